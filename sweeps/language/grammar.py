@@ -142,14 +142,14 @@ class Language:
 
     def walk(self, given: Table) -> Iterator[Setting]:
         """All settings of a run, with their values."""
-        groups = self._run_defaults(given)[1]
+        groups = self.run_defaults(given)[1]
         settings = self._settings(self.complete(given), self.root, (), (), groups)
         next(settings)  # the run itself
         return settings
 
     def complete(self, given: Table) -> Table:
         """The given settings, and the defaults that depend on the chosen kinds."""
-        run_defaults, groups = self._run_defaults(given)
+        run_defaults, groups = self.run_defaults(given)
         run: Table = {"kind": self._run.word}
         table = self._merged(self.root, run, {**run, **run_defaults}, groups, defaults=True)
         return self._merged(self.root, table, {**run, **given}, groups, defaults=True)
@@ -160,7 +160,7 @@ class Language:
         Raises:
             LanguageError: for a required setting, or a group that the problem does not have.
         """
-        groups = self._run_defaults(given)[1]
+        groups = self.run_defaults(given)[1]
         for path, _, field, value, _ in self.walk(given):
             if value is MISSING:
                 about = f" ({field.doc})" if field.doc else ""
@@ -248,10 +248,10 @@ class Language:
             new = check(field, value, setting.name, self.words(field))
         for part, kind in zip(reversed(path), reversed(kinds), strict=True):
             new = {"kind": kind, part: new} if kind else {part: new}
-        return self._merged(self.root, given, new, self._run_defaults(given)[1])
+        return self._merged(self.root, given, new, self.run_defaults(given)[1])
 
     def _names(self, given: Table) -> "_Names":
-        return _Names(self.walk(given), open_groups=not self._run_defaults(given)[1])
+        return _Names(self.walk(given), open_groups=not self.run_defaults(given)[1])
 
     def _kinds_with(self, setting: Setting, name: str) -> list[str]:
         """The words of the kinds that have a setting of this name."""
@@ -260,7 +260,7 @@ class Language:
         inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
         return [word for word in words if inside[word].candidates(name)]
 
-    def _run_defaults(self, given: Table) -> tuple[Table, Path]:
+    def run_defaults(self, given: Table) -> tuple[Table, Path]:
         """The run defaults and the groups of the kinds that are chosen in the fields of a run."""
         defaults: Table = {}
         groups: Path = ()

@@ -34,12 +34,12 @@ def encode(
         language: that defines the words for classes. Other classes are called module:name.
         tree: the object, or a table or list with objects. What is text already stays as it is.
         objects: collects what the text only names.
-        full: whether to include what its parts have by default.
+        full: whether to include what its parts have by default; otherwise `tree` is a run.
 
     Raises:
         LanguageError: if a value is not allowed.
     """
-    given = functools.partial(plain, kind_of=language.kind_of, objects=objects, full=full)
+    given = functools.partial(plain, kind_of=language.kind_of, objects=objects)
     if not dataclasses.is_dataclass(tree):
         if isinstance(tree, Mapping):
             return {n: encode(language, each, objects, full=full) for n, each in tree.items()}
@@ -47,10 +47,25 @@ def encode(
             return [encode(language, each, objects, full=full) for each in tree]
         return given(Field(types=("object",)), tree, "")
     kind = language.kind_of(type(tree))
+    whole = given(Field(bases=(kind.location,)), tree, "")
     if full:
-        return given(Field(bases=(kind.location,)), tree, "")
-    table = {name: given(field, getattr(tree, name), name) for name, field in kind.fields.items()}
-    return {"kind": kind.word, **table}
+        return whole
+    table: Table = {"kind": kind.word}
+    for name, field in kind.fields.items():
+        table[name] = given(field, getattr(tree, name), name, full=False)
+    return _without_run_defaults(table, whole, language.run_defaults(table)[0])
+
+
+def _without_run_defaults(table: Table, whole: Table, defaults: Table) -> Table:
+    """A table, with what would otherwise be that of the run defaults of its problem."""
+    told = dict(table)
+    for name in defaults.keys() & whole.keys() - {"kind"}:
+        parts = told.get(name), whole[name], defaults[name]
+        if name not in told:
+            told[name] = whole[name]
+        elif all(isinstance(part, dict) for part in parts):
+            told[name] = _without_run_defaults(*parts)
+    return told
 
 
 def canonical(language: Language, tree: Any, objects: Objects | None = None) -> str:

@@ -123,15 +123,16 @@ def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sw
     """
     given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
     parts, run = config.get(PARTS, {}), decode(language(), config["run"], objects)
-    held, now = config.get("contents", {}), run.files
+    axes = {name: parts.get(name, values) for name, values in config["axes"].items()}
+    made = Sweep(**{**given, "run": run, "axes": axes})
+    held, now = config.get("contents", {}), made.contents
     for name in sorted({*held, *now}):
         if held.get(name) != now.get(name):
             raise ValueError(
                 f"{HASHED.get(name, name)}: changed since the store was made, from "
                 f"{held.get(name)} to {now.get(name)}"
             )
-    axes = {name: parts.get(name, values) for name, values in config["axes"].items()}
-    return Sweep(**{**given, "run": run, "axes": axes})
+    return made
 
 
 def _quoted(value: str) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 import reprlib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -312,8 +313,8 @@ class Sweep:
         named = [name for name, axis in self.varied.named.items() if axis.named]
         if named:
             kept[PARTS] = {name: self._parts(name) for name in named}
-        if contents := self.first.files:
-            kept["contents"] = contents
+        if self.contents:
+            kept["contents"] = self.contents
         return kept | {
             "title": self.title,
             "system": self.system.name,
@@ -330,12 +331,37 @@ class Sweep:
             "run": encode(language(), self.first),
         }
 
+    @property
+    def contents(self) -> dict[str, str]:
+        """Hashes of what files hold that the settings only name."""
+        found = dict(self.first.files)
+        for name in self.fields:
+            for label, files in self.files(name).items():
+                found |= {f"{file} of {name} = {label}": each for file, each in files.items()}
+        return found
+
+    def files(self, name: str) -> dict[Any, dict[str, str]]:
+        """By the labels of an axis, hashes of the files that are not the same for all of them, as
+        `Experiment.files` has them."""
+        axis = self.varied.named[name]
+        if not (axis.named or isinstance(axis.labels[0], str)):
+            return {}
+        found = {label: self.varied.run({name: label}).files for label in axis.labels}
+        names = {file for each in found.values() for file in each}
+        same = {file for file in names if len({each.get(file) for each in found.values()}) == 1}
+        return {
+            label: {file: text for file, text in each.items() if file not in same}
+            for label, each in found.items()
+        }
+
     def _parts(self, name: str) -> dict[str, Table]:
-        """What the labels of an axis stand for."""
+        """What the labels of an axis stand for, without what is an axis of its own."""
         path, found = self.varied.named[name].path, {}
+        paths = [axis.path for axis in self.varied.named.values()]
+        inside = [each for each in paths if each[: len(path)] == path != each]
         for label in self.fields[name]:
-            part = encode(language(), self.varied.run({name: label}))
-            for each in path:
-                part = part[each]
-            found[label] = part
+            table = encode(language(), self.varied.run({name: label}))
+            for *above, last in inside:
+                functools.reduce(operator.getitem, above, table).pop(last)
+            found[label] = functools.reduce(operator.getitem, path, table)
         return found

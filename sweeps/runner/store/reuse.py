@@ -6,8 +6,10 @@ of that run. What the other stores hold is read, and never changed.
 """
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,6 @@ from jaxtyping import Int
 
 from dynsim.training.recording import Own
 from sweeps.language.grammar import flattened
-from sweeps.language.tree import encode
 from sweeps.runner.files import from_config
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, PARTS, StoreError, Variable
@@ -23,7 +24,6 @@ from sweeps.runner.store.growth import Found, Region, Source, gathered
 from sweeps.runner.store.manifest import differences, fingerprint
 from sweeps.runner.store.store import Store
 from sweeps.systems.base import known
-from sweeps.systems.kinds import language
 
 ALIKE = ("system", "engine", "root", "rtol")
 """What two sweeps must have in common besides the settings of their runs."""
@@ -48,15 +48,15 @@ class Reused(Source):
         ours, theirs = sweep.as_json(), store.config
         for name in ALIKE:
             if ours[name] != theirs[name]:
-                raise _differs(store, name, theirs[name], ours[name])
+                raise _differs(store, name, json.dumps(theirs[name]), json.dumps(ours[name]))
         if lacking := [name for name in sweep.names if name not in theirs["record"]]:
             raise StoreError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
         self.original = _original(store, sweep)
-        # By path, as an axis may have another name there.
-        axes = {path for each in (self.original, sweep) for path in _paths(each).values()}
         begin, end = (each.first.steps or 0 for each in (self.original, sweep))
-        self.step = begin if begin < end and "steps" not in axes else 0
+        there, here = self._places = Places(self.original), Places(sweep)
+        varied = there.varied | here.varied
+        self.step = begin if begin < end and "steps" not in varied else 0
         self.early, self.times = 0, ()
         if (self.step or sweep.checkpoint) and CHECKPOINT not in store.names:
             runs = f"its runs of {begin} steps" if self.step else "its runs"
@@ -68,31 +68,32 @@ class Reused(Source):
             times = np.atleast_1d(coordinates["time"].values)
             self.early, self.times = _parted(store, sweep, begin, times)
         elif ours["times"] != theirs["times"]:
-            raise _differs(store, "times", theirs["times"], ours["times"])
-        there, here = self._places = tuple(Places(each, axes) for each in (self.original, sweep))
+            raise _differs(store, "times", *(json.dumps(each["times"]) for each in (theirs, ours)))
         if self.step:
-            there.settings["steps"] = here.settings["steps"]
-        for name in sorted({*there.settings, *here.settings}):
-            a, b = there.settings.get(name), here.settings.get(name)
+            there.first["steps"] = here.first["steps"]
+        for name in sorted({*there.first, *here.first} - varied):
+            a, b = (each.first.get(name) for each in (there, here))
             if a != b:
                 raise _differs(store, f"run.{name}", a, b)
         self.known = [
-            np.array([there.has(point) for point in here.points(paths)]) for paths in here.dims
+            np.array([there.has(row) for row in here.rows(dim, names)])
+            for dim, names in enumerate(here.dims)
         ]
         self.index: list[tuple[int | None, Int[np.ndarray, " N"]]] = []
-        for paths in there.dims:
-            at = [i for i, mine in enumerate(here.dims) if {*mine} & {*paths}]
-            if len(at) > 1 or (at and not {*paths} <= {*here.dims[at[0]]}):
+        for dim, names in enumerate(there.dims):
+            at = [i for i, mine in enumerate(here.dims) if mine & names]
+            if len(at) > 1:
                 raise StoreError(
-                    f"reuse = {store.name}: {', '.join(paths)} vary together there and not here"
+                    f"reuse = {store.name}: {', '.join(sorted(names))} vary together there and "
+                    "not here"
                 )
-            rows = {tuple(point.values()): i for i, point in enumerate(there.points(paths))}
-            wanted = here.points(here.dims[at[0]]) if at else [here.first]
-            places = np.array([rows.get(tuple(each[p] for p in paths), -1) for each in wanted])
+            rows = {tuple(row.items()): i for i, row in enumerate(there.rows(dim, names))}
+            wanted = here.rows(at[0] if at else None, names)
+            places = np.array([rows.get(tuple(row.items()), -1) for row in wanted])
             if at:
                 self.known[at[0]] &= places >= 0
             elif places[0] < 0:
-                values = ", ".join(f"{path} = {here.first[path]}" for path in paths)
+                values = ", ".join(f"{name} = {value}" for name, value in wanted[0].items())
                 raise StoreError(f"reuse = {store.name}: has no run with {values}")
             self.index.append((at[0] if at else None, places))
         used = [dim for dim, _ in self.index if dim is not None]
@@ -172,71 +173,68 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
 
 
 class Places:
-    """The runs of a sweep by the paths of their settings.
+    """The runs of a sweep by the names of their settings, in a form that can be compared.
 
     Attributes:
-        first: the settings of the first run that are axes, of this sweep or of the other one.
-        settings: what all runs share, and what files hold that they name.
-        dims: by dimension of the sweep, the paths that vary along it.
+        first: the settings of the first run, with what files hold that they name.
+        dims: by dimension of the sweep, the names of the settings that vary along it. The values of
+            an axis of kinds have several, and not all of them the same.
     """
 
-    def __init__(self, sweep: Sweep, axes: Collection[str]) -> None:
-        """`axes`: the paths of all axes of both sweeps."""
-        self._sweep, self._axes = sweep, axes
-        table = encode(language(), sweep.first)
-        self.first = {path: self._text(_part(table, path), path) for path in sorted(axes)}
-        left = {f"run.{path}" for path in axes}
-        self.settings = {
-            name.removeprefix("run."): value
-            for name, value in flattened("run", table)
-            if not any(name == each or name.startswith(f"{each}.") for each in left)
-        }
-        self.settings |= sweep.first.files
-        paths, parts = _paths(sweep), sweep.as_json().get(PARTS, {})
-        self.dims = [[paths[name] for name in dim.axes] for dim in sweep.dims]
-        self._labels = {paths[name]: labels for name, labels in sweep.fields.items()}
-        # What each label stands for.
-        self._values = {
-            paths[name]: {
-                label: self._text(parts[name][label], paths[name]) if name in parts else label
+    def __init__(self, sweep: Sweep) -> None:
+        config = sweep.as_json()
+        self.first = {n.removeprefix("run."): v for n, v in _texts("run", config["run"])}
+        self.first |= sweep.first.files
+        self._labels: list[dict[str, tuple[Any, ...]]] = [dim.axes for dim in sweep.dims]
+        self._values: dict[str, dict[Any, dict[str, str]]] = {}
+        for name, labels in sweep.fields.items():
+            path, files = ".".join(sweep.varied.named[name].path), sweep.files(name)
+            parts = config.get(PARTS, {}).get(name, {})
+            rows = [
+                {**dict(_texts(path, parts.get(label, label))), **files.get(label, {})}
                 for label in labels
+            ]
+            same = functools.reduce(lambda same, row: same & row.items(), rows, rows[0].items())
+            self._values[name] = {
+                label: dict(row.items() - same) for label, row in zip(labels, rows, strict=True)
             }
-            for name, labels in sweep.fields.items()
-        }
+        self.dims = [
+            {path for name in axes for row in self._values[name].values() for path in row}
+            for axes in self._labels
+        ]
 
-    def points(self, paths: Sequence[str]) -> list[dict[str, Any]]:
-        """The settings along a dimension, by path."""
-        columns = [map(self._values[path].get, self._labels[path]) for path in paths]
-        rows = zip(*columns, strict=True)
-        return [dict(zip(paths, row, strict=True)) for row in rows]
+    @property
+    def varied(self) -> set[str]:
+        """The settings that vary."""
+        return set[str]().union(*self.dims)
 
-    def has(self, point: Mapping[str, Any]) -> bool:
-        """Whether the runs of this sweep, which have one value of what is no axis here, have that
-        of a point."""
-        return all(p in self._values or self.first[p] == v for p, v in point.items())
+    def rows(self, dim: int | None, names: Collection[str]) -> list[dict[str, Any]]:
+        """Some settings along a dimension; without one, of the runs that share them."""
+        usual = {name: self.first.get(name) for name in sorted({*names} - self.varied)}
+        if dim is None:
+            return [usual]
+        rows = []
+        for labels in zip(*self._labels[dim].values(), strict=True):
+            row = dict(usual)
+            for name, label in zip(self._labels[dim], labels, strict=True):
+                row |= self._values[name][label]
+            rows.append({name: row.get(name) for name in sorted(names)})
+        return rows
+
+    def has(self, row: Mapping[str, Any]) -> bool:
+        """Whether all runs of the sweep have those settings of a row that do not vary in it."""
+        return all(self.first.get(n) == v for n, v in row.items() if n not in self.varied)
 
     def chosen(self, labels: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings by path, from labels by the name of the axis."""
-        paths = _paths(self._sweep)
-        return {paths[n]: self._values[paths[n]][label] for n, label in labels.items()}
-
-    def _text(self, value: Any, path: str) -> Any:
-        """A value that can be compared: of a part its text, without what are axes in it."""
-        if not isinstance(value, dict):
-            return value
-        left = {n: v for n, v in flattened(path, value) if n not in self._axes}
-        return json.dumps(left, sort_keys=True)
+        """Settings by name, from labels by the name of the axis."""
+        found = {name: self._values[name][label] for name, label in labels.items()}
+        return {n: v for row in found.values() for n, v in row.items()}
 
 
-def _paths(sweep: Sweep) -> dict[str, str]:
-    """The paths of all axes by name."""
-    return {name: ".".join(axis.path) for name, axis in sweep.varied.named.items()}
-
-
-def _part(table: Any, path: str) -> Any:
-    for name in path.split("."):
-        table = table.get(name) if isinstance(table, dict) else None
-    return table
+def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """A setting, or those of a part of a run, as text."""
+    for name, each in flattened(path, value):
+        yield name, json.dumps("inf" if each == math.inf else each, sort_keys=True)
 
 
 def _padded(
@@ -278,4 +276,4 @@ def _short(times: Sequence[float]) -> str:
 
 
 def _differs(store: Store, name: str, there: Any, here: Any) -> StoreError:
-    return StoreError(f"reuse = {store.name}: {name} = {there!r} there, {here!r} here")
+    return StoreError(f"reuse = {store.name}: {name} = {there} there, {here} here")

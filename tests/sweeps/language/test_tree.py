@@ -22,6 +22,7 @@ from tests.sweeps.language.catalog import (
     LANGUAGE,
     SGD,
     YZ,
+    Adam,
     AdamW,
     Bowl,
     Cosine,
@@ -230,6 +231,15 @@ def test_derivatives_go_through_put() -> None:
     slope = jax.grad(lambda eta: loss(put(run, {("rule", "eta"): eta})))(0.1)
     # The place is (1 - 4 eta)^2 after two steps, and the loss twice its square.
     np.testing.assert_allclose(slope, -32 * 0.6**3, rtol=1e-6)
+
+
+def test_a_run_that_is_an_object_has_no_defaults_of_its_problem() -> None:
+    """`YZ` has other learning rates by default than a rule."""
+    for run in (Experiment(), Experiment(rule=Adam(b1=0.5))):
+        given = encode(LANGUAGE, run, full=False)
+        assert build(LANGUAGE, given) == run
+    given = encode(LANGUAGE, Experiment(), full=False)
+    assert build(LANGUAGE, LANGUAGE.assign(given, [("rule", "adam")])) == Experiment(rule=Adam())
 
 
 def test_a_part_is_not_a_run() -> None:

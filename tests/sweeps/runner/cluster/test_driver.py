@@ -17,11 +17,10 @@ import pytest
 import sweeps
 from sweeps import Sweep, experiment
 from sweeps.runner.cluster import driver, jobs
-from sweeps.runner.files import from_table
+from sweeps.runner.files import from_config
 from sweeps.runner.store.base import StoreError
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
-from sweeps.systems import registry
 from sweeps.systems.base import Times
 
 SWEEP = Sweep(
@@ -234,7 +233,7 @@ def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
     [
         # An infinite number, integers and a list have to come back as what they are.
         ("yz", "simulation", {"length": [8, math.inf], "seed": [0, 3]}, (0, 3)),
-        ("yz", "eq10", {"ratio": [0.1, 1e17 / 3]}, 3),
+        ("yz", "eq10", {"eta_y": [0.1, 1e17 / 3]}, 3),
         ("qkv", "simulation", {"seed": [0, 3]}, "end"),
         ("two_stage", "ode", {"tau": [0.1, 0.2]}, 3),
         ("transformer", "simulation", {"seed": [0, 3]}, 2),
@@ -243,13 +242,13 @@ def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
 def test_workers_make_the_same_sweep_from_its_json(
     system: str, engine: str, axes: dict[str, list[float]], times: Times
 ) -> None:
-    sweep = Sweep(axes, registry.system(system).run(), engine, times=times, root=5)
+    sweep = Sweep(experiment(system), axes, engine, times=times, root=5)
     config = sweep.as_json()
-    again = from_table(json.loads(json.dumps(config)))
+    again = from_config(json.loads(json.dumps(config)))
     assert again.as_json() == config
     assert (again.dims, again.times) == (sweep.dims, sweep.times)
     ours, theirs = (next(s.slices()) for s in (sweep, again))
-    assert again.plane(theirs).fixed() == sweep.plane(ours).fixed()
+    assert again.plane(theirs).fixed == sweep.plane(ours).fixed
     jax.tree.map(
-        np.testing.assert_array_equal, again.plane(theirs).numbers(), sweep.plane(ours).numbers()
+        np.testing.assert_array_equal, again.plane(theirs).numbers, sweep.plane(ours).numbers
     )

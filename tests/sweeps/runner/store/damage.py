@@ -23,8 +23,8 @@ from sweeps.commands.views import plot
 from sweeps.runner.store.base import RECORDS
 
 SWEEP = Sweep(
-    axes={"eta_y": [0.5, 1.0, 2.5, 7.0], "steps": [2, 3], "seed": [0, 7]},
-    run=experiment(length=8, batch=4),
+    experiment(length=8, batch=4),
+    {"eta_y": [0.5, 1.0, 2.5, 7.0], "steps": [2, 3], "seed": [0, 7]},
     record=("entropy", "loss"),
     times=2,
     title="for damage",

@@ -60,7 +60,7 @@ def create(address: str, values: list[float]) -> None:
     variables = {
         name: Variable((), (), np.dtype(kind)) for name, kind in (("y", "f4"), ("status", "i1"))
     }
-    sweep = Sweep({"eta_y": values}, SWEEP.run, record=("loss",))
+    sweep = Sweep(SWEEP.run, {"eta_y": values}, record=("loss",))
     place(address).create(files(sweep, Layout((len(values),), (1,)), variables))
 
 

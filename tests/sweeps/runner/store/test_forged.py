@@ -332,7 +332,7 @@ def test_a_plug_in_that_wishes_to_end_the_program_is_named(
     packages.forget()
     try:
         with pytest.raises(ValueError, match=r"leaving: cannot be loaded \(SystemExit"):
-            Sweep(SWEEP.axes, SWEEP.run, record=("leave",)).check()
+            Sweep(SWEEP.run, SWEEP.axes, record=("leave",)).check()
     finally:
         packages.forget()
     file = tmp_path / "s.toml"

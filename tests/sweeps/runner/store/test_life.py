@@ -17,7 +17,7 @@ from sweeps.runner.store.store import Store
 SWEEP = Sweep(
     experiment(steps=2, length=8, batch=4), {"eta_y": [0.5, 1.0, 2.0, 4.0]}, record=("loss",)
 )
-SHORTER = Sweep({"eta_y": [0.5, 1.0]}, SWEEP.run, record=("loss",))
+SHORTER = Sweep(SWEEP.run, {"eta_y": [0.5, 1.0]}, record=("loss",))
 
 
 def record(out: Path, chunk: int) -> Path:

@@ -81,7 +81,7 @@ def test_part_of_a_sweep_is_found_in_it(small: Path, tmp_path: Path) -> None:
     [
         (swept(SMALL, root=1), "root = 0 there, 1 here"),
         (swept(SMALL, times=4), "times = 3 there, 4 here"),
-        (swept(SMALL, engine="plain"), "engine = 'simulation' there, 'plain' here"),
+        (swept(SMALL, engine="plain"), 'engine = "simulation" there, "plain" here'),
         (swept(SMALL, record=("entropy",)), "has not recorded 'entropy'"),
         (
             Sweep(run(steps=5), SMALL, record=RECORD, times=3),
@@ -149,7 +149,7 @@ def test_runs_go_on_for_more_steps(
         (longer(10, (0, 6, 10), SMALL), "recorded at the steps [0, 2, 6], and this sweep, until"),
         (longer(10, (0, 2, 6), SMALL), "has none after the 6"),
         (longer(10, "end", SMALL, momentum=0.4), "run.rule.momentum = 0.5 there, 0.4 here"),
-        (longer(4, "end", SMALL), "times = [0, 2, 6] there, 'end' here"),
+        (longer(4, "end", SMALL), 'times = [0, 2, 6] there, "end" here'),
     ],
 )
 def test_what_cannot_go_on_is_refused(

@@ -26,9 +26,9 @@ from sweeps.runner.store.store import Store, StoreError
 
 TRAINING = experiment(steps=2, length=8, batch=4)
 SWEEP = Sweep(
-    axes={"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
+    TRAINING.at({"eta": "ratio"}),
+    {"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
     zip=(("eta_z", "momentum"),),
-    run=TRAINING,
     record=("entropy", "loss"),
     times=(0, 2),
 )
