@@ -10,9 +10,11 @@ import dynsim
 import sweeps
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.transformer import TextTraining
+from sweeps.systems.experiment import experiment
 
-TINY = TextTraining(length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, clip=0.5)
+TINY = experiment(
+    "transformer", length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, clip=0.5
+)
 
 
 @pytest.mark.full(
@@ -22,7 +24,7 @@ def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     axes = {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]}
     before = len(tiles.PROGRAMS)
     found = sweeps.run(
-        Sweep(axes, TINY, "simulation", ("entropy", "layer_change", "batch_loss"), 3)
+        Sweep(TINY, axes, "simulation", ("entropy", "layer_change", "batch_loss"), 3)
     )
     assert len(tiles.PROGRAMS) == before + 1
     assert found["layer_change"].dims == ("eta", "clip", "seed", "time", "layer")
@@ -38,19 +40,18 @@ def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
 
 
 def test_a_store_knows_its_text(tmp_path: Path) -> None:
-    """Another text in files of the same names is another sweep; what is not read is not."""
-    texts = {}
+    """Another text in files of the same names is another sweep."""
+    made = []
     for word in ("b", "c"):
         (tmp_path / "train.txt").write_text(f"a {word} a {word}\n" * 9)
         (tmp_path / "valid.txt").write_text(f"{word} a a\n" * 9)
-        run = TextTraining(corpus=str(tmp_path), min_count=1)
-        texts[word] = Sweep({"seed": [0]}, run, "simulation").as_json()["run"]
-    assert texts["b"].pop("text") != texts["c"].pop("text")
-    assert texts["b"] == texts["c"]
-    assert "min_count" in texts["b"]
-    assert not {"b1", "eps", "text"} & set(
-        Sweep({"seed": [0]}, TINY, "simulation").as_json()["run"]
-    )
+        folder = {"kind": "folder", "path": str(tmp_path), "min_count": 1}
+        run = experiment("transformer", corpus=folder, length=6, prompt=0)
+        made.append(Sweep(run, {"seed": [0]}).as_json())
+    one, other = (config.pop("contents") for config in made)
+    assert one.keys() == other.keys()
+    assert one != other
+    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,12 @@ def test_a_store_knows_its_text(tmp_path: Path) -> None:
         ({"heads": 3}, {}, "heads = 3: must divide"),
         ({"prompt": 10**6}, {}, "prompt = 1000000: must leave"),
         ({"corpus": "nowhere.txt"}, {}, "nowhere.txt: no such file"),
-        ({}, {"b1": [0.5]}, "axes.b1: optimizer 'sgd' does not read it"),
-        ({}, {"min_count": [2]}, "axes.min_count: corpus 'synthetic' does not read it"),
+        ({}, {"b1": [0.5]}, "b1 = 0.5: sgd does not have it"),
+        ({}, {"min_count": [2]}, "min_count = 2: synthetic does not have it"),
         ({}, {"eta": [-1.0]}, "eta = -1.0: must"),
         ({}, {"clip": [0.0]}, "clip = 0.0: must"),
     ],
 )
 def test_bad_settings_are_named(changes: dict, axes: dict, message: str) -> None:
-    run = TextTraining(**changes)
     with pytest.raises(ValueError, match=message):
-        Sweep({"seed": [0], **axes}, run, "simulation", ("entropy",)).check()
+        Sweep({"problem": "transformer", **changes}, {"seed": [0], **axes}).check()
