@@ -247,7 +247,7 @@ def test_a_problem_without_theories_is_shown_alone(
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "2 runs: 2 OK" in told
-    assert "No theory of line:Line is known: training alone." in told
+    assert "No theory describes this problem: training alone." in told
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
         # w' = w - 2 eta (w - slope): 0.8^k of the way is left.
         np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
