@@ -16,10 +16,11 @@ import sweeps
 from dynsim import Status
 from dynsim.decoding import Rate
 from sweeps import cli
+from sweeps.language.describe import describe
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
+from sweeps.systems import labels
 from sweeps.systems.experiment import experiment
-from sweeps.systems.labels import of_class
 
 NAME = "deep_linear:DeepLinear"
 HOWTO = Path(__file__).parents[3] / "docs" / "howto"
@@ -49,9 +50,9 @@ def test_the_example_is_short() -> None:
 def test_compare_holds_training_flow_and_closed_form_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = ["--modes", "2", "--u0", "0.05", "--steps", "300", "--batch", "inf"]
-    rate = ["--eta", "linear", "--peak", "0.02", "--eta-steps", "300", "--warmup", "20"]
-    few = [*rate, "--seeds", "2", "--times", "6"]
+    run = ["--eta", "0.02", "--modes", "2", "--u0", "0.05", "--steps", "300", "--batch", "inf"]
+    run = ["--eta", "linear", "--eta-peak", "0.02", "--eta-steps", "300", *run[2:]]
+    few = ["--eta-warmup", "20", "--seeds", "2", "--times", "6"]
     names = ["--theories", "plain", "corrected", "modes"]
     assert cli.main(["compare", NAME, *run, *few, *names, "--out", str(tmp_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -75,8 +76,8 @@ def test_sweep_files_name_it_and_its_stores_know_its_settings(tmp_path: Path) ->
     file, out = tmp_path / "deep.toml", tmp_path / "store"
     file.write_text(
         f'record = ["batch_loss"]\n[run]\nproblem = "{NAME}"\nsteps = 8\nbatch = 4\n'
-        'rule = { kind = "adamw", decay = 0.1, clip = 1 }\neta = { kind = "cosine", steps = 8 }\n'
-        "[axes]\npeak = [0.01, 0.1]\neta_warmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2, 3]\n"
+        'rule = {kind = "adamw", decay = 0.1, clip = 1, eta = {kind = "cosine", steps = 8}}\n'
+        "[axes]\neta_peak = [0.01, 0.1]\nwarmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2, 3]\n"
     )
     assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
     store = sweeps.open(out)
@@ -84,9 +85,10 @@ def test_sweep_files_name_it_and_its_stores_know_its_settings(tmp_path: Path) ->
     assert (store.status == Status.OK).all()
     assert store.u0.attrs["long_name"] == "strength of every mode at the start"
     assert store.modes.attrs["long_name"] == "number of modes"
-    assert store.eta_warmup.attrs["units"] == "1"
+    assert store.warmup.attrs["units"] == "1"
     config = json.loads(store.attrs["config"])
-    assert config["system"] == NAME
+    assert config["run"]["problem"]["kind"] == NAME
+    assert config["run"]["rule"]["eta"]["steps"] == 8
     assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
     assert cli.main(["sweep", str(file), "--out", str(out), "--set", "run.steps = 9"]) == 2
 
@@ -95,12 +97,14 @@ class Documented(dynsim.Problem):
     """A problem that says what its parts are.
 
     Attributes:
-        rate: how often something happens.
-        seen: what can be
-            seen [token]; without a full stop
+        rate: how often something
+            happens; more is better.
+        plain: without a full stop
+        seen: what can be seen [token].
     """
 
     rate: Rate = 1.0
+    plain: float = 1.0
 
     def init(self, key: PRNGKeyArray) -> PRNGKeyArray:
         return key
@@ -138,10 +142,16 @@ def test_labels_are_what_the_class_documents(
     """Python 3.13 takes the indentation of docstrings away."""
     if indentation == "taken away":
         monkeypatch.setattr(Documented, "__doc__", inspect.cleandoc(Documented.__doc__ or ""))
-    found = of_class(Documented())
+    found = labels.of_class(Documented())
     assert {name: said for name, said in found.items() if "sharpness" not in name} == {
-        "seen": ("what can be seen", "token"),
+        "seen": ("what can be seen", "token")
     }
+    described = describe(Documented).fields
+    assert (described["rate"].doc, described["rate"].unit) == (
+        "how often something happens; more is better",
+        "1/step",
+    )
+    assert described["plain"].doc == "without a full stop"
 
 
 @pytest.mark.full("extension/test_extension.py::test_its_plane_is_drawn_by_its_own_rule")
@@ -157,11 +167,11 @@ def test_phase_draws_it(tmp_path: Path) -> None:
     [
         (["compare", "deep_linear:Nothing"], "problem = 'deep_linear:Nothing': cannot be imported"),
         (["compare", "deep_linear:by_mode"], "must be a dataclass or an Equinox module"),
-        (["compare", NAME, "--u1", "1"], "u1"),
+        (["compare", NAME, "--u1", "1"], "u1 = 1: is not a setting; there are problem, modes, u0,"),
         (["compare", NAME, "--modes", "0"], "record = 'learned': is empty"),
         (["compare", NAME, "--rule", "adamw"], "rule.decay: is missing"),
-        (["compare", NAME, "--eta-end", "0.1"], "eta-end"),
-        (["compare", NAME, "--b2", "0.9"], "sgd does not have it; adam, adamw, rmsprop do"),
+        (["compare", NAME, "--eta-end", "0.1"], "eta does not have it; linear, cosine"),
+        (["compare", NAME, "--b2", "0.9"], "b2 = 0.9: sgd does not have it; adam, adamw"),
         (["compare", NAME, "--clip", "1"], "none of the system's theories describes these runs"),
     ],
 )
@@ -182,13 +192,13 @@ def test_runs_of_one_program() -> None:
     """Rates, warm-up, decay and a setting: all are numbers of one program, of theories too."""
     from sweeps.runner import tiles
 
-    rate = {"kind": "cosine", "peak": 0.1, "steps": 5}
-    run = experiment(NAME, steps=5, batch=4, decay=0.1, eta=rate)
-    axes = {"peak": [0.1, 0.2], "eta_warmup": [1, 2], "decay": [0.0, 0.1], "u0": [0.1, 0.2]}
+    cosine = {"kind": "cosine", "peak": 0.1, "steps": 5, "warmup": 1}
+    run = experiment(NAME, steps=5, batch=4, decay=0.1, eta=cosine)
+    axes = {"eta.peak": [0.1, 0.2], "warmup": [1, 2], "decay": [0.0, 0.1], "u0": [0.1, 0.2]}
     tiles.forget()
     for engine in ("simulation", "descent"):
         for first in (0.1, 0.3):
-            axes["peak"] = [first, 0.2]
+            axes["eta.peak"] = [first, 0.2]
             sweeps.run(Sweep(run, axes, engine, ("loss",)))
     assert len(tiles.PROGRAMS) == 2
 
@@ -241,6 +251,6 @@ def test_a_problem_without_theories_is_shown_alone(
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
         # w' = w - 2 eta (w - slope): 0.8^k of the way is left.
         np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
-    # Without theories there is no usual observable, and a sweep records the first.
+    # None of its observables is usual.
     table = {"run": {"problem": "line:Line"}, "axes": {"eta": [0.1]}}
-    assert from_table(table).record == ("reached",)
+    assert from_table(table).record == ("batch_loss",)
