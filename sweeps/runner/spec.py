@@ -64,7 +64,7 @@ class Sweep:
             the most exact theory that describes all runs.
         record: names of observables; in Python also `{"mine": function}`, whose function takes what
             the observables of the problem take. If omitted, loss, accuracy and entropy as far as
-            the problem has them.
+            the problem has them, or else its first one.
         times: "end"; the number of logarithmically spaced steps at which to record, besides step 0;
             or the steps themselves.
         zip: groups of axes that vary together instead of forming a grid.
@@ -116,7 +116,7 @@ class Sweep:
         if self.record is None:
             known = self.rules.observables.names()
             usual = tuple(name for name in USUAL if name in known)
-            object.__setattr__(self, "record", usual or ("batch_loss",))
+            object.__setattr__(self, "record", usual or known[:1])
         record: Any = (self.record,) if isinstance(self.record, str | Mapping) else self.record
         asked: list[Any] = []
         for each in record if isinstance(record, Sequence) else (record,):

@@ -156,7 +156,7 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
 
 
 @pytest.mark.full(
-    "sweeps/systems/test_words.py::test_of_very_many_combinations_every_word_is_looked_at"
+    "sweeps/systems/test_static_axes.py::test_of_very_many_combinations_every_word_is_looked_at"
 )
 def test_of_very_many_shapes_all_ranges_are_checked_and_the_tasks_of_some(
     monkeypatch: pytest.MonkeyPatch,

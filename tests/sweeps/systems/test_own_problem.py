@@ -251,6 +251,6 @@ def test_a_problem_without_theories_is_shown_alone(
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
         # w' = w - 2 eta (w - slope): 0.8^k of the way is left.
         np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
-    # None of its observables is usual.
+    # None of its observables is usual, and a sweep records the first.
     table = {"run": {"problem": "line:Line"}, "axes": {"eta": [0.1]}}
-    assert from_table(table).record == ("batch_loss",)
+    assert from_table(table).record == ("reached",)

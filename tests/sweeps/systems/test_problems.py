@@ -95,9 +95,6 @@ class Clash(Net):
     decay: float = 0.0
 
 
-@pytest.mark.full(
-    "sweeps/systems/test_words.py::test_a_field_called_like_a_number_of_the_rule_is_the_problems"
-)
 def test_a_number_of_the_rule_that_the_problem_has_too_is_called_after_it() -> None:
     axes = {"problem.decay": [0.0, 1.0], "rule.decay": [0.0, 1.0]}
     found = sweeps.run(Sweep(Experiment(Clash(), RULE, 10, 4), axes, record="output")).output
