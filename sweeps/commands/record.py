@@ -41,12 +41,15 @@ class Record(NamedTuple):
         from sweeps import output
         from sweeps.language.grammar import flattened
         from sweeps.language.tree import encode
+        from sweeps.runner.cluster import hosts
         from sweeps.runner.identity import code
         from sweeps.systems.kinds import language
 
         fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         settings = {n: _plain(v) for n, v in fields.items() if n not in (*IGNORED, "run")}
         if run := fields.get("run"):
+            # The arrays of the run start JAX, and with it the number of its devices is settled.
+            hosts.use_all_cores()
             settings |= dict(flattened("run", encode(language(), run))) | run.files | code(run)
         out = output.folder(Path(config.out))
         if out.suffix in PICTURES:

@@ -8,6 +8,9 @@ import pytest
 from sweeps import cli
 from sweeps.commands.record import Record
 from sweeps.output import drawing
+from sweeps.runner.cluster import hosts
+from sweeps.studies.phase.diagram import Phase
+from sweeps.systems.experiment import experiment
 
 
 def dynsim(*words: str) -> int:
@@ -73,3 +76,15 @@ def test_each_command_has_a_folder_of_its_own() -> None:
     ]
     plots = {cli.parse(["plot", path]).out for path in ("runs/a", "runs/b")}
     assert plots == {Path("out/plot/a.png"), Path("out/plot/b.png")}
+
+
+def test_all_cores_are_asked_for_before_the_run_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its arrays start JAX, which then keeps the number of its devices."""
+    asked: list[bool] = []
+    run = experiment()
+    monkeypatch.setattr(hosts, "use_all_cores", lambda: asked.append("built" in vars(run)))
+    Record.of("phase", Phase(run, out=tmp_path))
+    assert asked == [False]
+    assert "built" in vars(run)

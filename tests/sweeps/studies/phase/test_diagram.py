@@ -14,7 +14,6 @@ import dynsim
 from dynsim import Status
 from odes import symmetric
 from sweeps import cli
-from sweeps.studies import axes
 from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
 from sweeps.studies.phase import figure, panels, regions
@@ -270,12 +269,7 @@ def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> 
     assert phase.Phase(short).engines() == ("simulation", "symmetric")
 
 
-def test_axes_may_be_linear_and_whole() -> None:
-    run = experiment()
-    linear = pytest.approx((0.0, 0.3, 0.6, 0.9))
-    assert axes.axis("momentum:0:0.9:4:lin", 9, run) == ("momentum", linear)
-    assert axes.axis("eta_y:0.1:10", 3, run) == ("eta_y", pytest.approx((0.1, 1.0, 10.0)))
-    assert axes.axis("batch:2:32:3", 9, run) == ("batch", (2, 8, 32))
+def test_cells_are_between_values_on_their_scale() -> None:
     assert scale_of([0.0, 0.3, 0.6]) == "linear"
     assert scale_of([0.1, 1.0, 10.0]) == "log"
     assert scale_of(np.array([1, 3, 4, 6])) == "linear"  # evenly spaced but for rounding
