@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.two_stage.annealing import noisy_sgd
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
+from sweeps.systems.experiment import experiment
 
 
 class Case(NamedTuple):
@@ -40,7 +40,7 @@ CASES = {
         {},
         {"r": 2.0, "s1": 0.7, "coupling": 0.4, "eta_1": 0.1, "decay": 0.2, "tau": 0.3},
         dynsim.prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4, tau_0=0.3),
-        noisy_sgd(0.1, 0.01, 0.2, 0.3, stage_2=3.0),
+        dynsim.noisy_sgd(0.1, 0.01, 0.2, 0.3, stage_2=3.0),
     ),
     "linear_icl": Case(
         {"spectrum": "geometric", "batch": math.inf, "scale": 0.3},
@@ -71,12 +71,11 @@ def test_every_system_has_a_case() -> None:
 @pytest.mark.parametrize("system", CASES)
 def test_a_cell_has_the_task_and_the_rule_of_its_values(system: str) -> None:
     settings, cell, task, rule = CASES[system]
-    kind = registry.system(system).run
     axes = {name: [value / 2, value] for name, value in cell.items()}
-    sweep = Sweep({**axes, "seed": [0, 1]}, kind(**settings), "simulation", ("loss",))
+    sweep = Sweep(experiment(system, **settings), {**axes, "seed": [0, 1]}, record="loss")
     assert len(list(sweep.slices())) == 1, "its numbers share a program"
     problem = sweep.problem({})
-    numbers = sweep.point(cell).numbers()
+    numbers = sweep.point(cell).numbers
     assert set(numbers) == set(problem.numbers)
     prepared = sweep.rules.prepare(problem.task, sweep.record)
     found = sweep.rules.assemble(problem.settings, prepared, numbers)

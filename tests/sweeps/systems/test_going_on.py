@@ -12,6 +12,7 @@ import sweeps
 from dynsim.precision import precision
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
+from sweeps.systems.experiment import experiment
 
 SMALL: dict[str, dict[str, Any]] = {
     "yz": {"batch": 8, "length": 32},
@@ -19,12 +20,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "linear_icl": {"batch": 8},
     "sparse_attention": {"batch": 8},
     "joma": {"batch": 8, "length": 8},
-    "transformer": {
-        "corpus": "synthetic",
-        "batch": 2,
-        "length": 8,
-        "optimizer": "adam",
-    },
+    "transformer": {"batch": 2, "length": 8, "rule": "adam"},
 }
 ENGINES = [
     (system, engine)
@@ -40,15 +36,15 @@ def test_training_of_every_system_that_can_goes_on() -> None:
 
 @pytest.mark.parametrize(("system", "engine"), ENGINES)
 def test_every_engine_that_can_go_on_leaves_a_checkpoint(system: str, engine: str) -> None:
-    kind = registry.system(system).run
+    run = experiment(system, steps=5, **SMALL[system])
     rules = registry.engines(registry.system(system))[engine]
-    run: Any = kind(steps=5, **SMALL[system])
-    sweep = Sweep({"seed": [1]}, run, engine, rules.observables.names()[:1], checkpoint=True)
+    record = rules.observables.names()[:1]
+    sweep = Sweep(run, {"seed": [1]}, engine, record, checkpoint=True)
     problem = sweep.problem({})
 
     def ended(settings: Any) -> Any:
         prepared = rules.prepare(problem.task, sweep.record)
-        task, rule = rules.assemble(settings, prepared, sweep.point({}).numbers())
+        task, rule = rules.assemble(settings, prepared, sweep.point({}).numbers)
         key = jax.random.key(0)
         drawn = () if rules.draw is None else (rules.draw(settings, prepared, key),)
         return rules.run(settings, task, rule, key, *drawn)
@@ -72,15 +68,14 @@ def test_every_engine_that_can_go_on_leaves_a_checkpoint(system: str, engine: st
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("system", "engine"), ENGINES)
 def test_two_parts_are_the_run(system: str, engine: str, tmp_path: Path) -> None:
-    kind = registry.system(system).run
     names = registry.engines(registry.system(system))[engine].observables.names()
     record = ("loss",) if "loss" in names else tuple(names)[:1]
     if system == "transformer":
         record = (*record, "change")
-    run: Any = kind(steps=5, **SMALL[system])
-    short = Sweep({"seed": [1]}, run, engine, record, (0, 3, 5), checkpoint=True)
+    run = experiment(system, steps=5, **SMALL[system])
+    short = Sweep(run, {"seed": [1]}, engine, record, (0, 3, 5), checkpoint=True)
     sweeps.run(short, tmp_path / "short")
-    long = dataclasses.replace(short, run=dataclasses.replace(run, steps=8), times=(0, 3, 5, 7, 8))
+    long = dataclasses.replace(short, run=run.at({"steps": 8}), times=(0, 3, 5, 7, 8))
     found = sweeps.run(long, tmp_path / "long", reuse=[tmp_path / "short"])
     want = sweeps.run(long)
     for name in (*record, "status", "first_bad_step"):

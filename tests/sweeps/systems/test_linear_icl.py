@@ -1,4 +1,4 @@
-"""In-context regression in the sweep engine and in `dynsim compare --task linear-icl`."""
+"""In-context regression in the sweep engine and in `dynsim compare linear_icl`."""
 
 from pathlib import Path
 
@@ -10,12 +10,11 @@ import dynsim
 import sweeps
 from odes.linear_icl import LADDER
 from sweeps import cli
-from sweeps.commands.parsing import line
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.experiment import experiment
 
-RUN = LinearICL(spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
+RUN = experiment("linear_icl", spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
 
 
 @pytest.mark.full(
@@ -28,22 +27,17 @@ def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     task = dynsim.regression(spectrum="geometric", ratio=1.0, scale=0.4)
     key = jax.random.fold_in(jax.random.key(0), 3)
     before = len(tiles.PROGRAMS)
-    found = sweeps.run(Sweep(axes, RUN, "simulation", ("loss", "learned"))).load()
+    found = sweeps.run(Sweep(RUN, axes, record=("loss", "learned"))).load()
     assert len(tiles.PROGRAMS) == before + 1
     alone = dynsim.train(task, dynsim.sgd(1.0), key, steps=40, batch=float("inf"), times=[40])
     # float32, the same operations in another order over 40 steps.
     assert found.loss.sel(cell).item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
-    theory = sweeps.run(Sweep(axes, RUN, "scalar", ("loss", "learned"))).load()
+    theory = sweeps.run(Sweep(RUN, axes, "scalar", ("loss", "learned"))).load()
     want = LADDER.built_in["scalar"].solve(task, dynsim.sgd(1.0), [40.0], key=key)
     np.testing.assert_allclose(theory.learned.sel(cell), want["learned"][0], rtol=1e-9)
 
 
-COMPARE = ["compare", "--task", "linear-icl", "--steps", "60", "--seeds", "2", "--batch", "inf"]
-
-
-def test_commands_find_the_system_of_a_task() -> None:
-    assert line.find(COMPARE) == ("compare linear_icl", COMPARE[1:])
-    assert line.find(["phase", "--task=linear-icl"])[0] == "phase linear_icl"
+COMPARE = ["compare", "linear_icl", "--steps", "60", "--seeds", "2", "--batch", "inf"]
 
 
 @pytest.mark.full("extension/test_extension.py::test_its_system_is_compared_with_its_theory")
@@ -62,15 +56,19 @@ def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("axes", "engine", "message"),
     [
-        ({"ratio": [2.0]}, "simulation", "ratio = 2.0"),
-        ({"scale": [0.0]}, "simulation", "scale = 0.0"),
-        ({"b1": [0.5]}, "simulation", "axes.b1: optimizer 'sgd'"),
-        ({"heads": [0]}, "simulation", "heads = 0"),
+        ({"ratio": [2.0]}, "simulation", "spectrum.ratio = 2.0: must be a number in (0, 1]"),
+        ({"scale": [0.0]}, "simulation", "scale = 0.0: must be a number in (0, inf)"),
+        ({"heads": [0]}, "simulation", "heads = 0: must be an integer from 1"),
+        (
+            {"attention": ["merged", "separate"], "rank": [1, 2]},
+            "simulation",
+            "axes.rank = 1: merged does not have it; separate does",
+        ),
         ({"eta": [1.0]}, "sigmoid", "eq. 10 describes merged attention"),
-        ({"rank": [2]}, "scalar", "rank = 2: eq. 21 has heads of rank 1"),
+        ({"rank": [2]}, "scalar", "eq. 21 has separate heads of rank 1"),
     ],
 )
-def test_bad_sweeps_are_refused(axes: dict, engine: str, message: str) -> None:
+def test_bad_sweeps_are_errors(axes: dict, engine: str, message: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011  (message checked below)
-        Sweep(axes, RUN, engine, ("loss",)).check()
+        Sweep(RUN, axes, engine).check()
     assert message in str(error.value)

@@ -1,5 +1,7 @@
 """Ordinary parameters in the sweep engine."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ import dynsim
 import sweeps
 from sweeps.runner import files, tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.qkv import QKVTraining
+from sweeps.systems.experiment import experiment
 
-RUN = QKVTraining(steps=6, length=12, batch=8, width=34, momentum=0.5)
+RUN = experiment("qkv", steps=6, length=12, batch=8, width=34, momentum=0.5)
 
 
 @pytest.mark.full(
@@ -19,7 +21,7 @@ RUN = QKVTraining(steps=6, length=12, batch=8, width=34, momentum=0.5)
 def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
     axes = {"eta_z": [0.1, 1.0], "scale": [0.5, 2.0], "seed": [1]}
     before = len(tiles.PROGRAMS)
-    found = sweeps.run(Sweep(axes, RUN, "simulation", ("loss", "z_top_distinct"))).load()
+    found = sweeps.run(Sweep(RUN, axes, record=("loss", "z_top_distinct"))).load()
     assert len(tiles.PROGRAMS) == before + 1
     alone = dynsim.train(
         dynsim.QKV(dynsim.syn_small(), 12, width=34, scale=2.0), dynsim.momentum(1.0, 1.0, 0.5),
@@ -33,26 +35,28 @@ def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
     assert abs(found.loss.sel(scale=0.5, eta_z=0.1) - cell.loss).item() > 1e-4
 
 
-def test_a_sweep_file_names_the_engine_and_gets_its_fields() -> None:
-    run = {"task": "syn-small", "width": 40, "normalisation": "rms", "steps": 3}
-    table = {"system": "qkv", "axes": {"heads": [1, 2]}, "run": run}
-    sweep = files.from_table(table)
+def test_a_sweep_file_names_the_problem_and_gets_its_fields() -> None:
+    run = {"problem": "qkv", "task": "syn-small", "width": 40, "normalisation": "rms", "steps": 3}
+    sweep = files.from_table({"axes": {"heads": [1, 2]}, "run": run})
     sweep.check()
-    assert sweep.run == QKVTraining(width=40, normalisation="rms", steps=3)
-    plain = files.from_table({"axes": {"eta_y": [1]}, "run": {"task": "syn-small"}})
-    assert type(plain.run) is sweeps.Training
+    assert sweep.system.name == "qkv"
+    problem = dynsim.QKV(dynsim.SynSmall(), width=40, normalisation="rms")
+    assert [sweep.point({"heads": n}).problem for n in (1, 2)] == [
+        problem,
+        dataclasses.replace(problem, heads=2),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("sweep", "message"),
+    ("axes", "engine", "message"),
     [
-        (Sweep({"width": [20]}, RUN, "simulation"), "width = 20: embedding = 'orthogonal' needs"),
-        (Sweep({"scale": [-1.0]}, RUN, "simulation"), "scale = -1.0"),
-        (Sweep({"eta_y": [1.0]}, RUN, "eq10"), "engine = 'eq10'"),
-        (Sweep({"heads": [0]}, RUN, "simulation"), "heads = 0"),
+        ({"width": [20]}, "simulation", "width = 20: embedding = 'orthogonal' needs"),
+        ({"scale": [-1.0]}, "simulation", "scale = -1.0"),
+        ({"eta_y": [1.0]}, "eq10", "engine = 'eq10'"),
+        ({"heads": [0]}, "simulation", "heads = 0"),
     ],
 )
-def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
+def test_bad_sweeps_are_errors(axes: dict, engine: str, message: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011  (message checked below)
-        sweep.check()
+        Sweep(RUN, axes, engine).check()
     assert message in str(error.value)

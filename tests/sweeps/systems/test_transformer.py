@@ -1,6 +1,7 @@
 """Transformers on text in sweeps."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,9 +11,10 @@ import dynsim
 import sweeps
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.transformer import TextTraining
+from sweeps.systems.experiment import experiment
 
-TINY = TextTraining(length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, clip=0.5)
+SIZES = {"length": 6, "width": 4, "mlp": 0, "num_held_out": 4}
+TINY = experiment("transformer", **SIZES, batch=2, steps=3, clip=0.5)
 
 
 @pytest.mark.full(
@@ -21,9 +23,8 @@ TINY = TextTraining(length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, 
 def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     axes = {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]}
     before = len(tiles.PROGRAMS)
-    found = sweeps.run(
-        Sweep(axes, TINY, "simulation", ("entropy", "layer_change", "batch_loss"), 3)
-    )
+    record = ("entropy", "layer_change", "batch_loss")
+    found = sweeps.run(Sweep(TINY, axes, record=record, times=3))
     assert len(tiles.PROGRAMS) == before + 1
     assert found["layer_change"].dims == ("eta", "clip", "seed", "time", "layer")
     alone = dynsim.train(
@@ -32,41 +33,39 @@ def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
         record=("entropy", "layer_change"),
     )  # fmt: skip
     cell = found.sel(eta=4.0, clip=0.1, seed=2)
-    for name in ("entropy", "layer_change", "batch_loss"):
+    for name in record:
         # float32, the same operations in another order.
         np.testing.assert_allclose(cell[name], alone[name], rtol=1e-4, atol=1e-6)
 
 
 def test_a_store_knows_its_text(tmp_path: Path) -> None:
-    """Another text in files of the same names is another sweep; what is not read is not."""
-    texts = {}
+    """Another text in files of the same names is another sweep."""
+    corpus = {"kind": "folder", "path": str(tmp_path), "min_count": 1}
+    run = experiment("transformer", **SIZES, corpus=corpus)
+    texts: dict[str, Any] = {}
     for word in ("b", "c"):
         (tmp_path / "train.txt").write_text(f"a {word} a {word}\n" * 9)
         (tmp_path / "valid.txt").write_text(f"{word} a a\n" * 9)
-        run = TextTraining(corpus=str(tmp_path), min_count=1)
-        texts[word] = Sweep({"seed": [0]}, run, "simulation").as_json()["run"]
-    assert texts["b"].pop("text") != texts["c"].pop("text")
+        texts[word] = Sweep(run, {"seed": [0]}).as_json()
+    assert texts["b"].pop("contents") != texts["c"].pop("contents")
     assert texts["b"] == texts["c"]
-    assert "min_count" in texts["b"]
-    assert not {"b1", "eps", "text"} & set(
-        Sweep({"seed": [0]}, TINY, "simulation").as_json()["run"]
-    )
+    assert corpus.items() <= texts["b"]["run"]["problem"]["corpus"].items()
+    assert "contents" not in Sweep(TINY, {"seed": [0]}).as_json()
 
 
 @pytest.mark.parametrize(
-    ("changes", "axes", "message"),
+    ("axes", "message"),
     [
-        ({"layers": 7}, {}, "layers = 7: must be"),
-        ({"heads": 3}, {}, "heads = 3: must divide"),
-        ({"prompt": 10**6}, {}, "prompt = 1000000: must leave"),
-        ({"corpus": "nowhere.txt"}, {}, "nowhere.txt: no such file"),
-        ({}, {"b1": [0.5]}, "axes.b1: optimizer 'sgd' does not read it"),
-        ({}, {"min_count": [2]}, "axes.min_count: corpus 'synthetic' does not read it"),
-        ({}, {"eta": [-1.0]}, "eta = -1.0: must"),
-        ({}, {"clip": [0.0]}, "clip = 0.0: must"),
+        ({"layers": [7]}, "layers = 7: must be"),
+        ({"heads": [3]}, "heads = 3: must divide"),
+        ({"prompt": [10**6]}, "prompt = 1000000: must leave"),
+        ({"corpus": ["nowhere.txt"]}, "nowhere.txt: no such file"),
+        ({"b1": [0.5]}, "axes.b1 = 0.5: sgd does not have it; adam, adamw do"),
+        ({"min_count": [2]}, "axes.min_count = 2: synthetic does not have it; text, folder do"),
+        ({"eta": [-1.0]}, "eta = -1.0: must"),
+        ({"clip": [0.0]}, "clip = 0.0: must"),
     ],
 )
-def test_bad_settings_are_named(changes: dict, axes: dict, message: str) -> None:
-    run = TextTraining(**changes)
+def test_bad_settings_are_named(axes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Sweep({"seed": [0], **axes}, run, "simulation", ("entropy",)).check()
+        Sweep(experiment("transformer"), axes, record="entropy").check()
