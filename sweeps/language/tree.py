@@ -47,7 +47,7 @@ def encode(
             return [encode(language, each, objects, full=full) for each in tree]
         return given(Field(types=("object",)), tree, "")
     kind = language.kind_of(type(tree))
-    whole = given(Field(bases=(kind.location,)), tree, "")
+    whole: Any = given(Field(bases=(kind.location,)), tree, "")
     if full:
         return whole
     table: Table = {"kind": kind.word}
@@ -60,11 +60,11 @@ def _without_run_defaults(table: Table, whole: Table, defaults: Table) -> Table:
     """A table, with what would otherwise be that of the run defaults of its problem."""
     told = dict(table)
     for name in defaults.keys() & whole.keys() - {"kind"}:
-        parts = told.get(name), whole[name], defaults[name]
+        mine, all_of_it, usual = told.get(name), whole[name], defaults[name]
         if name not in told:
-            told[name] = whole[name]
-        elif all(isinstance(part, dict) for part in parts):
-            told[name] = _without_run_defaults(*parts)
+            told[name] = all_of_it
+        elif isinstance(mine, dict) and isinstance(all_of_it, dict) and isinstance(usual, dict):
+            told[name] = _without_run_defaults(mine, all_of_it, usual)
     return told
 
 

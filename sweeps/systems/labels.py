@@ -15,7 +15,7 @@ def of_class(problem: Problem) -> dict[str, tuple[str, str]]:
     found = {}
     fields = {field.name for field in dataclasses.fields(problem)}
     for name, text in docs_of(type(problem)).items():
-        if name not in fields:
+        if name not in fields and not hasattr(Problem, name):
             words, _, unit = re.split("[.:;]", text)[0].partition(" [")
             found[name] = (words, unit.rstrip("]") or "1")
     loss = "population loss" if has_population(problem) else "loss of the next batch"

@@ -10,16 +10,17 @@ import jax
 import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
-from sweeps.systems.problems.labels import labels_of
 
 import dynsim
 import sweeps
 from dynsim import Status
 from dynsim.decoding import Rate
 from sweeps import cli
+from sweeps.language.describe import describe
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
+from sweeps.systems import labels
+from sweeps.systems.experiment import experiment
 
 NAME = "deep_linear:DeepLinear"
 HOWTO = Path(__file__).parents[3] / "docs" / "howto"
@@ -50,7 +51,8 @@ def test_compare_holds_training_flow_and_closed_form_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["--eta", "0.02", "--modes", "2", "--u0", "0.05", "--steps", "300", "--batch", "inf"]
-    few = ["--schedule", "linear", "--eta-warmup", "20", "--seeds", "2", "--times", "6"]
+    run = ["--eta", "linear", "--eta-peak", "0.02", "--eta-steps", "300", *run[2:]]
+    few = ["--eta-warmup", "20", "--seeds", "2", "--times", "6"]
     names = ["--theories", "plain", "corrected", "modes"]
     assert cli.main(["compare", NAME, *run, *few, *names, "--out", str(tmp_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -73,9 +75,9 @@ def test_compare_holds_training_flow_and_closed_form_together(
 def test_sweep_files_name_it_and_its_stores_know_its_settings(tmp_path: Path) -> None:
     file, out = tmp_path / "deep.toml", tmp_path / "store"
     file.write_text(
-        f'system = "{NAME}"\nrecord = ["batch_loss"]\n[run]\noptimizer = "adamw"\ndecay = 0.1\n'
-        'schedule = "cosine"\nsteps = 8\nbatch = 4\nclip = 1\n'
-        "[axes]\neta = [0.01, 0.1]\neta_warmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2, 3]\n"
+        f'record = ["batch_loss"]\n[run]\nproblem = "{NAME}"\nsteps = 8\nbatch = 4\n'
+        'rule = {kind = "adamw", decay = 0.1, clip = 1, eta = {kind = "cosine", steps = 8}}\n'
+        "[axes]\neta_peak = [0.01, 0.1]\nwarmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2, 3]\n"
     )
     assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
     store = sweeps.open(out)
@@ -83,12 +85,10 @@ def test_sweep_files_name_it_and_its_stores_know_its_settings(tmp_path: Path) ->
     assert (store.status == Status.OK).all()
     assert store.u0.attrs["long_name"] == "strength of every mode at the start"
     assert store.modes.attrs["long_name"] == "number of modes"
-    assert store.eta_warmup.attrs["units"] == "1"
+    assert store.warmup.attrs["units"] == "1"
     config = json.loads(store.attrs["config"])
-    assert config["system"] == NAME
-    # The steps of a cosine are those of the run unless it says others, and are stored: a run of
-    # more steps would have another schedule.
-    assert "eta_steps" in config["run"]
+    assert config["run"]["problem"]["kind"] == NAME
+    assert config["run"]["rule"]["eta"]["steps"] == 8
     assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
     assert cli.main(["sweep", str(file), "--out", str(out), "--set", "run.steps = 9"]) == 2
 
@@ -114,8 +114,8 @@ class Documented(dynsim.Problem):
 def test_weights_over_time_are_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "deep.toml"
     file.write_text(
-        f'system = "{NAME}"\nrecord = ["params", "batch_loss"]\ntimes = 2\n'
-        "[run]\nsteps = 3\nbatch = 4\nmodes = 2\n[axes]\neta = [0.01, 0.1]\nseed = [0, 1]\n"
+        f'record = ["params", "batch_loss"]\ntimes = 2\n[run]\nproblem = "{NAME}"\n'
+        "steps = 3\nbatch = 4\nmodes = 2\n[axes]\neta = [0.01, 0.1]\nseed = [0, 1]\n"
     )
     assert cli.main(["sweep", str(file), "--dry-run"]) == 0
     found = sweeps.run(sweeps.load(file))
@@ -142,12 +142,16 @@ def test_labels_are_what_the_class_documents(
     """Python 3.13 takes the indentation of docstrings away."""
     if indentation == "taken away":
         monkeypatch.setattr(Documented, "__doc__", inspect.cleandoc(Documented.__doc__ or ""))
-    found = labels_of(Documented()).about
+    found = labels.of_class(Documented())
     assert {name: said for name, said in found.items() if "sharpness" not in name} == {
-        "rate": ("how often something happens", "1/step"),
-        "plain": ("without a full stop", "1"),
-        "seen": ("what can be seen", "token"),
+        "seen": ("what can be seen", "token")
     }
+    described = describe(Documented).fields
+    assert (described["rate"].doc, described["rate"].unit) == (
+        "how often something happens; more is better",
+        "1/step",
+    )
+    assert described["plain"].doc == "without a full stop"
 
 
 @pytest.mark.full("extension/test_extension.py::test_its_plane_is_drawn_by_its_own_rule")
@@ -161,13 +165,13 @@ def test_phase_draws_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "deep_linear:Nothing"], "system = 'deep_linear:Nothing': cannot be imported"),
-        (["compare", "deep_linear:by_mode"], "must be a dynsim.Problem or a System"),
-        (["compare", NAME, "--u1", "1"], "has no option --u1"),
+        (["compare", "deep_linear:Nothing"], "problem = 'deep_linear:Nothing': cannot be imported"),
+        (["compare", "deep_linear:by_mode"], "must be a dataclass or an Equinox module"),
+        (["compare", NAME, "--u1", "1"], "u1 = 1: is not a setting; there are problem, modes, u0,"),
         (["compare", NAME, "--modes", "0"], "record = 'learned': is empty"),
-        (["compare", NAME, "--optimizer", "adamw"], "decay = None: adamw needs a weight decay"),
-        (["compare", NAME, "--eta-end", "0.1"], "schedule 'constant' does not read it, linear"),
-        (["compare", NAME, "--b2", "0.9"], "b2 = 0.9: optimizer 'sgd' does not read it"),
+        (["compare", NAME, "--rule", "adamw"], "rule.decay: is missing"),
+        (["compare", NAME, "--eta-end", "0.1"], "eta does not have it; linear, cosine"),
+        (["compare", NAME, "--b2", "0.9"], "b2 = 0.9: sgd does not have it; adam, adamw"),
         (["compare", NAME, "--clip", "1"], "none of the system's theories describes these runs"),
     ],
 )
@@ -188,13 +192,14 @@ def test_runs_of_one_program() -> None:
     """Rates, warm-up, decay and a setting: all are numbers of one program, of theories too."""
     from sweeps.runner import tiles
 
-    run = registry.system(NAME).run(steps=5, batch=4, decay=0.1, schedule="cosine")
-    axes = {"eta": [0.1, 0.2], "eta_warmup": [1, 2], "decay": [0.0, 0.1], "u0": [0.1, 0.2]}
+    cosine = {"kind": "cosine", "peak": 0.1, "steps": 5, "warmup": 1}
+    run = experiment(NAME, steps=5, batch=4, decay=0.1, eta=cosine)
+    axes = {"eta.peak": [0.1, 0.2], "warmup": [1, 2], "decay": [0.0, 0.1], "u0": [0.1, 0.2]}
     tiles.forget()
     for engine in ("simulation", "descent"):
         for first in (0.1, 0.3):
-            axes["eta"] = [first, 0.2]
-            sweeps.run(Sweep(axes, run, engine, ("loss",)))
+            axes["eta.peak"] = [first, 0.2]
+            sweeps.run(Sweep(run, axes, engine, ("loss",)))
     assert len(tiles.PROGRAMS) == 2
 
 
@@ -242,10 +247,10 @@ def test_a_problem_without_theories_is_shown_alone(
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "2 runs: 2 OK" in told
-    assert "No theory of line:Line is known: training alone." in told
+    assert "No theory describes this problem: training alone." in told
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
         # w' = w - 2 eta (w - slope): 0.8^k of the way is left.
         np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
-    # Without theories there is no usual observable, and a sweep records the first.
-    table = {"system": "line:Line", "axes": {"eta": [0.1]}}
-    assert from_table(table).record == ("reached",)
+    # None of its observables is usual.
+    table = {"run": {"problem": "line:Line"}, "axes": {"eta": [0.1]}}
+    assert from_table(table).record == ("batch_loss",)

@@ -365,7 +365,8 @@ def test_the_commands_read_and_write_a_bucket(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(
-        'record = ["loss"]\naxes.eta_y = [0.5, 1]\nrun = {steps = 2, length = 8, batch = 4}\n'
+        'record = ["loss"]\naxes.eta_y = [0.5, 1]\n'
+        'run = {problem = "yz", steps = 2, length = 8, batch = 4}\n'
     )
     out = f"s3://bucket/{uuid.uuid4().hex}/small"
     assert cli.main(["sweep", "s.toml", "--out", out]) == 0

@@ -336,9 +336,9 @@ def test_a_plug_in_that_wishes_to_end_the_program_is_named(
     finally:
         packages.forget()
     file = tmp_path / "s.toml"
-    file.write_text('system = "leaving:Problem"\nrecord = ["loss"]\naxes.eta = [0.1]\n')
+    file.write_text('run.problem = "leaving:Problem"\nrecord = ["loss"]\naxes.eta = [0.1]\n')
     assert cli.main(["sweep", str(file)]) == 2
-    assert re.search("asked to end the program", capsys.readouterr().err)
+    assert re.search("SystemExit", capsys.readouterr().err)
 
 
 def test_records_are_as_small_as_they_look() -> None:

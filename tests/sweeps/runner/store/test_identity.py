@@ -27,7 +27,7 @@ SWEEP = Sweep(
     {"eta_y": [0.5, 1.0], "seed": [0, 3]},
     record=("entropy", "loss"),
 )
-OTHER = dataclasses.replace(SWEEP, run=dataclasses.replace(SWEEP.run, eta_z=0.7))
+OTHER = dataclasses.replace(SWEEP, run=SWEEP.run.at({"eta_z": 0.7}))
 """Another sweep of the same shape."""
 
 

@@ -173,7 +173,7 @@ def test_truth_values_and_complex_numbers_are_kept(tmp_path: Path) -> None:
         "high": lambda task, s: s.logits.max() > 0.5,
         "turned": lambda task, s: 1j * s.logits.max(),
     }
-    sweep = Sweep(axes={"eta_y": [0.01, 1, 100]}, run=TRAINING, record=(own,))
+    sweep = Sweep(TRAINING, {"eta_y": [0.01, 1, 100]}, record=(own,))
     sweeps.run(sweep, tmp_path, chunk=2)
     for found in (sweeps.open(tmp_path), xr.open_zarr(tmp_path, consolidated=False)):
         np.testing.assert_array_equal(found.turned, 1j * found.top)
@@ -184,7 +184,7 @@ def test_truth_values_and_complex_numbers_are_kept(tmp_path: Path) -> None:
 
 def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> None:
     before = stored.contents()
-    other = dataclasses.replace(SWEEP, run=dataclasses.replace(TRAINING, steps=7))
+    other = dataclasses.replace(SWEEP, run=SWEEP.run.at({"steps": 7}))
     with pytest.raises(StoreError, match=re.escape("run.steps: 2 -> 7")):
         sweeps.run(other, stored.out)
     with pytest.raises(StoreError, match="made with chunks of 2 runs"):
