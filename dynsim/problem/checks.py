@@ -144,13 +144,13 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
         field = "eta" if rates else next(field for field in some if some[field])
         given = _list(rates or some[field])
         raise ValueError(f"{field}: has rates for {given}, but {where} names no groups")
-    if rates and names - rates:
-        raise ValueError(f"eta: has no rate for the group {_list(names - rates)} of {where}")
     for field, given in {"eta": rates, **some}.items():
         if given - names:
             raise ValueError(
                 f"{field}: has a rate for {_list(given - names)}, {where} has {_list(names)}"
             )
+    if rates and names - rates:
+        raise ValueError(f"eta: has no rate for the group {_list(names - rates)} of {where}")
     try:
         jax.tree.map(lambda name, part: None, groups, parts.params)
     except ValueError as error:

@@ -264,7 +264,11 @@ SGD = dynsim.sgd(0.1)
         (Unlearned(), {}, "Unlearned: has no method 'draw', which a finite batch needs"),
         (Unlearned(), {"batch": math.inf}, "Unlearned has no method 'population_loss'"),
         (Taken(), {}, "Taken.observables: 'update_norm' is recorded of every problem"),
-        (Line(), {"rule": dynsim.sgd({"other": 1.0})}, "no rate for the group 'slope' of Line"),
+        (
+            Line(),
+            {"rule": dynsim.sgd({"other": 1.0})},
+            "eta: has a rate for 'other', Line.groups has 'slope'",
+        ),
         (
             Line(),
             {"rule": dynsim.sgd({"slope": 1.0, "other": 1.0})},
@@ -285,7 +289,11 @@ SGD = dynsim.sgd(0.1)
             {"rule": dynsim.from_optax(NEEDS_LOSS)},
             "from_optax(scale_by_polyak): its update needs more than the gradient",
         ),
-        (Line(), {"rule": dynsim.sgd(1.0, 1.0)}, "eta: has no rate for the group 'slope'"),
+        (
+            Line(),
+            {"rule": dynsim.sgd(1.0, 1.0)},
+            "eta: has a rate for 'Y', 'Z', Line.groups has 'slope'",
+        ),
         (
             Line(),
             {"rule": dynsim.sgd(1.0, decay={"other": 0.1})},
