@@ -16,10 +16,8 @@ import dynsim
 import sweeps
 from odes import ladder
 from sweeps import System, cli
-from sweeps.compare.layer import compare
-from sweeps.compare.settings import Compare
 from sweeps.systems import registry
-from sweeps.systems.yz import Training
+from sweeps.systems.experiment import experiment
 from tests.extension import packages
 from tests.systems.layers import simulate
 
@@ -78,7 +76,7 @@ def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
 def test_a_sweep_file_names_its_system(tmp_path: Path) -> None:
     file = tmp_path / "toy.toml"
     file.write_text(
-        'system = "toy"\nrecord = ["weight"]\n[run]\nsteps = 3\n[axes]\neta = [0.1, 3e38]\n'
+        'record = ["weight"]\n[run]\nproblem = "toy"\nsteps = 3\n[axes]\neta = [0.1, 3e38]\n'
     )
     assert cli.main(["sweep", str(file), "--out", str(tmp_path / "store")]) == 0
     found = sweeps.open(tmp_path / "store").load()
@@ -93,7 +91,7 @@ def test_its_observable_and_its_task_have_names_of_ours() -> None:
         task, optimizer, key, steps=2, length=8, batch=4, record=["largest_weight", "attention"]
     )
     np.testing.assert_array_equal(run["largest_weight"], run["attention"].max(-1))
-    own = Training(task="toy_quadratic:two_classes").make_task()
+    own = experiment(task="toy_quadratic:TwoClasses").built[0]
     assert (own.K, own.M) == (2, 3)
 
 
@@ -102,33 +100,31 @@ def test_what_is_wrong_with_a_system_is_said() -> None:
     with pytest.raises(ValueError, match="system 'yz': is registered already"):
         sweeps.register(toy._replace(name="yz"))
     with pytest.raises(ValueError, match="system 'mine': needs an engine called 'simulation'"):
-        sweeps.register(System("mine", ("t",), toy.run, {}))
-    message = (
-        f"system = 'toi': did you mean 'toy'? It must be one of {', '.join(registry.BUILT_IN)}, toy"
-    )
+        sweeps.register(System("mine", toy.problems, {}))
+    message = "problem = 'toyy': did you mean toy? It must be one of yz, qkv, "
     with pytest.raises(ValueError, match=re.escape(message)):
-        registry.system("toi")
-    sweep = sweeps.Sweep({"eta": [0.1]}, toy.run(), "plain", ("loss",))
+        experiment("toyy")
+    sweep = sweeps.Sweep(experiment("toy"), {"eta": [0.1]}, "plain", ("loss",))
     with pytest.raises(ValueError, match=r"engine = 'plain': must be one of simulation, flow"):
         sweep.check()
+    with pytest.raises(ValueError, match="rule = adam: must be sgd"):
+        sweeps.Sweep(experiment("toy", rule="adam"), {"eta": [0.1]}).check()
 
 
 def test_a_broken_entry_point_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = {"dynsim.systems": {"broken": "no_such_module:SYSTEM"}}
-    packages.write(tmp_path, "broken-toy", entries=broken)
+    broken = {"broken": "no_such_module:SYSTEM", "odd": "toy_quadratic:NOTHING"}
+    packages.write(tmp_path, "broken-toy", entries={"dynsim.systems": broken})
     monkeypatch.syspath_prepend(str(tmp_path))
     packages.forget()
     message = "broken = no_such_module:SYSTEM of broken-toy: cannot"
     with pytest.raises(ValueError, match=message):
-        registry.system("broken")
-    # Who does not ask for it is not concerned.
-    toy = registry.system("toy")
-    assert registry.system_of(toy.run()) is toy
-    assert registry.system_for("table.csv") is registry.system("yz")
-    with pytest.warns(UserWarning, match=f"{message}.*; it is left out"):
-        assert registry.system_for("nobodys") is registry.system("yz")
+        experiment("broken")
+    # Who does not ask for it is not concerned, but told where it is of the same package.
+    run = experiment("toy_quadratic:Quadratic")
+    with pytest.warns(UserWarning, match="odd = .* of broken-toy: cannot.*; it is left out"):
+        assert registry.system_of(run) is registry.system("toy")
 
 
 def test_an_import_does_not_change_the_precision_of_others(
@@ -137,21 +133,21 @@ def test_an_import_does_not_change_the_precision_of_others(
     text = "import jax\nimport dynsim\njax.config.update('jax_enable_x64', True)\n"
     (tmp_path / "doubled.py").write_text(f"{text}Own = dynsim.Layer\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    said = "system = 'doubled:Own': its import set jax_enable_x64 = True, which is reset to False"
+    said = "doubled:Own: its import set jax_enable_x64 = True, which is reset to False"
     with pytest.warns(UserWarning, match=said), contextlib.suppress(ValueError):
-        registry.system("doubled:Own")
+        experiment("doubled:Own")
     assert not jax.config.jax_enable_x64
 
 
 # Last, because the fixture stays for the rest of the file.
 @pytest.mark.usefixtures("quick_theory")
-def test_its_theory_stands_in_the_ladder_and_in_sweeps(tmp_path: Path) -> None:
-    few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
-    result = compare(Compare(theories=("still",), out=tmp_path, **few))
+def test_its_theory_stands_in_the_ladder_and_in_sweeps() -> None:
+    few = {"seeds": 1, "length": 8, "batch": 4, "times": 3}
+    result = sweeps.compare.compare(theories="still", steps=3, **few)
     loss = result.predictions["still"]["loss"][0]
     # Zero weights to the end: 34 tokens are equally likely.
     np.testing.assert_allclose(loss, np.log(34), rtol=1e-12)
-    sweep = sweeps.Sweep({"eta_z": [1.0, 2.0]}, Training(steps=3), "still", ("loss",))
+    sweep = sweeps.Sweep(experiment(steps=3), {"eta_z": [1.0, 2.0]}, "still", ("loss",))
     np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
     with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
         ladder.theory("still", dynsim.syn_small(), dynsim.adam(1.0, 1.0))

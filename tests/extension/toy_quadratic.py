@@ -4,7 +4,6 @@ The loss is a w^2 / 2 from a random start w_0 ~ N(0, 1). Descent with rate eta h
 w_k = (1 - eta a)^k w_0, the flow w(t) = w_0 exp(-eta a t) with t in steps.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -14,119 +13,102 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, ArrayLike, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
-from dynsim import Status, Trajectory, checks
+from dynsim import Status, Trajectory
+from dynsim.decoding import NotNegative
 from dynsim.training.recording import Table
 from odes.yz import ladder, population
-from sweeps import Engine, Fields, Labels, Run, Settings, System
+from sweeps import Engine, Labels, Settings, System
 from sweeps.studies.phase.regions import Rule
-from sweeps.systems.base import Times, steps_of
 
 LEARNED = 0.01
-OBSERVABLES = {"loss": lambda a, w: a * w**2 / 2, "weight": lambda a, w: w}
 
 
-@dataclasses.dataclass(frozen=True)
-class Quadratic(Run[int]):
+class Quadratic(dynsim.Problem):
     """Gradient descent on a scalar quadratic.
 
     Attributes:
-        task: quadratic.
-        eta: learning rate.
         curvature: second derivative a of the loss.
-        steps: optimiser steps.
-        dtype: precision of the descent.
     """
 
-    AXES: ClassVar = Fields(traced=("eta", "curvature"), static=("steps",), whole=("steps",))
+    RUN_DEFAULTS: ClassVar = {
+        "rule": {"kind": "sgd", "eta": 0.1},
+        "steps": 50,
+        "batch": "inf",
+    }
 
-    task: str = "quadratic"
-    eta: float = 0.1
-    curvature: float = 1.0
-    steps: int = 50
-    dtype: dynsim.precision.DType = "float32"
+    curvature: NotNegative = 1.0
 
-    def check(self) -> None:
-        checks.choice("task", self.task, ("quadratic",))
-        checks.integer("steps", self.steps, 1)
+    def init(self, key: PRNGKeyArray) -> Array:
+        # In one precision, so that theory starts where training does.
+        return jax.random.normal(key, (), "float32")
 
-    def make_task(self) -> tuple[()]:
-        return ()
-
-    def make_optimizer(self) -> dict[str, ArrayLike]:
-        return self.numbers()
-
-    def numbers(self) -> dict[str, ArrayLike]:
-        for name in ("eta", "curvature"):
-            checks.real(name, getattr(self, name), 0)
-        return {"eta": self.eta, "curvature": self.curvature}
-
-    def fixed(self) -> int:
-        return self.steps
-
-    def steps_recorded(self, times: Times) -> tuple[int, ...]:
-        return steps_of(times, self.steps)
+    def population_loss(self, params: Array) -> Array:
+        return self.curvature * params**2 / 2
 
 
-def assemble(settings: Settings[int], task: tuple, numbers: Mapping[str, Array]) -> tuple[Any, Any]:
-    return task, numbers
+OBSERVABLES = {"loss": Quadratic.population_loss, "weight": lambda problem, w: w}
 
 
-def first_weight(settings: Settings[int], key: PRNGKeyArray) -> Array:
-    # In one precision, so that theory starts where training does.
-    return jax.random.normal(key, (), "float32").astype(settings.dtype)
+def assemble(
+    settings: Settings, arrays: tuple[()], numbers: Mapping[str, Array]
+) -> tuple[Quadratic, Array]:
+    return settings.fixed.problem.filled(numbers, arrays), numbers["eta"]
 
 
-def descend(
-    settings: Settings[int], task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
-) -> Trajectory:
-    eta, a = rule["eta"], rule["curvature"]
-    start = first_weight(settings, key)
-    loss = lambda w: a * w**2 / 2
+def check(fixed: Any, problem: Quadratic, rule: dynsim.Rule) -> None:
+    if rule.name != "sgd":
+        raise ValueError(f"rule = {rule.name}: must be sgd")
+
+
+def descend(settings: Settings, problem: Quadratic, eta: Array, key: PRNGKeyArray) -> Trajectory:
+    start = problem.init(key).astype(settings.dtype)
 
     def step(w: Array, _: None) -> tuple[Array, Array]:
-        return w - eta * jax.grad(loss)(w), w
+        return w - eta * jax.grad(problem.population_loss)(w), w
 
-    last, before = jax.lax.scan(step, start, length=settings.fixed)
-    return recorded(settings, a, jnp.append(before, last)[jnp.array(settings.times)], "simulation")
-
-
-def flow(
-    settings: Settings[int], task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
-) -> Trajectory:
-    start = first_weight(settings, key)
-    decay = jnp.exp(-rule["eta"] * rule["curvature"] * jnp.array(settings.times))
-    return recorded(settings, rule["curvature"], start * decay, "flow")
+    last, before = jax.lax.scan(step, start, length=settings.fixed.steps)
+    weights = jnp.append(before, last)[jnp.array(settings.times)]
+    return recorded(settings, problem, weights, "simulation")
 
 
-def recorded(settings: Settings[int], a: Array, weights: Array, source: str) -> Trajectory:
+def flow(settings: Settings, problem: Quadratic, eta: Array, key: PRNGKeyArray) -> Trajectory:
+    start = problem.init(key).astype(settings.dtype)
+    decay = jnp.exp(-eta * problem.curvature * jnp.array(settings.times))
+    return recorded(settings, problem, start * decay, "flow")
+
+
+def recorded(settings: Settings, problem: Quadratic, weights: Array, source: str) -> Trajectory:
     finite = jnp.isfinite(weights)
     status = jnp.where(finite.all(), Status.OK, Status.DIVERGED)
     first_bad = jnp.where(finite.all(), -1, jnp.array(settings.times)[jnp.argmin(finite)])
-    values = TABLE.resolve(settings.record)(a, weights)
+    values = TABLE.resolve(settings.record)(problem, weights)
     times = jnp.array(settings.times, settings.dtype)
     return Trajectory(times, values, weights[-1], status, first_bad, source)
 
 
 TABLE = Table(OBSERVABLES)
+# Everything is in the numbers: there are no arrays to take along.
+KNOWN = {"assemble": assemble, "observables": TABLE, "check": check, "prepare": lambda *_: ()}
 SYSTEM = System(
     name="toy",
-    tasks=("quadratic",),
-    run=Quadratic,
+    problems=(Quadratic,),
     engines={
-        "simulation": Engine(descend, assemble, TABLE, trains=True),
-        "flow": Engine(flow, assemble, TABLE, title="exact flow", assumes="eta -> 0"),
+        "simulation": Engine(descend, trains=True, **KNOWN),
+        "flow": Engine(flow, title="exact flow", assumes="eta -> 0", **KNOWN),
     },
     labels=Labels(about={"loss": ("quadratic loss", "1")}),
 )
 
 
-def two_classes() -> dynsim.SequenceClasses:
+class TwoClasses(dynsim.Task):
     """A task of one's own: two classes of one query, with a common token."""
-    probs = np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])
-    return dynsim.sequence_classes(probs, query=[0, 0], next_token=[1, 2])
+
+    def build(self) -> dynsim.SequenceClasses:
+        probs = np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])
+        return dynsim.sequence_classes(probs, query=[0, 0], next_token=[1, 2])
 
 
 def largest_weight(task: dynsim.SequenceClasses, snapshot: Any) -> Array:
