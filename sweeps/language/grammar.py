@@ -62,6 +62,7 @@ class Language:
     Args:
         kinds: the classes that runs consist of.
         more: returns the kind of a word that a package registers, or None.
+        others: returns the words that packages register for subclasses of a class, as module:name.
         root: the word of the class of a run.
     """
 
@@ -69,9 +70,10 @@ class Language:
         self,
         kinds: Iterable[Kind],
         more: Callable[[str], Kind | None] = lambda word: None,
+        others: Callable[[str], Iterable[str]] = lambda base: (),
         root: str = "experiment",
     ) -> None:
-        self.kinds, self._more = tuple(kinds), more
+        self.kinds, self._more, self._registered = tuple(kinds), more, others
         self._by_location = {kind.location: kind for kind in self.kinds}
         # Of classes that cannot be imported, such as those in functions, too.
         self._others: dict[str, Kind] = {}
@@ -82,7 +84,11 @@ class Language:
         self.root = Field(bases=(self._run.location,))
 
     def words(self, field: Field) -> list[str]:
-        """The words of the kinds that a field allows."""
+        """The words of the kinds that a field allows, those of packages last."""
+        registered = (word for base in field.bases for word in self._registered(base))
+        return [*self._built_in(field), *registered]
+
+    def _built_in(self, field: Field) -> list[str]:
         fits = (k for k in self.kinds if not k.abstract and {*field.bases} & {*k.bases})
         return [kind.word for kind in fits]
 
@@ -255,7 +261,7 @@ class Language:
 
     def _kinds_with(self, setting: Setting, name: str) -> list[str]:
         """The words of the kinds that have a setting of this name."""
-        words = [] if setting.shared else self.words(setting.field)
+        words = [] if setting.shared else self._built_in(setting.field)
         place = setting.field, setting.path, setting.kinds, ()
         inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
         return [word for word in words if inside[word].candidates(name)]

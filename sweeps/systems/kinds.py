@@ -60,7 +60,7 @@ def language() -> Language:
     """The language with all classes of this project."""
     describe = pkgutil.resolve_name("sweeps.language.describe:describe")
     kinds = [describe(pkgutil.resolve_name(at), word) for word, at in WORDS.items()]
-    return Language(kinds, of_package)
+    return Language(kinds, of_package, of_packages)
 
 
 def of_package(word: str) -> Kind | None:
@@ -70,3 +70,9 @@ def of_package(word: str) -> Kind | None:
     registry = importlib.import_module("sweeps.systems.registry")
     describe = pkgutil.resolve_name("sweeps.language.describe:describe")
     return describe(registry.system(word).problems[0], word)
+
+
+def of_packages(base: str) -> list[str]:
+    """The words that packages register for subclasses of a class: problems alone."""
+    problem = base == "dynsim.problem.base:Problem"
+    return [word for word in names() if problem and word not in BUILT_IN]

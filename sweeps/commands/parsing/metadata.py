@@ -70,9 +70,9 @@ def _file() -> dict[str, Any]:
 @functools.cache
 def language() -> Language:
     """The settings of runs, as `sweeps.systems.kinds.language` has them."""
-    from sweeps.systems.kinds import of_package
+    from sweeps.systems.kinds import of_package, of_packages
 
-    return Language(map(Kind.from_json, _file()["kinds"]), of_package)
+    return Language(map(Kind.from_json, _file()["kinds"]), of_package, of_packages)
 
 
 def offer(name: str, problem: str = "") -> Offer:

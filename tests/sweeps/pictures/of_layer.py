@@ -15,7 +15,7 @@ from sweeps.compare import generic, panels
 from sweeps.compare import ladder as figure_ladder
 from sweeps.compare.layer import DESCENT, FINITE_DESCENT, Comparison
 from sweeps.compare.scatter import Scatter
-from sweeps.compare.settings import Compare
+from sweeps.compare.settings import CompareOptions
 from sweeps.studies.phase import figure as phase
 from sweeps.studies.phase import maps, tally, validity
 from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
@@ -23,6 +23,7 @@ from sweeps.studies.tables import measurements, validate
 from sweeps.studies.transitions import collapse, snap
 from sweeps.studies.transitions.families import FAMILIES
 from sweeps.systems.base import Engine
+from sweeps.systems.experiment import experiment
 
 TIMES = np.unique(np.geomspace(1, 1000, 30).astype(int))
 ALL = ladder.applicable(
@@ -73,14 +74,15 @@ class Drawn(Comparison):
 
 def comparison(*theories: str, scatter: bool = True, **settings: object) -> Comparison:
     """A comparison with so many theories."""
+    run = experiment(**settings)
     predictions = {
         name: trajectory(1, name, 0.02 * place)
         for place, name in enumerate((FINITE_DESCENT, DESCENT, *theories))
     }
     stages = Stages(*(np.full(2, value) for value in (7.05, 6.55, 0.4, 21.0)))
     return Drawn(
-        Compare(**settings),
-        dynsim.syn_small(),
+        CompareOptions(run),
+        run.built[0],
         trajectory(8, "simulation", 0.0),
         predictions,
         {name: ladder.THEORIES[name] for name in theories},
@@ -280,7 +282,6 @@ EXAMPLES = {
         "matched-finite-t",
         "matched",
         "eq10",
-        task="syn-medium",
         momentum=0.9,
         scatter=False,
     ),
