@@ -40,7 +40,9 @@ def test_processes_find_each_other_before_jax_is_used(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    (tmp_path / "s.toml").write_text("axes.eta_y = [1]\nrun = {problem = 'yz', steps = 1, batch = 1}\n")
+    (tmp_path / "s.toml").write_text(
+        "axes.eta_y = [1]\nrun = {problem = 'yz', steps = 1, batch = 1}\n"
+    )
     words = ["sweep", "s.toml", "--out", "s", "--coordinator", f"127.0.0.1:{port}"]
     command = [sys.executable, "-m", "dynsim", *words, "--processes", "1", "--process", "0"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
