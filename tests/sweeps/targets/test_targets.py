@@ -160,8 +160,7 @@ def test_a_sweep_plans_what_the_program_takes(system: str, engine: str) -> None:
     with precision(case.sweep.dtype):
         job = programs.job(case, tiles.mesh())._replace(tile=(1, tile))
         needed = fit.needed(tiles.trace(job)[1].lower().compile()) / tile
-    task = case.sweep.plane({}).make_task()
-    planned = case.sweep.rules.bytes_per_run(task, job.settings)
+    planned = case.sweep.rules.bytes_per_run(case.sweep.problem({}).task, job.settings)
     reduced = (system, engine) in {("linear_icl", "plain"), ("sparse_attention", "plain")}
     assert needed / 2.5 <= planned
     assert reduced or planned <= 2.5 * needed
