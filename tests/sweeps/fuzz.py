@@ -7,6 +7,7 @@ Every configuration ends in a sweep that is checked, or in a `ValueError` of our
 
 import collections
 import contextlib
+import dataclasses
 import decimal
 import faulthandler
 import io
@@ -24,30 +25,40 @@ from typing import Any, NamedTuple
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
-from sweeps.commands.parsing.offers import load
 
 import dynsim
 import odes
 import sweeps
-from dynsim import decoding
 from sweeps import cli
-from sweeps.commands.table import COMMANDS, FOR_SYSTEMS
+from sweeps.commands.parsing.metadata import offer
+from sweeps.commands.table import COMMANDS, OF_PROBLEM
+from sweeps.language.fields import LanguageError, is_number
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
-from sweeps.systems.base import field_names
+from sweeps.systems.experiment import experiment
+from sweeps.systems.kinds import language
 
-RUNS = {name: registry.system(name).run for name in registry.BUILT_IN}
-ENGINES = {name: tuple(registry.engines(registry.system(name))) for name in RUNS}
-READ = {
-    name: [
-        each
-        for each in run.AXES.names
-        if each not in run.AXES.words and getattr(run(), each, 0) is not None
-    ]
-    for name, run in RUNS.items()
+SETTINGS = {
+    name: list(language().walk(language().assign({}, [("problem", name)])))
+    for name in registry.BUILT_IN
 }
-"""Axes of numbers that a run reads whose other settings are left alone."""
+"""Settings of the runs of each problem, as they are by default."""
+ENGINES = {name: tuple(registry.engines(registry.system(name))) for name in SETTINGS}
+READ = {
+    name: [each.name for each in settings if is_number(each.value) and not each.shared]
+    for name, settings in SETTINGS.items()
+}
+"""Axes of numbers."""
+CHOSEN = {
+    name: {
+        each.name: [*each.field.words, *language().words(each.field)]
+        for each in settings
+        if each.path not in (("problem",), ("dtype",)) and not each.shared
+    }
+    for name, settings in SETTINGS.items()
+}
+"""Words by setting, where it has some."""
 NUMBERS = (0, 1, 2, 3, 5, -1, 64, 10**6, 2**31, 2**32, 2**63, 10**20, 10**400)
 FLOATS = (0.0, 0.1, 0.5, 1.0, 2.5, -1.0, 1 - 1e-9, 1e-300, 1e39, 1e308, float("inf"), float("nan"))
 WORDS = ("", "a", "inf", "0.1", "false", "end", "loss", "simulation", "plain", "syn", "seed", "T")
@@ -112,20 +123,21 @@ spaced = st.one_of(
 )
 
 
-def names_of(system: str) -> tuple[str, ...]:
-    """What can be said about a run of a system, and some that cannot."""
-    return (*field_names(RUNS[system]), "T", "lr", "magic")
+def names_of(problem: str) -> tuple[str, ...]:
+    """Settings of a run, by their paths and the ends of these, and some that there are not."""
+    ends = dict.fromkeys(end for each in SETTINGS[problem] for end in each.ends)
+    return (*ends, "T", "lr", "magic")
 
 
 right = st.lists(st.sampled_from((2, 4, 16)), min_size=1, max_size=3, unique=True)
 seldom, often = st.integers(0, 3).map(lambda n: n == 0), st.integers(0, 2).map(lambda n: n == 0)
-systems = st.sampled_from(tuple(RUNS))
+problems = st.sampled_from(tuple(SETTINGS))
 time_points = st.sampled_from(("end", 5, [0, 1], [1, 0]))
-keys = st.sampled_from((*field_names(Sweep), "system", "seed", "magic"))
+keys = st.sampled_from((*(each.name for each in dataclasses.fields(Sweep)), "seed", "magic"))
 
 
 class Parts(NamedTuple):
-    """What a sweep of a system is drawn from, made once: making it takes longer than drawing."""
+    """What a sweep of a problem is drawn from, made once: making it takes longer than drawing."""
 
     axes: st.SearchStrategy[Any]
     wrong_axes: st.SearchStrategy[Any]
@@ -133,34 +145,35 @@ class Parts(NamedTuple):
     engine: st.SearchStrategy[Any]
 
 
-def parts_of(system: str, given: st.SearchStrategy[Any]) -> Parts:
-    """What a sweep of a system is drawn from, `given` where anything goes."""
-    every = st.sampled_from((*RUNS[system].AXES.names, "magic", "T"))
-    numbers = st.dictionaries(st.sampled_from(READ[system]), right, min_size=1, max_size=2)
+def parts_of(problem: str, given: st.SearchStrategy[Any]) -> Parts:
+    """What a sweep of a problem is drawn from, `given` where anything goes."""
+    every = st.sampled_from(names_of(problem))
+    numbers = st.dictionaries(st.sampled_from(READ[problem]), right, min_size=1, max_size=2)
     words = (
         st.fixed_dictionaries({name: st.lists(st.sampled_from(each), min_size=1, unique=True)})
-        for name, each in RUNS[system].AXES.words.items()
+        for name, each in CHOSEN[problem].items()
+        if each
     )
     return Parts(
         st.builds(operator.or_, numbers, st.one_of(st.just({}), *words)),
         st.dictionaries(every, st.one_of(spaced, given), max_size=2),
-        st.dictionaries(st.sampled_from(names_of(system)), given, max_size=2),
-        st.sampled_from(ENGINES[system]),
+        st.dictionaries(every, given, max_size=2),
+        st.sampled_from(ENGINES[problem]),
     )
 
 
 def tables(given: st.SearchStrategy[Any] = value) -> st.SearchStrategy[dict[str, Any]]:
     """A sweep as TOML gives it: mostly right, and wrong in a few places."""
-    parts = {name: parts_of(name, given) for name in RUNS}
+    parts = {name: parts_of(name, given) for name in SETTINGS}
 
     @st.composite
     def table(draw: st.DrawFn) -> dict[str, Any]:
-        system = draw(systems)
-        own = parts[system]
+        problem = draw(problems)
+        own = parts[problem]
         wrong = draw(seldom)
-        made = {"system": system, "axes": draw(own.wrong_axes if wrong else own.axes)}
+        made = {"axes": draw(own.wrong_axes if wrong else own.axes), "run": {"problem": problem}}
         if draw(often):
-            made["run"] = draw(own.run)
+            made["run"] |= draw(own.run)
         made["record"] = ["loss"]
         if draw(seldom):
             made["engine"] = draw(own.engine)
@@ -174,28 +187,33 @@ def tables(given: st.SearchStrategy[Any] = value) -> st.SearchStrategy[dict[str,
 
 
 in_python = {
-    name: st.dictionaries(st.sampled_from(field_names(run)), python, min_size=1, max_size=2)
-    for name, run in RUNS.items()
+    name: st.dictionaries(st.sampled_from(names_of(name)), python, min_size=1, max_size=2)
+    for name in SETTINGS
 }
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[type, dict[str, Any]]:
-    """A run in Python, wrong in a field or two."""
-    system = draw(systems)
-    return RUNS[system], draw(in_python[system])
+def runs(draw: st.DrawFn) -> dict[str, Any]:
+    """A run in Python, wrong in a setting or two."""
+    problem = draw(problems)
+    return {"problem": problem, **draw(in_python[problem])}
 
 
 WORDS_OF_COMMANDS = (
-    *COMMANDS,
-    *(f"{first} {name}" for first in FOR_SYSTEMS for name in registry.BUILT_IN),
+    *((name, "") for name in COMMANDS),
+    *((name, problem) for name in OF_PROBLEM for problem in registry.BUILT_IN),
 )
-SETTINGS = {name: load(name)[0] for name in WORDS_OF_COMMANDS}
+
+
+def options_of(name: str, problem: str) -> tuple[str, ...]:
+    """Options of a command, and settings of its runs, and some that there are not."""
+    offered = offer(name, problem)
+    settings = () if offered.run is None else names_of(problem or "yz")
+    return (*offered.options, *settings, "magic", "num_times")
 
 
 OPTIONS = {
-    name: st.lists(st.sampled_from((*field_names(kind), "magic", "seed", "num_times")), max_size=2)
-    for name, kind in SETTINGS.items()
+    each: st.lists(st.sampled_from(options_of(*each)), max_size=2) for each in WORDS_OF_COMMANDS
 }
 behind = st.lists(
     st.one_of(
@@ -211,9 +229,9 @@ behind = st.lists(
 @st.composite
 def lines(draw: st.DrawFn) -> list[str]:
     """A command line with an option or two."""
-    name = draw(st.sampled_from(WORDS_OF_COMMANDS))
-    words = name.split()
-    for option in draw(OPTIONS[name]):
+    name, problem = draw(st.sampled_from(WORDS_OF_COMMANDS))
+    words = [*name.split(), *problem.split()]
+    for option in draw(OPTIONS[name, problem]):
         words.append(f"--{option.replace('_', '-')}")
         words += draw(behind)
     return words
@@ -228,20 +246,19 @@ def try_table(table: dict[str, Any]) -> None:
     from_table(table).check()
 
 
-def try_run(drawn: tuple[type, dict[str, Any]]) -> None:
+def try_run(settings: dict[str, Any]) -> None:
     """Check a run and a sweep over seeds of it; what is stored of it is JSON."""
-    run, given = drawn
-    sweep = Sweep({"seed": [0]}, run(**given), record=("loss",))
+    sweep = Sweep(experiment(**settings), {"seed": [0]}, record=("loss",))
     sweep.check()
     json.dumps(sweep.as_json())
 
 
 def try_line(words: list[str]) -> None:
-    """Parse a command line and check its settings; help and refusals are no failures."""
+    """Parse a command line; help and refusals are no failures."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            settings = cli.parse(words)
+            cli.parse(words)
     except SystemExit as stop:
         if not stop.code:
             return
@@ -249,7 +266,6 @@ def try_line(words: list[str]) -> None:
         if text.startswith("dynsim: ") and text.count("\n") == 1:
             raise RefusedError(text) from None
         raise
-    decoding.check(settings)
 
 
 ROOMS = [Path(each.__file__).parent for each in (dynsim, odes, sweeps)]
@@ -270,7 +286,7 @@ CLASSES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
 
 def ours(error: BaseException) -> bool:
     """Whether an error is a `ValueError` that this project raises itself."""
-    if type(error) is not ValueError:
+    if type(error) not in (ValueError, LanguageError):
         return isinstance(error, RefusedError)
     raised = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
     return any(room in raised.parents for room in ROOMS)
@@ -294,12 +310,12 @@ def tried(name: str) -> tuple[Callable[[Any], None], collections.Counter[str]]:
             found["not ours"] += 1
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{type(error).__name__} at {where.filename.split('/')[-1]}:{where.lineno}"
-            found[f"{place} ({str(error)[:60]!r}) by {decoding.shown(given)}"] += 1
+            found[f"{place} ({str(error)[:60]!r}) by {repr(given)[:500]}"] += 1
         finally:
             seconds = time.process_time() - began
             if seconds > SLOW:
                 found["slow"] += 1
-                found[f"slow at {seconds:.0f} s by {decoding.shown(given)}"] += 1
+                found[f"slow at {seconds:.0f} s by {repr(given)[:500]}"] += 1
 
     return every, found
 
