@@ -31,6 +31,7 @@ WIDTH, COLOURS = 1200, 256
 """Pixels across, and colours, of a picture: enough for a screen, at some 60 kB."""
 SHAPE, CELL = (32, 32), (20, 19)
 """Columns and rows of a map that is photographed, and the cell that is open."""
+PATH = "--corpus-path"
 CORPORA = "DYNSIM_CORPORA"
 """Environment variable: the folder that has the corpora which cards name, such as wikitext-2."""
 HEADER = """# Gallery
@@ -87,7 +88,7 @@ class Card(NamedTuple):
     def words(self) -> list[str]:
         """The words of the command, a corpus where `CORPORA` has it."""
         words = self.command.split()
-        at = words.index("--corpus") + 1 if "--corpus" in words else None
+        at = words.index(PATH) + 1 if PATH in words else None
         if at and (corpora := os.environ.get(CORPORA)):
             words[at] = str(Path(corpora).absolute() / words[at])
         return words
@@ -96,7 +97,7 @@ class Card(NamedTuple):
     def lacks(self) -> str | None:
         """The corpus that it needs and that is not there."""
         words = self.words
-        found = ROOT / words[words.index("--corpus") + 1] if "--corpus" in words else ROOT
+        found = ROOT / words[words.index(PATH) + 1] if PATH in words else ROOT
         return None if found.exists() else found.name
 
     @property

@@ -207,7 +207,9 @@ def _number(field: Field, value: float | str) -> int | float | str | None:
         return str(number) if math.isinf(number) else number
     if math.isinf(number):
         return "inf" if "integer or inf" in field.types else None
-    whole = number.is_integer() and {"integer", "integer or inf"} & {*field.types}
+    # Others than those with a range of their own are counted by 32 bits.
+    counted = "integer" in field.types or ("integer or inf" in field.types and number < 2**31)
+    whole = number.is_integer() and counted
     return int(value) if whole else None
 
 

@@ -134,7 +134,7 @@ def test_theory_engines_are_the_solver(engine: str, coupling: float) -> None:
 def test_the_sweep_that_comes_along_loads() -> None:
     sweep = sweeps.load("two_stage", ["axes.seed = [0]"])
     sweep.check()
-    assert isinstance(sweep.run.problem, Prompts)
+    assert isinstance(sweep.first.problem, Prompts)
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
 
 
