@@ -60,12 +60,13 @@ def seed(field: str, value: Any) -> int:
 
 
 def count_or_inf(field: str, value: Any, minimum: int) -> int | float:
-    """Like `integer`, but `math.inf` is allowed as well and returned as it is."""
+    """Like `integer` with 32 bits, but `math.inf` is allowed as well and returned as it is."""
     if isinstance(value, float) and math.isinf(value) and value > 0:
         return math.inf
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < minimum:
-        raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}, or inf")
+    if not whole or not minimum <= value < 2**31:
+        allowed = f"an integer from {minimum} to {2**31 - 1}, or inf"
+        raise ValueError(f"{field} = {value!r}: must be {allowed}")
     return int(value)
 
 

@@ -225,7 +225,7 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
     names = {
         "number": f"{number}, in {field.unit}" if field.unit else number,
         "integer": integer,
-        "integer or inf": f"{integer}, or inf",
+        "integer or inf": f"an integer from {ends.get('ge', 0)} to {2**31 - 1}, or inf",
         "boolean": "true or false",
         "array": "an array",
         "function": "a function module:name",

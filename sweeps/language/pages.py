@@ -73,7 +73,7 @@ def _schema(language: Language, field: Field) -> dict[str, Any]:
     types = {
         "number": [{"type": "number", **ends}, {"$ref": "#/$defs/array"}, *infinite],
         "integer": [{"type": "integer", **ends}],
-        "integer or inf": [{"type": "integer", **ends}, {"const": "inf"}],
+        "integer or inf": [{"type": "integer", **ends, "maximum": 2**31 - 1}, {"const": "inf"}],
         "boolean": [{"type": "boolean"}],
         "text": [{"type": "string"}],
         "array": [{"$ref": "#/$defs/array"}],

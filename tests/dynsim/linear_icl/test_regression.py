@@ -228,7 +228,7 @@ def test_words_choose_the_parts() -> None:
         (lambda: dynsim.regression(data="old"), "data = 'old': must be one of fresh, fixed"),
         (lambda: dynsim.regression(scale=-1.0), "scale = -1.0: must be finite and in (0"),
         (lambda: dynsim.regression(heads=0), "heads = 0: must be an integer >= 1"),
-        (lambda: train(batch=0), "batch = 0: must be an integer >= 1, or inf"),
+        (lambda: train(batch=0), "batch = 0: must be an integer from 1 to 2147483647, or inf"),
         (
             lambda: train(record="lss"),
             "record = 'lss': did you mean 'loss'? It must be one of loss, learned",

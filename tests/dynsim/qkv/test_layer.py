@@ -263,7 +263,7 @@ def train(batch: float = math.inf, **settings: object) -> dynsim.Trajectory:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: train(length=1), "length = 1: must be an integer >= 2, or inf"),
+        (lambda: train(length=1), "length = 1: must be an integer from 2 to 2147483647, or inf"),
         (lambda: train(length=3), "length = 3: the theory is an expansion in"),
         (lambda: train(frozen=("W",)), "frozen = 'W': must be one of U, W_Q"),
         (lambda: train(frozen=("W_Q", "W_K", "W_V")), "nothing but a decoder"),

@@ -284,7 +284,7 @@ def test_one_class_one_token_kind_runs() -> None:
     [
         ({"steps": 0}, "steps = 0: must be an integer >= 1"),
         ({"steps": 2.5}, "steps = 2.5"),
-        ({"length": 1}, "length = 1: must be an integer >= 2, or inf"),
+        ({"length": 1}, "length = 1: must be an integer from 2 to 2147483647, or inf"),
         ({"length": math.nan}, "length = nan"),
         ({"batch": 0}, "batch = 0"),
         ({"batch": math.inf, "length": 2}, "length = 2: the theory is an expansion in 1/T"),

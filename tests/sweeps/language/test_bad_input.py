@@ -60,8 +60,8 @@ SETTINGS = [
     ([("steps", 1.5)], f"steps = 1.5: {STEPS}"),
     ([("steps", "inf")], f"steps = 'inf': {STEPS}"),
     ([("steps", 10**400)], f"steps = 100000000000000000...0000000000000000000: {STEPS}"),
-    ([("batch", 2.5)], "batch = 2.5: must be an integer >= 1, or inf"),
-    ([("length", 1)], "problem.length = 1: must be an integer >= 2, or inf"),
+    ([("batch", 2.5)], "batch = 2.5: must be an integer from 1 to 2147483647, or inf"),
+    ([("length", 1)], "problem.length = 1: must be an integer from 2 to 2147483647, or inf"),
     ([("nesterov", 1)], "rule.nesterov = 1: must be true or false"),
     (
         [("layout", "papr")],

@@ -51,7 +51,7 @@ Settings of the run. The end of a name is enough if it is unique; - _ . do not m
   --steps
       of the rule (an integer from 1 to 2147483647; default: 1000)
   --batch
-      examples of a step (an integer >= 1, or inf; default: 32)
+      examples of a step (an integer from 1 to 2147483647, or inf; default: 32)
   --seed
       of the random numbers (an integer >= 0; default: 0) *
   --record

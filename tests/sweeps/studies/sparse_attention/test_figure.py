@@ -54,7 +54,7 @@ def test_the_plateau_is_read_between_records_and_fitted_by_the_root_law() -> Non
     [
         ({"seeds": 1}, "seeds = 1: must be an integer from 2"),
         ({"steps": 0}, "steps = 0: must be an integer from 1"),
-        ({"batch": 0}, "batch = 0: must be an integer >= 1, or inf"),
+        ({"batch": 0}, "batch = 0: must be an integer from 1 to 2147483647, or inf"),
     ],
 )
 def test_bad_input_is_named(options: dict, message: str) -> None:

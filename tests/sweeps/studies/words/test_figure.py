@@ -174,7 +174,7 @@ def test_figure_of_generated_text(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch": 0}, "batch = 0: must be an integer >= 1, or inf"),
+        ({"batch": 0}, "batch = 0: must be an integer from 1 to 2147483647, or inf"),
         ({"corpus": Path("nowhere")}, "path = nowhere: no such file"),
         ({"length": 1}, "length = 1: must be an integer from 2"),
         ({"threshold": 0.4}, "threshold = 0.4"),
