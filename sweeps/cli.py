@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
     failed, 130 after Ctrl-C, or 143 after SIGTERM."""
     tell()
+    if arguments is None:
+        # Modules in the current folder are found, as with `python -m`, but hide no installed ones.
+        sys.path.append("")
     try:
         try:
             with _terminable():

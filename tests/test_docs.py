@@ -24,6 +24,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"\A\n+[^`]*?\bprints?:?\n+```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """What a page shows as the output of the block before it."""
+FILE = re.compile(r"This is all of `(\w+\.py)`:\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+"""A complete module that a page shows, with its name."""
 NUMBER = re.compile(r"-?\d+(?:\.(\d+))?")
 NAME = re.compile(r"`((?:dynsim|odes|sweeps)(?:\.\w+)+)")
 GROUPS = {recording.GROUP, odes.theory.GROUP, registry.GROUP}
@@ -102,9 +104,14 @@ def test_other_output_than_a_page_shows_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_parse_and_links_resolve(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Pages show modules that lie beside them.
+def test_commands_parse_and_links_resolve(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pages show modules that lie beside them, and whole ones.
     monkeypatch.syspath_prepend(str(page.parent))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, code in FILE.findall(page.read_text()):
+        (tmp_path / name).write_text(code)
     for code in blocks(page, "bash"):
         for line in code.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)

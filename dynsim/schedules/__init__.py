@@ -4,7 +4,7 @@ Pass one as `eta` to `dynsim.sgd`, `dynsim.adamw` or another rule. Each number o
 traced: one compiled program serves a grid over peaks, warm-up lengths and final rates. No schedule
 reads the length of the run; after its last step it keeps its final rate, so that a run can be
 resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate of a
-step and the sum of the rates before it.
+step and the sum of the rates before it. Subclass `Schedule` for a schedule of your own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from jaxtyping import Real
 
 from dynsim.precision import Number
-from dynsim.schedules.schedule import Constant, Schedule
+from dynsim.schedules.schedule import Constant, Piece, Schedule
 from dynsim.schedules.shapes import (
     Cosine,
     Exponential,
@@ -23,6 +23,26 @@ from dynsim.schedules.shapes import (
     Steps,
     WarmupStableDecay,
 )
+
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "InverseSqrt",
+    "Linear",
+    "Piece",
+    "Schedule",
+    "Steps",
+    "WarmupStableDecay",
+    "constant",
+    "cosine",
+    "exponential",
+    "inverse_sqrt",
+    "linear",
+    "steps",
+    "warmup_cosine",
+    "warmup_stable_decay",
+]
 
 
 def constant(eta: Real[Number, "*#P"], warmup: Real[Number, "*#P"] | None = None) -> Schedule:
