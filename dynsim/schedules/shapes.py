@@ -13,7 +13,12 @@ NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
 
 
 class Fall(Schedule):
-    """A rate that falls from its peak to the share `end` of it at step `steps`."""
+    """A rate that falls from its peak to the share `end` of it at step `steps`.
+
+    Attributes:
+        steps: when the fall ends, in steps from the start of the run, warm-up included.
+        end: the final rate over the peak.
+    """
 
     steps: AnyPositive
     end: AnyNotNegative = 0.0
@@ -28,14 +33,14 @@ class Fall(Schedule):
 
 
 class Linear(Fall):
-    """See `linear`."""
+    """A linear fall."""
 
     def after_warmup(self) -> tuple[Piece, ...]:
         return line(self.risen, self.steps, 1, self.end), flat(jnp.inf, self.end)
 
 
 class Cosine(Fall):
-    """See `cosine`."""
+    """A fall along half a period of a cosine."""
 
     def after_warmup(self) -> tuple[Piece, ...]:
         speed = jnp.pi / positive(self.steps - self.risen)
@@ -51,7 +56,12 @@ class Cosine(Fall):
 
 
 class Exponential(Schedule):
-    """See `exponential`."""
+    """An exponential decay.
+
+    Attributes:
+        steps: number of steps, after the warm-up, that multiply the rate by `factor`.
+        factor: the rate after so many steps, over the rate before them.
+    """
 
     steps: AnyPositive
     factor: AnyPositive
@@ -71,7 +81,7 @@ class Exponential(Schedule):
 
 
 class InverseSqrt(Schedule):
-    """See `inverse_sqrt`."""
+    """A rate that falls as one over the square root of the step, after the warm-up."""
 
     def __check_init__(self) -> None:
         checks.real("warmup", self.warmup, 1)
@@ -89,7 +99,13 @@ class InverseSqrt(Schedule):
 
 
 class WarmupStableDecay(Schedule):
-    """See `warmup_stable_decay`."""
+    """A constant rate after the warm-up, then a linear fall.
+
+    Attributes:
+        stable: number of steps at the peak.
+        cooldown: number of steps of the fall.
+        end: the final rate over the peak.
+    """
 
     stable: AnyNotNegative
     cooldown: AnyNotNegative
@@ -106,7 +122,12 @@ class WarmupStableDecay(Schedule):
 
 
 class Steps(Schedule):
-    """See `steps`."""
+    """A rate that jumps at some steps.
+
+    Attributes:
+        at: the steps at which it jumps.
+        factors: the rate after each of them, over the peak.
+    """
 
     at: tuple[Real[Number, "*#P"], ...]
     factors: tuple[Real[Number, "*#P"], ...]

@@ -38,12 +38,12 @@ def _rate_of_z(eta: Eta) -> Schedule:
 
 
 class Ratio(eqx.Module):
-    r"""Learning rates of the groups "Y" and "Z" of an attention layer by their ratio, the axis of
+    """Learning rates of the groups "Y" and "Z" of an attention layer by their ratio, the axis of
     Scan and Snap's Fig. 6.
 
     Attributes:
         Z: learning rate of Z: a number or a schedule.
-        ratio: :math:`\eta_Y / \eta_Z`.
+        ratio: learning rate of Y over that of Z.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -88,7 +88,7 @@ class AnyRule(eqx.Module):
 
 
 class Rule(AnyRule):
-    r"""An update rule: subclass it for a rule of your own.
+    """An update rule: subclass it for a rule of your own.
 
     A subclass has a `direction`, and fields for the numbers that the direction reads. Training,
     sweeps and rates by group need nothing else; with a `flow` there is a theory too.
@@ -96,7 +96,7 @@ class Rule(AnyRule):
     Attributes:
         eta: learning rate per step on the mean loss of a batch: a number, a schedule, a function
             of the step, one of these for each of `Problem.groups`, or a `Ratio` of two.
-        decay: weight decay :math:`\lambda`, or None; by group, those without one do not decay.
+        decay: weight decay, or None; by group, those without one do not decay.
         clip: largest norm of the gradient of all weights together, or None.
         noise: standard deviation of normal noise on every entry of the gradient, or None; by group,
             those without one have none.

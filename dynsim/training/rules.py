@@ -1,4 +1,4 @@
-r"""The update rules: `SGD`, `Adam`, `AdamW`, `RMSProp`, `Sign`, and any optimiser of optax.
+"""The update rules: `SGD`, `Adam`, `AdamW`, `RMSProp`, `Sign`, and any optimiser of optax.
 
 What makes the direction d of the gradient g:
 
@@ -34,11 +34,11 @@ Some = Real[Number, "*#P"]
 
 
 class SGD(Rule):
-    r"""(Stochastic) gradient descent, with heavy-ball or Nesterov momentum.
+    """(Stochastic) gradient descent, with heavy-ball or Nesterov momentum.
 
     Attributes:
-        momentum: :math:`\mu` of the velocity v <- mu v + g, in [0, 1), without dampening; or None
-            for no velocity.
+        momentum: mu of the velocity v <- mu v + g, in [0, 1), without dampening; or None for no
+            velocity.
         nesterov: whether the step looks ahead along the velocity.
 
     Raises:
@@ -82,7 +82,7 @@ class Sign(Rule):
     Signum with momentum).
 
     Attributes:
-        momentum: as of `SGD`.
+        momentum: mu of the velocity v <- mu v + g, in [0, 1), without dampening.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -100,12 +100,12 @@ class Sign(Rule):
 
 
 class RMSProp(Rule):
-    r"""RMSProp: the gradient over the root of the average of its square, which starts at zero and
+    """RMSProp: the gradient over the root of the average of its square, which starts at zero and
     is not corrected for that, as in PyTorch.
 
     Attributes:
         b2: decay of the average, in [0, 1).
-        eps: :math:`\epsilon`, added to the root, > 0.
+        eps: added to the root, > 0.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -119,11 +119,12 @@ class RMSProp(Rule):
 
 
 class Adam(Rule):
-    r"""Adam with bias correction, epsilon outside of the square root.
+    """Adam with bias correction, epsilon outside of the square root.
 
     Attributes:
-        b1, b2: decays of the averages of the gradient and of its square, in [0, 1).
-        eps: :math:`\epsilon`, > 0.
+        b1: decay of the average of the gradient, in [0, 1).
+        b2: decay of the average of its square, in [0, 1).
+        eps: added to the root of the average square, > 0.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -142,11 +143,11 @@ class Adam(Rule):
 
 
 class AdamW(Adam):
-    r"""Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
+    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
     eta(k) * decay of each weight away, as in optax and PyTorch.
 
     Attributes:
-        decay: weight decay :math:`\lambda`, by group where it is a table.
+        decay: weight decay; by group, those without one do not decay.
 
     Raises:
         ValueError: for a number out of its range, naming the field.

@@ -21,7 +21,13 @@ class Schema:
 
 
 def run(config: Schema) -> list[Path]:
-    """Write the file."""
+    """Write the file.
+
+    Raises:
+        ValueError: if its folder does not exist.
+    """
+    if not config.out.parent.is_dir():
+        raise ValueError(f"out = {config.out}: there is no folder {config.out.parent}")
     content = json.dumps(json_schema(language()), indent=2).encode()
     output.write_whole(config.out, lambda file: file.write(content))
     return [config.out]
