@@ -127,8 +127,12 @@ def regular(field: str, path: str | os.PathLike[str]) -> None:
 def kind(field: str, value: Any, *classes: type) -> None:
     """Raise `ValueError` unless `value` is of one of the classes."""
     if not isinstance(value, classes):
+        names = " or ".join(map(_public, classes))
+        if isinstance(value, type):
+            shown = value.__qualname__
+            raise ValueError(f"{field} = {shown}: is a class; must be an object of type {names}")
         shown = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
-        raise ValueError(f"{field} = {shown}: must be of type {' or '.join(map(_public, classes))}")
+        raise ValueError(f"{field} = {shown}: must be of type {names}")
 
 
 def _public(cls: type) -> str:

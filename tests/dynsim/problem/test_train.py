@@ -314,6 +314,7 @@ SGD = dynsim.sgd(0.1)
         (Line(), {"steps": 0}, "steps = 0: must be an integer >= 1"),
         (Line(), {"data": (np.ones((3, 1)),)}, "data[0]: must have a leading axis of steps = 10"),
         ("Line", {}, "problem = 'Line': must be of type dynsim.Problem"),
+        (Line, {}, "problem = Line: is a class; must be an object of type dynsim.Problem"),
         (Line(), {"limit": -math.inf}, "limit = -inf: must be finite"),
     ],
 )
