@@ -17,6 +17,7 @@ from sweeps import output
 from sweeps.compare.settings import CompareOptions
 from sweeps.systems import registry
 from sweeps.systems.base import Engine
+from sweeps.systems.engines import FLOW
 from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -139,11 +140,15 @@ def deliver(
 
 def judged(run: Experiment) -> tuple[dict[str, Engine], dict[str, str]]:
     """The engines of the theories that describe a run, most exact first, and why the others do not;
-    without those that are left out unless they are asked for."""
+    without those that are left out unless they are asked for. Where none describes the rule, as
+    of users' own, the flow of all weights does if there is one."""
     known = registry.engines(registry.system_of(run))
     theories = {n: each for n, each in known.items() if not (each.trains or each.variant)}
     reasons = {name: refusal(each.check_run, run) for name, each in theories.items()}
     found = {name: each for name, each in theories.items() if reasons[name] is None}
+    whole = known.get(FLOW)
+    if not found and whole and refusal(whole.check_run, run) is None:
+        found = {FLOW: whole}
     refused = {n: each.rpartition("does not apply: ")[2] for n, each in reasons.items() if each}
     return found, refused
 

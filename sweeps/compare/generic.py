@@ -11,7 +11,10 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
+from dynsim.training.recording import PRECONDITIONED, SHARPNESS
+from dynsim.training.stability import check_threshold
 from dynsim.trajectory import counts
+from odes.theory import refusal
 from sweeps.compare import comparison, curves
 from sweeps.compare.settings import CompareOptions
 from sweeps.output import drawing
@@ -54,10 +57,14 @@ def compare(config: CompareOptions) -> Comparison:
     system, seeds = registry.system_of(config.run), {"seed": {"range": config.seeds}}
     engines = _applicable(config)
     measurable = registry.engines(system)[TRAINING].observables.names()
+    # What takes a Hessian is compared for theories that are asked for by name, and for rules whose
+    # stability is known.
+    curved = config.theories and refusal(check_threshold, config.run.rule.build()) is None
     names = tuple(
         name
         for name in (measurable if engines else Sweep(config.run, seeds).names)
         if all(name in engine.observables.names() for engine in engines.values())
+        and (curved or name not in (SHARPNESS, PRECONDITIONED))
     )
     if not names:
         raise ValueError(
@@ -118,9 +125,13 @@ def _applicable(config: CompareOptions) -> dict[str, Engine]:
         if config.theories:
             raise ValueError(f"theories = {config.theories[0]!r}: {system.name} has none")
         return {}
-    names = comparison.chosen(config.theories, tuple(comparison.judged(config.run)[0]))
+    found, refused = comparison.judged(config.run)
+    names = comparison.chosen(config.theories, tuple(found))
     if not names:
-        raise ValueError("theories = (): none of the system's theories describes these runs")
+        why = next(iter(refused.values()))
+        raise ValueError(
+            f"theories = (): none of the system's theories describes these runs; {why}"
+        )
     for name in names:
         theories[checks.choice("theories", name, tuple(theories))].check_run(config.run)
     return {name: theories[name] for name in names}

@@ -1,6 +1,7 @@
 """The files that docs/howto/extending.md shows whole: each is short, and its class is used by name
 on the command line, in a sweep file and as an axis."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,6 +86,22 @@ def test_a_rule_is_a_value_of_an_axis(sweep: Sweep) -> None:
     )
     own = found.sel(rule="normalised:Normalised")
     np.testing.assert_allclose(own.update_norm / own.eta, 1, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_a_rule_is_compared_with_its_flow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No theory of the problem describes it, and its stability is not known."""
+    words = "compare linear_icl --rule normalised:Normalised --eta 1e-3 --D 2 --N 4 --batch inf"
+    few = "--steps 50 --seeds 2 --times 4 --dtype float64 --json"
+    monkeypatch.setattr(sys, "argv", ["dynsim", *words.split(), *few.split()])
+    assert cli.main() == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [*report["theories"]] == ["flow"]
+    assert "sharpness" not in report["theories"]["flow"]["relative_error"]
+    # Both go the same way, one in steps of 1e-3.
+    assert report["theories"]["flow"]["relative_error"]["loss"]["over_time"] < 1e-3
 
 
 def test_a_schedule_has_a_setting_that_is_an_axis(sweep: Sweep) -> None:
