@@ -53,7 +53,7 @@ def constant(eta: Real[Number, "*#P"], warmup: Real[Number, "*#P"] | None = None
 
     Example:
         >>> dynsim.schedules.constant(0.1, warmup=10).rate(5)
-        Array(0.05, dtype=float32)
+        Array(0.05, dtype=float32, weak_type=True)
     """
     return Constant(eta, warmup=warmup)
 
