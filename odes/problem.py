@@ -44,14 +44,17 @@ class Reduction(NamedTuple):
     """Variables, fewer than the weights, that descent from the usual start moves alike.
 
     Attributes:
-        start: (problem, dtype) -> their values at the start, a pytree.
+        start: (problem, weights, dtype) -> their values at the start, a pytree. `weights` are the
+            starting weights if it reads them `from_weights`, else None.
         gradient: (problem, variables) -> the slope of the loss by a single weight of each kind.
         snapshot: (problem, variables) -> the arguments of the problem's observables.
+        from_weights: whether `start` reads the starting weights, so that a run needs a key.
     """
 
-    start: Callable[[Any, DType], PyTree]
+    start: Callable[[Any, Any, DType], PyTree]
     gradient: Callable[[Any, PyTree], PyTree]
     snapshot: Callable[[Any, PyTree], tuple[Any, ...]]
+    from_weights: bool = False
 
 
 def flow(
@@ -101,7 +104,8 @@ def flow(
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
     problem.check_population()
     chosen = checked_flow(rule, kind)
-    check_arguments(problem, rule, times, key, init, starts=reduction is None)
+    starts = reduction is None or reduction.from_weights
+    check_arguments(problem, rule, times, key, init, starts=starts)
     recording = recorded_of_flow(problem, record, whole=reduction is None)
     if PRECONDITIONED in recording.provided and rule.is_adaptive:
         raise ValueError(f"record = {PRECONDITIONED!r}: of {rule.name}, only training records it")
@@ -118,8 +122,8 @@ def flow(
         problem,
         rule,
         times,
-        key=key if reduction is None else None,
-        init=init if reduction is None else None,
+        key=key if starts else None,
+        init=init if starts else None,
         dtype=dtype,
         kind=chosen,
         record=recording,
@@ -255,7 +259,7 @@ def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
 
 def _reduced(
     problem: Problem,
-    parts: None,
+    parts: Parts | None,
     rule: Rule,
     times: Float[Array, " S"],
     *,
@@ -264,8 +268,8 @@ def _reduced(
     tolerances: Tolerances,
     reduction: Reduction,
 ) -> Trajectory:
-    del parts
     numbers, rest = eqx.partition(problem, eqx.is_array)
+    weights = None if parts is None else parts.whole(parts.params)
     dtype: Any = times.dtype.name
 
     def save(numbers: Problem, state: PyTree, t: Array) -> dict[str, Array]:
@@ -278,7 +282,7 @@ def _reduced(
         numbers,
         rule,
         None,
-        reduction.start(problem, dtype),
+        reduction.start(problem, weights, dtype),
         times,
         flow=kind,
         save=save,

@@ -134,6 +134,8 @@ def integrate(
     derivatives: Derivatives = "reverse",
     jumps: Float[Array, " J"] | tuple[Real[Number, ""], ...] = (),
     begin: Real[Number, ""] = 0.0,
+    solver: diffrax.AbstractSolver | None = None,
+    stop: Callable[..., Bool[Array, ""]] | None = None,
 ) -> Solved:
     """Integrate y' = vector_field(t, y, args) from y = `initial` at the time of `begin`.
 
@@ -148,9 +150,11 @@ def integrate(
         jumps: (J,) ODE times at which the vector field jumps; the solver stops and restarts
             there. They may be traced, and lie outside of the time that is integrated.
         begin: optimiser step at which the state is `initial`.
+        solver: of diffrax; by default `diffrax.Tsit5()`.
+        stop: (t, y, args) -> whether the equations cease to hold; the solve ends there.
 
     Returns:
-        `Solved`. From the time of a failure on, what was saved holds `inf`.
+        `Solved`. From the time of a failure or of a stop on, what was saved holds `inf`.
     """
     adjoints = {
         "reverse": diffrax.RecursiveCheckpointAdjoint,
@@ -165,7 +169,7 @@ def integrate(
     solution = diffrax.diffeqsolve(
         # diffrax calls both functions several times; under `jit` each is traced once.
         diffrax.ODETerm(jax.jit(vector_field)),
-        diffrax.Tsit5(),
+        diffrax.Tsit5() if solver is None else solver,
         t0=t0,
         t1=t1,
         dt0=None,
@@ -174,6 +178,7 @@ def integrate(
         saveat=_save_at(flow_times, save),
         stepsize_controller=controller,
         adjoint=adjoint,
+        event=None if stop is None else diffrax.Event(lambda t, y, args, **_: stop(t, y, args)),
         max_steps=tolerances.max_steps,
         throw=False,
     )
@@ -272,7 +277,8 @@ def _solved(
     status = jnp.where(
         solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED
     )
-    succeeded = solution.result == results.successful
+    stopped = solution.result == results.event_occurred
+    succeeded = (solution.result == results.successful) | stopped
     finite_status, first_bad = judge(times, finite == 1)
     status = jnp.where(succeeded, finite_status, status)
     last = jax.tree.map(lambda leaf, start: jnp.where(moved, leaf[-1], start), final, initial)

@@ -31,6 +31,7 @@ from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import Derivatives, check_times, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.theory import Training
 from odes.two_stage.field import (
     DEFAULT_RECORD,
     TABLE,
@@ -74,7 +75,7 @@ def run(
     """
     checks.kind("task", task, Prompts)
     task, optimizer = built(task, optimizer)
-    if reason := inapplicable(task, optimizer):
+    if reason := inapplicable(Training(task, optimizer)):
         raise ValueError(reason)
     check_times(times, begin)
     model, recording = checked_model(task, finite_length, rule), TABLE.resolve(record)

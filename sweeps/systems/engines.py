@@ -71,7 +71,9 @@ def of_weights(like: Like) -> Engine:
         "flow of all weights",
         "batch -> infinity, eta -> 0",
         flow,
-        lambda problem, rule: refusal(problem.check_population) or refusal(checked_flow, rule),
+        lambda training: (
+            refusal(training.problem.check_population) or refusal(checked_flow, training.rule)
+        ),
         variant=True,
         needs=("key",),
     )
@@ -232,8 +234,9 @@ def _solve(
     if "init" in theory.needs:
         start = started(problem, key, None, settings.dtype)
         options["init"] = start.whole(start.params)
-    fields = set(theory.needs) - {"init", "key"}
-    options |= {name: getattr(problem, name) for name in fields}
+    told = {"batch": settings.fixed.batch, "steps": settings.fixed.steps}
+    for name in set(theory.needs) - {"init", "key"}:
+        options[name] = told[name] if name in told else getattr(problem, name)
     if theory.adaptive:
         usual = theory.tolerances or DEFAULT_TOLERANCES[settings.dtype]
         rtol = usual.rtol if settings.rtol is None else settings.rtol
@@ -244,8 +247,7 @@ def _solve(
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
-    del fixed
-    if reason := theory.inapplicable(problem, rule):
+    if reason := theory.why_not(problem, rule, fixed.batch, fixed.steps):
         raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
 
 
@@ -301,7 +303,7 @@ def system(
         engines["descent"] = descent(like, tile, descends)
 
     def more() -> dict[str, Engine]:
-        known = {"init", "key", *parts.hints_of(problem)}
+        known = {"init", "key", "batch", "steps", *parts.hints_of(problem)}
         return {n: of_theory(t, like) for n, t in registered().items() if set(t.needs) <= known}
 
     about = {**named.of_class(problem), **labels.about}
