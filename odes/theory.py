@@ -208,8 +208,9 @@ class Ladder(Generic[Task, Rates]):
         batch: int | float = math.inf,
         steps: int | None = None,
     ) -> tuple[str, ...]:
-        """Names of the theories that describe a training, most exact first; `variants` adds those that are looked at on demand, `zero_start` is as in `theory`, and `finite` adds
-        those of finite T, which need the `length` of the sequences."""
+        """Names of the theories that describe a training, most exact first; `variants` adds those
+        that are looked at on demand, `zero_start` is as in `theory`, and `finite` adds those of
+        finite T, which need the `length` of the sequences."""
         checks.kind("rule", optimizer, Rule)
         return tuple(
             name

@@ -231,8 +231,8 @@ def test_modules_of_the_current_folder_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not only with `python -m`, which puts the current folder first."""
-    net = "import dynsim\n\nclass Net(dynsim.Problem):\n    def init(self, key):\n        return 1.0\n"
-    (tmp_path / "lies_here.py").write_text(net)
+    net = "class Net(dynsim.Problem):\n    def init(self, key):\n        return 1.0\n"
+    (tmp_path / "lies_here.py").write_text(f"import dynsim\n\n{net}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit):
