@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
 from dynsim import Problem, Trajectory
-from dynsim.precision import DType, cast, placed, precision, settle
+from dynsim.precision import DType, cast, placed
 from dynsim.problem import sharpness
 from dynsim.problem.base import built, split
 from dynsim.problem.checks import (
@@ -35,7 +35,7 @@ from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
-from odes.solver.integrate import check_times
+from odes.solver.integrate import check_times, in_program
 from odes.solver.posed import Gradient
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
@@ -159,19 +159,21 @@ def compiled(
         **options: static ones, hashable.
     """
     numbers, rest = split(problem)
-    with precision(dtype, problem, rule, times, key, init):
-        found = _compiled(
+    return in_program(
+        _from_start,
+        lambda: (
             placed(numbers),
             rest,
             rule.astype(dtype),
             key,
             placed(init),
             cast(times, dtype),
-            solve=solve,
-            dtype=dtype,
-            **options,
-        )
-    return settle(found)
+        ),
+        (problem, rule, times, key, init),
+        dtype,
+        of_problem=solve,
+        **options,
+    )
 
 
 def check_arguments(
@@ -192,8 +194,7 @@ def check_arguments(
     check_times(times)
 
 
-@eqx.filter_jit
-def _compiled(
+def _from_start(
     numbers: Problem,
     rest: Problem,
     rule: Rule,
@@ -201,13 +202,13 @@ def _compiled(
     init: PyTree,
     times: Float[Array, " S"],
     *,
-    solve: Callable[..., Trajectory],
-    dtype: DType,
+    of_problem: Callable[..., Trajectory],
     **options: Any,
 ) -> Trajectory:
     given = eqx.combine(numbers, rest)
+    dtype: Any = times.dtype.name
     start = None if key is None and init is None else started(given, key, init, dtype)
-    return solve(problem_in(given, dtype), start, rule, times, **options)
+    return of_problem(problem_in(given, dtype), start, rule, times, **options)
 
 
 def _solve(
