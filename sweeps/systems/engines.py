@@ -56,10 +56,12 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
     if has_flow := like.problem.has("population_loss"):
         found["descent"] = descent(like, tile)
         found[FLOW] = of_weights(like)
-    common = (*general.flows(), central.THEORY) if has_flow else ()
-    theories = {theory.name: theory for theory in common}
-    if departs(like.problem) is None:
-        theories |= {theory.name: theory for theory in like.problem.theories()}
+    # The problem's own come first: they know more of it than flows of any weights.
+    own = like.problem.theories() if departs(like.problem) is None else ()
+    theories = {theory.name: theory for theory in own}
+    if has_flow:
+        common = {theory.name: theory for theory in (*general.flows(), central.THEORY)}
+        theories |= {name: each for name, each in common.items() if name not in theories}
     return found | {name: of_theory(theory, like) for name, theory in theories.items()}
 
 
