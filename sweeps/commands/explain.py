@@ -14,7 +14,7 @@ from dynsim import Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
-from odes.yz import ladder, population
+from odes.yz import population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
