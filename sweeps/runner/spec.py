@@ -152,7 +152,7 @@ class Sweep:
     @functools.cached_property
     def first(self) -> Experiment:
         """The run at the first values of all axes."""
-        return self.point({name: values[0] for name, values in self.fields.items()})
+        return self.point({})
 
     @functools.cached_property
     def system(self) -> System:
@@ -313,12 +313,11 @@ class Sweep:
         axis = self.varied.named[name]
         if not (axis.named or isinstance(axis.labels[0], str)):
             return {}
-        found = {label: self.varied.run({name: label}).files for label in axis.labels}
-        names = {file for each in found.values() for file in each}
-        same = {file for file in names if len({each.get(file) for each in found.values()}) == 1}
+        found = {label: self.varied.run({name: label}).files.items() for label in axis.labels}
+        same = set.intersection(*map(set, found.values()))
         return {
-            label: {file: text for file, text in each.items() if file not in same}
-            for label, each in found.items()
+            label: dict(file for file in files if file not in same)
+            for label, files in found.items()
         }
 
     def _parts(self, name: str) -> dict[str, Table]:
