@@ -1,10 +1,12 @@
 """What is told of options before anything is imported."""
 
 import re
+import reprlib
 
 import pytest
 
 from sweeps.commands.parsing import line, metadata
+from sweeps.lines import assignments
 from sweeps.systems import kinds
 from tests.sweeps.commands.table import written
 
@@ -39,6 +41,23 @@ def test_values_are_those_behind_their_options() -> None:
         ("batch", float("inf")),
         ("task", "my.npz"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.5", 0.5),
+        ("inf", float("inf")),
+        ("true", True),
+        ("sgd", "sgd"),
+        (" ./runs/a-b.npz ", "./runs/a-b.npz"),
+        ("[sgd, inf, my_package:Rule]", ["sgd", float("inf"), "my_package:Rule"]),
+    ],
+)
+def test_text_needs_no_quotes_by_itself_or_in_a_list(text: str, value: object) -> None:
+    assert assignments(f"run.rule={text}") == {"run": {"rule": value}}
+    with pytest.raises(ValueError, match=re.escape(f"start = {reprlib.repr(value)}: ")):
+        given("--start", text)
 
 
 @pytest.mark.parametrize(
