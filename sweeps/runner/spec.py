@@ -1,5 +1,6 @@
 """What a sweep is: one run as a starting point, and axes along which it varies."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -102,7 +103,7 @@ class Sweep:
             checks.kind(name, getattr(self, name), kind)
         decoding.check_stated(self)
         put = functools.partial(object.__setattr__, self)
-        if not _is_list(self.zip) or not all(map(_is_list, self.zip)):
+        if not (_is_list(self.zip) and all(_is_list(group, str) for group in self.zip)):
             raise ValueError(f"zip = {reprlib.repr(self.zip)}: must be a list of lists of axes")
         if isinstance(self.run, Mapping):
             # The text form of a run has its kind.
@@ -110,7 +111,7 @@ class Sweep:
             put("run", settings_of(given, self.axes))
         put("zip", tuple(map(tuple, self.zip)))
         put("times", _times(self.times))
-        put("root", int(self.root))
+        put("root", checks.seed("root", self.root))
         if self.engine == registry.BEST:
             planes = map(self.plane, self.some_slices())
             put("engine", registry.best(self.system, tuple(planes)))
@@ -315,10 +316,7 @@ class Sweep:
             return {}
         found = {label: self.varied.run({name: label}).files.items() for label in axis.labels}
         same = set.intersection(*map(set, found.values()))
-        return {
-            label: dict(file for file in files if file not in same)
-            for label, files in found.items()
-        }
+        return {n: dict(each for each in files if each not in same) for n, files in found.items()}
 
     def _parts(self, name: str) -> dict[str, Table]:
         """What the labels of an axis stand for, without what is an axis of its own."""
@@ -375,21 +373,21 @@ def _telling(dim: Dimension) -> list[int]:
     return [int(np.argmin(numbers)), *firsts, int(np.argmax(numbers))]
 
 
-def _times(given: Any) -> Times:
+def _times(given: Any) -> str | int | tuple[Any, ...]:
     """Times to record in Python's own types."""
-    try:
-        found = np.asarray(given).tolist()
-    except ValueError:
-        found = None
-    times = tuple(found) if isinstance(found, list) else found
-    if not isinstance(times, str | int | tuple):
-        shown = reprlib.repr(given)
-        raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
-    return typing.cast("Times", times)
+    # A list of lists of different lengths is no array.
+    with contextlib.suppress(ValueError):
+        times = np.asarray(given).tolist()
+        if isinstance(times, str | int | list):
+            return tuple(times) if isinstance(times, list) else times
+    shown = reprlib.repr(given)
+    raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
+def _is_list(value: Any, *of: type) -> bool:
+    """Whether a value is a list, and its entries are of one of the classes, if any are given."""
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    return listed and (not of or all(isinstance(each, of) for each in value))
 
 
 def _asked(given: Any) -> tuple[str | Own, ...]:
@@ -397,7 +395,7 @@ def _asked(given: Any) -> tuple[str | Own, ...]:
     asked: list[Any] = []
     for each in given if _is_list(given) else [given]:
         asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
-    if not all(isinstance(each, str | Own) for each in asked):
+    if not _is_list(asked, str, Own):
         shown = reprlib.repr(given)
         raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
     return tuple(asked)
