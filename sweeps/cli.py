@@ -92,11 +92,11 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     began = time.monotonic()
     try:
-        record = Record.of(asked.name, asked.settings) if asked.recorded else None
-        if record and not asked.overwrite:
+        record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
+        if record and not asked.own.get("overwrite"):
             record.check()
         programs.keep()
-        with asked.drawing(), asked.talking():
+        with asked.context():
             paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)

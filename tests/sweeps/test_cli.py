@@ -20,7 +20,7 @@ import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.commands import table
-from sweeps.commands.parsing import line, metadata
+from sweeps.commands.parsing import line
 
 COMPUTING = (
     "sweeps.runner.run",
@@ -171,7 +171,6 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.commands.parsing",
         "sweeps.commands.parsing.line",
         "sweeps.commands.parsing.metadata",
-        "sweeps.commands.parsing.words",
         "sweeps.commands.table",
     }
     language = ("fields", "grammar", "pages")
@@ -266,7 +265,7 @@ def test_ctrl_c_ends_any_command_with_a_line(
         raise KeyboardInterrupt
 
     settings, _ = table.COMMANDS["explain"].load()
-    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, interrupted))
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, interrupted))
     assert cli.main(["explain"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
 
@@ -282,11 +281,11 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
         raise SystemExit(0)
 
     settings, _ = table.COMMANDS["explain"].load()
-    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, terminated))
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, terminated))
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["explain"]) == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
-    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, leaving))
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err
