@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from dynsim import Trajectory
 from odes.general import computed, predicted, recorded_of, resolved
-from odes.solver.integrate import StepClock, integrate
+from odes.solver.integrate import Solver, StepClock, integrate
 from odes.solver.rescaled import undescribed
 from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, always
@@ -41,7 +40,7 @@ def system(
     names: tuple[str, ...] = (),
     needs: tuple[str, ...] = ("key",),
     stop: Stop | None = None,
-    solver: diffrax.AbstractSolver | None = None,
+    solver: Solver | None = None,
     tolerances: Tolerances | None = None,
     refused: Mapping[str, str] | None = None,
     variant: bool = False,
@@ -142,7 +141,7 @@ def _solved(
     begin: Start,
     observe: Observe,
     stop: Stop | None,
-    solver: diffrax.AbstractSolver | None,
+    solver: Solver | None,
     refused: tuple[tuple[str, str], ...],
     record: Any,
     tolerances: Tolerances,

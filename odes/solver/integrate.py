@@ -45,6 +45,7 @@ class StepClock(eqx.Module):
         return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
 
 
+Solver = diffrax.AbstractSolver
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 Derivatives = Literal["reverse", "forward"]
 Save = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
@@ -118,7 +119,7 @@ def integrate(
     derivatives: Derivatives = "reverse",
     jumps: Float[Array, " J"] | tuple[Real[Number, ""], ...] = (),
     begin: Real[Number, ""] = 0.0,
-    solver: diffrax.AbstractSolver | None = None,
+    solver: Solver | None = None,
     stop: Callable[..., Bool[Array, ""]] | None = None,
 ) -> Solved:
     """Integrate y' = vector_field(t, y, args) from y = `initial` at the time of `begin`.

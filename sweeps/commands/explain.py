@@ -148,6 +148,7 @@ def _of_layer(run: Experiment) -> Explanation:
         reasons = strain.strained(layer.length, task, rule, stages)
         final = strain.final_of(solved)
         if theory == FLOW:
+            assert not isinstance(task, SymmetricTask)
             whole, key = _without_limits(task), jax.random.key(0)
             times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
             reasons += strain.too_coarse(whole, rule, key, steps, theory, times, loss)
