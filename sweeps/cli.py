@@ -28,9 +28,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
     failed, 130 after Ctrl-C, or 143 after SIGTERM."""
     tell()
-    if arguments is None:
-        # Modules in the current folder are found, as with `python -m`, but hide no installed ones.
-        sys.path.append("")
     try:
         try:
             with _terminable():
@@ -85,6 +82,9 @@ def _terminable() -> Iterator[None]:
 
 def _main(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
+    if not {"", os.getcwd()} & {*sys.path}:
+        # Modules of users may lie in the current folder. Last, so that they hide no others.
+        sys.path.append(os.getcwd())
     check_place(words)
     asked = understood(words)
     from sweeps.commands.record import Record
@@ -92,11 +92,11 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     began = time.monotonic()
     try:
-        record = Record.of(asked.name, asked.settings) if asked.recorded else None
-        if record and not asked.overwrite:
+        record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
+        if record and not asked.own.get("overwrite"):
             record.check()
         programs.keep()
-        with asked.drawing(), asked.talking():
+        with asked.context():
             paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)

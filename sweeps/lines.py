@@ -1,6 +1,15 @@
-"""Lines for people, of text that anybody may have written. Imports nothing that takes time."""
+"""Lines for people and from people. Imports nothing that takes time."""
 
+import re
 import sys
+import tomllib
+from typing import Any
+
+WORD = re.compile(r"[A-Za-z_./~][\w./:~-]*")
+"""Text that needs no quotes in a value."""
+WORDS = re.compile(rf"\s*({WORD.pattern}|\[\s*{WORD.pattern}\s*(,\s*{WORD.pattern}\s*)*\])\s*")
+KEPT = ("true", "false", "inf", "nan")
+"""Words that TOML reads."""
 
 
 def printable(text: str) -> str:
@@ -12,3 +21,16 @@ def printable(text: str) -> str:
 def to_stderr(text: str) -> None:
     """Print lines to standard error."""
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+
+
+def assignments(text: str) -> dict[str, Any]:
+    """The values by name that a line `NAME = VALUE` of TOML gives. Text needs no quotes in a value
+    that is one word or a list of words; `ValueError` for what cannot be read."""
+    name, _, value = text.partition("=")
+    if WORDS.fullmatch(value):
+        value = WORD.sub(lambda word: word[0] if word[0] in KEPT else f'"{word[0]}"', value)
+        text = f"{name}={value}"
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None

@@ -46,6 +46,7 @@ FLOORS = {
         "linear_icl": 3,
         "joma": 3,
         "sparse_attention": 3,
+        "system": 3,
         "yz": 3,
         "qkv": 4,
     },

@@ -14,7 +14,7 @@ from dynsim import Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
-from odes.yz import ladder, population
+from odes.yz import population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
@@ -26,6 +26,10 @@ from sweeps.systems.yz import large
 Task = dynsim.SequenceClasses | SymmetricTask
 DESCENT_STEPS = 100_000
 """Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
+FLOW = "population flow"
+"""What predicts all other tasks; it is compared with descent over the first steps."""
+TIMES = 64
+"""Recorded times of the flow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,25 +145,33 @@ def _of_layer(run: Experiment) -> Explanation:
     with precision("float64"):
         theory, solved = _solve(task, rule, steps, record)
         stages = strain.stages_of(task, rule)
-        reasons = tuple(strain.strained(layer.length, task, rule, stages))
+        reasons = strain.strained(layer.length, task, rule, stages)
         final = strain.final_of(solved)
+        if theory == FLOW:
+            assert not isinstance(task, SymmetricTask)
+            whole, key = _without_limits(task), jax.random.key(0)
+            times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
+            reasons += strain.too_coarse(whole, rule, key, steps, theory, times, loss)
     return Explanation(
         theory,
         dynsim.Status(int(solved.status)).name,
         stages,
         strain.regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
-        reasons,
+        tuple(reasons),
         _edge(task, rule, steps),
     )
 
 
+def _without_limits(task: dynsim.SequenceClasses) -> dynsim.Layer:
+    """The layer that the flow is of. It starts from zero weights, so that no key decides them."""
+    return dynsim.layer(task, length=math.inf, start="zero")
+
+
 def _edge(task: Task, optimizer: dynsim.Rule, steps: int) -> edge.Reached | None:
-    """Of zero weights, which no key decides."""
     if isinstance(task, SymmetricTask):
         return None
-    layer = dynsim.layer(task, length=math.inf, start="zero")
-    return edge.reached(layer, optimizer, jax.random.key(0), steps)
+    return edge.reached(_without_limits(task), optimizer, jax.random.key(0), steps)
 
 
 def _solve(
@@ -174,5 +186,5 @@ def _solve(
             return "symmetric reduction, step by step", run
         solved = symmetric.solve(reduced, optimizer, np.array([0.0, steps]), record=record)
         return "symmetric reduction, flow", solved
-    solved = population.solve(task, optimizer, np.array([0.0, steps]), record=record)
-    return ladder.THEORIES[solved.source].title, solved
+    times = dynsim.log_times(steps, TIMES)
+    return FLOW, population.solve(task, optimizer, times, record=record)

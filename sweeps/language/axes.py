@@ -7,7 +7,7 @@ are static: a program has one value of each.
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -52,8 +52,7 @@ class Axis(NamedTuple):
         labels: of the values, for coordinates: numbers, words or text.
         traced: whether runs along this axis can share one compiled program.
         named: whether the labels are names for the values.
-        unit: of the setting.
-        doc: its description.
+        field: of the setting, with its unit and description.
     """
 
     name: str
@@ -62,8 +61,7 @@ class Axis(NamedTuple):
     labels: Sequence[Any]
     traced: bool
     named: bool
-    unit: str
-    doc: str
+    field: Field
 
 
 class Dimension(NamedTuple):
@@ -121,14 +119,21 @@ class Axes:
         self._language, self.objects = language, {}
         described = isinstance(run, Mapping)
         self._given = {**run} if described else encode(language, run, self.objects, full=False)
-        self._given_labels: dict[str, list[str]] = {}
-        self._values = {name: self._listed(f"axes.{name}", v) for name, v in axes.items()}
+        self._values = {
+            name: [self._encoded(each) for each in _values(f"axes.{name}", given)]
+            for name, given in axes.items()
+        }
         groups = _grouped(self._values, zipped)
         # What the name of a number means depends on the kinds along other axes.
         numeric = {name for name, values in self._values.items() if all(map(is_number, values))}
-        tables = [table for _, table in self._tables([g for g in groups if {*g} - numeric])]
+        kinds = [group for group in groups if {*group} - numeric]
+        tables = [
+            self._assigned({name: i for group, i in zip(kinds, at, strict=True) for name in group})
+            for at in itertools.product(*(range(len(self._values[group[0]])) for group in kinds))
+        ]
         self.dims = tuple(
-            Dimension(tuple(self._axis(name, tables) for name in group)) for group in groups
+            Dimension(tuple(self._axis(name, tables, axes[name]) for name in group))
+            for group in groups
         )
         for dim in self.dims:
             _check_different(dim)
@@ -150,53 +155,41 @@ class Axes:
         return put(made, {named[n].path: v for n, v in numbers.items()}) if numbers else made
 
     def _build(self, static: tuple[tuple[str, Any], ...]) -> Any:
-        at = {n: list(self.named[n].labels).index(label) for n, label in static}
-        pairs = [(n, values[at.get(n, 0)]) for n, values in self._values.items()]
-        return build(self._language, self._assigned(pairs), self.objects)
+        at = {name: list(self.named[name].labels).index(label) for name, label in static}
+        return build(self._language, self._assigned(at), self.objects)
 
-    def _assigned(self, pairs: list[tuple[str, Any]]) -> Table:
+    def _assigned(self, at: Mapping[str, int]) -> Table:
+        """The settings at the values of axes by index, and at the first ones of others."""
+        pairs = [(name, values[at.get(name, 0)]) for name, values in self._values.items()]
         try:
             return self._language.assign(self._given, pairs)
         except LanguageError as error:
             raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
 
-    def _listed(self, path: str, given: object) -> list[Any]:
-        """The values of an axis as a list, with objects in text form."""
-        if isinstance(given, Mapping) and not _is_spacing(given):
-            self._given_labels[path] = list(given)
-        values = _values(path, given)
-        plain = (bool, int, float, str)
-        return [v if type(v) in plain else encode(self._language, v, self.objects) for v in values]
+    def _encoded(self, value: Any) -> Any:
+        plain = type(value) in (bool, int, float, str)
+        return value if plain else encode(self._language, value, self.objects)
 
-    def _tables(self, groups: Groups) -> Iterator[tuple[tuple[int, ...], Table]]:
-        """The settings at all combinations along some dimensions, and the first values of others,
-        by index."""
-        for index in itertools.product(*(range(len(self._values[group[0]])) for group in groups)):
-            at = {name: i for group, i in zip(groups, index, strict=True) for name in group}
-            pairs = [(name, each[at.get(name, 0)]) for name, each in self._values.items()]
-            yield index, self._assigned(pairs)
-
-    def _axis(self, name: str, tables: list[Table]) -> Axis:
+    def _axis(self, name: str, tables: list[Table], given: object) -> Axis:
         settings = [self._language.resolve(table, name) for table in tables]
         if len(paths := dict.fromkeys(each.name for each in settings)) > 1:
             raise LanguageError(f"axes.{name}", f"is ambiguous; write {' or '.join(paths)}")
         (path, _, field, *_), values = settings[0], self._values[name]
-        about = {"unit": field.unit, "doc": field.doc}
-        labels = self._given_labels.get(f"axes.{name}")
+        labels = [*given] if isinstance(given, Mapping) and not _is_spacing(given) else None
         if any(chooses_kind(field, each) for each in values):
             labels = labels or self._labels(settings[0], values)
-            return Axis(name, path, values, labels, traced=False, named=True, **about)
+            return Axis(name, path, values, labels, False, True, field)
         for each in settings:
             values = _checked(each.field, values, f"axes.{each.name}")
         self._values[name] = values
-        if all(map(is_number, values)) and not labels:
+        if labels is None and all(map(is_number, values)):
             numbers = [float(each) if isinstance(each, str) else each for each in values]
             traced = all(each.field.traced for each in settings)
-            return Axis(name, path, values, numbers, traced, named=False, **about)
-        if all(isinstance(each, str) for each in values) and not labels:
-            return Axis(name, path, values, values, traced=False, named=False, **about)
-        labels = labels or [each if isinstance(each, str) else json.dumps(each) for each in values]
-        return Axis(name, path, values, labels, traced=False, named=True, **about)
+            return Axis(name, path, values, numbers, traced, False, field)
+        if words := labels is None and all(isinstance(each, str) for each in values):
+            labels = values
+        texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
+        return Axis(name, path, values, labels or texts, False, not words, field)
 
     def _labels(self, setting: Setting, values: list[Any]) -> list[Any]:
         """The words of kinds. If they are not unique, their settings are added."""

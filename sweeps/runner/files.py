@@ -1,9 +1,7 @@
 """Sweep files: a `Sweep` written in TOML."""
 
-import contextlib
 import dataclasses
 import os
-import re
 import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -13,18 +11,13 @@ from typing import Any
 from dynsim import checks
 from sweeps import recipes
 from sweeps.language.describe import Objects
-from sweeps.language.fields import LanguageError, Table
 from sweeps.language.grammar import flattened
 from sweeps.language.tree import decode
-from sweeps.runner.spec import Sweep
+from sweeps.lines import assignments
+from sweeps.runner.spec import Sweep, settings_of
 from sweeps.runner.store.base import PARTS
 from sweeps.runner.store.manifest import HASHED
 from sweeps.systems.kinds import language
-
-WORD = r"[A-Za-z_./~][\w./:~-]*"
-"""What is text in an override without quotes."""
-KEPT = ("true", "false", "inf", "nan")
-"""Words that TOML reads."""
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
@@ -63,29 +56,19 @@ def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep
     settings = _overridden(given, overrides)
     for name in given:
         checks.choice("key", name, tuple(field.name for field in dataclasses.fields(Sweep)))
-    run, axes = given.pop("run", {}), given.get("axes")
+    run, axes = given.pop("run", {}), given.pop("axes", {})
     for name, value in (("axes", axes), ("run", run)):
         if not isinstance(value, Mapping):
             raise ValueError(f"{name} = {reprlib.repr(value)}: must be a table of settings")
     if not axes:
         raise ValueError("axes: needs a table with at least one axis")
-    whole = language().assign(language().assign({}, run.items()), settings)
-    _check_no_axis(whole, [*run.items(), *settings], axes)
-    return Sweep(run=whole, **given)
-
-
-def _check_no_axis(
-    table: Table, settings: Iterable[tuple[str, Any]], axes: Mapping[str, Any]
-) -> None:
-    """Raise `ValueError` for a setting that is an axis as well."""
-    paths = set()
-    for axis in axes:
-        # Those that are not known yet are told by the sweep.
-        with contextlib.suppress(LanguageError):
-            paths.add(language().resolve(table, axis).path)
-    for name, value in (pair for each in settings for pair in flattened(*each)):
-        if language().resolve(table, name).path in paths:
+    whole = settings_of(run, axes, settings)
+    made = Sweep(whole, axes, **given)
+    varied = {axis.path for axis in made.varied.named.values()}
+    for name, value in (pair for each in (*run.items(), *settings) for pair in flattened(*each)):
+        if language().resolve(whole, name).path in varied:
             raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
+    return made
 
 
 def _overridden(table: dict[str, Any], overrides: Iterable[str]) -> list[tuple[str, Any]]:
@@ -93,13 +76,19 @@ def _overridden(table: dict[str, Any], overrides: Iterable[str]) -> list[tuple[s
     own; raises `ValueError` for an override that cannot be read."""
     settings: list[tuple[str, Any]] = []
     for override in overrides:
-        key, _, value = override.partition("=")
-        if "=" in override and not value.strip():
-            _remove(table, key.strip(), override)
+        key, equals, value = (part.strip() for part in override.partition("="))
+        if equals and not value:
+            *above, name = key.split(".")
+            inside: Any = table
+            for each in above:
+                inside = inside.get(each) if isinstance(inside, Mapping) else None
+            if not isinstance(inside, dict) or name not in inside:
+                raise ValueError(f"set = {override!r}: the file has no {key} to remove")
+            del inside[name]
             continue
         try:
-            found = tomllib.loads(f"{key}={_quoted(value)}" if value else override)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            found = assignments(override)
+        except ValueError as error:
             raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
         for name in ("run", "axes"):
             if name in found and not (isinstance(found[name], Mapping) and found[name]):
@@ -133,23 +122,3 @@ def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sw
                 f"{held.get(name)} to {now.get(name)}"
             )
     return made
-
-
-def _quoted(value: str) -> str:
-    """A value with quotes around what is text, by itself or in a list; what TOML reads as numbers
-    and the like stays as it is."""
-    if re.fullmatch(rf"\s*{WORD}\s*", value) or re.fullmatch(
-        rf"\s*\[\s*{WORD}\s*(,\s*{WORD}\s*)*\]\s*", value
-    ):
-        return re.sub(WORD, lambda word: word[0] if word[0] in KEPT else f'"{word[0]}"', value)
-    return value
-
-
-def _remove(table: dict[str, Any], key: str, override: str) -> None:
-    *tables, name = key.split(".")
-    inside: Any = table
-    for each in tables:
-        inside = inside.get(each) if isinstance(inside, Mapping) else None
-    if not isinstance(inside, dict) or name not in inside:
-        raise ValueError(f"set = {override!r}: the file has no {key} to remove")
-    del inside[name]

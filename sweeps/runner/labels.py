@@ -98,9 +98,9 @@ def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]
     # Of what another package measures nobody has said the unit.
     if f"{system.name}.{name}" in plugins.entry_points(GROUP):
         return words
-    if axis is not None and axis.doc:
-        words["long_name"] = re.split("[.:;]", axis.doc)[0]
-    return {**words, "units": axis.unit if axis is not None and axis.unit else "1"}
+    if axis is not None and axis.field.doc:
+        words["long_name"] = re.split("[.:;]", axis.field.doc)[0]
+    return {**words, "units": axis.field.unit if axis is not None and axis.field.unit else "1"}
 
 
 def label(array: xr.DataArray) -> str:

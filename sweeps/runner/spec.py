@@ -1,12 +1,13 @@
 """What a sweep is: one run as a starting point, and axes along which it varies."""
 
+import contextlib
 import dataclasses
 import functools
 import math
 import operator
 import reprlib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import annotated_types as at
@@ -20,10 +21,12 @@ from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
 from sweeps.language.axes import Axes, Dimension
 from sweeps.language.describe import words
-from sweeps.language.fields import Table
+from sweeps.language.fields import LanguageError, Table, allowed, fold
+from sweeps.language.grammar import flattened
 from sweeps.language.tree import encode
 from sweeps.runner.names import OF_STORES, check_names
 from sweeps.runner.store.base import CHECKPOINT, PARTS
+from sweeps.runner.store.manifest import spelt
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Settings, System, Times, names_of
 from sweeps.systems.experiment import Experiment
@@ -95,36 +98,28 @@ class Sweep:
 
     def __post_init__(self) -> None:
         checks.kind("run", self.run, Experiment, Mapping)
-        if isinstance(self.run, Mapping):
-            settings = [(name, value) for name, value in self.run.items() if name != "kind"]
-            object.__setattr__(self, "run", language().assign({}, settings))
-        if not isinstance(self.axes, Mapping) or not self.axes:
-            raise ValueError(
-                f"axes = {reprlib.repr(self.axes)}: needs a mapping with at least one axis"
-            )
-        decoding.check_stated(self)
+        checks.kind("axes", self.axes, Mapping)
         for name, kind in (("engine", str), ("checkpoint", bool), ("title", str)):
             checks.kind(name, getattr(self, name), kind)
-        if isinstance(self.times, Sequence | np.ndarray) and not isinstance(self.times, str):
-            object.__setattr__(self, "times", tuple(np.asarray(self.times).tolist()))
-        if isinstance(self.zip, str) or not isinstance(self.zip, Sequence):
+        decoding.check_stated(self)
+        put = functools.partial(object.__setattr__, self)
+        if not (_is_list(self.zip) and all(_is_list(group, str) for group in self.zip)):
             raise ValueError(f"zip = {reprlib.repr(self.zip)}: must be a list of lists of axes")
-        object.__setattr__(self, "zip", tuple(tuple(group) for group in self.zip))
+        if isinstance(self.run, Mapping):
+            # The text form of a run has its kind.
+            given = {name: value for name, value in self.run.items() if name != "kind"}
+            put("run", settings_of(given, self.axes))
+        put("zip", tuple(map(tuple, self.zip)))
+        put("times", _times(self.times))
+        put("root", checks.seed("root", self.root))
         if self.engine == registry.BEST:
             planes = map(self.plane, self.some_slices())
-            object.__setattr__(self, "engine", registry.best(self.system, tuple(planes)))
+            put("engine", registry.best(self.system, tuple(planes)))
         if self.record is None:
             known = self.rules.observables.names()
             usual = tuple(name for name in USUAL if name in known)
-            object.__setattr__(self, "record", usual or known[:1])
-        record: Any = (self.record,) if isinstance(self.record, str | Mapping) else self.record
-        asked: list[Any] = []
-        for each in record if isinstance(record, Sequence) else (record,):
-            asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
-        if not all(isinstance(each, str | Own) for each in asked):
-            shown = reprlib.repr(self.record)
-            raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
-        object.__setattr__(self, "record", tuple(asked))
+            put("record", usual or known[:1])
+        put("record", _asked(self.record))
 
     @property
     def recorded(self) -> tuple[str | Own, ...]:
@@ -158,7 +153,7 @@ class Sweep:
     @functools.cached_property
     def first(self) -> Experiment:
         """The run at the first values of all axes."""
-        return self.point({name: values[0] for name, values in self.fields.items()})
+        return self.point({})
 
     @functools.cached_property
     def system(self) -> System:
@@ -189,67 +184,48 @@ class Sweep:
     def plane(self, chosen: Mapping[str, Any]) -> Experiment:
         """The runs at the `chosen` values of static axes: one run whose other axes hold all of
         their values, as arrays that broadcast, each dimension along its own."""
-        return self.point({**self._grid, **chosen})
-
-    @functools.cached_property
-    def _grid(self) -> dict[str, np.ndarray]:
-        varied = [dim for dim in self.dims if not dim.static and dim.name != "seed"]
-        grid: dict[str, np.ndarray] = {}
-        for i, dim in enumerate(varied):
-            along = [1] * len(varied)
-            along[i] = -1
-            grid |= {name: np.reshape(values, along) for name, values in dim.axes.items()}
-        return grid
-
-    @functools.cached_property
-    def _static(self) -> tuple[Dimension, ...]:
-        return tuple(dim for dim in self.dims if dim.static)
+        traced = [dim.axes for dim in self.dims if not dim.static and dim.name != "seed"]
+        return self.point({**grid(traced), **chosen})
 
     def slices(self) -> Iterator[dict[str, Any]]:
         """Every combination of values along static dimensions."""
-        return map(self._slice, np.ndindex(*(dim.size for dim in self._static)))
+        return map(self._slice, np.ndindex(self._static))
+
+    def static_values(self, region: tuple[slice, ...]) -> dict[str, Any]:
+        """The values of static axes that the runs of a region, one chunk, have in common."""
+        return self._slice([part.start for part in region])
 
     def some_slices(self) -> list[dict[str, Any]]:
         """All of these combinations where they are few. Of many, the one of all smallest and of all
         largest values, those that hold one of the ends of a dimension, or one of its words, beside
         what is first in the others, and others from first to last."""
-        shape = tuple(dim.size for dim in self._static)
-        number = math.prod(shape)
+        number = math.prod(self._static)
         if number <= FEW:
             return list(self.slices())
-        ends: list[list[int]] = []
-        for dim in self._static:
-            numbers = [v for v in dim.axes.values() if not isinstance(v[0], str)]
-            words = [v for v in dim.axes.values() if isinstance(v[0], str)]
-            firsts = [i for v in words for i in np.unique(v, return_index=True)[1].tolist()]
-            values = numbers[0] if numbers else (0,)
-            ends.append([int(np.argmin(values)), *firsts, int(np.argmax(values))])
-        found: list[tuple[int, ...]] = [tuple(end[i] for end in ends) for i in (0, -1)]
-        for i, each in enumerate(ends):
-            found += [tuple(end if i == j else 0 for j in range(len(shape))) for end in each]
+        telling = [_telling(dim) if dim.static else [0] for dim in self.dims]
+        found = [[each[0] for each in telling], [each[-1] for each in telling]]
+        for place, each in enumerate(telling):
+            found += [[i if n == place else 0 for n in range(len(telling))] for i in each]
         between = np.linspace(0, number - 1, FEW // 4).astype(int)
-        found += zip(*(each.tolist() for each in np.unravel_index(between, shape)), strict=True)
-        return [self._slice(index) for index in dict.fromkeys(found)]
+        found += np.transpose(np.unravel_index(between, self._static)).tolist()
+        return [self._slice(index) for index in dict.fromkeys(map(tuple, found))]
 
-    def _slice(self, index: tuple[int, ...]) -> dict[str, Any]:
+    @functools.cached_property
+    def _static(self) -> tuple[int, ...]:
+        """The number of static values along each dimension: 1 where its runs share a program."""
+        return tuple(dim.size if dim.static else 1 for dim in self.dims)
+
+    def _slice(self, index: Sequence[int]) -> dict[str, Any]:
+        """The values of static axes at an index into the array of runs."""
         return {
             name: values[i]
-            for dim, i in zip(self._static, index, strict=True)
-            for name, values in dim.axes.items()
-        }
-
-    def static_values(self, region: tuple[slice, ...]) -> dict[str, Any]:
-        """The values of static axes that the runs of a region, one chunk, have in common."""
-        return {
-            name: values[part.start]
-            for dim, part in zip(self.dims, region, strict=True)
+            for dim, i in zip(self.dims, index, strict=True)
             if dim.static
             for name, values in dim.axes.items()
         }
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
-        names = self.fields
         if self.rtol is not None and not self.rules.adaptive:
             raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
         if self.checkpoint and not self.rules.goes_on:
@@ -260,17 +236,21 @@ class Sweep:
             )
         if CHECKPOINT in self.names:
             raise ValueError(f"record = {CHECKPOINT!r}: is no observable; set checkpoint = true")
-        if not self.recorded:
+        if not self.names:
             raise ValueError("record = []: needs at least one observable")
-        twice = [name for name in self.names if self.names.count(name) > 1]
-        if twice:
-            raise ValueError(f"record = {twice[0]!r}: is named twice")
+        for name in self.names:
+            if self.names.count(name) > 1:
+                raise ValueError(f"record = {name!r}: is named twice")
         self.rules.observables.resolve(self.recorded)
-        check_names(("", OF_STORES), ("axes", names), ("record", self.names))
-        self._check_budget()
+        check_names(("", OF_STORES), ("axes", self.fields), ("record", self.names))
+        times = self.times if isinstance(self.times, int) else len(self.times)
+        steps = max(self.fields.get("steps", (self.first.steps or 1,)))
+        runs, programs = math.prod(dim.size for dim in self.dims), math.prod(self._static)
+        # Nothing is made of more than anybody can run.
+        budget.check_runs(runs, programs, times * len(self.names), int(steps))
         for chosen in self.some_slices():
-            if registry.system_of(self.point(chosen)).name != self.system.name:
-                other = registry.system_of(self.point(chosen)).name
+            other = registry.system_of(self.point(chosen)).name
+            if other != self.system.name:
                 raise ValueError(
                     f"axes: their problems are of several systems, {self.system.name} and {other}, "
                     "whose theories and observables differ; sweep each of them"
@@ -295,27 +275,18 @@ class Sweep:
         )
         return Problem(self.rules.task(runs), numbers, settings)
 
-    def _check_budget(self) -> None:
-        """Raise `ValueError` for more than anybody can run, before anything is made of it."""
-        static = math.prod(dim.size for dim in self.dims if dim.static)
-        times = self.times if isinstance(self.times, int) else len(self.times)
-        steps = max(self.fields.get("steps", (self.first.steps or 1,)))
-        runs = math.prod(dim.size for dim in self.dims)
-        budget.check_runs(runs, static, times * len(self.recorded), int(steps))
-
     def as_json(self) -> dict[str, Any]:
         """The settings that decide the numbers, as JSON values, and the title. The code that does
         is known by its programs, `sweeps.runner.identity`."""
-        kept: dict[str, Any] = {CHECKPOINT: True} if self.checkpoint else {}
         own = [each for each in self.recorded if isinstance(each, Own)]
-        if own:
-            kept["functions"] = {each.name: words(each.function) for each in own}
         named = [name for name, axis in self.varied.named.items() if axis.named]
-        if named:
-            kept[PARTS] = {name: self._parts(name) for name in named}
-        if self.contents:
-            kept["contents"] = self.contents
-        return kept | {
+        optional = {
+            CHECKPOINT: self.checkpoint,
+            "functions": {each.name: words(each.function) for each in own},
+            PARTS: {name: self._parts(name) for name in named},
+            "contents": self.contents,
+        }
+        return {name: value for name, value in optional.items() if value} | {
             "title": self.title,
             "system": self.system.name,
             "engine": self.engine,
@@ -324,10 +295,7 @@ class Sweep:
             "root": self.root,
             "rtol": self.rtol,
             "zip": [list(group) for group in self.zip],
-            "axes": {
-                name: ["inf" if v == math.inf else v for v in values]
-                for name, values in self.fields.items()
-            },
+            "axes": {name: spelt(list(values)) for name, values in self.fields.items()},
             "run": encode(language(), self.first),
         }
 
@@ -346,13 +314,9 @@ class Sweep:
         axis = self.varied.named[name]
         if not (axis.named or isinstance(axis.labels[0], str)):
             return {}
-        found = {label: self.varied.run({name: label}).files for label in axis.labels}
-        names = {file for each in found.values() for file in each}
-        same = {file for file in names if len({each.get(file) for each in found.values()}) == 1}
-        return {
-            label: {file: text for file, text in each.items() if file not in same}
-            for label, each in found.items()
-        }
+        found = {label: self.varied.run({name: label}).files.items() for label in axis.labels}
+        same = set.intersection(*map(set, found.values()))
+        return {n: dict(each for each in files if each not in same) for n, files in found.items()}
 
     def _parts(self, name: str) -> dict[str, Table]:
         """What the labels of an axis stand for, without what is an axis of its own."""
@@ -365,3 +329,73 @@ class Sweep:
                 functools.reduce(operator.getitem, above, table).pop(last)
             found[label] = functools.reduce(operator.getitem, path, table)
         return found
+
+
+def settings_of(
+    run: Mapping[str, Any], axes: Mapping[str, Any], others: Iterable[tuple[str, Any]] = ()
+) -> Table:
+    """The settings of a run in text form.
+
+    Args:
+        run: settings by name.
+        axes: of its sweep, one of which may be the problem.
+        others: settings by name that take the place of those of `run`.
+
+    Raises:
+        ValueError: for a name or a value that is not allowed, or if no problem is given.
+    """
+    named = [name for pair in (*run.items(), *others) for name, _ in flattened(*pair)]
+    if "problem" not in map(fold, (*named, *axes)):
+        # Without one, no other name would be known.
+        field = language().resolve({}, "problem").field
+        kinds = allowed(field, language().words(field))
+        raise LanguageError("run.problem", f"is missing ({field.doc}); must be {kinds}")
+    return language().assign(language().assign({}, run.items()), others)
+
+
+def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """The values of axes, by dimension, as arrays that broadcast, each dimension along its own."""
+    return {
+        name: np.reshape(values, [-1 if i == place else 1 for i in range(len(dims))])
+        for place, axes in enumerate(dims)
+        for name, values in axes.items()
+    }
+
+
+def _telling(dim: Dimension) -> list[int]:
+    """Indices of the smallest value along a dimension, of each of its words, and of the largest."""
+    firsts, numbers = [], [0]
+    for labels in dim.axes.values():
+        if isinstance(labels[0], str):
+            firsts += np.unique(labels, return_index=True)[1].tolist()
+        else:
+            numbers = labels
+    return [int(np.argmin(numbers)), *firsts, int(np.argmax(numbers))]
+
+
+def _times(given: Any) -> str | int | tuple[Any, ...]:
+    """Times to record in Python's own types."""
+    # A list of lists of different lengths is no array.
+    with contextlib.suppress(ValueError):
+        times = np.asarray(given).tolist()
+        if isinstance(times, str | int | list):
+            return tuple(times) if isinstance(times, list) else times
+    shown = reprlib.repr(given)
+    raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
+
+
+def _is_list(value: Any, *of: type) -> bool:
+    """Whether a value is a list, and its entries are of one of the classes, if any are given."""
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    return listed and (not of or all(isinstance(each, of) for each in value))
+
+
+def _asked(given: Any) -> tuple[str | Own, ...]:
+    """Names of observables, and functions with theirs."""
+    asked: list[Any] = []
+    for each in given if _is_list(given) else [given]:
+        asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
+    if not _is_list(asked, str, Own):
+        shown = reprlib.repr(given)
+        raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
+    return tuple(asked)

@@ -5,8 +5,8 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,11 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree, UInt8
 
 from dynsim.training.checkpoint import Checkpoint
-from sweeps.runner import axes, fit, labels, progress, tiles
+from sweeps.language.axes import Dimension
+from sweeps.runner import fit, labels, progress, tiles
 from sweeps.runner.identity import Identity
-from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import CHECKPOINT, Variable
+from sweeps.runner.spec import Sweep, grid
+from sweeps.runner.store.base import CHECKPOINT, Layout, Variable
 
 CHUNK_TILES = 8
 """Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
@@ -39,7 +40,7 @@ class Plan(NamedTuple):
         bytes_per_device: memory of a tile, measured on an accelerator and estimated on a CPU.
     """
 
-    layout: axes.Layout
+    layout: Layout
     tile: tuple[int, int]
     devices: int
     bytes_per_device: int
@@ -63,7 +64,7 @@ class Work:
         sweep: Sweep,
         mesh: Mesh,
         *,
-        layout: axes.Layout | None = None,
+        layout: Layout | None = None,
         chunk: int | None = None,
         tile: int | None = None,
         chunk_tiles: int = CHUNK_TILES,
@@ -87,7 +88,7 @@ class Work:
         if layout is None:
             total = math.prod(dim.size for dim in sweep.dims)
             size_of_chunk = chunk or max(size * chunk_tiles, -(-total // MAX_CHUNKS))
-            layout = axes.layout(sweep.dims, size_of_chunk)
+            layout = layout_of(sweep.dims, size_of_chunk)
         extent = dict(zip((dim.name for dim in sweep.dims), layout.chunk, strict=True))
         num_seeds = extent.pop("seed", 1)
         self.tile = tiles.tile_shape(num_seeds, math.prod(extent.values()), size)
@@ -282,16 +283,12 @@ class Work:
     ) -> dict[str, np.ndarray]:
         """(P,) traced numbers of all points of a chunk, the last dimension fastest."""
         shape = tuple(len(next(iter(values.values()))) for values in points)
-        grid: dict[str, Any] = dict(chosen)
-        for i, values in enumerate(points):
-            along = [1] * len(shape)
-            along[i] = -1
-            grid |= {name: value.reshape(along) for name, value in values.items()}
+        run = self.sweep.point({**chosen, **grid(points)})
         return {
             name: np.broadcast_to(
                 np.asarray(value, self.sweep.dtype) * (1 + self.nudge), shape
             ).ravel()
-            for name, value in self.sweep.point(grid).numbers.items()
+            for name, value in run.numbers.items()
         }
 
     def _rounds(
@@ -334,6 +331,22 @@ class Work:
         if "seed" in names:
             values = np.moveaxis(values, names.index("seed"), 0)
         return values.reshape(seeds, -1, values.shape[-1])
+
+
+def layout_of(dims: Sequence[Dimension], size: int) -> Layout:
+    """Cut the array of runs into chunks of at most `size` runs.
+
+    A chunk extends along no static dimension. Of the others it fills the last one first, and
+    seeds after all others: runs that share their data belong together.
+    """
+    chunk = {dim.name: 1 for dim in dims}
+    order = [dim for dim in reversed(dims) if not dim.static]
+    order.sort(key=lambda dim: dim.name == "seed")
+    left = max(size, 1)
+    for dim in order:
+        chunk[dim.name] = min(dim.size, left)
+        left //= chunk[dim.name]
+    return Layout(tuple(dim.size for dim in dims), tuple(chunk[dim.name] for dim in dims))
 
 
 def _hashable(chosen: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

@@ -56,10 +56,12 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
     if has_flow := like.problem.has("population_loss"):
         found["descent"] = descent(like, tile)
         found[FLOW] = of_weights(like)
-    common = (*general.flows(), central.THEORY) if has_flow else ()
-    theories = {theory.name: theory for theory in common}
-    if departs(like.problem) is None:
-        theories |= {theory.name: theory for theory in like.problem.theories()}
+    # The problem's own come first: they know more of it than flows of any weights.
+    own = like.problem.theories() if departs(like.problem) is None else ()
+    theories = {theory.name: theory for theory in own}
+    if has_flow:
+        common = {theory.name: theory for theory in (*general.flows(), central.THEORY)}
+        theories |= {name: each for name, each in common.items() if name not in theories}
     return found | {name: of_theory(theory, like) for name, theory in theories.items()}
 
 
@@ -71,7 +73,9 @@ def of_weights(like: Like) -> Engine:
         "flow of all weights",
         "batch -> infinity, eta -> 0",
         flow,
-        lambda problem, rule: refusal(problem.check_population) or refusal(checked_flow, rule),
+        lambda training: (
+            refusal(training.problem.check_population) or refusal(checked_flow, training.rule)
+        ),
         variant=True,
         needs=("key",),
     )
@@ -232,8 +236,9 @@ def _solve(
     if "init" in theory.needs:
         start = started(problem, key, None, settings.dtype)
         options["init"] = start.whole(start.params)
-    fields = set(theory.needs) - {"init", "key"}
-    options |= {name: getattr(problem, name) for name in fields}
+    told = {"batch": settings.fixed.batch, "steps": settings.fixed.steps}
+    for name in set(theory.needs) - {"init", "key"}:
+        options[name] = told[name] if name in told else getattr(problem, name)
     if theory.adaptive:
         usual = theory.tolerances or DEFAULT_TOLERANCES[settings.dtype]
         rtol = usual.rtol if settings.rtol is None else settings.rtol
@@ -244,8 +249,7 @@ def _solve(
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
-    del fixed
-    if reason := theory.inapplicable(problem, rule):
+    if reason := theory.why_not(problem, rule, fixed.batch, fixed.steps):
         raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
 
 
@@ -301,7 +305,7 @@ def system(
         engines["descent"] = descent(like, tile, descends)
 
     def more() -> dict[str, Engine]:
-        known = {"init", "key", *parts.hints_of(problem)}
+        known = {"init", "key", "batch", "steps", *parts.hints_of(problem)}
         return {n: of_theory(t, like) for n, t in registered().items() if set(t.needs) <= known}
 
     about = {**named.of_class(problem), **labels.about}

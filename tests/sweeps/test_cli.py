@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import typing
+from pathlib import Path
 from types import UnionType
 
 import pytest
@@ -19,7 +20,7 @@ import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.commands import table
-from sweeps.commands.parsing import line, metadata
+from sweeps.commands.parsing import line
 
 COMPUTING = (
     "sweeps.runner.run",
@@ -170,7 +171,6 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.commands.parsing",
         "sweeps.commands.parsing.line",
         "sweeps.commands.parsing.metadata",
-        "sweeps.commands.parsing.words",
         "sweeps.commands.table",
     }
     language = ("fields", "grammar", "pages")
@@ -226,6 +226,20 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
     assert started == [(sys.executable, [sys.executable, "-m", "dynsim", "info", "x"], "nan")]
 
 
+def test_modules_of_the_current_folder_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not only with `python -m`, which puts the current folder first."""
+    net = "class Net(dynsim.Problem):\n    def init(self, key):\n        return 1.0\n"
+    (tmp_path / "lies_here.py").write_text(f"import dynsim\n\n{net}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "lies_here:Net", "--steps", "0"])
+    assert "steps = 0: must be an integer from 1" in capsys.readouterr().err
+    assert sys.path[-1] == str(tmp_path)
+
+
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.full)])
 def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
     """Whether Python writes at once, or what it has kept when it ends."""
@@ -251,7 +265,7 @@ def test_ctrl_c_ends_any_command_with_a_line(
         raise KeyboardInterrupt
 
     settings, _ = table.COMMANDS["explain"].load()
-    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, interrupted))
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, interrupted))
     assert cli.main(["explain"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
 
@@ -267,11 +281,11 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
         raise SystemExit(0)
 
     settings, _ = table.COMMANDS["explain"].load()
-    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, terminated))
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, terminated))
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["explain"]) == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
-    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, leaving))
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err

@@ -42,6 +42,8 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"record": 0.5}, "record = 0.5: must be names"),
     ({"record": ["loss", 3]}, "record = ['loss', 3]: must be names"),
     ({"zip": 3}, "zip = 3: must be a list of lists"),
+    ({"zip": [[["eta_z"]]]}, "zip = [[['eta_z']]]: must be a list of lists"),
+    ({"root": {}}, "root = {}: must be an integer >= 0"),
     ({"times": ["a"]}, "times = ('a',): must be 'end'"),
     ({"times": 10**12}, "times = 1000000000000: must be an integer <= 1048576"),
     ({"title": 3}, "title = 3: must be of type str"),

@@ -19,7 +19,7 @@ import numpy as np
 import sweeps
 from sweeps.benchmarks.timing import seconds
 from sweeps.benchmarks.workers.kills import same
-from sweeps.runner import axes, tiles
+from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.cluster import dask_cluster, driver, jobs
 from sweeps.runner.identity import Identity
@@ -27,6 +27,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
+from sweeps.runner.work import layout_of
 from sweeps.systems.experiment import experiment
 
 WORKERS = 4
@@ -255,7 +256,7 @@ def _empty(path: Path, chunks: int) -> tuple[Store, jobs.Job]:
         name: Variable((), (), np.dtype(kind))
         for name, kind in (("loss", "float32"), ("first_bad_step", "int32"), ("status", "int8"))
     }
-    store = create(str(path), wanted, axes.layout(wanted.dims, 1), variables)
+    store = create(str(path), wanted, layout_of(wanted.dims, 1), variables)
     return store, driver.job(wanted, store.place, None)
 
 

@@ -36,30 +36,16 @@ class Offer(NamedTuple):
         run: the settings by which its runs differ from the usual ones; None for a command that
             takes no run.
         positional: the options that are given without their names.
+        recorded: whether a record of the settings is kept beside what it writes.
+        options: of the command, with those that commands share.
     """
 
     command: Command
     kind: Kind
     run: Table | None
     positional: tuple[str, ...]
-
-    @property
-    def recorded(self) -> bool:
-        """Whether a record of the settings is kept beside what it writes."""
-        return self.command.recorded and "out" in self.kind.fields
-
-    @property
-    def options(self) -> dict[str, Field]:
-        """The options of the command, with those that commands share."""
-        own = {name: field for name, field in self.kind.fields.items() if name != RUN}
-        recorded = {"overwrite": OVERWRITE} if self.recorded else {}
-        drawn = {"style": STYLE, "format": FORMAT} if self.command.draws else {}
-        talks = {"quiet": QUIET} if self.command.talks else {}
-        return own | recorded | drawn | talks
-
-    def load(self) -> tuple[type, Any]:
-        """The class of the settings, and what runs them."""
-        return self.command.load()
+    recorded: bool
+    options: dict[str, Field]
 
 
 @functools.cache
@@ -82,5 +68,11 @@ def offer(name: str, problem: str = "") -> Offer:
     # The word of a preset begins with that of its system.
     if word := next((each for each in own if asked.startswith(fold(each))), ""):
         command = command._replace(settings=own[word])
-    kind, run, positional = commands[f"{name} {word}".strip()]
-    return Offer(command, Kind.from_json(kind), run, tuple(positional))
+    about, run, positional = commands[f"{name} {word}".strip()]
+    kind = Kind.from_json(about)
+    recorded = command.recorded and "out" in kind.fields
+    options = {name: field for name, field in kind.fields.items() if name != RUN}
+    options |= {"overwrite": OVERWRITE} if recorded else {}
+    options |= {"style": STYLE, "format": FORMAT} if command.draws else {}
+    options |= {"quiet": QUIET} if command.talks else {}
+    return Offer(command, kind, run, tuple(positional), recorded, options)

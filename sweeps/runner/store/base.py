@@ -3,10 +3,12 @@
 
 import abc
 import contextlib
+import dataclasses
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple
 
@@ -43,6 +45,56 @@ class StoreError(ValueError):
 
     def __init__(self, *lines: str) -> None:
         super().__init__("\n".join(map(printable, lines)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How the array of runs is cut into chunks, the units of work and of storage.
+
+    Attributes:
+        shape: number of values along each dimension.
+        chunk: number of values of a chunk along each dimension; at the far end less may be left.
+    """
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs."""
+        return math.prod(self.shape)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of chunks along each dimension."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+        return math.prod(self.counts)
+
+    def regions(self) -> Iterator[tuple[slice, ...]]:
+        """The region of each chunk, chunk 0 first, the last dimension fastest."""
+        return map(self.region, range(self.num_chunks))
+
+    def region(self, number: int) -> tuple[slice, ...]:
+        """The region of one chunk, by its place among `regions`."""
+        at = np.unravel_index(number, self.counts)
+        return tuple(
+            slice(int(i) * c, min((int(i) + 1) * c, n))
+            for i, c, n in zip(at, self.chunk, self.shape, strict=True)
+        )
+
+    def number(self, region: Sequence[slice]) -> int:
+        """The place of a region among `regions`."""
+        index = [part.start // size for part, size in zip(region, self.chunk, strict=True)]
+        return int(np.ravel_multi_index(index, self.counts))
+
+    def runs_in(self, done: np.ndarray) -> int:
+        """Number of runs in the chunks that are `done`, by their numbers."""
+        regions = map(self.region, np.flatnonzero(done).tolist())
+        return sum(math.prod(part.stop - part.start for part in region) for region in regions)
 
 
 class Variable(NamedTuple):

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 
 from sweeps.output import environment
 from sweeps.runner import labels
-from sweeps.runner.axes import Layout
 from sweeps.runner.names import check_names
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import NUMBERS, Array
-from sweeps.runner.store.base import GROUP, MARKER, RECORDS, Place, Report, Variable
+from sweeps.runner.store.base import GROUP, MARKER, RECORDS, Layout, Place, Report, Variable
 from sweeps.runner.store.local import place
 from sweeps.runner.store.store import Store
 from sweeps.systems import budget

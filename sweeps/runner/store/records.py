@@ -16,7 +16,6 @@ from collections.abc import Mapping
 import numpy as np
 import pydantic
 
-from sweeps.runner.axes import Layout
 from sweeps.runner.store.arrays import Array
 from sweeps.runner.store.base import (
     CHANGED,
@@ -24,6 +23,7 @@ from sweeps.runner.store.base import (
     MARKER,
     Digest,
     Identity,
+    Layout,
     Place,
     StoreError,
     damaged,

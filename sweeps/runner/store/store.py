@@ -17,7 +17,6 @@ import numpy as np
 import xarray as xr
 
 from sweeps.lines import printable
-from sweeps.runner.axes import Layout
 from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import later
 from sweeps.runner.store.base import (
@@ -27,6 +26,7 @@ from sweeps.runner.store.base import (
     MARKER,
     RECORDS,
     Check,
+    Layout,
     Place,
     Report,
     StoreError,

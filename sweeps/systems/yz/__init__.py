@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 from dynsim import AttentionLayer, Layer
-from odes.theory import Theory
+from odes.theory import Theory, Training
 from odes.yz import ladder
 from sweeps.systems.engines import system
 from sweeps.systems.yz.engines import ENGINES
@@ -16,10 +16,10 @@ from sweeps.systems.yz.memory import LAYER
 def _registered() -> dict[str, Theory[Any, Any]]:
     """Theories of other packages, which start from zero unless they need `init` or `key`."""
 
-    def inapplicable(task: Any, rule: Any, *, theory: Theory[Any, Any]) -> str | None:
-        if task.start != "zero" and not {"init", "key"} & set(theory.needs):
+    def inapplicable(training: Training, *, theory: Theory[Any, Any]) -> str | None:
+        if training.problem.start != "zero" and not {"init", "key"} & set(theory.needs):
             return "it starts from zero weights; one that takes others has needs = ('init',)"
-        return theory.inapplicable(task, rule)
+        return theory.inapplicable(training)
 
     return {
         name: dataclasses.replace(

@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -132,3 +133,18 @@ def test_what_cannot_move_is_refused() -> None:
             explain(**settings)
     with pytest.raises(ValueError, match="start = 'uniform': the prediction starts from zero"):
         explain(start="uniform")
+
+
+def test_steps_too_large_for_the_flow_of_adam_are_said() -> None:
+    """Classes that are not alike have a flow alone; descent without noise ends elsewhere."""
+    probs = [[0.5, 0.3, 0.2, 0, 0], [0.4, 0, 0, 0.4, 0.2]]
+    task, rule = dynsim.sequence_classes(probs, query=[0, 1]), dynsim.adam(0.5, 0.5)
+    found = sweeps.explain(task=task, rule=rule, steps=60)
+    whole = dynsim.layer(task, length=math.inf)
+    asked = {"steps": 60, "batch": math.inf, "times": [60], "record": "loss"}
+    descent = dynsim.train(whole, rule, jax.random.key(0), dtype="float64", **asked)["loss"][0]
+    assert found.final["loss"] < 0.5 * descent
+    assert found.strained[-1] == (
+        "eta -> 0 (population flow): at step 60 descent at these rates has a loss of "
+        f"{descent:.3g} where the theory has {found.final['loss']:.3g}"
+    )

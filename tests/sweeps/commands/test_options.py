@@ -1,10 +1,12 @@
 """What is told of options before anything is imported."""
 
 import re
+import reprlib
 
 import pytest
 
-from sweeps.commands.parsing import metadata, words
+from sweeps.commands.parsing import line, metadata
+from sweeps.lines import assignments
 from sweeps.systems import kinds
 from tests.sweeps.commands.table import written
 
@@ -22,8 +24,8 @@ def test_the_language_of_the_file_is_that_of_the_classes() -> None:
         assert found == expected
 
 
-def given(*line: str, problem: str = "") -> words.Given:
-    return words.parse(metadata.offer("compare", problem), "compare", line, [])
+def given(*words: str, problem: str = "") -> line.Given:
+    return line.parse(metadata.offer("compare", problem), "compare", words, [])
 
 
 def test_values_are_those_behind_their_options() -> None:
@@ -42,7 +44,24 @@ def test_values_are_those_behind_their_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("text", "value"),
+    [
+        ("0.5", 0.5),
+        ("inf", float("inf")),
+        ("true", True),
+        ("sgd", "sgd"),
+        (" ./runs/a-b.npz ", "./runs/a-b.npz"),
+        ("[sgd, inf, my_package:Rule]", ["sgd", float("inf"), "my_package:Rule"]),
+    ],
+)
+def test_text_needs_no_quotes_by_itself_or_in_a_list(text: str, value: object) -> None:
+    assert assignments(f"run.rule={text}") == {"run": {"rule": value}}
+    with pytest.raises(ValueError, match=re.escape(f"start = {reprlib.repr(value)}: ")):
+        given("--start", text)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
     [
         ("--theories --steps 3", "compare: option --theories needs at least one value, each text"),
         ("--seeds --json", "compare: option --seeds needs a value, an integer from 1"),
@@ -56,14 +75,14 @@ def test_values_are_those_behind_their_options() -> None:
         ("--json maybe", "compare: 'maybe' is no option"),
     ],
 )
-def test_what_is_wrong_is_told_at_once(line: str, message: str) -> None:
+def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        given(*line.split())
+        given(*words.split())
 
 
 def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
     offer = metadata.offer("figure optimum")
-    usual = words.chosen(offer, [])
+    usual = line.chosen(offer, [])
     assert metadata.language().resolve(usual, "scale").value == 0.5
-    other = words.chosen(offer, [("problem", "qkv")])
+    other = line.chosen(offer, [("problem", "qkv")])
     assert metadata.language().resolve(other, "scale").value == 1.0

@@ -1,18 +1,23 @@
 """Axes and sweep files: what they mean, and every way to get them wrong."""
 
 import itertools
+import json
 import math
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dynsim
 import sweeps
-from sweeps.runner import axes, files
+from sweeps.language.tree import toml
+from sweeps.runner import files
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
+from sweeps.runner.work import layout_of
 from sweeps.systems.experiment import experiment
 
 SWEEPS = Path(sweeps.__file__).parent / "recipes"
@@ -22,7 +27,7 @@ SWEEPS = Path(sweeps.__file__).parent / "recipes"
 def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int) -> None:
     varied = {"K": [2, 3], "eta_y": [1, 2, 3], "seed": {"range": 4}, "eta_z": [1, 2, 3, 4, 5]}
     dims = Sweep(experiment(task="overlapping"), varied, record=("loss",)).dims
-    layout = axes.layout(dims, size)
+    layout = layout_of(dims, size)
     visits = np.zeros(layout.shape, int)
     regions = list(layout.regions())
     assert len(regions) == layout.num_chunks
@@ -31,7 +36,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         assert region[0].stop - region[0].start == 1
         assert math.prod(part.stop - part.start for part in region) <= size
     assert (visits == 1).all()
-    assert axes.layout(dims, 20).chunk == (1, 3, 1, 5)
+    assert layout_of(dims, 20).chunk == (1, 3, 1, 5)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"dtype": ["float32", "float64"]}}, "axes.dtype: is no axis"),
         ({"axes": {"num_queries": [1]}}, "syn-small does not have it; syn-medium, syn do"),
         ({"axes": {"b1": [0.9]}}, "b1 = 0.9: sgd does not have it; adam, adamw do"),
-        ({"axes": {"length": [1]}}, "problem.length = 1: must be an integer from 2 to 2147483647, or inf"),
+        ({"axes": {"length": [1]}}, "problem.length = 1: must be an integer from 2 to"),
         ({"axes": {"momentum": [0.5, 1]}}, "axes.rule.momentum = 1.0: must be a number in [0, 1)"),
         (
             {"axes": {"overlap": [1]}, "run": {"problem": "yz", "task": "overlapping"}},
@@ -78,10 +83,13 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ),
         ({"axes": {}}, "axes: needs a table with at least one axis"),
         (
-            {"axes": {"eta_y": [1]}, "run": {"stepz": 2}},
+            {"axes": {"eta_y": [1]}, "run": {"problem": "yz", "stepz": 2}},
             "stepz = 2: is not a setting; did you mean steps",
         ),
-        ({"axes": {"eta_y": [1]}, "run": {"steps": 0}}, "steps = 0: must be an integer from 1"),
+        (
+            {"axes": {"eta_y": [1]}, "run": {"problem": "yz", "steps": 0}},
+            "steps = 0: must be an integer from 1",
+        ),
         (
             {"axes": {"eta_y": [1]}, "ingine": "x"},
             "key = 'ingine': did you mean",
@@ -101,12 +109,59 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
             {"axes": {"eta_y": [1]}, "engine": "plain", "rtol": 1.0},
             "rtol = 1.0: must be finite",
         ),
+        (
+            {"axes": {"eta_y": [1]}, "times": 1.5},
+            "times = 1.5: must be 'end', a number of them, or",
+        ),
+        ({"axes": {"eta_y": [1]}, "times": [[1], 2]}, "times = [[1], 2]: must be 'end', a number"),
+        ({"axes": {"eta_y": [1]}, "zip": ["eta_y"]}, "zip = ['eta_y']: must be a list of lists"),
         ({"axes": {"steps": [5, 3]}, "times": [0, 4]}, "must increase within [0, steps = 3]"),
     ],
 )
 def test_bad_settings_are_named(table: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         files.from_table({"run": {"problem": "yz"}} | table).check()
+
+
+@pytest.mark.parametrize("run", [{}, {"steps": 3}, {"eta_z": 1}, {"problem": {"task": "syn"}}])
+def test_a_file_without_a_problem_is_told_so(run: dict[str, Any]) -> None:
+    message = r"run\.problem: is missing \(what is trained\); must be one of yz, qkv, two_stage,"
+    for axes in ({"eta_y": [1]}, {"seed": [1]}):
+        with pytest.raises(ValueError, match=message):
+            files.from_table({"run": run, "axes": axes})
+        with pytest.raises(ValueError, match=message):
+            Sweep(run, axes)
+    with pytest.raises(ValueError, match=message):
+        files.from_table({"axes": {"seed": [1]}})
+
+
+def test_the_problem_may_be_given_by_an_override_or_an_axis() -> None:
+    table = {"run": {"steps": 3}, "axes": {"seed": [1]}}
+    assert files.from_table(table, ["run.problem=two_stage", "run.r=2"]).first.setting("r") == 2
+    axes = {"problem": ["two_stage", "two_stage-fast"]}
+    files.from_table({"axes": axes}).check()
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, 2**63, 2**64, 10**38])
+def test_integers_of_any_size_are_numbers(large: int) -> None:
+    """In place of a number that need not be whole, in files, stores and Python: nearest float."""
+    text = f"axes = {{seed = [0]}}\n[run]\nproblem = 'yz'\neta_y = {large}\n"
+    in_file = files.from_table(tomllib.loads(text))
+    axis = Sweep(experiment(), {"eta_y": [large, 1]})
+    for sweep in (in_file, axis, Sweep(experiment(eta_y=large), {"seed": [0]})):
+        sweep.check()
+        rate = sweep.first.setting("eta_y")
+        assert type(rate) is float
+        assert rate == float(large)
+        config = sweep.as_json()
+        stored = json.loads(json.dumps(config))
+        assert files.from_config(stored).as_json() == config == stored
+        run = {name: value for name, value in config["run"].items() if name != "kind"}
+        written = tomllib.loads(toml({"run": run, "axes": config["axes"]}))
+        left = files.from_table(written, ["run.rule.eta.Y=" if sweep is axis else "run.seed="])
+        assert left.first.setting("eta_y") == rate
+    with pytest.raises(ValueError, match=r"eta\.Y = 1000.*0000: must be a number in \[0, inf\)"):
+        experiment(eta_y=10**400)
 
 
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.toml")), ids=lambda path: path.stem)

@@ -8,8 +8,7 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, experiment
-from sweeps.runner.axes import Layout
-from sweeps.runner.store.base import StoreError
+from sweeps.runner.store.base import Layout, StoreError
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.remote import objects
 from sweeps.runner.store.remote.objects import Objects

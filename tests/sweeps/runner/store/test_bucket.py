@@ -17,8 +17,7 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, cli, experiment, output
-from sweeps.runner.axes import Layout
-from sweeps.runner.store.base import RECORDS, StoreError, Variable
+from sweeps.runner.store.base import RECORDS, Layout, StoreError, Variable
 from sweeps.runner.store.creation import files
 from sweeps.runner.store.local import place
 from sweeps.runner.store.remote import lease, objects
