@@ -1,20 +1,16 @@
 """Hidden nodes and attention (JoMA) on sequence classes."""
 
-import dataclasses
-import math
-
 from dynsim import JoMA
 from odes.joma import LADDER
 from sweeps.systems.base import Labels
-from sweeps.systems.engines import system
-from sweeps.systems.yz.memory import LAYER
+from sweeps.systems.engines import of_infinite_length, system
+from sweeps.systems.yz.layer import LAYER
 
 SYSTEM = system(
     JoMA(LAYER),
     "joma",
-    descends=lambda problem: dataclasses.replace(problem, length=math.inf),
-    theories=LADDER.built_in.values(),
-    registered=LADDER.registered,
+    ladder=LADDER,
+    engines=of_infinite_length,
     labels=Labels(
         about={
             "eta_y": ("learning rate of the MLP", "1/step"),

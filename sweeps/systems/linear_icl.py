@@ -8,8 +8,7 @@ from sweeps.systems.engines import system
 SYSTEM = system(
     Regression(),
     "linear_icl",
-    theories=LADDER.built_in.values(),
-    registered=LADDER.registered,
+    ladder=LADDER,
     labels=Labels(
         about={
             "eta": ("learning rate", "1/step"),

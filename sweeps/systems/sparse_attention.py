@@ -8,8 +8,7 @@ from sweeps.systems.engines import system
 SYSTEM = system(
     Retrieval(),
     "sparse_attention",
-    theories=LADDER.built_in.values(),
-    registered=LADDER.registered,
+    ladder=LADDER,
     labels=Labels(
         about={
             "length": ("tokens of a sequence", "tokens"),

@@ -1,16 +1,35 @@
 """Normalised-ReLU attention on P/Q prompts (two-stage dynamics): training and the reduced ODE."""
 
+from collections.abc import Mapping
+
 from dynsim import FastPrompts, JointPrompts, Prompts
 from odes.two_stage import LADDER
-from sweeps.systems.base import Labels, Settings
+from sweeps.systems.base import Engine, Labels
 from sweeps.systems.engines import system
+
+NUMBERS = 2**15
+"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
+
+
+def _engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
+    """Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
+    for the stiffest of a batch. Theories that need more than a task and a rule are no engines."""
+    apart = {name for name, theory in LADDER.built_in.items() if theory.needs}
+    return {
+        name: engine._replace(goes_on=False)
+        if engine.trains
+        else engine._replace(tile=32, bytes_per_run=lambda task, settings: NUMBERS)
+        for name, engine in found.items()
+        if name not in apart
+    }
+
 
 SYSTEM = system(
     Prompts(),
     "two_stage",
     problems=(Prompts, FastPrompts, JointPrompts),
-    theories=(theory for theory in LADDER.built_in.values() if not theory.needs),
-    registered=LADDER.registered,
+    ladder=LADDER,
+    engines=_engines,
     tile=1,
     compare="sweeps.studies.two_stage.compare:CompareTwoStage",
     # The rate at which Q grows without noise rises with r.
@@ -42,23 +61,4 @@ SYSTEM = system(
             "state": ("reduced",),
         },
     ),
-)
-NUMBERS = 2**15
-"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
-
-
-def _bytes(task: Prompts, settings: Settings) -> int:
-    del task, settings
-    return NUMBERS
-
-
-SYSTEM = SYSTEM._replace(
-    # Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
-    # for the stiffest of a batch.
-    engines={
-        name: engine._replace(goes_on=False)
-        if engine.trains
-        else engine._replace(tile=32, bytes_per_run=_bytes)
-        for name, engine in SYSTEM.engines.items()
-    }
 )

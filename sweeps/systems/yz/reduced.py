@@ -1,6 +1,7 @@
 """Engines of the symmetric reduction: its flow, its descent, with T infinite and finite, and its
 descent with noise."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -21,8 +22,7 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known, names_of
-from sweeps.systems.engines import COPIES, Like, of_theory
-from sweeps.systems.solving import integrate
+from sweeps.systems.engines import COPIES, solved
 from sweeps.systems.yz import large, memory
 
 NOISE = "symmetric-noise"
@@ -58,11 +58,12 @@ def _solve(
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
-    finite: bool,
+    theory: ladder.Theory,
 ) -> Trajectory:
     del key
-    length = _length(settings, finite)
-    return integrate(symmetric.solve, settings, task, optimizer, length=length)
+    length = _length(settings, "length" in theory.needs)
+    reduced = dataclasses.replace(theory, solve=symmetric.solve)
+    return solved(reduced, settings, task, optimizer, length=length)
 
 
 def _descend(
@@ -183,12 +184,13 @@ def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings) -> 
     return found
 
 
-def engines(finite: bool, descent: Engine, like: Like) -> dict[str, Engine]:
-    """The flow and the descent of the reduction, by name; `descent` of the full layer."""
+def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> dict[str, Engine]:
+    """The flow and the descent of the reduction, by name, from `theories` and the `descent` of the
+    full layer."""
     theory = ladder.THEORIES[named("symmetric", finite)]
     return {
-        theory.name: of_theory(theory, like)._replace(
-            run=functools.partial(_solve, finite=finite),
+        theory.name: theories[theory.name]._replace(
+            run=functools.partial(_solve, theory=theory),
             assemble=_assemble,
             observables=PLACED,
             bytes_per_run=_bytes,
