@@ -17,12 +17,7 @@ SYSTEM = system(
             "eta_z": ("learning rate of the attention logits", "1/step"),
             "scale": ("standard deviation of a starting weight", "1"),
             "temperature": ("temperature of the attention", "1"),
-            "steps": ("optimiser steps", "step"),
             "loss": ("population loss", "nat"),
-            "batch_loss": ("loss of the next batch", "nat"),
-            "entropy": ("entropy of attention", "nat"),
-            "correlation": ("correlation of both sides of Theorem 1", "1"),
-            "weight": ("norm of the weights of a token", "1"),
         },
         inner_dims={
             **dict.fromkeys(("conserved", "weight"), ("token",)),

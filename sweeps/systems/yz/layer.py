@@ -30,7 +30,6 @@ LABELS = Labels(
         "eta_z": ("learning rate of Z", "1/step"),
         "ratio": ("eta_y / eta_z", "1"),
         "length": ("sequence length T", "tokens"),
-        "steps": ("optimiser steps", "step"),
         "loss": ("population cross entropy", "nat"),
         "batch_loss": ("cross entropy of the next batch", "nat"),
         "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),

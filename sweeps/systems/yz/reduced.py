@@ -73,6 +73,7 @@ def _descend(
     key: PRNGKeyArray,
     *,
     finite: bool,
+    **noise: Any,
 ) -> Trajectory:
     del key
     return symmetric.descend(
@@ -83,25 +84,21 @@ def _descend(
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
+        **noise,
     )
 
 
 def _descend_with_noise(
     settings: Settings, followed: Followed, optimizer: dynsim.Rule, key: PRNGKeyArray
 ) -> Trajectory:
-    return symmetric.descend(
-        followed.task,
-        optimizer,
-        steps=settings.fixed.steps,
-        length=_layer(settings.fixed).length,
-        batch=settings.fixed.batch,
+    noise = {
+        "batch": settings.fixed.batch,
         # That of the batches in training.
-        key=keys.split(key)[1],
-        classes=len(followed.classes),
-        times=known(settings.times),
-        record=settings.record,
-        dtype=settings.dtype,
-    )
+        "key": keys.split(key)[1],
+        "classes": len(followed.classes),
+    }
+    task = followed.task
+    return _descend(settings, task, optimizer, key, finite=True, **noise)
 
 
 def _followed(task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]) -> Followed:
