@@ -77,6 +77,7 @@ class Retrieval(Problem):
         p: probability that the relevant token is one fixed token.
         batch_loss: mean square error / 2 of the next batch.
         attention: attention on the token that matters.
+        readout: weights along W*.
         gap: score of the token that matters above the others.
 
     Raises:

@@ -108,7 +108,6 @@ def _training(like: Like, tile: int) -> Engine:
         _assemble,
         table(like.problem),
         functools.partial(_bytes, trains=True),
-        _check_training,
         tile=tile,
         prepare=_arrays,
         trains=True,
@@ -134,12 +133,6 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
     draw = functools.partial(drawn, problem, key, fixed.steps, int(fixed.batch))
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(draw)))
     return {"data": draw()} if needed <= DRAWN_AT_MOST else None
-
-
-def _check_training(fixed: Any, problem: Problem, rule: Any) -> None:
-    del rule
-    if math.isinf(fixed.batch):
-        problem.check_population()
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,7 +14,6 @@ SYSTEM = system(
             "length": ("tokens of a sequence", "tokens"),
             "eta": ("learning rate", "1/step"),
             "loss": ("population mean square error / 2", "1"),
-            "readout": ("weights along W*", "1"),
         }
     ),
     tile=8,

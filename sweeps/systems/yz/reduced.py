@@ -68,14 +68,18 @@ def _solve(
 
 def _descend(
     settings: Settings,
-    task: SymmetricTask,
+    task: SymmetricTask | Followed,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
     finite: bool,
-    **noise: Any,
 ) -> Trajectory:
-    del key
+    noise = {}
+    if isinstance(task, Followed):
+        noise = {"batch": settings.fixed.batch, "classes": len(task.classes)}
+        # That of the batches in training.
+        noise["key"] = keys.split(key)[1]
+        task = task.task
     return symmetric.descend(
         task,
         optimizer,
@@ -86,19 +90,6 @@ def _descend(
         dtype=settings.dtype,
         **noise,
     )
-
-
-def _descend_with_noise(
-    settings: Settings, followed: Followed, optimizer: dynsim.Rule, key: PRNGKeyArray
-) -> Trajectory:
-    noise = {
-        "batch": settings.fixed.batch,
-        # That of the batches in training.
-        "key": keys.split(key)[1],
-        "classes": len(followed.classes),
-    }
-    task = followed.task
-    return _descend(settings, task, optimizer, key, finite=True, **noise)
 
 
 def _followed(task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]) -> Followed:
@@ -139,17 +130,18 @@ def _check(
     if start != "zero":
         raise ValueError(f"start = {start!r}: {theory.name} starts from zero weights")
     finite = "length" in theory.needs
-    if not isinstance(task, SymmetricTask):
-        if descends:
-            symmetric.placed(task)
-            if finite:
-                of_finite_length(task)
-        else:
-            ladder.theory(theory, task, optimizer)
-    elif finite:
-        raise ValueError(
-            f"K = {task.K}: theories of finite T need the table of a task, which would be too large"
-        )
+    if isinstance(task, SymmetricTask):
+        if finite:
+            raise ValueError(
+                f"K = {task.K}: theories of finite T need the table of a task, which would be too "
+                "large"
+            )
+    elif not descends:
+        ladder.theory(theory, task, optimizer)
+    else:
+        symmetric.placed(task)
+        if finite:
+            of_finite_length(task)
 
 
 def _merged(
@@ -214,9 +206,8 @@ def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> di
 
 
 def noisy(descent: Engine) -> Engine:
-    """Descent of the reduction with the noise of batches, from the engine without."""
+    """Descent of the reduction with the noise of batches, from that of finite T without."""
     return descent._replace(
-        run=_descend_with_noise,
         check=_check_noise,
         prepare=_followed,
         tile=1024,
