@@ -22,7 +22,8 @@ from odes.general import closed_form, computed
 from odes.problem import Reduction, descent, flow
 from odes.solver.flows import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
-from odes.theory import Ladder, Theory
+from odes.system import system
+from odes.theory import Ladder, Theory, Training
 from odes.yz import eq10, fixed_attention, ladder, lemma3, population, spread, theorem4
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Reduction",
     "Theory",
     "Tolerances",
+    "Training",
     "central_flow",
     "closed_form",
     "coefficients",
@@ -54,6 +56,7 @@ __all__ = [
     "sparse_attention",
     "spread",
     "symmetric",
+    "system",
     "theorem4",
     "two_stage",
 ]

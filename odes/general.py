@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -23,7 +24,7 @@ from odes.solver.integrate import judge
 from odes.solver.posed import Flow
 from odes.solver.rescaled import undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import Theory
+from odes.theory import Inapplicable, Theory, Training, always, refusal
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 """(problem, starting weights, integral of the learning rate) -> observables by name."""
@@ -46,18 +47,14 @@ exact."""
 def flows(
     reduction: Reduction | None = None,
     tolerances: Tolerances | None = None,
-    inapplicable: Callable[[Any, Rule], str | None] = lambda problem, rule: None,
+    inapplicable: Inapplicable = always,
 ) -> tuple[Theory[Any, Any], ...]:
     """The theories that are flows of the weights, or of the variables of a `reduction`, in the
     steps of the rule; where they do not apply for more reasons than the rule, `inapplicable` says
     so."""
 
-    def refused(problem: Any, rule: Any, kind: Any) -> str | None:
-        try:
-            checked_flow(rule, kind)
-        except ValueError as error:
-            return str(error)
-        return inapplicable(problem, rule)
+    def refused(training: Training, kind: Any) -> str | None:
+        return refusal(checked_flow, training.rule, kind) or inapplicable(training)
 
     return tuple(
         Theory(
@@ -67,7 +64,7 @@ def flows(
             functools.partial(flow, kind=name, reduction=reduction),
             functools.partial(refused, kind=name),
             variant=variant,
-            needs=() if reduction else ("key",),
+            needs=("key",) if reduction is None or reduction.from_weights else (),
             tolerances=tolerances,
         )
         for name, (title, variant) in TITLES.items()
@@ -88,22 +85,23 @@ def without_inertia(
     title: str,
     assumes: str,
     reduction: Reduction,
-    inapplicable: Callable[[Any, Rule], str | None] = lambda problem, rule: None,
+    inapplicable: Inapplicable = always,
 ) -> Theory[Any, Any]:
     """A theory of SGD that reads momentum as the rate eta / (1 - mu): variables that move by minus
     the `gradient` of the reduction times the learning rate."""
 
     def solve(problem: Problem, rule: Rule, times: Times, **options: Any) -> Trajectory:
-        if reason := inapplicable(problem, rule):
+        if reason := inapplicable(Training(problem, rule)):
             raise ValueError(reason)
         kind = "rescaled" if rule.has_inertia else "plain"
         found = flow(problem, rule, times, kind=kind, reduction=reduction, **options)
         return dataclasses.replace(found, source=name)
 
-    def refused(problem: Any, rule: Any) -> str | None:
-        return no_sgd(rule) or inapplicable(problem, rule)
+    def refused(training: Training) -> str | None:
+        return no_sgd(training.rule) or inapplicable(training)
 
-    return Theory(name, title, assumes, solve, refused)
+    needs = ("key",) if reduction.from_weights else ()
+    return Theory(name, title, assumes, solve, refused, needs=needs)
 
 
 def computed(
@@ -111,23 +109,27 @@ def computed(
     title: str,
     assumes: str,
     solver: Callable[..., Trajectory],
-    inapplicable: Callable[[Any, Rule], str | None],
+    inapplicable: Inapplicable,
     *,
     needs: tuple[str, ...] = ("key",),
     adaptive: bool = True,
     recorded: Callable[[Problem, Record | None], Any] = recorded_of_flow,
+    tolerances: Tolerances | None = None,
 ) -> Theory[Any, Any]:
     """A theory with a solver of its own, which is compiled and has its arguments checked as flows
     have.
 
     Args:
         name, title, assumes, inapplicable, needs, adaptive: as of `Theory`.
-        solver: `solver(problem, start, rule, times, record=..., tolerances=...)` returns the
-            trajectory, in traced arrays of one precision. `start` are the starting weights, None
-            unless it `needs` them; `record` is what `recorded` returns, and tolerances are left
-            out unless it is `adaptive`.
+        solver: `solver(training, start, times, record=..., tolerances=...)` returns the
+            trajectory, in traced arrays of one precision. The `Training` has the batch and the
+            steps where it `needs` them. `start` are the starting weights, None unless it needs
+            the "key"; `record` is what `recorded` returns, and tolerances are left out unless it
+            is `adaptive`.
         recorded: from (problem, what was asked for), hashable.
+        tolerances: of its solver, where they are not the usual ones.
     """
+    usual_tolerances = tolerances
 
     def solve(
         problem: Problem,
@@ -136,23 +138,28 @@ def computed(
         *,
         key: PRNGKeyArray | None = None,
         init: PyTree = None,
+        batch: int | float = math.inf,
+        steps: int | None = None,
         record: Record | None = None,
         dtype: DType = "float64",
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
         checks.kind("problem", problem, Problem)
-        if reason := inapplicable(problem, rule):
+        if reason := inapplicable(Training(problem, rule, batch, steps)):
             raise ValueError(reason)
-        check_arguments(problem, rule, times, key, init, starts=bool(needs))
-        options: dict[str, Any] = {"solver": solver, "record": recorded(problem, record)}
+        starts = "key" in needs
+        check_arguments(problem, rule, times, key, init, starts=starts)
+        told = {name: each for name, each in (("batch", batch), ("steps", steps)) if name in needs}
+        options = {"solver": solver, "record": recorded(problem, record), **told}
         if tolerances is not None and not adaptive:
             raise ValueError(f"tolerances: theory {name!r} is solved without any")
         if adaptive:
-            options["tolerances"] = checked_tolerances(tolerances, dtype)
-        given = {"key": key, "init": init} if needs else {"key": None, "init": None}
+            options["tolerances"] = checked_tolerances(tolerances or usual_tolerances, dtype)
+        given = {"key": key, "init": init} if starts else {"key": None, "init": None}
         return compiled(_from_weights, problem, rule, times, dtype=dtype, **given, **options)
 
-    return Theory(name, title, assumes, solve, inapplicable, needs=needs, adaptive=adaptive)
+    more = {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
+    return Theory(name, title, assumes, solve, inapplicable, **more)
 
 
 def _from_weights(
@@ -162,10 +169,12 @@ def _from_weights(
     times: Float[Array, " S"],
     *,
     solver: Callable[..., Trajectory],
+    batch: int | float = math.inf,
+    steps: int | None = None,
     **options: Any,
 ) -> Trajectory:
     start = None if parts is None else parts.whole(parts.params)
-    return solver(problem, start, rule, times, **options)
+    return solver(Training(problem, rule, batch, steps), start, times, **options)
 
 
 def closed_form(
@@ -174,7 +183,7 @@ def closed_form(
     assumes: str,
     formula: Formula,
     *,
-    inapplicable: Callable[[Any, Rule], str | None] = lambda problem, rule: None,
+    inapplicable: Inapplicable = always,
     needs: tuple[str, ...] = (),
     names: tuple[str, ...] = (),
     refused: Mapping[str, str] | None = None,
@@ -188,7 +197,7 @@ def closed_form(
         name, title, assumes, refused, variant: as of `Theory`.
         formula: from the problem, the starting weights and :math:`\int \eta\, dt`, a number, to
             observables by name. Starting weights are None unless it `needs` them.
-        inapplicable: why it does not describe (problem, rule), or None.
+        inapplicable: returns why it does not describe a `Training`, or None.
         needs: `("key",)` for starting weights.
         names: of the observables; needed where the formula cannot be evaluated for a problem that
             it does not describe.
@@ -200,23 +209,15 @@ def closed_form(
         >>> odes.closed_form("decay", "exponential decay", "quadratic loss", decay, needs=("key",))
     """
 
-    def refuse(problem: Any, rule: Any) -> str | None:
-        return no_sgd(rule) or inapplicable(problem, rule)
+    def refuse(training: Training) -> str | None:
+        return no_sgd(training.rule) or inapplicable(training)
 
-    def recorded(problem: Problem, record: Record | None) -> Any:
-        found = usual(problem, predicts(problem)) if record is None else record
-        return found if isinstance(found, str) else tuple(found)
+    def at_one(problem: Problem) -> Mapping[str, Array]:
+        # A key is made here, because no device may be used before somebody computes.
+        start = problem.init(jax.random.key(0)) if needs else None
+        return formula(problem, start, jnp.ones(()))
 
-    def predicts(problem: Problem) -> tuple[str, ...]:
-        if names:
-            return names
-
-        def at_one() -> Mapping[str, Array]:
-            # A key is made here, because no device may be used before somebody computes.
-            start = problem.init(jax.random.key(0)) if needs else None
-            return dict(formula(problem, start, jnp.ones(())))
-
-        return tuple(jax.eval_shape(at_one))
+    predicts = predicted(names, at_one)
 
     found = computed(
         name,
@@ -228,7 +229,7 @@ def closed_form(
         refuse,
         needs=needs,
         adaptive=False,
-        recorded=recorded,
+        recorded=functools.partial(recorded_of, predicts),
     )
     return dataclasses.replace(found, variant=variant, refused=refused or {}, predicts=predicts)
 
@@ -242,10 +243,32 @@ def no_sgd(rule: Any) -> str | None:
     return undescribed(rule, "this theory")
 
 
+def predicted(
+    names: tuple[str, ...], evaluated: Callable[[Any], Mapping[str, Array]]
+) -> Callable[[Any], tuple[str, ...]]:
+    """From a problem to the names of what a theory predicts: those that are given, or else those
+    of what `evaluated` returns."""
+    return lambda problem: names or tuple(jax.eval_shape(lambda: dict(evaluated(problem))))
+
+
+def recorded_of(
+    predicts: Callable[[Any], tuple[str, ...]], problem: Problem, record: Record | None
+) -> Any:
+    """What to record of a theory with names of its own: by default the `RECORD` of the problem, or
+    else all of them."""
+    names = predicts(problem)
+    found = (usual(problem, names) or names) if record is None else record
+    return found if isinstance(found, str) else tuple(found)
+
+
+def resolved(found: Iterable[str], refused: tuple[tuple[str, str], ...], record: Any) -> Recording:
+    """What is to be recorded of observables by name."""
+    return Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused)).resolve(record)
+
+
 def _evaluated(
-    problem: Problem,
+    training: Training,
     start: PyTree,
-    rule: Rule,
     times: Float[Array, " S"],
     *,
     formula: Formula,
@@ -253,12 +276,11 @@ def _evaluated(
     refused: tuple[tuple[str, str], ...],
     name: str,
 ) -> Trajectory:
+    rule = training.rule
     assert isinstance(rule, SGD)
     time = rule.eta_time(times) / (1 - jnp.asarray(rule.mu))
-    found = jax.vmap(lambda each: dict(formula(problem, start, each)))(time)
-    table = Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused))
-    recording: Recording = table.resolve(record)
-    rows = recording(found)
+    found = jax.vmap(lambda each: dict(formula(training.problem, start, each)))(time)
+    rows = resolved(found, refused, record)(found)
     leaves = [x.reshape(len(times), -1) for x in jax.tree.leaves(found)]
     valid = jnp.isfinite(jnp.concatenate(leaves, axis=1)).all(axis=1)
     return Trajectory(times, rows, None, *judge(times, valid), name)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
 from dynsim import Problem, Trajectory
-from dynsim.precision import DType, cast, placed, precision, settle
+from dynsim.precision import DType, cast, placed
 from dynsim.problem import sharpness
 from dynsim.problem.base import built, split
 from dynsim.problem.checks import (
@@ -35,7 +35,7 @@ from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
-from odes.solver.integrate import check_times
+from odes.solver.integrate import check_times, in_program
 from odes.solver.posed import Gradient
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
@@ -44,14 +44,17 @@ class Reduction(NamedTuple):
     """Variables, fewer than the weights, that descent from the usual start moves alike.
 
     Attributes:
-        start: (problem, dtype) -> their values at the start, a pytree.
+        start: (problem, weights, dtype) -> their values at the start, a pytree. `weights` are the
+            starting weights if it reads them `from_weights`, else None.
         gradient: (problem, variables) -> the slope of the loss by a single weight of each kind.
         snapshot: (problem, variables) -> the arguments of the problem's observables.
+        from_weights: whether `start` reads the starting weights, so that a run needs a key.
     """
 
-    start: Callable[[Any, DType], PyTree]
+    start: Callable[[Any, Any, DType], PyTree]
     gradient: Callable[[Any, PyTree], PyTree]
     snapshot: Callable[[Any, PyTree], tuple[Any, ...]]
+    from_weights: bool = False
 
 
 def flow(
@@ -101,7 +104,8 @@ def flow(
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
     problem.check_population()
     chosen = checked_flow(rule, kind)
-    check_arguments(problem, rule, times, key, init, starts=reduction is None)
+    starts = reduction is None or reduction.from_weights
+    check_arguments(problem, rule, times, key, init, starts=starts)
     recording = recorded_of_flow(problem, record, whole=reduction is None)
     if PRECONDITIONED in recording.provided and rule.is_adaptive:
         raise ValueError(f"record = {PRECONDITIONED!r}: of {rule.name}, only training records it")
@@ -118,8 +122,8 @@ def flow(
         problem,
         rule,
         times,
-        key=key if reduction is None else None,
-        init=init if reduction is None else None,
+        key=key if starts else None,
+        init=init if starts else None,
         dtype=dtype,
         kind=chosen,
         record=recording,
@@ -155,19 +159,21 @@ def compiled(
         **options: static ones, hashable.
     """
     numbers, rest = split(problem)
-    with precision(dtype, problem, rule, times, key, init):
-        found = _compiled(
+    return in_program(
+        _from_start,
+        lambda: (
             placed(numbers),
             rest,
             rule.astype(dtype),
             key,
             placed(init),
             cast(times, dtype),
-            solve=solve,
-            dtype=dtype,
-            **options,
-        )
-    return settle(found)
+        ),
+        (problem, rule, times, key, init),
+        dtype,
+        of_problem=solve,
+        **options,
+    )
 
 
 def check_arguments(
@@ -188,8 +194,7 @@ def check_arguments(
     check_times(times)
 
 
-@eqx.filter_jit
-def _compiled(
+def _from_start(
     numbers: Problem,
     rest: Problem,
     rule: Rule,
@@ -197,13 +202,13 @@ def _compiled(
     init: PyTree,
     times: Float[Array, " S"],
     *,
-    solve: Callable[..., Trajectory],
-    dtype: DType,
+    of_problem: Callable[..., Trajectory],
     **options: Any,
 ) -> Trajectory:
     given = eqx.combine(numbers, rest)
+    dtype: Any = times.dtype.name
     start = None if key is None and init is None else started(given, key, init, dtype)
-    return solve(problem_in(given, dtype), start, rule, times, **options)
+    return of_problem(problem_in(given, dtype), start, rule, times, **options)
 
 
 def _solve(
@@ -255,7 +260,7 @@ def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
 
 def _reduced(
     problem: Problem,
-    parts: None,
+    parts: Parts | None,
     rule: Rule,
     times: Float[Array, " S"],
     *,
@@ -264,8 +269,8 @@ def _reduced(
     tolerances: Tolerances,
     reduction: Reduction,
 ) -> Trajectory:
-    del parts
     numbers, rest = eqx.partition(problem, eqx.is_array)
+    weights = None if parts is None else parts.whole(parts.params)
     dtype: Any = times.dtype.name
 
     def save(numbers: Problem, state: PyTree, t: Array) -> dict[str, Array]:
@@ -278,7 +283,7 @@ def _reduced(
         numbers,
         rule,
         None,
-        reduction.start(problem, dtype),
+        reduction.start(problem, weights, dtype),
         times,
         flow=kind,
         save=save,

@@ -11,9 +11,12 @@ Entry points are looked up once, when a theory is not built in or when all of th
 """
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
+
+import equinox as eqx
 
 from dynsim import Problem, checks, plugins
 from dynsim.training.rule import Rule
@@ -43,6 +46,35 @@ Task = TypeVar("Task", bound=Any)
 Rates = TypeVar("Rates", bound=Any)
 
 
+class Training(eqx.Module):
+    """The training that a theory is to describe.
+
+    Attributes:
+        problem: what is trained.
+        rule: the update rule.
+        batch: examples per step; inf for the population loss, or where nothing else is known.
+        steps: optimiser steps of the run; None where they are not known.
+    """
+
+    problem: Any
+    rule: Any
+    batch: int | float = eqx.field(default=math.inf, static=True)
+    steps: int | None = eqx.field(default=None, static=True)
+
+    def rate(self, t: Any) -> Any:
+        """Learning rate of a flow at time `t`, in steps; by group where the rule has groups."""
+        return self.rule.flow_rate(t)
+
+
+Inapplicable = Callable[[Training], str | None]
+"""Why a theory does not describe a training, or None if it does."""
+
+
+def always(training: Training) -> None:
+    """No reason against any training."""
+    del training
+
+
 @dataclasses.dataclass(frozen=True)
 class Theory(Generic[Task, Rates]):
     """One rung of a ladder.
@@ -51,13 +83,14 @@ class Theory(Generic[Task, Rates]):
         name: by which it is asked for, and the `source` of its trajectories.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
-        solve: the solver, from (task, optimizer, times) with the keywords `record` and `dtype`,
+        solve: the solver, from (problem, rule, times) with the keywords `record` and `dtype`,
             and whatever else is its own.
-        inapplicable: why it does not describe (task, optimizer), or None when it does.
+        inapplicable: returns why it does not describe a `Training`, or None if it does.
         variant: whether it varies or isolates a part of another rung, and so is looked at on
             demand rather than by default.
         zero_start: whether it holds from zero weights alone and takes no `init`.
-        needs: keywords without which `solve` cannot do, such as "init", "key" or "length".
+        needs: keywords without which `solve` cannot do, such as "init", "key", "batch", "steps" or
+            a field of the problem.
         tolerances: of its solver, where they are not the usual ones.
         refused: names of observables that it cannot predict, with the reason.
         predicts: the names of the observables that it predicts, from the problem; all of the
@@ -69,7 +102,7 @@ class Theory(Generic[Task, Rates]):
     title: str
     assumes: str
     solve: Callable[..., Trajectory]
-    inapplicable: Callable[[Task, Rates], str | None]
+    inapplicable: Inapplicable
     variant: bool = False
     zero_start: bool = False
     needs: tuple[str, ...] = ()
@@ -77,6 +110,12 @@ class Theory(Generic[Task, Rates]):
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     predicts: Callable[[Task], tuple[str, ...]] | None = None
     adaptive: bool = True
+
+    def why_not(
+        self, problem: Task, rule: Rates, batch: int | float = math.inf, steps: int | None = None
+    ) -> str | None:
+        """Why it does not describe the training of a problem, or None if it does."""
+        return self.inapplicable(Training(problem, rule, batch, steps))
 
 
 class Ladder(Generic[Task, Rates]):
@@ -122,12 +161,14 @@ class Ladder(Generic[Task, Rates]):
         task: Task,
         optimizer: Rates,
         zero_start: bool = True,
+        batch: int | float = math.inf,
+        steps: int | None = None,
     ) -> Theory[Task, Rates]:
         """The theory called `asked`, or a theory of one's own, if it applies.
 
         Args:
             asked: a name, or a `Theory`.
-            task, optimizer: what it is to describe.
+            task, optimizer, batch, steps: the training that it is to describe.
             zero_start: whether the run starts from zero weights.
 
         Raises:
@@ -149,7 +190,8 @@ class Ladder(Generic[Task, Rates]):
                 known = self.theories()
                 found = known[checks.choice("theory", asked, tuple(known))]
         checks.kind("rule", optimizer, Rule)
-        problem = self._unknown(found, task, optimizer) or found.inapplicable(task, optimizer)
+        problem = self._unknown(found, task, optimizer)
+        problem = problem or found.why_not(task, optimizer, batch, steps)
         if found.zero_start and not zero_start:
             problem = "it starts from zero weights"
         if problem:
@@ -163,10 +205,12 @@ class Ladder(Generic[Task, Rates]):
         variants: bool = False,
         zero_start: bool = True,
         finite: bool = False,
+        batch: int | float = math.inf,
+        steps: int | None = None,
     ) -> tuple[str, ...]:
-        """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
-        adds those that are looked at on demand, `zero_start` is as in `theory`, and `finite` adds
-        those of finite T, which need the `length` of the sequences."""
+        """Names of the theories that describe a training, most exact first; `variants` adds those
+        that are looked at on demand, `zero_start` is as in `theory`, and `finite` adds those of
+        finite T, which need the `length` of the sequences."""
         checks.kind("rule", optimizer, Rule)
         return tuple(
             name
@@ -175,7 +219,7 @@ class Ladder(Generic[Task, Rates]):
             and (zero_start or not rung.zero_start)
             and (finite or "length" not in rung.needs)
             and self._unknown(rung, task, optimizer) is None
-            and rung.inapplicable(task, optimizer) is None
+            and rung.why_not(task, optimizer, batch, steps) is None
         )
 
     def _unknown(self, theory: Theory[Task, Rates], task: Task, rule: Rates) -> str | None:

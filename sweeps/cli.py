@@ -82,6 +82,9 @@ def _terminable() -> Iterator[None]:
 
 def _main(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
+    if not {"", os.getcwd()} & {*sys.path}:
+        # Modules of users may lie in the current folder. Last, so that they hide no others.
+        sys.path.append(os.getcwd())
     check_place(words)
     asked = understood(words)
     from sweeps.commands.record import Record

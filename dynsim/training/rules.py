@@ -15,8 +15,9 @@ rates, or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attenti
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -176,21 +177,39 @@ class OptaxRule(Rule):
     numbers: dict[str, Some] = eqx.field(kw_only=True)
 
     def direction(self) -> optax.GradientTransformation:
-        made = self.make(**self.numbers)
+        with self._explained():
+            made = self.make(**self.numbers)
+
+        def init(params: PyTree) -> PyTree:
+            with self._explained():
+                return made.init(params)
 
         def update(
             updates: PyTree, state: PyTree, params: PyTree | None = None
         ) -> tuple[PyTree, PyTree]:
-            try:
+            with self._explained():
                 updates, state = made.update(updates, state, params)
-            except TypeError as error:
-                raise ValueError(
-                    f"from_optax({getattr(self.make, '__name__', self.make)}): its update needs "
-                    f"more than the gradient and the weights, which is not supported ({error})"
-                ) from None
             return jax.tree.map(jnp.negative, updates), state
 
-        return optax.GradientTransformation(made.init, update)
+        return optax.GradientTransformation(init, update)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A context in which what an optimiser cannot do here is explained."""
+        name = getattr(self.make, "__name__", self.make)
+        try:
+            yield
+        except jax.errors.ConcretizationTypeError as error:
+            raise ValueError(
+                f"from_optax({name}): needs the value of a number in Python, but its numbers "
+                f"({', '.join(self.numbers)}) are traced. Fix such a number beforehand, as in "
+                "functools.partial(make, peak=0.1), or use a schedule of dynsim.schedules"
+            ) from error
+        except (TypeError, AttributeError) as error:
+            raise ValueError(
+                f"from_optax({name}): needs more than the gradient and the weights as the problem "
+                f"has them, which is not supported ({error})"
+            ) from error
 
     @property
     def schedules(self) -> dict[str, Schedule]:

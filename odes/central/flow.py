@@ -49,7 +49,7 @@ from odes.problem import check_arguments, compiled, gradient_of
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Driven, Gradient
-from odes.theory import Theory, refusal
+from odes.theory import Theory, Training, refusal
 
 MOST = 4
 """Eigenvalues at the edge that can be followed."""
@@ -145,8 +145,8 @@ def undescribed(rule: Any) -> str | None:
     return None
 
 
-def _inapplicable(problem: Problem, rule: Any) -> str | None:
-    return undescribed(rule) or refusal(problem.check_population)
+def _inapplicable(training: Training) -> str | None:
+    return undescribed(training.rule) or refusal(training.problem.check_population)
 
 
 THEORY: Theory[Any, Any] = Theory(

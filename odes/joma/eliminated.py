@@ -44,6 +44,7 @@ from odes.general import computed
 from odes.solver.integrate import integrate, judge
 from odes.solver.rescaled import Rescaled, undescribed
 from odes.solver.tolerances import Tolerances
+from odes.theory import Training
 
 State = tuple[Hidden, Array | None]
 """V and r; and for linear attention z, which moves where Theorem 1 leaves its sign open."""
@@ -51,20 +52,20 @@ THEOREM_2 = {"attention": "exp", "activation": "linear", "head": "signal"}
 """What Theorem 2 is of."""
 
 
-def inapplicable(problem: JoMA, rule: Rule) -> str | None:
+def inapplicable(training: Training) -> str | None:
     """Why attention cannot be eliminated, or None."""
-    queries = problem.classes.num_queries
+    queries, rule = training.problem.classes.num_queries, training.rule
     alone = f"queries = {queries}: Theorem 1 gives only the sum over queries"
     reason = undescribed(rule, "the conservation law of Theorem 1", momentum="none")
     return reason or (alone if queries > 1 else None)
 
 
-def inapplicable_erf(problem: JoMA, rule: Rule) -> str | None:
+def inapplicable_erf(training: Training) -> str | None:
     """Why Theorem 2 does not hold, or None."""
-    if reason := inapplicable(problem, rule):
+    if reason := inapplicable(training):
         return reason
     for name, needed in THEOREM_2.items():
-        if (given := getattr(problem, name)) != needed:
+        if (given := getattr(training.problem, name)) != needed:
             return (
                 f"{name} = {given!r}: Theorem 2 has exp attention, linear activation and a fixed "
                 "signal"
@@ -84,9 +85,8 @@ def logits(
 
 
 def _eliminated(
-    problem: JoMA,
+    training: Training,
     init: Joint,
-    rule: Rule,
     times: Float[Array, " S"],
     *,
     record: Recording,
@@ -94,7 +94,8 @@ def _eliminated(
 ) -> Trajectory:
     """V and r with the attention of Theorem 1. Where it leaves the sign of a token's z open, which
     happens for linear attention with z_0^2 <= c sum_k v_k0^2, that z is integrated as well."""
-    examples, clock = population(problem.classes), Rescaled.of(rule)
+    problem: JoMA = training.problem
+    examples, clock = population(problem.classes), Rescaled.of(training.rule)
     ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
     mean = jnp.asarray(problem.classes.prior) @ problem.attended(init.Z, examples)
     norm = lambda hidden: ratio * jnp.sum(jnp.asarray(hidden.V) ** 2, axis=0)[None]  # noqa: E731
@@ -149,11 +150,12 @@ def _speed(problem: JoMA, clock: Rescaled) -> Float[Array, " M"]:
 
 
 def _erf(
-    problem: JoMA, start: None, rule: Rule, times: Float[Array, " S"], *, record: Recording
+    training: Training, start: None, times: Float[Array, " S"], *, record: Recording
 ) -> Trajectory:
     """Theorem 2, from zero weights; the run is `Status.DIVERGED` from :math:`t^*` on."""
     del start
-    classes, clock = problem.classes, Rescaled.of(rule)
+    problem: JoMA = training.problem
+    classes, clock = problem.classes, Rescaled.of(training.rule)
     delta, speed = discriminancy(classes), _speed(problem, clock)
     ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
     size = jnp.sqrt(jnp.sum(delta**2, axis=0))

@@ -12,12 +12,11 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynsim import Rule
 from dynsim.linear_icl.model import Merged, MergedHeads, Model, Separate, SeparateHeads
 from dynsim.linear_icl.regression import Regression, stage
 from odes.general import closed_form
 from odes.linear_icl import plateaus, single_head
-from odes.theory import Theory
+from odes.theory import Inapplicable, Theory, Training
 
 Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
 """(task, starting weights, time in units of tau) -> shares that are learned."""
@@ -62,7 +61,7 @@ def _theory(
     title: str,
     assumes: str,
     course: Course,
-    inapplicable: Callable[[Regression, Rule], str | None],
+    inapplicable: Inapplicable,
 ) -> Theory:
     def formula(task: Regression, init: Model, time: Float[Array, ""]) -> dict[str, Array]:
         shares = course(task, init, 2 * time)
@@ -81,13 +80,15 @@ def _theory(
     )
 
 
-def _no_rank_one(task: Regression, rule: Rule) -> str | None:
+def _no_rank_one(training: Training) -> str | None:
+    task: Regression = training.problem
     if not isinstance(task.attention, SeparateHeads) or task.attention.rank != 1:
         return f"attention = {task.attention}: eq. 21 has separate heads of rank 1"
     return None
 
 
-def _no_white(task: Regression, rule: Rule) -> str | None:
+def _no_white(training: Training) -> str | None:
+    task: Regression = training.problem
     if not isinstance(task.attention, MergedHeads):
         return f"attention = {task.attention}: eq. 10 describes merged attention"
     return (

@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynsim import Rule, Trajectory
+from dynsim import Trajectory
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
 from dynsim.problem.checks import measured
@@ -56,7 +56,7 @@ from odes.general import computed
 from odes.problem import flow_of_rule
 from odes.solver.flows import checked_flow
 from odes.solver.tolerances import Tolerances
-from odes.theory import named, of_finite_length
+from odes.theory import Training, named, of_finite_length
 
 
 class Layer(eqx.Module):
@@ -97,8 +97,9 @@ class Problem(NamedTuple):
     context: finite_length.Context
 
 
-def inapplicable(problem: QKV, rule: Rule) -> str | None:
+def inapplicable(training: Training) -> str | None:
     """Why the flow describes neither the layer nor the rule, or None."""
+    problem, rule = training.problem, training.rule
     try:
         check_known(rule)
         checked_flow(rule.of_groups("Y", "Z"))
@@ -123,21 +124,21 @@ def inapplicable(problem: QKV, rule: Rule) -> str | None:
     return None
 
 
-def inapplicable_finite(problem: QKV, rule: Rule) -> str | None:
+def inapplicable_finite(training: Training) -> str | None:
     """The same, and why an expansion in 1/T describes no sequences of this length."""
+    problem: QKV = training.problem
     if math.isinf(problem.length):
         return "length = inf: leaves nothing to theories of finite T; use those without"
     try:
         finite_length.check_length(problem.classes, problem.length)
     except ValueError as error:
         return str(error)
-    return inapplicable(problem, rule)
+    return inapplicable(training)
 
 
 def _solve(
-    layer: QKV,
+    training: Training,
     init: Embedded,
-    rule: Rule,
     times: Float[Array, " S"],
     *,
     finite: bool,
@@ -145,6 +146,7 @@ def _solve(
     tolerances: Tolerances,
 ) -> Trajectory:
     """The trajectory has a `Layer` in `params`."""
+    layer, rule = training.problem, training.rule
     task, length = layer.classes, layer.length if finite else math.inf
     context = finite_length.contextual(length, times.dtype.name)
     U = jnp.asarray(init.U)

@@ -5,7 +5,7 @@ status instead of an exception, because one failed member must not take a batch 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import diffrax
 import equinox as eqx
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
+from dynsim.precision import AnyArray, DType, Number, precision, settle
 from dynsim.trajectory import Status, Times, Trajectory
 from odes.solver.tolerances import Tolerances
 
@@ -48,12 +48,6 @@ class StepClock(eqx.Module):
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 Derivatives = Literal["reverse", "forward"]
 Save = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
-Task = TypeVar("Task", bound=Any)
-Rates = TypeVar("Rates", bound=Any)
-Start = Callable[[Task, Rates], tuple[PyTree, ...]]
-
-
-Inapplicable = Callable[[Task, Rates], str | None]
 
 
 class Solved(NamedTuple):
@@ -85,41 +79,31 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
         raise ValueError(f"times = {times!r}: must be >= {begin:g} and increase")
 
 
-def run(
-    compiled: Callable[..., Trajectory],
-    task: Task,
-    optimizer: Rates,
-    times: Times,
+def in_program(
+    solve: Callable[..., Trajectory],
+    given: Callable[[], tuple[Any, ...]],
+    inputs: tuple[Any, ...],
     dtype: DType,
-    *,
-    inapplicable: Inapplicable[Task, Rates] = lambda task, optimizer: None,
-    init: PyTree = None,
-    begin: Real[Number, ""] = 0.0,
-    start: Start[Task, Rates] = lambda task, optimizer: (),
     **options: Any,
 ) -> Trajectory:
-    """What the solvers have in common: check, cast, compute in `dtype`, hand out.
+    """What `solve(*given(), **options)` returns, in a compiled program of the precision `dtype`.
 
     Args:
-        compiled: called with the task, the optimiser and the times in `dtype`, with what `start`
-            returns, and with `options`.
-        inapplicable: why the theory does not describe task and optimiser, or None.
-        init: what the user gave to start from, looked through for tracers alone.
-        begin: optimiser step at which the run starts; looked at likewise, and `times` with it.
-        start: makes further arguments from task and optimiser in `dtype`, in that precision.
-
-    Raises:
-        ValueError: with the reason, for a theory that is not applicable, and for bad times.
+        solve: computes a trajectory from traced arrays. It has to be the same function each time,
+            or a program is compiled for each.
+        given: makes these arguments, within the precision. All in them that is no array is static.
+        inputs: what the user gave, looked through for tracers.
+        dtype: "float64" or "float32".
+        **options: further static arguments, hashable.
     """
-    problem = inapplicable(task, optimizer)
-    if problem:
-        raise ValueError(problem)
-    check_times(times, begin)
-    with precision(dtype, task, optimizer, times, init, begin):
-        task, optimizer = task.astype(dtype), optimizer.astype(dtype)
-        more = start(task, optimizer)
-        trajectory = compiled(task, optimizer, cast(times, dtype), *more, **options)
-    return settle(trajectory)
+    with precision(dtype, inputs):
+        found = _compiled(solve, *given(), **options)
+    return settle(found)
+
+
+@eqx.filter_jit
+def _compiled(solve: Callable[..., Trajectory], *given: Any, **options: Any) -> Trajectory:
+    return solve(*given, **options)
 
 
 def integrate(
@@ -134,6 +118,8 @@ def integrate(
     derivatives: Derivatives = "reverse",
     jumps: Float[Array, " J"] | tuple[Real[Number, ""], ...] = (),
     begin: Real[Number, ""] = 0.0,
+    solver: diffrax.AbstractSolver | None = None,
+    stop: Callable[..., Bool[Array, ""]] | None = None,
 ) -> Solved:
     """Integrate y' = vector_field(t, y, args) from y = `initial` at the time of `begin`.
 
@@ -148,9 +134,11 @@ def integrate(
         jumps: (J,) ODE times at which the vector field jumps; the solver stops and restarts
             there. They may be traced, and lie outside of the time that is integrated.
         begin: optimiser step at which the state is `initial`.
+        solver: of diffrax; by default `diffrax.Tsit5()`.
+        stop: (t, y, args) -> whether the equations cease to hold; the solve ends there.
 
     Returns:
-        `Solved`. From the time of a failure on, what was saved holds `inf`.
+        `Solved`. From the time of a failure or of a stop on, what was saved holds `inf`.
     """
     adjoints = {
         "reverse": diffrax.RecursiveCheckpointAdjoint,
@@ -165,7 +153,7 @@ def integrate(
     solution = diffrax.diffeqsolve(
         # diffrax calls both functions several times; under `jit` each is traced once.
         diffrax.ODETerm(jax.jit(vector_field)),
-        diffrax.Tsit5(),
+        diffrax.Tsit5() if solver is None else solver,
         t0=t0,
         t1=t1,
         dt0=None,
@@ -174,6 +162,7 @@ def integrate(
         saveat=_save_at(flow_times, save),
         stepsize_controller=controller,
         adjoint=adjoint,
+        event=None if stop is None else diffrax.Event(lambda t, y, args, **_: stop(t, y, args)),
         max_steps=tolerances.max_steps,
         throw=False,
     )
@@ -272,7 +261,8 @@ def _solved(
     status = jnp.where(
         solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED
     )
-    succeeded = solution.result == results.successful
+    stopped = solution.result == results.event_occurred
+    succeeded = (solution.result == results.successful) | stopped
     finite_status, first_bad = judge(times, finite == 1)
     status = jnp.where(succeeded, finite_status, status)
     last = jax.tree.map(lambda leaf, start: jnp.where(moved, leaf[-1], start), final, initial)

@@ -46,23 +46,22 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from dynsim.precision import AnyArray
 from dynsim.training.rule import Rule
-from dynsim.training.rules import Adam, RMSProp, Sign, unread
+from dynsim.training.rules import Adam, RMSProp, Sign, check_known
 
 AVERAGE_SQUARES = (RMSProp, Adam)
 """Rules with an average of squares, in which noise does not average out."""
 
 
-def undescribed(task: object, rule: Rule) -> str | None:
-    """Why the noise of batches is not carried through the rule, or None."""
-    del task
-    if reason := unread(rule):
-        return reason
+def check_described(rule: Rule) -> None:
+    """Raise `ValueError` for a rule through which the noise of batches is not carried."""
+    check_known(rule)
     if isinstance(rule, Sign):
-        return "optimizer = sign: linear noise needs the derivative of a step by the gradient"
+        raise ValueError(
+            "optimizer = sign: linear noise needs the derivative of a step by the gradient"
+        )
     for name in ("clip", "noise"):
-        if getattr(rule, name) is not None:
-            return f"{name} = {getattr(rule, name)!r}: linear noise is that of the batches alone"
-    return None
+        if (value := getattr(rule, name)) is not None:
+            raise ValueError(f"{name} = {value!r}: linear noise is that of the batches alone")
 
 
 class State(NamedTuple):

@@ -23,12 +23,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
-from dynsim import Rule, checks
+from dynsim import checks
 from dynsim.precision import DType, Number
 from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
 from odes.general import closed_form, without_inertia
 from odes.problem import Reduction
 from odes.sparse_attention.symmetric import Alike, measure
+from odes.theory import Training
 
 
 def signal(task: Retrieval) -> Float[Array, ""]:
@@ -72,12 +73,13 @@ def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
     return Snapshot((noise + (A * w - task.d**0.5) ** 2 / task.d) / 2, A, w, gap)
 
 
-def _start(task: Retrieval, dtype: DType) -> tuple[Array, Array]:
-    del task
+def _start(task: Retrieval, weights: None, dtype: DType) -> tuple[Array, Array]:
+    del task, weights
     return jnp.zeros((), dtype), jnp.zeros((), dtype)
 
 
-def _no_fixed_token(task: Retrieval, rule: Rule) -> str | None:
+def _no_fixed_token(training: Training) -> str | None:
+    task: Retrieval = training.problem
     if not checks.is_traced(task) and jnp.ndim(task.p) == 0 and task.p != 0:
         return f"p = {task.p}: eqs. 13 and 14 have no fixed token"
     return None

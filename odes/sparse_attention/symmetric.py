@@ -77,9 +77,9 @@ def measure(state: Alike, task: Retrieval) -> Snapshot:
     return Snapshot(loss(state, task), attention(state, task), readout, state.copy - state.other)
 
 
-def zero(task: Retrieval, dtype: DType) -> Alike:
+def zero(task: Retrieval, weights: None, dtype: DType) -> Alike:
     """The start."""
-    del task
+    del task, weights
     return Alike(*4 * (jnp.zeros((), dtype),))
 
 

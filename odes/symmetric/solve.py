@@ -6,7 +6,6 @@ numbers of `odes.symmetric.reduction`, from zero weights: the same flows as thos
 task is known as well, also what can be measured on its full weights.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import jax
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number
+from dynsim.precision import DType, Number, cast
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
@@ -24,7 +23,7 @@ from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.problem import flow_of_rule
 from odes.solver.flows import Flow, checked_flow
-from odes.solver.integrate import Derivatives, run
+from odes.solver.integrate import Derivatives, check_times, in_program
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric.observables import PLACED, TABLE, observe
 from odes.symmetric.placement import Placed
@@ -81,15 +80,19 @@ def solve(
     optimizer = theory_rule(optimizer)
     reduced, full = _split(task, record)
     law = law_of(task.reduced if isinstance(task, Placed) else task, length, tails)
-    return run(
+    chosen = checked_flow(optimizer, flow)
+    check_times(times)
+    return in_program(
         _solve,
-        task,
-        optimizer,
-        times,
+        lambda: (
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            cast(times, dtype),
+            contextual(length, dtype),
+        ),
+        (task, optimizer, times, length),
         dtype,
-        init=length,
-        start=lambda task, optimizer: (contextual(length, dtype),),
-        flow=checked_flow(optimizer, flow),
+        flow=chosen,
         law=law,
         record=reduced,
         full=full,
@@ -108,9 +111,6 @@ def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Rec
     return Recording(reduced), Recording(full)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("flow", "law", "record", "full", "tolerances", "derivatives")
-)
 def _solve(
     task: SymmetricTask | Placed,
     optimizer: Rule,

@@ -10,8 +10,6 @@ remains, over the kinds of tokens of one class. An observable of a single class 
 this, as that class is not like the others; here it is predicted for the mean over the classes.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -28,7 +26,7 @@ from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise
-from odes.solver.integrate import judge, run
+from odes.solver.integrate import in_program, judge
 from odes.symmetric import finite_length, reduction, saddle
 from odes.symmetric.observables import TABLE, observe
 from odes.symmetric.state import Attention, State, SymmetricTask, zero_state
@@ -65,30 +63,28 @@ def spread(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     optimizer = theory_rule(optimizer)
+    linear_noise.check_described(optimizer)
     checks.real("batch", batch, 1)
     checks.real("length", length, 2)
     finite_length.check_length(task, length)
     steps = whole_steps(times)
-    draw = functools.partial(saddle.sequences, task, length)
-    return run(
+    return in_program(
         _spread,
-        task,
-        optimizer,
-        times,
-        dtype,
-        inapplicable=linear_noise.undescribed,
-        init=(batch, length),
-        start=lambda task, optimizer: (
+        lambda: (
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            cast(times, dtype),
             cast(batch, dtype),
             contextual(length, dtype),
-            draw() if tails else None,
+            saddle.sequences(task, length) if tails else None,
         ),
+        (task, optimizer, times, batch, length),
+        dtype,
         steps=steps,
         record=TABLE.resolve(record),
     )
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "record"))
 def _spread(
     task: SymmetricTask,
     optimizer: Rule,

@@ -26,9 +26,9 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.precision import Number
 from dynsim.training.recording import Recording, Table
-from dynsim.training.rule import Rule as UpdateRule
 from dynsim.two_stage.annealing import Annealing, refused
 from dynsim.two_stage.task import Prompts
+from odes.theory import Training
 from odes.two_stage.loss import Losses, Rule, auc_Q, losses, total
 from odes.two_stage.maps import root
 from odes.two_stage.state import ReducedState, block_sizes
@@ -57,13 +57,14 @@ class Snapshot(NamedTuple):
     model: Model
 
 
-def inapplicable(task: Prompts, optimizer: UpdateRule) -> str | None:
-    """Why the reduction does not describe `task` and `optimizer`, or None."""
+def inapplicable(training: Training) -> str | None:
+    """Why the reduction does not describe a training, or None."""
+    task: Prompts = training.problem
     if task.core != "fresh":
         return f"core = {task.core!r}: must be 'fresh'; of others no reduction is known"
     if task.bias:
         return "bias = True: must be False; the reduction has none"
-    return refused(optimizer)
+    return refused(training.rule)
 
 
 def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Model:

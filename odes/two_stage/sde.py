@@ -83,14 +83,14 @@ def _diffusion(
 
 
 def _solve(
-    model: Model,
-    record: Recording,
     task: Prompts,
     stages: Annealing,
     times: Float[Array, " S"],
     begin: Float[Array, ""],
     given: tuple[ReducedState, PRNGKeyArray],
     *,
+    model: Model,
+    record: Recording,
     num_steps: int,
     drawn: bool,
 ) -> Trajectory:

@@ -17,11 +17,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 from jaxtyping import Array, Float, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.precision import DType, Number, cast
 from dynsim.problem.base import built, narrowed
 from dynsim.problem.train import problem_in
 from dynsim.training.recording import Record, Recording
@@ -29,8 +28,9 @@ from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.solver.integrate import Derivatives, check_times, integrate
+from odes.solver.integrate import Derivatives, check_times, in_program, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.theory import Training
 from odes.two_stage.field import (
     DEFAULT_RECORD,
     TABLE,
@@ -61,12 +61,12 @@ def run(
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """What the theories here have in common: check, compute in `dtype`, hand out.
+    """What the theories here have in common.
 
     Args:
-        solve: called in a compiled program with the model, the recording, the task, the stages, the
-            times, the step `begin` and what is `given` for the task, all in `dtype`, and with the
-            options.
+        solve: called in a compiled program with the task, the stages, the times, the step `begin`
+            and what is `given` for the task, all in `dtype`, with the model, with what to record
+            and with the options.
         task, optimizer, times, begin, finite_length, rule, record, dtype: as of `solve`.
 
     Raises:
@@ -74,23 +74,25 @@ def run(
     """
     checks.kind("task", task, Prompts)
     task, optimizer = built(task, optimizer)
-    if reason := inapplicable(task, optimizer):
+    if reason := inapplicable(Training(task, optimizer)):
         raise ValueError(reason)
     check_times(times, begin)
-    model, recording = checked_model(task, finite_length, rule), TABLE.resolve(record)
     start = given(task)
-    with precision(dtype, task, optimizer, times, start, begin):
-        stages = narrowed(Annealing.of(optimizer), dtype)
-        numbers = cast(times, dtype), cast(begin, dtype), narrowed(start, dtype)
-        found = _compiled(
-            solve, model, recording, problem_in(task, dtype), stages, *numbers, **options
-        )
-    return settle(found)
-
-
-@eqx.filter_jit
-def _compiled(solve: Callable[..., Trajectory], *arguments: Any, **options: Any) -> Trajectory:
-    return solve(*arguments, **options)
+    return in_program(
+        solve,
+        lambda: (
+            problem_in(task, dtype),
+            narrowed(Annealing.of(optimizer), dtype),
+            cast(times, dtype),
+            cast(begin, dtype),
+            narrowed(start, dtype),
+        ),
+        (task, optimizer, times, start, begin),
+        dtype,
+        model=checked_model(task, finite_length, rule),
+        record=TABLE.resolve(record),
+        **options,
+    )
 
 
 def solve(
@@ -152,14 +154,14 @@ def checked_start(start: ReducedState | None, task: Prompts) -> ReducedState:
 
 
 def _solve(
-    model: Model,
-    record: Recording,
     task: Prompts,
     stages: Annealing,
     times: Float[Array, " S"],
     begin: Float[Array, ""],
     start: ReducedState,
     *,
+    model: Model,
+    record: Recording,
     tolerances: Tolerances,
     derivatives: Derivatives,
 ) -> Trajectory:

@@ -169,14 +169,14 @@ def _diffusion(t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing])
 
 
 def _solve(
-    model: Model,
-    record: Recording,
     task: Prompts,
     stages: Annealing,
     times: Float[Array, " S"],
     begin: Float[Array, ""],
     given: tuple[PRNGKeyArray, Float[Array, ""]],
     *,
+    model: Model,
+    record: Recording,
     num_steps: int,
 ) -> Trajectory:
     key, num_test = given

@@ -144,7 +144,6 @@ def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
     return (jnp.sum(f @ f.T) - K) / (K * (K - 1)) if K > 1 else jnp.zeros((), f.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("record", "tolerances", "finite_m", "remark_1"))
 def _solve(
     task: SequenceClasses,
     optimizer: Rule,

@@ -100,7 +100,6 @@ def inapplicable(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "record"))
 def _solve(
     task: SequenceClasses,
     optimizer: Rule,

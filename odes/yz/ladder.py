@@ -8,6 +8,7 @@ one that is given; all others read it as infinite.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from dynsim.classes.task import SequenceClasses
@@ -17,13 +18,18 @@ from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer, layer
 from dynsim.yz.observables import PREDICTED
 from odes import general
-from odes.theory import Ladder, Theory, of_finite_length, refusal
+from odes.theory import Inapplicable, Ladder, Theory, Training, of_finite_length, refusal
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, lemma3, population
 from odes.yz import symmetric as symmetric_layer
 from odes.yz import theorem4 as single_common
 
 __all__ = ["LADDER", "THEORIES", "Theory", "applicable", "registered", "theories", "theory"]
+
+
+def _read(why_not: Callable[[SequenceClasses, Rule], str | None]) -> Inapplicable:
+    """What reads the task and the rule of a training."""
+    return lambda training: why_not(training.problem, training.rule)
 
 
 def _both(theory: Theory) -> tuple[Theory, Theory]:
@@ -36,14 +42,15 @@ def _both(theory: Theory) -> tuple[Theory, Theory]:
         length = layer(task, length).length
         return theory.solve(task, optimizer, times, length=length, **options)
 
-    def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
+    def inapplicable(training: Training) -> str | None:
+        task: SequenceClasses = training.problem
         if isinstance(task, Layer):
             if math.isinf(task.length):
                 return "length = inf: leaves nothing to theories of finite T; use those without"
             short = refusal(finite_length.check_length, task, task.length)
             if short:
                 return short
-        return theory.inapplicable(task, optimizer)
+        return theory.inapplicable(training)
 
     return dataclasses.replace(found, solve=solve, inapplicable=inapplicable), theory
 
@@ -72,7 +79,7 @@ def _without_y(
         title,
         assumes,
         functools.partial(module.solve, **options),
-        functools.partial(module.inapplicable, **decoder),
+        _read(functools.partial(module.inapplicable, **decoder)),
         variant,
         needs=("key",),
         # Eq. 10 and Theorem 4 carry the growth factor bound along.
@@ -97,7 +104,7 @@ LADDER: Ladder[SequenceClasses, Rule] = Ladder(
                 "symmetric reduction",
                 f"{_LIMITS}, symmetric task, zero weights at the start",
                 symmetric_layer.solve,
-                symmetric_layer.inapplicable,
+                _read(symmetric_layer.inapplicable),
                 variant=True,
                 zero_start=True,
             )

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray, DType
+from dynsim.precision import AnyArray, DType, cast
 from dynsim.problem.checks import check_init
 from dynsim.problem.train import started
 from dynsim.training.recording import Record, Table
@@ -25,7 +25,7 @@ from dynsim.yz.checks import theory_rule
 from dynsim.yz.layer import layer as on_task
 from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import coefficients, decoder, growth
-from odes.solver.integrate import run
+from odes.solver.integrate import check_times, in_program
 from odes.solver.rescaled import undescribed
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
@@ -89,15 +89,21 @@ def solve(
     checks.kind("task", task, SequenceClasses)
     if init is not None and init.residual:
         raise ValueError("init.residual = True: theories without Y describe the plain layer only")
-    return run(
+    optimizer = theory_rule(optimizer)
+    if reason := why_not(task, optimizer):
+        raise ValueError(reason)
+    check_times(times)
+
+    def given() -> tuple[Any, ...]:
+        of_type = task.astype(dtype)
+        Z = weights(init, of_type, dtype, key).Z
+        return of_type, optimizer.astype(dtype), cast(times, dtype), Z, *also(of_type)
+
+    return in_program(
         compiled,
-        task,
-        theory_rule(optimizer),
-        times,
+        given,
+        (task, optimizer, times, init, key),
         dtype,
-        inapplicable=why_not,
-        init=(init, key),
-        start=lambda task, optimizer: (weights(init, task, dtype, key).Z, *also(task)),
         record=table.resolve(record),
         **options,
     )

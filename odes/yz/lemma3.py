@@ -17,7 +17,6 @@ finite-M terms its closed form for the decoder, so comparing the three with the 
 what Lemma 3 costs and what 1/M costs. Assumes Y = 0 at the start and linearly independent classes.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -68,7 +67,6 @@ def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     return layer.inapplicable(task, optimizer, "Lemma 3's flow")
 
 
-@functools.partial(jax.jit, static_argnames=("record", "tolerances"))
 def _solve(
     task: SequenceClasses,
     optimizer: Rule,

@@ -28,7 +28,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
-from odes.solver.integrate import judge, run
+from odes.solver.integrate import in_program, judge
 from odes.yz import gradient_noise, noise
 from odes.yz.layer import weights
 
@@ -95,25 +95,21 @@ def solve(
     """
     checks.kind("task", task, SequenceClasses)
     optimizer = theory_rule(optimizer)
-    steps = _checked(task, times, batch, length)
+    steps = _checked(task, optimizer, times, batch, length)
     if draws:
         checks.integer("draws", draws, 2)
         if key is None:
             raise ValueError(f"key = None: {draws} draws of the noise need a key")
 
-    def start(*given: Any) -> tuple[Any, ...]:
+    def given() -> tuple[Any, ...]:
         sample = noise.evenly_spread(task, length).astype(dtype) if tails else None
-        return *_start(*given, init=init, batch=batch, length=length, dtype=dtype), sample, key
+        return *_given(task, optimizer, times, init, batch, length, dtype), sample, key
 
-    return run(
+    return in_program(
         _solve,
-        task,
-        optimizer,
-        times,
+        given,
+        (task, optimizer, times, init, batch, length, key),
         dtype,
-        inapplicable=linear_noise.undescribed,
-        init=(init, batch, length, key),
-        start=start,
         steps=steps,
         squares=squares,
         draws=draws,
@@ -151,20 +147,13 @@ def drift(
         ValueError: as `solve`, and for `draws`.
     """
     optimizer = theory_rule(optimizer)
-    steps = _checked(task, times, batch, length)
+    steps = _checked(task, optimizer, times, batch, length)
     draws = checks.integer("draws", draws, 1)
-    return run(
+    return in_program(
         _drift,
-        task,
-        optimizer,
-        times,
+        lambda: (*_given(task, optimizer, times, init, batch, length, dtype), key),
+        (task, optimizer, times, init, batch, length, key),
         dtype,
-        inapplicable=linear_noise.undescribed,
-        init=(init, batch, length, key),
-        start=lambda *given: (
-            *_start(*given, init=init, batch=batch, length=length, dtype=dtype),
-            key,
-        ),
         steps=steps,
         draws=draws,
         squares=squares,
@@ -173,29 +162,40 @@ def drift(
 
 
 def _checked(
-    task: SequenceClasses, times: Times, batch: Real[Number, ""], length: Real[Number, ""]
+    task: SequenceClasses,
+    optimizer: Rule,
+    times: Times,
+    batch: Real[Number, ""],
+    length: Real[Number, ""],
 ) -> tuple[int, ...]:
     """The times as integers; raises `ValueError` for what cannot be."""
+    linear_noise.check_described(optimizer)
     checks.real("batch", batch, 1)
     finite_length.check_length(task, length)
     return whole_steps(times)
 
 
-def _start(
+def _given(
     task: SequenceClasses,
     optimizer: Rule,
-    *,
+    times: Times,
     init: yz.YZ | None,
     batch: Real[Number, ""],
     length: Real[Number, ""],
     dtype: DType,
-) -> tuple[yz.YZ, Float[Array, ""], finite_length.Context]:
-    del optimizer
-    context = finite_length.contextual(length, dtype)
-    return weights(init, task, dtype), cast(batch, dtype), context
+) -> tuple[Any, ...]:
+    """The arguments that `_solve` and `_drift` share, as arrays."""
+    task = task.astype(dtype)
+    return (
+        task,
+        optimizer.astype(dtype),
+        cast(times, dtype),
+        weights(init, task, dtype),
+        cast(batch, dtype),
+        finite_length.contextual(length, dtype),
+    )
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "squares", "draws", "record"))
 def _solve(
     task: SequenceClasses,
     optimizer: Rule,
@@ -227,7 +227,6 @@ def _solve(
     return Trajectory(times, by_name, None, status, first_bad, "spread", covariance)
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "draws", "squares", "record"))
 def _drift(
     task: SequenceClasses,
     optimizer: Rule,

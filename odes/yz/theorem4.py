@@ -28,7 +28,6 @@ little, :math:`B_n \ll 1`: their growth lowers :math:`f_{nc}` and :math:`\xi` fu
 :math:`B_n` is overestimated later.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -124,7 +123,6 @@ def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""
     return jnp.mean(jnp.sum(jnp.where(task.common(), f, 0), axis=1) ** 2) ** -0.5
 
 
-@functools.partial(jax.jit, static_argnames=("record", "tolerances"))
 def _solve(
     task: SequenceClasses,
     optimizer: Rule,

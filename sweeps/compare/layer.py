@@ -134,10 +134,11 @@ def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> C
     zero_start, length = task.start == "zero", task.length
     too_short = refusal(task.check_population)
     finite = math.isfinite(length) and too_short is None
+    told = {"batch": run.batch, "steps": steps}
     names = comparison.chosen(
-        config.theories, ladder.applicable(task, rule, zero_start=zero_start, finite=finite)
+        config.theories, ladder.applicable(task, rule, zero_start=zero_start, finite=finite, **told)
     )
-    asked = [ladder.theory(each, task, rule, zero_start) for each in (*names, *theories)]
+    asked = [ladder.theory(each, task, rule, zero_start, **told) for each in (*names, *theories)]
     if too_short and any("length" in theory.needs for theory in asked):
         raise ValueError(too_short)
     times = dynsim.log_times(steps, config.times)
@@ -167,7 +168,7 @@ def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> C
         for name, T in {**lengths, DESCENT: math.inf}.items():
             work[name] = functools.partial(predict, functools.partial(descend, T))
         for theory in asked:
-            own = {"length": length} if "length" in theory.needs else {}
+            own = {n: x for n, x in {"length": length, **told}.items() if n in theory.needs}
             solve = functools.partial(theory.solve, task, rule, times, record=RECORD, **own)
             work[theory.name] = functools.partial(
                 predict, lambda start, solve=solve: solve(init=start)

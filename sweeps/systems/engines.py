@@ -72,7 +72,9 @@ def of_weights(like: Like) -> Engine:
         "flow of all weights",
         "batch -> infinity, eta -> 0",
         flow,
-        lambda problem, rule: refusal(problem.check_population) or refusal(checked_flow, rule),
+        lambda training: (
+            refusal(training.problem.check_population) or refusal(checked_flow, training.rule)
+        ),
         variant=True,
         needs=("key",),
     )
@@ -232,8 +234,9 @@ def _solve(
     if "init" in theory.needs:
         start = started(problem, key, None, settings.dtype)
         options["init"] = start.whole(start.params)
-    fields = set(theory.needs) - {"init", "key"}
-    options |= {name: getattr(problem, name) for name in fields}
+    told = {"batch": settings.fixed.batch, "steps": settings.fixed.steps}
+    for name in set(theory.needs) - {"init", "key"}:
+        options[name] = told[name] if name in told else getattr(problem, name)
     return solved(theory, settings, problem, rule, **options)
 
 
@@ -251,8 +254,7 @@ def solved(
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
-    del fixed
-    reason = theory.inapplicable(problem, rule)
+    reason = theory.why_not(problem, rule, fixed.batch, fixed.steps)
     starts = {"init", "key"} & {*theory.needs}
     if isinstance(problem, Layer) and problem.start != "zero" and not starts:
         reason = "it starts from zero weights; one that takes others has needs = ('init',)"
@@ -306,7 +308,7 @@ def system(
         **options: of `System`.
     """
     like = Like(problem)
-    known = {"init", "key", *parts.hints_of(problem)}
+    known = {"init", "key", "batch", "steps", *parts.hints_of(problem)}
 
     def of_theories(theories: Mapping[str, Theory[Any, Any]]) -> dict[str, Engine]:
         return {n: of_theory(t, like) for n, t in theories.items() if set(t.needs) <= known}

@@ -143,5 +143,5 @@ STILL = ladder.Theory(
     lambda task, optimizer, times, **options: population.solve(
         task, dynsim.sgd(0.0, 0.0), times, **options
     ),
-    lambda task, optimizer: None if optimizer.name == "sgd" else "it describes sgd",
+    lambda training: None if training.rule.name == "sgd" else "it describes sgd",
 )

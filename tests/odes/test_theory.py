@@ -25,7 +25,7 @@ OWN = Theory(
     "my flow",
     "nothing",
     population.solve,
-    lambda task, optimizer: "it describes sgd" if optimizer.name == "adam" else None,
+    lambda training: "it describes sgd" if training.rule.name == "adam" else None,
 )
 MODULE = """
 import dataclasses
@@ -35,7 +35,7 @@ from odes.theory import Theory
 def solve(task, optimizer, times, **options):
     raise NotImplementedError
 
-GOOD = Theory("good", "a theory", "nothing", solve, lambda task, optimizer: None)
+GOOD = Theory("good", "a theory", "nothing", solve, lambda training: None)
 PLAIN = dataclasses.replace(GOOD, name="plain")
 """
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import typing
+from pathlib import Path
 from types import UnionType
 
 import pytest
@@ -224,6 +225,20 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
     with pytest.raises(SystemExit):
         runpy.run_module("dynsim", run_name="__main__")
     assert started == [(sys.executable, [sys.executable, "-m", "dynsim", "info", "x"], "nan")]
+
+
+def test_modules_of_the_current_folder_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not only with `python -m`, which puts the current folder first."""
+    net = "class Net(dynsim.Problem):\n    def init(self, key):\n        return 1.0\n"
+    (tmp_path / "lies_here.py").write_text(f"import dynsim\n\n{net}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "lies_here:Net", "--steps", "0"])
+    assert "steps = 0: must be an integer from 1" in capsys.readouterr().err
+    assert sys.path[-1] == str(tmp_path)
 
 
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.full)])

@@ -121,7 +121,7 @@ def fates(
     z, loss, accuracy = z[1:] - z[0], loss[1:], accuracy[1:]
     theory_z, missing = {}, {}
     for name in THEORIES:
-        reason = ladder.THEORIES[name].inapplicable(task, optimizer)
+        reason = ladder.THEORIES[name].why_not(task, optimizer)
         if reason:
             missing[name] = reason
             continue

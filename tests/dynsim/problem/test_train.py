@@ -245,6 +245,14 @@ class Taken(Line):
         return {"update_norm": missed}
 
 
+def ahead(eta: float) -> optax.GradientTransformation:
+    return optax.lookahead(optax.sgd(eta), 5, 0.5)
+
+
+def warmed(peak: float) -> optax.GradientTransformation:
+    return optax.sgd(optax.warmup_cosine_decay_schedule(0.0, peak, 1, 10))
+
+
 NEEDS_LOSS = optax.scale_by_polyak
 SGD = dynsim.sgd(0.1)
 
@@ -287,7 +295,17 @@ SGD = dynsim.sgd(0.1)
         (
             Line(),
             {"rule": dynsim.from_optax(NEEDS_LOSS)},
-            "from_optax(scale_by_polyak): its update needs more than the gradient",
+            "from_optax(scale_by_polyak): needs more than the gradient and the weights",
+        ),
+        (
+            Line(),
+            {"rule": dynsim.from_optax(ahead, eta=0.1)},
+            "from_optax(ahead): needs more than the gradient and the weights",
+        ),
+        (
+            Line(),
+            {"rule": dynsim.from_optax(warmed, peak=0.1)},
+            "from_optax(warmed): needs the value of a number in Python, but its numbers (peak) are",
         ),
         (
             Line(),

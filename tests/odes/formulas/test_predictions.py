@@ -9,6 +9,7 @@ import pytest
 
 import dynsim
 from odes.formulas import predictions
+from odes.solver.integrate import _compiled
 from odes.yz import eq10 as attention
 from odes.yz import population
 from tests.systems.layers import initial_weights
@@ -87,9 +88,9 @@ def test_clocks_differ_by_the_prior() -> None:
     sgd, paper = solve(), solve(eta_z=0.3 / 4, clock="paper")
     for name in ("z", "B"):
         np.testing.assert_allclose(paper[name], sgd[name], rtol=1e-7, atol=1e-9)
-    size = attention._solve._cache_size()
+    size = _compiled._cached._cache_size()
     solve(eta=0.7, eta_z=0.2, clock="paper")
-    assert attention._solve._cache_size() == size
+    assert _compiled._cached._cache_size() == size
 
 
 def test_remark_1_is_a_slower_decoder() -> None:

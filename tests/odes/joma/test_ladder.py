@@ -252,7 +252,10 @@ def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options
     [
         (lambda: JoMA(TASK, temperature=0.0), "temperature = 0.0: must be finite and in (0"),
         (lambda: JoMA(TASK, scale=-1.0), "scale = -1.0: must be finite and in [0"),
-        (lambda: JoMA(TASK, length=1), "length = 1: must be an integer from 2 to 2147483647, or inf"),
+        (
+            lambda: JoMA(TASK, length=1),
+            "length = 1: must be an integer from 2 to 2147483647, or inf",
+        ),
         (lambda: JoMA(TASK, attention="hard"), "attention = 'hard': must be one of linear, exp"),
         (
             lambda: JoMA(TASK, activation="gelu"),

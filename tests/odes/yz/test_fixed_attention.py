@@ -12,6 +12,7 @@ import dynsim
 from dynsim.yz import observables
 from odes.formulas import coefficients, decoder
 from odes.formulas.discrete_decoder import h_star
+from odes.solver.integrate import _compiled
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, ladder, layer
 from tests.systems.layers import initial_weights, simulate
@@ -125,9 +126,9 @@ def test_default_precision_is_float64_and_values_do_not_recompile(jax_precision:
         APART, dynsim.sgd(eta, eta), [0, 9], decoder="discrete", dtype=dtype, record=("loss",)
     )["loss"]
     assert run(1.0).dtype == np.float64
-    size = fixed_attention._solve._cache_size()
+    size = _compiled._cached._cache_size()
     run(2)
-    assert fixed_attention._solve._cache_size() == size
+    assert _compiled._cached._cache_size() == size
     narrow = run(1.0, "float32")
     assert narrow.dtype == np.float32
     np.testing.assert_allclose(narrow, run(1.0), rtol=1e-6)

@@ -115,7 +115,7 @@ OPTIMIZERS = {
 def test_solvers_refuse_what_the_registry_refuses(kind: str) -> None:
     refused = 0
     for name, rung in ladder.THEORIES.items():
-        problem = rung.inapplicable(SMALL, OPTIMIZERS[kind])
+        problem = rung.why_not(SMALL, OPTIMIZERS[kind])
         if problem is None:
             continue
         refused += 1

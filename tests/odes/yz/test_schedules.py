@@ -73,7 +73,7 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
 )
 def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind: str, name: str) -> None:
     make = RULES[kind]
-    reason = ladder.THEORIES[name].inapplicable(APART, make(1.0, 1.0))
+    reason = ladder.THEORIES[name].why_not(APART, make(1.0, 1.0))
     if reason is not None:
         assert kind in reason or "momentum" in reason or "common token" in reason
         return
@@ -161,7 +161,7 @@ def test_rules_without_a_closed_form_are_refused(name: str) -> None:
         (dynsim.sgd(warm, schedules.constant(2.0, warmup=10)), None),
         (dynsim.sgd(warm), None),
     ):
-        reason = ladder.THEORIES[name].inapplicable(SMALL, rule)
+        reason = ladder.THEORIES[name].why_not(SMALL, rule)
         if message is None or (name.startswith("fixed") and "one time" in message):
             assert reason is None
         else:
@@ -174,7 +174,7 @@ def test_clipping_and_noise_have_no_flow(flow: str) -> None:
         return
     for make in RULES.values():
         for options in ({"clip": 1.0}, {"noise": 1.0}):
-            assert ladder.THEORIES[flow].inapplicable(SMALL, make(1.0, 1.0, **options))
+            assert ladder.THEORIES[flow].why_not(SMALL, make(1.0, 1.0, **options))
 
 
 @pytest.mark.parametrize(

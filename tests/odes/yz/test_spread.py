@@ -15,6 +15,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.finite_length import expand
 from dynsim.yz.observables import Snapshot
 from odes import symmetric
+from odes.solver.integrate import _compiled
 from odes.yz import noise, spread
 from odes.yz.gradient_noise import variance
 from tests.systems import sequences
@@ -298,9 +299,9 @@ def test_runs_scatter_as_predicted(optimised: dict[str, int | bool | str]) -> No
 
 def test_batch_and_length_share_a_program() -> None:
     first = solve(batch=128, length=128)
-    programs = spread._solve._cache_size()
+    programs = _compiled._cached._cache_size()
     found = solve(batch=32, length=64)
-    assert spread._solve._cache_size() == programs
+    assert _compiled._cached._cache_size() == programs
     assert first.covariance.shape == (3, 16, 16)
     assert (found.std["logits"][2] > 1.9 * first.std["logits"][2]).all()
     # Noise falls like 1/B exactly.

@@ -70,7 +70,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"dtype": ["float32", "float64"]}}, "axes.dtype: is no axis"),
         ({"axes": {"num_queries": [1]}}, "syn-small does not have it; syn-medium, syn do"),
         ({"axes": {"b1": [0.9]}}, "b1 = 0.9: sgd does not have it; adam, adamw do"),
-        ({"axes": {"length": [1]}}, "problem.length = 1: must be an integer from 2 to 2147483647, or inf"),
+        ({"axes": {"length": [1]}}, "problem.length = 1: must be an integer from 2 to"),
         ({"axes": {"momentum": [0.5, 1]}}, "axes.rule.momentum = 1.0: must be a number in [0, 1)"),
         (
             {"axes": {"overlap": [1]}, "run": {"problem": "yz", "task": "overlapping"}},

@@ -1,0 +1,173 @@
+"""Theories of your own that are systems of ordinary differential equations, of any state."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from dynsim import Trajectory
+from odes.general import computed, predicted, recorded_of, resolved
+from odes.solver.integrate import StepClock, integrate
+from odes.solver.rescaled import undescribed
+from odes.solver.tolerances import Tolerances
+from odes.theory import Inapplicable, Theory, Training, always
+
+VectorField = Callable[[Float[Array, ""], PyTree, Training], PyTree]
+"""(t, state, training) -> derivative of the state by t, the optimiser step."""
+Start = Callable[[Training, PyTree], PyTree]
+"""(training, starting weights) -> state before the first step."""
+Observe = Callable[[Float[Array, ""], PyTree, Training], Mapping[str, Array]]
+"""(t, state, training) -> observables by name."""
+Stop = Callable[[Float[Array, ""], PyTree, Training], Bool[Array, ""]]
+"""(t, state, training) -> whether the equations cease to hold."""
+
+
+def system(
+    name: str,
+    title: str,
+    assumes: str,
+    field: VectorField,
+    start: Start,
+    observe: Observe,
+    *,
+    inapplicable: Inapplicable = always,
+    any_rule: bool = False,
+    names: tuple[str, ...] = (),
+    needs: tuple[str, ...] = ("key",),
+    stop: Stop | None = None,
+    solver: diffrax.AbstractSolver | None = None,
+    tolerances: Tolerances | None = None,
+    refused: Mapping[str, str] | None = None,
+    variant: bool = False,
+) -> Theory[Any, Any]:
+    r"""A theory that you write as a vector field, such as equations of motion of order parameters.
+
+    dynsim checks the arguments, compiles the solve, maps it over the runs of a sweep, records at
+    the times that you ask for, and reports a failure as a status.
+
+    Args:
+        name, title, assumes, refused, variant: as of `odes.Theory`.
+        field: `field(t, state, training)` returns the derivative of the state by t, in optimiser
+            steps. `training.problem`, `training.rule`, `training.batch` and `training.steps` say
+            what is trained; `training.rate(t)` is the learning rate, which may follow a schedule.
+        start: `start(training, weights)` returns the state before the first step, a pytree of
+            arrays. `weights` are those that training starts from with the same key; None without
+            "key" in `needs`.
+        observe: `observe(t, state, training)` returns observables by name. Give them the names that
+            the problem gives them, and `dynsim compare` draws both.
+        inapplicable: returns why the equations do not describe a `Training`, or None. A theory of
+            single examples, for instance, has to look at `training.batch`.
+        any_rule: whether it describes other rules than gradient descent with one learning rate,
+            without momentum, decay, clipping and noise. Then `inapplicable` looks at the rule.
+        names: of the observables; needed where `observe` cannot be evaluated for a problem that
+            the theory does not describe.
+        needs: `()` for a theory whose start does not depend on the weights.
+        stop: `stop(t, state, training)` is true where the equations cease to hold. The run has
+            `Status.DIVERGED` from there on.
+        solver: of diffrax; by default `diffrax.Tsit5()`.
+        tolerances: of the solver; by default those of the precision.
+
+    Example:
+        Online descent on :math:`(w x - y)^2/2` with label noise, to second order in the rate:
+
+        >>> def field(t, state, training):
+        ...     eta, noise = training.rate(t), training.problem.noise
+        ...     return -2 * eta * state + eta**2 * (3 * state + noise**2) / training.batch
+        ...
+        >>> error = odes.system(
+        ...     "error",
+        ...     "mean square error of w",
+        ...     "normal inputs, fresh examples",
+        ...     field,
+        ...     lambda training, w: (w - 1) ** 2,
+        ...     lambda t, state, training: {"square": state},
+        ... )
+    """
+
+    def why_not(training: Training) -> str | None:
+        reason = None if any_rule else _no_plain_descent(training)
+        return reason or inapplicable(training)
+
+    def at_start(problem: Any) -> Mapping[str, Array]:
+        # A key is made here, because no device may be used before somebody computes.
+        weights = problem.init(jax.random.key(0)) if "key" in needs else None
+        training = Training(problem, None, 1, 1)
+        return observe(jnp.zeros(()), start(training, weights), training)
+
+    predicts = predicted(names, at_start)
+    found = computed(
+        name,
+        title,
+        assumes,
+        functools.partial(
+            _solved,
+            name=name,
+            field=field,
+            begin=start,
+            observe=observe,
+            stop=stop,
+            solver=solver,
+            refused=tuple((refused or {}).items()),
+        ),
+        why_not,
+        needs=(*needs, "batch", "steps"),
+        recorded=functools.partial(recorded_of, predicts),
+        tolerances=tolerances,
+    )
+    return dataclasses.replace(found, variant=variant, refused=refused or {}, predicts=predicts)
+
+
+def _no_plain_descent(training: Training) -> str | None:
+    rule = training.rule
+    if reason := undescribed(rule, "this theory", momentum="none"):
+        return reason
+    if set(rule.schedules) != {""}:
+        return "eta: has rates by group; this theory describes one for all weights"
+    return None
+
+
+def _solved(
+    training: Training,
+    weights: PyTree,
+    times: Float[Array, " S"],
+    *,
+    name: str,
+    field: VectorField,
+    begin: Start,
+    observe: Observe,
+    stop: Stop | None,
+    solver: diffrax.AbstractSolver | None,
+    refused: tuple[tuple[str, str], ...],
+    record: Any,
+    tolerances: Tolerances,
+) -> Trajectory:
+    numbers, rest = eqx.partition(training, eqx.is_array)
+
+    def told(function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of diffrax's arguments, of which the last one is the whole training."""
+        return lambda t, state, numbers: function(t, state, eqx.combine(numbers, rest))
+
+    def save(t: Float[Array, ""], state: PyTree, training: Training) -> dict[str, Array]:
+        found = dict(observe(t, state, training))
+        return resolved(found, refused, record)(found)
+
+    initial = jax.tree.map(lambda leaf: jnp.asarray(leaf, times.dtype), begin(training, weights))
+    solved = integrate(
+        told(field),
+        initial,
+        times,
+        numbers,
+        save=told(save),
+        clock=StepClock(),
+        tolerances=tolerances,
+        jumps=tuple(step for each in training.rule.schedules.values() for step in each.jumps()),
+        solver=solver,
+        stop=None if stop is None else told(stop),
+    )
+    return solved.trajectory(name, solved.final)

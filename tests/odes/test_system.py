@@ -1,0 +1,259 @@
+"""Theories that users write as vector fields."""
+
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, special
+
+import dynsim
+import odes
+import sweeps
+from dynsim import Status
+from odes.theory import Theory, Training
+from sweeps.systems import registry
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+
+
+class Line(dynsim.Problem):
+    """Online regression on a line with label noise."""
+
+    spread: float = 0.3
+
+    def init(self, key: Any) -> Any:
+        return jax.random.normal(key, ())
+
+    def draw(self, key: Any, batch: int) -> Any:
+        x, noise = jax.random.normal(key, (2, batch))
+        return x, x + self.spread * noise
+
+    def loss(self, w: Any, data: Any) -> Any:
+        return jnp.mean((w * data[0] - data[1]) ** 2) / 2
+
+    def observables(self) -> dict[str, Any]:
+        return {"square": lambda problem, w: (w - 1) ** 2}
+
+    @classmethod
+    def theories(cls) -> Any:
+        return (SQUARE,)
+
+
+def field(t: Any, square: Any, training: Training) -> Any:
+    eta, B = training.rate(t), training.batch
+    return (-2 * eta + eta**2 * (1 + 2 / B)) * square + eta**2 * training.problem.spread**2 / B
+
+
+def theory(**options: Any) -> Theory:
+    return odes.system(
+        "square",
+        "mean square error of w",
+        "normal inputs",
+        field,
+        lambda training, w: (w - 1) ** 2,
+        lambda t, square, training: {"square": square},
+        **options,
+    )
+
+
+SQUARE = theory()
+KEY = jax.random.key(3)
+TIMES = [0.0, 10.0, 50.0, 100.0]
+# Solvers reach 1e-8 of each step; over a hundred steps that may add up.
+CLOSE = {"rtol": 1e-6}
+
+
+def test_a_linear_field_is_its_closed_form() -> None:
+    eta, B, noise = 0.05, 4, 0.2
+    found = SQUARE.solve(Line(noise), dynsim.sgd(eta), TIMES, key=KEY, batch=B)
+    rate, force = -2 * eta + eta**2 * (1 + 2 / B), eta**2 * noise**2 / B
+    start = found["square"][0]
+    expected = (start + force / rate) * np.exp(rate * np.array(TIMES)) - force / rate
+    np.testing.assert_allclose(found["square"], expected, **CLOSE)
+    assert (found.status, found.source) == (Status.OK, "square")
+    assert found.params == pytest.approx(expected[-1], rel=1e-6)
+
+
+def test_it_starts_where_training_starts() -> None:
+    run = dynsim.train(Line(), dynsim.sgd(0.1), KEY, steps=1, batch=1, record="square")
+    found = SQUARE.solve(Line(), dynsim.sgd(0.1), [0, 1], key=KEY, batch=1)
+    # Weights are drawn in 32 bits.
+    np.testing.assert_allclose(found["square"][0], run["square"][0], rtol=1e-6)
+    given = SQUARE.solve(Line(), dynsim.sgd(0.1), [0.0], init=jnp.float32(3.0), batch=1)
+    assert given["square"] == [4.0]
+
+
+def test_schedules_are_followed_across_their_jumps() -> None:
+    eta = dynsim.schedules.steps(0.3, [20, 60], [0.1, 0.01])
+    found = SQUARE.solve(Line(0.5), dynsim.sgd(eta), TIMES, key=KEY, batch=2)
+
+    def rate(t: float) -> float:
+        # A flow reads the rate of step k from k to k + 1.
+        return 0.3 * (1 if t < 20 else 0.1 if t < 60 else 0.01)
+
+    def slope(t: float, y: np.ndarray) -> np.ndarray:
+        return (-2 * rate(t) + 2 * rate(t) ** 2) * y + rate(t) ** 2 * 0.125
+
+    expected, y = [found["square"][0]], [float(found["square"][0])]
+    for begin, end in [(0, 10), (10, 20), (20, 50), (50, 60), (60, 100)]:
+        y = integrate.solve_ivp(slope, (begin, end - 1e-9), y, rtol=1e-10, atol=1e-12).y[:, -1]
+        expected += [y[0]] if end in TIMES else []
+    np.testing.assert_allclose(found["square"], expected, **CLOSE)
+
+
+def test_the_mean_of_training_is_the_theory() -> None:
+    """Exact for the mean: it is linear in the square. The flow is right to first order in eta."""
+    rule, keys = dynsim.sgd(0.01), jax.random.split(KEY, 4000)
+    train = lambda key: dynsim.train(
+        Line(1.0), rule, key, steps=200, batch=2, times=[200], record="square", init=jnp.ones(())
+    )
+    runs = jax.vmap(train)(keys)["square"][:, 0]
+    predicted = SQUARE.solve(Line(1.0), rule, [200.0], init=jnp.ones(()), batch=2)["square"][0]
+    error = runs.std() / math.sqrt(len(keys))
+    # An Euler step of 0.02 in place of the flow changes the relaxed level by 1 %.
+    assert abs(runs.mean() - predicted) < 3 * error + 0.01 * predicted
+    silent = SQUARE.solve(Line(1.0), rule, [200.0], init=jnp.ones(()))["square"][0]
+    assert abs(runs.mean() - silent) > 10 * error
+
+
+def test_a_stop_ends_the_run_with_a_status() -> None:
+    until = theory(stop=lambda t, square, training: square < 0.5, solver=diffrax.Dopri5())
+    found = until.solve(Line(0.0), dynsim.sgd(0.05), TIMES, init=jnp.asarray(3.0), batch=1)
+    # 4 exp(-0.0925 t) is 0.5 at t = 22.5.
+    np.testing.assert_allclose(found["square"][:2], 4 * np.exp([0, -0.925]), rtol=1e-6)
+    assert np.isinf(found["square"][2:]).all()
+    assert (found.status, found.first_bad_step) == (Status.DIVERGED, 50)
+    early = until.solve(Line(0.0), dynsim.sgd(0.05), [0.0, 10.0], init=jnp.asarray(3.0), batch=1)
+    assert early.status == Status.OK
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "message"),
+    [
+        (dynsim.sgd(0.1, momentum=0.9), {}, "describes gradient descent without momentum only"),
+        (dynsim.adam(0.1), {}, "optimizer = adam: this theory describes gradient descent"),
+        (dynsim.sgd(0.1, decay=0.1), {}, "decay = 0.1: this theory is of plain gradients"),
+        (dynsim.sgd({"a": 0.1}), {}, "eta: has rates by group; this theory describes one"),
+        (dynsim.sgd(0.1), {"batch": 64}, "^batch = 64: describes single examples$"),
+        (dynsim.sgd(0.1), {"batch": 1, "steps": 7}, "^steps = 7: is odd$"),
+        (dynsim.sgd(0.1), {"batch": 1, "key": None}, "^key = None: starting weights need one"),
+        (dynsim.sgd(0.1), {"batch": 1, "record": "loss"}, "record = 'loss': must be one of square"),
+    ],
+)
+def test_what_it_does_not_describe_is_an_error(
+    rule: dynsim.Rule, options: dict[str, Any], message: str
+) -> None:
+    def reason(training: Training) -> str | None:
+        if training.batch != 1:
+            return f"batch = {training.batch}: describes single examples"
+        odd = training.steps is not None and training.steps % 2
+        return f"steps = {training.steps}: is odd" if odd else None
+
+    with pytest.raises(ValueError, match=message):
+        theory(inapplicable=reason).solve(Line(), rule, TIMES, **{"key": KEY, **options})
+
+
+def test_a_theory_of_any_rule_says_itself_what_it_describes() -> None:
+    mine = theory(any_rule=True)
+    assert mine.why_not(Line(), dynsim.adam(0.1)) is None
+    assert SQUARE.why_not(Line(), dynsim.adam(0.1)) is not None
+
+
+def test_sweeps_tell_it_batch_and_steps() -> None:
+    run = sweeps.Experiment(Line(), dynsim.sgd(0.05), steps=60, batch=2)
+    axes = {"spread": [0.1, 1.0], "batch": [1, 8], "seed": [0, 5]}
+    found = sweeps.run(sweeps.Sweep(run, axes, engine="square", record=["square"], times=(0, 60)))
+    for noise, B, seed in ((0.1, 8, 5), (1.0, 1, 0)):
+        y = found.square.sel(spread=noise, batch=B, seed=seed).values
+        rate, force = -0.1 + 0.0025 * (1 + 2 / B), 0.0025 * noise**2 / B
+        expected = (y[0] + force / rate) * np.exp(rate * 60) - force / rate
+        np.testing.assert_allclose(y[1], expected, **CLOSE)
+
+
+def test_engines_refuse_what_the_theory_refuses() -> None:
+    class Single(Line):
+        @classmethod
+        def theories(cls) -> Any:
+            return (theory(inapplicable=lambda t: None if t.batch == 1 else f"batch = {t.batch}"),)
+
+    run = sweeps.Experiment(Single(), dynsim.sgd(0.1), steps=10, batch=64)
+    engine = registry.engines(registry.system_of(run))["square"]
+    with pytest.raises(ValueError, match="theory 'square' does not apply: batch = 64"):
+        engine.check_run(run)
+    engine.check_run(run.at({"batch": 1}))
+
+
+@pytest.fixture(scope="module")
+def committee() -> Any:
+    spec = importlib.util.spec_from_file_location("committee", HOWTO / "committee.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_equations_of_the_committee_are_averages_over_inputs(committee: Any) -> None:
+    """Of 200 000 inputs, by NumPy: every entry within four standard errors."""
+    Q, R = np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.3, -0.1], [0.2, 0.25]])
+    C = np.block([[Q, R], [R.T, np.eye(2)]])
+    h = np.random.default_rng(0).multivariate_normal(np.zeros(4), C, 200_000)
+    g = special.erf(h / math.sqrt(2))
+    miss = g[:, 2:].sum(1) - g[:, :2].sum(1)
+    delta = math.sqrt(2 / math.pi) * np.exp(-(h[:, :2] ** 2) / 2) * miss[:, None]
+    force, noise = delta[:, :, None] * h[:, None], delta[:, :, None] * delta[:, None]
+    state, problem = {"Q": jnp.asarray(Q), "R": jnp.asarray(R)}, committee.Committee(N=100)
+    single, whole = (
+        committee.field(0.0, state, Training(problem, dynsim.sgd(1.0), batch))
+        for batch in (1, math.inf)
+    )
+    sums = force[:, :, :2] + force[:, :, :2].transpose(0, 2, 1)
+    for found, sample in (
+        (whole["Q"], sums),
+        (whole["R"], force[:, :, 2:]),
+        ((single["Q"] - whole["Q"]) / 100, noise),
+        (committee.generalisation(state), miss**2 / 2),
+    ):
+        error = sample.std(0) / math.sqrt(len(sample))
+        assert (np.abs(found - sample.mean(0)) < 4 * error).all()
+
+
+def test_the_committee_rests_on_the_plateau_of_the_paper(committee: Any) -> None:
+    """All units alike with Q = 1/(2 K - 1) and R = sqrt(Q/K), at a small rate."""
+    problem, rule = committee.Committee(N=400, K=3), dynsim.sgd(0.2 / 400)
+    start = 0.01 * jax.random.normal(jax.random.key(1), (3, 400)) / 20
+    options = {"init": start, "record": ["Q", "R", "loss"], "batch": 1}
+    found = committee.OVERLAPS.solve(problem, rule, [0.0, 40_000.0], **options)
+    Q, R = found["Q"][-1], found["R"][-1]
+    # The noise of a rate of 0.2 shifts the plateau by some per cent.
+    np.testing.assert_allclose(Q, 1 / 5, rtol=0.06)
+    np.testing.assert_allclose(R, math.sqrt(1 / 15), rtol=0.06)
+
+
+@pytest.mark.parametrize(("K", "stable"), [(2, True), (3, True), (2, False)])
+def test_the_largest_rate_of_the_committee_is_that_of_the_paper(
+    committee: Any, K: int, stable: bool
+) -> None:
+    r"""sqrt(3) pi / (K + 3/sqrt(5) - 1): above it the teacher is unstable."""
+    largest = math.sqrt(3) * math.pi / (K + 3 / math.sqrt(5) - 1)
+    eta = largest * (0.97 if stable else 1.03)
+    problem, rule = committee.Committee(N=1000, K=K), dynsim.sgd(eta / 1000)
+    with jax.enable_x64(True):
+        upper = jnp.triu_indices(K)
+
+        def step(x: Any) -> Any:
+            # Q is symmetric: only half of it are variables.
+            half = jnp.zeros((K, K)).at[upper].set(x[: len(upper[0])])
+            state = {"Q": jnp.triu(half, 1).T + half, "R": x[len(upper[0]) :].reshape(K, K)}
+            found = committee.field(0.0, state, Training(problem, rule, 1))
+            return jnp.concatenate([found["Q"][upper], found["R"].ravel()])
+
+        teacher = jnp.concatenate([jnp.eye(K)[upper], jnp.eye(K).ravel()])
+        growth = np.linalg.eigvals(np.asarray(jax.jacfwd(step)(teacher))).real.max()
+    assert bool(growth < 0) is stable
