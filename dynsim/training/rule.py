@@ -38,12 +38,12 @@ def _rate_of_z(eta: Eta) -> Schedule:
 
 
 class Ratio(eqx.Module):
-    r"""Learning rates of the groups "Y" and "Z" of an attention layer by their ratio, the axis of
+    """Learning rates of the groups "Y" and "Z" of an attention layer by their ratio, the axis of
     Scan and Snap's Fig. 6.
 
     Attributes:
         Z: learning rate of Z: a number or a schedule.
-        ratio: :math:`\eta_Y / \eta_Z`.
+        ratio: eta_y / eta_z.
 
     Raises:
         ValueError: for a number out of its range, naming the field.

@@ -262,11 +262,7 @@ class Sweep:
         """The task and the settings of the runs at the `chosen` values of static axes. Of very many
         of them, `check` has looked at some: raises `ValueError` as it does."""
         runs = self.plane(chosen)
-        runs.check()
-        if not self.checkpoint:
-            runs.check_whole()
-        if self.rules.trains:
-            runs.check_rounded()
+        runs.check(resumed=self.checkpoint, rounded=self.rules.trains)
         numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)
         self.rules.check_run(runs)
