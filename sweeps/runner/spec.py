@@ -111,7 +111,7 @@ class Sweep:
             put("run", settings_of(given, self.axes))
         put("zip", tuple(map(tuple, self.zip)))
         put("times", _times(self.times))
-        put("root", checks.seed("root", self.root))
+        put("root", checks.integer("root", self.root, 0, 2**32 - 1))
         if self.engine == registry.BEST:
             planes = map(self.plane, self.some_slices())
             put("engine", registry.best(self.system, tuple(planes)))
