@@ -13,8 +13,20 @@ _CHECKED: dict[tuple[str, str, inspect.Signature], Callable[..., Any]] = {}
 
 def checked(empty: Callable[..., Any]) -> Callable[..., Any]:
     """A function without a body, as jaxtyping makes one of a signature, with its arguments and its
-    result checked. A function inside another one is made anew by each call, with one signature; its
-    checks are written once, which else takes as long as tracing it."""
+    result checked. Checks are written at the first call, as most functions are called in few files,
+    and once: a function inside another one is made anew by each call, with one signature."""
+    found = None
+
+    def check(*given: Any, **named: Any) -> Any:
+        nonlocal found
+        if found is None:
+            found = _written(empty)
+        return found(*given, **named)
+
+    return check
+
+
+def _written(empty: Callable[..., Any]) -> Callable[..., Any]:
     key = empty.__module__, empty.__qualname__, inspect.signature(empty)
     try:
         found = _CHECKED.get(key)
