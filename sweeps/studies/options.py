@@ -10,6 +10,7 @@ import xarray as xr
 from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from dynsim import checks
 from sweeps import output
@@ -77,6 +78,12 @@ def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
     left, free = y - slope * x - intercept, len(x) - 2
     error = np.sqrt(left @ left / free / (apart @ apart)) if free else np.nan
     return Line(float(slope), float(error), float(intercept))
+
+
+def student(free: int) -> float:
+    """By which factor a standard error that is estimated with `free` degrees of freedom is widened,
+    so that twice as much covers 95.4 % as for a normal distribution; NaN for none."""
+    return float(stats.t.ppf(stats.norm.cdf(2), free) / 2) if free > 0 else np.nan
 
 
 def crossings(
