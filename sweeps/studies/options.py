@@ -80,10 +80,15 @@ def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
     return Line(float(slope), float(error), float(intercept))
 
 
-def student(free: int) -> float:
+TWO_ERRORS = float(stats.norm.sf(2))
+"""Probability that a normal number is more than two standard errors above its mean."""
+
+
+def student(free: int, level: float = TWO_ERRORS) -> float:
     """By which factor a standard error that is estimated with `free` degrees of freedom is widened,
-    so that twice as much covers 95.4 % as for a normal distribution; NaN for none."""
-    return float(stats.t.ppf(stats.norm.cdf(2), free) / 2) if free > 0 else np.nan
+    so that as many of it as for a normal distribution are exceeded with the probability `level`;
+    NaN for none."""
+    return float(stats.t.isf(level, free) / stats.norm.isf(level)) if free > 0 else np.nan
 
 
 def crossings(

@@ -35,7 +35,7 @@ def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) 
                     rule,
                     shown(value),
                     _rate(point),
-                    f"{100 * float(point.error):.2g} %" if np.isfinite(point.error) else "-",
+                    f"{100 * float(point.error):.3g} %" if np.isfinite(point.error) else "-",
                     f"{float(point.lower):.3g} to {float(point.upper):.3g}",
                     "none"
                     if float(point.edge) == trained.attrs["ends"][1]
