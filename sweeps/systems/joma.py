@@ -25,6 +25,7 @@ SYSTEM = system(
             "loss": ("population loss", "nat"),
             "batch_loss": ("loss of the next batch", "nat"),
             "entropy": ("entropy of attention", "nat"),
+            "logits": ("logits", "nat"),
             "correlation": ("correlation of both sides of Theorem 1", "1"),
             "weight": ("norm of the weights of a token", "1"),
         },

@@ -100,7 +100,8 @@ def scaling(
         origin: its value in the phase without order, about which the Binder cumulant is taken, and
             which beta/nu assumes.
         level: of significance, in (0, 0.5): the probability with which a width that stays the same
-            is taken for one that falls, and one that falls as L^(-1/4) for one that stays.
+            is taken for one that falls, and one that falls as L^(-1/4) for one that stays, as far
+            as errors are right; those of few seeds are too small.
         draws: bootstrap samples.
 
     Raises:

@@ -47,7 +47,7 @@ class ScalingFigure:
             1 for a run that diverged, else 0.
         origin: its value in the phase without order.
         level: probability with which a false verdict is accepted, of either kind; a smaller one
-            leaves more undecided.
+            leaves more undecided. Measured rates are in the docs: crossovers are less certain.
         engine: simulation, or a theory that starts from the weights of a seed.
         seeds: number of runs at each point.
         out: folder for the figure, scaling.npz and .json, and the stored sweep, from which the
