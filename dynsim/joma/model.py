@@ -73,6 +73,7 @@ class JoMA(OnClasses):
         temperature: temperature T of the attention.
         batch_loss: loss of the next batch [nat].
         entropy: entropy of attention [nat].
+        logits: logits of the attention [nat].
         correlation: correlation of both sides of Theorem 1.
         weight: norm of the weights of a token.
 

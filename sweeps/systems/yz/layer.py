@@ -24,8 +24,14 @@ LAYER = Layer(
 )
 
 CLASS, TOKEN = ("class",), ("class", "token")
+ENDS = ("", "_std", "_drift")
+"""Of names: the quantity itself, and what theories say of its spread and the shift of its mean."""
+OF_CLASS = ("z_top_distinct", "z_top_common", "speed", "xi", "B")
+IN_NAT = (*OF_CLASS, "z", "z_distinct", "z_common")
+"""Logits, and the gradients and growth that change them."""
 LABELS = Labels(
     about={
+        **{name + end: ((name + end).replace("_", " "), "nat") for name in IN_NAT for end in ENDS},
         "eta_y": ("learning rate of Y", "1/step"),
         "eta_z": ("learning rate of Z", "1/step"),
         "ratio": ("eta_y / eta_z", "1"),
@@ -40,11 +46,7 @@ LABELS = Labels(
         "entropy_std": ("predicted standard deviation of the entropy over seeds", "nat"),
     },
     inner_dims={
-        **{
-            name + end: CLASS
-            for name in ("z_top_distinct", "z_top_common", "speed", "xi", "B")
-            for end in ("", "_std", "_drift")
-        },
+        **{name + end: CLASS for name in OF_CLASS for end in ENDS},
         **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
         "overlap": ("class", "other_class"),
         "recall": ("threshold",),
