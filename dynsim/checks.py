@@ -11,7 +11,7 @@ import re
 import reprlib
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -37,8 +37,7 @@ def is_traced(tree: Any) -> bool:
 def integer(field: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Return `value` as an int, or raise `ValueError` unless it is a whole number >= minimum, and
     <= maximum if there is one."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < minimum:
+    if not _is_whole(value) or value < minimum:
         raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}")
     if maximum is not None and value > maximum:
         raise ValueError(f"{field} = {value!r}: must be an integer <= {maximum}")
@@ -53,21 +52,18 @@ def steps(field: str, value: Any) -> int:
     return integer(field, value, 1, 2**31 - 1)
 
 
-def seed(field: str, value: Any) -> int:
-    """Return the number of a random key or of a run, or raise `ValueError` unless it is an integer
-    that 32 bits hold: keys would take larger ones for others."""
-    return integer(field, value, 0, 2**32 - 1)
-
-
 def count_or_inf(field: str, value: Any, minimum: int) -> int | float:
     """Like `integer` with 32 bits, but `math.inf` is allowed as well and returned as it is."""
-    if isinstance(value, float) and math.isinf(value) and value > 0:
+    if isinstance(value, float) and value == math.inf:
         return math.inf
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not minimum <= value < 2**31:
+    if not _is_whole(value) or not minimum <= value < 2**31:
         allowed = f"an integer from {minimum} to {2**31 - 1}, or inf"
         raise ValueError(f"{field} = {value!r}: must be {allowed}")
     return int(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def real(
@@ -144,21 +140,6 @@ def _public(cls: type) -> str:
     return f"{package if exported else cls.__module__}.{cls.__qualname__}"
 
 
-def scalar(field: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` has no axes."""
-    shape = np.shape(value)
-    if shape:
-        raise ValueError(
-            f"{field}: must be a number, got shape {shape}; map over several by jax.vmap"
-        )
-
-
-def scalars(field: str, tree: Any) -> None:
-    """Raise `ValueError` unless the leaves of a tree, all numbers, have no axes."""
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        scalar(field + jax.tree_util.keystr(path), leaf)
-
-
 def key(field: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is one random key, as `jax.random.key` or, of old,
     `jax.random.PRNGKey` makes it."""
@@ -174,18 +155,13 @@ def key(field: str, value: Any) -> None:
 
 
 def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
-    """Return `value`, or raise `ValueError` unless it is one of `allowed`."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{field} = {value!r}: {one_of(value, allowed)}")
-    return value
-
-
-def one_of(value: object, allowed: Sequence[str]) -> str:
-    """What is allowed in place of a name, and first what is meant."""
+    """Return `value`, or raise `ValueError` with what is meant unless it is one of `allowed`."""
+    if isinstance(value, str) and value in allowed:
+        return value
     listed = ", ".join(allowed)
     if len(listed) > LONG:
         listed = ", ".join(_folded(allowed))
-    return f"{hint(value, allowed)}must be one of {listed}"
+    raise ValueError(f"{field} = {value!r}: {hint(value, allowed)}must be one of {listed}")
 
 
 def _folded(names: Sequence[str]) -> list[str]:
@@ -198,19 +174,15 @@ def _folded(names: Sequence[str]) -> list[str]:
 
 
 def hint(name: object, allowed: Collection[str]) -> str:
-    """The beginning of a sentence that asks for what is meant; empty where it may be anything."""
-    likely = meant(name, allowed)
-    if not likely or len(likely) == len(set(allowed)) > 1:
-        return ""
-    return f"did you mean {' or '.join(map(repr, likely))}? It "
-
-
-def meant(name: object, allowed: Iterable[str]) -> list[str]:
-    """The `allowed` names that a name is close to: but for case, - and _ the same, or similar."""
+    """The beginning of a sentence that asks for what is meant: the `allowed` names that are the
+    same but for case, - and _, or else those that are similar. Empty where it may be anything."""
     if not isinstance(name, str):
-        return []
+        return ""
     folded = {each: each.casefold().replace("-", "_") for each in allowed}
     word = name.casefold().replace("-", "_")
-    same = [each for each, letters in folded.items() if letters == word]
     near = difflib.get_close_matches(word, folded.values())
-    return same or [each for word in near for each, letters in folded.items() if letters == word]
+    words = [word] if word in folded.values() else near
+    likely = [each for word in words for each, letters in folded.items() if letters == word]
+    if not likely or len(likely) == len(folded) > 1:
+        return ""
+    return f"did you mean {' or '.join(map(repr, likely))}? It "

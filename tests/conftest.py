@@ -16,14 +16,13 @@ import jaxtyping
 import matplotlib as mpl
 import pytest
 
+from tests import annotations
+
 mpl.use("Agg")
 # Arguments and results of every function are checked against their annotations, with shapes and
-# dtypes; `JAXTYPING_DISABLE=1 make test` does without. An int is a float, as type checkers say.
+# dtypes; `JAXTYPING_DISABLE=1 make test` does without.
 if os.environ.get("JAXTYPING_DISABLE", "0") == "0":
-    jaxtyping.install_import_hook(
-        ("dynsim", "odes"),
-        "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
-    )
+    jaxtyping.install_import_hook(("dynsim", "odes"), f"{annotations.__name__}.checked")
 # Each run of the tests compiles anew, in other processes too.
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 jax.config.update("jax_enable_compilation_cache", False)
@@ -93,6 +92,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hand out files in the order of collection: the number of tests, by which pytest-xdist would
     sort them, says nothing about how long they take."""
     config.option.loadscopereorder = False
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: no collection of garbage need look at a million objects of it."""
+    gc.freeze()
 
 
 COLLECTED = pytest.StashKey[tuple[pytest.Item, ...]]()

@@ -19,6 +19,7 @@ import dynsim
 import odes
 import sweeps
 from sweeps.commands.table import COMMANDS, group
+from sweeps.runner import labels
 from sweeps.systems import registry
 from sweeps.systems.registry import BUILT_IN
 
@@ -149,6 +150,20 @@ def test_every_recorded_quantity_is_explained(name: str) -> None:
     table = tables.observables(name)
     for each in registry.system(name).engines["simulation"].observables.names():
         assert f"* - `{each}`\n" in table
+
+
+def test_units_of_the_glossary_are_those_of_what_is_recorded() -> None:
+    text = (DOCS / "theory" / "glossary.md").read_text()
+    rows = r"^\|[^|]*\|[^|]*\| ([^|]*?) \|.*(?:measured|recorded) as `\"(\w+)\"`"
+    units = {name: unit for unit, name in re.findall(rows, text, re.M)}
+    assert {"speed", "xi", "B"} <= set(units)
+    logits = re.search(r"attention logits;[^|]*\| (.*?) \|", text)
+    assert logits is not None
+    # Attention is proportional to e^z: z is a natural logarithm of a ratio.
+    assert logits[1] == "nat"
+    units |= dict.fromkeys(("z", "z_top_distinct", "z_top_distinct_std"), "nat")
+    for name, unit in units.items():
+        assert labels.about(registry.system("yz"), name)["units"] == unit, name
 
 
 def test_the_growth_bound_is_recorded_by_none_but_those_that_its_entry_names() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sweeps
-from odes.theory import FINITE, Theory, refusal
+from odes.theory import FINITE, Theory, Training, refusal
 from sweeps.runner import labels
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, System
@@ -168,7 +168,7 @@ def _describes(name: str, theory: str, run: sweeps.Experiment) -> bool:
     run.check()
     engines = registry.system(name).engines
     if theory not in engines:
-        return hierarchy(name)[theory].inapplicable(*run.built) is None
+        return hierarchy(name)[theory].inapplicable(Training(*run.built)) is None
     return refusal(engines[theory].check_run, run) is None
 
 

@@ -71,6 +71,11 @@ class JoMA(OnClasses):
         head: cross-entropy of the nodes, or a fixed signal.
         scale: standard deviation of the starting weights.
         temperature: temperature T of the attention.
+        batch_loss: loss of the next batch [nat].
+        entropy: entropy of attention [nat].
+        logits: logits of the attention [nat].
+        correlation: correlation of both sides of Theorem 1.
+        weight: norm of the weights of a token.
 
     A run that blows up, as exp attention does in finite time, is `Status.DIVERGED` from the step at
     which it did. `batch = math.inf` needs sequences of infinite length, for which theories are.

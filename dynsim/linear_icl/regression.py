@@ -65,6 +65,10 @@ class Regression(Problem):
         heads: number of heads H, or of hidden units of the network.
         scale: standard deviation of the starting weights.
         data: fresh sequences at every step, or one fixed set, as in the official code.
+        batch_loss: mean square error of the next batch.
+        learned: share of a principal component that is learned.
+        stage: principal components learned by half.
+        values: value weights.
 
     Raises:
         ValueError: naming the field, its value and what is allowed.

@@ -75,6 +75,10 @@ class Retrieval(Problem):
         d: dimension of a token.
         B: number of copies of the relevant token.
         p: probability that the relevant token is one fixed token.
+        batch_loss: mean square error / 2 of the next batch.
+        attention: attention on the token that matters.
+        readout: weights along W*.
+        gap: score of the token that matters above the others.
 
     Raises:
         ValueError: naming the field, unless d >= 2, 1 <= B < length and 0 <= p <= 1.

@@ -43,7 +43,7 @@ class Ratio(eqx.Module):
 
     Attributes:
         Z: learning rate of Z: a number or a schedule.
-        ratio: learning rate of Y over that of Z.
+        ratio: eta_y / eta_z.
 
     Raises:
         ValueError: for a number out of its range, naming the field.

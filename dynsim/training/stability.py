@@ -41,22 +41,32 @@ EDGE = 2.0
 """The preconditioned sharpness beyond which steps along an eigenvector oscillate and grow."""
 
 
-def sharpness_threshold(rule: Rule, step: Real[Number, "*S"] = 0) -> Real[Array, "*S"]:
+def sharpness_threshold(
+    rule: Rule, step: Real[Number, "*S"] = 0, preconditioner: Real[Number, "*#S"] | None = None
+) -> Real[Array, "*S"]:
     """The sharpness above which a rule's steps oscillate and grow.
 
     Compare it with the observable "sharpness", the largest eigenvalue of the Hessian; for Adam and
     RMSProp it is the threshold of the largest eigenvalue of P^-1 H. For rules with rates by group,
     record "preconditioned_sharpness", whose threshold is 2 whatever the rule.
 
+    Coupled decay of Adam and RMSProp is part of the gradient, so that P divides it too: the
+    threshold is lower by decay / P. Where P differs between weights no single threshold is exact.
+    Steps are stable below that of the smallest P, and grow above that of the largest P. Between
+    the two, and in general, "preconditioned_sharpness" decides.
+
     Args:
         rule: from `dynsim.sgd`, `adam`, `adamw` or `rmsprop`.
         step: (*S) optimiser steps before the update, for rates with a schedule.
+        preconditioner: P, which only Adam and RMSProp with coupled decay read, and need.
 
     Returns:
-        (*S) thresholds in units of the sharpness; infinite where the rate is zero.
+        (*S) thresholds in units of the sharpness; infinite where the rate is zero, and negative
+        where decay alone makes the steps grow.
 
     Raises:
-        ValueError: for a rule that has none: `sign`, optax rules, rates or decay by group.
+        ValueError: for a rule that has none: `sign`, optax rules, rates or decay by group; or for
+            a `preconditioner` that is missing.
 
     Example:
         >>> float(dynsim.sharpness_threshold(dynsim.sgd(0.1)))
@@ -73,6 +83,13 @@ def sharpness_threshold(rule: Rule, step: Real[Number, "*S"] = 0) -> Real[Array,
         )
     rate, each = jnp.asarray(rule.rate(step)), jnp.asarray(decay.get("", 0.0))
     outside, inside = (each, 0.0) if rule.decoupled else (0.0, each)
+    if isinstance(rule, Adam | RMSProp) and decay and not rule.decoupled:
+        if preconditioner is None:
+            raise ValueError(
+                f"preconditioner = None: {rule.name} divides coupled decay by it, so that it must "
+                "be given; or record 'preconditioned_sharpness', whose threshold is 2"
+            )
+        inside = inside / jnp.asarray(preconditioner)
     return (EDGE / rate - outside) / _factor(rule) - inside
 
 

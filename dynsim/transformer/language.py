@@ -36,6 +36,11 @@ class LanguageModel(Problem):
         num_held_out: number of held-out windows to measure on.
         prompt: position in the held-out text of a corpus where the prompt starts whose attention is
             recorded. A `Text` has its own prompts.
+        batch_loss: cross entropy of the next batch [nat].
+        entropy: entropy of attention on held-out text [nat].
+        layer_entropy: entropy of attention on held-out text by layer [nat].
+        top: largest weight of a row of attention.
+        change: attention that moved since the record before.
 
     `dynsim.train` reads the corpus, and a problem from `build` has read it.
 

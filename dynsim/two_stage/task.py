@@ -109,6 +109,18 @@ class Prompts(Problem):
         bias: whether a scalar is trained that is added to the output of Q, the group "bias" of the
             weights.
         held: the prompts of a run, while it runs.
+        eta_time: sum of the learning rates so far.
+        K1: logistic loss of component P [nat].
+        K2: logistic loss of component Q [nat].
+        J: logistic loss of the sum of the components [nat].
+        auc_Q: area under the ROC curve of component Q.
+        W_trace: trace of the signal part of W.
+        K1_signal: logistic loss of component P by the signal part alone [nat].
+        K2_signal: logistic loss of component Q by the signal part alone [nat].
+        K2_gated: logistic loss of component Q by the signal part, gated by all [nat].
+        K2_pos: logistic loss of component Q on positive labels [nat].
+        K2_neg: logistic loss of component Q on negative labels [nat].
+        V_trace: trace of the signal part of V.
 
     Raises:
         ValueError: unless d >= 2, length >= 2, num_test >= 2, r > 0, gamma0, s1, s2, tau_0 >= 0 and

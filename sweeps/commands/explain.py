@@ -129,14 +129,13 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | outlook.Outlo
             describes.
     """
     asked = made(run, **settings)
-    asked.check()
-    asked.check_whole()
+    asked.check(rounded=False)
     return _of_layer(asked) if registry.system_of(asked).name == "yz" else outlook.outlook(asked)
 
 
 def _of_layer(run: Experiment) -> Explanation:
     steps, rule = checks.steps("steps", run.steps), run.rule.build()
-    layer = large.layer_of(run)
+    layer = run.bare
     if layer.start != "zero":
         raise ValueError(f"start = {layer.start!r}: the prediction starts from zero weights")
     strain.check_moves(run)

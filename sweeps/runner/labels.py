@@ -20,6 +20,7 @@ FEW = 6
 """Values of an axis that a message lists."""
 COMMON = {
     "time": ("time", "step"),
+    "steps": ("optimiser steps", "step"),
     "first_bad_step": ("first step of the invalid end of a run, -1 if none", "step"),
     CHECKPOINT: ("weights and memory of the update rule at the end of a run", "byte"),
 }

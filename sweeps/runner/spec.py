@@ -111,7 +111,7 @@ class Sweep:
             put("run", settings_of(given, self.axes))
         put("zip", tuple(map(tuple, self.zip)))
         put("times", _times(self.times))
-        put("root", checks.seed("root", self.root))
+        put("root", checks.integer("root", self.root, 0, 2**32 - 1))
         if self.engine == registry.BEST:
             planes = map(self.plane, self.some_slices())
             put("engine", registry.best(self.system, tuple(planes)))
@@ -262,11 +262,7 @@ class Sweep:
         """The task and the settings of the runs at the `chosen` values of static axes. Of very many
         of them, `check` has looked at some: raises `ValueError` as it does."""
         runs = self.plane(chosen)
-        runs.check()
-        if not self.checkpoint:
-            runs.check_whole()
-        if self.rules.trains:
-            runs.check_rounded()
+        runs.check(resumed=self.checkpoint, rounded=self.rules.trains)
         numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)
         self.rules.check_run(runs)

@@ -10,6 +10,7 @@ import xarray as xr
 from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from dynsim import checks
 from sweeps import output
@@ -77,6 +78,17 @@ def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
     left, free = y - slope * x - intercept, len(x) - 2
     error = np.sqrt(left @ left / free / (apart @ apart)) if free else np.nan
     return Line(float(slope), float(error), float(intercept))
+
+
+TWO_ERRORS = float(stats.norm.sf(2))
+"""Probability that a normal number is more than two standard errors above its mean."""
+
+
+def student(free: int, level: float = TWO_ERRORS) -> float:
+    """By which factor a standard error that is estimated with `free` degrees of freedom is widened,
+    so that as many of it as for a normal distribution are exceeded with the probability `level`;
+    NaN for none."""
+    return float(stats.t.isf(level, free) / stats.norm.isf(level)) if free > 0 else np.nan
 
 
 def crossings(

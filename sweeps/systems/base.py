@@ -11,12 +11,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Trajectory, checks, log_times
+from dynsim import Problem, Trajectory
 from dynsim.precision import DType
 from dynsim.schedules.shapes import NUMBERS
 from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.recording import Own, Table
-from dynsim.training.run_checks import check_step_times
 
 MOST_TIMES = 2**20
 """How many times are recorded and drawn."""
@@ -166,18 +165,4 @@ def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
     """The steps at which a run records, where they depend on none of its traced fields."""
     if isinstance(times, int):
         raise TypeError("times: the runs of this system tell theirs themselves")
-    return times
-
-
-def steps_of(times: Times, steps: int) -> tuple[int, ...]:
-    """The steps at which runs of `steps` steps record; `ValueError` unless they increase within
-    [0, steps]."""
-    if times == "end":
-        return (steps,)
-    if isinstance(times, int):
-        checks.integer("times", times, 2, MOST_TIMES)
-        return tuple(log_times(steps, times).tolist())
-    if not isinstance(times, tuple) or not all(isinstance(time, int | float) for time in times):
-        raise ValueError(f"times = {times!r}: must be 'end', a number of them, or a list of steps")
-    check_step_times(times, steps)
     return times

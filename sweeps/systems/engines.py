@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,11 +15,12 @@ from dynsim import Problem, Trajectory, train
 from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
+from dynsim.yz.layer import Layer
 from odes import central, general
 from odes.problem import flow
 from odes.solver.flows import checked_flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES
-from odes.theory import Theory, departs, refusal
+from odes.theory import Ladder, Theory, departs, refusal
 from sweeps.systems import labels as named
 from sweeps.systems import parts
 from sweeps.systems.base import Engine, Labels, Settings, System, known
@@ -54,7 +55,7 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
     found again."""
     found = {"simulation": _training(like, tile)}
     if has_flow := like.problem.has("population_loss"):
-        found["descent"] = descent(like, tile)
+        found["descent"] = descent(found["simulation"])
         found[FLOW] = of_weights(like)
     # The problem's own come first: they know more of it than flows of any weights.
     own = like.problem.theories() if departs(like.problem) is None else ()
@@ -83,9 +84,9 @@ def of_weights(like: Like) -> Engine:
     return of_theory(theory, like)._replace(observables=whole, tile=1)
 
 
-def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -> Engine:
-    """Training at infinite batch, of what `at` makes of the problem."""
-    return _training(like, tile)._replace(
+def descent(simulation: Engine, at: Callable[[Any], Problem] = lambda problem: problem) -> Engine:
+    """Training at infinite batch of what `at` makes of a problem, from the engine of training."""
+    return simulation._replace(
         run=functools.partial(_descend, at=at),
         check=lambda fixed, problem, rule: at(problem).check_population(),
         trains=False,
@@ -94,6 +95,12 @@ def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -
         assumes="batch -> infinity",
         variant=True,
     )
+
+
+def of_infinite_length(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
+    """Engines of which descent is that of sequences of infinite length."""
+    infinite = functools.partial(dataclasses.replace, length=math.inf)
+    return {**found, "descent": descent(found["simulation"], infinite)}
 
 
 def _training(like: Like, tile: int) -> Engine:
@@ -105,7 +112,6 @@ def _training(like: Like, tile: int) -> Engine:
         _assemble,
         table(like.problem),
         functools.partial(_bytes, trains=True),
-        _check_training,
         tile=tile,
         prepare=_arrays,
         trains=True,
@@ -131,12 +137,6 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
     draw = functools.partial(drawn, problem, key, fixed.steps, int(fixed.batch))
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(draw)))
     return {"data": draw()} if needed <= DRAWN_AT_MOST else None
-
-
-def _check_training(fixed: Any, problem: Problem, rule: Any) -> None:
-    del rule
-    if math.isinf(fixed.batch):
-        problem.check_population()
 
 
 @functools.lru_cache(maxsize=256)
@@ -239,17 +239,28 @@ def _solve(
     told = {"batch": settings.fixed.batch, "steps": settings.fixed.steps}
     for name in set(theory.needs) - {"init", "key"}:
         options[name] = told[name] if name in told else getattr(problem, name)
+    return solved(theory, settings, problem, rule, **options)
+
+
+def solved(
+    theory: Theory[Any, Any], settings: Settings, task: Any, rule: Any, **options: Any
+) -> Trajectory:
+    """A theory's solve as the settings ask for it, in times, record, precision and tolerance."""
     if theory.adaptive:
         usual = theory.tolerances or DEFAULT_TOLERANCES[settings.dtype]
         rtol = usual.rtol if settings.rtol is None else settings.rtol
         # The absolute tolerance keeps its share.
         options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
     options |= {"record": settings.record, "dtype": settings.dtype}
-    return theory.solve(problem, rule, _times(settings, rule), **options)
+    return theory.solve(task, rule, _times(settings, rule), **options)
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
-    if reason := theory.why_not(problem, rule, fixed.batch, fixed.steps):
+    reason = theory.why_not(problem, rule, fixed.batch, fixed.steps)
+    starts = {"init", "key"} & {*theory.needs}
+    if isinstance(problem, Layer) and problem.start != "zero" and not starts:
+        reason = "it starts from zero weights; one that takes others has needs = ('init',)"
+    if reason:
         raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
 
 
@@ -279,11 +290,10 @@ def system(
     name: str,
     *,
     problems: tuple[type[Problem], ...] = (),
-    theories: Iterable[Theory[Any, Any]] = (),
-    registered: Callable[[], Mapping[str, Theory[Any, Any]]] = dict,
+    ladder: Ladder[Any, Any] | None = None,
+    engines: Callable[[Mapping[str, Engine]], Mapping[str, Engine]] = lambda found: found,
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     tile: int = 16,
-    descends: Callable[[Any], Problem] | None = None,
     **options: Any,
 ) -> System:
     """The system of a problem: its engines and labels.
@@ -292,22 +302,22 @@ def system(
         problem: as it is trained.
         name: by which sweep files and the command line ask for it.
         problems: classes that are settings of such a problem; by default that of the problem.
-        theories: besides those that it says itself and the flows of every problem.
-        registered: theories of other packages by name, looked up when they are needed.
+        ladder: theories besides those that it says itself and the flows of every problem; those of
+            other packages are looked up when they are needed.
+        engines: the engines of the system, from those of the problem and of the ladder.
         labels: names and units, besides those of the docstring.
         tile: runs in a batch on a CPU.
-        descends: the problem whose population loss descent is on, from the problem.
         **options: of `System`.
     """
     like = Like(problem)
-    engines = {**engines_of(like, tile), **{t.name: of_theory(t, like) for t in theories}}
-    if descends is not None:
-        engines["descent"] = descent(like, tile, descends)
+    known = {"init", "key", "batch", "steps", *parts.hints_of(problem)}
 
-    def more() -> dict[str, Engine]:
-        known = {"init", "key", "batch", "steps", *parts.hints_of(problem)}
-        return {n: of_theory(t, like) for n, t in registered().items() if set(t.needs) <= known}
+    def of_theories(theories: Mapping[str, Theory[Any, Any]]) -> dict[str, Engine]:
+        return {n: of_theory(t, like) for n, t in theories.items() if set(t.needs) <= known}
 
-    about = {**named.of_class(problem), **labels.about}
-    labels = labels._replace(about=about)
-    return System(name, problems or (type(problem),), engines, labels, more=more, **options)
+    found = dict(engines_of(like, tile))
+    if ladder is not None:
+        found |= of_theories(ladder.built_in)
+        options["more"] = lambda: of_theories(ladder.registered())
+    labels = labels._replace(about={**named.of_class(problem), **labels.about})
+    return System(name, problems or (type(problem),), engines(found), labels, **options)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike
 
-from dynsim import AttentionLayer, Problem, SynSmall, checks, decoding
+from dynsim import AttentionLayer, Problem, SynSmall, checks, decoding, log_times
 from dynsim.classes.task import Task
 from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
@@ -27,7 +27,7 @@ from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Table, is_branch
 from sweeps.language.tree import build, encode, settle
 from sweeps.systems import budget, parts
-from sweeps.systems.base import Times, steps_of
+from sweeps.systems.base import MOST_TIMES, Times
 from sweeps.systems.kinds import language
 from sweeps.systems.parts import Taken, Template
 
@@ -114,67 +114,60 @@ class Experiment:
         return built(self.problem, self.rule)
 
     @functools.cached_property
-    def bare(self) -> Problem:
+    def bare(self) -> Any:
         """The problem that is trained as far as its program knows it, without what its arrays hold:
         some theories of the attention layer need no table of its classes, however many."""
         if isinstance(self.problem, AttentionLayer) and budget.is_large(self.problem.task):
             return dataclasses.replace(self.problem, task=SynSmall()).build(self.rule)
         return self.built[0]
 
-    def check(self) -> None:
-        """Raise `ValueError` for what the classes do not see when they are made."""
+    def check(self, *, resumed: bool = False, rounded: bool = True) -> None:
+        """Raise `ValueError` for what the classes do not see when they are made.
+
+        Args:
+            resumed: whether it may be resumed, so that a schedule may end after it.
+            rounded: whether numbers must be in their open ranges in the precision of the run too.
+        """
         rule = self.rule.build()
         check_parts(self.bare, not math.isinf(self.batch), False)
-        if self.steps is None and self._spread is None:
-            raise ValueError(f"steps = None: the numbers of {rule.name} do not say when a run ends")
-
-    def check_whole(self) -> None:
-        """Raise `ValueError` for a schedule that ends after the run, which nothing resumes."""
         if self.steps is not None:
-            check_rule(self.rule.build(), self.steps, False)
-
-    def check_rounded(self) -> None:
-        """Raise `ValueError` for numbers that leave their open ranges in the precision of the
-        run."""
-        for node in _nodes(self):
-            _check_rounded(node, self.dtype)
+            check_rule(rule, self.steps, resumed)
+        elif self.fixed.spread is None:
+            raise ValueError(f"steps = None: the numbers of {rule.name} do not say when a run ends")
+        if rounded:
+            for node in _nodes(self):
+                _check_rounded(node, self.dtype)
 
     @property
     def numbers(self) -> dict[str, ArrayLike]:
         """Traced numbers of problem and rule by name."""
-        return {**self.parts_of_problem.numbers, **self.parts_of_rule.numbers}
+        problem, rule = self._apart
+        return {**problem.numbers, **rule.numbers}
 
     @property
     def fixed(self) -> Fixed:
         """What the program takes for granted."""
-        problem, rule = self.parts_of_problem, self.parts_of_rule
-        spread = None if self.steps is not None else self._spread
+        problem, rule = self._apart
+        spread = None if self.steps is not None else getattr(type(self.rule), "spread", None)
         return Fixed(problem.template, rule.template, self.steps, self.batch, spread)
 
-    @property
-    def _spread(self) -> Callable[[Any, int], Any] | None:
-        return getattr(type(self.rule), "spread", None)
-
     @functools.cached_property
-    def parts_of_problem(self) -> Taken:
-        """Numbers, arrays and the rest of the problem."""
-        return parts.of_problem(self.bare)
-
-    @functools.cached_property
-    def parts_of_rule(self) -> Taken:
-        """Those of the rule."""
-        return parts.of_rule(self.rule.build(), tuple(parts.hints_of(self.bare)))
+    def _apart(self) -> tuple[Taken, Taken]:
+        return parts.of_problem(self.bare), parts.of_rule(self.rule.build(), self.bare)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
         """The optimiser steps at which a run records; or only their number, where they follow from
         the numbers of the rule. `ValueError` for `times` that cannot be."""
-        if self.steps is not None:
-            return steps_of(times, self.steps)
         if times == "end":
-            return 1
+            return 1 if self.steps is None else (self.steps,)
         if isinstance(times, int):
-            return checks.integer("times", times, 2)
-        check_step_times(times, np.iinfo(np.int32).max)
+            number = checks.integer("times", times, 2, None if self.steps is None else MOST_TIMES)
+            return number if self.steps is None else tuple(log_times(self.steps, number).tolist())
+        if not isinstance(times, tuple) or not all(isinstance(each, int | float) for each in times):
+            raise ValueError(
+                f"times = {times!r}: must be 'end', a number of them, or a list of steps"
+            )
+        check_step_times(times, np.iinfo(np.int32).max if self.steps is None else self.steps)
         return times
 
     @property

@@ -1,7 +1,6 @@
 """The language in which runs are described: short words for the classes of this project."""
 
 import functools
-import importlib
 import pkgutil
 
 from sweeps.language.fields import Kind
@@ -58,7 +57,8 @@ WORDS = {
 @functools.cache
 def language() -> Language:
     """The language with all classes of this project."""
-    describe = pkgutil.resolve_name("sweeps.language.describe:describe")
+    from sweeps.language.describe import describe
+
     kinds = [describe(pkgutil.resolve_name(at), word) for word, at in WORDS.items()]
     return Language(kinds, of_package, of_packages)
 
@@ -67,9 +67,11 @@ def of_package(word: str) -> Kind | None:
     """The kind of the problem that another package registers under a name."""
     if word not in names() or word in BUILT_IN:
         return None
-    registry = importlib.import_module("sweeps.systems.registry")
-    describe = pkgutil.resolve_name("sweeps.language.describe:describe")
-    return describe(registry.system(word).problems[0], word)
+    from sweeps.language.describe import describe
+
+    # The registry knows runs, which are described in this language.
+    system = pkgutil.resolve_name("sweeps.systems.registry:system")
+    return describe(system(word).problems[0], word)
 
 
 def of_packages(base: str) -> list[str]:

@@ -8,19 +8,12 @@ from sweeps.systems.engines import system
 SYSTEM = system(
     Regression(),
     "linear_icl",
-    theories=LADDER.built_in.values(),
-    registered=LADDER.registered,
+    ladder=LADDER,
     labels=Labels(
         about={
             "eta": ("learning rate", "1/step"),
             "scale": ("standard deviation of a starting weight", "1"),
-            "ratio": ("ratio of neighbouring eigenvalues", "1"),
-            "steps": ("optimiser steps", "step"),
             "loss": ("population mean square error", "1"),
-            "batch_loss": ("mean square error of the next batch", "1"),
-            "learned": ("share of a principal component that is learned", "1"),
-            "stage": ("principal components learned by half", "1"),
-            "values": ("value weights", "1"),
         },
         inner_dims={
             "learned": ("component",),

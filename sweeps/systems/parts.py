@@ -42,9 +42,10 @@ def of_problem(problem: Problem) -> Taken:
     return _taken(problem, {*_reals(problem)}, _path)
 
 
-def of_rule(rule: Rule, clashing: tuple[str, ...] = ()) -> Taken:
-    """A rule taken apart: everything in it is a number. One called like one of the `clashing`
-    names is called `rule.NAME`."""
+def of_rule(rule: Rule, problem: Problem) -> Taken:
+    """A rule taken apart: everything in it is a number. One called like a field of the problem is
+    called `rule.NAME`."""
+    clashing = hints_of(problem)
 
     def name(path: tuple[Any, ...]) -> str:
         # `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of `numbers.b1`.
@@ -100,6 +101,5 @@ def _reals(tree: Any, before: str = "") -> Iterator[str]:
 
 def hints_of(problem: Any) -> dict[str, Any]:
     """Annotations of the fields of a problem, by name."""
-    cls = problem if isinstance(problem, type) else type(problem)
-    hints = get_type_hints(cls, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    hints = get_type_hints(type(problem), include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(problem)}

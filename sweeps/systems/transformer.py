@@ -15,14 +15,8 @@ SYSTEM = system(
         about={
             "eta": ("learning rate", "1/step"),
             "length": ("tokens of a window", "tokens"),
-            "steps": ("optimiser steps", "step"),
             "clip": ("largest norm of the gradient", "nat"),
             "loss": ("cross entropy on held-out text", "nat"),
-            "batch_loss": ("cross entropy of the next batch", "nat"),
-            "entropy": ("entropy of attention on held-out text", "nat"),
-            "layer_entropy": ("entropy of attention on held-out text by layer", "nat"),
-            "top": ("largest weight of a row of attention", "1"),
-            "change": ("attention that moved since the record before", "1"),
         },
         inner_dims={
             **dict.fromkeys(("layer_entropy", "layer_top", "layer_change"), ("layer",)),

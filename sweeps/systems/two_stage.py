@@ -1,35 +1,42 @@
 """Normalised-ReLU attention on P/Q prompts (two-stage dynamics): training and the reduced ODE."""
 
+from collections.abc import Mapping
+
 from dynsim import FastPrompts, JointPrompts, Prompts
 from odes.two_stage import LADDER
-from sweeps.systems.base import Labels, Settings
+from sweeps.systems.base import Engine, Labels
 from sweeps.systems.engines import system
+
+NUMBERS = 2**15
+"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
+
+
+def _engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
+    """Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
+    for the stiffest of a batch. Theories that need more than a task and a rule are no engines."""
+    apart = {name for name, theory in LADDER.built_in.items() if theory.needs}
+    return {
+        name: engine._replace(goes_on=False)
+        if engine.trains
+        else engine._replace(tile=32, bytes_per_run=lambda task, settings: NUMBERS)
+        for name, engine in found.items()
+        if name not in apart
+    }
+
 
 SYSTEM = system(
     Prompts(),
     "two_stage",
     problems=(Prompts, FastPrompts, JointPrompts),
-    theories=(theory for theory in LADDER.built_in.values() if not theory.needs),
-    registered=LADDER.registered,
+    ladder=LADDER,
+    engines=_engines,
     tile=1,
     compare="sweeps.studies.two_stage.compare:CompareTwoStage",
     # The rate at which Q grows without noise rises with r.
     stiffness=lambda numbers: numbers["r"],
     labels=Labels(
         about={
-            "eta_time": ("sum of the learning rates so far", "1"),
-            "K1": ("logistic loss of component P", "nat"),
-            "K2": ("logistic loss of component Q", "nat"),
-            "J": ("logistic loss of the sum of the components", "nat"),
-            "auc_Q": ("area under the ROC curve of component Q", "1"),
-            "W_trace": ("trace of the signal part of W", "1"),
             "loss": ("joint logistic loss", "nat"),
-            "K1_signal": ("logistic loss of component P by the signal part alone", "nat"),
-            "K2_signal": ("logistic loss of component Q by the signal part alone", "nat"),
-            "K2_gated": ("logistic loss of component Q by the signal part, gated by all", "nat"),
-            "K2_pos": ("logistic loss of component Q on positive labels", "nat"),
-            "K2_neg": ("logistic loss of component Q on negative labels", "nat"),
-            "V_trace": ("trace of the signal part of V", "1"),
             "tau": ("stationary noise of a weight at eta_1", "1"),
             "r": ("shift of the negative class of component Q", "1"),
             "decay": ("weight decay", "1/eta-time"),
@@ -42,23 +49,4 @@ SYSTEM = system(
             "state": ("reduced",),
         },
     ),
-)
-NUMBERS = 2**15
-"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
-
-
-def _bytes(task: Prompts, settings: Settings) -> int:
-    del task, settings
-    return NUMBERS
-
-
-SYSTEM = SYSTEM._replace(
-    # Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
-    # for the stiffest of a batch.
-    engines={
-        name: engine._replace(goes_on=False)
-        if engine.trains
-        else engine._replace(tile=32, bytes_per_run=_bytes)
-        for name, engine in SYSTEM.engines.items()
-    }
 )

@@ -77,7 +77,7 @@ class Theory:
         run = found if isinstance(found, Experiment) else _of_sweep(found, chosen)
         if (name := registry.system_of(run).name) != SYSTEM:
             raise ValueError(f"live theory is of the system {SYSTEM!r}; these runs are of {name!r}")
-        if (start := large.layer_of(run).start) != "zero":
+        if (start := run.bare.start) != "zero":
             raise ValueError(f"start = {start!r}: live theory starts from zero weights")
         for name in values:
             checks.choice("setting", name, tuple(SLIDERS))
@@ -140,8 +140,8 @@ def solve(run: Experiment) -> tuple[SymmetricTask, Trajectory]:
     task, steps = reduced(run), checks.steps("steps", run.steps)
     # Dense where runs change fast, and as many for all, so that one program solves them.
     times = np.expm1(np.linspace(0, 1, POINTS) * np.log1p(steps))
-    length = large.layer_of(run).length
-    return task, symmetric.solve(task, run.rule.build(), times, length=length, record=RECORD)
+    rule, length = run.rule.build(), run.bare.length
+    return task, symmetric.solve(task, rule, times, length=length, record=RECORD)
 
 
 def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:

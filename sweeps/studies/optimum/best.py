@@ -13,7 +13,7 @@ from sweeps.studies.optimum.runs import Averaged, Pick, at_end, chosen, directio
 from sweeps.studies.optimum.valley import Valley, valley
 
 FEWEST = 3
-"""Values of an axis through which a parabola goes."""
+"""Values of an axis of which one can be inside."""
 
 
 class Place(enum.IntEnum):
@@ -47,13 +47,19 @@ def best(
     """The best value of an axis of a sweep, usually the learning rate, at all values of the others.
 
     At each value the observable is averaged over the seeds. A value at which a run did not end
-    well has no average and cannot be best. The best value is refined by the parabola through the
-    lowest average and its two neighbours, if it has both: in the logarithm of the axis if all its
-    values are positive, and in that of the observable likewise. Its error is a bootstrap over the
-    seeds: seeds are drawn with replacement, the same ones at every value of every axis, since runs
-    of one seed share their data, and the whole estimate is repeated. (A jackknife would fail
-    where the lowest average moves to another value.) Deviations are scaled by sqrt(n / (n - 1)) for
-    n seeds. The error says nothing about values that lie too far apart for a parabola.
+    well has no average and cannot be best. The best value is refined by the polynomial through the
+    lowest average and two neighbours on either side: in the logarithm of the axis if all its values
+    are positive, and in that of the observable likewise. Where two are not known, or the polynomial
+    falls below what a convex curve through these points can be, as next to a steep wall, the best
+    value is that of the lowest average.
+
+    Its error has two parts. That of the seeds is a bootstrap: seeds are drawn with replacement, the
+    same ones at every value of every axis, since runs of one seed share their data, and the whole
+    estimate is repeated. (A jackknife would fail where the lowest average moves to another value.)
+    Deviations are scaled by sqrt(n / (n - 1)) for n seeds and by Student's factor, so that two
+    errors cover 95 % for few seeds too. That of the shape is by how much polynomials through three
+    and four of the points differ; or, where only the lowest average is known, the standard
+    deviation of a uniform distribution between its neighbours.
 
     Args:
         dataset: of a sweep, as `sweeps.run` and `sweeps.open` return it.
@@ -71,9 +77,11 @@ def best(
 
         * `best`, and `error`, the standard error of its logarithm (of itself for an axis with
           values that are not positive), NaN for one seed;
-        * `value`, the observable there, by the parabola;
+        * `shape`, the part of the error that more seeds do not lower, but more values of the axis;
+          both are NaN where the best lies at an end;
+        * `value`, the observable there, by the polynomial;
         * `lower` and `upper`, between which the observable stays within `within` of the best:
-          by the parabola next to the best, then linear; the last value where it does so to the end;
+          by a parabola next to the best, then linear; the last value where it does so to the end;
         * `stable` and `edge`, the largest values up to which no run and at most half of the runs
           of a value diverged, and `diverged`, the smallest at which one did; NaN for none;
         * `place`, a `Place` as a number: whether the best lies at an end of the axis. Where it is
@@ -115,11 +123,16 @@ def best(
     sign = 1 if pick == "lowest" else -1
     found = valley(x, averaged.mean(), sign, within)
     resampled = averaged.resampled(x, sign, draws)
-    error = resampled.std(0, ddof=1) if runs.sizes["seed"] > 1 else np.full(len(found.at), np.nan)
+    scatter = resampled.std(0, ddof=1) if runs.sizes["seed"] > 1 else np.nan
     unit = dataset[over].attrs.get("units", "1")
     words = {
         "best": (back(found.at), f"best {over}", unit),
-        "error": (error, f"standard error of {'log ' * logarithmic}{over}", "1"),
+        "error": (
+            np.hypot(scatter, found.shape),
+            f"standard error of {'log ' * logarithmic}{over}",
+            "1",
+        ),
+        "shape": (found.shape, "error by the distance of the values", "1"),
         "value": (found.value, f"{pick} {name}", dataset[name].attrs.get("units", "1")),
         "lower": (back(found.lower), f"smallest {over} within {100 * within:g} %", unit),
         "upper": (back(found.upper), f"largest {over} within {100 * within:g} %", unit),

@@ -35,7 +35,7 @@ def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) 
                     rule,
                     shown(value),
                     _rate(point),
-                    f"{100 * float(point.error):.2g} %",
+                    f"{100 * float(point.error):.3g} %" if np.isfinite(point.error) else "-",
                     f"{float(point.lower):.3g} to {float(point.upper):.3g}",
                     "none"
                     if float(point.edge) == trained.attrs["ends"][1]
@@ -66,6 +66,13 @@ def verdicts(
             theory = sides[f"{rule}, theory"] = predicted[rule].sel(rule=rule)
             if along in theory.dims:
                 lines.append(f"{rule}, theory: {transfer(theory, along).verdict.item()}")
+        coarse = int((2 * trained.sel(rule=rule)["shape"] ** 2 > sides[rule]["error"] ** 2).sum())
+        if coarse:
+            over = trained.attrs["over"]
+            lines.append(
+                f"{rule}: at {coarse} of {trained.sizes[along]} values of {along}, most of the "
+                f"error is that of the shape: try more values of {over}"
+            )
         for name, side in sides.items():
             for code, (_, end) in BOUNDS.items():
                 number, of = int((side["place"] == code).sum()), side["place"].size

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from dynsim import Status, checks
 from sweeps.runner.store.arrays import MISSING
 from sweeps.studies.optimum.valley import valley
+from sweeps.studies.options import student
 
 Pick = Literal["lowest", "highest"]
 
@@ -99,7 +100,7 @@ class Averaged(NamedTuple):
 
     def resampled(self, x: np.ndarray, sign: int, draws: int) -> Float[np.ndarray, "D C"]:
         """Best places of the means over seeds that are drawn with replacement, the same ones for
-        all curves, scaled so that their standard deviation is the standard error. None for one
+        all curves, scaled so that twice their standard deviation covers 95 %. None for one
         seed."""
         seeds = self.values.shape[-1]
         if seeds < 2:
@@ -107,7 +108,8 @@ class Averaged(NamedTuple):
         weights = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), draws)
         found = np.stack([valley(x, self.mean(each), sign).at for each in weights])
         middle = found.mean(0)
-        return middle + np.sqrt(seeds / (seeds - 1)) * (found - middle)
+        scale = student(seeds - 1) * np.sqrt(seeds / (seeds - 1))
+        return middle + scale * (found - middle)
 
     def edges(
         self, axis: np.ndarray, over: str, unit: str

@@ -8,7 +8,7 @@ import xarray as xr
 from dynsim import checks
 from sweeps.runner.labels import worded
 from sweeps.studies.optimum.best import FEWEST, Place
-from sweeps.studies.options import line
+from sweeps.studies.options import line, student
 
 USED = (Place.INSIDE, Place.BESIDE_DIVERGED)
 """Places of best values that are fitted: at an end of the axis only a bound is known."""
@@ -41,8 +41,9 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
 
     A straight line by least squares through the logarithms. Left out are values of `along` whose
     best lies at an end of its axis, or that are infinite. The error is the larger one of two: that
-    of the line's residuals, and the standard deviation over the bootstrap draws, each fitted by
-    itself; of one seed there is the first one alone.
+    of the line's residuals, with Student's factor; and the standard deviation over the bootstrap
+    draws, each fitted by itself, with the errors of the shape. Of one seed there is the first one
+    alone, and no verdict: its runs share their data, so that residuals are not independent.
 
     Args:
         found: what `sweeps.best` returned.
@@ -56,7 +57,8 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
         * "transfers", where one value is near the best (from `lower` to `upper`) at all values of
           `along`, or the exponent is 0 within two errors and these exclude that the best changes
           by a factor of 2 between its ends;
-        * "undecided", where it is 0 within two errors and they do not exclude that;
+        * "undecided", where it is 0 within two errors and they do not exclude that, or there is
+          one seed;
         * "grows as batch^0.52 ± 0.03" or "falls as" otherwise;
         * "no fit" for fewer than three points, with NaN for the numbers.
 
@@ -69,7 +71,7 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
         >>> sweeps.transfer(found, along="batch").verdict
     """
     checks.kind("found", found, xr.Dataset)
-    missing = [name for name in ("best", "place", "resampled") if name not in found]
+    missing = [name for name in ("best", "shape", "place", "resampled") if name not in found]
     if missing:
         raise ValueError(f"found: has no {missing[0]!r}; must be what sweeps.best returned")
     checks.choice("along", along, [str(dim) for dim in found["best"].dims])
@@ -118,13 +120,17 @@ def _law(found: xr.Dataset, along: str) -> Law:
     at = np.log(x[used])
     fitted = line(at, np.log(best[used]))
     draws = [line(at, np.log(each)).slope for each in found["resampled"].values[:, used]]
-    spread = float(np.std(draws, ddof=1)) if draws else 0.0
+    apart = at - at.mean()
+    shape = np.linalg.norm(apart * found["shape"].values[used]) / (apart @ apart)
+    spread = np.hypot(np.std(draws, ddof=1) if draws else 0.0, shape)
     law = np.exp(fitted.intercept) * x[used] ** fitted.slope
     off = float(np.exp(np.abs(np.log(best[used] / law)).max()) - 1)
-    error = max(fitted.error, spread)
+    error = float(max(student(points - 2) * fitted.error, spread))
     known = np.isfinite(best)
     shared = found["lower"].values[known].max() <= found["upper"].values[known].min()
-    verdict = _verdict(fitted.slope, error, np.ptp(at), shared, found.attrs, along)
+    verdict = f"undecided: {along}^{fitted.slope:.2f} of one seed, whose error is not known"
+    if draws:
+        verdict = _verdict(fitted.slope, error, np.ptp(at), shared, found.attrs, along)
     return Law(fitted.slope, error, float(np.exp(fitted.intercept)), off, points, verdict)
 
 

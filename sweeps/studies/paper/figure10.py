@@ -94,13 +94,18 @@ def run(config: Figure10) -> list[Path]:
         "equal steps": trend(rates, final),
         "equal eta-time": trend(rates, at_equal_progress(entropy)),
     }
+    reach = reached(entropy)
     diverged = int(np.isnan(final).sum())
-    for name, fitted in found.items():
-        print(f"entropy against the learning rate, {name}: {fitted}")
+    for where, fitted in zip(
+        (f"after {config.run.steps} steps", f"at eta times steps = {reach:g}"),
+        found.values(),
+        strict=True,
+    ):
+        print(f"entropy against the learning rate, {where}: {fitted}")
     print(f"{diverged} of {final.size} runs diverged")
     arrays = {name: data[name] for name in (*RECORD, "eta", "time")}
     report = {name: fitted._asdict() for name, fitted in found.items()}
-    report |= {"diverged": diverged, "final_entropy": final}
+    report |= {"diverged": diverged, "final_entropy": final, "eta_time": reach}
     figure = draw(config, entropy, found)
     return output.write(config.out, "fig10", figure=figure, arrays=arrays, report=report)
 
@@ -113,7 +118,8 @@ def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) ->
     plot(entropy["eta"].values, final, found["equal steps"], bound, ax=left)
     left.set_title(f"after {config.run.steps} steps", fontsize="medium")
     plot_over_time(entropy, ax=right)
-    right.set_title(f"at equal $\\eta$ x steps: {found['equal eta-time']}", fontsize="medium")
+    at = rf"at $\eta\,\times$ steps = {reached(entropy):g}"
+    right.set_title(f"{at}: {found['equal eta-time']}", fontsize="medium")
     diverged = int(np.isnan(final).sum())
     runs = f"{transformer(config.run).layers} layer(s), {diverged} of {final.size} runs diverged"
     figure.suptitle(f"{describe(config.run)}; {runs}", fontsize="medium")
@@ -131,12 +137,16 @@ def trend(rates: Float[np.ndarray, " R"], entropy: Float[np.ndarray, "R S"]) -> 
     return Trend(*found, len(y), bool(found.slope + SIGNIFICANT * found.error < 0))
 
 
+def reached(entropy: xr.DataArray) -> float:
+    """The largest eta times steps that runs of all rates reach."""
+    return float(entropy["eta"].min() * entropy["time"][-1])
+
+
 def at_equal_progress(entropy: xr.DataArray) -> Float[np.ndarray, "R S"]:
-    """Entropy of each run at the step at which eta times steps is what the smallest rate reaches,
-    between records linear: whether larger rates only get further on the same way."""
-    reach = float(entropy["eta"].min() * entropy["time"][-1])
+    """Entropy of each run where eta times steps is the number that all have `reached`, between
+    records linear: whether larger rates only get further on the same way."""
     rows = [
-        [np.interp(reach / float(one["eta"]), one["time"], run) for run in one.values]
+        [np.interp(reached(entropy) / float(one["eta"]), one["time"], run) for run in one.values]
         for one in entropy
     ]
     return np.array(rows)

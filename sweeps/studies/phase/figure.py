@@ -55,7 +55,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     begin = time.perf_counter()
     rule = rule or config.rule()
     flows, left_out = edge_of(config)
-    found = panels_of(config, rule)
+    found = panels_of(config, rule, report=print)
     drawn = {name: panel.map for name, panel in found.items()}
     runs = sum(each.attrs["runs"] for each in drawn.values())
     print(

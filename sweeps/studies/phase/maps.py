@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
@@ -83,21 +83,32 @@ def maps(
 
 
 def panels_of(
-    config: Plane, rule: Rule, *, seed: int = 0, executor: Executor | None = None
+    config: Plane,
+    rule: Rule,
+    *,
+    seed: int = 0,
+    executor: Executor | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> dict[str, Panel]:
-    """What `maps` returns, with runs of each engine."""
+    """What `maps` returns, with runs of each engine. `report` is called with lines for people."""
     begin(config)
     wanted = config.sweeps()
     for each in wanted.values():
         each.check()
     return {
-        name: panel(each, config, rule, config.out / name, seed, executor)
+        name: panel(each, config, rule, config.out / name, seed, executor, report)
         for name, each in wanted.items()
     }
 
 
 def panel(
-    sweep: Sweep, config: Plane, rule: Rule, out: Path, seed: int, executor: Executor | None
+    sweep: Sweep,
+    config: Plane,
+    rule: Rule,
+    out: Path,
+    seed: int,
+    executor: Executor | None,
+    report: Callable[[str], None] | None = None,
 ) -> Panel:
     """The map of one engine; its sweeps are in folders whose names begin with `out`."""
     axes = config.axes()
@@ -106,7 +117,7 @@ def panel(
     whole, about = None, {}
     if config.refine:
         out = out.with_name(f"{out.name}-refined")
-        runs, refinement = refined(sweep, config, tally, out, executor)
+        runs, refinement = refined(sweep, config, tally, out, executor, report)
         about = guard(refinement, config.probes, seed)._asdict()
         whole = refinement.infer()
     else:
@@ -119,7 +130,12 @@ def panel(
 
 
 def refined(
-    sweep: Sweep, config: Plane, tally: Tally, out: Path, executor: Executor | None
+    sweep: Sweep,
+    config: Plane,
+    tally: Tally,
+    out: Path,
+    executor: Executor | None,
+    report: Callable[[str], None] | None,
 ) -> tuple[xr.Dataset, Refinement]:
     """The runs of the coarse grid, and what refines it, adding to the tally; its sweeps are in
     folders below `out`."""
@@ -142,7 +158,8 @@ def refined(
             return mixed(region)
         return mixed(region) | colours.apart(value, config.tolerance)
 
-    refinement = Refinement(Lattice.of(tally.seeds.shape, MOST_COARSE), measure, apart)
+    lattice = Lattice.of(tally.seeds.shape, MOST_COARSE)
+    refinement = Refinement(lattice, measure, apart, report)
     return kept[0], refinement
 
 

@@ -9,12 +9,14 @@ among those that were only inferred, measures them, and refines where they contr
 The last of these draws bounds the share of points that are still wrong.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
 from scipy.special import betaincinv
 
+from sweeps.studies.options import line
 from sweeps.studies.phase.lattice import (
     CORNERS,
     EDGES,
@@ -33,6 +35,25 @@ ERROR_RATE = 0.05
 ROUNDS = 8
 """Most draws of probes: on a boundary that fills the plane they would never end."""
 NOWHERE = np.empty((0, 2), np.int64)
+SCALES, FEWEST_BOXES = 3, 4
+"""Sizes of boxes from which a dimension is found, each twice the one before; and the least number
+of boxes along a side."""
+PER_CELL = 4
+"""Points that a cut cell adds: its middle, and those of four edges, of which it shares about two
+with its neighbours on the boundary."""
+
+
+class Forecast(NamedTuple):
+    """What a boundary costs that is known in cells.
+
+    Attributes:
+        dimension: its box dimension over the sizes of these cells and of some larger ones.
+        share: of the points of the lattice that will be measured, if that goes on to the last
+            level.
+    """
+
+    dimension: float
+    share: float
 
 
 class Guarded(NamedTuple):
@@ -59,11 +80,18 @@ class Refinement:
         lattice: the points and the cells.
         measure: called with points once.
         apart: which cells are cut.
+        report: called with a line for people before each level is measured.
     """
 
-    def __init__(self, lattice: Lattice, measure: Measure, apart: Apart = mixed) -> None:
+    def __init__(
+        self,
+        lattice: Lattice,
+        measure: Measure,
+        apart: Apart = mixed,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
         self.lattice = lattice
-        self._measure, self._apart = measure, apart
+        self._measure, self._apart, self._report = measure, apart, report
         levels = range(lattice.levels + 1)
         self._visited, self._cut = ([np.empty(0, np.int64) for _ in levels] for _ in range(2))
         self._added = [[NOWHERE] for _ in levels]
@@ -106,6 +134,25 @@ class Refinement:
                 children = (2 * self._cells(level, fresh)[:, None] + CORNERS).reshape(-1, 2)
                 seen = np.isin(self._keys(level + 1, children), self._visited[level + 1])
                 todo = children[~seen]
+                if self._report and len(todo) and not prefix:
+                    found, (across, up) = self.forecast(level), self.lattice.sides(level)
+                    self._report(
+                        f"on {across} x {up} cells the boundary has the dimension "
+                        f"{found.dimension:.2f}, by which about {100 * found.share:.2g} % of "
+                        f"{np.prod(self.lattice.shape)} points will be computed"
+                    )
+
+    def forecast(self, level: int) -> Forecast:
+        """What the cells that were cut at a level say of the next levels."""
+        cells, sides = self._cells(level, self._cut[level]), int(self.lattice.sides(level).min())
+        scales = [k for k in range(SCALES) if sides >> k >= FEWEST_BOXES]
+        numbers = [len(np.unique(cells >> k, axis=0)) for k in scales]
+        dimension = 1.0
+        if len(scales) > 1:
+            dimension = line(-np.log(2) * np.array(scales), np.log(numbers)).slope
+        left = np.arange(self.lattice.levels - level)
+        points = self.num_measured + PER_CELL * (len(cells) * 2.0 ** (dimension * left)).sum()
+        return Forecast(dimension, min(float(points / np.prod(self.lattice.shape)), 1.0))
 
     def probe(
         self, count: int, rng: np.random.Generator, name: str

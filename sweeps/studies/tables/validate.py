@@ -16,12 +16,21 @@ from odes.solver.flows import Flow
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.studies.tables import measurements, rules, slips, tails, theorems
+from sweeps.studies.tables import measurements, rules, slips, tails, theorems, verdicts
 
 SMALL = 0.3
 """Up to here the rates of Adam are those of training that takes more than a few steps."""
 What = Literal[
-    "matched", "adam", "correction", "overlap", "theorems", "size", "slips", "rules", "tails"
+    "matched",
+    "adam",
+    "correction",
+    "overlap",
+    "theorems",
+    "size",
+    "slips",
+    "rules",
+    "tails",
+    "verdicts",
 ]
 
 
@@ -36,7 +45,7 @@ class Validate:
             trajectories; size: seconds for K = 1e5, M = 1e6; slips: the page on the papers' slips;
             rules: every flow against descent by its rule, with schedules and weight decay;
             tails: theories of the loss late in training, with and without rare sequences, against
-            96 runs.
+            96 runs; verdicts: how often figure scaling is wrong.
         out: directory for the table, the data and the picture.
     """
 
@@ -173,4 +182,5 @@ MEASUREMENTS: dict[What, Callable[[], Outcome]] = {
     "slips": lambda: Outcome(slips.markdown()),
     "rules": lambda: Outcome(rules.markdown()),
     "tails": lambda: Outcome(tails.markdown()),
+    "verdicts": lambda: Outcome(verdicts.markdown()),
 }

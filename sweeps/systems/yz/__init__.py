@@ -1,31 +1,44 @@
 """The attention layer in Y and Z (Scan and Snap): training, and every theory of the ladder."""
 
-import dataclasses
-import functools
-from typing import Any
+from collections.abc import Mapping
 
 from dynsim import AttentionLayer, Layer
-from odes.theory import Theory, Training
-from odes.yz import ladder
-from sweeps.systems.engines import system
-from sweeps.systems.yz.engines import ENGINES
-from sweeps.systems.yz.labels import LABELS
-from sweeps.systems.yz.memory import LAYER
+from odes.theory import named
+from odes.yz.ladder import LADDER
+from sweeps.systems.base import Engine
+from sweeps.systems.engines import FLOW, descent, of_infinite_length, system
+from sweeps.systems.yz import memory, reduced, scatter
+from sweeps.systems.yz.layer import LABELS, LAYER
 
 
-def _registered() -> dict[str, Theory[Any, Any]]:
-    """Theories of other packages, which start from zero unless they need `init` or `key`."""
-
-    def inapplicable(training: Training, *, theory: Theory[Any, Any]) -> str | None:
-        if training.problem.start != "zero" and not {"init", "key"} & set(theory.needs):
-            return "it starts from zero weights; one that takes others has needs = ('init',)"
-        return theory.inapplicable(training)
-
+def _engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
+    """Training, training with an infinite batch (on all parameters, or on those that a symmetric
+    task leaves), every theory of the ladder, and what a finite batch adds to them."""
+    finite_t = named("descent", finite=True)
+    descents = {
+        finite_t: descent(found["simulation"], reduced.of_finite_length)._replace(
+            variant=False,
+            title="descent, T finite, batch infinite",
+            assumes="1/T^2 -> 0, batch -> infinity",
+        ),
+        "descent": of_infinite_length(found)["descent"]._replace(
+            variant=False,
+            title="descent, T infinite, batch infinite",
+            assumes="T -> infinity, batch -> infinity",
+        ),
+    }
+    theories = {name: memory.of_theory(name, found[name]) for name in LADDER.built_in}
+    reduced_finite = reduced.engines(True, theories, descents[finite_t])
     return {
-        name: dataclasses.replace(
-            theory, inapplicable=functools.partial(inapplicable, theory=theory)
-        )
-        for name, theory in ladder.registered().items()
+        "simulation": found["simulation"],
+        **descents,
+        **theories,
+        **reduced_finite,
+        FLOW: found[FLOW],
+        "spread": scatter.engine(found["simulation"]),
+        "spread-squares": scatter.engine(found["simulation"], squares=True),
+        **reduced.engines(False, theories, descents["descent"]),
+        reduced.NOISE: reduced.noisy(reduced_finite[named("symmetric-descent", finite=True)]),
     }
 
 
@@ -33,7 +46,8 @@ SYSTEM = system(
     LAYER,
     "yz",
     problems=(AttentionLayer, Layer),
-    registered=_registered,
+    ladder=LADDER,
+    engines=_engines,
     labels=LABELS,
     compare="sweeps.compare.report",
-)._replace(engines=ENGINES)
+)

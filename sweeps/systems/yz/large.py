@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import dynsim
-from dynsim import Layer, Overlapping, Syn, SynMedium, SynSmall, Task
+from dynsim import Overlapping, Syn, SynMedium, SynSmall, Task
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems import budget
@@ -18,12 +18,6 @@ def classes_of(run: Any) -> dynsim.SequenceClasses | SymmetricTask:
     if task is not None and budget.is_large(task) and (found := reduced(task)) is not None:
         return found
     return run.built[0]
-
-
-def layer_of(run: Any) -> Layer:
-    """The layer of a run, whatever its arrays hold: its length and its start."""
-    assert isinstance(run.bare, Layer)
-    return run.bare
 
 
 def reduced(task: Task) -> SymmetricTask | None:

@@ -1,32 +1,13 @@
-"""Estimates of the memory of theories that hold other arrays than all weights, and the smallest
-layer there is, which stands for all of them."""
+"""Estimates of the memory of theories that hold other arrays than all weights."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import dynsim
 from odes.symmetric.state import SymmetricTask
-from sweeps.systems.base import Settings
-from sweeps.systems.engines import COPIES, Like
-
-ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
-# In NumPy: no device may be used before somebody computes.
-LAYER = dynsim.Layer(
-    probs=np.array([[1.0, 0.0]]),
-    prior=np.ones(1),
-    query=ONE,
-    next_token=ONE,
-    queries=ONE,
-    query_index=ONE,
-    support=ONE[None],
-    owner=TWO,
-    shared=ONE[:0],
-    place=TWO,
-    place_shared=ONE[None, :0],
-)
-LIKE = Like(LAYER)
+from sweeps.systems.base import Engine, Settings
+from sweeps.systems.engines import COPIES
 
 BY_CLASS = {
     "lemma3": 24,
@@ -38,13 +19,16 @@ BY_CLASS = {
 its name before the first dash."""
 
 
-def by_class(arrays: int) -> Callable[[Any, Settings], int]:
-    """An estimate of bytes for theories that hold so many arrays of the shape (K, M)."""
+def of_theory(name: str, engine: Engine) -> Engine:
+    """The engine of a theory, with such an estimate where it holds so many arrays."""
+    arrays = BY_CLASS.get(name.split("-")[0])
+    if arrays is None:
+        return engine
 
-    def bytes_per_run(task: Any, settings: Settings) -> int:
+    def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings) -> int:
         return settings.width * arrays * task.K * task.M + recorded(task, settings)
 
-    return bytes_per_run
+    return engine._replace(bytes_per_run=bytes_per_run)
 
 
 def recorded(task: Any, settings: Settings) -> int:

@@ -1,6 +1,7 @@
 """Engines of the symmetric reduction: its flow, its descent, with T infinite and finite, and its
 descent with noise."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -21,8 +22,7 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known, names_of
-from sweeps.systems.engines import COPIES, Like, of_theory
-from sweeps.systems.solving import integrate
+from sweeps.systems.engines import COPIES, solved
 from sweeps.systems.yz import large, memory
 
 NOISE = "symmetric-noise"
@@ -58,22 +58,28 @@ def _solve(
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
-    finite: bool,
+    theory: ladder.Theory,
 ) -> Trajectory:
     del key
-    length = _length(settings, finite)
-    return integrate(symmetric.solve, settings, task, optimizer, length=length)
+    length = _length(settings, "length" in theory.needs)
+    reduced = dataclasses.replace(theory, solve=symmetric.solve)
+    return solved(reduced, settings, task, optimizer, length=length)
 
 
 def _descend(
     settings: Settings,
-    task: SymmetricTask,
+    task: SymmetricTask | Followed,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
     finite: bool,
 ) -> Trajectory:
-    del key
+    noise = {}
+    if isinstance(task, Followed):
+        noise = {"batch": settings.fixed.batch, "classes": len(task.classes)}
+        # That of the batches in training.
+        noise["key"] = keys.split(key)[1]
+        task = task.task
     return symmetric.descend(
         task,
         optimizer,
@@ -82,24 +88,7 @@ def _descend(
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
-    )
-
-
-def _descend_with_noise(
-    settings: Settings, followed: Followed, optimizer: dynsim.Rule, key: PRNGKeyArray
-) -> Trajectory:
-    return symmetric.descend(
-        followed.task,
-        optimizer,
-        steps=settings.fixed.steps,
-        length=_layer(settings.fixed).length,
-        batch=settings.fixed.batch,
-        # That of the batches in training.
-        key=keys.split(key)[1],
-        classes=len(followed.classes),
-        times=known(settings.times),
-        record=settings.record,
-        dtype=settings.dtype,
+        **noise,
     )
 
 
@@ -141,17 +130,18 @@ def _check(
     if start != "zero":
         raise ValueError(f"start = {start!r}: {theory.name} starts from zero weights")
     finite = "length" in theory.needs
-    if not isinstance(task, SymmetricTask):
-        if descends:
-            symmetric.placed(task)
-            if finite:
-                of_finite_length(task)
-        else:
-            ladder.theory(theory, task, optimizer)
-    elif finite:
-        raise ValueError(
-            f"K = {task.K}: theories of finite T need the table of a task, which would be too large"
-        )
+    if isinstance(task, SymmetricTask):
+        if finite:
+            raise ValueError(
+                f"K = {task.K}: theories of finite T need the table of a task, which would be too "
+                "large"
+            )
+    elif not descends:
+        ladder.theory(theory, task, optimizer)
+    else:
+        symmetric.placed(task)
+        if finite:
+            of_finite_length(task)
 
 
 def _merged(
@@ -183,12 +173,13 @@ def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings) -> 
     return found
 
 
-def engines(finite: bool, descent: Engine, like: Like) -> dict[str, Engine]:
-    """The flow and the descent of the reduction, by name; `descent` of the full layer."""
+def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> dict[str, Engine]:
+    """The flow and the descent of the reduction, by name, from `theories` and the `descent` of the
+    full layer."""
     theory = ladder.THEORIES[named("symmetric", finite)]
     return {
-        theory.name: of_theory(theory, like)._replace(
-            run=functools.partial(_solve, finite=finite),
+        theory.name: theories[theory.name]._replace(
+            run=functools.partial(_solve, theory=theory),
             assemble=_assemble,
             observables=PLACED,
             bytes_per_run=_bytes,
@@ -215,9 +206,8 @@ def engines(finite: bool, descent: Engine, like: Like) -> dict[str, Engine]:
 
 
 def noisy(descent: Engine) -> Engine:
-    """Descent of the reduction with the noise of batches, from the engine without."""
+    """Descent of the reduction with the noise of batches, from that of finite T without."""
     return descent._replace(
-        run=_descend_with_noise,
         check=_check_noise,
         prepare=_followed,
         tile=1024,

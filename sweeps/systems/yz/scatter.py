@@ -16,7 +16,7 @@ from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes.yz import spread
 from odes.yz.layer import weights
 from sweeps.systems.base import Engine, Settings, known, names_of
-from sweeps.systems.engines import COPIES, Like, engines_of
+from sweeps.systems.engines import COPIES
 from sweeps.systems.yz import memory
 
 STD, DRIFT = "_std", "_drift"
@@ -74,11 +74,11 @@ def _bytes(task: dynsim.Layer, settings: Settings) -> int:
     return COPIES * settings.width * shapes * memory.weights(task)
 
 
-def engine(like: Like, squares: bool = False) -> Engine:
-    """Records means without noise, and under their names with `STD` and `DRIFT` what noise does;
-    with `squares` what Adam divides by has noise in it."""
+def engine(simulation: Engine, squares: bool = False) -> Engine:
+    """From the engine of training. Records means without noise, and under their names with `STD`
+    and `DRIFT` what noise does; with `squares` what Adam divides by has noise in it."""
     names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}
-    return engines_of(like)["simulation"]._replace(
+    return simulation._replace(
         run=functools.partial(_solve, squares=squares),
         observables=Table(names),
         bytes_per_run=_bytes,

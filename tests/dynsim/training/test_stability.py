@@ -1,58 +1,101 @@
 """Thresholds of the sharpness against the spectral radius of each rule's step on a quadratic."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-from scipy.optimize import brentq
+from jaxtyping import Float
+from scipy.optimize import root_scalar
 
 import dynsim
 from dynsim import schedules
 
-ETA, DECAY, MU = 0.3, 0.4, 0.7
+MU, B1 = 0.7, 0.9
+Matrix = Float[np.ndarray, "W W"]
 
 
-def radius(rule: dynsim.Rule, h: float) -> float:
-    """Largest modulus of the eigenvalues of a step on h p^2/2, written out; Adam and RMSProp with
-    the preconditioner 1."""
-    inside, outside = (0.0, DECAY) if rule.decoupled else (DECAY, 0.0)
-    if rule.decay is None:
-        inside = outside = 0.0
-    g = h + inside
-    # Rows of (velocity after, weight after) in (velocity, weight) before.
-    rows = {"momentum": (MU, g), "nesterov": (MU, g), "adam": (0.9, 0.1 * g)}
-    velocity = np.array(rows.get(rule.name.removesuffix("w"), (0, g)))
-    direction = velocity + np.array([0, outside])
+def radius(rule: dynsim.Rule, eta: float, decay: float, H: Matrix, P: np.ndarray) -> float:
+    """Largest modulus of the eigenvalues of a step on p H p / 2, written out, with the
+    preconditioner P."""
+    inside, outside = (0.0, decay) if rule.decoupled else (decay, 0.0)
+    one = np.eye(len(H))
+    g = H + inside * one
+    old, new = {"momentum": (MU, 1), "nesterov": (MU, 1), "adam": (B1, 1 - B1)}.get(
+        rule.name.removesuffix("w"), (0, 1)
+    )
+    # Rows of (velocity after, weights after) in (velocity, weights) before.
+    velocity = np.hstack([old * one, new * g])
+    direction = velocity / P[:, None]
     if rule.name == "nesterov":
-        direction = MU * velocity + np.array([0, g + outside])
-    weight = np.array([0, 1]) - ETA * direction
-    return float(np.abs(np.linalg.eigvals([velocity, weight])).max())
+        direction = MU * velocity + np.hstack([0 * one, g])
+    weights = np.hstack([0 * one, one]) - eta * (direction + np.hstack([0 * one, outside * one]))
+    return float(np.abs(np.linalg.eigvals(np.vstack([velocity, weights]))).max())
 
 
-@pytest.mark.parametrize("decay", [{}, {"decay": DECAY}, {"decay": DECAY, "decoupled": True}])
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (dynsim.sgd, {}),
-        (dynsim.sgd, {"momentum": MU}),
-        (dynsim.sgd, {"momentum": MU, "nesterov": True}),
-        (dynsim.rmsprop, {}),
-        (dynsim.adam, {"b1": 0.9}),
-    ],
+RULES: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (dynsim.sgd, {}),
+    (dynsim.sgd, {"momentum": MU}),
+    (dynsim.sgd, {"momentum": MU, "nesterov": True}),
+    (dynsim.rmsprop, {}),
+    (dynsim.adam, {"b1": B1}),
 )
-def test_the_threshold_is_where_the_step_begins_to_grow(make, options, decay) -> None:
-    rule = make(ETA, **options, **decay)
-    want = brentq(lambda h: radius(rule, h) - 1, 0.5, 1e4)
-    # In float32.
-    np.testing.assert_allclose(dynsim.sharpness_threshold(rule), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("P", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("decay", [None, 0.1, 0.7])
+@pytest.mark.parametrize("eta", [0.02, 0.4])
+@pytest.mark.parametrize(("make", "options"), RULES)
+def test_the_threshold_is_where_the_step_begins_to_grow(make, options, eta, decay, P) -> None:
+    P = P if make in (dynsim.rmsprop, dynsim.adam) else 1.0
+    lost = decay or 0.0
+    for decoupled in (False, True) if decay else (False,):
+        rule = make(eta, **options, decay=decay, decoupled=decoupled)
+        past = lambda h: radius(rule, eta, lost, np.array([[h]]), np.array([P])) - 1  # noqa: B023
+        # Beside the saddle at -decay, or 0, steps are slow and stable.
+        saddle = 0.0 if decoupled else -lost
+        want = root_scalar(past, bracket=(saddle + 1e-4, 1e6), xtol=1e-13).root / P
+        found = float(dynsim.sharpness_threshold(rule, preconditioner=P))
+        # Of a difference in float32, of numbers of the size of the larger one.
+        assert found == pytest.approx(want, rel=1e-5, abs=1e-6 * lost / P)
+
+
+def test_where_preconditioners_differ_thresholds_of_the_smallest_and_largest_are_bounds() -> None:
+    rng, eta, decay = np.random.default_rng(0), 0.4, 0.7
+    sides = set()
+    for make, options in RULES[3:]:
+        rule = make(eta, **options, decay=decay)
+        for _ in range(50):
+            root = rng.normal(size=(4, 4))
+            H, P = rng.uniform(0, 40) * root @ root.T, rng.uniform(0.3, 3, 4)
+            sharpness = np.linalg.eigvals(H / P[:, None]).real.max()
+            grows = radius(rule, eta, decay, H, P) > 1
+            low, high = (
+                float(dynsim.sharpness_threshold(rule, preconditioner=p))
+                for p in (P.min(), P.max())
+            )
+            side = "below" if sharpness < low else "above" if sharpness > high else "between"
+            assert side == "between" or grows == (side == "above")
+            sides.add((side, grows))
+    assert {("below", False), ("above", True)} <= sides
+
+
+def test_coupled_decay_of_adaptive_rules_needs_the_preconditioner() -> None:
+    for make in (dynsim.adam, dynsim.rmsprop):
+        with pytest.raises(ValueError, match=r"preconditioner = None: .* divides coupled decay"):
+            dynsim.sharpness_threshold(make(0.4, decay=0.7))
+    # 38 / 0.4 - 0.7 / 0.01.
+    found = dynsim.sharpness_threshold(dynsim.adam(0.4, decay=0.7), preconditioner=0.01)
+    assert float(found) == pytest.approx(25, rel=1e-5)
 
 
 def test_the_known_thresholds() -> None:
     """Those of the papers: 2 (1 + mu), (2 + 2 mu)/(1 + 2 mu), and 38 for Adam, over eta."""
     for rule, want in (
-        (dynsim.sgd(ETA, momentum=0.9), 3.8),
-        (dynsim.sgd(ETA, momentum=0.9, nesterov=True), 3.8 / 2.8),
-        (dynsim.adam(ETA), 38.0),
+        (dynsim.sgd(0.3, momentum=0.9), 3.8),
+        (dynsim.sgd(0.3, momentum=0.9, nesterov=True), 3.8 / 2.8),
+        (dynsim.adam(0.3), 38.0),
     ):
-        np.testing.assert_allclose(dynsim.sharpness_threshold(rule), want / ETA, rtol=1e-5)
+        np.testing.assert_allclose(dynsim.sharpness_threshold(rule), want / 0.3, rtol=1e-5)
 
 
 def test_the_threshold_follows_a_schedule() -> None:

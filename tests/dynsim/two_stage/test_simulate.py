@@ -112,7 +112,7 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     monkeypatch.setattr(minibatch, "CACHED", size * laid.context[0].nbytes)
     W, V = jax.random.normal(jax.random.key(1), (2, d, d), "float64")
     chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
-    of = functools.partial(minibatch.loss_and_gradient, coupling=0.4, length=length)
+    of = jax.jit(functools.partial(minibatch.loss_and_gradient, coupling=0.4, length=length))
     _, found = of(PQ(W, V), pool=laid, chosen=jnp.asarray(chosen))
     batch = [np.asarray(leaf)[chosen] for leaf in pool]
     np.testing.assert_allclose(
@@ -120,7 +120,7 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     )
     # The loss of the problem, on the same prompts one by one, is the oracle of both.
     weights = Split(PQ(W, V, jnp.array(0.3)), jax.tree.map(jnp.zeros_like, PQ(W, V)))
-    want_loss, want = eqx.filter_value_and_grad(task.loss)(
+    want_loss, want = eqx.filter_jit(eqx.filter_value_and_grad(task.loss))(
         weights, type(pool)(*map(jnp.asarray, batch))
     )
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(want.noise))

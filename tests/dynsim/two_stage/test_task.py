@@ -71,10 +71,10 @@ def test_outputs_loss_and_gradient_against_numpy() -> None:
         k1, k2, j = (np.log1p(np.exp(-labels[:, -1] * n)) for n in (n_w, n_v, n_w + n_v))
         return np.mean(0.7 * (k1 + k2) + 0.3 * j)
 
-    found = relu_prompt.outputs(params, batch)
+    found = jax.jit(relu_prompt.outputs)(params, batch)
     np.testing.assert_allclose(found.P, numpy_outputs(W, P, labels), rtol=1e-12)
     np.testing.assert_allclose(found.Q, numpy_outputs(V, Q, labels) + 0.4, rtol=1e-12)
-    value, grads = jax.value_and_grad(relu_prompt.data_loss)(params, 0.3, batch)
+    value, grads = jax.jit(jax.value_and_grad(relu_prompt.data_loss))(params, 0.3, batch)
     assert float(value) == pytest.approx(loss(W, V, 0.4), rel=1e-12)
     # Central differences: an error of step^2 and of rounding / step, about 1e-9 both.
     h = 1e-5
@@ -128,8 +128,13 @@ def test_observables_against_numpy() -> None:
     rng = np.random.default_rng(1)
     signal, noise = (PQ(*map(jnp.asarray, rng.normal(size=(2, 3, 3)))) for _ in range(2))
     batch = sample_prompts(prompts(3, 9), jax.random.key(4), 40, "float64")
-    s = prompt_observables.measure(Split(signal, noise), batch)
-    found = {n: np.asarray(f(s)) for n, f in prompt_observables.OBSERVABLES.items()}
+
+    @jax.jit
+    def observed(weights: Split, batch: PromptBatch) -> dict[str, jax.Array]:
+        s = prompt_observables.measure(weights, batch)
+        return {n: f(s) for n, f in prompt_observables.OBSERVABLES.items()}
+
+    found = observed(Split(signal, noise), batch)
     W, V = (np.asarray(getattr(signal, n) + getattr(noise, n)) for n in "WV")
     y = np.asarray(batch.labels)[:, -1]
     n_w = numpy_outputs(W, np.asarray(batch.P), np.asarray(batch.labels))

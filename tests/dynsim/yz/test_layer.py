@@ -51,9 +51,9 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
     first = jax.tree.map(jnp.asarray, layer.init(KEY))
     params, spread = layer.compact(jax.tree.map(lambda x: x.astype("float64"), first), RULE)
     params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
-    batch = layer.batches(KEY, 4, 32)(jnp.int32(2))
+    batch = jax.jit(layer.batches(KEY, 4, 32))(jnp.int32(2))
     loss, grads = jax.jit(lambda *at: layer.loss_and_gradient(*at))(params, batch)
-    data = layer.draw(jax.random.fold_in(KEY, 2), 32)
+    data = jax.jit(lambda key: layer.draw(key, 32))(jax.random.fold_in(KEY, 2))
     want, slope = jax.jit(jax.value_and_grad(lambda *at: layer.loss(*at)))(spread(params), data)
     # The population of a batch without sampled tokens is known in 32 bits alone when drawn.
     exact = 1e-6 if math.isinf(length) else 1e-10
@@ -67,8 +67,8 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
 def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
     layer = dynsim.layer(TASK, length, "uniform").astype("float64")
     params = jax.tree.map(lambda x: 3 * x.astype("float64"), layer.init(KEY))
-    found = layer.population_loss_and_gradient(params)
-    want = Problem.population_loss_and_gradient(layer, params)
+    found = jax.jit(lambda params: layer.population_loss_and_gradient(params))(params)
+    want = jax.jit(lambda params: Problem.population_loss_and_gradient(layer, params))(params)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
         # Sums of a hundred numbers, in another order.
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)

@@ -18,6 +18,12 @@ from odes.symmetric.state import zero_state
 TASK = dynsim.overlapping(3, 0.3)
 PLACED = symmetric.placed(TASK, merged=True)
 RULE = dynsim.momentum(1.0, 20.0)
+expanded = jax.jit(lambda state: PLACED.weights(state))
+
+
+@jax.jit
+def tied(state):
+    return tie(PLACED.reduced, state, reduction.measure(PLACED.reduced, state))
 
 
 def gradient(params):
@@ -27,7 +33,7 @@ def gradient(params):
 def after(steps):
     """Reduced state, and the full weights."""
     state = symmetric.descend(PLACED.reduced, RULE, steps=steps).params
-    return state, PLACED.weights(state)
+    return state, expanded(state)
 
 
 def apart(params, name):
@@ -46,9 +52,7 @@ def apart(params, name):
 def test_the_block_is_closed_and_that_of_the_full_hessian(name):
     with precision("float64"):
         state, params = after(7)
-        h, *e = tie(PLACED.reduced, state, reduction.measure(PLACED.reduced, state))[
-            :, ["distinct", "common"].index(name)
-        ]
+        h, *e = tied(state)[:, ["distinct", "common"].index(name)]
         c = np.linalg.norm(e)
         hessian = jax.jit(lambda u: jax.jvp(gradient, (params,), (u,))[1])
         u = apart(params, name)
@@ -66,9 +70,10 @@ def test_steps_overshoot_where_the_full_hessian_says():
     found = symmetric.overshoot(PLACED.reduced, RULE, steps=7, path="descent")
     with precision("float64"):
         _, params = after(7)
+        bent = jax.jit(lambda u: jax.jvp(gradient, (params,), (u,))[1])
         for kind, name in enumerate(("distinct", "common")):
             u = apart(params, name)
-            h = jnp.vdot(u.Z, jax.jvp(gradient, (params,), (u,))[1].Z)
+            h = jnp.vdot(u.Z, bent(u).Z)
             # Heavy ball is stable below eta h = 2 (1 + mu). Exact but for rounding.
             np.testing.assert_allclose(found[7, kind], 20.0 * h / (2 * 1.9), rtol=1e-6)
     assert np.all(np.asarray(found[0]) == 0)
@@ -79,7 +84,7 @@ def test_steps_overshoot_where_the_full_hessian_says():
 def test_a_perturbation_grows_in_full_descent_as_the_block_says(name, eta_z):
     rule, steps, small, mu = dynsim.momentum(1.0, eta_z), 20, 1e-9, 0.9
     with precision("float64"):
-        params = PLACED.weights(zero_state(PLACED.reduced, "float64"))
+        params = expanded(zero_state(PLACED.reduced, "float64"))
         blocks = symmetric.descend(
             PLACED.reduced, rule, steps=steps, times=range(steps + 1), record={"tie": tie}
         )["tie"][..., ["distinct", "common"].index(name)]

@@ -44,7 +44,8 @@ def test_a_merged_state_stands_for_one_of_single_tokens() -> None:
         state,
         zero_state(single.reduced, "float64"),
     )
-    got, want = merged.weights(state), symmetric.expand(TASK, copies)
+    got = jax.jit(lambda state: merged.weights(state))(state)
+    want = jax.jit(lambda state: symmetric.expand(TASK, state))(copies)
     np.testing.assert_array_equal(got.Y, want.Y)
     np.testing.assert_array_equal(got.Z, want.Z)
     assert len(np.unique(got.Y)) == 1 + 3 * 2 + 2

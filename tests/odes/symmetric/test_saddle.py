@@ -86,7 +86,7 @@ def test_tokens_of_a_kind_have_counts_of_their_own() -> None:
     state = State(Decoder(*numbers), Attention(jnp.ones(1), jnp.ones(1)))
     same = jax.tree.map(lambda x: jnp.repeat(x, 2), state)
     context = jnp.asarray(LENGTH - 1.0)
-    for law in (saddle.loss, saddle.gradient):
+    for law in map(jax.jit, (saddle.loss, saddle.gradient)):
         one, other = law(few, state, context), law(alike, same, context)
         # Rounding.
         jax.tree.map(
@@ -95,7 +95,7 @@ def test_tokens_of_a_kind_have_counts_of_their_own() -> None:
             other,
         )
     found = [
-        saddle.losses(task, s, saddle.sequences(task, LENGTH))
+        jax.jit(saddle.losses)(task, s, saddle.sequences(task, LENGTH))
         for task, s in ((few, state), (alike, same))
     ]
     np.testing.assert_allclose(*found, rtol=1e-12)

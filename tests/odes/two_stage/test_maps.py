@@ -53,11 +53,11 @@ def test_population_maps_are_those_of_long_prompts() -> None:
     W, V = jax.random.normal(weight_key, (2, 16, 16), "float32")
     # Little noise in V, which would hide what Q makes of its signal.
     W, V = W.at[0, 0].set(10), (0.3 * V).at[0, 0].set(5)
-    batch = sample_prompts(task, key, 12)
+    batch = jax.jit(lambda key: sample_prompts(task, key, 12))(key)
     apply = jax.jit(attend)
     got_P, got_Q = apply(W, batch.P, batch.labels), apply(V, batch.Q, batch.labels)
-    want_P = maps.population_P(W, batch.P[:, -1], task)
-    want_Q = maps.population_Q(V, batch.Q[:, -1], task)
+    want_P = jax.jit(maps.population_P)(W, batch.P[:, -1], task)
+    want_Q = jax.jit(maps.population_Q)(V, batch.Q[:, -1], task)
     assert np.abs(want_P).max() > 2
     assert np.abs(want_Q).max() > 0.3
 
@@ -190,12 +190,13 @@ def test_outputs_covary_as_the_tokens_that_they_share(y: int) -> None:
     can be, for each query. Tokens of class y have the score of P, others its opposite; only the
     negative ones have one of Q, of either sign."""
     task, rule = prompts(8, 33), Rule(2, 2, 2, 2)
-    P, Q = loss.outputs(STATE, task, True, rule)
+    P, Q = jax.jit(lambda state: loss.outputs(state, task, True, rule))(STATE)
     q = Q[0] if y == 1 else Q[1]
     x = np.linspace(-9, 9, 20001)
     density = scipy.stats.norm.pdf(x) * (x[1] - x[0])
     relu = lambda m, s: density @ np.maximum(m + s * x, 0)
-    got = loss._covariance(P, q, task)
+    got = np.asarray(jax.jit(loss._covariance)(P, q, task))
+    P, q = jax.tree.map(np.asarray, (P, q))
     for g, h, e in np.ndindex(*got.shape):
         both, of_P, of_Q = [], [], []
         for same in (1, -1):

@@ -1,5 +1,6 @@
 """Decoder at fixed attention, in closed form and in steps; Theorem 1 at finite M."""
 
+import functools
 import math
 import re
 
@@ -182,8 +183,8 @@ def test_finite_m_is_the_layer_with_the_decoder_of_the_theory() -> None:
         zeta = 12 / 11 * (np.arange(12) == n) - 1 / 11
         W[n] = 11 * h[n] * zeta
     Y = F.T @ np.linalg.inv(F @ F.T) @ W
-    want = observables.measure(task, dynsim.YZ(jnp.asarray(Y), Z))
-    found = layer.predict(task, Z, h, finite_m=True)
+    want = jax.jit(observables.measure)(task, dynsim.YZ(jnp.asarray(Y), Z))
+    found = jax.jit(functools.partial(layer.predict, finite_m=True))(task, Z, h)
     # The Gram matrix of five random classes has a condition number near 10^2.
     for name in ("z", "c", "f", "logits", "g"):
         got = np.asarray(getattr(found, name))

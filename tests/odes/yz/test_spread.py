@@ -216,13 +216,13 @@ def test_a_sample_has_the_noise_of_all_sequences_and_their_mean_gradient() -> No
             for one in slopes
         ]
     ) - np.outer(mean, mean)
-    gradient, _ = law.derive(params)
+    gradient, _ = jax.jit(law.derive)(params)
     dot = lambda along: sum(
         float(jnp.vdot(g, a)) for g, a in zip(*map(jax.tree.leaves, (gradient, along)), strict=True)
     )
     # 4096 sequences, evenly spread: measured 3e-5 and 4e-4. First order in 1/L is off by 2 %.
     np.testing.assert_allclose([dot(along) for along in directions], mean, rtol=3e-4)
-    of_losses = lambda along: jax.jvp(lambda q: law.derive(q)[1], (params,), (along,))[1]
+    of_losses = jax.jit(lambda along: jax.jvp(lambda q: law.derive(q)[1], (params,), (along,))[1])
     found = law.covariance(jnp.stack([of_losses(along) for along in directions]))
     np.testing.assert_allclose(found, want, rtol=0, atol=3e-3 * np.abs(want).max())
 
@@ -366,7 +366,9 @@ def test_the_variance_of_each_entry_is_that_of_all_sequences(residual: bool) -> 
         return yz.loss(params, task, examples)
 
     found = [
-        np.concatenate([np.ravel(x) for x in jax.tree.leaves(variance(params, task, context))])
+        np.concatenate(
+            [np.ravel(x) for x in jax.tree.leaves(jax.jit(variance)(params, task, context))]
+        )
         for context in (None, jnp.array(1e6))
     ]
     # What 1/L multiplies, from two lengths, with an error of second order.

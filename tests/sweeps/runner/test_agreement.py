@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import multiprocessing
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,10 +58,17 @@ def without(out: Path, chunk: int) -> Store:
     return Store.open(out)
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that no test changes."""
+    out = tmp_path_factory.mktemp("original") / "s"
+    sweeps.run(swept(), out, chunk=2, tile=2)
+    return out
+
+
 @pytest.fixture
-def stored(tmp_path: Path) -> Path:
-    sweeps.run(swept(), tmp_path / "s", chunk=2, tile=2)
-    return tmp_path / "s"
+def stored(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "s"))
 
 
 @pytest.fixture

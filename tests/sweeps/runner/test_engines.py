@@ -14,7 +14,7 @@ from odes.theory import FINITE
 from sweeps import Sweep, experiment
 from sweeps.runner import tiles
 from sweeps.runner.work import Work
-from sweeps.systems.yz.engines import ENGINES
+from sweeps.systems.yz import SYSTEM
 from tests.systems.euler import euler, euler_instead
 
 
@@ -48,7 +48,7 @@ SHOWN = (
     "name",
     [
         pytest.param(name, marks=() if name in SHOWN else pytest.mark.full)
-        for name in ENGINES
+        for name in SYSTEM.engines
         if name != "theorem4"
     ],
 )

@@ -216,7 +216,7 @@ def processed(folder: Path, stores: Path, cwd: Path, **changes: str) -> dict[str
     return dict(map(json.loads, found.stdout.splitlines()))
 
 
-FULL = {*ROWS, *SAME} - {"constant", "data", "helper", "optax", "comment", "callback"}
+FULL = {*ROWS, *SAME} - {"constant", "helper", "optax", "comment", "callback"}
 """Packages of which others show the same."""
 Found = dict[str, float | str]
 Twice = Callable[[str], tuple[float | str, float | str]]

@@ -231,7 +231,7 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"axes": {"width": [1.5]}}, "axes.problem.width = 1.5: must be an integer"),
         ({"record": ("speed",)}, "record = 'speed': must be one of output, batch_loss"),
         ({"steps": 0}, "steps = 0: must be an integer from 1"),
-        ({"batch": 0}, "batch = 0: must be an integer >= 1"),
+        ({"batch": 0}, "batch = 0: must be an integer from 1"),
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
         ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
         ({"engine": "plain"}, "engine = 'plain': must be one of"),

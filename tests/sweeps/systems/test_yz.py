@@ -14,7 +14,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.work import Work
 from sweeps.systems import budget
 from sweeps.systems.experiment import experiment
-from sweeps.systems.yz.engines import ENGINES
+from sweeps.systems.yz import SYSTEM
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -27,7 +27,7 @@ TRAINING = experiment(task="syn", num_common=3, num_distinct=2, steps=30)
     "odes/symmetric/test_placement.py::test_a_merged_state_stands_for_one_of_single_tokens",
 )
 def test_the_symmetric_engine_records_what_any_theory_does() -> None:
-    own = ENGINES["symmetric"].observables.names()
+    own = SYSTEM.engines["symmetric"].observables.names()
     assert {name for name in OBSERVABLES if name != "B"} < set(own)
     names = ("speed", "z", "attention", "overlap", "recall", "z_distinct")
     found, reduced = (

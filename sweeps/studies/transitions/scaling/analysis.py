@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy import stats
 
 from dynsim import checks
 from sweeps.studies.transitions.scaling.laws import Limit, Power, limit, power
@@ -22,6 +23,8 @@ FEWEST_SIZES = 3
 RESOLVED = 3.0
 """Distances of neighbouring points below which a width says more about the grid than the step: a
 jump between two points has a width of about 1.5."""
+LEVEL = 0.025
+"""Probability of each kind of false verdict, as far as errors are what they claim to be."""
 FALL, SLOWEST = 2.0, 0.25
 """Fall of the width over all sizes, and its exponent: what errors must exclude for a crossover.
 Over sizes that differ by little the first alone would exclude little."""
@@ -80,6 +83,7 @@ def scaling(
     values: Float[np.ndarray, "N P S"],
     *,
     origin: float = 0.0,
+    level: float = LEVEL,
     draws: int = 50,
 ) -> Scaling:
     """Decide whether an order parameter has a transition or a crossover.
@@ -95,6 +99,9 @@ def scaling(
         values: order parameter of each size, point and seed; NaN where a run has none.
         origin: its value in the phase without order, about which the Binder cumulant is taken, and
             which beta/nu assumes.
+        level: of significance, in (0, 0.5): the probability with which a width that stays the same
+            is taken for one that falls, and one that falls as L^(-1/4) for one that stays, as far
+            as errors are right; those of few seeds are too small.
         draws: bootstrap samples.
 
     Raises:
@@ -112,18 +119,11 @@ def scaling(
             raise ValueError(f"{name}: must be {fewest} or more finite numbers that increase")
     checks.real("sizes", sizes, 0, open_minimum=True)
     checks.integer("draws", draws, 2)
+    checks.real("level", level, 0, 0.5, open_minimum=True, open_maximum=True)
     seeds = values.shape[-1]
     resampled = weights(seeds, draws)
     drawn = moments(values, sizes, resampled, origin)
-    places, widths = _steps(x, values, resampled)
-    spacing = np.interp(places[0], (x[1:] + x[:-1]) / 2, np.diff(x))
-    coarse = widths[0] < RESOLVED * spacing
-    widths = np.where(coarse, np.nan, widths)
-    used = np.flatnonzero(np.isfinite(widths[0]))
-    later = np.isin(np.arange(len(sizes)), used[len(used) // 2 :])
-    law, late = (
-        power(sizes, np.where(part, widths, np.nan), seeds) for part in (True, later[None])
-    )
+    places, widths, law, late, verdict, why = judged(x, sizes, values, resampled, level)
     # A susceptibility of 0 at all points has no power law.
     highest = np.fmax.reduce(drawn.susceptibility, axis=-1)
     peaks = np.where(highest > 0, highest, np.nan)
@@ -131,9 +131,6 @@ def scaling(
     widest = float(np.nanmax(widths[0], initial=0))
     place = limit(sizes, places, widest, seeds)
     moved = np.nan_to_num(place.drift) * np.log(sizes)
-    verdict, why = decide(sizes[used], law, late)
-    if coarse.any():
-        why += f"; {int(coarse.sum())} of {len(sizes)} steps are too narrow for the points"
     return Scaling(
         Moments(*(each[0] for each in drawn)),
         Moments(*(error(each, seeds) for each in drawn)),
@@ -155,6 +152,50 @@ def scaling(
     )
 
 
+class Judged(NamedTuple):
+    """Steps of N sizes, of the plain mean and R - 1 bootstrap samples, and what they say.
+
+    Attributes:
+        places: where they are steepest.
+        widths: of the steps.
+        law: of the widths of all sizes.
+        late: of those of the larger half.
+        verdict: on these laws.
+        why: its reason, in words.
+    """
+
+    places: Float[np.ndarray, "R N"]
+    widths: Float[np.ndarray, "R N"]
+    law: Power
+    late: Power
+    verdict: Verdict
+    why: str
+
+
+def judged(
+    x: Float[np.ndarray, " P"],
+    sizes: Float[np.ndarray, " N"],
+    values: Float[np.ndarray, "N P S"],
+    resampled: Float[np.ndarray, "R S"],
+    level: float = LEVEL,
+) -> Judged:
+    """The verdict of `scaling` and the widths on which it rests, by `moments.weights` of seeds."""
+    places, widths = _steps(x, values, resampled)
+    spacing = np.interp(places[0], (x[1:] + x[:-1]) / 2, np.diff(x))
+    coarse = widths[0] < RESOLVED * spacing
+    widths = np.where(coarse, np.nan, widths)
+    used = np.flatnonzero(np.isfinite(widths[0]))
+    later = np.isin(np.arange(len(sizes)), used[len(used) // 2 :])
+    law, late = (
+        power(sizes, np.where(part, widths, np.nan), values.shape[-1], level)
+        for part in (True, later[None])
+    )
+    verdict, why = decide(sizes[used], law, late, level)
+    if coarse.any():
+        why += f"; {int(coarse.sum())} of {len(sizes)} steps are too narrow for the points"
+    return Judged(places, widths, law, late, verdict, why)
+
+
 def _steps(
     x: Float[np.ndarray, " P"],
     values: Float[np.ndarray, "N P S"],
@@ -171,27 +212,31 @@ def _steps(
     return np.stack([s.place for s in found], -1), np.stack([s.width for s in found], -1)
 
 
-def decide(sizes: Float[np.ndarray, " N"], width: Power, late: Power) -> tuple[Verdict, str]:
+def decide(
+    sizes: Float[np.ndarray, " N"], width: Power, late: Power, level: float = LEVEL
+) -> tuple[Verdict, str]:
     """The verdict on the power laws of the widths of all `sizes` and of the larger half of them,
     and its reason.
 
-    A transition has an exponent above 0 by two errors, which the larger sizes confirm: theirs is
+    A transition has an exponent above 0 at the level, which the larger sizes confirm: theirs is
     above 0 by one error, and at least half as large.
     """
     if len(sizes) < FEWEST_SIZES:
         known = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"
         return Verdict.UNDECIDED, known
-    a, b = -width.exponent, -late.exponent
+    a, b, errors = -width.exponent, -late.exponent, stats.norm.isf(level)
     said = f"the width falls as L^(-a), a = {a:.2f} ± {width.error:.2f}"
     said += f" ({b:.2f} ± {late.error:.2f} for the larger half of the sizes)"
-    if a > 2 * width.error and b > max(late.error, a / 2):
+    said += f", at a level of {100 * level:g} %"
+    if a > errors * width.error and b > max(late.error, a / 2):
         return Verdict.TRANSITION, said
     excluded = min(SLOWEST, float(np.log(FALL) / np.log(sizes[-1] / sizes[0])))
     # Two widths have a power law whatever they are.
     laws = [(a, width.error), (b, late.error)][: 1 + (len(sizes) - len(sizes) // 2 > 2)]
     for exponent, uncertain in laws:
-        if exponent <= 2 * uncertain and exponent + 2 * uncertain < excluded:
-            return Verdict.CROSSOVER, f"{said}: it levels off, a > {excluded:.2f} is excluded"
-    if a > 2 * width.error:
+        if exponent <= errors * uncertain and exponent + errors * uncertain < excluded:
+            said += f": it levels off, a > {excluded:.2f} is excluded, a smaller one is not"
+            return Verdict.CROSSOVER, said
+    if a > errors * width.error:
         return Verdict.UNDECIDED, f"{said}: whether it keeps falling is not known"
     return Verdict.UNDECIDED, f"{said}: the errors are too large"

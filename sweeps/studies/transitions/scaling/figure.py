@@ -4,10 +4,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import xarray as xr
+from annotated_types import Gt, Lt
 
 from dynsim import Status, checks
 from sweeps import output
@@ -18,13 +19,15 @@ from sweeps.studies.computing import computed
 from sweeps.studies.optimum.runs import at_end
 from sweeps.studies.options import Several
 from sweeps.studies.transitions.scaling import report
-from sweeps.studies.transitions.scaling.analysis import FEWEST_SIZES, scaling
+from sweeps.studies.transitions.scaling.analysis import FEWEST_SIZES, LEVEL, scaling
 from sweeps.studies.transitions.scaling.panels import draw
 from sweeps.studies.transitions.scaling.steps import FEWEST
 from sweeps.systems.experiment import Experiment, experiment
 
 POINTS, SIZES = 41, 5
 """Values of the axes, unless they say how many."""
+Level = Annotated[float, Gt(0), Lt(0.5)]
+"""Of significance."""
 DIVERGED = "diverged"
 """Observable that every system has: 1 for a run that diverged, else 0."""
 
@@ -43,6 +46,8 @@ class ScalingFigure:
         observable: order parameter, at the last step, averaged over classes; or diverged, which is
             1 for a run that diverged, else 0.
         origin: its value in the phase without order.
+        level: probability with which a false verdict is accepted, of either kind; a smaller one
+            leaves more undecided. Measured rates are in the docs: crossovers are less certain.
         engine: simulation, or a theory that starts from the weights of a seed.
         seeds: number of runs at each point.
         out: folder for the figure, scaling.npz and .json, and the stored sweep, from which the
@@ -56,6 +61,7 @@ class ScalingFigure:
     size: str = "N:4:64"
     observable: str = DIVERGED
     origin: float = 0.0
+    level: Level = LEVEL
     engine: str = "simulation"
     seeds: Several = 128
     out: Path = Path("out/scaling")
@@ -131,7 +137,7 @@ def run(config: ScalingFigure) -> list[Path]:
     values = order_parameter(dataset, config.observable).transpose(size, rate, "seed")
     linear = is_linear(config.rate)
     x = values[rate].values if linear else np.log(values[rate].values)
-    found = scaling(x, values[size].values, values.values, origin=config.origin)
+    found = scaling(x, values[size].values, values.values, origin=config.origin, level=config.level)
     lines = report.lines(found, values, linear)
     print("\n".join(lines))
     title = f"{described(config.run, (size, rate))}, {config.seeds} seeds. "

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from sweeps.studies.options import line
+from sweeps.studies.options import TWO_ERRORS, line, student
 from sweeps.studies.transitions.scaling.moments import error
 
 APPROACH = np.geomspace(0.2, 4, 61)
@@ -19,7 +19,8 @@ class Power(NamedTuple):
 
     Attributes:
         exponent: of the law.
-        error: its standard error, the larger one of the residuals' and the bootstrap's.
+        error: its standard error, the larger one of the residuals' and the bootstrap's, which is
+            widened for few seeds (`student`).
         prefactor: the law at 1.
         off: largest ratio of a point to the law, or the law to a point, minus 1.
     """
@@ -58,17 +59,22 @@ class Limit(NamedTuple):
         return self.place + moved + (self.amplitude and self.amplitude * sizes**-self.exponent)
 
 
-def power(sizes: Float[np.ndarray, " N"], values: Float[np.ndarray, "R N"], seeds: int) -> Power:
+def power(
+    sizes: Float[np.ndarray, " N"],
+    values: Float[np.ndarray, "R N"],
+    seeds: int,
+    level: float = TWO_ERRORS,
+) -> Power:
     """The power law through positive values of each size, by least squares of the logarithms: the
-    first row is fitted, the others, of bootstrap samples, have its error. NaN for fewer than two
-    sizes."""
+    first row is fitted, the others, of bootstrap samples, have its error, which is for tests at the
+    `level`. NaN for fewer than two sizes."""
     used = np.isfinite(values[0])
     if used.sum() < 2:
         return Power(*[np.nan] * 4)
     x, y = np.log(sizes[used]), np.log(values[:, used])
     fitted = line(x, y[0])
     apart = x - x.mean()
-    spread = error(y @ apart / (apart @ apart), seeds)
+    spread = student(seeds - 1, level) * error(y @ apart / (apart @ apart), seeds)
     off = np.exp(np.abs(y[0] - fitted.intercept - fitted.slope * x).max()) - 1
     # Two points have no residuals.
     uncertain = float(np.fmax(np.fmax(fitted.error, LEAST_ERROR), spread))

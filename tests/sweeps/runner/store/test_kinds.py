@@ -186,8 +186,13 @@ PLAIN = "axes.rule={momentum={kind='sgd', momentum=0.5}, "
         ([PLAIN + "adam={kind='adam', b2=0.99}, plain='sgd'}"], 8),
         # Another number of one kind.
         ([PLAIN + "adam={kind='adam', b2=0.9}}"], 8),
-        ([PLAIN[:-2] + "}", "axes.form={power={kind='curves:Power', exponent=3}}"], 0),
-        (["axes.rule=", "run.rule={kind='sgd', momentum=0.5}"], 0),
+        pytest.param(
+            [PLAIN[:-2] + "}", "axes.form={power={kind='curves:Power', exponent=3}}"], 0,
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            ["axes.rule=", "run.rule={kind='sgd', momentum=0.5}"], 0, marks=pytest.mark.full
+        ),
         # A number of one kind as an axis.
         (
             ["axes={exponent=[3, 2]}", "axes.form=", "axes.rule=", "run.form='curves:Power'",

@@ -232,7 +232,7 @@ RULES = {"plain": dynsim.sgd({"Y": 1.0, "Z": 0.1}), "adam": "adam"}
         # Labels of numbers.
         full({"length": [8, 16]}, {"length": {"long": 16, "short": 8, "longer": 32}}, 1),
         # An axis of steps, without checkpoints.
-        ({"steps": [4, 6]}, {"steps": [6, 4, 5]}, 1),
+        full({"steps": [4, 6]}, {"steps": [6, 4, 5]}, 1),
     ],
     ids=["name", "labels", "within kinds", "kinds within", "zip", "numbers", "steps"],
 )

@@ -14,10 +14,14 @@ BATCH = 2.0 ** np.arange(3, 9)
 
 
 def bests(
-    rates: Any, spread: float = 0.0, width: float = 1.01, batch: np.ndarray = BATCH
+    rates: Any,
+    spread: float = 0.0,
+    width: float = 1.01,
+    batch: np.ndarray = BATCH,
+    shape: float = 0.0,
 ) -> xr.Dataset:
     """What `sweeps.best` returns of best `rates`, with draws so far apart; each rate is near the
-    best up to a factor `width`."""
+    best up to a factor `width`, and has an error of the shape."""
     rates = np.asarray(rates, float)
     rng = np.random.default_rng(1)
     draws = rates * np.exp(spread * rng.normal(size=(300, rates.size)))
@@ -26,6 +30,7 @@ def bests(
             "best": ("batch", rates),
             "lower": ("batch", rates / width),
             "upper": ("batch", rates * width),
+            "shape": ("batch", np.full(rates.size, shape)),
             "place": ("batch", np.full(rates.size, Place.INSIDE)),
             "resampled": (("draw", "batch"), draws if spread else draws[:0]),
         },
@@ -60,15 +65,23 @@ def test_a_known_exponent_is_recovered_within_its_error_in_most_draws() -> None:
     assert np.mean(np.less(away, 2)) > 0.85
 
 
-def test_with_one_seed_the_error_is_that_of_the_residuals() -> None:
+def test_with_one_seed_the_error_is_that_of_the_residuals_and_there_is_no_verdict() -> None:
     rates = BATCH**-0.5 * np.exp(0.1 * np.random.default_rng(2).normal(size=BATCH.size))
     law, line = sweeps.transfer(bests(rates), "batch"), linregress(np.log(BATCH), np.log(rates))
     assert float(law["exponent"]) == pytest.approx(line.slope)
-    assert float(law["error"]) == pytest.approx(line.stderr)
+    # 2.869 is the two-sided 95.45 % point of t with 4 degrees of freedom.
+    assert float(law["error"]) == pytest.approx(line.stderr * 2.869 / 2, rel=1e-3)
     assert float(law["prefactor"]) == pytest.approx(np.exp(line.intercept))
     residuals = np.log(rates) - line.intercept - line.slope * np.log(BATCH)
     assert float(law["off"]) == pytest.approx(np.exp(np.abs(residuals).max()) - 1)
-    assert law["verdict"].item() == f"falls as batch^{line.slope:.2f} ± {line.stderr:.2f}"
+    said = f"undecided: batch^{line.slope:.2f} of one seed, whose error is not known"
+    assert law["verdict"].item() == said
+
+
+def test_errors_of_the_shape_are_those_of_a_line_through_uncertain_points() -> None:
+    law = sweeps.transfer(bests(BATCH**0.3, spread=1e-3, shape=0.1), "batch")
+    want = 0.1 / (np.log(BATCH).std() * BATCH.size**0.5)
+    assert float(law["error"]) == pytest.approx(want, rel=1e-3)
 
 
 def test_the_error_over_seeds_is_that_of_a_line_through_points_of_equal_error() -> None:

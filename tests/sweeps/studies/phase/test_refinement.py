@@ -1,5 +1,6 @@
 """Refinement on regions that are known in closed form: what it measures, finds and bounds."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -35,6 +36,14 @@ def dots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.hypot((7 * x) % 1 - 0.513, (7 * y) % 1 - 0.513) < 0.05
 
 
+def basins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which root of z^3 = 1 Newton's method finds: a fractal boundary."""
+    z = 4 * x - 2 + 1j * (4 * y - 2) + 1e-9
+    for _ in range(60):
+        z = z - (z**3 - 1) / (3 * z**2)
+    return np.argmin(abs(z[..., None] - np.exp(2j * np.pi * np.arange(3) / 3)), -1)
+
+
 class Plane:
     """A region at all points, and which of them were asked for."""
 
@@ -65,6 +74,29 @@ def test_a_connected_boundary_is_found_exactly(shape: Shape, points: tuple[int, 
     # What is linear along both axes is drawn exactly.
     i, j = np.indices(points)
     np.testing.assert_allclose(found.value, 0.1 * i + 0.2 * j)
+
+
+@pytest.mark.parametrize(("shape", "low", "high"), [(disc, 0.95, 1.15), (basins, 1.35, 1.55)])
+def test_the_coarse_grid_says_what_a_boundary_will_cost(
+    shape: Shape, low: float, high: float
+) -> None:
+    """A curve has the dimension 1, and the basins one of about 1.4."""
+    plane, said = Plane(shape, (257, 257)), []
+    Refinement(
+        Lattice.of((257, 257), 32), plane, report=lambda text: said.append((text, plane.names[-1]))
+    )
+    (first, before), *others = said
+    assert before.startswith("level-0")
+    numbers = re.fullmatch(
+        r"on 32 x 32 cells the boundary has the dimension (.*), by which about (.*) % of 66049 "
+        "points will be computed",
+        first,
+    )
+    assert numbers is not None
+    assert low < float(numbers[1]) < high
+    # Rough ones have cells with more or fewer neighbours than a curve.
+    assert float(numbers[2]) == pytest.approx(100 * plane.asked.mean(), rel=0.15)
+    assert [name.split("-")[1] for _, name in others] == ["1", "2"]
 
 
 @pytest.mark.parametrize("points", [(300, 7), (2, 90), (1, 90), (35, 34)])

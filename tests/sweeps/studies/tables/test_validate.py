@@ -8,7 +8,8 @@ import pytest
 
 import dynsim
 from sweeps import cli, output
-from sweeps.studies.tables import measurements, rules, tails
+from sweeps.studies.tables import measurements, rules, tails, verdicts
+from sweeps.studies.transitions.scaling.analysis import Verdict
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -104,3 +105,13 @@ def test_the_page_of_slips_is_current(tmp_path: Path) -> None:
         # Rounding errors, quoted to one digit, differ from machine to machine.
         if abs(float(old)) > 1e-3:
             assert abs(float(new) / float(old) - 1) < 0.02, (new, old)
+
+
+def test_verdicts_on_steps_of_known_widths_are_false_as_often_as_the_level_says() -> None:
+    smooth = verdicts.shares(5, 16, 0.0, 0.025, 80)
+    # Of 80 draws more than 6 are 1 in 200 at 2.5 %.
+    assert smooth[Verdict.TRANSITION] <= 6 / 80
+    assert smooth[Verdict.CROSSOVER] > smooth[Verdict.TRANSITION]
+    narrow = verdicts.shares(3, 64, 0.5, 0.025, 20)
+    assert narrow[Verdict.CROSSOVER] == 0
+    assert narrow[Verdict.TRANSITION] > 0.5

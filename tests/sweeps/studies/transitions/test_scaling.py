@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from sweeps.studies.transitions.scaling import laws, master, moments
 from sweeps.studies.transitions.scaling.analysis import Scaling, Verdict, decide, scaling
@@ -247,6 +247,29 @@ def law(exponent: float, error: float) -> Power:
 )
 def test_verdicts(all_sizes: Power, larger: Power, verdict: str) -> None:
     assert decide(np.array([4.0, 8, 16, 32, 64]), all_sizes, larger)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(0.025, "transition"), (0.007, "transition"), (0.006, "undecided")]
+)
+def test_the_level_is_that_of_a_normal_exponent(level: float, verdict: str) -> None:
+    """2.5 errors above 0, of probability 0.0062."""
+    sizes, width = np.array([4.0, 8, 16, 32, 64]), law(-0.5, 0.2)
+    found, why = decide(sizes, width, width, level)
+    assert found == verdict
+    assert f"at a level of {100 * level:g} %" in why
+
+
+def test_errors_of_few_seeds_have_the_factor_of_student() -> None:
+    """Widths of five seeds whose logarithms scatter by 0.1, of which the others are the means."""
+    sizes, rng = np.array([2.0, 4, 8, 16, 32]), np.random.default_rng(0)
+    logs = np.log(sizes)[:, None] + 0.1 * rng.normal(size=(5, 5))
+    found = laws.power(sizes, np.exp(moments.weights(5, 4000) @ logs.T), 5, 0.01)
+    slopes = [np.polyfit(np.log(sizes), each, 1)[0] for each in logs.T]
+    plain = np.std(slopes, ddof=1) / np.sqrt(5)
+    want = plain * stats.t.isf(0.01, 4) / stats.norm.isf(0.01)
+    # Of 4000 samples; that of the residuals is smaller.
+    assert found.error == pytest.approx(want, rel=0.05)
 
 
 def test_few_sizes_or_similar_ones_make_no_crossover() -> None:
