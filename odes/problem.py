@@ -31,7 +31,7 @@ from dynsim.problem.checks import (
 )
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording
-from dynsim.training.rule import AnyRule, Rule
+from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
@@ -59,7 +59,7 @@ class Reduction(NamedTuple):
 
 def flow(
     problem: Problem,
-    rule: AnyRule,
+    rule: UpdateRule,
     times: Times,
     *,
     key: PRNGKeyArray | None = None,

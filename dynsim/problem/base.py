@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 from dynsim import checks, decoding
 from dynsim.precision import Number
 from dynsim.training.keys import normal_noise
-from dynsim.training.rule import AnyRule, Rule
+from dynsim.training.rule import Rule, UpdateRule
 
 Measured = Callable[..., Array]
 """An observable: a function of the problem and the weights, or of `Problem.snapshot`."""
@@ -68,7 +68,7 @@ class Problem(eqx.Module):
     def __check_init__(self) -> None:
         decoding.check_stated(self)
 
-    def build(self, rule: AnyRule) -> "Problem":
+    def build(self, rule: UpdateRule) -> "Problem":
         """The problem that is trained by the rule in place of this one: override it where arrays
         follow from settings, or settings from the rule. The rule may be such settings too."""
         del rule
@@ -183,14 +183,14 @@ class Problem(eqx.Module):
 ProblemT = Any
 
 
-def built(problem: Problem, rule: AnyRule) -> tuple[Any, Rule]:
+def built(problem: Problem, rule: UpdateRule) -> tuple[Any, Rule]:
     """The problem and the rule that train in place of the given ones.
 
     Raises:
         ValueError: for what is no problem or no rule, and as they raise it.
     """
     checks.kind("problem", problem, Problem)
-    made = rule.build() if isinstance(rule, AnyRule) else rule
+    made = rule.build() if isinstance(rule, UpdateRule) else rule
     checks.kind("rule", made, Rule)
     return problem.build(rule), made
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.problem.base import Measured, Problem
-from dynsim.training.rule import AnyRule
+from dynsim.training.rule import UpdateRule
 
 
 class FullBatch(Problem):
@@ -27,7 +27,7 @@ class FullBatch(Problem):
     problem: Problem
     data: PyTree
 
-    def build(self, rule: AnyRule) -> FullBatch:
+    def build(self, rule: UpdateRule) -> FullBatch:
         """The same examples, for the problem that is trained by the rule."""
         return FullBatch(self.problem.build(rule), self.data)
 

@@ -34,7 +34,7 @@ from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import UNASKED, Legs, legs_of
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
-from dynsim.training.rule import AnyRule, Rule
+from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.training.stability import check_threshold, preconditioned
 from dynsim.trajectory import Static, Times, Trajectory
@@ -45,7 +45,7 @@ ABSURD_LOSS = 1e3
 
 def train(
     problem: Problem,
-    rule: AnyRule,
+    rule: UpdateRule,
     key: PRNGKeyArray | None = None,
     *,
     steps: int | None,

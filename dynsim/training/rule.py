@@ -79,7 +79,7 @@ def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
     return {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
 
 
-class AnyRule(eqx.Module):
+class UpdateRule(eqx.Module):
     """A `Rule`, or settings from which one follows, such as `dynsim.Annealed`."""
 
     @abc.abstractmethod
@@ -87,7 +87,7 @@ class AnyRule(eqx.Module):
         """The rule that trains."""
 
 
-class Rule(AnyRule):
+class Rule(UpdateRule):
     """An update rule: subclass it for a rule of your own.
 
     A subclass has a `direction`, and fields for the numbers that the direction reads. Training,

@@ -25,14 +25,14 @@ from dynsim import checks, decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
 from dynsim.schedules import steps
 from dynsim.schedules.shapes import Steps
-from dynsim.training.rule import AnyRule, Rule
+from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.rules import SGD, unread
 
 Control = Literal["none", "forever", "small", "smallinit"]
 Some = Real[Number, "*#P"]
 
 
-class Annealed(AnyRule):
+class Annealed(UpdateRule):
     r"""Noisy SGD with weight decay, annealed from a large learning rate to a small one.
 
     The gradient noise is :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`. The
@@ -157,9 +157,9 @@ class Annealing(eqx.Module):
     last: Some
 
     @classmethod
-    def of(cls, rule: AnyRule) -> Annealing:
+    def of(cls, rule: UpdateRule) -> Annealing:
         """Those of an `Annealed`, or of what it built; raises `ValueError` for another rule."""
-        rule = rule.build() if isinstance(rule, AnyRule) else rule
+        rule = rule.build() if isinstance(rule, UpdateRule) else rule
         if reason := refused(rule):
             raise ValueError(reason)
         eta = rule.eta

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 from dynsim.decoding import Count, NotNegative, Positive, Share, Size, Tokens
 from dynsim.precision import DType, Number, on_cpu
 from dynsim.problem.base import Problem
-from dynsim.training.rule import AnyRule
+from dynsim.training.rule import UpdateRule
 from dynsim.two_stage import minibatch
 from dynsim.two_stage.annealing import Annealed
 from dynsim.two_stage.minibatch import Laid
@@ -154,7 +154,7 @@ class Prompts(Problem):
     # No setting. A `default` would be an attribute of the class, which `eqx.tree_at` does not see.
     held: Any = eqx.field(default_factory=lambda: None, init=False, repr=False)
 
-    def build(self, rule: AnyRule) -> "Prompts":
+    def build(self, rule: UpdateRule) -> "Prompts":
         """The prompts with the stationary `tau_0` of the rule, unless they have one.
 
         Raises:

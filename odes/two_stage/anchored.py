@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from dynsim import checks
 from dynsim.precision import DType, precision, settle
-from dynsim.training.rule import AnyRule
+from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.solve import solve as ode
@@ -23,7 +23,7 @@ from odes.two_stage.state import ReducedState
 
 def solve(
     task: Prompts,
-    optimizer: AnyRule,
+    optimizer: UpdateRule,
     times: Times,
     *,
     anchors: Mapping[int, ReducedState],

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.training.recording import Recording
-from dynsim.training.rule import AnyRule
+from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
@@ -36,7 +36,7 @@ from odes.two_stage.state import ReducedState
 
 def solve_sde(
     task: Prompts,
-    optimizer: AnyRule,
+    optimizer: UpdateRule,
     times: Times,
     key: PRNGKeyArray,
     *,

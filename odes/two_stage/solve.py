@@ -24,7 +24,7 @@ from dynsim.precision import DType, Number, cast
 from dynsim.problem.base import built, narrowed
 from dynsim.problem.train import problem_in
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import AnyRule
+from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
@@ -50,7 +50,7 @@ DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 def run(
     solve: Callable[..., Trajectory],
     task: Prompts,
-    optimizer: AnyRule,
+    optimizer: UpdateRule,
     times: Times,
     given: Callable[[Prompts], PyTree],
     *,
@@ -97,7 +97,7 @@ def run(
 
 def solve(
     task: Prompts,
-    optimizer: AnyRule,
+    optimizer: UpdateRule,
     times: Times,
     *,
     start: ReducedState | None = None,

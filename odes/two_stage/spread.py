@@ -54,7 +54,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.precision import Number
 from dynsim.training.recording import Recording
-from dynsim.training.rule import AnyRule
+from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
@@ -93,7 +93,7 @@ class Seed(eqx.Module):
 
 def solve_seed(
     task: Prompts,
-    optimizer: AnyRule,
+    optimizer: UpdateRule,
     times: Times,
     key: PRNGKeyArray,
     *,

@@ -138,6 +138,10 @@ class Axes:
         for dim in self.dims:
             _check_different(dim)
         self.named = {axis.name: axis for dim in self.dims for axis in dim.members}
+        for inner, outer in itertools.permutations(self.named.values(), 2):
+            if outer.traced and inner.path[: len(outer.path)] == outer.path:
+                reason = f"is part of axes.{'.'.join(outer.path)}; leave one out"
+                raise LanguageError(f"axes.{'.'.join(inner.path)}", reason)
         self._made = functools.lru_cache(maxsize=64)(self._build)
 
     def run(self, chosen: Mapping[str, Any]) -> Any:

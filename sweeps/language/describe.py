@@ -103,8 +103,9 @@ def _main() -> str:
     main = sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):
         return spec.name
-    file = getattr(main, "__file__", None) or "<stdin>"
-    return "__main__" if file.startswith("<") else Path(file).stem
+    file = Path(getattr(main, "__file__", None) or "<stdin>")
+    # Others import no command that is installed, which has no ending.
+    return file.stem if file.suffix == ".py" else "__main__"
 
 
 def docs_of(cls: type) -> dict[str, str]:
@@ -128,12 +129,14 @@ def _annotated(hint: Any, static: bool) -> Field:
     """The field of an annotation."""
     parts = list(dict.fromkeys(decoding.parts_of(hint)))
     bounds: dict[str, float | str] = {**decoding.bounds_of(parts)}
-    if decoding.FINITE in parts and not {"le", "lt"} & {*bounds}:
-        bounds["lt"] = "inf"
     origins = {typing.get_origin(part) or part for part in parts}
     # jaxtyping's annotations wrap an array type.
     arrays = {getattr(part, "array_type", None) for part in parts} | origins
     whole = decoding.WHOLE in parts
+    # Numbers with a range are checked to be finite.
+    ranged = (bounds or decoding.FINITE in parts) and float in parts and not whole
+    if ranged and not {"le", "lt"} & {*bounds}:
+        bounds["lt"] = "inf"
     found = {
         "number": float in parts and not whole,
         "integer": int in parts and float not in parts,
@@ -191,7 +194,7 @@ def plain(
         LanguageError: if the field does not allow the value.
     """
     inside = functools.partial(plain, kind_of=kind_of, objects=objects, full=full)
-    if field.bases and dataclasses.is_dataclass(value):
+    if field.bases and dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind, table = kind_of(type(value)), {}
         if kept(objects, kind.location, type(value)) != kind.location:
             raise LanguageError(path, "is of one of two classes of this name", kind.location)

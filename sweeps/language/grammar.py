@@ -379,8 +379,19 @@ def flattened(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 def chooses_kind(field: Field, value: object) -> bool:
     """Whether a value chooses a kind for a field, rather than being a number, a word or text."""
-    if not isinstance(value, str):
+    if not field.bases or not isinstance(value, str):
         return bool(field.bases) and is_branch(value)
-    taken = "text" in field.types or ("function" in field.types and ":" in value)
+    if "function" in field.types and ":" in value:
+        return _is_class(value)
     other = fold(value) in ("none", "inf", *map(fold, field.words))
-    return bool(field.bases) and not taken and not other
+    return "text" not in field.types and not other
+
+
+def _is_class(name: str) -> bool:
+    """Whether module:Name is a class, and no function."""
+    from sweeps.language.describe import locate
+
+    try:
+        return isinstance(locate(name, ""), type)
+    except LanguageError:
+        return False

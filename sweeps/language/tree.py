@@ -40,7 +40,7 @@ def encode(
         LanguageError: if a value is not allowed.
     """
     given = functools.partial(plain, kind_of=language.kind_of, objects=objects)
-    if not dataclasses.is_dataclass(tree):
+    if isinstance(tree, type) or not dataclasses.is_dataclass(tree):
         if isinstance(tree, Mapping):
             return {n: encode(language, each, objects, full=full) for n, each in tree.items()}
         if isinstance(tree, list | tuple):
@@ -117,7 +117,7 @@ def value_of(field: Field, value: Any, name: str) -> Any:
     if isinstance(value, list):
         return tuple(value_of(field.one, each, name) for each in value)
     if isinstance(value, str) and value not in field.words:
-        if "function" in field.types:
+        if "function" in field.types and ":" in value:
             return locate(value, name)
         if "object" in field.types and (":" in value or value.startswith("<")):
             raise LanguageError(name, "can be given in Python alone", value)

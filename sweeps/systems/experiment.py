@@ -21,7 +21,7 @@ from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
-from dynsim.training.rule import AnyRule
+from dynsim.training.rule import UpdateRule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Table, is_branch
@@ -74,7 +74,7 @@ class Experiment:
     """
 
     problem: Problem
-    rule: AnyRule
+    rule: UpdateRule
     steps: Steps | None = 1000
     batch: CountOrInf = 32
     dtype: DType = "float32"
@@ -83,7 +83,7 @@ class Experiment:
     def __post_init__(self) -> None:
         settle(self)
         checks.kind("problem", self.problem, Problem)
-        checks.kind("rule", self.rule, AnyRule)
+        checks.kind("rule", self.rule, UpdateRule)
 
     def at(self, settings: Mapping[str, Any]) -> "Experiment":
         """The run with other settings, by their names or the ends of these: `{"eta_y": 1.0,

@@ -100,7 +100,7 @@ def understood(words: Sequence[str]) -> Asked:
         found = offer(name, parts[at] if at else problem)
         run: Pairs = [("problem", problem)] if problem else []
         if {*HELP} & {*options}:
-            print(page(found, name, run))
+            print(page(found, name, options, run))
             raise SystemExit(0)
         given = parse(found, name, options, run)
         if problem and found.recorded:
@@ -192,6 +192,16 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
         ValueError: for an option or a setting that there is not, with the one that is meant, or a
             value that it does not take.
     """
+    own, given = read(offer, name, words, run)
+    checked = {n: check(offer.options[n], _typed(offer.options[n], v), n) for n, v in own.items()}
+    for option, field in offer.options.items():
+        if field.required and option not in checked:
+            raise ValueError(f"{name}: needs {option} ({field.doc})")
+    return Given(checked, given if offer.run is None else _run(offer, given))
+
+
+def read(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
+    """What `parse` returns, before values are checked; `ValueError` for what is no option."""
     own, given, places = dict[str, Any](), list(run), list(offer.positional)
     left, options = list(words), {fold(each): each for each in offer.options}
     while left:
@@ -220,6 +230,8 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
         if found and not values and not _is_switch(field):
             many = "at least one value, each" if field.listed else "a value,"
             raise ValueError(f"{name}: option --{option} needs {many} {allowed(field.one)}")
+        if found in own:
+            raise ValueError(f"{name}: option --{option} is given twice")
         if found:
             own[found] = values if field.listed else (values or ["true"])[0]
         elif offer.run is not None:
@@ -228,11 +240,7 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
             known = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(offer.options))
             hint = closest(option, offer.options) or f"its options are {known}"
             raise ValueError(f"{name}: has no option --{option}; {hint}")
-    checked = {n: check(offer.options[n], _typed(offer.options[n], v), n) for n, v in own.items()}
-    for option, field in offer.options.items():
-        if field.required and option not in checked:
-            raise ValueError(f"{name}: needs {option} ({field.doc})")
-    return Given(checked, given if offer.run is None else _run(offer, given))
+    return Given(own, given)
 
 
 def _is_switch(field: Field) -> bool:
@@ -306,11 +314,13 @@ def _made(offer: Offer, given: Given) -> tuple[Any, Run]:
     return cls(**settings), run
 
 
-def page(offer: Offer, name: str, run: Pairs) -> str:
-    """The help of a command."""
+def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
+    """The help of a command. Settings are those of the kinds that the other words choose."""
+    words = [word for word in words if word not in HELP]
+    given = [pair for pair in read(offer, name, words, run).run if pair[1] is not MISSING]
     places = "".join(f" {each.upper()}" for each in offer.positional)
     lines = [f"usage: dynsim {name}{places} [OPTIONS]", "", offer.kind.about or offer.command.help]
     lines += ["", "Options.", *option_lines(offer.options)]
     if offer.run is not None:
-        lines += ["", settings_page(language(), chosen(offer, run))]
+        lines += ["", settings_page(language(), chosen(offer, given))]
     return "\n".join(lines)

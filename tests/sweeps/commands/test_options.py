@@ -5,6 +5,7 @@ import reprlib
 
 import pytest
 
+from sweeps import cli
 from sweeps.commands.parsing import line, metadata
 from sweeps.lines import assignments
 from sweeps.systems import kinds
@@ -86,3 +87,31 @@ def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
     assert metadata.language().resolve(usual, "scale").value == 0.5
     other = line.chosen(offer, [("problem", "qkv")])
     assert metadata.language().resolve(other, "scale").value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--seeds 5 --seeds 6", "compare: option --seeds is given twice"),
+        ("--eta 1e400", "rule.eta = inf: must be a number in [0, inf)"),
+        ("--eta dynsim.schedules:Cosine", "rule.eta.peak: is missing"),
+        ("--rule dynsim:SGD --steps 0", "steps = 0: must be an integer"),
+    ],
+)
+def test_command_lines_are_read_as_they_are_meant(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["compare", *words.split()])
+    assert message in capsys.readouterr().err
+
+
+def test_help_has_the_settings_of_the_kinds_that_other_words_choose(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "linear_icl", "--help", "--rule", "adam", "--eta", "cosine"])
+    page = capsys.readouterr().out
+    assert "--rule.b1" in page
+    assert "--rule.eta.peak" in page
+    assert "--rule.momentum" not in page

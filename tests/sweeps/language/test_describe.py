@@ -60,7 +60,7 @@ def test_a_field_with_a_converter_takes_what_that_takes() -> None:
     eta = describe(dynsim.SGD).fields["eta"]
     assert set(eta.types) == {"number", "array", "function"}
     assert [base.partition(":")[2] for base in eta.bases] == ["Schedule", "Ratio"]
-    assert (eta.groups, eta.traced, dict(eta.bounds)) == (True, True, {"ge": 0})
+    assert (eta.groups, eta.traced, dict(eta.bounds)) == (True, True, {"ge": 0, "lt": "inf"})
 
 
 @pytest.mark.parametrize("cls", [*KNOWN, dynsim.OptaxRule, *SHAPES])

@@ -242,6 +242,11 @@ def test_a_run_that_is_an_object_has_no_defaults_of_its_problem() -> None:
     assert build(LANGUAGE, LANGUAGE.assign(given, [("rule", "adam")])) == Experiment(rule=Adam())
 
 
+def test_a_class_stands_for_its_kind() -> None:
+    table = LANGUAGE.assign({}, encode(LANGUAGE, {"problem": Bowl, "rule": Adam}).items())
+    assert build(LANGUAGE, table) == Experiment(Bowl(), Adam())
+
+
 def test_a_part_is_not_a_run() -> None:
     with pytest.raises(LanguageError) as error:
         decode(LANGUAGE, {"kind": "sgd"})
