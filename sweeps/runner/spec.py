@@ -7,7 +7,7 @@ import math
 import operator
 import reprlib
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import annotated_types as at
@@ -19,10 +19,10 @@ from dynsim.decoding import Seed
 from dynsim.precision import DType
 from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
+from sweeps import recipes
 from sweeps.language.axes import Axes, Dimension
 from sweeps.language.describe import words
-from sweeps.language.fields import LanguageError, Table, allowed, fold
-from sweeps.language.grammar import flattened
+from sweeps.language.fields import Table
 from sweeps.language.tree import encode
 from sweeps.runner.names import OF_STORES, check_names
 from sweeps.runner.store.base import CHECKPOINT, PARTS
@@ -108,7 +108,7 @@ class Sweep:
         if isinstance(self.run, Mapping):
             # The text form of a run has its kind.
             given = {name: value for name, value in self.run.items() if name != "kind"}
-            put("run", settings_of(given, self.axes))
+            put("run", recipes.settings_of(language(), given, self.axes, []))
         put("zip", tuple(map(tuple, self.zip)))
         put("times", _times(self.times))
         put("root", checks.integer("root", self.root, 0, 2**32 - 1))
@@ -325,28 +325,6 @@ class Sweep:
                 functools.reduce(operator.getitem, above, table).pop(last)
             found[label] = functools.reduce(operator.getitem, path, table)
         return found
-
-
-def settings_of(
-    run: Mapping[str, Any], axes: Mapping[str, Any], others: Iterable[tuple[str, Any]] = ()
-) -> Table:
-    """The settings of a run in text form.
-
-    Args:
-        run: settings by name.
-        axes: of its sweep, one of which may be the problem.
-        others: settings by name that take the place of those of `run`.
-
-    Raises:
-        ValueError: for a name or a value that is not allowed, or if no problem is given.
-    """
-    named = [name for pair in (*run.items(), *others) for name, _ in flattened(*pair)]
-    if "problem" not in map(fold, (*named, *axes)):
-        # Without one, no other name would be known.
-        field = language().resolve({}, "problem").field
-        kinds = allowed(field, language().words(field))
-        raise LanguageError("run.problem", f"is missing ({field.doc}); must be {kinds}")
-    return language().assign(language().assign({}, run.items()), others)
 
 
 def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -106,6 +106,10 @@ def understood(words: Sequence[str]) -> Asked:
         if problem and found.recorded:
             # What was asked of another problem has a folder of its own.
             given.own.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
+        if found.command.reads == "file":
+            file, overrides = str(given.own["file"]), typing.cast("list[str]", given.own.get("set"))
+            if os.path.exists(file) or file in recipes.names():
+                recipes.check(language(), file, overrides or ())
         settings, run_command = _made(found, given)
     except ValueError as error:
         to_stderr(f"dynsim: {error}")

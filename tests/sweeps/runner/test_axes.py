@@ -1,5 +1,6 @@
 """Axes and sweep files: what they mean, and every way to get them wrong."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -13,6 +14,7 @@ import pytest
 
 import dynsim
 import sweeps
+from sweeps import recipes
 from sweeps.language.tree import toml
 from sweeps.runner import files
 from sweeps.runner.spec import Sweep
@@ -238,3 +240,7 @@ def test_kinds_along_an_axis_share_nothing_that_one_of_them_has() -> None:
             "adam": dynsim.adam(0.1, clip=1.0),
             "sgd": dynsim.sgd(0.1),
         }
+
+
+def test_a_file_has_the_fields_of_a_sweep() -> None:
+    assert tuple(field.name for field in dataclasses.fields(Sweep)) == recipes.KEYS
