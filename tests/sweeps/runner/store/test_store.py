@@ -333,7 +333,7 @@ def test_a_path_that_can_be_no_folder_is_an_error_of_one_line(
         assert str(failure.value).isprintable()
     with pytest.raises(StoreError, match=r"cannot be a folder|no such sweep"):
         sweeps.open(name)
-    Path("s.toml").write_text('record = ["loss"]\naxes.eta_y = [0.5, 1]\n')
+    Path("s.toml").write_text('record = ["loss"]\nrun.problem = "yz"\naxes.eta_y = [0.5, 1]\n')
     assert cli.main(["sweep", "s.toml", "--out", name]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
