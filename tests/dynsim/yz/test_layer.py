@@ -105,7 +105,7 @@ def test_a_task_is_a_layer_with_its_settings() -> None:
             dynsim.AttentionLayer(dynsim.SynMedium(2), 20, "uniform"),
             dynsim.layer(dynsim.syn_medium(2), 20, "uniform"),
         ),
-        (dynsim.JoMA(), dynsim.JoMA(dynsim.syn_medium(1))),
+        pytest.param(dynsim.JoMA(), dynsim.JoMA(dynsim.syn_medium(1)), marks=pytest.mark.full),
         pytest.param(dynsim.AttentionLayer(), dynsim.syn_small(), marks=pytest.mark.full),
         pytest.param(
             dynsim.QKV(length=20), dynsim.QKV(dynsim.syn_small(), 20), marks=pytest.mark.full

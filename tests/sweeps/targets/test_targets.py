@@ -96,7 +96,11 @@ for case in programs.cases(tuple(wanted)):
 @pytest.mark.parametrize(
     ("wanted", "notes"),
     [
-        ({"yz": ("plain",)}, ()),
+        pytest.param(
+            {"yz": ("plain",)},
+            (),
+            marks=pytest.mark.full("test_no_step_of_an_accelerator_asks_its_host"),
+        ),
         pytest.param(
             {"yz": ("simulation", "plain"), "two_stage": ("simulation",)},
             ("sharpness", "AdamW", "sharpness"),
