@@ -303,6 +303,7 @@ def _problem(table: Table) -> str:
 
 def _made(offer: Offer, given: Given) -> tuple[Any, Run]:
     """The settings of a command as its class has them, and what runs them."""
+    from dynsim.decoding import parts_of
     from sweeps.language.tree import build, value_of
     from sweeps.systems import kinds
 
@@ -311,7 +312,7 @@ def _made(offer: Offer, given: Given) -> tuple[Any, Run]:
     own = {n: v for n, v in given.own.items() if n in offer.kind.fields}
     settings = {n: value_of(offer.kind.fields[n], value, n) for n, value in own.items()}
     for name, value in settings.items():
-        if isinstance(value, str) and "pathlib.Path" in str(hints[name]):
+        if isinstance(value, str) and Path in parts_of(hints[name]):
             settings[name] = Path(value)
     if offer.run is not None:
         settings[RUN] = build(kinds.language(), chosen(offer, given.run))
