@@ -3,17 +3,19 @@ file is answered at once."""
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeps.language.fields import LanguageError, Table, allowed, fold, must_be
+from sweeps.language.fields import LanguageError, Table, allowed, closest, fold, must_be
 from sweeps.language.grammar import Language, flattened
 from sweeps.lines import assignments
 
 FOLDER = Path(__file__).parent
 KEYS = ("run", "axes", "engine", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
 """What a file has at its top: the fields of a `Sweep`."""
+SPACINGS = ("linspace", "logspace", "range")
+"""Tables with one of these are values of an axis."""
 Settings = list[tuple[str, Any]]
 
 
@@ -56,10 +58,14 @@ def overridden(table: dict[str, Any], overrides: Iterable[str]) -> Settings:
         ValueError: for an override that cannot be read, or a key that no sweep has.
     """
     settings: Settings = []
+    if isinstance(table.get("axes"), Mapping):
+        table["axes"] = dict(_named("", table["axes"]))
     for override in overrides:
         key, equals, value = (part.strip() for part in override.partition("="))
         if equals and not value:
-            *above, name = key.split(".")
+            # Axes have dotted names, all else is in tables.
+            first, _, rest = key.partition(".")
+            *above, name = [first, rest] if first == "axes" else key.split(".")
             inside: Any = table
             for each in above:
                 inside = inside.get(each) if isinstance(inside, Mapping) else None
@@ -76,7 +82,7 @@ def overridden(table: dict[str, Any], overrides: Iterable[str]) -> Settings:
                 raise ValueError(f"set = {override!r}: must be a table that says something")
         settings += found.pop("run", {}).items()
         if isinstance(table.get("axes"), Mapping):
-            found["axes"] = {**table["axes"], **found.get("axes", {})}
+            found["axes"] = {**table["axes"], **dict(_named("", found.get("axes", {})))}
         table |= found
     for name in table:
         if name not in KEYS:
@@ -87,6 +93,29 @@ def overridden(table: dict[str, Any], overrides: Iterable[str]) -> Settings:
     if not table.get("axes"):
         raise ValueError("axes: needs a table with at least one axis")
     return settings
+
+
+def _named(above: str, axes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Axes by their dotted names, also where TOML made tables of names without quotes."""
+    for name, value in axes.items():
+        if _has_axes(value):
+            yield from _named(f"{above}{name}.", value)
+        else:
+            yield f"{above}{name}", value
+
+
+def _has_axes(value: object) -> bool:
+    """Whether a table is part of a dotted name: all in it are lists of values, or such tables."""
+    if not isinstance(value, Mapping) or _is_spacing(value):
+        return False
+    return all(
+        isinstance(each, list) or _has_axes(each) or _is_spacing(each) for each in value.values()
+    )
+
+
+def _is_spacing(value: object) -> bool:
+    """Whether a table is a spacing, or a mistyped one."""
+    return isinstance(value, Mapping) and any(closest(name, SPACINGS) for name in value)
 
 
 def settings_of(

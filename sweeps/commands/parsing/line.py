@@ -218,6 +218,8 @@ def read(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
             places = places if listed else places[1:]
             continue
         option, equals, value = word[2:].partition("=")
+        if not option:
+            raise ValueError(f"{name}: {word!r} has no name of an option")
         found = options.get(fold(option))
         negated = options.get(fold(option.removeprefix("no-")), "")
         if not found and negated and _is_switch(offer.options[negated]):

@@ -93,6 +93,7 @@ def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
     ("words", "message"),
     [
         ("--seeds 5 --seeds 6", "compare: option --seeds is given twice"),
+        ("--=3", "compare: '--=3' has no name of an option"),
         ("--eta 1e400", "rule.eta = inf: must be a number in [0, inf)"),
         ("--eta dynsim.schedules:Cosine", "rule.eta.peak: is missing"),
         ("--rule dynsim:SGD --steps 0", "steps = 0: must be an integer"),

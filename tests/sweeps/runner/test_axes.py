@@ -244,3 +244,21 @@ def test_kinds_along_an_axis_share_nothing_that_one_of_them_has() -> None:
 
 def test_a_file_has_the_fields_of_a_sweep() -> None:
     assert tuple(field.name for field in dataclasses.fields(Sweep)) == recipes.KEYS
+
+
+def test_names_of_axes_need_no_quotes() -> None:
+    written = tomllib.loads(
+        '[run]\nproblem = "yz"\n[axes]\nrule.eta.Y = [0.5, 1.0]\n'
+        "eta.Z = { logspace = [0.1, 1, 3] }\n"
+        "[axes.task]\nsmall = 'syn-small'\nmedium = { kind = 'syn-medium', num_queries = 2 }\n"
+    )
+    found = files.from_table(written, ["axes.rule.momentum=[0, 0.9]"])
+    left = files.from_table(written, ["axes.rule.eta.Y=", "axes.seed=[1]"])
+    assert [*left.fields] == ["eta.Z", "task", "seed"]
+    assert {name: len(values) for name, values in found.fields.items()} == {
+        "rule.eta.Y": 2,
+        "eta.Z": 3,
+        "task": 2,
+        "rule.momentum": 2,
+    }
+    assert found.fields["task"] == ("small", "medium")
