@@ -83,7 +83,11 @@ class Experiment:
     def __post_init__(self) -> None:
         settle(self)
         checks.kind("problem", self.problem, Problem)
-        checks.kind("rule", self.rule, UpdateRule)
+        if not isinstance(self.rule, UpdateRule):
+            raise ValueError(
+                f"rule = {self.rule!r}: must be a dynsim.Rule, such as dynsim.sgd(0.1); "
+                "sweeps.experiment takes rules by their names"
+            )
 
     def at(self, settings: Mapping[str, Any]) -> "Experiment":
         """The run with other settings, by their names or the ends of these: `{"eta_y": 1.0,
@@ -204,17 +208,18 @@ def _check_rounded(node: Any, dtype: str) -> None:
     """Raise `ValueError` for a number that lies within its open range, but not any more as a number
     of the precision `dtype`: 1 - 1e-9 is 1 in float32, and 1e39 is infinite."""
     for name, hint in typing.get_type_hints(type(node), include_extras=True).items():
-        value = getattr(node, name, None)
-        if not isinstance(value, float):
+        given = np.asarray(getattr(node, name, None))
+        if given.dtype != np.float64:
             continue
         ends = decoding.bounds_of(decoding.parts_of(hint))
         with np.errstate(over="ignore"):
-            near = float(np.asarray(value).astype(dtype))
-        too_large = math.isinf(near) and not math.isinf(value)
-        if too_large or (near != value and near in (ends.get("lt"), ends.get("gt"))):
+            near = given.astype(dtype).astype(np.float64)
+        at_end = np.isin(near, [end for end in (ends.get("lt"), ends.get("gt")) if end is not None])
+        bad = (np.isinf(near) & ~np.isinf(given)) | (at_end & (near != given))
+        if bad.any():
             raise ValueError(
-                f"{name} = {value!r}: is {near:g} in {dtype}, which is out of range; choose "
-                "another number, or dtype = 'float64'"
+                f"{name} = {given[bad][0].item()!r}: is {near[bad][0]:g} in {dtype}, which is out "
+                "of range; choose another number, or dtype = 'float64'"
             )
 
 

@@ -58,6 +58,8 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"axes": {"seed": {"range": 2**32}}}, "must be an integer from 0 to 16777216"),
     ({"run": {"problem": "yz", "steps": 10**20}}, "must be an integer from 1 to 2147483647"),
     ({"run": {"problem": "yz", "eta_y": 1e39}}, "is inf in float32"),
+    ({"axes": {"eta_z": [0.1, 1e39]}}, "peak = 1e+39: is inf in float32"),
+    ({"axes": {"momentum": [0, 1 - 1e-9]}}, "momentum = 0.999999999: is 1 in float32"),
     ({"run": {"problem": "yz", "task": 3}}, "problem.task = 3: must be one of"),
     ({"run": {"problem": "yz", "task": "\0.npz"}}, "no such file"),
     ({"run": {"problem": "yz", "task": f"{'x' * 300}.npz"}}, "no such file"),
