@@ -6,10 +6,13 @@ mistyped option at once.
 
 import difflib
 import functools
+import importlib.util
 import math
 import operator
 import reprlib
+import sys
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
@@ -184,14 +187,34 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
         return number
     elif isinstance(value, str):
         words = [word for word in field.words if fold(word) == fold(value)]
-        # A function is imported later.
-        if words or "text" in field.types or ("function" in field.types and ":" in value):
+        if words or "text" in field.types:
             return words[0] if words else value
+        if "function" in field.types and ":" in value:
+            # It is imported later.
+            check_module(value, path)
+            return value
     elif isinstance(value, bool) and "boolean" in field.types:
         return value
     if is_array(value) and {"array", "number"} & {*field.types}:
         return value
     raise LanguageError(path, must_be(value, field.words, allowed(field, kinds)), value)
+
+
+def check_module(name: str, path: str) -> None:
+    """Raise `LanguageError` for `path` if module:name is in no module that can be found. Nothing is
+    imported, which may take seconds."""
+    module = name.partition(":")[0]
+    main = Path(getattr(sys.modules["__main__"], "__file__", None) or "").stem
+    if module in sys.modules or module == main:
+        return
+    try:
+        found = importlib.util.find_spec(module) is not None
+    # A package above it can raise anything; importing it says what.
+    except (Exception, SystemExit):
+        return
+    if not found:
+        error = ModuleNotFoundError(f"No module named {module!r}")
+        raise LanguageError(path, f"cannot be imported ({error!r})", name)
 
 
 def _number(field: Field, value: float | str) -> int | float | str | None:

@@ -15,6 +15,7 @@ from sweeps.language.fields import (
     Table,
     allowed,
     check,
+    check_module,
     closest,
     fold,
     is_array,
@@ -129,6 +130,7 @@ class Language:
         raise LanguageError(path, reason, word)
 
     def _imported(self, word: str, path: str) -> Kind:
+        check_module(word, path)
         from sweeps.language.describe import locate
 
         cls = locate(word, path)
@@ -389,9 +391,10 @@ def chooses_kind(field: Field, value: object) -> bool:
 
 def _is_class(name: str) -> bool:
     """Whether module:Name is a class, and no function."""
-    from sweeps.language.describe import locate
-
     try:
+        check_module(name, "")
+        from sweeps.language.describe import locate
+
         return isinstance(locate(name, ""), type)
     except LanguageError:
         return False
