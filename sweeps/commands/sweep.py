@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import ClassVar
 
+from dynsim.decoding import Count
 from sweeps.commands import info, plan
 from sweeps.runner import progress
 from sweeps.runner.cluster import dask_cluster, hosts
@@ -50,8 +51,8 @@ class SweepCommand(hosts.Hosts):
     file: str
     out: str | None = None
     set: tuple[str, ...] = ()
-    chunk: int | None = None
-    tile: int | None = None
+    chunk: Count | None = None
+    tile: Count | None = None
     dask: str | None = None
     config: Path | None = None
     reuse: tuple[str, ...] = ()
