@@ -194,8 +194,9 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind: Flow) -> None:
             m_hat, v_hat = (x / -np.expm1(-r * elapsed) for x, r in zip(held, decays, strict=True))
             speed = -at(t) * (m_hat / (np.sqrt(v_hat) + EPS) + WANE * p)
         else:
-            speed = lambda at_p: -at(t) * (slope(at_p) / (np.sqrt(v) + EPS) + WANE * at_p)
-            speed = speed(p - speed(p) / 2) if matched else speed(p)
+            # RMSProp's gradient is that of half a unit before.
+            motion = lambda p, t=t: -at(t) * (slope(p) / (np.sqrt(v) + EPS) + WANE * p)
+            speed = motion(p - motion(p) / 2) if matched else motion(p)
         np.testing.assert_allclose(moved, speed, rtol=1e-12)
         for got, size, r, n, x in zip(changes, scale, decays, powers, held, strict=True):
             np.testing.assert_allclose(got * size, r * (slope(p) ** n - x), rtol=1e-12)
@@ -231,8 +232,9 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> No
     # An average of ones obeys the same equation.
     weights = 1 - decays ** (EXACT_STEPS + 1)
     for t in (10.25, 10.5, 13.75):
-        scaled = YZ(*jnp.asarray(p)[:, None, None]), *(
-            YZ(*jnp.asarray(x)[:, None, None]) for x in averages / size
+        scaled = (
+            YZ(*jnp.asarray(p)[:, None, None]),
+            *(YZ(*jnp.asarray(x)[:, None, None]) for x in averages / size),
         )
         moved, *changes = stacked(field(jnp.asarray(t), scaled))
         m_hat, v_hat = averages / (1 + (weights - 1) * np.exp(-slow * max(t - 10.5, -0.5)))

@@ -152,7 +152,8 @@ def test_several_queries_and_falling_rates_have_the_noise_of_the_counts_of_every
     """Every token of every class occurs a little more often in one of the steps of the layer, in
     NumPy; frequencies scatter by one over the number of such tokens in a batch."""
     steps, length, small = 5, 1e9, 1e-4
-    distinct, common = np.zeros((2, 2, 10))
+    # Unit vectors that tell two tokens of a kind apart.
+    distinct, common = apart = np.zeros((2, 2, 10))
     distinct[0, 2:4] = np.array([1, -1]) / np.sqrt(2)
     common[:, :2] = np.array([1, -1]) / 2
     places = [(k, n, i) for k in range(steps) for n in range(4) for i in np.flatnonzero(SHARED[n])]
@@ -163,14 +164,11 @@ def test_several_queries_and_falling_rates_have_the_noise_of_the_counts_of_every
     Y, Z, v_y, v_z = np.zeros((len(counts[0]), 10, 10)), np.zeros((len(counts[0]), 2, 10)), 0, 0
     stds, steep = [], []
     for now, (eta_y, eta_z) in zip(counts, RATES, strict=True):
-        # Those whose counts differ are the same runs but for some 1e-4.
-        response = np.stack([np.tensordot(Z[::2] - Z[1::2], u, 2) for u in (distinct, common)])
+        response = np.stack([np.tensordot(Z[::2] - Z[1::2], u, 2) for u in apart])
         stds.append(np.sqrt((response / 2 / small) ** 2 @ variance))
-        bent = [
-            [pulls(Y[:1], Z[:1] + s * small * u, SHARED[None])[1][0] for s in (-1, 1)]
-            for u in (distinct, common)
-        ]
-        h = [np.vdot(b - a, u) / 2 / small for (b, a), u in zip(bent, (distinct, common))]
+        # Run 0 is 1e-4 away from one with the counts of the population.
+        ends = [pulls(Y[[0, 0]], Z[0] + small * np.stack([u, -u]), SHARED)[1] for u in apart]
+        h = [np.vdot(down - up, u) / 2 / small for (up, down), u in zip(ends, apart, strict=True)]
         steep.append(eta_z * np.array(h) / (2 + 2 * MU))
         of_y, of_z = pulls(Y, Z, now)
         v_y, v_z = MU * v_y + of_y, MU * v_z + of_z
@@ -180,6 +178,7 @@ def test_several_queries_and_falling_rates_have_the_noise_of_the_counts_of_every
     # Differences miss by the square of 1e-4.
     np.testing.assert_allclose(np.exp(found), stds, rtol=1e-5, atol=1e-12)
     found = symmetric.overshoot(PAIRS, FALLING, **asked)
+    # By how much run 0 is off.
     np.testing.assert_allclose(found, steep, rtol=1e-3, atol=1e-6)
 
 

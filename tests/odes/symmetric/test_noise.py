@@ -53,7 +53,9 @@ def test_a_batch_gives_the_gradient_of_its_counts(length: float | None) -> None:
     task = symmetric.SymmetricTask(TASK.p, TASK.rho, K, 9, 3)
     shapes = jax.tree.map(lambda x: (*x.shape, FOLLOWED), zero_state(task, "float64"))
     states = jax.tree.map(
-        lambda shape: jnp.asarray(rng.normal(size=shape)), shapes, is_leaf=lambda x: type(x) is tuple
+        lambda shape: jnp.asarray(rng.normal(size=shape)),
+        shapes,
+        is_leaf=lambda x: type(x) is tuple,
     )
     context = None if length is None else jnp.asarray(length)
     given = noise.Draw(*(jnp.asarray(rng.normal(size=s)) for s in ((2,), (2, 2), (2, 2))))
