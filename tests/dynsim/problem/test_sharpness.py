@@ -164,6 +164,39 @@ def test_the_preconditioner_is_that_of_the_next_update(kind: str) -> None:
         w = w - rates * (m / (1 - b1 ** (k + 1)) if adam else g) / P
 
 
+class Stretched(dynsim.Problem):
+    """A quadratic with the curvatures of a batch, and no population loss."""
+
+    def init(self, key):
+        return jnp.array([0.5, -1.0])
+
+    def loss(self, params, data):
+        return data @ params**2 / 2
+
+
+def test_the_preconditioner_has_the_gradient_of_the_next_batch_in_it() -> None:
+    """Written out in NumPy, and with coupled decay, which the preconditioner divides."""
+    curvatures, b1, b2, eps, decay = (
+        np.random.default_rng(0).uniform(1, 9, (4, 2)),
+        0.8,
+        0.7,
+        0.1,
+        0.5,
+    )
+    rule = dynsim.adam(schedules.linear(0.2, 3, 0.1), b1=b1, b2=b2, eps=eps, decay=decay)
+    given = {"times": range(4), "batch": 1, "data": curvatures}
+    found = descended(Stretched(), rule, "preconditioned_sharpness", "sharpness", **given)
+    w, m, v = np.array([0.5, -1.0]), np.zeros(2), np.zeros(2)
+    for k, h in enumerate(curvatures):
+        g, rate = (h + decay) * w, 0.2 * (1 - 0.3 * k)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        P = np.sqrt(v / (1 - b2 ** (k + 1))) + eps
+        want = (1 - b1) / (1 + b1) * rate * (h + decay) / P
+        np.testing.assert_allclose(found["preconditioned_sharpness"][k], want.max(), rtol=1e-10)
+        np.testing.assert_allclose(found["sharpness"][k], h.max(), rtol=1e-10)
+        w = w - rate * m / (1 - b1 ** (k + 1)) / P
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_the_preconditioned_sharpness_is_that_of_the_rates_of_its_step(nesterov: bool) -> None:
     """Scaled by 2 over the value, the step with momentum, rates and decay by group has the
