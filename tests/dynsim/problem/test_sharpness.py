@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 import dynsim
 import odes
+from dynsim import schedules
 from dynsim.problem import sharpness
 from dynsim.problem.train import drawn
 from dynsim.two_stage.model import PQ, Split
@@ -142,22 +143,77 @@ def test_the_preconditioned_sharpness_is_that_of_the_step(n: int) -> None:
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])
 def test_the_preconditioner_is_that_of_the_next_update(kind: str) -> None:
-    """Written out in NumPy: averages of squares of the gradients up to the step itself."""
-    A, steps, eta, b1, b2, eps = matrix([7.0, 5.0], 4), 3, 0.1, 0.8, 0.9, 1e-3
+    """Written out in NumPy: averages of squares of the gradients up to the step itself, and its
+    rates, which rise for one group of weights and fall for the other."""
+    A, steps, b1, b2, eps = matrix([7.0, 5.0], 4), 3, 0.8, 0.9, 1e-3
     options = {"b1": b1} if kind == "adam" else {}
+    eta = {"a": schedules.constant(0.1, warmup=3), "b": schedules.linear(0.2, 3, 0.1)}
     rule = getattr(dynsim, kind)(eta, b2=b2, eps=eps, **options)
     times = range(steps + 1)
     found = descended(Quadratic(A), rule, "preconditioned_sharpness", times=times)
     w, m, v = np.full(4, 0.5), np.zeros(4), np.zeros(4)
     for k in times:
+        rates = np.repeat([0.1 * k / 3, 0.2 * (1 - 0.3 * k)], 2)
         g = A @ w
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
         adam = kind == "adam"
         P = np.sqrt(v / (1 - b2 ** (k + 1)) if adam else v) + eps
         c = (1 - b1) / (1 + b1) if adam else 1
-        want = np.linalg.eigvals(c * eta * A / P[:, None]).real.max()
+        want = np.linalg.eigvals(c * (rates / P)[:, None] * A).real.max()
         np.testing.assert_allclose(found["preconditioned_sharpness"][k], want, rtol=1e-10)
-        w = w - eta * (m / (1 - b1 ** (k + 1)) if adam else g) / P
+        w = w - rates * (m / (1 - b1 ** (k + 1)) if adam else g) / P
+
+
+class Stretched(dynsim.Problem):
+    """A quadratic with the curvatures of a batch, and no population loss."""
+
+    def init(self, key):
+        return jnp.array([0.5, -1.0])
+
+    def loss(self, params, data):
+        return data @ params**2 / 2
+
+
+def test_the_preconditioner_has_the_gradient_of_the_next_batch_in_it() -> None:
+    """Written out in NumPy, and with coupled decay, which the preconditioner divides."""
+    curvatures, b1, b2, eps, decay = (
+        np.random.default_rng(0).uniform(1, 9, (4, 2)),
+        0.8,
+        0.7,
+        0.1,
+        0.5,
+    )
+    rule = dynsim.adam(schedules.linear(0.2, 3, 0.1), b1=b1, b2=b2, eps=eps, decay=decay)
+    given = {"times": range(4), "batch": 1, "data": curvatures}
+    found = descended(Stretched(), rule, "preconditioned_sharpness", "sharpness", **given)
+    w, m, v = np.array([0.5, -1.0]), np.zeros(2), np.zeros(2)
+    for k, h in enumerate(curvatures):
+        g, rate = (h + decay) * w, 0.2 * (1 - 0.3 * k)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        P = np.sqrt(v / (1 - b2 ** (k + 1))) + eps
+        want = (1 - b1) / (1 + b1) * rate * (h + decay) / P
+        np.testing.assert_allclose(found["preconditioned_sharpness"][k], want.max(), rtol=1e-10)
+        np.testing.assert_allclose(found["sharpness"][k], h.max(), rtol=1e-10)
+        w = w - rate * m / (1 - b1 ** (k + 1)) / P
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_preconditioned_sharpness_is_that_of_the_rates_of_its_step(nesterov: bool) -> None:
+    """Scaled by 2 over the value, the step with momentum, rates and decay by group has the
+    eigenvalue -1, at each of the steps along which rates change."""
+    A, mu, decay, one = matrix([7.0, 5.0], 4), 0.6, np.diag([0.0, 0.0, 3.0, 3.0]), np.eye(4)
+    A = A @ A
+    eta = {"a": schedules.linear(0.02, 3, 0.1), "b": schedules.constant(0.05, warmup=3)}
+    options = {"momentum": mu, "nesterov": nesterov, "decay": {"b": 3.0}}
+    found = descended(Quadratic(A), dynsim.sgd(eta, **options), "preconditioned_sharpness")
+    for value, k in zip(found["preconditioned_sharpness"], (0, 1, 3), strict=True):
+        rates = np.repeat([0.02 * (1 - 0.3 * k), 0.05 * k / 3], 2)
+        E, H = np.diag(2 / value * rates), A + decay
+        # The velocity becomes mu v + H w, and weights move by it, Nesterov's by one more such.
+        v, w = np.hstack([mu * one, H]), np.hstack([0 * one, one])
+        moved = w - E @ (mu * v + np.hstack([0 * one, H]) if nesterov else v)
+        # Rounding.
+        assert np.abs(np.linalg.eigvals(np.vstack([v, moved])) + 1).min() < 1e-9
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,6 +1,7 @@
 """Theories of Adam against Adam in NumPy: the flow of second order, noise in the denominator."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +9,14 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim import schedules
 from dynsim.training.rule import of_layer
 from dynsim.yz.model import YZ
-from odes.solver import linear_noise
+from odes.solver import adaptive, linear_noise
 from odes.solver.adaptive import EXACT_STEPS
 from odes.solver.flows import flow_of_rule
 from odes.solver.linear_noise import Descent
-from odes.solver.posed import Flow
+from odes.solver.posed import Driven, Flow
 from odes.solver.tolerances import Tolerances
 
 START = np.array([0.7, -0.4])
@@ -122,3 +124,121 @@ def test_noise_in_the_denominator_is_that_of_runs() -> None:
     assert (np.abs(moved - want) < 0.06 * np.abs(want) + 4 * error).all()
     std = np.sqrt(np.diagonal(found.covariance[0]))
     np.testing.assert_allclose(std, p.std(0), rtol=0.05)
+
+
+RATE = (schedules.linear(0.3, 40, 0.5), schedules.linear(0.2, 20, 0.1))
+WANE = 0.4
+
+
+def at(t: float) -> np.ndarray:
+    """Both rates of a flow, which has at t that of step t - 1/2."""
+    k = t - 0.5
+    return np.array([0.3 * (1 - k / 80), 0.2 * (1 - 0.9 * k / 20)])
+
+
+def stacked(state: Any) -> list[np.ndarray]:
+    """Weights and averages, each as a row of two numbers."""
+    return [np.array([float(x.Y[0, 0]), float(x.Z[0, 0])]) for x in state]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", ["adam", "matched-adam", "rmsprop", "matched-rmsprop"])
+def test_a_flow_obeys_the_equations_that_its_module_states(kind: Flow) -> None:
+    """With rates that fall by group and decoupled decay; averages are integrals over the past."""
+    matched, of_adam = kind.startswith("matched"), kind.endswith("adam")
+    options = {"b1": B1} if of_adam else {}
+    make = dynsim.adam if of_adam else dynsim.rmsprop
+    rates = dict(zip("YZ", RATE, strict=True))
+    rule = make(rates, b2=B2, eps=EPS, decay=WANE, decoupled=True, **options)
+    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
+    driven = Driven(rule.astype("float64"), of_layer(start))
+    pose = adaptive.adam if of_adam else adaptive.rmsprop
+    posed = pose(kind, lambda task, p: YZ(*gradient(p.Y, p.Z)), None, driven, start)
+    slope = lambda p: np.array(gradient(*p))
+    decays = [-np.log(b) if matched else 1 - b for b in ([B1, B2] if of_adam else [B2])]
+    powers = [1, 2] if of_adam else [2]
+    begin = slope(START)
+
+    # What the averages begin with: Adam's with nothing, RMSProp's with what its first step has;
+    # matched ones half a step after the first, by the midpoint rule over the past.
+    first = begin / (np.abs(begin) * (1 if of_adam else np.sqrt(1 - B2)) + EPS) + WANE * START
+    first = -at(0.5) * first
+    s = (np.arange(3000) + 0.5) / 2000
+    past = np.where(s[:, None] < 1, begin, slope(START + first))
+    want = [np.zeros(2), np.zeros(2)] if of_adam else [(1 - B2) * begin**2]
+    if matched:
+        pairs = zip(decays, powers, strict=True)
+        want = [(r * np.exp(-r * (1.5 - s))[:, None] * past**n).sum(0) / 2000 for r, n in pairs]
+    scale = [EPS**n for n in powers]
+    p, *averages = stacked(posed.state)
+    np.testing.assert_array_equal(p, START)
+    for got, mean, size in zip(averages, want, scale, strict=True):
+        # The midpoint rule misses by the square of 1/2000.
+        np.testing.assert_allclose(got * size, mean, rtol=1e-6, atol=1e-12)
+
+    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
+    p, m, v = np.array([0.5, -0.9]), np.array([0.3, -0.2]), np.array([0.7, 0.4])
+    held = [m, v] if of_adam else [v]
+    state = tuple(
+        YZ(*jnp.asarray(x / size)[:, None, None])
+        for x, size in zip([p, *held], [1.0, *scale], strict=True)
+    )
+    for t in (0.5, 1.5, 6.25):
+        moved, *changes = stacked(field(jnp.asarray(t), state))
+        if matched and t < 1:
+            np.testing.assert_allclose(moved, first, rtol=1e-12)
+            np.testing.assert_array_equal(changes, 0)
+            continue
+        elapsed = t + 0.5 if matched else t
+        if of_adam:
+            m_hat, v_hat = (x / -np.expm1(-r * elapsed) for x, r in zip(held, decays, strict=True))
+            speed = -at(t) * (m_hat / (np.sqrt(v_hat) + EPS) + WANE * p)
+        else:
+            # RMSProp's gradient is that of half a unit before.
+            motion = lambda p, t=t: -at(t) * (slope(p) / (np.sqrt(v) + EPS) + WANE * p)
+            speed = motion(p - motion(p) / 2) if matched else motion(p)
+        np.testing.assert_allclose(moved, speed, rtol=1e-12)
+        for got, size, r, n, x in zip(changes, scale, decays, powers, held, strict=True):
+            np.testing.assert_allclose(got * size, r * (slope(p) ** n - x), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> None:
+    """With rates that fall by group and decoupled decay: step by step, then with averages as old as
+    those of step 11 when half of it has passed."""
+    options = {"b1": B1, "b2": B2, "eps": EPS, "decay": WANE, "decoupled": True}
+    rule = dynsim.adam(dict(zip("YZ", RATE, strict=True)), **options).astype("float64")
+    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
+    by_hand = lambda task, p: YZ(*gradient(p.Y, p.Z))
+    driven = Driven(rule, of_layer(start))
+    posed = adaptive.adam("corrected-adam", by_hand, None, driven, start)
+    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
+    decays, size = np.array([[B1], [B2]]), np.array([[EPS], [EPS**2]])
+    slow = 2 * (1 - decays) / (1 + decays)
+    squares = lambda p: np.stack([gradient(*p), np.square(gradient(*p))])
+    p, held = START, np.zeros((2, 2))
+    for k in range(EXACT_STEPS):
+        held = decays * held + (1 - decays) * squares(p)
+        m_hat, v_hat = held / (1 - decays ** (k + 1))
+        step = -at(k + 0.5) * (m_hat / (np.sqrt(v_hat) + EPS) + WANE * p)
+        moved, *changes = stacked(field(jnp.asarray(k + 0.3), posed.state))
+        np.testing.assert_allclose(moved, step, rtol=1e-12)
+        np.testing.assert_array_equal(changes, 0)
+        p = p + step
+    # Half a unit of time of a decay towards what enters them.
+    averages = np.stack(stacked(posed.state)[1:]) * size
+    later = squares(p) + (averages - squares(p)) * np.exp(-slow / 2)
+    np.testing.assert_allclose(later, decays * held + (1 - decays) * squares(p), rtol=1e-12)
+    # An average of ones obeys the same equation.
+    weights = 1 - decays ** (EXACT_STEPS + 1)
+    for t in (10.25, 10.5, 13.75):
+        scaled = (
+            YZ(*jnp.asarray(p)[:, None, None]),
+            *(YZ(*jnp.asarray(x)[:, None, None]) for x in averages / size),
+        )
+        moved, *changes = stacked(field(jnp.asarray(t), scaled))
+        m_hat, v_hat = averages / (1 + (weights - 1) * np.exp(-slow * max(t - 10.5, -0.5)))
+        drive = m_hat / (np.sqrt(v_hat) + EPS)
+        begin = p + at(t) * (drive + WANE * p) / 2
+        np.testing.assert_allclose(moved, -at(t) * (drive + WANE * begin), rtol=1e-12)
+        np.testing.assert_allclose(changes * size, slow * (squares(p) - averages), rtol=1e-12)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim import schedules
 from dynsim.sparse_attention.retrieval import Scored
 from odes.sparse_attention import LADDER, finite_batch
 
@@ -80,3 +81,33 @@ def test_an_infinite_batch_is_descent_on_all_weights() -> None:
 def test_what_is_not_described_is_named(task, rule, batch, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         finite_batch.solve(task, rule, [0, 1], batch=batch)
+
+
+@pytest.mark.usefixtures("x64")
+def test_training_is_the_map_of_means_and_of_the_covariance_of_an_entry_with_its_average() -> None:
+    """Falling rates, and decays at which every term of the covariance counts; in NumPy the map of
+    (delta, its part of m) is a matrix, and its covariance is that of all noise until then."""
+    steps, batch, b1, b2, eps = 24, 4, 0.7, 0.8, 1e-3
+    rule = dynsim.adam(schedules.linear(0.03, 30, 0.2), b1=b1, b2=b2, eps=eps)
+    found = finite_batch.solve(TASK, rule, range(steps + 1), batch=batch)
+    known = jax.jit(lambda params, walk: finite_batch.moments(TASK, params, walk))
+    p, m, v, covariance = np.zeros(3), np.zeros(3), np.zeros(3), np.zeros((2, 2))
+    for k in range(steps + 1):
+        now = known(jnp.asarray(p), jnp.asarray(covariance[0, 0]))
+        for name, value in now.snapshot._asdict().items():
+            # Rounding.
+            np.testing.assert_allclose(found[name][k], value, rtol=1e-9, atol=1e-12, err_msg=name)
+        S, g, variance = float(now.curvature), np.asarray(now.mean), np.asarray(now.variance)
+        # The mean square of what Adam averages, in which an entry of W is off by delta.
+        square = g**2 + variance / batch + np.array([S**2 * covariance[0, 0], 0, 0])
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * square
+        m_hat, root = m / (1 - b1 ** (k + 1)), np.sqrt(v / (1 - b2 ** (k + 1)))
+        gain = 0.03 * (1 - 0.8 * k / 30) / (root + eps)
+        move = gain[0] / (1 - b1 ** (k + 1))
+        averaged = np.array([[1, 0], [(1 - b1) * S, b1]])
+        moved = np.array([[1, -move], [0, 1]])
+        of_average = averaged @ covariance @ averaged.T
+        of_average[1, 1] += (1 - b1) ** 2 * variance[0] / batch
+        covariance, p = moved @ of_average @ moved.T, p - gain * m_hat
+    # It is not small, and the loss sees it.
+    assert covariance[0, 0] > 0.05 * p[0] ** 2

@@ -161,6 +161,61 @@ def test_moments_are_those_of_all_batches() -> None:
         np.testing.assert_array_less(np.abs(found[name][2] - want), 4.5 * error[name][2] + 1e-9)
 
 
+def divided(init: dynsim.YZ, shares: np.ndarray, b2: float, eps: float, per: float) -> np.ndarray:
+    """(R, 12) as `trained`, by RMSProp; with `per` times the variance of the gradient of a sequence
+    in the average of squares."""
+    Y, Z, v_y, v_z = init.Y, init.Z, 0, 0
+
+    def forward(Y: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        c = P * np.exp(Z)[..., None, :]
+        f = c / np.linalg.norm(c, axis=-1, keepdims=True)
+        return f, f @ Y
+
+    for share in shares:
+        f, y = forward(Y, np.reshape(Z, (-1, 4)))
+        residual = LABELS - softmax(y, axis=-1)
+        g = residual @ np.swapaxes(Y, -1, -2)
+        # Of both classes (R, 2, ...): the mean over the batch, and half of their difference.
+        both_y = f[..., None] * residual[..., None, :]
+        both_z = f * (g - f * (f * g).sum(-1, keepdims=True))
+        of_y = (share[:, :, None, None] * both_y).sum(1)
+        of_z = (share[:, :, None] * both_z).sum(1)
+        noise = per * PRIOR.prod()
+        v_y = b2 * v_y + (1 - b2) * (of_y**2 + noise * np.diff(both_y, axis=1)[:, 0] ** 2)
+        v_z = b2 * v_z + (1 - b2) * (of_z**2 + noise * np.diff(both_z, axis=1)[:, 0] ** 2)
+        Y = Y + ETA_Y * of_y / (np.sqrt(v_y) + eps)
+        Z = Z + ETA_Z * of_z / (np.sqrt(v_z) + eps)
+    return np.concatenate([forward(Y, Z)[1].reshape(len(Z), -1), Z], axis=1)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("drift_alone", [False, True])
+def test_rmsprop_divides_by_the_noise_of_all_batches_once(drift_alone: bool) -> None:
+    """In the path or in the drift: B times what both add to the mean, at large B."""
+    rng, b2, eps = np.random.default_rng(1), 0.6, 1.0
+    init = dynsim.YZ(rng.normal(size=(4, 4)), rng.normal(size=(1, 4)))
+    path = lambda shares, per=0.0: divided(init, shares, b2, eps, per)
+    steady = np.broadcast_to(PRIOR, (2, 1, 2))
+    quiet = path(steady)[0]
+
+    def moved(B: int) -> np.ndarray:
+        drawn = np.stack(np.meshgrid(*2 * [np.arange(B + 1)])).reshape(2, -1)
+        weight = binom.pmf(drawn, B, PRIOR[0]).prod(0)
+        return B * (weight @ path(np.stack([drawn, B - drawn], axis=2) / B) - quiet)
+
+    want = limit(*map(moved, (16, 32, 64)))
+    rule = dynsim.rmsprop({"Y": ETA_Y, "Z": ETA_Z}, b2=b2, eps=eps)
+    B, before = 1e6, quiet
+    if drift_alone:
+        want, before = want - B * (path(steady, 1 / B)[0] - quiet), 0
+    theory = spread.drift if drift_alone else spread.solve
+    asked = {"batch": B, "squares": True, "draws": 4000, "init": init, "record": RECORD}
+    found = theory(TASK, rule, (2,), key=jax.random.key(0), **asked)
+    got = B * (np.concatenate([found["logits"][0], found["z"][0, 0]]) - before)
+    # The draws leave 2 % of the drift, sizes up to 64 as much; the path has half of the whole.
+    np.testing.assert_allclose(got, want, rtol=0.08, atol=5e-4)
+
+
 @pytest.mark.usefixtures("x64")
 def test_noise_is_that_of_all_sequences() -> None:
     # Classes of unequal prior, in directions of all weights.

@@ -135,14 +135,15 @@ def test_runs_that_diverged_never_win_and_say_where_divergence_begins() -> None:
     assert float(found["edge"]) == RATES[12]
 
 
-def test_the_error_is_that_of_the_mean_over_seeds() -> None:
+@pytest.mark.parametrize("seeds", [2, 12])
+def test_the_error_is_that_of_the_mean_over_seeds(seeds: int) -> None:
     """Parabolas around x_s have a mean around the mean of x_s, of error sd / sqrt(n), of which t
     with n - 1 degrees of freedom makes an interval at 95.4 %."""
-    places = 0.2 * np.random.default_rng(3).normal(size=(2, 1, 12))
+    places = 0.2 * np.random.default_rng(3).normal(size=(2, 1, seeds))
     loss = (np.log(RATES)[:, None] + 1 - places) ** 2 - 100
     found = sweeps.best(dataset(loss, batch=np.arange(2)), draws=1000)
     np.testing.assert_allclose(np.log(found["best"]), places.mean((1, 2)) - 1, atol=1e-9)
-    error = places.std((1, 2), ddof=1) / 12**0.5 * t.isf((1 - 0.9545) / 2, 11) / 2
+    error = places.std((1, 2), ddof=1) / seeds**0.5 * t.isf((1 - 0.9545) / 2, seeds - 1) / 2
     # Of 1000 draws.
     np.testing.assert_allclose(found["error"], error, rtol=0.1)
     assert found.identical(sweeps.best(dataset(loss, batch=np.arange(2)), draws=1000))
