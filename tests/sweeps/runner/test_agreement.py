@@ -370,6 +370,18 @@ def test_what_is_drawn_without_a_key_is_an_error(how: str, message: str, tmp_pat
     assert not (tmp_path / "s").exists()
 
 
+def test_a_function_that_jax_forgot_between_two_uses_is_no_other_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """JAX may drop a trace from its caches at any time, and then writes a function twice."""
+    texts, traced = iter(["once", "twice"]), identity.Identity._traced
+    monkeypatch.setattr(
+        identity.Identity, "_traced", lambda *given: next(texts, None) or traced(*given)
+    )
+    identity.Identity(frozen(""), "cpu").check()
+    assert next(texts, None) is None
+
+
 @pytest.mark.parametrize("how", ["", "fixed data", "grid"])
 def test_fixed_sets_and_keys_are_none(how: str) -> None:
     found = sweeps.run(frozen(how)).batch_loss.values
