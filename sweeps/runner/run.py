@@ -239,7 +239,10 @@ def _work_off(
     regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     ]
-    with stoppable() as check, shown(store.layout.num_runs, store.layout.runs_in(done)) as advance:
+    with (
+        stoppable(store.interrupted) as check,
+        shown(store.layout.num_runs, store.layout.runs_in(done)) as advance,
+    ):
 
         def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
             return work.compute(region, variables, check)
