@@ -234,7 +234,11 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"batch": 0}, "batch = 0: must be an integer from 1"),
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
         ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
-        ({"engine": "plain"}, "engine = 'plain': must be one of"),
+        (
+            {"engine": "plain"},
+            "engine = 'plain': must be one of simulation, best; descent and flows need "
+            "Net.population_loss",
+        ),
         ({"rule": 0.1}, "rule = 0.1: must be of type dynsim"),
     ],
 )
