@@ -239,7 +239,7 @@ def test_functions_are_named_and_have_no_address() -> None:
             "engine = 'plain': must be one of simulation, best; descent and flows need "
             "Net.population_loss",
         ),
-        ({"rule": 0.1}, "rule = 0.1: must be of type dynsim"),
+        ({"rule": 0.1}, "rule = 0.1: must be a dynsim.Rule"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_compiled(
