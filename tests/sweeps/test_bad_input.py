@@ -54,7 +54,7 @@ COMMANDS = [
         "problem.task = 'overlap': did you mean overlapping? It must be one of",
     ),
     ("phase --ratio -1", "ratio = -1: rule.eta does not have it; ratio does"),
-    ("figure 3 --end nan", "end = nan: must be a number"),
+    ("figure 3 --end nan", "end = nan: must be a number; nan is not a number"),
     ("figure collapse --seeds 99999999999999999999", "seeds = 99999999999999999999: must be an"),
     (
         "figure corpus --seed 99999999999999999999",
