@@ -218,7 +218,8 @@ def _own(name: Any, function: Any) -> tuple[str, Observable]:
 def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Array:
     """An observable of a snapshot; `ValueError` for a function that takes other arguments."""
     try:
-        return function(*snapshot)
+        with checks.traceable(f"record = {name!r}"):
+            return function(*snapshot)
     except TypeError as error:
         try:
             inspect.signature(function).bind(*snapshot)

@@ -342,6 +342,28 @@ def test_bad_input_is_named(problem: Any, changes: dict[str, Any], message: str)
         dynsim.train(problem, **given)
 
 
+VALUES = {
+    "init": lambda self, key: {"w": float(jax.random.normal(key))},
+    "draw": lambda self, key, batch: np.asarray(jax.random.normal(key, (batch,))),
+    "loss": lambda self, params, data: params["w"] if params["w"] > 0 else -params["w"],
+    "population_loss": lambda self, params: params["w"][params["w"] > 0],
+    "observables": lambda self: {"w": lambda problem, params: int(params["w"])},
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("method", VALUES)
+def test_code_that_needs_values_is_named_above_the_words_of_jax(method: str) -> None:
+    problem = type("Valued", (Line,), {method: VALUES[method]})()
+    batch = math.inf if method == "population_loss" else 4
+    with pytest.raises(ValueError, match="needs the values of arrays") as found:
+        dynsim.train(problem, SGD, KEY, steps=3, batch=batch, record="w")
+    first, *words = str(found.value).splitlines()
+    where = "record = 'w'" if method == "observables" else f"Valued.{method}"
+    assert first.startswith(f"{where}: ")
+    assert words == str(found.value.__cause__).splitlines()
+
+
 def test_recorded_weights_are_those_of_descent() -> None:
     """Whose closed form is slope (1 - (1 - eta)^k) on the population; a flow has 1 - e^(-eta t)."""
     times, eta = [0, 1, 5], 0.1

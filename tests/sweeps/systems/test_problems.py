@@ -253,6 +253,18 @@ def test_bad_input_is_named_before_anything_is_compiled(
         check(**changes)
 
 
+@pytest.mark.parametrize("method", ["init", "draw"])
+def test_code_that_needs_values_is_named_by_sweeps(method: str) -> None:
+    def valued(self: Net, *given: Any) -> Any:
+        leaf = jax.tree.leaves(given)[0]
+        return jnp.ones(3) if jnp.any(leaf == leaf) else leaf
+
+    problem = type("Valued", (Net,), {method: valued})()
+    sweep = Sweep(Experiment(problem, RULE, 10, 4), {"seed": [0]}, record=("batch_loss",))
+    with pytest.raises(ValueError, match=f"^Valued.{method}: needs the values of arrays"):
+        sweep.check()
+
+
 def deviation(problem, params):
     """An observable that the problem does not know."""
     return jnp.std(jax.vmap(params)(problem.inputs))
