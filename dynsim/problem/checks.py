@@ -1,7 +1,8 @@
 """What a problem and a rule have to be for training, found out before anything is compiled."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -272,7 +273,15 @@ def measured(
 def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
     whole = problem.has("population_loss")
     loss = {"loss": lambda *_: _population_loss(problem, params)} if whole else {}
-    return {**loss, **problem.observables()}
+    own = problem.observables()
+    if not isinstance(own, Mapping) or not all(
+        isinstance(name, str) and isinstance(function, Callable) for name, function in own.items()
+    ):
+        raise ValueError(
+            f"{type(problem).__name__}.observables: must return functions by name, returned "
+            f"{reprlib.repr(own)}"
+        )
+    return {**loss, **own}
 
 
 def _population_loss(problem: Problem, params: PyTree) -> Any:
