@@ -4,6 +4,7 @@ Checks run on concrete values only. A traced value (inside `jit`, `vmap` or `gra
 be looked at, so checks of its value are skipped there; shapes are always checked.
 """
 
+import contextlib
 import difflib
 import math
 import os
@@ -11,7 +12,7 @@ import re
 import reprlib
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,11 +28,32 @@ LONGEST = 200
 """Bytes of a name."""
 LONG = 400
 """Letters of a list of names beyond which it is made shorter."""
+UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""What JAX raises where Python needs the values of traced arrays."""
 
 
 def is_traced(tree: Any) -> bool:
     """Whether any leaf of `tree` is a JAX tracer."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
+
+
+@contextlib.contextmanager
+def traceable(where: str) -> Iterator[None]:
+    """Raise `ValueError` for enclosed code of a user that needs the values of traced arrays; the
+    message begins with `where` and ends with JAX's own."""
+    try:
+        yield
+    except UNTRACEABLE as error:
+        raise ValueError(
+            f"{where}: needs the values of arrays, which JAX does not have while it compiles; use "
+            "jnp.where or jax.lax.cond in place of `if`, and jax.numpy in place of NumPy and "
+            f"float()\n{error}"
+        ) from error
 
 
 def integer(field: str, value: Any, minimum: int, maximum: int | None = None) -> int:

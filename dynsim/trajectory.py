@@ -174,6 +174,13 @@ class Trajectory(eqx.Module):
     def __repr__(self) -> str:
         if checks.is_traced(self):
             return f"Trajectory({self.source}, traced)"
+        try:
+            return self._summary()
+        except Exception:
+            # Functions of trees make trajectories whose leaves have other axes, or are no arrays.
+            return eqx.tree_pformat(self)
+
+    def _summary(self) -> str:
         status, ended = np.asarray(self.status), counts(self.status)
         runs = "" if status.ndim == 0 else f"{'x'.join(map(str, status.shape))} runs, "
         times = np.asarray(self.times).reshape(-1, np.shape(self.times)[-1])[0]

@@ -109,7 +109,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         # Of somebody else's code that was imported or called: it would end without a word.
         to_stderr(f"dynsim: code from outside dynsim asked to end the program ({error!r})")
         return 2
-    except sweeps.Interrupted:
+    except sweeps.Interrupted as stop:
+        to_stderr(f"dynsim: {stop.args[0]} Run the same command again to resume.")
         return 130
     except sweeps.ChunksFailed as error:
         to_stderr(f"dynsim: {error}")

@@ -135,7 +135,12 @@ class Problem(eqx.Module):
         first step is computed once. By default step k draws with `fold_in(key, k)`. The number of
         steps is None where it is traced."""
         del steps
-        return lambda k: self.draw(jax.random.fold_in(key, k), batch)
+
+        def drawn(k: Array) -> PyTree:
+            with checks.traceable(f"{type(self).__name__}.draw"):
+                return self.draw(jax.random.fold_in(key, k), batch)
+
+        return drawn
 
     def loss_and_gradient(self, params: PyTree, data: PyTree) -> tuple[Array, PyTree]:
         """`loss` of a batch and its gradient by the floating-point arrays of `params`."""

@@ -1,7 +1,8 @@
 """What a problem and a rule have to be for training, found out before anything is compiled."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from dynsim import checks
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
 from dynsim.training.recording import (
@@ -162,7 +164,8 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
     """Raise `ValueError` for batches that are of one shape whatever their size."""
 
     def shapes(size: int) -> Any:
-        drawn = jax.eval_shape(lambda key: problem.draw(key, size), key)
+        with checks.traceable(f"{type(problem).__name__}.draw"):
+            drawn = jax.eval_shape(lambda key: problem.draw(key, size), key)
         return jax.tree.map(lambda leaf: leaf.shape, drawn)
 
     found = shapes(batch)
@@ -189,7 +192,7 @@ def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Ar
     dtype: Any = jax.tree.leaves(parts.params)[0].dtype.name
 
     def loss(params: PyTree) -> Array:
-        found = problem.population_loss(parts.whole(params))
+        found = _population_loss(problem, parts.whole(params))
         return check_loss(problem, "population_loss", found, dtype)
 
     if problem.has("population_loss_and_gradient"):
@@ -269,8 +272,21 @@ def measured(
 
 def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
     whole = problem.has("population_loss")
-    loss = {"loss": lambda *_: problem.population_loss(params)} if whole else {}
-    return {**loss, **problem.observables()}
+    loss = {"loss": lambda *_: _population_loss(problem, params)} if whole else {}
+    own = problem.observables()
+    if not isinstance(own, Mapping) or not all(
+        isinstance(name, str) and isinstance(function, Callable) for name, function in own.items()
+    ):
+        raise ValueError(
+            f"{type(problem).__name__}.observables: must return functions by name, returned "
+            f"{reprlib.repr(own)}"
+        )
+    return {**loss, **own}
+
+
+def _population_loss(problem: Problem, params: PyTree) -> Any:
+    with checks.traceable(f"{type(problem).__name__}.population_loss"):
+        return problem.population_loss(params)
 
 
 def _list(names: set[str]) -> str:

@@ -167,7 +167,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
     """The weights at the start in `dtype`; training and theory draw them alike, in 32 bits."""
     if init is None:
         assert key is not None
-        with jax.enable_x64(False):
+        with jax.enable_x64(False), checks.traceable(f"{type(problem).__name__}.init"):
             init = problem_in(problem, "float32").init(keys.split(key)[0])
     return Parts.of(init, dtype, problem)
 
@@ -231,7 +231,9 @@ def _run(
         return narrowed(drawn, dtype)
 
     def loss(params: PyTree, data: PyTree) -> Array:
-        return check_loss(problem, "loss", problem.loss(parts.whole(params), data), dtype)
+        with checks.traceable(f"{type(problem).__name__}.loss"):
+            found = problem.loss(parts.whole(params), data)
+        return check_loss(problem, "loss", found, dtype)
 
     def gradient(params: PyTree, k: Array) -> tuple[Array, PyTree]:
         if not finite:

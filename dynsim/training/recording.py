@@ -22,6 +22,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import equinox as eqx
 from jaxtyping import Array
 
 from dynsim import checks, plugins
@@ -216,9 +217,11 @@ def _own(name: Any, function: Any) -> tuple[str, Observable]:
 
 
 def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Array:
-    """An observable of a snapshot; `ValueError` for a function that takes other arguments."""
+    """An observable of a snapshot; `ValueError` for a function that takes other arguments or
+    returns something else than an array."""
     try:
-        return function(*snapshot)
+        with checks.traceable(f"record = {name!r}"):
+            found = function(*snapshot)
     except TypeError as error:
         try:
             inspect.signature(function).bind(*snapshot)
@@ -226,6 +229,10 @@ def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Arr
             given = ", ".join(type(each).__name__ for each in snapshot)
             raise ValueError(f"record = {name!r}: must take ({given}); {error}") from None
         raise
+    if not eqx.is_array_like(found):
+        what = repr(found) if isinstance(found, str | None) else f"a {type(found).__name__}"
+        raise ValueError(f"record = {name!r}: must return an array or a number, returned {what}")
+    return found
 
 
 def _registered(systems: tuple[str, ...]) -> dict[str, str]:

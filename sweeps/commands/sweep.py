@@ -78,26 +78,20 @@ def run(config: SweepCommand) -> list[str]:
             print(plan.text(found))
             return []
         plan.confirm(found, config.yes)
-    try:
-        with _workers(config) as executor:
-            found = run_sweep(
-                sweep,
-                out,
-                chunk=config.chunk,
-                tile=config.tile,
-                process=process,
-                executor=executor,
-                reuse=config.reuse,
-                report=progress.say,
-                strict=config.strict,
-                accept_code=config.accept_code,
-                durable=config.durable,
-            )
-    except progress.Interrupted:
-        progress.say(
-            f"stopped; what is finished is in {out}. Run the same command again to resume."
+    with _workers(config) as executor:
+        found = run_sweep(
+            sweep,
+            out,
+            chunk=config.chunk,
+            tile=config.tile,
+            process=process,
+            executor=executor,
+            reuse=config.reuse,
+            report=progress.say,
+            strict=config.strict,
+            accept_code=config.accept_code,
+            durable=config.durable,
         )
-        raise
     about = info.describe(Store.open(out, report=lambda line: None))
     print(info.progress(about))
     # Other processes may have chunks of it left.

@@ -197,7 +197,10 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
         return value
     if is_array(value) and {"array", "number"} & {*field.types}:
         return value
-    raise LanguageError(path, must_be(value, field.words, allowed(field, kinds)), value)
+    reason = must_be(value, field.words, allowed(field, kinds))
+    if isinstance(value, float) and math.isnan(value):
+        reason += "; nan is not a number"
+    raise LanguageError(path, reason, value)
 
 
 def check_module(name: str, path: str) -> None:

@@ -26,12 +26,19 @@ LINE = (
     "{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, {remaining} left"
     "{postfix}"
 )
+RESUME = "Make the same call again to resume."
 
 _quiet = contextvars.ContextVar("quiet", default=False)
 
 
 class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
-    """The user asked to stop; every chunk that was finished is stored."""
+    """The user asked to stop; every chunk that was finished is stored.
+
+    The first argument says how many runs are stored, and where; the second how to resume.
+    """
+
+    def __str__(self) -> str:
+        return " ".join(self.args)
 
 
 @contextlib.contextmanager
@@ -147,9 +154,9 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[Callable[[], None]]:
-    """Turn the first Ctrl-C or SIGTERM into an `Interrupted` at the next call of what this
-    yields, so that a write in flight is finished; the second one acts at once."""
+def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]]:
+    """Turn the first Ctrl-C or SIGTERM into the `Interrupted` that `stopped` makes, at the next
+    call of what this yields, so that a write in flight is finished; the second one acts at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -163,7 +170,7 @@ def stoppable() -> Iterator[Callable[[], None]]:
 
     def check() -> None:
         if asked.is_set():
-            raise Interrupted
+            raise stopped()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, handle)

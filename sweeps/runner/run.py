@@ -40,7 +40,7 @@ def run(
     devices: Sequence[Device] | None = None,
     process: tuple[int, int] = (0, 1),
     executor: Executor | None = None,
-    reuse: Sequence[str | Path] = (),
+    reuse: str | Path | Sequence[str | Path] = (),
     report: Callable[[str], None] | None = None,
     strict: bool = False,
     accept_code: str | None = None,
@@ -65,9 +65,10 @@ def run(
         executor: whose workers compute the chunks and write them, each on its own devices: any of
             `concurrent.futures` that starts processes without forking, or that another package
             makes (Dask's `client.get_executor()`, loky). It is not shut down.
-        reuse: stores of other sweeps, complete or not, whose runs are taken over where this sweep
-            has the same ones: the way to more seeds, more values of an axis, or another axis. Runs
-            of fewer steps go on from their checkpoints, if those were kept. They are read alone.
+        reuse: a store of another sweep, complete or not, or several: their runs are taken over
+            where this sweep has the same ones: the way to more seeds, more values of an axis, or
+            another axis. Runs of fewer steps go on from their checkpoints, if those were kept.
+            They are read alone.
         report: called with lines for people.
         strict: raise an error where stored chunks were made by other versions, or on other
             devices; without it, a few of their runs are computed again and have to be the same.
@@ -100,7 +101,8 @@ def run(
     where.durable |= durable
     if executor is not None:
         _check_executor(where, devices, process)
-    sources = [Reused(_opened(each, report), sweep) for each in reuse]
+    stores = [reuse] if isinstance(reuse, str | os.PathLike) else reuse
+    sources = [Reused(_opened(each, report), sweep) for each in stores]
     if executor is not None and (begun := [each.store.name for each in sources if each.step]):
         raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
     store = existing(where, sweep.as_json(), report)
@@ -239,7 +241,10 @@ def _work_off(
     regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     ]
-    with stoppable() as check, shown(store.layout.num_runs, store.layout.runs_in(done)) as advance:
+    with (
+        stoppable(store.interrupted) as check,
+        shown(store.layout.num_runs, store.layout.runs_in(done)) as advance,
+    ):
 
         def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
             return work.compute(region, variables, check)

@@ -164,7 +164,14 @@ class Sweep:
     def rules(self) -> Engine:
         """How the runs are computed; `ValueError` if the system has no such engine."""
         known = registry.engines(self.system)
-        return known[checks.choice("engine", self.engine, (*known, registry.BEST))]
+        try:
+            return known[checks.choice("engine", self.engine, (*known, registry.BEST))]
+        except ValueError as error:
+            problem = self.first.built[0]
+            if problem.has("population_loss"):
+                raise
+            name = type(problem).__name__
+            raise ValueError(f"{error}; descent and flows need {name}.population_loss") from None
 
     @functools.cached_property
     def fields(self) -> dict[str, tuple[Any, ...]]:

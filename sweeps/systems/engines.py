@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from dynsim import Problem, Trajectory, train
+from dynsim import Problem, Trajectory, checks, train
 from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
@@ -275,7 +275,9 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
         problem, batch = bare.holding(shared), ()
         if trains and not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
-        weights = [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+        with checks.traceable(f"{type(problem).__name__}.init"):
+            init = problem.init(key)
+        weights = [x for x in jax.tree.leaves((init, batch)) if eqx.is_array(x)]
         return weights, shared if trains else ()
 
     weights, shared = (

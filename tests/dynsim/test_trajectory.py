@@ -1,7 +1,10 @@
 """The result type: what it says of itself."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -34,6 +37,16 @@ def test_a_single_run_shows_its_status_alone() -> None:
     assert "status DIVERGED)" in repr(run)
     with pytest.raises(KeyError, match="'xi' was not recorded; recorded: loss"):
         run["xi"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda leaf: None, lambda leaf: leaf[-1], lambda leaf: leaf[:0], lambda leaf: "a word"],
+    ids=["none", "last", "empty", "text"],
+)
+def test_trees_made_of_a_run_are_shown_as_well(change: Callable[[Any], Any]) -> None:
+    run = Trajectory(np.array([0.0]), {"loss": np.ones(1)}, None, STATUS[0], STATUS[0] - 1, "eq10")
+    assert repr(jax.tree.map(change, run)).startswith("Trajectory(")
 
 
 def test_a_batch_becomes_a_dataset_that_netcdf_takes(tmp_path: Path) -> None:

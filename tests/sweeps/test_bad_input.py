@@ -54,7 +54,7 @@ COMMANDS = [
         "problem.task = 'overlap': did you mean overlapping? It must be one of",
     ),
     ("phase --ratio -1", "ratio = -1: rule.eta does not have it; ratio does"),
-    ("figure 3 --end nan", "end = nan: must be a number"),
+    ("figure 3 --end nan", "end = nan: must be a number; nan is not a number"),
     ("figure collapse --seeds 99999999999999999999", "seeds = 99999999999999999999: must be an"),
     (
         "figure corpus --seed 99999999999999999999",
@@ -142,6 +142,10 @@ COMMANDS = [
     ("phase --refine --tolerance -1", "tolerance = -1: must be a number in (0, 1], or none"),
     ("phase --tolerance 0.1", "tolerance = 0.1: only refine reads it"),
     ("phase --refine --resolution 33", "resolution = 33: refine starts from 33 values"),
+    (
+        "phase --refine --x K:10:20 --y length:8:12 --task overlapping",
+        "x, y = 'K:10:20', 'length:8:12': have 11 and 5 values",
+    ),
     ("phase --band 0.5 --seeds 8", "band = 0.5: must be a number in [1, inf), or none"),
     ("phase --band 2", "seeds = 1: band needs at least 8"),
     ("phase --band 2 --seeds 8 --max-seeds 4", "max_seeds = 4: must be at least"),

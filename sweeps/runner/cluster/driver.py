@@ -34,7 +34,7 @@ from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Done, Failed, Job
 from sweeps.runner.files import from_config
 from sweeps.runner.identity import Identity
-from sweeps.runner.progress import shown, stoppable
+from sweeps.runner.progress import RESUME, Interrupted, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
 from sweeps.runner.store.manifest import fingerprint
@@ -135,7 +135,8 @@ def make_store(
 ) -> None:
     """Let a worker, which has the devices, plan the sweep and make its store. `StoreError` when it
     cannot."""
-    with stoppable() as check:
+    nothing = Interrupted(f"stopped: no run is stored in {job.address} yet.", RESUME)
+    with stoppable(lambda: nothing) as check:
         future = _submit(executor, jobs.make, job, json.dumps(sweep.as_json()), chunk)
         while not wait([future], POLL).done:
             check()
@@ -168,7 +169,7 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
 
     with (
         shown(store.layout.num_runs, store.layout.runs_in(done)) as advance,
-        stoppable() as check,
+        stoppable(store.interrupted) as check,
         contextlib.ExitStack() as stack,
     ):
         stack.callback(lambda: [future.cancel() for future in running])

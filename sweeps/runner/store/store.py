@@ -17,6 +17,7 @@ import numpy as np
 import xarray as xr
 
 from sweeps.lines import printable
+from sweeps.runner.progress import RESUME, Interrupted
 from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import later
 from sweeps.runner.store.base import (
@@ -166,6 +167,13 @@ class Store:
     def done(self) -> np.ndarray:
         """Which chunks are there, by chunk number."""
         return self.chunks.done()
+
+    def interrupted(self) -> Interrupted:
+        """What to raise when the user stops the sweep."""
+        if self.address is None:
+            return Interrupted("stopped: a sweep without `out` keeps nothing.")
+        stored, total = self.layout.runs_in(self.done()), self.layout.num_runs
+        return Interrupted(f"stopped: {stored} of {total} runs are stored in {self.name}.", RESUME)
 
     def verify(self) -> None:
         """Read every file that is ever read, besides those that opening the store has read: all

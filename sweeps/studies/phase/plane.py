@@ -97,10 +97,17 @@ class Plane:
             )
         if len(found) < 2:
             raise ValueError(f"x, y = {self.x!r}, {self.y!r}: must be different axes")
-        if self.refine and max(map(len, found.values())) <= MOST_COARSE + 1:
+        across, up = map(len, found.values())
+        if self.refine and max(across, up) <= MOST_COARSE + 1:
+            if self.resolution <= MOST_COARSE + 1:
+                raise ValueError(
+                    f"resolution = {self.resolution}: refine starts from {MOST_COARSE + 1} values "
+                    "of an axis; must be larger, or leave refine out"
+                )
             raise ValueError(
-                f"resolution = {self.resolution}: refine starts from {MOST_COARSE + 1} values of "
-                "an axis; must be larger, or leave refine out"
+                f"x, y = {self.x!r}, {self.y!r}: have {across} and {up} values, of integers only "
+                f"those between the ends; refine needs more than {MOST_COARSE + 1} on one axis: "
+                "widen it, or leave refine out"
             )
         if self.tolerance is not None and not self.refine:
             raise ValueError(f"tolerance = {self.tolerance}: only refine reads it")

@@ -3,6 +3,7 @@ a plain loop, statuses, checkpoints, and what is refused."""
 
 import math
 import re
+import reprlib
 from typing import Any
 
 import equinox as eqx
@@ -340,6 +341,48 @@ def test_bad_input_is_named(problem: Any, changes: dict[str, Any], message: str)
     given = {"rule": SGD, "key": KEY, "steps": 10, "batch": 4} | changes
     with pytest.raises(ValueError, match=re.escape(message)):
         dynsim.train(problem, **given)
+
+
+VALUES = {
+    "init": lambda self, key: {"w": float(jax.random.normal(key))},
+    "draw": lambda self, key, batch: np.asarray(jax.random.normal(key, (batch,))),
+    "loss": lambda self, params, data: params["w"] if params["w"] > 0 else -params["w"],
+    "population_loss": lambda self, params: params["w"][params["w"] > 0],
+    "observables": lambda self: {"w": lambda problem, params: int(params["w"])},
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("method", VALUES)
+def test_code_that_needs_values_is_named_above_the_words_of_jax(method: str) -> None:
+    problem = type("Valued", (Line,), {method: VALUES[method]})()
+    batch = math.inf if method == "population_loss" else 4
+    with pytest.raises(ValueError, match="needs the values of arrays") as found:
+        dynsim.train(problem, SGD, KEY, steps=3, batch=batch, record="w")
+    first, *words = str(found.value).splitlines()
+    where = "record = 'w'" if method == "observables" else f"Valued.{method}"
+    assert first.startswith(f"{where}: ")
+    assert words == str(found.value.__cause__).splitlines()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("text", "'text'"), (None, "None"), ({"a": 1.0}, "a dict"), ([1.0], "a list")],
+)
+def test_what_an_observable_returns_is_named_unless_it_is_an_array(value: Any, shown: str) -> None:
+    message = f"record = 'mine': must return an array or a number, returned {shown}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dynsim.train(Line(), SGD, KEY, steps=3, batch=4, record={"mine": lambda *_: value})
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("value", [["w"], None, {1: missed}, {"w": 1.0}])
+def test_what_observables_returns_is_named_unless_it_is_functions_by_name(value: Any) -> None:
+    problem = type("Odd", (Line,), {"observables": lambda self: value})()
+    message = f"Odd.observables: must return functions by name, returned {reprlib.repr(value)}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dynsim.train(problem, SGD, KEY, steps=3, batch=4)
 
 
 def test_recorded_weights_are_those_of_descent() -> None:

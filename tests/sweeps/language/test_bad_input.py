@@ -49,7 +49,10 @@ SETTINGS = [
     # numbers and words
     ([("momentum", 1)], "rule.momentum = 1: must be a number in [0, 1)"),
     ([("momentum", True)], "rule.momentum = True: must be a number in [0, 1)"),
-    ([("momentum", math.nan)], "rule.momentum = nan: must be a number in [0, 1)"),
+    (
+        [("momentum", math.nan)],
+        "rule.momentum = nan: must be a number in [0, 1); nan is not a number",
+    ),
     ([("momentum", None)], "rule.momentum = None: must be a number in [0, 1)"),
     ([("momentum", "high")], "rule.momentum = 'high': must be a number in [0, 1)"),
     ([("momentum", {"kind": "sgd"})], "rule.momentum = 'sgd': must be a number in [0, 1)"),

@@ -2,13 +2,18 @@
 
 import io
 import queue
+import signal
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sweeps
+from sweeps import Sweep, experiment
 from sweeps.runner import progress
+from sweeps.runner.store.store import Store
 
 PATIENCE = 60
 """Seconds to wait for a line on a busy machine before the test fails."""
@@ -79,3 +84,23 @@ def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> Non
     shown = "".join(log.lines.queue)
     assert "2/2" in shown
     assert "\r" in shown
+
+
+def test_an_interruption_says_what_is_stored_and_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Store.write
+
+    def stopped(store: Store, *args: Any) -> None:
+        write(store, *args)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Store, "write", stopped)
+    sweep = Sweep(experiment(steps=1, length=8, batch=4), {"seed": {"range": 6}}, record=("loss",))
+    with pytest.raises(sweeps.Interrupted) as found:
+        sweeps.run(sweep, out := tmp_path / "run", chunk=2)
+    assert str(found.value) == (
+        f"stopped: 2 of 6 runs are stored in {out}. Make the same call again to resume."
+    )
+    with pytest.raises(sweeps.Interrupted, match="a sweep without `out` keeps nothing"):
+        sweeps.run(sweep, chunk=2)

@@ -234,8 +234,12 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"batch": 0}, "batch = 0: must be an integer from 1"),
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
         ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
-        ({"engine": "plain"}, "engine = 'plain': must be one of"),
-        ({"rule": 0.1}, "rule = 0.1: must be of type dynsim"),
+        (
+            {"engine": "plain"},
+            "engine = 'plain': must be one of simulation, best; descent and flows need "
+            "Net.population_loss",
+        ),
+        ({"rule": 0.1}, "rule = 0.1: must be a dynsim.Rule"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_compiled(
@@ -247,6 +251,18 @@ def test_bad_input_is_named_before_anything_is_compiled(
 
     with pytest.raises(ValueError, match=re.escape(message)):
         check(**changes)
+
+
+@pytest.mark.parametrize("method", ["init", "draw"])
+def test_code_that_needs_values_is_named_by_sweeps(method: str) -> None:
+    def valued(self: Net, *given: Any) -> Any:
+        leaf = jax.tree.leaves(given)[0]
+        return jnp.ones(3) if jnp.any(leaf == leaf) else leaf
+
+    problem = type("Valued", (Net,), {method: valued})()
+    sweep = Sweep(Experiment(problem, RULE, 10, 4), {"seed": [0]}, record=("batch_loss",))
+    with pytest.raises(ValueError, match=f"^Valued.{method}: needs the values of arrays"):
+        sweep.check()
 
 
 def deviation(problem, params):

@@ -369,3 +369,5 @@ def test_what_cannot_be_written_is_an_error_before_anything_is_compiled(
     assert sorted(tmp_path.rglob("*")) == sorted(tmp_path / n for n in ("file", "link", "shut"))
     with pytest.raises(StoreError, match=r"^reuse = nosuch: no such sweep"):
         sweeps.run(SWEEP, reuse=["nosuch"])
+    with pytest.raises(StoreError, match=r"^reuse = nosuch: no such sweep"):
+        sweeps.run(SWEEP, reuse="nosuch")
