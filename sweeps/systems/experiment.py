@@ -208,7 +208,8 @@ def _check_rounded(node: Any, dtype: str) -> None:
     """Raise `ValueError` for a number that lies within its open range, but not any more as a number
     of the precision `dtype`: 1 - 1e-9 is 1 in float32, and 1e39 is infinite."""
     for name, hint in typing.get_type_hints(type(node), include_extras=True).items():
-        given = np.asarray(getattr(node, name, None))
+        value = getattr(node, name, None)
+        given = np.asarray(value if isinstance(value, float | np.ndarray) else 0)
         if given.dtype != np.float64:
             continue
         ends = decoding.bounds_of(decoding.parts_of(hint))
