@@ -16,8 +16,9 @@ SWEEP = """
 record = ["entropy", "loss"]
 axes.eta_y = {logspace = [0.1, 10, 512]}
 axes.seed = {range = 8}
+run.problem = "yz"
 run.steps = 100
-run.init = "uniform"
+run.start = "uniform"
 """
 # Told on standard output, so that a chunk that is computed twice is seen twice.
 WORKER = """

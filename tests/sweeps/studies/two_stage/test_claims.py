@@ -73,7 +73,7 @@ def train() -> Callable[..., Runs]:
     @functools.cache
     def found(size: str, **changes: object) -> Runs:
         given = SIZES[size]
-        run = experiment("two_stage", **given.numbers, **changes)
+        run = experiment(**{"problem": "two_stage", **given.numbers, **changes})
         return runs(run, given.seeds, given.times)
 
     return found
