@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -234,13 +234,14 @@ def closed_form(
     return dataclasses.replace(found, variant=variant, refused=refused or {}, predicts=predicts)
 
 
-def no_sgd(rule: Any) -> str | None:
-    """Why a theory of SGD, which reads momentum as a rate, does not describe a rule."""
+def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
+    """Why a theory of SGD with one rate for all weights, which reads momentum as a rate or
+    describes none, does not describe a rule."""
     if reason := unread(rule):
         return reason
     if set(rule.schedules) != {""}:
         return "eta: has rates by group; this theory describes one for all weights"
-    return undescribed(rule, "this theory")
+    return undescribed(rule, "this theory", momentum=momentum)
 
 
 def predicted(

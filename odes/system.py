@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from dynsim import Trajectory
-from odes.general import computed, predicted, recorded_of, resolved
+from odes.general import computed, no_sgd, predicted, recorded_of, resolved
 from odes.solver.integrate import Solver, StepClock, integrate
-from odes.solver.rescaled import undescribed
 from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, always
 
@@ -90,7 +89,7 @@ def system(
     """
 
     def why_not(training: Training) -> str | None:
-        reason = None if any_rule else _no_plain_descent(training)
+        reason = None if any_rule else no_sgd(training.rule, momentum="none")
         return reason or inapplicable(training)
 
     def at_start(problem: Any) -> Mapping[str, Array]:
@@ -120,15 +119,6 @@ def system(
         tolerances=tolerances,
     )
     return dataclasses.replace(found, variant=variant, refused=refused or {}, predicts=predicts)
-
-
-def _no_plain_descent(training: Training) -> str | None:
-    rule = training.rule
-    if reason := undescribed(rule, "this theory", momentum="none"):
-        return reason
-    if set(rule.schedules) != {""}:
-        return "eta: has rates by group; this theory describes one for all weights"
-    return None
 
 
 def _solved(

@@ -17,10 +17,10 @@ from sweeps.language.fields import (
     LanguageError,
     Table,
     check,
-    closest,
     fold,
     is_branch,
     is_number,
+    is_spacing,
     must_be,
 )
 from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flattened
@@ -179,7 +179,7 @@ class Axes:
         if len(paths := dict.fromkeys(each.name for each in settings)) > 1:
             raise LanguageError(f"axes.{name}", f"is ambiguous; write {' or '.join(paths)}")
         (path, _, field, *_), values = settings[0], self._values[name]
-        labels = [*given] if isinstance(given, Mapping) and not _is_spacing(given) else None
+        labels = [*given] if isinstance(given, Mapping) and not is_spacing(given) else None
         if any(chooses_kind(field, each) for each in values):
             labels = labels or self._labels(settings[0], values)
             return Axis(name, path, values, labels, False, True, field)
@@ -216,7 +216,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     """The values of an axis; of a table with labels its values."""
     values = given
     if isinstance(given, Mapping):
-        values = _spaced(path, given) if _is_spacing(given) else list(given.values())
+        values = _spaced(path, given) if is_spacing(given) else list(given.values())
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
@@ -266,13 +266,6 @@ def _check_different(dim: Dimension) -> None:
             value = point if point[1:] else point[0]
             raise LanguageError(f"axes.{names}", "is given twice", value)
         seen.add(point)
-
-
-def _is_spacing(given: Mapping[str, Any]) -> bool:
-    """Whether a table is a spacing, or a mistyped one, and no table of values by their labels."""
-    name, value = next(iter(given.items()), ("", None))
-    mistyped = len(given) == 1 and closest(name, SPACINGS) and isinstance(value, list)
-    return bool({*given} & {*SPACINGS} or mistyped)
 
 
 def _spaced(path: str, given: Mapping[str, Any]) -> list[float]:

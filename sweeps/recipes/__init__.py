@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeps.language.fields import LanguageError, Table, allowed, closest, fold, must_be
+from sweeps.language.fields import LanguageError, Table, allowed, fold, is_spacing, must_be
 from sweeps.language.grammar import Language, flattened
 from sweeps.lines import assignments
 
 FOLDER = Path(__file__).parent
 KEYS = ("run", "axes", "engine", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
 """What a file has at its top: the fields of a `Sweep`."""
-SPACINGS = ("linspace", "logspace", "range")
-"""Tables with one of these are values of an axis."""
 Settings = list[tuple[str, Any]]
 
 
@@ -106,16 +104,11 @@ def _named(above: str, axes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _has_axes(value: object) -> bool:
     """Whether a table is part of a dotted name: all in it are lists of values, or such tables."""
-    if not isinstance(value, Mapping) or _is_spacing(value):
+    if not isinstance(value, Mapping) or is_spacing(value):
         return False
     return all(
-        isinstance(each, list) or _has_axes(each) or _is_spacing(each) for each in value.values()
+        isinstance(each, list) or _has_axes(each) or is_spacing(each) for each in value.values()
     )
-
-
-def _is_spacing(value: object) -> bool:
-    """Whether a table is a spacing, or a mistyped one."""
-    return isinstance(value, Mapping) and any(closest(name, SPACINGS) for name in value)
 
 
 def settings_of(
