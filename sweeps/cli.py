@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import sweeps
-from sweeps.commands.parsing.line import check_place, understood
+from sweeps.commands.parsing.line import understood
 from sweeps.lines import printable, to_stderr
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """The settings that a command line asks for; `SystemExit` where it asks for none."""
-    return understood(sys.argv[1:] if arguments is None else arguments).settings
+    return understood(sys.argv[1:] if arguments is None else arguments, places=False).settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +85,6 @@ def _main(arguments: Sequence[str] | None) -> int:
     if not {"", os.getcwd()} & {*sys.path}:
         # Modules of users may lie in the current folder. Last, so that they hide no others.
         sys.path.append(os.getcwd())
-    check_place(words)
     asked = understood(words)
     from sweeps.commands.record import Record
     from sweeps.output import programs
@@ -93,7 +92,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     began = time.monotonic()
     try:
         record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
-        if record and not asked.own.get("overwrite"):
+        if record and not asked.given.get("overwrite"):
             record.check()
         programs.keep()
         with asked.context():

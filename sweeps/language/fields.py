@@ -41,7 +41,7 @@ class Field(NamedTuple):
     """A field of a kind.
 
     Attributes:
-        types: any of "number", "integer", "integer or inf", "boolean", "text", "array",
+        types: any of "number", "integer", "integer or inf", "boolean", "text", "path", "array",
             "function", "none" and "object", which is anything.
         words: the words that a `Literal` allows.
         bases: classes whose subclasses are allowed, as module:name.
@@ -188,6 +188,8 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
     """
     if getattr(value, "shape", None) == ():
         value = value.item()  # pyright: ignore[reportAttributeAccessIssue]  (a NumPy number)
+    if isinstance(value, Path) and "path" in field.types:
+        value = str(value)
     if "none" in field.types and (value is None or (isinstance(value, str) and value == "none")):
         return None
     if "object" in field.types:
@@ -199,7 +201,7 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
         return number
     elif isinstance(value, str):
         words = [word for word in field.words if fold(word) == fold(value)]
-        if words or "text" in field.types:
+        if words or {"text", "path"} & {*field.types}:
             return words[0] if words else value
         if "function" in field.types and ":" in value:
             # It is imported later.
@@ -265,6 +267,7 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
         "integer": integer,
         "integer or inf": f"an integer from {ends.get('ge', 0)} to {2**31 - 1}, or inf",
         "boolean": "true or false",
+        "path": "the path of a file or folder",
         "array": "an array",
         "function": "a function module:name",
     }

@@ -27,6 +27,8 @@ from sweeps.language.fields import (
 
 Path: TypeAlias = tuple[str, ...]
 """The names that lead from a run to a setting."""
+Pairs = list[tuple[str, Any]]
+"""Values by the names of settings, in order."""
 
 
 class Setting(NamedTuple):
@@ -302,16 +304,18 @@ class Language:
         kind = self.find(field, new["kind"], "kind")
         kept: dict[str, Any] = {}
         if is_branch(old):
-            fields = self.find(field, old["kind"], "kind").fields
+            before = self.find(field, old["kind"], "kind")
             both = [name for name in old if name in kind.fields]
-            kept = {name: old[name] for name in both if fields[name].declared in kind.bases}
+            if before is not kind:
+                both = [name for name in both if before.fields[name].declared in kind.bases]
+            kept = {name: old[name] for name in both}
         table = {"kind": kind.word, **kept}
         for name in [name for name in new if name != "kind"]:
             if name not in kind.fields:
                 raise LanguageError(name, f"is not a field of {kind.word}")
             inner = kind.fields[name]
-            before = kept.get(name, inner.default if defaults else None)
-            table[name] = self._merged(inner, before, new[name], groups, defaults=defaults)
+            start = kept.get(name, inner.default if defaults else None)
+            table[name] = self._merged(inner, start, new[name], groups, defaults=defaults)
         return table
 
     def _settings(

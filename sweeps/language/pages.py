@@ -1,7 +1,6 @@
 """Help for a language, and its JSON Schema."""
 
 import textwrap
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from sweeps.language.fields import MISSING, Field, Table, allowed, is_branch
@@ -13,32 +12,17 @@ ARRAY = {"type": "object", "required": ["array", "shape", "dtype"]}
 
 
 def settings_page(language: Language, given: Table) -> str:
-    """All settings of a run, with their descriptions, allowed values and current values."""
-    lines = [
-        "Settings of the run. The end of a name is enough if it is unique; - _ . do not matter."
-    ]
+    """All settings, with their descriptions, allowed values and current values."""
+    lines = ["Options. The end of a name is enough if it is unique; - _ . do not matter."]
     for setting in language.walk(given):
         field, value = setting.field, setting.value
         if not setting.shared:
-            lines += _about(setting.name, field, value, language.words(field))
+            shown = value["kind"] if is_branch(value) else "none" if value is None else value
+            now = "required" if value is MISSING else f"default: {shown}"
+            text = f"{field.doc} ({allowed(field, language.words(field))}; {now})"
+            text = textwrap.wrap(text.lstrip() + " *" * field.traced, 90)
+            lines += [f"  --{setting.name}", *(f"      {line}" for line in text)]
     return "\n".join([*lines, "* Runs that differ only in these share one compiled program."])
-
-
-def option_lines(options: Mapping[str, Field]) -> list[str]:
-    """The options of a command, with their descriptions, allowed values and defaults."""
-    values = {n: MISSING if field.required else field.default for n, field in options.items()}
-    names = {name: name.replace("_", "-") for name in options}
-    return [line for n, field in options.items() for line in _about(names[n], field, values[n])]
-
-
-def _about(name: str, field: Field, value: object, kinds: Collection[str] = ()) -> list[str]:
-    shown = value["kind"] if is_branch(value) else "none" if value is None else value
-    now = "required" if value is MISSING else f"default: {shown}"
-    text = f"{field.doc} ({allowed(field, kinds)}; {now})" + " *" * field.traced
-    return [
-        f"  --{name}",
-        *textwrap.wrap(text.lstrip(), 96, initial_indent=" " * 6, subsequent_indent=" " * 6),
-    ]
 
 
 def json_schema(language: Language) -> dict[str, Any]:
@@ -76,6 +60,7 @@ def _schema(language: Language, field: Field) -> dict[str, Any]:
         "integer or inf": [{"type": "integer", **ends, "maximum": 2**31 - 1}, {"const": "inf"}],
         "boolean": [{"type": "boolean"}],
         "text": [{"type": "string"}],
+        "path": [{"type": "string"}],
         "array": [{"$ref": "#/$defs/array"}],
         "function": [{"type": "string", "pattern": ":"}],
         "none": [{"enum": [None, "none"]}],

@@ -121,7 +121,9 @@ def value_of(field: Field, value: Any, name: str) -> Any:
             return locate(value, name)
         if "object" in field.types and (":" in value or value.startswith("<")):
             raise LanguageError(name, "can be given in Python alone", value)
-        return value if {"text", "object"} & {*field.types} else float(value)
+        if "path" in field.types and "text" not in field.types:
+            return pathlib.Path(value)
+        return value if {"text", "path", "object"} & {*field.types} else float(value)
     return value
 
 
@@ -136,9 +138,7 @@ def settle(made: Any) -> None:
         value = getattr(made, name)
         if field.bases or {"function", "object"} & {*field.types}:
             continue
-        text = check(field, str(value) if isinstance(value, pathlib.Path) else value, name)
-        if not isinstance(value, pathlib.Path):
-            object.__setattr__(made, name, value_of(field, text, name))
+        object.__setattr__(made, name, value_of(field, check(field, value, name), name))
 
 
 def _built(language: Language, field: Field, value: Any, path: Path, objects: Objects) -> Any:

@@ -208,7 +208,7 @@ WORDS_OF_COMMANDS = (
 def options_of(name: str, problem: str) -> tuple[str, ...]:
     """Options of a command, and settings of its runs, and some that there are not."""
     offered = offer(name, problem)
-    settings = () if offered.run is None else names_of(problem or "yz")
+    settings = names_of(problem or "yz") if offered.run else ()
     return (*offered.options, *settings, "magic", "num_times")
 
 

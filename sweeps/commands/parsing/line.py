@@ -7,7 +7,6 @@ import contextlib
 import importlib.metadata
 import itertools
 import os
-import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -15,19 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 from sweeps import recipes
 from sweeps.commands.parsing.metadata import RUN, Offer, language, offer
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, file_name, group
-from sweeps.language.fields import (
-    MISSING,
-    Field,
-    LanguageError,
-    Table,
-    allowed,
-    check,
-    closest,
-    fold,
-    is_branch,
-    must_be,
-)
-from sweeps.language.pages import option_lines, settings_page
+from sweeps.language.fields import MISSING, Field, Table, allowed, fold, must_be
+from sweeps.language.grammar import Pairs
+from sweeps.language.pages import settings_page
 from sweeps.lines import assignments, to_stderr
 
 HELP = ("-h", "--help")
@@ -40,7 +29,6 @@ options:
   --version   print the version and exit
 
 commands (`{prog} COMMAND --help` lists the options of each):"""
-Pairs = list[tuple[str, Any]]
 
 
 class Asked(NamedTuple):
@@ -51,14 +39,14 @@ class Asked(NamedTuple):
         settings: for it.
         run: what runs them.
         offer: what the command offers.
-        own: its options that were given, in text form.
+        given: its options and the settings of its run, in text form.
     """
 
     name: str
     settings: Any
     run: Run
     offer: Offer
-    own: Mapping[str, Any]
+    given: Table
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -72,23 +60,23 @@ class Asked(NamedTuple):
             if self.offer.command.draws:
                 from sweeps.output import drawing
 
-                style, asked = self.own.get("style"), self.own.get("format")
+                style, asked = self.given.get("style"), self.given.get("format")
                 named = Path(self.settings.out).suffix[1:]
                 if asked and named in drawing.FORMATS and named not in (asked, drawing.FORMATS[0]):
                     raise ValueError(
                         f"format = {asked!r}: out = {self.settings.out} is another one"
                     )
                 stack.enter_context(drawing.style(style, asked))
-            if self.own.get("quiet"):
+            if self.given.get("quiet"):
                 from sweeps.runner import progress
 
                 stack.enter_context(progress.quiet())
             yield
 
 
-def understood(words: Sequence[str]) -> Asked:
+def understood(words: Sequence[str], places: bool = True) -> Asked:
     """What the words behind `dynsim` ask for; `SystemExit` where that is help or a mistake, which
-    is printed."""
+    is printed. A sweep or a file that is missing is one if `places`."""
     if not words or words[0].startswith("-"):
         _help(COMMANDS, "dynsim", words)
     try:
@@ -98,23 +86,21 @@ def understood(words: Sequence[str]) -> Asked:
         parts = [part for option in options for part in option.split("=", 1)]
         at = parts.index("--problem") + 1 if "--problem" in parts[:-1] else 0
         found = offer(name, parts[at] if at else problem)
-        run: Pairs = [("problem", problem)] if problem else []
+        run = [("problem", problem)] if problem else []
         if {*HELP} & {*options}:
             print(page(found, name, options, run))
             raise SystemExit(0)
-        given = parse(found, name, options, run)
+        given = parse(found, options, run)
         if problem and found.recorded:
             # What was asked of another problem has a folder of its own.
-            given.own.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
-        if found.command.reads == "file":
-            file, overrides = str(given.own["file"]), typing.cast("list[str]", given.own.get("set"))
-            if os.path.exists(file) or file in recipes.names():
-                recipes.check(language(), file, overrides or ())
+            given.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
+        if places:
+            _check_places(found, given)
         settings, run_command = _made(found, given)
     except ValueError as error:
         to_stderr(f"dynsim: {error}")
         raise SystemExit(2) from None
-    return Asked(f"{name} {problem}".strip(), settings, run_command, found, given.own)
+    return Asked(f"{name} {problem}".strip(), settings, run_command, found, given)
 
 
 def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
@@ -142,20 +128,6 @@ def _choose(what: str, given: str, names: Collection[str], near: Collection[str]
     return word
 
 
-def check_place(words: Sequence[str]) -> None:
-    """End a command that is to read a folder or a sweep file that is not there, before what reads
-    it is imported, which takes seconds."""
-    what = COMMANDS[words[0]].reads if len(words) > 1 and words[0] in COMMANDS else ""
-    place = words[1] if what else ""
-    if not what or place.startswith("-") or "://" in place or os.path.lexists(place):
-        return
-    if what == "file" and place in recipes.names():
-        return
-    told = recipes.missing(place) if what == "file" else f"{place}: no such sweep"
-    to_stderr(f"dynsim: {told}")
-    raise SystemExit(2)
-
-
 def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:
     """Do what options without a command ask for; without any, help is printed as well."""
     unknown = [option for option in options if option not in (*HELP, "--version")]
@@ -171,163 +143,106 @@ def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) ->
     raise SystemExit(0 if options else 2)
 
 
-class Given(NamedTuple):
-    """What words ask for.
-
-    Attributes:
-        own: options of the command by name, in text form.
-        run: settings of the run by name, as they were given.
-    """
-
-    own: Table
-    run: Pairs
-
-
-def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
-    """What the words behind a command ask for.
+def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
+    """The options and the settings of the run that words ask for, with those that are usual for the
+    command.
 
     Args:
         offer: of the command.
-        name: of the command, for messages.
-        words: behind it.
-        run: settings of the run that are given already.
+        words: behind its name.
+        given: settings of the run that are given already.
 
     Raises:
         ValueError: for an option or a setting that there is not, with the one that is meant, or a
             value that it does not take.
     """
-    own, given = read(offer, name, words, run)
-    checked = {n: check(offer.options[n], _typed(offer.options[n], v), n) for n, v in own.items()}
-    for option, field in offer.options.items():
-        if field.required and option not in checked:
-            raise ValueError(f"{name}: needs {option} ({field.doc})")
-    return Given(checked, given if offer.run is None else _run(offer, given))
+    given = [*given, *read(offer, words)]
+    known = offer.chosen([pair for pair in given if pair[1] is not MISSING])
+    for option in [option for option, value in given if value is MISSING]:
+        field = offer.language.resolve(known, option).field
+        if "boolean" not in field.types:
+            needed = allowed(field.one, offer.language.words(field))
+            some = "at least one value, each" if field.listed else "a value,"
+            raise ValueError(f"option --{option} needs {some} {needed}")
+    table = offer.chosen([(option, value is MISSING or value) for option, value in given])
+    offer.language.finished(table)
+    return table
 
 
-def read(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
-    """What `parse` returns, before values are checked; `ValueError` for what is no option."""
-    own, given, places = dict[str, Any](), list(run), list(offer.positional)
-    left, options = list(words), {fold(each): each for each in offer.options}
+def read(offer: Offer, words: Sequence[str]) -> Pairs:
+    """The options in words with their values, as they are written; `MISSING` for an option without
+    one. `ValueError` for what is no option."""
+    left, alone, given = list(words), list[str](), Pairs()
+    options = {fold(each): field for each, field in offer.options.items()}
+    switches = {each for each, field in options.items() if "boolean" in field.types}
     while left:
         word = left.pop(0)
+        option, equals, value = word.removeprefix("--").partition("=")
+        name = fold(option)
         if not word.startswith("--"):
-            if not places:
-                raise ValueError(f"{name}: {word!r} is no option; options begin with --")
-            listed = offer.options[places[0]].listed
-            own[places[0]] = [*own.get(places[0], []), word] if listed else word
-            places = places if listed else places[1:]
-            continue
-        option, equals, value = word[2:].partition("=")
-        if not option:
-            raise ValueError(f"{name}: {word!r} has no name of an option")
-        found = options.get(fold(option))
-        negated = options.get(fold(option.removeprefix("no-")), "")
-        if not found and negated and _is_switch(offer.options[negated]):
-            own[negated] = "false"
-            continue
-        field = offer.options[found] if found else Field()
-        most = len(left) if field.listed else 1
-        if _is_switch(field) and left[:1] not in (["true"], ["false"]):
-            most = 0
-        values = [value]
-        if not equals:
-            values = list(itertools.takewhile(lambda each: not each.startswith("--"), left[:most]))
-            del left[: len(values)]
-        if found and not values and not _is_switch(field):
-            many = "at least one value, each" if field.listed else "a value,"
-            raise ValueError(f"{name}: option --{option} needs {many} {allowed(field.one)}")
-        if found in own:
-            raise ValueError(f"{name}: option --{option} is given twice")
-        if found:
-            own[found] = values if field.listed else (values or ["true"])[0]
-        elif offer.run is not None:
-            given.append((option, _value(values[0]) if values else MISSING))
+            alone.append(word)
+        elif not option:
+            raise ValueError(f"{word!r} has no name of an option")
+        elif name not in options and name.startswith("no") and name[2:] in switches:
+            given.append((option[2:], False))
         else:
-            known = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(offer.options))
-            hint = closest(option, offer.options) or f"its options are {known}"
-            raise ValueError(f"{name}: has no option --{option}; {hint}")
-    return Given(own, given)
+            field = options.get(name, Field())
+            most = len(left) if field.listed else 1
+            if name in switches and left[:1] not in (["true"], ["false"]):
+                most = 0
+            values = list(itertools.takewhile(lambda each: not each.startswith("--"), left[:most]))
+            values, left = ([value], left) if equals else (values, left[len(values) :])
+            found = [_typed(field, each) for each in values]
+            given.append((option, (found if field.listed else found[0]) if found else MISSING))
+    for place in offer.positional:
+        number = len(alone) if (listed := offer.options[place].listed) else 1
+        found, alone = alone[:number], alone[number:]
+        given += [(place, found if listed else found[0])] if found else []
+    if alone:
+        raise ValueError(f"{alone[0]!r} is no option; options begin with --")
+    return given
 
 
-def _is_switch(field: Field) -> bool:
-    return "boolean" in field.types
-
-
-def _typed(field: Field, value: Any) -> Any:
-    """A value as the field of an option takes it: text stays text where that is allowed."""
-    if isinstance(value, list):
-        return [_typed(field.one, each) for each in value]
-    return value if "text" in field.types and value != "none" else _value(value)
-
-
-def _value(text: str) -> Any:
-    """A value of a setting as TOML has it, or else the text."""
+def _typed(field: Field, text: str) -> Any:
+    """A value as TOML has it, or else the text; of a field for text always the text."""
+    if {"text", "path"} & {*field.types} and text != "none":
+        return text
     try:
         return assignments(f"value={text}")["value"]
     except ValueError:
         return text
 
 
-def _run(offer: Offer, given: Pairs) -> Pairs:
-    """The settings of the run, with switches turned on; `ValueError` for what a run does not have,
-    before anything is imported."""
-    try:
-        table = chosen(offer, [pair for pair in given if pair[1] is not MISSING])
-    except LanguageError as error:
-        near = closest(error.path, offer.options)
-        if near and "is not a setting; there are" in error.reason:
-            raise ValueError(f"{error.path}: is not an option; {near}") from None
-        raise
-    for option in [option for option, value in given if value is MISSING]:
-        field = language().resolve(table, option).field
-        if not _is_switch(field):
-            needed = allowed(field, language().words(field))
-            raise ValueError(f"option --{option} needs a value, {needed}")
-    found = [(option, True if value is MISSING else value) for option, value in given]
-    language().finished(chosen(offer, found))
-    return found
+def _check_places(offer: Offer, given: Table) -> None:
+    """Raise `ValueError` for what is wrong in a sweep file, or for a store that is not there,
+    before what reads them is imported, which takes seconds."""
+    places: Any = given.get(offer.positional[0], []) if offer.command.reads else []
+    for place in [places] if isinstance(places, str) else places:
+        if offer.command.reads == "file":
+            recipes.check(language(), place, given.get("set", ()))
+        elif "://" not in place and not os.path.lexists(place):
+            raise ValueError(f"{place}: no such sweep")
 
 
-def chosen(offer: Offer, given: Pairs) -> Table:
-    """The settings of the run: those given, and the others of the command."""
-    words = language()
-    table = words.assign({}, [pair for pair in given if pair[0] == "problem"])
-    usual = words.assign({}, (offer.run or {}).items())
-    # What is usual for the problem of the command says nothing of another one.
-    other = table and _problem(table) != _problem(usual)
-    return words.assign(table if other else usual, [p for p in given if p[0] != "problem"])
-
-
-def _problem(table: Table) -> str:
-    value = language().resolve(table, "problem").value
-    return value["kind"] if is_branch(value) else ""
-
-
-def _made(offer: Offer, given: Given) -> tuple[Any, Run]:
+def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
     """The settings of a command as its class has them, and what runs them."""
-    from dynsim.decoding import parts_of
+    cls, run = offer.command.load()
     from sweeps.language.tree import build, value_of
     from sweeps.systems import kinds
 
-    cls, run = offer.command.load()
-    hints = typing.get_type_hints(cls, include_extras=True)
-    own = {n: v for n, v in given.own.items() if n in offer.kind.fields}
-    settings = {n: value_of(offer.kind.fields[n], value, n) for n, value in own.items()}
-    for name, value in settings.items():
-        if isinstance(value, str) and Path in parts_of(hints[name]):
-            settings[name] = Path(value)
-    if offer.run is not None:
-        settings[RUN] = build(kinds.language(), chosen(offer, given.run))
+    own = {n: field for n, field in offer.kind.fields.items() if n in given}
+    settings = {name: value_of(field, given[name], name) for name, field in own.items()}
+    if offer.run:
+        others = {*offer.options, "kind"}
+        table = {name: value for name, value in given.items() if name not in others}
+        settings[RUN] = build(kinds.language(), table)
     return cls(**settings), run
 
 
 def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
     """The help of a command. Settings are those of the kinds that the other words choose."""
-    words = [word for word in words if word not in HELP]
-    given = [pair for pair in read(offer, name, words, run).run if pair[1] is not MISSING]
+    given = [*run, *read(offer, [word for word in words if word not in HELP])]
+    table = offer.chosen([pair for pair in given if pair[1] is not MISSING])
     places = "".join(f" {each.upper()}" for each in offer.positional)
-    lines = [f"usage: dynsim {name}{places} [OPTIONS]", "", offer.kind.about or offer.command.help]
-    lines += ["", "Options.", *option_lines(offer.options)]
-    if offer.run is not None:
-        lines += ["", settings_page(language(), chosen(offer, given))]
-    return "\n".join(lines)
+    first = [f"usage: dynsim {name}{places} [OPTIONS]", "", offer.kind.about or offer.command.help]
+    return "\n".join([*first, "", settings_page(offer.language, table)])

@@ -10,21 +10,23 @@ from typing import Any, NamedTuple
 
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command
 from sweeps.language.fields import Field, Kind, Table, fold
-from sweeps.language.grammar import Language
+from sweeps.language.grammar import Language, Pairs
+from sweeps.systems.kinds import of_package, of_packages
 
 FILE = Path(__file__).with_suffix(".json")
 USUAL = "yz"
 """The problem of a command that names none."""
 RUN = "run"
 """The field of a command that is the run."""
-OVERWRITE = Field(types=("boolean",), default=False, doc="overwrite existing results in OUT")
+SWITCH = Field(types=("boolean",), default=False)
+OVERWRITE = SWITCH._replace(doc="overwrite existing results in OUT")
+QUIET = SWITCH._replace(doc="suppress progress output")
 STYLE = Field(types=("text", "none"), doc="Matplotlib style name or style file")
 FORMAT = Field(
     types=("none",),
     words=("png", "svg", "pdf"),
     doc="file format of the figure; if omitted, that of the style, or png",
 )
-QUIET = Field(types=("boolean",), default=False, doc="suppress progress output")
 
 
 class Offer(NamedTuple):
@@ -33,19 +35,31 @@ class Offer(NamedTuple):
     Attributes:
         command: of the table.
         kind: of its settings.
-        run: the settings by which its runs differ from the usual ones; None for a command that
-            takes no run.
+        options: its own settings, and the options that commands share.
+        run: whether it takes a run.
+        usual: the settings by which its runs differ from others.
         positional: the options that are given without their names.
         recorded: whether a record of the settings is kept beside what it writes.
-        options: of the command, with those that commands share.
+        language: of the options, and of the settings of its run.
     """
 
     command: Command
     kind: Kind
-    run: Table | None
+    options: dict[str, Field]
+    run: bool
+    usual: Pairs
     positional: tuple[str, ...]
     recorded: bool
-    options: dict[str, Field]
+    language: Language
+
+    def chosen(self, given: Pairs) -> Table:
+        """The settings that are given, and the others that are usual for the command."""
+        first = [pair for pair in given if fold(pair[0]) == "problem"]
+        problem, usual = self.language.assign({}, first), self.language.assign({}, self.usual)
+        # What is usual for the problem of the command says nothing of another one.
+        other = problem and problem["problem"] != usual.get("problem")
+        rest = [pair for pair in given if pair not in first]
+        return self.language.assign(problem if other else usual, rest)
 
 
 @functools.cache
@@ -54,11 +68,15 @@ def _file() -> dict[str, Any]:
 
 
 @functools.cache
+def kinds() -> tuple[Kind, ...]:
+    """The classes of this project that describe runs; the first one is that of a run."""
+    return tuple(map(Kind.from_json, _file()["kinds"]))
+
+
+@functools.cache
 def language() -> Language:
     """The settings of runs, as `sweeps.systems.kinds.language` has them."""
-    from sweeps.systems.kinds import of_package, of_packages
-
-    return Language(map(Kind.from_json, _file()["kinds"]), of_package, of_packages)
+    return Language(kinds(), of_package, of_packages)
 
 
 def offer(name: str, problem: str = "") -> Offer:
@@ -68,11 +86,15 @@ def offer(name: str, problem: str = "") -> Offer:
     # The word of a preset begins with that of its system.
     if word := next((each for each in own if asked.startswith(fold(each))), ""):
         command = command._replace(settings=own[word])
-    about, run, positional = commands[f"{name} {word}".strip()]
+    about, usual, positional = commands[f"{name} {word}".strip()]
     kind = Kind.from_json(about)
     recorded = command.recorded and "out" in kind.fields
     options = {name: field for name, field in kind.fields.items() if name != RUN}
     options |= {"overwrite": OVERWRITE} if recorded else {}
     options |= {"style": STYLE, "format": FORMAT} if command.draws else {}
     options |= {"quiet": QUIET} if command.talks else {}
-    return Offer(command, kind, run, tuple(positional), recorded, options)
+    run = {} if usual is None else kinds()[0].fields
+    root = kind._replace(word="command", fields={**options, **run, **options})
+    language = Language([*kinds(), root], of_package, of_packages, root.word)
+    settings = list((usual or {}).items())
+    return Offer(command, kind, options, bool(run), settings, tuple(positional), recorded, language)

@@ -63,7 +63,7 @@ def contours(theory: xr.DataArray, norm: Normalize, place: int, ax: Axes) -> Axe
     """Contours of a theory at values that divide the range of the colours, with the values."""
     y, x = map(str, theory.dims)
     if min(theory.shape) < 2:
-        raise ValueError(f"kind = 'heatmap': a theory needs two values of {x} and of {y}")
+        raise ValueError(f"view = 'heatmap': a theory needs two values of {x} and of {y}")
     levels = norm.inverse(np.linspace(0, 1, LEVELS + 2)[1:-1])
     found = ax.contour(
         _places(theory, x),
@@ -109,7 +109,7 @@ def _norm(values: np.ndarray) -> Normalize:
     """Of the colours: logarithmic where the values span `DECADES`."""
     finite = values[np.isfinite(values)]
     if not finite.size:
-        raise ValueError("kind = 'heatmap': no run of these ended well")
+        raise ValueError("view = 'heatmap': no run of these ended well")
     low, high = float(finite.min()), float(finite.max())
     far = low > 0 and high / low >= 10**DECADES
     return LogNorm(low, high) if far else Normalize(low, high)

@@ -33,7 +33,7 @@ MOST_ENTRIES = 10
 class Plot:
     """Plot a recorded quantity of a stored sweep against an axis: the mean over seeds with the
     standard deviation as a band, and one panel for each value of a remaining axis. Several sweeps
-    of one system, such as runs and their theories, are drawn together. With `--kind heatmap`, the
+    of one system, such as runs and their theories, are drawn together. With `--view heatmap`, the
     mean over two axes is drawn as colours, and further sweeps as contours over it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Plot:
         out: image file; its suffix selects the format. By default out/plot/NAME.png, with the name
             of the sweep.
         more: further sweeps of the same system, such as its theories.
-        kind: lines, or a heat map over x and y.
+        view: lines, or a heat map over x and y.
         y: vertical axis of a heat map. By default the longest axis besides x.
     """
 
@@ -61,7 +61,7 @@ class Plot:
     where: tuple[str, ...] = ()
     out: Path | None = None
     more: tuple[str, ...] = ()
-    kind: Literal["lines", "heatmap"] = "lines"
+    view: Literal["lines", "heatmap"] = "lines"
     y: str | None = None
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ def completed(config: Plot, dataset: xr.Dataset) -> Plot:
 
     x = config.x or longest([dim for dim in axes if dim != config.y], "time")
     y = config.y
-    if config.kind == "heatmap":
+    if config.view == "heatmap":
         y = y or longest([dim for dim in axes if dim != x], "time")
     return dataclasses.replace(config, observable=config.observable or usual, x=x, y=y)
 
@@ -121,7 +121,7 @@ def draw(
 ) -> Figure:
     """A panel for each value of the axis that is left, or a heat map."""
     theories = theories or {}
-    if config.kind == "heatmap":
+    if config.view == "heatmap":
         return _heatmap(config, data, theories)
     left = [d for d in data.dims if d not in (config.x, config.hue, "seed")]
     if len(left) > 1:
@@ -206,7 +206,7 @@ def title(config: Plot, data: xr.DataArray) -> str:
     chosen = {str(name): value for name, value in data.coords.items() if value.ndim == 0}
     words = [f"{name} = {shown(value.item())}" for name, value in chosen.items()]
     if "seed" in data.dims:
-        what = "mean" if config.kind == "heatmap" else "mean ± sd"
+        what = "mean" if config.view == "heatmap" else "mean ± sd"
         words.append(f"{what} of {data.sizes['seed']} seeds")
     return ", ".join([Path(config.path).name, *words])
 

@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,8 @@ def test_the_language_of_the_file_is_that_of_the_classes() -> None:
         assert found == expected
 
 
-def given(*words: str, problem: str = "") -> line.Given:
-    return line.parse(metadata.offer("compare", problem), "compare", words, [])
+def given(*words: str, problem: str = "") -> Any:
+    return line.parse(metadata.offer("compare", problem), words, [])
 
 
 def test_values_are_those_behind_their_options() -> None:
@@ -34,14 +35,13 @@ def test_values_are_those_behind_their_options() -> None:
         *("--steps", "1e3", "--momentum=0.5", "--theories", "plain", "best", "--no-quiet"),
         *("--nesterov", "--batch", "inf", "--task", "my.npz", "--seeds=2e1", "--json"),
     )
-    assert found.own == {"theories": ["plain", "best"], "quiet": False, "seeds": 20, "json": True}
-    assert found.run == [
-        ("steps", 1000.0),
-        ("momentum", 0.5),
-        ("nesterov", True),
-        ("batch", float("inf")),
-        ("task", "my.npz"),
-    ]
+    assert found == {
+        "kind": "command",
+        "problem": {"kind": "yz", "task": {"kind": "file", "path": "my.npz"}},
+        "rule": {"kind": "sgd", "momentum": 0.5, "nesterov": True},
+        **{"steps": 1000, "batch": "inf", "seeds": 20},
+        **{"theories": ["plain", "best"], "quiet": False, "json": True},
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_text_needs_no_quotes_by_itself_or_in_a_list(text: str, value: object) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--theories --steps 3", "compare: option --theories needs at least one value, each text"),
-        ("--seeds --json", "compare: option --seeds needs a value, an integer from 1"),
+        ("--theories --steps 3", "option --theories needs at least one value, each text"),
+        ("--seeds --json", "option --seeds needs a value, an integer from 1"),
         ("--momentum --json", "option --momentum needs a value, a number in [0, 1)"),
-        ("plain", "compare: 'plain' is no option; options begin with --"),
+        ("plain", "'plain' is no option; options begin with --"),
         ("--eta-y=x", "rule.eta.Y = 'x': must be a number in [0, inf)"),
         ("--layout Papr", "problem.task.layout = 'Papr': did you mean paper? It must be one of"),
         ("--steps -x", "steps = '-x': must be an integer from 1"),
         ("--seeds 1.5", "seeds = 1.5: must be an integer"),
         ("--json=maybe", "json = 'maybe': must be true or false"),
-        ("--json maybe", "compare: 'maybe' is no option"),
+        ("--json maybe", "'maybe' is no option"),
     ],
 )
 def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
@@ -83,17 +83,17 @@ def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
 
 def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
     offer = metadata.offer("figure optimum")
-    usual = line.chosen(offer, [])
-    assert metadata.language().resolve(usual, "scale").value == 0.5
-    other = line.chosen(offer, [("problem", "qkv")])
-    assert metadata.language().resolve(other, "scale").value == 1.0
+    usual = offer.chosen([])
+    assert offer.language.resolve(usual, "scale").value == 0.5
+    other = offer.chosen([("Problem", "qkv")])
+    assert offer.language.resolve(other, "scale").value == 1.0
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--seeds 5 --seeds 6", "compare: option --seeds is given twice"),
-        ("--=3", "compare: '--=3' has no name of an option"),
+        ("--seeds 5 --seeds 6", "seeds = 6: is given twice, first as seeds"),
+        ("--=3", "'--=3' has no name of an option"),
         ("--eta 1e400", "rule.eta = inf: must be a number in [0, inf)"),
         ("--eta dynsim.schedules:Cosine", "rule.eta.peak: is missing"),
         ("--rule dynsim:SGD --steps 0", "steps = 0: must be an integer"),

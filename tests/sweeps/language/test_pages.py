@@ -24,7 +24,7 @@ from tests.sweeps.language.catalog import (
 
 ROOT = Path(__file__).parents[3]
 PAGE = """\
-Settings of the run. The end of a name is enough if it is unique; - _ . do not matter.
+Options. The end of a name is enough if it is unique; - _ . do not matter.
   --problem
       what is learned (one of yz, bowl; default: bowl)
   --problem.stiff

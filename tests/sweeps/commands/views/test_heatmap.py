@@ -1,4 +1,4 @@
-"""`dynsim plot --kind heatmap`, several sweeps in one plot, and colour bars of many lines."""
+"""`dynsim plot --view heatmap`, several sweeps in one plot, and colour bars of many lines."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def drawn(config: plot.Plot, runs: xr.Dataset, *theories: xr.Dataset):
 
 
 def test_cells_have_the_mean_of_the_runs_that_ended_well(runs: xr.Dataset) -> None:
-    config = plot.Plot("runs/some", observable="loss", kind="heatmap")
+    config = plot.Plot("runs/some", observable="loss", view="heatmap")
     figure = drawn(config, runs)
     colours, failed = figure.axes[0].collections
     last = runs["loss"].isel(time=-1).transpose("eta_y", "eta_z", "seed").values
@@ -45,7 +45,7 @@ def test_contours_of_a_theory_lie_where_it_has_their_value(
     slope = np.log10(theory.eta_y * theory.eta_z)
     theory["loss"].values[:] = slope.broadcast_like(theory["loss"]).transpose(*theory["loss"].dims)
     runs["loss"].values[:] = np.linspace(-1, 1, runs["loss"].size).reshape(runs["loss"].shape)
-    config = plot.Plot("runs/some", observable="loss", kind="heatmap")
+    config = plot.Plot("runs/some", observable="loss", view="heatmap")
     ax = drawn(config, runs, theory).axes[0]
     (contours,) = (each for each in ax.collections if hasattr(each, "levels"))
     found = dict(zip(contours.levels, contours.get_paths(), strict=True))
@@ -90,5 +90,5 @@ def test_more_than_ten_entries_become_a_colour_bar(lines: int) -> None:
 def test_maps_that_cannot_be_are_refused(
     stored: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
-    assert cli.main(["plot", str(stored), "--kind", "heatmap", *options]) == 2
+    assert cli.main(["plot", str(stored), "--view", "heatmap", *options]) == 2
     assert message in capsys.readouterr().err
