@@ -25,6 +25,20 @@ class Unit(NamedTuple):
     symbol: str
 
 
+class Form(NamedTuple):
+    """How text is written.
+
+    Attributes:
+        pattern: regular expression of all of it.
+        text: the same in words, for messages.
+        setting: whether it begins with the name of a setting of the run, before a colon.
+    """
+
+    pattern: str
+    text: str
+    setting: bool = False
+
+
 def _whole(value: float) -> bool:
     return value == math.inf or (value < MOST and value == int(value))
 

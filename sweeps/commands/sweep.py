@@ -53,7 +53,7 @@ class SweepCommand(hosts.Hosts):
     set: tuple[str, ...] = ()
     chunk: Count | None = None
     tile: Count | None = None
-    dask: str | None = None
+    dask: dask_cluster.Where | None = None
     config: Path | None = None
     reuse: tuple[str, ...] = ()
     dry_run: bool = False

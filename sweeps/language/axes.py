@@ -7,15 +7,17 @@ are static: a program has one value of each.
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from sweeps.language.fields import (
+    MISSING,
     Field,
     LanguageError,
     Table,
+    allowed,
     check,
     fold,
     is_branch,
@@ -24,7 +26,6 @@ from sweeps.language.fields import (
     must_be,
 )
 from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flattened
-from sweeps.language.tree import build, encode, put
 
 MOST_VALUES = 2**24
 """The most values of an axis, as each is stored with the results."""
@@ -95,7 +96,8 @@ class Axes:
 
     Args:
         language: of the settings.
-        run: of which all others are variations, an object or its settings in text form.
+        run: of which all others are variations, an object; or its settings by name, in a table or
+            in several, of which later ones replace those of earlier ones.
         axes: the values of settings by name: a list, or a table with `linspace`, `logspace` or
             `range`.
         zipped: groups of names of axes that share one dimension.
@@ -104,6 +106,7 @@ class Axes:
         dims: the dimensions, in the order of `axes`.
         named: the axes by name.
         objects: what their text only names.
+        zipped: as it was given.
 
     Raises:
         LanguageError: if a name or a value is not allowed.
@@ -117,13 +120,15 @@ class Axes:
         zipped: Sequence[Sequence[str]] = (),
     ) -> None:
         self._language, self.objects = language, {}
-        described = isinstance(run, Mapping)
-        self._given = {**run} if described else encode(language, run, self.objects, full=False)
+        described = isinstance(run, Mapping | list)
+        tables = [run] if isinstance(run, Mapping) else run
+        self._given = _given(language, tables, axes) if described else self._text(run, full=False)
         self._values = {
-            name: [self._encoded(each) for each in _values(f"axes.{name}", given)]
+            name: [self._text(each) for each in _values(f"axes.{name}", given)]
             for name, given in axes.items()
         }
         groups = _grouped(self._values, zipped)
+        self.zipped = tuple(map(tuple, zipped))
         # What the name of a number means depends on the kinds along other axes.
         numeric = {name for name, values in self._values.items() if all(map(is_number, values))}
         kinds = [group for group in groups if {*group} - numeric]
@@ -142,6 +147,12 @@ class Axes:
             if outer.traced and inner.path[: len(outer.path)] == outer.path:
                 reason = f"is part of axes.{'.'.join(outer.path)}; leave one out"
                 raise LanguageError(f"axes.{'.'.join(inner.path)}", reason)
+        for axis in self.named.values() if described else ():
+            value: Any = self._given
+            for part in axis.path:
+                value = value.get(part, MISSING) if isinstance(value, dict) else MISSING
+            if value is not MISSING and (not isinstance(value, dict) or {*value} == {"kind"}):
+                raise LanguageError(".".join(axis.path), "is an axis as well; leave one out", value)
         self._made = functools.lru_cache(maxsize=64)(self._build)
 
     def run(self, chosen: Mapping[str, Any]) -> Any:
@@ -155,10 +166,14 @@ class Axes:
         named = self.named
         numbers = {n: value for n, value in chosen.items() if named[n].traced}
         static = {n: value for n, value in chosen.items() if n not in numbers}
+        from sweeps.language.tree import put
+
         made = self._made(tuple(static.items()))
         return put(made, {named[n].path: v for n, v in numbers.items()}) if numbers else made
 
     def _build(self, static: tuple[tuple[str, Any], ...]) -> Any:
+        from sweeps.language.tree import build
+
         at = {name: list(self.named[name].labels).index(label) for name, label in static}
         return build(self._language, self._assigned(at), self.objects)
 
@@ -170,9 +185,12 @@ class Axes:
         except LanguageError as error:
             raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
 
-    def _encoded(self, value: Any) -> Any:
-        plain = type(value) in (bool, int, float, str)
-        return value if plain else encode(self._language, value, self.objects)
+    def _text(self, value: Any, *, full: bool = True) -> Any:
+        if type(value) in (bool, int, float, str):
+            return value
+        from sweeps.language.tree import encode
+
+        return encode(self._language, value, self.objects, full=full)
 
     def _axis(self, name: str, tables: list[Table], given: object) -> Axis:
         settings = [self._language.resolve(table, name) for table in tables]
@@ -212,6 +230,21 @@ class Axes:
         return labels
 
 
+def _given(language: Language, tables: Sequence[Mapping[str, Any]], axes: Collection[str]) -> Table:
+    """The settings that several tables give, of which later ones replace those of earlier ones."""
+    given: Table = {}
+    pairs = [pair for table in tables for pair in table.items()]
+    names = [name for pair in pairs for name, _ in flattened(*pair)]
+    if "problem" not in map(fold, (*names, *axes)):
+        # Without one, no other name would be known.
+        field = language.resolve({}, "problem").field
+        kinds = allowed(field, language.words(field))
+        raise LanguageError("run.problem", f"is missing ({field.doc}); must be {kinds}")
+    for table in tables:
+        given = language.assign(given, [pair for pair in table.items() if pair[0] != "kind"])
+    return given
+
+
 def _values(path: str, given: Any) -> Sequence[Any]:
     """The values of an axis; of a table with labels its values."""
     values = given
@@ -233,15 +266,19 @@ def _checked(field: Field, values: list[Any], path: str) -> list[Any]:
     return [check(field, value, path) for value in values]
 
 
+def _is_names(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
 def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -> Groups:
     """The names of axes by dimension."""
     if not values:
         raise LanguageError("axes", "needs at least one axis")
     names = {fold(name): name for name in values}
     groups: Groups = []
+    if not isinstance(zipped, list | tuple) or not all(map(_is_names, zipped)):
+        raise LanguageError("zip", "must be a list of lists of axes", zipped)
     for given in zipped:
-        if isinstance(given, str):
-            raise LanguageError("zip", "must be a list of names", given)
         for name in given:
             if fold(name) not in names:
                 reason = must_be(name, values, f"one of {', '.join(values)}")

@@ -160,6 +160,7 @@ def _annotated(hint: Any, static: bool) -> Field:
         listed=tuple in parts,
         bounds=bounds,
         unit=next((part.symbol for part in parts if isinstance(part, decoding.Unit)), ""),
+        form=next((part for part in parts if isinstance(part, decoding.Form)), ()),
         traced=TRACED in parts or (numeric and not static),
     )
 

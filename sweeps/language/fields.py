@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import math
 import operator
+import re
 import reprlib
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -51,6 +52,7 @@ class Field(NamedTuple):
         listed: whether the value is a list.
         bounds: the range, by "ge", "gt", "le" and "lt".
         unit: of a number.
+        form: how text is written, as `dynsim.decoding.Form` has it.
         traced: whether runs of one compiled program may have different values.
         declared: the class that first declares the field.
         doc: its description in the docstring.
@@ -66,6 +68,7 @@ class Field(NamedTuple):
     listed: bool = False
     bounds: Mapping[str, float | str] = {}
     unit: str = ""
+    form: tuple[str, str, bool] | tuple[()] = ()
     traced: bool = False
     declared: str = ""
     doc: str = ""
@@ -121,8 +124,8 @@ class Kind(NamedTuple):
         fields: dict[str, Field] = {}
         for name, field in value["fields"].items():
             # JSON has lists for tuples.
-            tuples = {n: tuple(field[n]) for n in ("types", "words", "bases") if n in field}
-            fields[name] = Field(**{**field, **tuples})
+            lists = {*field} & {"types", "words", "bases", "form"}
+            fields[name] = Field(**{**field, **{n: tuple(field[n]) for n in lists}})
         return cls(**{**value, "fields": fields})
 
 
@@ -201,7 +204,8 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
         return number
     elif isinstance(value, str):
         words = [word for word in field.words if fold(word) == fold(value)]
-        if words or {"text", "path"} & {*field.types}:
+        as_text = {"text", "path"} & {*field.types}
+        if words or (as_text and (not field.form or re.fullmatch(field.form[0], value))):
             return words[0] if words else value
         if "function" in field.types and ":" in value:
             # It is imported later.
@@ -267,6 +271,7 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
         "integer": integer,
         "integer or inf": f"an integer from {ends.get('ge', 0)} to {2**31 - 1}, or inf",
         "boolean": "true or false",
+        "text": field.form[1] if field.form else "text",
         "path": "the path of a file or folder",
         "array": "an array",
         "function": "a function module:name",

@@ -182,11 +182,10 @@ def put(tree: Any, values: Mapping[Path, Any]) -> Any:
         LanguageError: if there is no such path, or a class does not allow the values.
     """
     if checks.is_traced(list(values.values())):
-        return functools.reduce(_filled, values.items(), tree)
+        return _put(tree, values, (), checked=False)
     arrays = {path: value for path, value in values.items() if np.ndim(value)}
-    single = {path: value for path, value in values.items() if path not in arrays}
-    made = [_put(tree, {**single, **corner}, ()) for corner in _corners(arrays)]
-    return functools.reduce(_filled, arrays.items(), made[0])
+    made = [_put(tree, {**values, **corner}, ()) for corner in _corners(arrays)]
+    return _put(made[0], arrays, (), checked=False) if arrays else made[0]
 
 
 def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
@@ -203,9 +202,10 @@ def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
         yield {path: array[index].item() for path, array in whole.items()}
 
 
-def _put(tree: Any, values: Mapping[Path, Any], path: Path) -> Any:
+def _put(tree: Any, values: Mapping[Path, Any], path: Path, *, checked: bool = True) -> Any:
     if () in values:
-        return values[()]
+        short = "" if checked else getattr(type(tree), "SHORT", "")
+        return _put(tree, {(short,): values[()]}, path, checked=False) if short else values[()]
     names = getattr(tree, "__dataclass_fields__", ())
     fields = tree if isinstance(tree, Mapping) else {name: getattr(tree, name) for name in names}
     inside: dict[str, dict[Path, Any]] = {}
@@ -213,27 +213,16 @@ def _put(tree: Any, values: Mapping[Path, Any], path: Path) -> Any:
         if part not in fields:
             raise LanguageError(".".join((*path, part)), "does not exist")
         inside.setdefault(part, {})[tuple(rest)] = value
-    new = {part: _put(fields[part], each, (*path, part)) for part, each in inside.items()}
+    new = {n: _put(fields[n], v, (*path, n), checked=checked) for n, v in inside.items()}
     if isinstance(tree, Mapping):
         return {**tree, **new}
-    with _errors_in(path, fields):
-        return dataclasses.replace(tree, **new)
-
-
-def _filled(tree: Any, value: tuple[Path, Any]) -> Any:
-    """A copy with one new value, which no class checks."""
-    (first, *rest), new = value
-    inside = tree[first] if isinstance(tree, Mapping) else getattr(tree, first)
-    if rest:
-        new = _filled(inside, (tuple(rest), new))
-    elif short := getattr(type(inside), "SHORT", ""):
-        new = _filled(inside, ((short,), new))
-    if isinstance(tree, Mapping):
-        return {**tree, first: new}
+    if checked:
+        with _errors_in(path, fields):
+            return dataclasses.replace(tree, **new)
     made = object.__new__(type(tree))
     # Its fields alone: what an object has computed of them is that of other numbers.
-    for name in tree.__dataclass_fields__:
-        object.__setattr__(made, name, new if name == first else getattr(tree, name))
+    for name, value in {**fields, **new}.items():
+        object.__setattr__(made, name, value)
     return made
 
 

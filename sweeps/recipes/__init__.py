@@ -1,20 +1,21 @@
 """The paper's sweeps, and sweep files as text. Imports nothing that takes time, so that a mistyped
 file is answered at once."""
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeps.language.fields import LanguageError, Table, allowed, fold, is_spacing, must_be
-from sweeps.language.grammar import Language, flattened
+from sweeps.language.axes import Axes
+from sweeps.language.fields import LanguageError, is_spacing, must_be
+from sweeps.language.grammar import Language
 from sweeps.lines import assignments
 
 FOLDER = Path(__file__).parent
 KEYS = ("run", "axes", "engine", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
 """What a file has at its top: the fields of a `Sweep`."""
-Settings = list[tuple[str, Any]]
 
 
 def names() -> list[str]:
@@ -48,23 +49,23 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
 
 
-def overridden(table: dict[str, Any], overrides: Iterable[str]) -> Settings:
-    """Change what a sweep file says, and return the settings of the run that take the place of its
-    own.
+def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """What a `Sweep` takes, from the table of a sweep file: its run has the settings of the file
+    first, and then those of overrides, "KEY = VALUE" in TOML.
 
     Raises:
         ValueError: for an override that cannot be read, or a key that no sweep has.
     """
-    settings: Settings = []
-    if isinstance(table.get("axes"), Mapping):
-        table["axes"] = dict(_named("", table["axes"]))
+    found: dict[str, Any] = {"run": {}, "axes": {}, **table}
+    _check(found)
+    found["axes"], settings = dict(_named("", found["axes"])), dict[str, Any]()
     for override in overrides:
         key, equals, value = (part.strip() for part in override.partition("="))
         if equals and not value:
             # Axes have dotted names, all else is in tables.
             first, _, rest = key.partition(".")
             *above, name = [first, rest] if first == "axes" else key.split(".")
-            inside: Any = table
+            inside: Any = found
             for each in above:
                 inside = inside.get(each) if isinstance(inside, Mapping) else None
             if not isinstance(inside, dict) or name not in inside:
@@ -72,25 +73,27 @@ def overridden(table: dict[str, Any], overrides: Iterable[str]) -> Settings:
             del inside[name]
             continue
         try:
-            found = assignments(override)
+            new = assignments(override)
         except ValueError as error:
             raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
         for name in ("run", "axes"):
-            if name in found and not (isinstance(found[name], Mapping) and found[name]):
+            if name in new and not (isinstance(new[name], Mapping) and new[name]):
                 raise ValueError(f"set = {override!r}: must be a table that says something")
-        settings += found.pop("run", {}).items()
-        if isinstance(table.get("axes"), Mapping):
-            found["axes"] = {**table["axes"], **dict(_named("", found.get("axes", {})))}
-        table |= found
-    for name in table:
+        _check(new)
+        settings |= new.pop("run", {})
+        found["axes"] |= dict(_named("", new.pop("axes", {})))
+        found |= new
+    if not found["axes"]:
+        raise ValueError("axes: needs a table with at least one axis")
+    return {**found, "run": [found["run"], settings]}
+
+
+def _check(table: Mapping[str, Any]) -> None:
+    for name, value in table.items():
         if name not in KEYS:
             raise LanguageError("key", must_be(name, KEYS, f"one of {', '.join(KEYS)}"), name)
-    for name in ("axes", "run"):
-        if not isinstance(table.get(name, {}), Mapping):
-            raise LanguageError(name, "must be a table of settings", table[name])
-    if not table.get("axes"):
-        raise ValueError("axes: needs a table with at least one axis")
-    return settings
+        if name in ("axes", "run") and not isinstance(value, Mapping):
+            raise LanguageError(name, "must be a table of settings", value)
 
 
 def _named(above: str, axes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -111,34 +114,19 @@ def _has_axes(value: object) -> bool:
     )
 
 
-def settings_of(
-    language: Language, run: Mapping[str, Any], axes: Mapping[str, Any], others: Settings
-) -> Table:
-    """The settings of a run in text form.
-
-    Args:
-        language: of the settings.
-        run: settings by name.
-        axes: of its sweep, one of which may be the problem.
-        others: settings by name that take the place of those of `run`.
-
-    Raises:
-        ValueError: for a name or a value that is not allowed, or if no problem is given.
-    """
-    named = [name for pair in (*run.items(), *others) for name, _ in flattened(*pair)]
-    if "problem" not in map(fold, (*named, *axes)):
-        # Without one, no other name would be known.
-        field = language.resolve({}, "problem").field
-        kinds = allowed(field, language.words(field))
-        raise LanguageError("run.problem", f"is missing ({field.doc}); must be {kinds}")
-    return language.assign(language.assign({}, run.items()), others)
-
-
 def check(language: Language, path: str | Path, overrides: Iterable[str]) -> None:
-    """Raise `ValueError` for what is wrong in the words of a sweep file."""
+    """Raise `ValueError` for a run or for axes that a sweep file describes and that cannot be.
+    Nothing is imported but what the file names."""
     table = read(path)
+    with named(path):
+        given = parsed(table, overrides)
+        Axes(language, given["run"], given["axes"], given.get("zip", ()))
+
+
+@contextlib.contextmanager
+def named(path: str | Path) -> Iterator[None]:
+    """A context in which errors name a sweep file."""
     try:
-        settings = overridden(table, overrides)
-        settings_of(language, table.get("run", {}), table["axes"], settings)
+        yield
     except ValueError as error:
         raise ValueError(f"sweep file {path}: {error}") from None

@@ -9,7 +9,6 @@ from typing import Any
 from dynsim import checks
 from sweeps import recipes
 from sweeps.language.describe import Objects
-from sweeps.language.grammar import flattened
 from sweeps.language.tree import decode
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import PARTS
@@ -31,24 +30,13 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     """
     checks.kind("path", path, str, os.PathLike)
     table = recipes.read(path)
-    try:
+    with recipes.named(path):
         return from_table(table, overrides)
-    except ValueError as error:
-        raise ValueError(f"sweep file {path}: {error}") from None
 
 
 def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep:
     """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
-    given = {**table}
-    settings = recipes.overridden(given, overrides)
-    run, axes = given.pop("run", {}), given.pop("axes")
-    whole = recipes.settings_of(language(), run, axes, settings)
-    made = Sweep(whole, axes, **given)
-    varied = {axis.path for axis in made.varied.named.values()}
-    for name, value in (pair for each in (*run.items(), *settings) for pair in flattened(*each)):
-        if language().resolve(whole, name).path in varied:
-            raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
-    return made
+    return Sweep(**recipes.parsed(table, overrides))
 
 
 def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sweep:

@@ -19,7 +19,6 @@ from dynsim.decoding import Seed
 from dynsim.precision import DType
 from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
-from sweeps import recipes
 from sweeps.language.axes import Axes, Dimension
 from sweeps.language.describe import words
 from sweeps.language.fields import Table
@@ -54,7 +53,8 @@ class Sweep:
     """Many trainings, or many solves of a theory, over named axes.
 
     Attributes:
-        run: the run of which all others are variations, or its settings by name.
+        run: the run of which all others are variations, or its settings by name; or several tables
+            of settings, of which later ones replace those of earlier ones.
         axes: values by setting, in the order of the dimensions. A setting is named by its path,
             such as `rule.eta`, or by the end of it where that is unique: fields of the problem,
             numbers of the rule (`eta`, `eta.Y`, `decay`, `clip`), `steps`, `batch`, `seed`. Its
@@ -85,7 +85,7 @@ class Sweep:
         >>> sweep = sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}, record=["loss"])
     """
 
-    run: Experiment | Mapping[str, Any]
+    run: Experiment | Mapping[str, Any] | list[Mapping[str, Any]]
     axes: Mapping[str, Any]
     engine: str = "simulation"
     record: Names | None = None
@@ -97,19 +97,13 @@ class Sweep:
     title: str = ""
 
     def __post_init__(self) -> None:
-        checks.kind("run", self.run, Experiment, Mapping)
+        checks.kind("run", self.run, Experiment, Mapping, list)
         checks.kind("axes", self.axes, Mapping)
         for name, kind in (("engine", str), ("checkpoint", bool), ("title", str)):
             checks.kind(name, getattr(self, name), kind)
         decoding.check_stated(self)
         put = functools.partial(object.__setattr__, self)
-        if not (_is_list(self.zip) and all(_is_list(group, str) for group in self.zip)):
-            raise ValueError(f"zip = {reprlib.repr(self.zip)}: must be a list of lists of axes")
-        if isinstance(self.run, Mapping):
-            # The text form of a run has its kind.
-            given = {name: value for name, value in self.run.items() if name != "kind"}
-            put("run", recipes.settings_of(language(), given, self.axes, []))
-        put("zip", tuple(map(tuple, self.zip)))
+        put("zip", self.varied.zipped)
         put("times", _times(self.times))
         put("root", checks.integer("root", self.root, 0, 2**32 - 1))
         if self.engine == registry.BEST:

@@ -1,10 +1,12 @@
 """Axes of figures, as options describe them: "eta_y:1e-2:1e2:256"."""
 
 from collections.abc import Collection, Iterator
+from typing import Annotated
 
 import numpy as np
 
 from dynsim import checks
+from dynsim.decoding import Form
 from sweeps.language.fields import LanguageError, Table, is_array
 from sweeps.language.grammar import Path, Setting
 from sweeps.language.tree import encode
@@ -12,6 +14,14 @@ from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 
 MOST_VALUES = 2**24
+_RANGE = r"[^:]+:[^:]+:[^:]+(:\d+)?(:lin)?"
+_TEXT = "NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, then :lin for a linear axis"
+AxisWord = Annotated[str, Form(_RANGE, _TEXT, setting=True)]
+"""An axis as an option has it."""
+SizesWord = Annotated[
+    str, Form(rf"[^:]+:[-+.\w]+(,[-+.\w]+)*|{_RANGE}", f"NAME:V1,V2,... or {_TEXT}", setting=True)
+]
+"""The same, or a list of values."""
 NUMBERS = {"number", "integer", "integer or inf"}
 
 
@@ -29,10 +39,7 @@ def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...
     except ValueError:
         count = 0
     if count < 2 or len(numbers) > 3:
-        raise ValueError(
-            f"axis = {word!r}: must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, then :lin for a "
-            "linear axis"
-        )
+        raise ValueError(f"axis = {word!r}: must be {_TEXT}")
     if linear:
         checks.real(f"axis {name}", [first, last])
     else:

@@ -175,7 +175,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.commands.parsing.metadata",
         "sweeps.commands.table",
     }
-    language = ("fields", "grammar", "pages")
+    language = ("axes", "fields", "grammar", "pages")
     light |= {"sweeps.language", *(f"sweeps.language.{name}" for name in language)}
     light |= {"sweeps.systems", "sweeps.systems.kinds", "sweeps.systems.built_in"}
     light |= {"sweeps.recipes", "sweeps.lines"}

@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps import recipes
 from sweeps.commands.parsing.metadata import RUN, Offer, language, offer
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, file_name, group
-from sweeps.language.fields import MISSING, Field, Table, allowed, fold, must_be
+from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
 from sweeps.language.grammar import Pairs
 from sweeps.language.pages import settings_page
 from sweeps.lines import assignments, to_stderr
@@ -46,7 +45,7 @@ class Asked(NamedTuple):
     settings: Any
     run: Run
     offer: Offer
-    given: Table
+    given: Mapping[str, Any]
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -166,7 +165,17 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
             raise ValueError(f"option --{option} needs {some} {needed}")
     table = offer.chosen([(option, value is MISSING or value) for option, value in given])
     offer.language.finished(table)
+    for name, field in offer.options.items():
+        if field.form and field.form[2]:
+            _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
     return table
+
+
+def _check_setting(name: str, word: str, run: Table) -> None:
+    try:
+        language().resolve(run, word.partition(":")[0])
+    except LanguageError as error:
+        raise ValueError(f"{name} = {word!r}: {error.reason}") from None
 
 
 def read(offer: Offer, words: Sequence[str]) -> Pairs:
@@ -213,12 +222,14 @@ def _typed(field: Field, text: str) -> Any:
         return text
 
 
-def _check_places(offer: Offer, given: Table) -> None:
+def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
     """Raise `ValueError` for what is wrong in a sweep file, or for a store that is not there,
     before what reads them is imported, which takes seconds."""
     places: Any = given.get(offer.positional[0], []) if offer.command.reads else []
     for place in [places] if isinstance(places, str) else places:
         if offer.command.reads == "file":
+            from sweeps import recipes
+
             recipes.check(language(), place, given.get("set", ()))
         elif "://" not in place and not os.path.lexists(place):
             raise ValueError(f"{place}: no such sweep")
@@ -233,9 +244,7 @@ def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
     own = {n: field for n, field in offer.kind.fields.items() if n in given}
     settings = {name: value_of(field, given[name], name) for name, field in own.items()}
     if offer.run:
-        others = {*offer.options, "kind"}
-        table = {name: value for name, value in given.items() if name not in others}
-        settings[RUN] = build(kinds.language(), table)
+        settings[RUN] = build(kinds.language(), offer.run_of(given))
     return cls(**settings), run
 
 

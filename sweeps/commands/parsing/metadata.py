@@ -61,6 +61,10 @@ class Offer(NamedTuple):
         rest = [pair for pair in given if pair not in first]
         return self.language.assign(problem if other else usual, rest)
 
+    def run_of(self, given: Table) -> Table:
+        """The settings of the run alone."""
+        return {n: value for n, value in given.items() if n not in (*self.options, "kind")}
+
 
 @functools.cache
 def _file() -> dict[str, Any]:

@@ -11,9 +11,10 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from dynsim import checks
+from dynsim.decoding import Form
 
 QUEUES = {
     "slurm": "SLURMCluster",
@@ -25,6 +26,13 @@ QUEUES = {
     "htcondor": "HTCondorCluster",
 }
 """Batch systems that dask-jobqueue knows."""
+_WHERE = Form(
+    rf".*://.*|local:.+|{'|'.join(QUEUES)}",
+    "the address of a scheduler (tcp://HOST:8786), local:N for N workers here, or one of "
+    + ", ".join(QUEUES),
+)
+Where = Annotated[str, _WHERE]
+"""Where Dask computes."""
 ENVIRONMENT = {"EQX_ON_ERROR": "nan", "JAX_NUM_CPU_DEVICES": "1"}
 """Of workers, before they import JAX: as the command line has it; and a worker has one thread, so
 that one CPU device keeps it busy."""
@@ -70,12 +78,9 @@ def executor(
             when there is no scheduler at the address.
     """
     kind, _, number = where.partition(":")
-    queue = kind in QUEUES
-    if not ("://" in where or (kind == "local" and number) or (queue and not number)):
-        raise ValueError(
-            f"dask = {where!r}: must be the address of a scheduler (tcp://HOST:8786), local:N for "
-            f"N workers here, or one of {', '.join(QUEUES)}"
-        )
+    if not re.fullmatch(_WHERE.pattern, where):
+        raise ValueError(f"dask = {where!r}: must be {_WHERE.text}")
+    queue = where in QUEUES
     if queue != (config is not None):
         need = "needs config, a TOML file" if queue else "reads no config"
         raise ValueError(f"dask = {where!r}: {need}")

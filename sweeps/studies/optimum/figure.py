@@ -9,7 +9,7 @@ from dynsim import checks
 from dynsim.decoding import Positive
 from sweeps import output
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import axis, described
+from sweeps.studies.axes import AxisWord, axis, described
 from sweeps.studies.computing import computed
 from sweeps.studies.optimum import report
 from sweeps.studies.optimum.best import FEWEST, best
@@ -59,8 +59,8 @@ class Optimum:
     }
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Optimum.RUN))
-    along: str = "batch:4:128"
-    rate: str = "eta:1e-3:30"
+    along: AxisWord = "batch:4:128"
+    rate: AxisWord = "eta:1e-3:30"
     rules: tuple[str, ...] = ("sgd", "momentum", "adam")
     observable: str = "loss"
     theory: str = "auto"
@@ -146,7 +146,7 @@ class OptimumOfLayer(Optimum):
     }
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**OptimumOfLayer.RUN))
-    rate: str = "eta_z:0.03:1000"
+    rate: AxisWord = "eta_z:0.03:1000"
     observable: str = "relative_loss"
 
 

@@ -22,7 +22,7 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from odes.yz import ladder
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import path
+from sweeps.studies.axes import AxisWord, path
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import Region, winners
 from sweeps.studies.transitions.peaks import effective_rates
@@ -58,8 +58,8 @@ class Phase(Plane):
     THEORIES: ClassVar = ("auto", "best", "none")
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Phase.RUN))
-    x: str = "eta_y:1e-3:1e2"
-    y: str = "eta_z:1e-2:1e2"
+    x: AxisWord = "eta_y:1e-3:1e2"
+    y: AxisWord = "eta_z:1e-2:1e2"
     theory: str = "auto"
     observable: str = "entropy"
     noise: bool = True

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from dynsim import checks
 from dynsim.decoding import Count, Index
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import axis, described
+from sweeps.studies.axes import AxisWord, axis, described
 from sweeps.studies.phase.regions import NAMED, Rule
 from sweeps.systems import registry
 from sweeps.systems.base import Times
@@ -65,8 +65,8 @@ class Plane:
     """What `theory` may be besides an engine."""
 
     run: Experiment
-    x: str = ""
-    y: str = ""
+    x: AxisWord
+    y: AxisWord
     resolution: int = 64
     engine: str = "simulation"
     theory: str = "none"

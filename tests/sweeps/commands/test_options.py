@@ -39,8 +39,12 @@ def test_values_are_those_behind_their_options() -> None:
         "kind": "command",
         "problem": {"kind": "yz", "task": {"kind": "file", "path": "my.npz"}},
         "rule": {"kind": "sgd", "momentum": 0.5, "nesterov": True},
-        **{"steps": 1000, "batch": "inf", "seeds": 20},
-        **{"theories": ["plain", "best"], "quiet": False, "json": True},
+        "steps": 1000,
+        "batch": "inf",
+        "seeds": 20,
+        "theories": ["plain", "best"],
+        "quiet": False,
+        "json": True,
     }
 
 

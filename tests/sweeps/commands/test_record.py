@@ -64,9 +64,10 @@ def test_records_that_cannot_be_read_are_not_trusted(
 
 
 def test_each_command_has_a_folder_of_its_own() -> None:
+    plane = ["phase", "qkv", "--x", "eta:1:2", "--y", "length:8:16"]
     outs = [
         cli.parse(words).out
-        for words in (["compare"], ["compare", "two_stage"], ["compare", "qkv"], ["phase", "qkv"])
+        for words in (["compare"], ["compare", "two_stage"], ["compare", "qkv"], plane)
     ]
     assert [str(out) for out in outs] == [
         "out/compare",

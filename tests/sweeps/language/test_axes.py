@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from sweeps.language import axes as module
+from sweeps.language import tree as module
 from sweeps.language.axes import Axes
 from sweeps.language.describe import describe
 from sweeps.language.fields import Field, LanguageError

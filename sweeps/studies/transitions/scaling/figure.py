@@ -14,7 +14,7 @@ from dynsim import Status, checks
 from sweeps import output
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import axis, described, is_linear, is_whole
+from sweeps.studies.axes import AxisWord, SizesWord, axis, described, is_linear, is_whole
 from sweeps.studies.computing import computed
 from sweeps.studies.optimum.runs import at_end
 from sweeps.studies.options import Several
@@ -57,8 +57,8 @@ class ScalingFigure:
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "linear_icl", "steps": 50, "D": 4}
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**ScalingFigure.RUN))
-    rate: str = "eta:1:12"
-    size: str = "N:4:64"
+    rate: AxisWord = "eta:1:12"
+    size: SizesWord = "N:4:64"
     observable: str = DIVERGED
     origin: float = 0.0
     level: Level = LEVEL
@@ -100,8 +100,8 @@ class ScalingOfLayer(ScalingFigure):
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**ScalingOfLayer.RUN))
-    rate: str = "eta_z:30:80"
-    size: str = "length:32:128:4"
+    rate: AxisWord = "eta_z:30:80"
+    size: SizesWord = "length:32:128:4"
     observable: str = "entropy"
 
 

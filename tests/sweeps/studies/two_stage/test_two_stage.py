@@ -396,9 +396,9 @@ def test_bad_input_is_named_and_nothing_written(
 def test_bad_sweeps_are_named(
     axes: dict, settings: dict, engine: str, record: str, message: str
 ) -> None:
-    sweep = Sweep(experiment("two_stage", **settings), axes, engine, record)
+    run = experiment("two_stage", **settings)
     with pytest.raises(ValueError, match=message):
-        sweep.check()
+        Sweep(run, axes, engine, record).check()
 
 
 @pytest.mark.full(
