@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from sweeps.commands.explain import explain
     from sweeps.commands.views.explore import explore
     from sweeps.runner.cluster.driver import ChunksFailed
-    from sweeps.runner.files import load
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import difference, run, valid
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
-    from sweeps.runner.spec import Sweep
+    from sweeps.runner.spec import Sweep, load
     from sweeps.runner.store.base import StoreError
     from sweeps.runner.tiles import forget
     from sweeps.studies.optimum.best import best
@@ -66,7 +65,7 @@ _SOURCES = {
     "difference": "sweeps.runner.run:difference",
     "explore": "sweeps.commands.views.explore:explore",
     "forget": "sweeps.runner.tiles:forget",
-    "load": "sweeps.runner.files:load",
+    "load": "sweeps.runner.spec:load",
     "open": "sweeps.runner.run:open_sweep",
     "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",

@@ -26,9 +26,8 @@ from sweeps import output
 from sweeps.benchmarks import bandwidth, maps
 from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner import tiles
-from sweeps.runner.files import load
 from sweeps.runner.run import valid
-from sweeps.runner.spec import Sweep
+from sweeps.runner.spec import Sweep, load
 from sweeps.studies.paper.published import published
 from sweeps.systems.experiment import experiment
 

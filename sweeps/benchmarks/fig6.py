@@ -12,8 +12,7 @@ import dynsim
 import sweeps
 from sweeps.benchmarks.peers.torch_loop import entropy_after_training
 from sweeps.benchmarks.timing import seconds
-from sweeps.runner.files import load
-from sweeps.runner.spec import Sweep
+from sweeps.runner.spec import Sweep, load
 from sweeps.studies.paper.published import published
 
 LOOPS = 4

@@ -11,6 +11,7 @@ import numpy as np
 
 from dynsim.precision import precision
 from sweeps.runner import tiles
+from sweeps.runner.config import config_of
 from sweeps.runner.run import existing
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.local import place
@@ -52,7 +53,7 @@ def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:
     """
     sweep.check()
     where = place(out)
-    store = existing(where, sweep.as_json())
+    store = existing(where, config_of(sweep))
     with precision(sweep.dtype):
         layout = store.layout if store else None
         mesh = tiles.mesh(None, sweep.dtype)

@@ -10,8 +10,8 @@ from dynsim.decoding import Count
 from sweeps.commands import info, plan
 from sweeps.runner import progress
 from sweeps.runner.cluster import dask_cluster, hosts
-from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import load
 from sweeps.runner.store.store import Store
 from sweeps.studies.optimum.report import best_cell
 

@@ -23,30 +23,22 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def missing(path: str | Path) -> ValueError:
-    """The error for a sweep file that does not exist."""
-    return ValueError(f"sweep file {path}: no such file; built-in sweeps: {', '.join(names())}")
-
-
 def read(path: str | Path) -> dict[str, Any]:
-    """The table of a sweep file, or of a built-in sweep by its name.
-
-    Raises:
-        ValueError: naming the file, where it cannot be read.
-    """
+    """The table of a sweep file, or of a built-in sweep by its name; `ValueError` if it cannot be
+    read."""
     path = Path(path)
     packaged = FOLDER / f"{path}.toml"
     if not os.path.exists(path) and path.parent == Path() and packaged.exists():
         path = packaged
     # A pipe or a device may never end.
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"sweep file = {path}: must be a file, is a folder, a pipe or a device")
+        raise ValueError("must be a file, is a folder, a pipe or a device")
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise missing(path) from None
+        raise ValueError(f"no such file; built-in sweeps: {', '.join(names())}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
+        raise ValueError(f"not readable as TOML ({error})") from None
 
 
 def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -117,9 +109,8 @@ def _has_axes(value: object) -> bool:
 def check(language: Language, path: str | Path, overrides: Iterable[str]) -> None:
     """Raise `ValueError` for a run or for axes that a sweep file describes and that cannot be.
     Nothing is imported but what the file names."""
-    table = read(path)
     with named(path):
-        given = parsed(table, overrides)
+        given = parsed(read(path), overrides)
         Axes(language, given["run"], given["axes"], given.get("zip", ()))
 
 

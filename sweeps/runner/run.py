@@ -19,6 +19,7 @@ from sweeps import output
 from sweeps.output import programs
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement
+from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
@@ -105,7 +106,7 @@ def run(
     sources = [Reused(_opened(each, report), sweep) for each in stores]
     if executor is not None and (begun := [each.store.name for each in sources if each.step]):
         raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
-    store = existing(where, sweep.as_json(), report)
+    store = existing(where, config_of(sweep), report)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
     mesh = tiles.mesh(devices, sweep.dtype)

@@ -4,10 +4,11 @@ import contextlib
 import dataclasses
 import functools
 import math
-import operator
+import os
 import reprlib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import annotated_types as at
@@ -19,13 +20,10 @@ from dynsim.decoding import Seed
 from dynsim.precision import DType
 from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
+from sweeps import recipes
 from sweeps.language.axes import Axes, Dimension
-from sweeps.language.describe import words
-from sweeps.language.fields import Table
-from sweeps.language.tree import encode
 from sweeps.runner.names import OF_STORES, check_names
-from sweeps.runner.store.base import CHECKPOINT, PARTS
-from sweeps.runner.store.manifest import spelt
+from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Settings, System, Times, names_of
 from sweeps.systems.experiment import Experiment
@@ -272,61 +270,6 @@ class Sweep:
         )
         return Problem(self.rules.task(runs), numbers, settings)
 
-    def as_json(self) -> dict[str, Any]:
-        """The settings that decide the numbers, as JSON values, and the title. The code that does
-        is known by its programs, `sweeps.runner.identity`."""
-        own = [each for each in self.recorded if isinstance(each, Own)]
-        named = [name for name, axis in self.varied.named.items() if axis.named]
-        optional = {
-            CHECKPOINT: self.checkpoint,
-            "functions": {each.name: words(each.function) for each in own},
-            PARTS: {name: self._parts(name) for name in named},
-            "contents": self.contents,
-        }
-        return {name: value for name, value in optional.items() if value} | {
-            "title": self.title,
-            "system": self.system.name,
-            "engine": self.engine,
-            "record": list(self.names),
-            "times": list(self.times) if isinstance(self.times, tuple) else self.times,
-            "root": self.root,
-            "rtol": self.rtol,
-            "zip": [list(group) for group in self.zip],
-            "axes": {name: spelt(list(values)) for name, values in self.fields.items()},
-            "run": encode(language(), self.first),
-        }
-
-    @property
-    def contents(self) -> dict[str, str]:
-        """Hashes of what files hold that the settings only name."""
-        found = dict(self.first.files)
-        for name in self.fields:
-            for label, files in self.files(name).items():
-                found |= {f"{file} of {name} = {label}": each for file, each in files.items()}
-        return found
-
-    def files(self, name: str) -> dict[Any, dict[str, str]]:
-        """By the labels of an axis, hashes of the files that are not the same for all of them, as
-        `Experiment.files` has them."""
-        axis = self.varied.named[name]
-        if not (axis.named or isinstance(axis.labels[0], str)):
-            return {}
-        found = {label: self.varied.run({name: label}).files.items() for label in axis.labels}
-        same = set.intersection(*map(set, found.values()))
-        return {n: dict(each for each in files if each not in same) for n, files in found.items()}
-
-    def _parts(self, name: str) -> dict[str, Table]:
-        """What the labels of an axis stand for, without what is an axis of its own."""
-        path, found = self.varied.named[name].path, {}
-        paths = [axis.path for axis in self.varied.named.values()]
-        inside = [each for each in paths if each[: len(path)] == path != each]
-        for label in self.fields[name]:
-            table = encode(language(), self.varied.run({name: label}))
-            for *above, last in inside:
-                functools.reduce(operator.getitem, above, table).pop(last)
-            found[label] = functools.reduce(operator.getitem, path, table)
-        return found
-
 
 def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """The values of axes, by dimension, as arrays that broadcast, each dimension along its own."""
@@ -374,3 +317,25 @@ def _asked(given: Any) -> tuple[str | Own, ...]:
         shown = reprlib.repr(given)
         raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
     return tuple(asked)
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
+    """Read a sweep from a TOML file.
+
+    Args:
+        path: of the file; the bare name of one of the paper's sweeps, such as "fig6", also does.
+        overrides: "key = value" in TOML, such as "run.steps = 50", in place of what the file says.
+            Text needs no quotes, `run` and `axes` given as tables change the keys that they name,
+            and "key =" removes a key.
+
+    Raises:
+        ValueError: naming the file and what is wrong in it.
+    """
+    checks.kind("path", path, str, os.PathLike)
+    with recipes.named(path):
+        return from_table(recipes.read(path), overrides)
+
+
+def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep:
+    """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
+    return Sweep(**recipes.parsed(table, overrides))

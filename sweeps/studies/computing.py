@@ -7,9 +7,8 @@ from typing import Protocol
 
 import xarray as xr
 
-from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
-from sweeps.runner.spec import Sweep
+from sweeps.runner.spec import Sweep, load
 from sweeps.studies.options import begin, queries
 
 

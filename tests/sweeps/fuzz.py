@@ -33,8 +33,8 @@ from sweeps import cli
 from sweeps.commands.parsing.metadata import offer
 from sweeps.commands.table import COMMANDS, OF_PROBLEM
 from sweeps.language.fields import LanguageError, is_number
-from sweeps.runner.files import from_table
-from sweeps.runner.spec import Sweep
+from sweeps.runner.config import config_of
+from sweeps.runner.spec import Sweep, from_table
 from sweeps.systems import registry
 from sweeps.systems.experiment import experiment
 from sweeps.systems.kinds import language
@@ -250,7 +250,7 @@ def try_run(settings: dict[str, Any]) -> None:
     """Check a run and a sweep over seeds of it; what is stored of it is JSON."""
     sweep = Sweep(experiment(**settings), {"seed": [0]}, record=("loss",))
     sweep.check()
-    json.dumps(sweep.as_json())
+    json.dumps(config_of(sweep))
 
 
 def try_line(words: list[str]) -> None:

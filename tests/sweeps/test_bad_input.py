@@ -83,7 +83,7 @@ COMMANDS = [
     ("compare --length 1000000000", "batch = 128, length = 1000000000: a step would draw"),
     ("compare --seeds 100000000", "seeds = 100000000: would take"),
     ("figure trainability --levels 99", "levels = 99: must be an integer from 2 to 12"),
-    ("sweep /dev/null", "sweep file = /dev/null: must be a file"),
+    ("sweep /dev/null", "sweep file /dev/null: must be a file"),
     ("figure corpus --corpus /dev/null", "path = /dev/null: must be a file"),
     ("spectrum --checkpoint /dev/null", "checkpoint = /dev/null: must be a file"),
     ("compare --theories plain plain", "theories = 'plain': is named twice"),

@@ -10,8 +10,7 @@ import pytest
 
 import sweeps
 from sweeps.commands.views import plot
-from sweeps.runner.files import from_table
-from sweeps.runner.spec import Sweep
+from sweeps.runner.spec import Sweep, from_table
 from sweeps.systems.experiment import experiment
 from tests.sweeps import fuzz
 

@@ -22,6 +22,7 @@ from sweeps.benchmarks.workers.kills import same
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.cluster import dask_cluster, driver, jobs
+from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Variable
@@ -232,7 +233,7 @@ def resume(folder: Path) -> Iterator[str]:
 
 def _toml() -> str:
     """`sweep` as a file."""
-    config = sweep().as_json()
+    config = config_of(sweep())
     lines = [f"{name} = {json.dumps(config[name])}" for name in ("record", "times")]
     lines += [f"axes.{name} = {json.dumps(values)}" for name, values in config["axes"].items()]
     lines += [

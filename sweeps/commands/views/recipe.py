@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from sweeps.language.tree import toml
-from sweeps.runner.files import from_config
+from sweeps.runner.config import from_config
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import PARTS
 

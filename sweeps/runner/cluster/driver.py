@@ -32,7 +32,7 @@ from sweeps.lines import printable
 from sweeps.runner.agreement import Agreement, OtherProgramError
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Done, Failed, Job
-from sweeps.runner.files import from_config
+from sweeps.runner.config import config_of, from_config
 from sweeps.runner.identity import Identity
 from sweeps.runner.progress import RESUME, Interrupted, shown, stoppable
 from sweeps.runner.spec import Sweep
@@ -86,7 +86,7 @@ def run(
         if store is None:
             make_store(executor, work, sweep, chunk, report)
             store = Store.open(where)
-            store.require(sweep.as_json())
+            store.require(config_of(sweep))
         store.held = check
         # What devices the workers have is theirs to know.
         versions = {n: value for n, value in environment.items() if n in output.PACKAGES}
@@ -106,11 +106,11 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
         ValueError: when they cannot be sent it either.
     """
     assert where.address is not None
-    config = sweep.as_json()
+    config = config_of(sweep)
     digest = fingerprint(config)
     found = Job(where.address, digest, tile, where.durable, strict)
     try:
-        same = fingerprint(from_config(json.loads(json.dumps(config))).as_json()) == digest
+        same = fingerprint(config_of(from_config(json.loads(json.dumps(config))))) == digest
     except (TypeError, ValueError):
         same = False
     if same:
@@ -123,7 +123,7 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
     try:
         sent = dumps(dataclasses.replace(sweep))
         # Some functions, such as compiled ones, arrive without their names.
-        if fingerprint(pickle.loads(sent).as_json()) != digest:
+        if fingerprint(config_of(pickle.loads(sent))) != digest:
             raise ValueError("it arrives as another one")
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         raise ValueError(f"executor: its workers cannot be sent this sweep ({error})") from None
@@ -137,7 +137,7 @@ def make_store(
     cannot."""
     nothing = Interrupted(f"stopped: no run is stored in {job.address} yet.", RESUME)
     with stoppable(lambda: nothing) as check:
-        future = _submit(executor, jobs.make, job, json.dumps(sweep.as_json()), chunk)
+        future = _submit(executor, jobs.make, job, json.dumps(config_of(sweep)), chunk)
         while not wait([future], POLL).done:
             check()
     match _outcome(future):

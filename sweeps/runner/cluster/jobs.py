@@ -21,7 +21,7 @@ from dynsim.precision import precision
 from sweeps import output
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement
-from sweeps.runner.files import from_config
+from sweeps.runner.config import config_of, from_config
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
@@ -139,7 +139,7 @@ def _opened(job: Job) -> tuple[Work, Store, Agreement]:
     if store.id != job.store or store.fingerprint != job.digest:
         raise StoreError(f"{job.address}: holds another sweep here than where it was started")
     sweep = job.made(store.config)
-    if fingerprint(sweep.as_json()) != job.digest:
+    if fingerprint(config_of(sweep)) != job.digest:
         raise StoreError(f"{job.address}: this worker makes another sweep of it than the driver")
     store.held = store.place.watch(job.fence)
     with precision(sweep.dtype):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from sweeps.output import environment
 from sweeps.runner import labels
+from sweeps.runner.config import config_of
 from sweeps.runner.names import check_names
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
@@ -46,13 +47,13 @@ def create(
     try:
         where.create(files(sweep, layout, variables))
     except FileExistsError:
-        Store.open(where, report).require(sweep.as_json())
+        Store.open(where, report).require(config_of(sweep))
     return Store.open(where, report)
 
 
 def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
     """The files of an empty store, the last of which is its `MARKER`."""
-    config, coordinates = sweep.as_json(), labels.coordinates(sweep)
+    config, coordinates = config_of(sweep), labels.coordinates(sweep)
     inner = (dim for each in variables.values() for dim in each.dims)
     others = [name for name in coordinates if name not in sweep.fields]
     for name, each in variables.items():

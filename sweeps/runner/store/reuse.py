@@ -17,7 +17,7 @@ from jaxtyping import Int
 
 from dynsim.training.recording import Own
 from sweeps.language.grammar import flattened
-from sweeps.runner.files import from_config
+from sweeps.runner.config import config_of, files, from_config
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, PARTS, StoreError, Variable
 from sweeps.runner.store.growth import Found, Region, Source, gathered
@@ -45,7 +45,7 @@ class Reused(Source):
         """Raises `ValueError` for a store of other runs, naming what differs."""
         self.store, self.sweep = store, sweep
         self.others: list[dict[str, Any]] = []
-        ours, theirs = sweep.as_json(), store.config
+        ours, theirs = config_of(sweep), store.config
         for name in ALIKE:
             if ours[name] != theirs[name]:
                 raise _differs(store, name, json.dumps(theirs[name]), json.dumps(ours[name]))
@@ -163,11 +163,11 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
         raise StoreError(f"reuse = {store.name}: {error}") from error
     record = tuple(functions.get(name, name) for name in made.names)
     made = dataclasses.replace(made, record=record)
-    if fingerprint(made.as_json()) != store.fingerprint:
+    if fingerprint(config_of(made)) != store.fingerprint:
         raise StoreError(
             f"reuse = {store.name}: its sweep cannot be made of this one, so that their programs "
             "cannot be compared; what differs:",
-            *(f"  {line}" for line in differences(store.config, made.as_json())),
+            *(f"  {line}" for line in differences(store.config, config_of(made))),
         )
     return made
 
@@ -182,16 +182,16 @@ class Places:
     """
 
     def __init__(self, sweep: Sweep) -> None:
-        config = sweep.as_json()
+        config = config_of(sweep)
         self.first = {n.removeprefix("run."): v for n, v in _texts("run", config["run"])}
         self.first |= sweep.first.files
         self._labels: list[dict[str, tuple[Any, ...]]] = [dim.axes for dim in sweep.dims]
         self._values: dict[str, dict[Any, dict[str, str]]] = {}
         for name, labels in sweep.fields.items():
-            path, files = ".".join(sweep.varied.named[name].path), sweep.files(name)
+            path, hashes = ".".join(sweep.varied.named[name].path), files(sweep, name)
             parts = config.get(PARTS, {}).get(name, {})
             rows = [
-                {**dict(_texts(path, parts.get(label, label))), **files.get(label, {})}
+                {**dict(_texts(path, parts.get(label, label))), **hashes.get(label, {})}
                 for label in labels
             ]
             same = functools.reduce(lambda same, row: same & row.items(), rows, rows[0].items())

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.files import load
 from sweeps.runner.run import valid
-from sweeps.runner.spec import Sweep
+from sweeps.runner.spec import Sweep, load
 from sweeps.studies.computing import by_theory, computed
 
 FLOWS = {"fig4": "matched", "fig5": "matched-adam"}

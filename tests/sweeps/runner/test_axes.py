@@ -16,8 +16,8 @@ import dynsim
 import sweeps
 from sweeps import recipes
 from sweeps.language.tree import toml
-from sweeps.runner import files
-from sweeps.runner.spec import Sweep
+from sweeps.runner.config import config_of, from_config
+from sweeps.runner.spec import Sweep, from_table, load
 from sweeps.runner.store import manifest
 from sweeps.runner.work import layout_of
 from sweeps.systems.experiment import experiment
@@ -122,7 +122,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
 )
 def test_bad_settings_are_named(table: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        files.from_table({"run": {"problem": "yz"}} | table).check()
+        from_table({"run": {"problem": "yz"}} | table).check()
 
 
 @pytest.mark.parametrize("run", [{}, {"steps": 3}, {"eta_z": 1}, {"problem": {"task": "syn"}}])
@@ -130,37 +130,37 @@ def test_a_file_without_a_problem_is_told_so(run: dict[str, Any]) -> None:
     message = r"run\.problem: is missing \(what is trained\); must be one of yz, qkv, two_stage,"
     for axes in ({"eta_y": [1]}, {"seed": [1]}):
         with pytest.raises(ValueError, match=message):
-            files.from_table({"run": run, "axes": axes})
+            from_table({"run": run, "axes": axes})
         with pytest.raises(ValueError, match=message):
             Sweep(run, axes)
     with pytest.raises(ValueError, match=message):
-        files.from_table({"axes": {"seed": [1]}})
+        from_table({"axes": {"seed": [1]}})
 
 
 def test_the_problem_may_be_given_by_an_override_or_an_axis() -> None:
     table = {"run": {"steps": 3}, "axes": {"seed": [1]}}
-    assert files.from_table(table, ["run.problem=two_stage", "run.r=2"]).first.setting("r") == 2
+    assert from_table(table, ["run.problem=two_stage", "run.r=2"]).first.setting("r") == 2
     axes = {"problem": ["two_stage", "two_stage-fast"]}
-    files.from_table({"axes": axes}).check()
+    from_table({"axes": axes}).check()
 
 
 @pytest.mark.parametrize("large", [2**53 + 1, 2**63, 2**64, 10**38])
 def test_integers_of_any_size_are_numbers(large: int) -> None:
     """In place of a number that need not be whole, in files, stores and Python: nearest float."""
     text = f"axes = {{seed = [0]}}\n[run]\nproblem = 'yz'\neta_y = {large}\n"
-    in_file = files.from_table(tomllib.loads(text))
+    in_file = from_table(tomllib.loads(text))
     axis = Sweep(experiment(), {"eta_y": [large, 1]})
     for sweep in (in_file, axis, Sweep(experiment(eta_y=large), {"seed": [0]})):
         sweep.check()
         rate = sweep.first.setting("eta_y")
         assert type(rate) is float
         assert rate == float(large)
-        config = sweep.as_json()
+        config = config_of(sweep)
         stored = json.loads(json.dumps(config))
-        assert files.from_config(stored).as_json() == config == stored
+        assert config_of(from_config(stored)) == config == stored
         run = {name: value for name, value in config["run"].items() if name != "kind"}
         written = tomllib.loads(toml({"run": run, "axes": config["axes"]}))
-        left = files.from_table(written, ["run.rule.eta.Y=" if sweep is axis else "run.seed="])
+        left = from_table(written, ["run.rule.eta.Y=" if sweep is axis else "run.seed="])
         assert left.first.setting("eta_y") == rate
     with pytest.raises(ValueError, match=r"eta\.Y = 1000.*0000: must be a number in \[0, inf\)"):
         experiment(eta_y=10**400)
@@ -168,21 +168,21 @@ def test_integers_of_any_size_are_numbers(large: int) -> None:
 
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_papers_sweeps_are_valid(path: Path) -> None:
-    sweep = files.load(path.stem)
+    sweep = load(path.stem)
     sweep.check()
     assert sweep.title
 
 
 def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
-    sweep = files.load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'engine = "descent"'])
+    sweep = load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'engine = "descent"'])
     assert (sweep.first.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
     with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
-        files.load("fig6", ["run.steps"])
+        load("fig6", ["run.steps"])
     with pytest.raises(ValueError, match="no such file; built-in sweeps: fig4, fig5"):
-        files.load("fig66")
+        load("fig66")
     (tmp_path / "bad.toml").write_text("axes = [")
     with pytest.raises(ValueError, match="not readable as TOML"):
-        files.load(tmp_path / "bad.toml")
+        load(tmp_path / "bad.toml")
 
 
 def test_only_what_decides_the_numbers_is_hashed() -> None:
@@ -200,15 +200,15 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
         {**base, "axes": {"eta_z": [1, 2], "eta_y": [1, 2]}},
         {**base, "axes": {"eta_z": [1, 2], "eta_y": [1, 2]}, "zip": [["eta_z", "eta_y"]]},
     ]
-    prints = [manifest.fingerprint(files.from_table(table).as_json()) for table in variants]
+    prints = [manifest.fingerprint(config_of(from_table(table))) for table in variants]
     assert len(set(prints)) == len(prints)
     for same in (
         {**base, "title": "x"},
         {**base, "run": {"problem": {"kind": "yz", "length": 128}, "steps": 5.0}},
     ):
-        assert manifest.fingerprint(files.from_table(same).as_json()) == prints[0]
+        assert manifest.fingerprint(config_of(from_table(same))) == prints[0]
     for a, b in itertools.combinations(variants, 2):
-        old, new = (files.from_table(table).as_json() for table in (a, b))
+        old, new = (config_of(from_table(table)) for table in (a, b))
         assert manifest.differences(old, new)
 
 
@@ -233,7 +233,7 @@ def test_kinds_along_an_axis_share_nothing_that_one_of_them_has() -> None:
     """Whatever their order: what the run does not say, the first kind does not say for others."""
     kinds = [{"kind": "adamw", "decay": 0.1}, {"kind": "adam", "clip": 1.0}, "sgd"]
     for order in (kinds, kinds[::-1]):
-        sweep = files.from_table({"run": {"problem": "yz", "eta": 0.1}, "axes": {"rule": order}})
+        sweep = from_table({"run": {"problem": "yz", "eta": 0.1}, "axes": {"rule": order}})
         rules = {name: sweep.point({"rule": name}).rule for name in sweep.fields["rule"]}
         assert rules == {
             "adamw": dynsim.adamw(0.1, decay=0.1),
@@ -252,8 +252,8 @@ def test_names_of_axes_need_no_quotes() -> None:
         "eta.Z = { logspace = [0.1, 1, 3] }\n"
         "[axes.task]\nsmall = 'syn-small'\nmedium = { kind = 'syn-medium', num_queries = 2 }\n"
     )
-    found = files.from_table(written, ["axes.rule.momentum=[0, 0.9]"])
-    left = files.from_table(written, ["axes.rule.eta.Y=", "axes.seed=[1]"])
+    found = from_table(written, ["axes.rule.momentum=[0, 0.9]"])
+    left = from_table(written, ["axes.rule.eta.Y=", "axes.seed=[1]"])
     assert [*left.fields] == ["eta.Z", "task", "seed"]
     assert {name: len(values) for name, values in found.fields.items()} == {
         "rule.eta.Y": 2,

@@ -19,7 +19,8 @@ import pytest
 import sweeps
 from sweeps import Sweep, cli, experiment
 from sweeps.benchmarks.workers import kills
-from sweeps.runner import files
+from sweeps.runner.config import config_of
+from sweeps.runner.spec import load
 from sweeps.runner.store.store import Store
 
 ROOT = Path(__file__).parents[3]
@@ -110,7 +111,7 @@ def finish(process: subprocess.Popen) -> list[str]:
 
 
 def assert_complete(workers: Workers) -> None:
-    assert files.load(workers.file).as_json() == SWEEP.as_json()
+    assert config_of(load(workers.file)) == config_of(SWEEP)
     want = sweeps.run(SWEEP, chunk=2, tile=2).load()
     got = sweeps.open(workers.out).load()
     for name in want.variables:

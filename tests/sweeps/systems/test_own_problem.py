@@ -17,8 +17,7 @@ from dynsim import Status
 from dynsim.decoding import Rate
 from sweeps import cli
 from sweeps.language.describe import describe
-from sweeps.runner.files import from_table
-from sweeps.runner.spec import Sweep
+from sweeps.runner.spec import Sweep, from_table
 from sweeps.systems import labels
 from sweeps.systems.experiment import experiment
 
@@ -167,7 +166,7 @@ def test_phase_draws_it(tmp_path: Path) -> None:
     [
         (["compare", "deep_linear:Nothing"], "problem = 'deep_linear:Nothing': cannot be imported"),
         (["compare", "deep_linear:by_mode"], "must be a dataclass or an Equinox module"),
-        (["compare", NAME, "--u1", "1"], "u1 = 1: is not a setting; there are problem, modes, u0,"),
+        (["compare", NAME, "--u1", "1"], "u1 = 1: is not a setting; there are seeds,"),
         (["compare", NAME, "--modes", "0"], "record = 'learned': is empty"),
         (["compare", NAME, "--rule", "adamw"], "rule.decay: is missing"),
         (["compare", NAME, "--eta-end", "0.1"], "eta does not have it; linear, cosine"),

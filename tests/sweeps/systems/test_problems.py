@@ -23,6 +23,7 @@ import sweeps
 from dynsim import Status, schedules
 from sweeps import Experiment, Sweep
 from sweeps.runner import tiles
+from sweeps.runner.config import config_of
 
 
 class Net(dynsim.Problem):
@@ -208,7 +209,7 @@ def test_functions_are_named_and_have_no_address() -> None:
     def text(**changes: Any) -> str:
         given = {"problem": Net(), "rule": RULE} | changes
         sweep = Sweep(Experiment(**given, steps=10, batch=4), {"seed": [0]})
-        return json.dumps(sweep.as_json())
+        return json.dumps(config_of(sweep))
 
     made = [
         text(),

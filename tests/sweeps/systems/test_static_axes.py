@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sweeps import Sweep, experiment
-from sweeps.runner import files
+from sweeps.runner.spec import from_table
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,10 @@ from sweeps.runner import files
         ({"rule": {"range": 2}}, "axes.rule = 0: would replace sgd"),
         ({"rule": ["sgd", "adam", "sgd"]}, "axes.rule = 'sgd': is given twice"),
         ({"rule": ["sgd", "sign"], "b1": [0.5]}, "b1 = 0.5: sgd does not have it; adam, adamw do"),
-        ({"start": ["zero"], "run": {"start": "zero"}}, "run.start = 'zero': is an axis as well"),
+        (
+            {"start": ["zero"], "run": {"start": "zero"}},
+            "problem.start = 'zero': is an axis as well",
+        ),
         ({"start": ["zro"]}, "start = 'zro': did you mean zero?"),
         ({"rule": ["sgd", "adamw"]}, "rule.decay: is missing"),
         ({"dtype": ["float32"]}, "dtype"),
@@ -32,7 +35,7 @@ def test_bad_words_are_named(table: dict[str, Any], message: str) -> None:
     run = {"problem": "yz", **table.get("run", {})}
     axes = {name: values for name, values in table.items() if name != "run"}
     with pytest.raises(ValueError, match=re.escape(message)):
-        files.from_table({"axes": axes, "run": run}).check()
+        from_table({"axes": axes, "run": run}).check()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_bad_words_are_named(table: dict[str, Any], message: str) -> None:
     ],
 )
 def test_words_of_every_system(system: str, words: dict[str, Any]) -> None:
-    files.from_table({"run": {"problem": system}, "axes": words}).check()
+    from_table({"run": {"problem": system}, "axes": words}).check()
 
 
 def test_of_very_many_combinations_every_word_is_looked_at() -> None:

@@ -9,6 +9,7 @@ import pytest
 import dynsim
 import sweeps
 from sweeps.runner import tiles
+from sweeps.runner.config import config_of
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 
@@ -47,7 +48,7 @@ def test_a_store_knows_its_text(tmp_path: Path) -> None:
         (tmp_path / "valid.txt").write_text(f"{word} a a\n" * 9)
         folder = {"kind": "folder", "path": str(tmp_path), "min_count": 1}
         run = experiment("transformer", corpus=folder, length=6, prompt=0)
-        made.append(Sweep(run, {"seed": [0]}).as_json())
+        made.append(config_of(Sweep(run, {"seed": [0]})))
     one, other = (config.pop("contents") for config in made)
     assert one.keys() == other.keys()
     assert one != other

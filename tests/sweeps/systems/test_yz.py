@@ -9,8 +9,8 @@ import dynsim
 import sweeps
 from dynsim.yz.observables import OBSERVABLES
 from sweeps.runner import tiles
-from sweeps.runner.files import from_config, load
-from sweeps.runner.spec import Sweep
+from sweeps.runner.config import config_of, from_config
+from sweeps.runner.spec import Sweep, load
 from sweeps.runner.work import Work
 from sweeps.systems import budget
 from sweeps.systems.experiment import experiment
@@ -66,9 +66,9 @@ def test_a_task_is_known_by_what_it_holds(tmp_path: Path) -> None:
     found = sweeps.run(sweep(str(table)), out)
     # A task in memory needs no file.
     np.testing.assert_array_equal(sweeps.run(sweep(first)).loss, found.loss)
-    assert sweep(first).as_json()["run"] != sweep(second).as_json()["run"]
-    config = sweep(str(table)).as_json()
-    assert from_config(config).as_json() == config
+    assert config_of(sweep(first))["run"] != config_of(sweep(second))["run"]
+    config = config_of(sweep(str(table)))
+    assert config_of(from_config(config)) == config
     dynsim.save_task(table, second)
     with pytest.raises(sweeps.StoreError, match=r"the arrays of the task.* changed .* -> "):
         sweeps.run(sweep(str(table)), out)
@@ -95,7 +95,7 @@ def test_nothing_that_is_given_is_ignored(settings: dict, axes: dict, message: s
 def test_what_is_left_out_is_the_default_of_what_reads_it() -> None:
     given = experiment(task="syn", num_queries=3, classes_per_query=2, eta_y=1.0)
     left_out = experiment(task="syn")
-    assert Sweep(left_out, AXES).as_json() == Sweep(given, AXES).as_json()
+    assert config_of(Sweep(left_out, AXES)) == config_of(Sweep(given, AXES))
     assert left_out.built[0].K == 6
     rates = experiment(eta="ratio", ratio=4.0, eta_z=0.5).built[1].schedules
     assert rates["Y"].peak == 2.0

@@ -17,8 +17,9 @@ import xarray as xr
 import dynsim
 import sweeps
 from sweeps import Experiment, StoreError, Sweep, cli
-from sweeps.runner import files
 from sweeps.runner.cluster import driver
+from sweeps.runner.config import config_of
+from sweeps.runner.spec import load
 from sweeps.runner.store.local import place
 from sweeps.runner.work import Work
 
@@ -143,7 +144,7 @@ def test_each_run_is_what_it_is_alone(stored: Path, curves: Any) -> None:
 def test_devices_and_an_interruption_change_nothing(
     stored: Path, file: Path, tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = files.load(file)
+    sweep = load(file)
     compute = Work.compute
 
     def stopped(self: Work, *options: Any) -> Any:
@@ -166,10 +167,10 @@ def test_devices_and_an_interruption_change_nothing(
 def test_kinds_in_another_order_are_another_sweep(stored: Path, file: Path) -> None:
     changed = ["axes.rule={adam={kind='adam', b2=0.99}, momentum={kind='sgd', momentum=0.5}}"]
     with pytest.raises(StoreError, match=r"axes.rule: \['momentum', 'adam'\] -> \['adam'"):
-        sweeps.run(files.load(file, changed), stored)
+        sweeps.run(load(file, changed), stored)
     changed = ["axes.rule={momentum={kind='sgd', momentum=0.9}, adam={kind='adam', b2=0.99}}"]
     with pytest.raises(StoreError, match=r"rule\.momentum\.momentum: 0\.5 -> 0\.9"):
-        sweeps.run(files.load(file, changed), stored)
+        sweeps.run(load(file, changed), stored)
 
 
 def tenth(step):
@@ -205,7 +206,7 @@ PLAIN = "axes.rule={momentum={kind='sgd', momentum=0.5}, "
 def test_stores_grow_by_kinds(
     changes: list[str], new: int, stored: Path, file: Path, computed: list[int]
 ) -> None:
-    found = sweeps.run(files.load(file, changes), reuse=[stored], tile=2).load()
+    found = sweeps.run(load(file, changes), reuse=[stored], tile=2).load()
     assert sum(computed) == new
     assert (found.status == 0).all()
     old = sweeps.open(stored).load().sel(rule="momentum")
@@ -254,11 +255,11 @@ def test_workers_make_the_same_sweep(file: Path, curves: Any, tmp_path: Path) ->
     """From its configuration, or from the sweep itself where there is a function in it."""
     rule = {"plain": dynsim.sgd(0.1), "cosine": dynsim.sgd(dynsim.schedules.cosine(0.1, 1000))}
     run = Experiment(curves.Curve(), dynsim.sgd(tenth), 6, 4)
-    made = Sweep(run, {"seed": [0]}), Sweep(run, {"rule": rule}), files.load(file)
+    made = Sweep(run, {"seed": [0]}), Sweep(run, {"rule": rule}), load(file)
     for sweep in made:
         job = driver.job(sweep, place(tmp_path / "x"), None)
-        config = json.loads(json.dumps(sweep.as_json()))
-        assert job.made(config).as_json() == config
+        config = json.loads(json.dumps(config_of(sweep)))
+        assert config_of(job.made(config)) == config
 
 
 def test_they_are_exported_and_drawn(

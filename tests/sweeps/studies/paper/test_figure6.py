@@ -9,7 +9,7 @@ import xarray as xr
 
 import sweeps
 from sweeps import cli
-from sweeps.runner import files
+from sweeps.runner.spec import load
 from sweeps.studies.options import queries
 from sweeps.studies.paper.figure6 import predicted, published, summary, table
 
@@ -24,7 +24,7 @@ def test_published_cells_are_reproduced(ratios: list[int]) -> None:
     }
     assert len(cells) == 2 * len(ratios)
     overrides = ["axes.num_queries = [1]", "axes.eta_z = [0.5, 3]", f"axes.ratio = {ratios}"]
-    found = sweeps.run(files.load("fig6", [*overrides, 'record = ["entropy"]']))
+    found = sweeps.run(load("fig6", [*overrides, 'record = ["entropy"]']))
     for (_, eta_z, ratio), (mean, std) in cells.items():
         values = found.entropy.sel(num_queries=1, eta_z=eta_z, ratio=ratio).values.astype(float)
         assert values.shape == (10,)

@@ -1,0 +1,98 @@
+"""What a store knows a sweep by: its settings as JSON values, and the sweep of such settings."""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from dynsim.training.recording import Own
+from sweeps.language.describe import Objects, words
+from sweeps.language.fields import Table
+from sweeps.language.tree import decode, encode
+from sweeps.runner.spec import Sweep
+from sweeps.runner.store.base import CHECKPOINT, PARTS
+from sweeps.runner.store.manifest import HASHED, spelt
+from sweeps.systems.kinds import language
+
+
+def config_of(sweep: Sweep) -> dict[str, Any]:
+    """The settings that decide the numbers, as JSON values, and the title. The code that does is
+    known by its programs, `sweeps.runner.identity`."""
+    own = [each for each in sweep.recorded if isinstance(each, Own)]
+    named = [name for name, axis in sweep.varied.named.items() if axis.named]
+    optional = {
+        CHECKPOINT: sweep.checkpoint,
+        "functions": {each.name: words(each.function) for each in own},
+        PARTS: {name: _parts(sweep, name) for name in named},
+        "contents": _contents(sweep),
+    }
+    return {name: value for name, value in optional.items() if value} | {
+        "title": sweep.title,
+        "system": sweep.system.name,
+        "engine": sweep.engine,
+        "record": list(sweep.names),
+        "times": list(sweep.times) if isinstance(sweep.times, tuple) else sweep.times,
+        "root": sweep.root,
+        "rtol": sweep.rtol,
+        "zip": [list(group) for group in sweep.zip],
+        "axes": {name: spelt(list(values)) for name, values in sweep.fields.items()},
+        "run": encode(language(), sweep.first),
+    }
+
+
+def files(sweep: Sweep, name: str) -> dict[Any, dict[str, str]]:
+    """By the labels of an axis, hashes of the files that are not the same for all of them, as
+    `Experiment.files` has them."""
+    axis = sweep.varied.named[name]
+    if not (axis.named or isinstance(axis.labels[0], str)):
+        return {}
+    found = {label: sweep.point({name: label}).files.items() for label in axis.labels}
+    same = set.intersection(*map(set, found.values()))
+    return {n: dict(each for each in files if each not in same) for n, files in found.items()}
+
+
+def _contents(sweep: Sweep) -> dict[str, str]:
+    """Hashes of what files hold that the settings only name."""
+    found = dict(sweep.first.files)
+    for name in sweep.fields:
+        for label, hashes in files(sweep, name).items():
+            found |= {f"{file} of {name} = {label}": each for file, each in hashes.items()}
+    return found
+
+
+def _parts(sweep: Sweep, name: str) -> dict[str, Table]:
+    """What the labels of an axis stand for, without what is an axis of its own."""
+    path, found = sweep.varied.named[name].path, {}
+    paths = [axis.path for axis in sweep.varied.named.values()]
+    inside = [each for each in paths if each[: len(path)] == path != each]
+    for label in sweep.fields[name]:
+        table = encode(language(), sweep.point({name: label}))
+        for *above, last in inside:
+            functools.reduce(operator.getitem, above, table).pop(last)
+        found[label] = functools.reduce(operator.getitem, path, table)
+    return found
+
+
+def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sweep:
+    """The sweep of a store's configuration, as `config_of` makes it.
+
+    Args:
+        config: of the store.
+        objects: what its text only names, such as arrays and functions.
+
+    Raises:
+        ValueError: where a file that it names has changed.
+    """
+    given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
+    parts, run = config.get(PARTS, {}), decode(language(), config["run"], objects)
+    axes = {name: parts.get(name, values) for name, values in config["axes"].items()}
+    made = Sweep(**{**given, "run": run, "axes": axes})
+    held, now = config.get("contents", {}), _contents(made)
+    for name in sorted({*held, *now}):
+        if held.get(name) != now.get(name):
+            raise ValueError(
+                f"{HASHED.get(name, name)}: changed since the store was made, from "
+                f"{held.get(name)} to {now.get(name)}"
+            )
+    return made
