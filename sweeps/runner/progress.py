@@ -62,23 +62,29 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+class Runs:
+    """How far runs are, as a bar shows it."""
+
+    def __init__(self, bar: Any, done: int) -> None:
+        self._bar, self._done, self._diverged = bar, done, 0
+
+    def computed(self, runs: int) -> None:
+        """Count so many runs of a chunk that is not stored yet."""
+        self._bar.update(self._done + runs - self._bar.n)
+
+    def stored(self, runs: int, diverged: int) -> None:
+        """Count the runs of a stored chunk."""
+        self._done += runs
+        self._diverged += diverged
+        self._bar.set_postfix(diverged=self._diverged, refresh=False)
+        self.computed(0)
+
+
 @contextlib.contextmanager
-def shown(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
-    """Show how far `total` runs are, `done` of which are there at the beginning.
-
-    Yields:
-        a function to call with the numbers of runs and of diverged runs in each finished chunk.
-    """
-    diverged = 0
+def shown(total: int, done: int) -> Iterator[Runs]:
+    """Show how far `total` runs are, `done` of which are there at the beginning."""
     with _bar(total, done, "run") as bar:
-
-        def advance(runs: int, bad: int) -> None:
-            nonlocal diverged
-            diverged += bad
-            bar.set_postfix(diverged=diverged, refresh=False)
-            bar.update(runs)
-
-        yield advance
+        yield Runs(bar, done)
 
 
 def each(

@@ -244,16 +244,20 @@ def _work_off(
     ]
     with (
         stoppable(store.interrupted) as check,
-        shown(store.layout.num_runs, store.layout.runs_in(done)) as advance,
+        shown(store.layout.num_runs, store.layout.runs_in(done)) as runs,
     ):
 
+        def look(computed: int) -> None:
+            check()
+            runs.computed(computed)
+
         def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
-            return work.compute(region, variables, check)
+            return work.compute(region, variables, look)
 
         @functools.cache
         def later(source: Reused) -> GoOn:
             rest = work.going_on(source.later(work.sweep), source.step, source.state)
-            return lambda region, variables, states: rest.compute(region, variables, check, states)
+            return lambda region, variables, states: rest.compute(region, variables, look, states)
 
         for region in work.in_turn(regions):
             began = perf_counter()
@@ -269,7 +273,7 @@ def _work_off(
                     "are stored. Make room or mend the place, and run the same command to go on."
                 ) from error
             codes = arrays["status"]
-            advance(codes.size, int((codes != Status.OK).sum()))
+            runs.stored(codes.size, int((codes != Status.OK).sum()))
             check()
 
 

@@ -22,7 +22,9 @@ from sweeps.runner.spec import Sweep, grid
 from sweeps.runner.store.base import CHECKPOINT, Layout, Variable
 
 CHUNK_TILES = 8
-"""Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
+"""Most tiles of a chunk, by default: enough to keep several devices busy between two writes."""
+FEW_CHUNKS = 32
+"""Smaller sweeps have that many chunks, if each still fills a tile: an interruption loses one."""
 MAX_CHUNKS = 2048
 """Above that many chunks their files, not the runs, would take the time."""
 
@@ -51,8 +53,9 @@ class Plan(NamedTuple):
         chunks = progress.count(self.layout.num_chunks, "chunk")
         on = "the device" if self.devices == 1 else f"each of {self.devices} devices"
         return (
-            f"{runs} in {chunks} of {chunk}; {self.tile[0]}x{self.tile[1]} runs (seeds x points) "
-            f"at once on {on}, which takes about {self.bytes_per_device / 2**20:.1f} MiB"
+            f"{runs} in {chunks} of {chunk}, each stored when it is complete; "
+            f"{self.tile[0]}x{self.tile[1]} runs (seeds x points) at once on {on}, which takes "
+            f"about {self.bytes_per_device / 2**20:.1f} MiB"
         )
 
 
@@ -73,7 +76,7 @@ class Work:
         nudge: float = 0.0,
         identity: Identity | None = None,
     ) -> None:
-        """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size. `begin`: the step at
+        """`chunk_tiles`: most tiles of a chunk, unless `chunk` is its size. `begin`: the step at
         which all runs go on, from states of `state` bytes. `nudge`: relative change of all traced
         numbers, which shows how far rounding is carried. `identity`: that of the sweep, where
         it is known."""
@@ -87,7 +90,9 @@ class Work:
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
         if layout is None:
             total = math.prod(dim.size for dim in sweep.dims)
-            size_of_chunk = chunk or max(size * chunk_tiles, -(-total // MAX_CHUNKS))
+            # The first runs of a small sweep are stored soon, and chunks of a large one are few.
+            few = max(total // (FEW_CHUNKS * size), mesh.size)
+            size_of_chunk = chunk or max(size * min(few, chunk_tiles), -(-total // MAX_CHUNKS))
             layout = layout_of(sweep.dims, size_of_chunk)
         extent = dict(zip((dim.name for dim in sweep.dims), layout.chunk, strict=True))
         num_seeds = extent.pop("seed", 1)
@@ -102,11 +107,11 @@ class Work:
         self,
         region: tuple[slice, ...],
         variables: Mapping[str, Variable],
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[int], None] = lambda computed: None,
         states: UInt8[np.ndarray, "*region N"] | None = None,
     ) -> dict[str, np.ndarray]:
-        """The arrays of one chunk, of the region's shape in front; `check` is called between
-        batches and may raise to give up the chunk."""
+        """The arrays of one chunk, of the region's shape in front; `check` is called before each
+        batch with the number of runs that are computed, and may raise to give up the chunk."""
         try:
             return self._compute(region, variables, check, states)
         except jax.errors.JaxRuntimeError as error:
@@ -124,7 +129,7 @@ class Work:
         self,
         region: tuple[slice, ...],
         variables: Mapping[str, Variable],
-        check: Callable[[], None],
+        check: Callable[[int], None],
         states: UInt8[np.ndarray, "*region N"] | None,
     ) -> dict[str, np.ndarray]:
         chosen, seeds, points = self._runs(region)
@@ -135,8 +140,10 @@ class Work:
             order = np.argsort(self.sweep.system.stiffness(numbers), kind="stable")
         rows = None if states is None else self._by_seed(states, len(seeds))
         found: dict[str, np.ndarray] = {}
+        computed = 0
         for block in self._rounds(len(seeds), order):
-            check()
+            check(computed)
+            computed += sum(len(s) * len(p) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
             result = program(
                 prepared,

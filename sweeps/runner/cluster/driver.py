@@ -168,7 +168,7 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
             waiting.append(number)
 
     with (
-        shown(store.layout.num_runs, store.layout.runs_in(done)) as advance,
+        shown(store.layout.num_runs, store.layout.runs_in(done)) as shown_runs,
         stoppable(store.interrupted) as check,
         contextlib.ExitStack() as stack,
     ):
@@ -182,7 +182,7 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
                 match _outcome(future):
                     case Done(str(worker), int(runs), int(diverged)):
                         _check_program(agreement, number, worker)
-                        advance(runs, diverged)
+                        shown_runs.stored(runs, diverged)
                         reasons[number] = "a worker says that it is stored, and it is not"
                     case Failed(str(worker), str(reason)):
                         failed(number, f"{reason} (on {worker})")

@@ -43,11 +43,13 @@ def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(progress, "SECONDS", {False: 0.01})
     log = Log()
     monkeypatch.setattr(sys, "stderr", log)
-    with progress.shown(10, 2) as advance:
-        advance(2, 1)
-        advance(1, 0)
+    with progress.shown(10, 2) as runs:
+        runs.computed(1)
+        until(log, "3 of 10")
+        runs.stored(2, 1)
+        runs.computed(1)
         line = until(log, "5 of 10")
-    # Three runs since the beginning, two were there; one diverged.
+    # Two runs were there, two are stored since, of which one diverged, and one is computed.
     assert line.startswith("50 %: 5 of 10, ")
     assert "left, diverged=1" in line
     assert line.endswith("\n")
@@ -59,13 +61,13 @@ def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch)
 def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     monkeypatch.setattr(sys, "stderr", log)
-    with progress.shown(10, 2) as advance:
-        advance(8, 0)
+    with progress.shown(10, 2) as runs:
+        runs.stored(8, 0)
     assert list(progress.each("abc")) == ["a", "b", "c"]
     monkeypatch.setattr(progress, "SECONDS", {False: 0.01})
-    with progress.quiet(), progress.shown(10, 2) as advance:
+    with progress.quiet(), progress.shown(10, 2) as runs:
         progress.say("nothing")
-        advance(8, 0)
+        runs.stored(8, 0)
     progress.say("a line")
     assert "".join(log.lines.queue) == "a line\n"
 

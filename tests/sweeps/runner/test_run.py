@@ -1,10 +1,8 @@
 """The sweep engine: its runs are single runs, whatever the chunks, tiles and devices."""
 
-import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -17,7 +15,7 @@ import dynsim
 import sweeps
 from odes.yz import population
 from sweeps import Sweep, experiment
-from sweeps.runner import labels, run, tiles, work
+from sweeps.runner import labels, progress, tiles, work
 from sweeps.runner.run import valid
 from tests.systems.layers import initial_weights, simulate
 
@@ -264,12 +262,7 @@ def test_an_engine_of_another_system_is_refused() -> None:
 
 def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
-
-    @contextlib.contextmanager
-    def shown(*total: int) -> Iterator[Callable[[int, int], None]]:
-        yield lambda runs, diverged: told.append((runs, diverged))
-
-    monkeypatch.setattr(run, "shown", shown)
+    monkeypatch.setattr(progress.Runs, "stored", lambda self, *numbers: told.append(numbers))
     sweep = Sweep(TRAINING, {"eta_y": [0.5, 1.0, 1e38]}, record=("loss",))
     found = sweeps.run(sweep)
     assert told == [(3, 1)]
@@ -295,3 +288,13 @@ def test_seeds_at_once_are_seeds_in_turn() -> None:
     )
     np.testing.assert_array_equal(in_turn, at_once)
     assert at_once.shape == (3, 5)
+
+
+def test_small_sweeps_have_many_chunks_and_full_tiles() -> None:
+    def chunks(seeds: int) -> tuple[int, ...]:
+        sweep = Sweep(TRAINING, {"seed": range(seeds)}, record=("loss",))
+        mesh = tiles.mesh(jax.devices()[:1], "float32")
+        return work.Work(sweep, mesh, tile=4).plan.layout.chunk
+
+    # A tile of 4 is the least, 8 of them are the most, and 32 chunks are wanted in between.
+    assert [chunks(number) for number in (3, 100, 4 * 32 * 3, 10**4)] == [(3,), (4,), (12,), (32,)]
