@@ -29,6 +29,7 @@ from dynsim.linear_icl.spectra import (
     WhiteSpectrum,
 )
 from dynsim.problem.base import Problem
+from dynsim.problem.data import ArrayFile, Arrays, Data
 from dynsim.problem.full_batch import full_batch
 from dynsim.problem.train import train
 from dynsim.qkv.layer import QKV
@@ -80,8 +81,11 @@ __all__ = [
     "AdamW",
     "Annealed",
     "Annealing",
+    "ArrayFile",
+    "Arrays",
     "AttentionLayer",
     "CorpusSource",
+    "Data",
     "Embedded",
     "Examples",
     "FastPrompts",

@@ -1,6 +1,7 @@
 """What is learned: a `Problem` says where training starts, what a batch is, and its loss."""
 
 import abc
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, get_type_hints
 
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, decoding
 from dynsim.precision import Number
+from dynsim.problem.data import Data
 from dynsim.training.keys import normal_noise
 from dynsim.training.rule import Rule, UpdateRule
 
@@ -69,10 +71,14 @@ class Problem(eqx.Module):
         decoding.check_stated(self)
 
     def build(self, rule: UpdateRule) -> "Problem":
-        """The problem that is trained by the rule in place of this one: override it where arrays
-        follow from settings, or settings from the rule. The rule may be such settings too."""
+        """The problem that is trained by the rule in place of this one, with `Data` in memory.
+        Override it where arrays follow from settings, or settings from the rule. The rule may be
+        such settings too."""
         del rule
-        return self
+        given = {name: each for name, each in vars(self).items() if isinstance(each, Data)}
+        parts = {name: each.build() for name, each in given.items()}
+        changed = any(parts[name] is not each for name, each in given.items())
+        return dataclasses.replace(self, **parts) if changed else self
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray) -> PyTree:

@@ -215,10 +215,12 @@ class Axes:
 
     def _labels(self, setting: Setting, values: list[Any]) -> list[Any]:
         """The words of kinds. If they are not unique, their settings are added."""
-        words: list[Any] = [
-            self._language.choice(setting, v)["kind"] if chooses_kind(setting.field, v) else v
-            for v in values
-        ]
+        words = list(values)
+        for i, value in enumerate(values):
+            if chooses_kind(setting.field, value):
+                # A file that stands for its kind is a label itself.
+                kind, *file = self._language.choice(setting, value).values()
+                words[i] = (file or [kind])[0]
         if len({*words}) == len(words):
             return words
         labels = []

@@ -28,6 +28,8 @@ WORDS = {
     "synthetic": "dynsim:SyntheticText",
     "text": "dynsim:TextFile",
     "folder": "dynsim:TextFolder",
+    "arrays": "dynsim:Arrays",
+    "npz": "dynsim:ArrayFile",
     "linear-spectrum": "dynsim:LinearSpectrum",
     "white": "dynsim:WhiteSpectrum",
     "geometric": "dynsim:GeometricSpectrum",

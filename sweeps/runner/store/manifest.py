@@ -177,6 +177,7 @@ def spelt(values: list[float]) -> list[Any]:
 HASHED = {
     "task_holds": "the arrays of the task",
     "problem_holds": "arrays of the problem",
+    "data_holds": "the files of the examples",
 }
 """What the hashes in a configuration are of."""
 

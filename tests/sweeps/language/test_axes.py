@@ -22,6 +22,7 @@ from tests.sweeps.language.catalog import (
     Constant,
     Cosine,
     Experiment,
+    File,
     Overlapping,
     loss,
 )
@@ -115,6 +116,12 @@ def test_kinds_with_one_word_are_labelled_by_their_settings() -> None:
         "sgd momentum=0.5",
         "sgd eta=cosine eta.steps=9",
     ]
+
+
+def test_files_are_labelled_by_their_names() -> None:
+    found = axes({"task": ["a.npz", "b.npz", "syn-small"]})
+    assert found.named["task"].labels == ["a.npz", "b.npz", "syn-small"]
+    assert found.run({"task": "b.npz"}).problem.task == File("b.npz")
 
 
 def test_objects_are_values_of_axes() -> None:

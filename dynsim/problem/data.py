@@ -1,0 +1,151 @@
+"""Examples of your own as a field of a problem: arrays in memory, or a file of them."""
+
+import abc
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import annotated_types as at
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, Shaped
+
+from dynsim import checks, decoding
+
+Examples = dict[str, Shaped[Array, "..."] | Shaped[np.ndarray, "..."]]
+"""Arrays by name, whose first axis counts the examples."""
+Held = Annotated[float, at.Ge(0), at.Lt(1)]
+
+
+class Data(eqx.Module):
+    """Examples of your own. As a field of a problem they can be an axis, stores know them by their
+    content, and compiled programs share them.
+
+    Attributes:
+        test: share of the examples, the last ones, that is kept for testing. Shuffle them first if
+            they are in any order.
+        replace: whether a batch may hold an example twice; it is drawn faster then.
+    """
+
+    test: Held = eqx.field(static=True, default=0.0, kw_only=True)
+    replace: bool = eqx.field(static=True, default=True, kw_only=True)
+
+    def __check_init__(self) -> None:
+        decoding.check_stated(self)
+
+    @abc.abstractmethod
+    def build(self) -> "Arrays":
+        """The examples in memory. A problem is trained with these."""
+
+    def contents(self) -> dict[str, str]:
+        """Hashes by name of what the fields refer to but do not contain, such as a file."""
+        return {}
+
+
+class Arrays(Data):
+    """Examples in arrays.
+
+    Attributes:
+        arrays: by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
+
+    Raises:
+        ValueError: for arrays of different lengths, or no example to train on.
+
+    Example:
+        >>> data = dynsim.Arrays({"x": np.eye(10), "y": np.arange(10)}, test=0.2)
+        >>> data.draw(jax.random.key(0), 4)["x"].shape
+        (4, 10)
+        >>> data.held_out["y"]
+        array([8, 9])
+    """
+
+    arrays: Examples
+
+    def __check_init__(self) -> None:
+        decoding.check_stated(self)
+        lengths = {name: np.shape(each)[:1] for name, each in self.arrays.items()}
+        if len({*lengths.values()}) != 1 or () in lengths.values() or not self.number:
+            raise ValueError(
+                f"arrays: need the same number of examples, at least one to train on, got {lengths}"
+            )
+
+    @property
+    def number(self) -> int:
+        """How many examples there are to train on."""
+        length = len(next(iter(self.arrays.values())))
+        return length - round(self.test * length)
+
+    @property
+    def train(self) -> Examples:
+        """The examples to train on."""
+        return {name: each[: self.number] for name, each in self.arrays.items()}
+
+    @property
+    def held_out(self) -> Examples:
+        """The examples that are kept for testing."""
+        return {name: each[self.number :] for name, each in self.arrays.items()}
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
+        """A batch of training examples, drawn anew in each step. Without replacement no example is
+        in it twice.
+
+        Raises:
+            ValueError: for a batch without replacement that is larger than the training set.
+        """
+        if self.replace:
+            chosen = jax.random.randint(key, (batch,), 0, self.number)
+        elif batch <= self.number:
+            chosen = jax.random.permutation(key, self.number)[:batch]
+        else:
+            raise ValueError(f"batch = {batch}: there are {self.number} examples to train on")
+        return {name: jnp.asarray(each)[chosen] for name, each in self.arrays.items()}
+
+    def build(self) -> "Arrays":
+        return self
+
+
+class ArrayFile(Data):
+    """Examples in a file of NumPy, or in a folder of such files.
+
+    Attributes:
+        path: an .npz file with arrays (N, ...); or a folder of them, whose examples are joined in
+            the order of their names.
+    """
+
+    ENDINGS: ClassVar = ("path", (".npz",))
+
+    path: str | Path = eqx.field(static=True)
+
+    def build(self) -> Arrays:
+        """The examples in memory; `ValueError` for a file that cannot be read."""
+        parts = [_read(path) for path in self._paths()]
+        if len({tuple(sorted(part)) for part in parts}) != 1:
+            raise ValueError(f"path = {self.path}: its files need arrays of the same names")
+        names = parts[0]
+        arrays: Examples = {n: np.concatenate([part[n] for part in parts]) for n in names}
+        return Arrays(arrays, test=self.test, replace=self.replace)
+
+    def contents(self) -> dict[str, str]:
+        digest = hashlib.sha256()
+        for path in self._paths():
+            digest.update(path.read_bytes())
+        return {"data_holds": digest.hexdigest()[:16]}
+
+    def _paths(self) -> list[Path]:
+        path = Path(self.path)
+        found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        if not found or not path.exists():
+            raise ValueError(f"path = {path}: must be an .npz file, or a folder with some")
+        checks.regular("path", found[0])
+        return found
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"path = {path}: cannot be read as .npz ({error})") from None

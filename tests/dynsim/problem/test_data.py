@@ -1,0 +1,151 @@
+"""Examples of one's own as a field of a problem."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from sweeps import cli
+from sweeps.runner.store.base import StoreError
+
+X = np.random.default_rng(0).standard_normal((20, 3))
+Y = X @ [1.0, -2.0, 0.5]
+
+
+class Line(dynsim.Problem):
+    """Linear regression on examples."""
+
+    data: dynsim.Data
+
+    def init(self, key: Any) -> Any:
+        return jnp.zeros(3)
+
+    def draw(self, key: Any, batch: int) -> Any:
+        return self.data.draw(key, batch)
+
+    def loss(self, params: Any, data: Any) -> Any:
+        return jnp.mean((data["x"] @ params - data["y"]) ** 2) / 2
+
+    def population_loss(self, params: Any) -> Any:
+        return self.loss(params, self.data.train)
+
+    def observables(self) -> Any:
+        return {"test_loss": lambda self, params: self.loss(params, self.data.held_out)}
+
+
+def saved(path: Path, rows: slice = slice(None), scale: float = 1.0) -> Path:
+    np.savez(path, x=X[rows], y=scale * Y[rows])
+    return path
+
+
+def test_gradient_descent_on_arrays_is_that_of_numpy() -> None:
+    data = dynsim.Arrays({"x": X, "y": Y}, test=0.25)
+    run = dynsim.train(
+        *(Line(data), dynsim.sgd(0.1), jax.random.key(0)),
+        steps=7,
+        batch=float("inf"),
+        record=["loss", "test_loss"],
+        dtype="float64",
+    )
+    w = np.zeros(3)
+    for _ in range(7):
+        w -= 0.1 * X[:15].T @ (X[:15] @ w - Y[:15]) / 15
+    # Rounding in float64 of seven steps.
+    np.testing.assert_allclose(run["loss"][-1], np.mean((X[:15] @ w - Y[:15]) ** 2) / 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        run["test_loss"][-1], np.mean((X[15:] @ w - Y[15:]) ** 2) / 2, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_batches_are_drawn_evenly_from_the_training_examples(replace: bool) -> None:
+    data = dynsim.Arrays({"n": np.arange(10)}, test=0.2, replace=replace)
+    keys = jax.random.split(jax.random.key(1), 4000)
+    drawn = np.asarray(jax.vmap(lambda key: data.draw(key, 6)["n"])(keys))
+    shares = np.bincount(drawn.ravel(), minlength=10) / drawn.size
+    assert not shares[8:].any()
+    # Four standard errors of a share of 1/8 among 24 000.
+    np.testing.assert_allclose(shares[:8], 1 / 8, atol=4 * np.sqrt(1 / 8 * 7 / 8 / drawn.size))
+    twice = np.mean([len({*row}) < 6 for row in drawn])
+    # With replacement six of eight are all different with probability 8! / 2! / 8^6 = 0.077.
+    assert twice == pytest.approx(1 - 0.0769, abs=0.02) if replace else twice == 0
+
+
+def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
+    saved(tmp_path / "b.npz", slice(5, 20))
+    saved(tmp_path / "a.npz", slice(5))
+    found = dynsim.ArrayFile(tmp_path, test=0.5).build()
+    np.testing.assert_array_equal(found.arrays["x"], X)
+    np.testing.assert_array_equal(found.held_out["y"], Y[10:])
+
+
+def test_a_file_is_a_setting_and_a_store_knows_what_was_in_it(tmp_path: Path) -> None:
+    path = saved(tmp_path / "line.npz")
+    other = saved(tmp_path / "other.npz", scale=2.0)
+    run = sweeps.Experiment(Line(dynsim.ArrayFile(path)), dynsim.sgd(0.1), steps=3, batch=4)
+    sweep = sweeps.Sweep(run, {"data": [str(path), str(other)], "eta": [0.1, 0.2]}, record="loss")
+    found = sweeps.run(sweep, tmp_path / "store", progress=False)
+    # The problem is linear: labels of twice the size have four times the loss.
+    np.testing.assert_allclose(found["loss"][1], 4 * found["loss"][0], rtol=1e-5)
+    in_memory = run.at({"problem": Line(dynsim.Arrays({"x": X, "y": Y}))})
+    alone = sweeps.run(sweeps.Sweep(in_memory, {"eta": [0.1, 0.2]}, record="loss"), progress=False)
+    np.testing.assert_array_equal(alone["loss"], found["loss"][0])
+    saved(path, scale=3.0)
+    again = sweeps.Sweep(run, {"data": [str(path), str(other)], "eta": [0.1, 0.2]}, record="loss")
+    with pytest.raises(StoreError, match="data_holds"):
+        sweeps.run(again, tmp_path / "store", progress=False)
+
+
+def bad(tmp_path: Path, name: str) -> Any:
+    (tmp_path / "text.npz").write_text("no arrays")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mixed").mkdir()
+    np.savez(tmp_path / "mixed" / "a.npz", x=X)
+    np.savez(tmp_path / "mixed" / "b.npz", y=Y)
+    return dynsim.ArrayFile(tmp_path / name).build()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: dynsim.Arrays({"x": X, "y": Y[1:]}), "arrays: need the same number of examples"),
+        (lambda _: dynsim.Arrays({"x": np.ones(())}), "arrays: need the same number of examples"),
+        (lambda _: dynsim.Arrays({}), "arrays: need the same number of examples"),
+        (lambda _: dynsim.Arrays({"x": X}, test=0.99), "at least one to train on"),
+        (
+            lambda _: dynsim.Arrays({"x": X}, test=1.0),
+            "test = 1.0: must be finite and in",
+        ),
+        (lambda p: bad(p, "none.npz"), "none.npz: must be an .npz file, or a folder with some"),
+        (lambda p: bad(p, "empty"), "empty: must be an .npz file, or a folder with some"),
+        (lambda p: bad(p, "text.npz"), "text.npz: cannot be read as .npz"),
+        (lambda p: bad(p, "mixed"), "mixed: its files need arrays of the same names"),
+    ],
+)
+def test_bad_examples_are_errors(make: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path)
+
+
+def test_a_batch_without_replacement_is_no_larger_than_the_training_set() -> None:
+    problem = Line(dynsim.Arrays({"x": X, "y": Y}, replace=False))
+    with pytest.raises(ValueError, match="batch = 21: there are 20 examples to train on"):
+        dynsim.train(problem, dynsim.sgd(0.1), jax.random.key(0), steps=1, batch=21)
+
+
+def test_a_command_takes_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(tmp_path / "line.npz")
+    monkeypatch.chdir(tmp_path)
+    given = cli.parse(["compare", f"{__name__}:Line", "--data", "line.npz", "--test", "0.5"])
+    assert given.run.problem.data == dynsim.ArrayFile("line.npz", test=0.5)
+    with pytest.raises(SystemExit):
+        cli.parse(["compare", f"{__name__}:Line", "--data", "line.npz", "--test", "2"])
+    message = "problem.data.test = 2: must be a number in [0, 1)"
+    assert message in capsys.readouterr().err
