@@ -1,11 +1,10 @@
 """odes: what theory predicts of the training dynamics of attention.
 
-Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
-layer are in `ladder.THEORIES`; `spread` predicts how far its seeds scatter, `symmetric` is its
-exact reduction for symmetric tasks, `qkv` the flow of the layer's factors, `two_stage` the reduced
+`theories` returns the theories of a problem by name. Every solver returns the `dynsim.Trajectory`
+that simulation returns. `spread` predicts how far seeds of the attention layer scatter, `symmetric`
+is its exact reduction for symmetric tasks, `qkv` the flow of its factors, `two_stage` the reduced
 dynamics of training on prompts, `linear_icl` in-context regression by linear attention,
-`sparse_attention` retrieval of one token, `joma` an MLP layer and the attention below it, each of
-the last five with a `ladder` of its own.
+`sparse_attention` retrieval of one token, `joma` an MLP layer and the attention below it.
 """
 
 from odes import joma, linear_icl, qkv, sparse_attention, symmetric, two_stage
@@ -19,21 +18,22 @@ from odes.formulas import (
     predictions,
 )
 from odes.general import closed_form, computed
+from odes.hierarchy import applicable, theories
 from odes.problem import Reduction, descent, flow
 from odes.solver.posed import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 from odes.system import system
-from odes.theory import Ladder, Theory, Training
-from odes.yz import eq10, fixed_attention, ladder, lemma3, population, spread, theorem4
+from odes.theory import Theory, Training
+from odes.yz import eq10, fixed_attention, lemma3, population, spread, theorem4
 
 __all__ = [
     "DEFAULT_TOLERANCES",
     "Flow",
-    "Ladder",
     "Reduction",
     "Theory",
     "Tolerances",
     "Training",
+    "applicable",
     "central_flow",
     "closed_form",
     "coefficients",
@@ -46,7 +46,6 @@ __all__ = [
     "flow",
     "growth",
     "joma",
-    "ladder",
     "lemma3",
     "linear_icl",
     "omega",
@@ -58,5 +57,6 @@ __all__ = [
     "symmetric",
     "system",
     "theorem4",
+    "theories",
     "two_stage",
 ]

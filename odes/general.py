@@ -60,6 +60,21 @@ def flows(
     )
 
 
+WHOLE: Theory[Any, Any] = Theory(
+    "flow",
+    "flow of all weights",
+    "batch -> infinity, eta -> 0",
+    flow,
+    lambda training: (
+        refusal(training.problem.check_population) or refusal(checked_flow, training.rule)
+    ),
+    variant=True,
+    needs=("key",),
+)
+"""The flow of all weights in the steps of the rule, whatever theories a problem has in its place.
+It records the sharpness."""
+
+
 def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any]:
     """A theory of a problem with other settings than it has, a limit that it `assumes` too."""
 

@@ -10,11 +10,10 @@ import math
 from odes.general import at, flows
 from odes.joma import mixture, toy
 from odes.joma.eliminated import ELIMINATED, ERF, blow_up, discriminancy
-from odes.theory import Ladder
 
-__all__ = ["LADDER", "blow_up", "discriminancy", "mixture", "toy"]
+__all__ = ["THEORIES", "blow_up", "discriminancy", "mixture", "toy"]
 
 
 _FLOWS = (at(flow, "length -> infinity", length=math.inf) for flow in flows())
-LADDER: Ladder = Ladder("joma", (*_FLOWS, ELIMINATED, ERF))
-"""The theories by name: the flows of all weights, then `joma` and `erf`."""
+THEORIES = (*_FLOWS, ELIMINATED, ERF)
+"""The theories, most exact first: the flows of all weights, then `joma` and `erf`."""

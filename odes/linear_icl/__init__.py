@@ -10,14 +10,13 @@ for any rank. What momentum, Adam and the next order in eta make of it is in `od
 """
 
 from odes.general import flows
-from odes.linear_icl.closed import THEORIES, sigmoid
+from odes.linear_icl.closed import FORMULAS, sigmoid
 from odes.linear_icl.plateaus import amplitudes, plateaus
 from odes.linear_icl.single_head import escape_times, time_to_reach
 from odes.solver.tolerances import Tolerances
-from odes.theory import Ladder
 
-__all__ = ["LADDER", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_to_reach"]
+__all__ = ["THEORIES", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_to_reach"]
 
 # Weights start small.
-LADDER: Ladder = Ladder("linear_icl", (*flows(tolerances=Tolerances(1e-8, 1e-12)), *THEORIES))
-"""The theories by name. First flows of all weights, then `scalar`, `plateaus` and `sigmoid`."""
+THEORIES = (*flows(tolerances=Tolerances(1e-8, 1e-12)), *FORMULAS)
+"""The theories, most exact first: flows of all weights, then `scalar`, `plateaus` and `sigmoid`."""

@@ -96,7 +96,7 @@ def _no_white(training: Training) -> str | None:
     )
 
 
-THEORIES = (
+FORMULAS = (
     _theory(
         "scalar",
         "one head at a time",

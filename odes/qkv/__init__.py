@@ -4,10 +4,9 @@ import math
 
 from odes.general import at, flows
 from odes.qkv.factors import FACTORS, FINITE, Factors, Layer, Problem, gradient
-from odes.theory import Ladder
 
-__all__ = ["LADDER", "Factors", "Layer", "Problem", "gradient"]
+__all__ = ["THEORIES", "Factors", "Layer", "Problem", "gradient"]
 
 _FLOWS = (at(flow, "T -> infinity", length=math.inf) for flow in flows())
-LADDER: Ladder = Ladder("qkv", (FINITE, FACTORS, *_FLOWS))
-"""The theories by name: `factors-finite-t` and `factors`, then the flows of all weights."""
+THEORIES = (FINITE, FACTORS, *_FLOWS)
+"""The theories, most exact first: `factors-finite-t`, `factors`, then flows of all weights."""

@@ -10,9 +10,8 @@ from odes.sparse_attention.early import (
     linear_escape_time,
 )
 from odes.sparse_attention.symmetric import ALIKE
-from odes.theory import Ladder
 
-__all__ = ["LADDER", "escape_time", "finite_batch", "growth_rate", "linear_escape_time"]
+__all__ = ["THEORIES", "escape_time", "finite_batch", "growth_rate", "linear_escape_time"]
 
-LADDER: Ladder = Ladder("sparse_attention", (*flows(ALIKE), PRINTED, ESCAPE))
-"""The theories by name. First flows of four numbers, then `printed` and `escape`."""
+THEORIES = (*flows(ALIKE), PRINTED, ESCAPE)
+"""The theories, most exact first: flows of four numbers, then `printed` and `escape`."""

@@ -2,7 +2,7 @@
 
 import functools
 
-from odes.theory import Ladder, Theory
+from odes.theory import Theory
 from odes.two_stage import anchored
 from odes.two_stage.field import DEFAULT_RECORD, OBSERVABLES, inapplicable
 from odes.two_stage.loss import Rule
@@ -13,8 +13,8 @@ from odes.two_stage.state import ReducedState
 
 __all__ = [
     "DEFAULT_RECORD",
-    "LADDER",
     "OBSERVABLES",
+    "THEORIES",
     "ReducedState",
     "Rule",
     "solve",
@@ -28,40 +28,37 @@ _theory = functools.partial(
     tolerances=DEFAULT_TOLERANCES,
     predicts=lambda task: tuple(OBSERVABLES),
 )
-LADDER: Ladder = Ladder(
-    "two_stage",
-    (
-        _theory("ode", "reduced ODE", "isotropic blocks, noise-free a and b, nominal start", solve),
-        _theory(
-            "infinite",
-            "reduced ODE, L = ∞",
-            "as ode, and no variance of the outputs at finite L",
-            functools.partial(solve, finite_length=False),
-        ),
-        _theory(
-            "anchored",
-            "reduced ODE from measured states",
-            "isotropic blocks, noise-free a and b within a stage",
-            anchored.solve,
-            needs=("anchors",),
-        ),
-        _theory(
-            "sde",
-            "reduced SDE, mean of paths",
-            "isotropic blocks, nominal start; noise on a and b",
-            solve_sde,
-            needs=("key",),
-            adaptive=False,
-        ),
-        _theory(
-            "seeds",
-            "reduced SDE of what a seed measures",
-            "isotropic blocks; random start, noise of every number, finite test set",
-            solve_seed,
-            needs=("key", "num_test"),
-            adaptive=False,
-        ),
+THEORIES = (
+    _theory("ode", "reduced ODE", "isotropic blocks, noise-free a and b, nominal start", solve),
+    _theory(
+        "infinite",
+        "reduced ODE, L = ∞",
+        "as ode, and no variance of the outputs at finite L",
+        functools.partial(solve, finite_length=False),
+    ),
+    _theory(
+        "anchored",
+        "reduced ODE from measured states",
+        "isotropic blocks, noise-free a and b within a stage",
+        anchored.solve,
+        needs=("anchors",),
+    ),
+    _theory(
+        "sde",
+        "reduced SDE, mean of paths",
+        "isotropic blocks, nominal start; noise on a and b",
+        solve_sde,
+        needs=("key",),
+        adaptive=False,
+    ),
+    _theory(
+        "seeds",
+        "reduced SDE of what a seed measures",
+        "isotropic blocks; random start, noise of every number, finite test set",
+        solve_seed,
+        needs=("key", "num_test"),
+        adaptive=False,
     ),
 )
-"""The theories by name. What they need besides the usual: a random `key`, the `anchors` that were
-measured, the number `num_test` of test prompts."""
+"""The theories, most exact first. What they need besides the usual: a random `key`, the `anchors`
+that were measured, the number `num_test` of test prompts."""

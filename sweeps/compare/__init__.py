@@ -13,7 +13,7 @@ def compare(run: Any = "yz", /, theories: Sequence[Any] = (), **settings: Any) -
     Args:
         run: a `sweeps.Experiment`; or a problem or its word, as `sweeps.experiment` takes it.
         theories: names of theories, and in Y and Z also theories of your own
-            (`odes.ladder.Theory`); all that apply if none is named.
+            (`odes.Theory`); all that apply if none is named.
         settings: options of `dynsim compare` and settings of the run, by name, such as seeds=4,
             eta_y=1.0. Nothing is written; `out` is not read.
 

@@ -1,4 +1,4 @@
-"""`dynsim compare`: training of the attention layer against the theories of its ladder."""
+"""`dynsim compare`: training of the attention layer against the theories of its own."""
 
 import dataclasses
 import functools
@@ -16,10 +16,10 @@ from dynsim import Trajectory, checks
 from dynsim.precision import precision
 from dynsim.trajectory import counts
 from dynsim.yz.observables import DEFAULT_RECORD
+from odes import hierarchy
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
-from odes.theory import named, refusal
-from odes.yz import ladder
+from odes.theory import Theory, named, refusal
 from odes.yz.layer import weights
 from sweeps.compare import comparison, scatter, strain
 from sweeps.compare.settings import CompareOptions
@@ -56,7 +56,7 @@ class Comparison(comparison.Comparison):
     task: dynsim.Layer
     simulation: Trajectory
     predictions: dict[str, Trajectory]
-    theories: dict[str, ladder.Theory]
+    theories: dict[str, Theory]
     stages: decoder.Stages | None
     spread: Trajectory | None = None
     left_out: str | None = None
@@ -111,7 +111,7 @@ class Comparison(comparison.Comparison):
         return {"time": times[at], "value": speed[at], "between": ends}
 
 
-def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> Comparison:
+def compare(config: CompareOptions, theories: Sequence[Theory] = ()) -> Comparison:
     """Train `config.seeds` runs at once, integrate the theories at the same times.
 
     Args:
@@ -135,12 +135,11 @@ def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> C
     too_short = refusal(task.check_population)
     finite = math.isfinite(length) and too_short is None
     told = {"batch": run.batch, "steps": steps}
-    names = comparison.chosen(
-        config.theories, ladder.applicable(task, rule, zero_start=zero_start, finite=finite, **told)
-    )
-    asked = [ladder.theory(each, task, rule, zero_start, **told) for each in (*names, *theories)]
-    if too_short and any("length" in theory.needs for theory in asked):
-        raise ValueError(too_short)
+    names = comparison.chosen(config.theories, hierarchy.applicable(task, rule, **told))
+    known = hierarchy.theories(task)
+    asked = [*(known[name] for name in names), *theories]
+    for theory in asked:
+        theory.check(task, rule, **told)
     times = dynsim.log_times(steps, config.times)
     with precision("float64"):
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.root)))(
@@ -168,7 +167,7 @@ def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> C
         for name, T in {**lengths, DESCENT: math.inf}.items():
             work[name] = functools.partial(predict, functools.partial(descend, T))
         for theory in asked:
-            own = {n: x for n, x in {"length": length, **told}.items() if n in theory.needs}
+            own = {n: x for n, x in told.items() if n in theory.needs}
             solve = functools.partial(theory.solve, task, rule, times, record=RECORD, **own)
             work[theory.name] = functools.partial(
                 predict, lambda start, solve=solve: solve(init=start)

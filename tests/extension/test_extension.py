@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import dynsim
+import odes
 import sweeps
-from odes import ladder
 from sweeps import System, cli
 from sweeps.systems import registry
 from sweeps.systems.experiment import experiment
@@ -140,7 +140,7 @@ def test_an_import_does_not_change_the_precision_of_others(
 
 # Last, because the fixture stays for the rest of the file.
 @pytest.mark.usefixtures("quick_theory")
-def test_its_theory_stands_in_the_ladder_and_in_sweeps(tmp_path: Path) -> None:
+def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path: Path) -> None:
     few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
     result = sweeps.compare.compare(theories=("still",), out=tmp_path, **few)
     loss = result.predictions["still"]["loss"][0]
@@ -149,4 +149,4 @@ def test_its_theory_stands_in_the_ladder_and_in_sweeps(tmp_path: Path) -> None:
     sweep = sweeps.Sweep(experiment(steps=3), {"eta_z": [1.0, 2.0]}, "still", ("loss",))
     np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
     with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
-        ladder.theory("still", dynsim.syn_small(), dynsim.adam(1.0, 1.0))
+        odes.theories(task)["still"].check(task, dynsim.adam(1.0, 1.0))

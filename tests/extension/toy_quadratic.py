@@ -20,7 +20,7 @@ from dynsim import Status, Trajectory
 from dynsim.classes.task import Task
 from dynsim.decoding import NotNegative
 from dynsim.training.recording import Table
-from odes.yz import ladder, population
+from odes import Theory, population
 from sweeps import Engine, Labels, Settings, System
 from sweeps.studies.phase.regions import Rule
 
@@ -136,7 +136,7 @@ def border(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
 LEARNED_OR_NOT = Rule(
     ("loss",), judge, {0: ("not learned", "#f0f0f0"), 1: ("learned", "#4c8bbe")}, border
 )
-STILL = ladder.Theory(
+STILL = Theory(
     "still",
     "nothing moves",
     "rates -> 0",

@@ -1,4 +1,4 @@
-"""Reverse mode through every rung of the layer's ladder, on tasks of a few tokens, and the central
+"""Reverse mode through every theory of the layer, on tasks of a few tokens, and the central
 differences that it has to equal."""
 
 import functools
@@ -10,7 +10,7 @@ import numpy as np
 
 import dynsim
 from odes.theory import FINITE
-from odes.yz import ladder
+from odes.yz import THEORIES
 
 SMALL = dynsim.syn(2, 1, num_common=3, num_distinct=3)
 SINGLE = dynsim.syn(1, 3, num_common=1, num_distinct=2)
@@ -38,7 +38,7 @@ def task_for(name: str) -> dynsim.SequenceClasses:
 
 
 def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.Trajectory:
-    theory = ladder.THEORIES[name]
+    theory = next(each for each in THEORIES if each.name == name)
     options = {"length": 32} if "length" in theory.needs else {}
     name = name.removesuffix(FINITE)
     if name in ADAM:
@@ -57,13 +57,13 @@ def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.T
 
 @functools.cache
 def differentiated(name: str) -> Run:
-    """All that is done with a rung, from one compilation."""
+    """All that is done with a theory, from one compilation."""
     task = task_for(name)
     probs = np.asarray(task.probs)
 
     def run(rates: jax.Array, probs: jax.Array) -> tuple[jax.Array, dynsim.Trajectory]:
         traced = eqx.tree_at(lambda task: task.probs, task, probs)
-        # The symmetric rung looks for its symmetry in a concrete task.
+        # The symmetric theory looks for its symmetry in a concrete task.
         result = solve(name, task if name.startswith("symmetric") else traced, rates)
         return result["loss"][-1] + result["entropy"][-1], result
 
@@ -94,7 +94,7 @@ def check(name: str, run: Run) -> None:
     # below 1e-4, which is the square of the step over the scale above.
     rtol = 1e-3 if name.removesuffix(FINITE) in ADAM else 1e-5
     np.testing.assert_allclose(got, run.differences, rtol=rtol, atol=1e-9)
-    # None is tested where it vanishes, except those that the rung leaves out.
+    # None is tested where it vanishes, except those that the theory leaves out.
     left_out = {"symmetric": [2], "fixed_attention": [1], "fixed_attention-discrete": [1]}.get(
         name.removesuffix(FINITE), []
     )

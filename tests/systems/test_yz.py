@@ -1,4 +1,4 @@
-"""Each rung of the ladder computes what its equations say."""
+"""Each theory of the layer computes what its equations say."""
 
 import jax
 import numpy as np

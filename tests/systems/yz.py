@@ -1,4 +1,4 @@
-"""Y/Z layers, with the equations of each rung of the ladder in NumPy, integrated by SciPy."""
+"""Y/Z layers, with the equations of each theory in NumPy, integrated by SciPy."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -10,7 +10,6 @@ from scipy.special import log_softmax, softmax, wrightomega
 
 from dynsim import YZ, SequenceClasses, Status
 from dynsim.training.rule import Rule
-from odes.yz import ladder
 
 Values = Mapping[str, np.ndarray]
 Field = Callable[..., tuple[np.ndarray, ...]]
@@ -56,13 +55,14 @@ class Layer:
     pace: Callable[[float], float] = lambda t: 1.0
 
     def check(self, theory: str) -> None:
-        """Assert that a theory of the ladder computes what its equations say."""
-        rung = ladder.theory(theory, self.task, self.optimizer, zero_start=self.start is None)
+        """Assert that a theory computes what its equations say."""
+        known = odes.theories(self.task)[theory]
+        known.check(self.task, self.optimizer)
         want = dict(EXACT[theory](self))
         params, closed = want.pop("params", None), want.pop("closed", {})
         times, given = np.array(self.times), {} if self.start is None else {"init": self.start}
         record = (*want, *closed)
-        found = rung.solve(self.task, self.optimizer, times, record=record, **given)
+        found = known.solve(self.task, self.optimizer, times, record=record, **given)
         assert (found.status, found.source) == (Status.OK, theory)
         for values, tolerance in ((want, TOLERANCE), (closed, CLOSED)):
             for name, value in values.items():
@@ -266,5 +266,5 @@ EXACT: dict[str, Callable[[Layer], Values]] = {
     "eq10-remark-1": remark_1,
     "fixed_attention": fixed,
 }
-"""What each rung computes, by name: observables, among them those known in closed form, and the
+"""What each theory computes, by name: observables, among them those known in closed form, and the
 last weights of those that move Y and Z."""

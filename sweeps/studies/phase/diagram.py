@@ -17,10 +17,10 @@ from dynsim.precision import precision
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer
 from odes.formulas import decoder, growth
+from odes.hierarchy import applicable
 from odes.solver.rescaled import undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
-from odes.yz import ladder
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import AxisWord, path
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
@@ -84,9 +84,7 @@ class Phase(Plane):
         # Which theories apply does not depend on where in the plane one looks, but for its T.
         layer, rule = wanted.plane(next(wanted.slices())).built
         finite = self._expands(layer)
-        found = ladder.applicable(
-            layer, rule, variants=True, zero_start=layer.start == "zero", finite=finite
-        )
+        found = applicable(layer, rule, variants=True)
         # The reduced flow is the matched one, at a small part of its cost.
         reduced = named("symmetric", finite)
         best = reduced if reduced in found else found[0]

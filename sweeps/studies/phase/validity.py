@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.decoding import Count
-from odes.yz import ladder
+from odes.yz import THEORIES
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
@@ -34,6 +34,7 @@ COLOURS: dict[str, Any] = {
 NUM_TIMES = 16
 QUANTITY = "z_top_distinct"
 NOISE = "symmetric-noise"
+KNOWN = {theory.name: theory for theory in THEORIES}
 TITLES = {NOISE: "descent with noise, reduced"}
 PAPER_RATIO = 2.0
 """eta_Y / eta_Z from which on the paper reports its Assumption 1(c) to hold."""
@@ -65,7 +66,7 @@ class Validity:
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by plane and engine."""
         for name in self.theories:
-            checks.choice("theories", name, (*ladder.THEORIES, NOISE))
+            checks.choice("theories", name, (*KNOWN, NOISE))
         wanted = {}
         for plane, trained in planes(self).items():
             wanted[f"{plane}/simulation"] = trained
@@ -150,7 +151,7 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
         mesh = plot(errors["rates", name], ax=axes[0, column])
         axes[0, column].axvline(PAPER_RATIO, color="k", ls=":")
         axes[0, column].set(
-            title=textwrap.fill(TITLES.get(name) or ladder.THEORIES[name].title, 20),
+            title=textwrap.fill(TITLES.get(name) or KNOWN[name].title, 20),
             xlabel=r"$\eta_Y/\eta_Z$",
         )
         axes[0, column].title.set_fontsize("medium")

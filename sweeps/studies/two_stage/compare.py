@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dynsim.decoding import Count
-from odes.two_stage import LADDER
+from odes.hierarchy import applicable, theories
 from sweeps.compare.comparison import chosen, deliver
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.cluster import hosts
@@ -39,11 +39,11 @@ class CompareTwoStage(CompareOptions):
         super().check()
         for name in self.theories:
             if name != BEST:
-                LADDER.theory(name, *self.run.built)
+                theories(self.run.built[0])[name].check(*self.run.built)
 
     def described(self) -> tuple[str, ...]:
         """The theories to compare with."""
-        return chosen(self.theories, LADDER.applicable(*self.run.built, variants=True))
+        return chosen(self.theories, applicable(*self.run.built, variants=True))
 
 
 def compare(config: CompareTwoStage) -> TwoStageComparison:

@@ -19,7 +19,7 @@ from dynsim.problem.train import problem_in
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.two_stage import LADDER, thresholds
+from odes.two_stage import thresholds
 from sweeps.compare.comparison import Comparison, average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus, settings
@@ -52,7 +52,7 @@ class TwoStageComparison(Comparison):
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
-        found = LADDER.theories()[theory]
+        found = theories(self.run.built[0])[theory]
         return found.title, found.assumes
 
     def norm(self, values: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from dynsim import Trajectory
-from odes.two_stage import LADDER
+from odes.two_stage import THEORIES
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.output import drawing
 from sweeps.studies.two_stage import theory as two_stage_theory
@@ -47,7 +47,7 @@ def key(figure: Figure, theories: Sequence[str]) -> None:
     """Legend of what all panels share: training, the theories, and where the first stage ends."""
     handles = [drawing.key("training, mean ± sd", **drawing.TRAINED)]
     for name in theories:
-        title = LADDER.theories()[name].title
+        title = next(each.title for each in THEORIES if each.name == name)
         handles.append(drawing.key(title, ls=STYLES.get(name, "--"), lw=1.3))
     handles.append(drawing.key("end of stage 1", lw=0.8, ls=(0, (1, 4))))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)

@@ -10,8 +10,8 @@ import numpy as np
 
 from dynsim import Trajectory
 from dynsim.precision import precision
+from odes.hierarchy import theories
 from odes.theory import Theory
-from odes.two_stage import LADDER
 from odes.two_stage.state import ReducedState
 from sweeps.compare.comparison import average
 from sweeps.studies.two_stage.runs import Runs, modulus, settings
@@ -48,7 +48,7 @@ def solve(theory: Theory[Any, Any], runs: Runs) -> Trajectory:
 def predict(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
     """Trajectories by theory, with a leading axis of 1, of runs, or of paths."""
 
-    known = LADDER.theories()
+    known = theories(runs.training.built[0])
 
     def solve_for(name: str) -> Trajectory:
         # Threads do not inherit the precision of the one that starts them.

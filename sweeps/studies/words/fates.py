@@ -17,11 +17,10 @@ import dynsim
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.rule import Rule
-from odes.yz import ladder
 from sweeps.studies.words import rules as text_rules
 
 THEORIES = ("eq10", "plain")
-"""Theories of the ladder whose z(t) predicts signs too, where they apply."""
+"""Theories whose z(t) predicts signs too, where they apply."""
 
 
 class Score(NamedTuple):
@@ -121,11 +120,12 @@ def fates(
     z, loss, accuracy = z[1:] - z[0], loss[1:], accuracy[1:]
     theory_z, missing = {}, {}
     for name in THEORIES:
-        reason = ladder.THEORIES[name].why_not(task, optimizer)
+        theory = theories(task)[name]
+        reason = theory.why_not(task, optimizer)
         if reason:
             missing[name] = reason
             continue
-        solved = ladder.THEORIES[name].solve(task, optimizer, np.float64(times), record=("z",))
+        solved = theory.solve(task, optimizer, np.float64(times), record=("z",))
         if int(solved.status) == dynsim.Status.OK:
             theory_z[name] = np.asarray(solved.observables["z"])
         else:

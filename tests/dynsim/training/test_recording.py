@@ -72,7 +72,7 @@ def solve_population(record: object) -> Trajectory:
 
 
 def solve_qkv(record: object) -> Trajectory:
-    factors = qkv.LADDER.built_in["factors"]
+    factors = qkv.factors.FACTORS
     return factors.solve(EMBEDDED, dynsim.sgd(0.1), [1.0], key=KEY, record=record)
 
 

@@ -41,7 +41,7 @@ PHI = {
 }
 
 
-THEORIES = joma.LADDER.built_in
+THEORIES = odes.hierarchy.of_class(dynsim.JoMA)
 
 
 def problem_of(shape: Shape, temperature: float = 1.0, task=TASK, **fields) -> JoMA:

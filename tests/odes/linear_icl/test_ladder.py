@@ -14,12 +14,12 @@ from dynsim import Separate, Status
 from dynsim.problem.base import narrowed
 from dynsim.training import keys
 from odes import linear_icl
-from odes.linear_icl import LADDER, single_head
+from odes.linear_icl import single_head
 from odes.solver.tolerances import Tolerances
 
 pytestmark = pytest.mark.usefixtures("x64")
 TASK = dynsim.regression()
-THEORIES = LADDER.built_in
+THEORIES = odes.hierarchy.of_class(dynsim.Regression)
 PUBLISHED = (1, 0.64057971, 0.37737216, 0.2098046, 0.13599507)
 """Losses of the plateaus at D = 4, N = 31, as the authors' code prints them."""
 

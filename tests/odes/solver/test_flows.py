@@ -15,7 +15,7 @@ from odes.formulas import coefficients
 from odes.solver.flows import flow_of_rule
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
-from odes.yz import ladder, population
+from odes.yz import population
 from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
@@ -197,7 +197,7 @@ def test_a_theory_that_does_not_apply_says_why(
     name: str, optimizer: dynsim.Rule, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        ladder.theory(name, TASK, optimizer)
+        odes.theories(TASK)[name].check(TASK, optimizer)
 
 
 @pytest.mark.parametrize(

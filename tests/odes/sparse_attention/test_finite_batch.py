@@ -11,7 +11,7 @@ import pytest
 import dynsim
 from dynsim import schedules
 from dynsim.sparse_attention.retrieval import Scored
-from odes.sparse_attention import LADDER, finite_batch
+from odes.sparse_attention import finite_batch
 
 TASK, RULE = dynsim.retrieval(24, 24), dynsim.adam(0.01)
 
@@ -49,7 +49,7 @@ def test_training_escapes_when_the_theory_does() -> None:
         jax.vmap(lambda key: dynsim.train(TASK, RULE, key, steps=160, batch=8, times=times)["loss"])
     )(jax.vmap(jax.random.key)(np.arange(8)))
     found = finite_batch.solve(TASK, RULE, times, batch=8)["loss"]
-    silent = LADDER.theory("matched-adam", TASK, RULE).solve(TASK, RULE, times)["loss"]
+    silent = odes.theories(TASK)["matched-adam"].solve(TASK, RULE, times)["loss"]
     escapes = lambda loss: np.interp(-0.4, -np.asarray(loss), times)
     trained = np.mean([escapes(loss) for loss in runs])
     # Measured 2 % early; the theory without noise has half of the time.

@@ -15,12 +15,12 @@ from dynsim import Status
 from dynsim.problem.base import narrowed
 from dynsim.sparse_attention.retrieval import Scored
 from odes import sparse_attention
-from odes.sparse_attention import LADDER, early, symmetric
+from odes.sparse_attention import early, symmetric
 
 pytestmark = pytest.mark.usefixtures("x64")
 # A statistical test fails by chance with this probability; with fixed keys for ever, or never.
 P_VALUE = 1e-6
-THEORIES = LADDER.built_in
+THEORIES = odes.hierarchy.of_class(dynsim.Retrieval)
 SMALL = dynsim.retrieval(12, 5, 3, 0.2)
 TIMES = [0, 10, 40, 120, 300]
 KEY = jax.random.key(0)

@@ -15,7 +15,7 @@ from odes.formulas import coefficients, decoder
 from odes.formulas.discrete_decoder import h_star
 from odes.solver.integrate import _compiled
 from odes.yz import eq10 as attention
-from odes.yz import fixed_attention, ladder, layer
+from odes.yz import fixed_attention, layer
 from tests.systems.layers import initial_weights, simulate
 
 # Three classes without a token in common, of unequal prior: the plain update is Lemma 3's.
@@ -260,18 +260,18 @@ def test_variants_are_registered_but_not_run_by_default() -> None:
     task, optimizer = dynsim.syn(1, 3, num_common=1), dynsim.sgd(1.0, 1.0)
     added = {"corrected", "symmetric", "lemma3", "eq10-finite-m", "eq10-remark-1"}
     added |= {"theorem4", "fixed_attention", "fixed_attention-discrete"}
-    usual, every = (set(ladder.applicable(task, optimizer, v)) for v in (False, True))
+    usual, every = (set(odes.applicable(task, optimizer, v)) for v in (False, True))
     assert every - usual == added
     adam = dynsim.adam(1.0, 1.0)
     described = {"adam", "matched-adam", "corrected-adam", "symmetric"}
-    assert set(ladder.applicable(task, adam, True)) == described
+    assert set(odes.applicable(task, adam, True)) == described
     for name in added:
-        assert ladder.theory(name, task, optimizer).name == name
+        odes.theories(task)[name].check(task, optimizer)
     for name in added - {"symmetric"}:
         with pytest.raises(ValueError, match=f"theory '{name}' does not apply: .*optimizer = adam"):
-            ladder.theory(name, task, adam)
+            odes.theories(task)[name].check(task, adam)
     for name in ("fixed_attention", "fixed_attention-discrete"):
-        result = ladder.THEORIES[name].solve(task, optimizer, [0.0, 3.0], dtype="float32")
+        result = odes.theories(task)[name].solve(task, optimizer, [0.0, 3.0], dtype="float32")
         assert set(result.observables) == set(observables.DEFAULT_RECORD)
 
 

@@ -1,4 +1,4 @@
-"""Every rung of the ladder: its start, and reverse mode through its own arithmetic.
+"""Every theory of the layer: its start, and reverse mode through its own arithmetic.
 
 The loop of the solver is the same for all of them and takes ten seconds to compile in reverse;
 `test_ladder.py` goes through that. Euler's method stands for it here, whose derivatives are those
@@ -12,7 +12,7 @@ import pytest
 
 import dynsim
 from odes.theory import FINITE
-from odes.yz import ladder
+from odes.yz import THEORIES
 from tests.systems.euler import euler_instead
 from tests.systems.gradients import IN_Y_AND_Z, check, differentiated, task_for
 
@@ -27,20 +27,20 @@ def by_euler() -> Iterator[None]:
     differentiated.cache_clear()
 
 
-# All flows of finite T have the gradient of one loss, full or reduced; of other rungs that differ
+# All flows of finite T have the gradient of one loss, full or reduced; of others that differ
 # in numbers alone one stands for the others. By default one is taken of each kind of state.
-NAMES = [name for name in ladder.THEORIES if not name.endswith(FINITE)]
+NAMES = [each.name for each in THEORIES if not each.name.endswith(FINITE)]
 NAMES += ["corrected" + FINITE, "symmetric" + FINITE]
 FEW = {"adam", "fixed_attention"}
-RUNGS = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
+CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", CASES)
 def test_reverse_mode_is_central_differences(name: str) -> None:
     check(name, differentiated(name))
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_theory_returns_a_trajectory_from_the_start(name: str) -> None:
     task, result = task_for(name), differentiated(name).result
     assert isinstance(result, dynsim.Trajectory)

@@ -1,4 +1,4 @@
-"""Every rung of the ladder: gradients through its solver, its limits; priors and the residual."""
+"""Every theory of the layer: gradients through its solver, its limits; priors and the residual."""
 
 import math
 import re
@@ -9,25 +9,24 @@ import numpy as np
 import pytest
 
 import dynsim
+import odes
 from dynsim.yz import model as yz
 from odes import symmetric
-from odes.yz import ladder, population
+from odes.yz import THEORIES, population
 from tests.systems.gradients import END, SMALL, check, differentiated
 from tests.systems.layers import simulate
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The rungs that need no solver, whose loop in reverse takes ten seconds to compile;
+# The theories that need no solver, whose loop in reverse takes ten seconds to compile;
 # `test_gradients.py` has the arithmetic of the others, by Euler.
+KNOWN = {theory.name: theory for theory in THEORIES}
 QUICK = {"fixed_attention", "fixed_attention-discrete"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.full)
-        for name in ladder.THEORIES
-    ],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in KNOWN],
 )
 def test_reverse_mode_through_the_solver_is_central_differences(name: str) -> None:
     check(name, differentiated(name))
@@ -114,17 +113,20 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_solvers_refuse_what_the_registry_refuses(kind: str) -> None:
     refused = 0
-    for name, rung in ladder.THEORIES.items():
-        problem = rung.why_not(SMALL, OPTIMIZERS[kind])
+    for name, theory in KNOWN.items():
+        problem = theory.why_not(SMALL, OPTIMIZERS[kind])
         if problem is None:
             continue
         refused += 1
         with pytest.raises(ValueError, match=re.escape(problem)):
-            rung.solve(SMALL, OPTIMIZERS[kind], [0.0, 1.0])
+            theory.solve(SMALL, OPTIMIZERS[kind], [0.0, 1.0])
         with pytest.raises(ValueError, match=re.escape(f"{name!r} does not apply: {problem}")):
-            ladder.theory(name, SMALL, OPTIMIZERS[kind])
+            theory.check(SMALL, OPTIMIZERS[kind])
     # Theorem 4 by the three common tokens; the others by the optimiser.
     assert refused == {"sgd": 17, "momentum": 13, "adam": 22}[kind]
+
+
+ANYWHERE = dynsim.layer(SMALL, start="uniform")
 
 
 def uneven() -> dynsim.SequenceClasses:
@@ -140,16 +142,16 @@ def uneven() -> dynsim.SequenceClasses:
     ("call", "message"),
     [
         (
-            lambda: ladder.theory("symmetric", uneven(), OPTIMIZERS["sgd"]),
+            lambda: KNOWN["symmetric"].check(uneven(), OPTIMIZERS["sgd"]),
             "theory 'symmetric' does not apply: symmetric reduction needs equal distinct "
             "profiles; class 3 differs",
         ),
         (
-            lambda: ladder.theory("symmetric", SMALL, OPTIMIZERS["sgd"], zero_start=False),
+            lambda: KNOWN["symmetric"].check(ANYWHERE, OPTIMIZERS["sgd"]),
             "theory 'symmetric' does not apply: it starts from zero weights",
         ),
         (
-            lambda: ladder.THEORIES["symmetric"].solve(
+            lambda: KNOWN["symmetric"].solve(
                 SMALL, OPTIMIZERS["sgd"], [0.0, 1.0], init=yz.init_zero(SMALL)
             ),
             "init: the symmetric reduction starts from zero weights",
@@ -163,11 +165,9 @@ def test_the_assumption_that_fails_is_named(call: Callable[[], object], message:
 
 def test_other_starts_leave_out_the_theories_from_zero_weights() -> None:
     for optimizer in OPTIMIZERS.values():
-        every = ladder.applicable(SMALL, optimizer, variants=True)
-        others = ladder.applicable(SMALL, optimizer, variants=True, zero_start=False)
-        assert set(every) - set(others) == {"symmetric"}
-        for name in others:
-            assert ladder.theory(name, SMALL, optimizer, zero_start=False).name == name
+        every = odes.applicable(SMALL, optimizer, variants=True)
+        others = odes.applicable(ANYWHERE, optimizer, variants=True)
+        assert set(every) - set(others) == {"symmetric", "symmetric-finite-t"}
 
 
 def local_task() -> dynsim.SequenceClasses:

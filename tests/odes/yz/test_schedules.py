@@ -14,7 +14,7 @@ from odes import joma, symmetric
 from odes.formulas import decoder
 from odes.solver.flows import FLOWS
 from odes.solver.rescaled import Rescaled
-from odes.yz import ladder, population, spread
+from odes.yz import THEORIES, population, spread
 from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
@@ -33,7 +33,8 @@ RULES: dict[str, Callable[..., Rule]] = {
     "rmsprop": lambda y, z, **options: dynsim.rmsprop({"Y": y, "Z": z}, b2=0.8, **EPS, **options),
     "adam": lambda *eta, **options: dynsim.adam(*eta, b1=0.6, b2=0.8, **EPS, **options),
 }
-NAMES = [name for name in ladder.THEORIES if not name.endswith("-finite-t")]
+KNOWN = {theory.name: theory for theory in THEORIES}
+NAMES = [name for name in KNOWN if not name.endswith("-finite-t")]
 ORDERS = {"corrected": 2}
 SHOWN = {("nesterov", "eq10"), ("nesterov", "fixed_attention")}
 
@@ -49,7 +50,7 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
     times, task = [0, steps // 2, steps], APART
     infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": "loss"}
     descent = simulate(task, rule, steps=steps, times=times, **infinite)
-    found = ladder.theory(name, task, rule).solve(task, rule, times, record="loss")
+    found = KNOWN[name].solve(task, rule, times, record="loss")
     assert (found.status, descent.status) == (0, 0)
     return float(np.abs(found["loss"] - descent["loss"]).max())
 
@@ -73,7 +74,7 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
 )
 def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind: str, name: str) -> None:
     make = RULES[kind]
-    reason = ladder.THEORIES[name].why_not(APART, make(1.0, 1.0))
+    reason = KNOWN[name].why_not(APART, make(1.0, 1.0))
     if reason is not None:
         assert kind in reason or "momentum" in reason or "common token" in reason
         return
@@ -119,7 +120,7 @@ CLOSED = ("lemma3", "eq10", "eq10-finite-m", "eq10-paper", "eq10-remark-1", "the
 def test_closed_forms_are_flows_in_the_integral(name: str) -> None:
     """A schedule of jumps is three runs at constant rates: after 20 steps at the peak, 10 at a
     fifth of it and 40 at half of it, the state is that of 42 steps at the peak."""
-    theory = ladder.THEORIES[name]
+    theory = KNOWN[name]
     stepped = [schedules.steps(eta, (20, 30), (0.2, 0.5)) for eta in (1.3, 0.7)]
     with runge_kutta_instead():
         found, want = (
@@ -139,7 +140,7 @@ def test_blow_up_of_joma_is_at_the_integral() -> None:
     problem = dynsim.JoMA(SMALL, attention="exp", activation="linear", head="signal")
     half = [schedules.steps(eta, (0,), (0.5,)) for eta in (0.2, 0.1)]
     found, want = (
-        joma.LADDER.built_in["erf"].solve(problem, rule, times, record="entropy")
+        joma.ERF.solve(problem, rule, times, record="entropy")
         for rule, times in (
             (dynsim.sgd(*half), [0.0, 10.0, 20.0]),
             (dynsim.sgd(0.2, 0.1), [0.0, 5.0, 10.0]),
@@ -161,7 +162,7 @@ def test_rules_without_a_closed_form_are_refused(name: str) -> None:
         (dynsim.sgd(warm, schedules.constant(2.0, warmup=10)), None),
         (dynsim.sgd(warm), None),
     ):
-        reason = ladder.THEORIES[name].why_not(SMALL, rule)
+        reason = KNOWN[name].why_not(SMALL, rule)
         if message is None or (name.startswith("fixed") and "one time" in message):
             assert reason is None
         else:
@@ -172,7 +173,7 @@ def test_rules_without_a_closed_form_are_refused(name: str) -> None:
 def test_clipping_and_noise_have_no_flow(flow: str) -> None:
     for make in RULES.values():
         for options in ({"clip": 1.0}, {"noise": 1.0}):
-            assert ladder.THEORIES[flow].why_not(SMALL, make(1.0, 1.0, **options))
+            assert KNOWN[flow].why_not(SMALL, make(1.0, 1.0, **options))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import dynsim
+import odes
 from dynsim import Status, Trajectory
 from odes.formulas.decoder import Stages
-from odes.yz import ladder
 from sweeps.commands.views import plot
 from sweeps.compare import generic, panels
 from sweeps.compare import ladder as figure_ladder
@@ -26,8 +26,8 @@ from sweeps.systems.base import Engine
 from sweeps.systems.experiment import experiment
 
 TIMES = np.unique(np.geomspace(1, 1000, 30).astype(int))
-ALL = ladder.applicable(
-    dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True, zero_start=True, finite=True
+ALL = odes.applicable(
+    dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True
 )
 """The theories of plain descent, which are most of them."""
 
@@ -85,7 +85,7 @@ def comparison(*theories: str, scatter: bool = True, **settings: object) -> Comp
         run.built[0],
         trajectory(8, "simulation", 0.0),
         predictions,
-        {name: ladder.THEORIES[name] for name in theories},
+        {name: KNOWN[name] for name in theories},
         stages,
         trajectory(1, "spread", 0.01) if scatter else None,
     )
@@ -181,7 +181,7 @@ def drawn(
 
 
 def validity_maps(resolution: int, columns: int) -> Figure:
-    names = tuple(ladder.THEORIES)[-columns:]
+    names = tuple(KNOWN)[-columns:]
     ratio, eta_z = np.geomspace(0.1, 100, resolution), np.geomspace(0.01, 3, resolution)
     K, overlap = np.array([2, 5, 10]), np.array([0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6])
     rates = np.clip(0.3 * np.outer(1 / ratio, eta_z) ** 0.7, 1e-3, 2)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dynsim
+import odes
 import sweeps
-from odes.linear_icl import LADDER
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
@@ -33,7 +33,7 @@ def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     # float32, the same operations in another order over 40 steps.
     assert found.loss.sel(cell).item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
     theory = sweeps.run(Sweep(RUN, axes, "scalar", ("loss", "learned"))).load()
-    want = LADDER.built_in["scalar"].solve(task, dynsim.sgd(1.0), [40.0], key=key)
+    want = odes.theories(task)["scalar"].solve(task, dynsim.sgd(1.0), [40.0], key=key)
     np.testing.assert_allclose(theory.learned.sel(cell), want["learned"][0], rtol=1e-9)
 
 

@@ -1,0 +1,140 @@
+"""The theories of a problem by name.
+
+A package registers a theory as an entry point of the group `dynsim.theories`. It is named
+"<problem>.<theory>" after the `NAME` of the problem, and its value is a `Theory` of that name, for
+instance in a pyproject.toml
+
+    [project.entry-points."dynsim.theories"]
+    "yz.mine" = "their_package.theory:MINE"
+"""
+
+import functools
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from dynsim import checks, plugins
+from dynsim.joma.model import JoMA
+from dynsim.linear_icl.regression import Regression
+from dynsim.problem.base import Problem
+from dynsim.qkv.layer import QKV
+from dynsim.sparse_attention.retrieval import Retrieval
+from dynsim.training.rule import UpdateRule
+from dynsim.two_stage.task import Prompts
+from dynsim.yz.layer import AttentionLayer, Layer
+from odes import central, general, joma, linear_icl, qkv, sparse_attention, two_stage, yz
+from odes.theory import Theory
+
+GROUP = "dynsim.theories"
+"""Group of the entry points."""
+BUILT_IN: Mapping[type[Problem], tuple[Theory[Any, Any], ...]] = {
+    Layer: yz.THEORIES,
+    AttentionLayer: yz.THEORIES,
+    QKV: qkv.THEORIES,
+    Prompts: two_stage.THEORIES,
+    Regression: linear_icl.THEORIES,
+    Retrieval: sparse_attention.THEORIES,
+    JoMA: joma.THEORIES,
+}
+"""Theories of the problems of dynsim, most exact first."""
+TRAINED_BY = (
+    *("init", "draw", "draw_shared", "holding", "batches", "loss", "loss_and_gradient"),
+    *("population_loss", "population_loss_and_gradient", "normal", "compact", "groups", "stays"),
+)
+"""Methods of a problem that decide how it trains."""
+
+
+class Theories(dict[str, Theory[Any, Any]]):
+    """Theories by name. A name that is none of them raises `ValueError` with the reason."""
+
+    def __init__(self, cls: type[Problem], known: Mapping[str, Theory[Any, Any]]) -> None:
+        self.cls = cls
+        super().__init__(known)
+
+    def __missing__(self, name: str) -> Theory[Any, Any]:
+        if (entry := f"{self.cls.NAME}.{name}") in plugins.entry_points(GROUP):
+            return _loaded(entry)
+        try:
+            return self[checks.choice("theory", name, tuple(self))]
+        except ValueError as error:
+            reason = departs(self.cls)
+            raise ValueError(f"{error}; {reason}" if reason else str(error)) from None
+
+
+def theories(problem: Problem) -> Theories:
+    """All theories of a problem by name, most exact first: those that it returns itself, the
+    built-in ones of its class, flows down its population loss, and registered ones. Of those with
+    one name, the first is taken. Whether a theory describes a run is up to its `check`.
+
+    Example:
+        >>> problem = dynsim.layer(dynsim.syn_small(), length=32)
+        >>> theory = odes.theories(problem)["plain-finite-t"]
+        >>> theory.solve(problem, dynsim.sgd(1.0, 0.1), [0, 50, 100])["loss"]
+    """
+    checks.kind("problem", problem, Problem)
+    found = Theories(type(problem), of_class(type(problem)))
+    for entry in plugins.entry_points(GROUP):
+        system, _, name = entry.partition(".")
+        if system == found.cls.NAME or not name:
+            try:
+                theory = _loaded(entry)
+                if name in found:
+                    point = plugins.described(GROUP, entry)
+                    raise ValueError(f"{point}: {system} has a theory so called")
+                found[name] = theory
+            except ValueError as error:
+                warnings.warn(f"{error}; it is left out", stacklevel=2)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
+    """The theories of a class of problems by name, without registered ones."""
+    known: list[Theory[Any, Any]] = []
+    if departs(cls) is None:
+        known += cls.theories()
+        known += next((BUILT_IN[each] for each in cls.__mro__ if each in BUILT_IN), ())
+    if cls.population_loss is not Problem.population_loss:
+        known += (*general.flows(), central.THEORY, general.WHOLE)
+    found: dict[str, Theory[Any, Any]] = {}
+    for theory in known:
+        found.setdefault(theory.name, theory)
+    return found
+
+
+def _loaded(entry: str) -> Theory[Any, Any]:
+    point, (system, _, name) = plugins.described(GROUP, entry), entry.partition(".")
+    if not system or not name:
+        raise ValueError(f"{point}: must be named <problem>.<theory>")
+    theory = plugins.load(GROUP, entry)
+    if not isinstance(theory, Theory) or theory.name != name:
+        raise ValueError(f"{point}: must be a Theory called {name!r}, is {theory!r}")
+    return theory
+
+
+def applicable(
+    problem: Problem,
+    rule: UpdateRule,
+    variants: bool = False,
+    *,
+    batch: int | float = math.inf,
+    steps: int | None = None,
+) -> tuple[str, ...]:
+    """Names of the theories that describe a training, most exact first; `variants` adds those that
+    vary others."""
+    return tuple(
+        name
+        for name, theory in theories(problem).items()
+        if (variants or not theory.variant) and theory.why_not(problem, rule, batch, steps) is None
+    )
+
+
+def departs(cls: type[Problem]) -> str | None:
+    """Why the theories that a class of problems inherits do not describe it, or None: it overrides
+    what decides how it trains, which they do not read."""
+    owner: Any = next(each for each in cls.__mro__ if {"NAME", "theories"} & vars(each).keys())
+    own = [name for name in TRAINED_BY if getattr(cls, name) is not getattr(owner, name)]
+    if not own:
+        return None
+    return f"{cls.__name__} overrides {own[0]!r} of {owner.__name__}, whose theories do not read it"
