@@ -146,8 +146,8 @@ def test_names_of_modules_and_functions_are_there(page: Path) -> None:
 
 
 def test_names_that_are_not_there_are_found_out() -> None:
-    assert resolve("odes.yz.ladder.theory") is odes.ladder.theory
-    for name in ("odes.yz.laddder", "odes.yz.ladder.thory", "dynsim.train.steps"):
+    assert resolve("odes.yz.THEORIES") is odes.yz.THEORIES
+    for name in ("odes.yzz", "odes.yz.THEORY", "dynsim.train.steps"):
         with pytest.raises(AttributeError):
             resolve(name)
 

@@ -139,10 +139,7 @@ def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
         package = importlib.import_module(f"odes.{name}")
     except ModuleNotFoundError:
         return {}
-    if not hasattr(package, "LADDER"):
-        # Problems have theirs in the package itself.
-        package = importlib.import_module(f"odes.{name}.ladder")
-    return package.LADDER.built_in
+    return {theory.name: theory for theory in package.THEORIES}
 
 
 def update_rules(system: str) -> dict[str, dict[str, Any]]:

@@ -12,12 +12,12 @@ import numpy as np
 
 from dynsim import Trajectory
 from dynsim.trajectory import counts, to_arrays
+from odes.general import WHOLE
 from odes.theory import refusal
 from sweeps import output
 from sweeps.compare.settings import CompareOptions
 from sweeps.systems import registry
 from sweeps.systems.base import Engine
-from sweeps.systems.engines import FLOW
 from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -146,9 +146,9 @@ def judged(run: Experiment) -> tuple[dict[str, Engine], dict[str, str]]:
     theories = {n: each for n, each in known.items() if not (each.trains or each.variant)}
     reasons = {name: refusal(each.check_run, run) for name, each in theories.items()}
     found = {name: each for name, each in theories.items() if reasons[name] is None}
-    whole = known.get(FLOW)
+    whole = known.get(WHOLE.name)
     if not found and whole and refusal(whole.check_run, run) is None:
-        found = {FLOW: whole}
+        found = {WHOLE.name: whole}
     refused = {n: each.rpartition("does not apply: ")[2] for n, each in reasons.items() if each}
     return found, refused
 

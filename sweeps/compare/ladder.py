@@ -1,6 +1,7 @@
 """Every theory against simulation, for one task: `dynsim figure ladder`."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar

@@ -15,12 +15,10 @@ from dynsim import Problem, Trajectory, checks, train
 from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
-from dynsim.yz.layer import Layer
-from odes import central, general
-from odes.problem import flow
-from odes.solver.flows import checked_flow
+from odes import general
+from odes.hierarchy import of_class, theories
 from odes.solver.tolerances import DEFAULT_TOLERANCES
-from odes.theory import Ladder, Theory, departs, refusal
+from odes.theory import Theory
 from sweeps.systems import labels as named
 from sweeps.systems import parts
 from sweeps.systems.base import Engine, Labels, Settings, System, known
@@ -29,8 +27,6 @@ BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
 COPIES = 8
 """Of the weights that a step, or a solver, holds at once, about."""
-FLOW = "flow"
-"""Name of the engine of all weights."""
 SHARED_COPIES = 3
 """Of what runs of a key share: as it is drawn, with the numbers of a run, and in another order."""
 
@@ -54,34 +50,15 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
     """The engines of a problem by name, the same for equal ones, so that compiled programs are
     found again."""
     found = {"simulation": _training(like, tile)}
-    if has_flow := like.problem.has("population_loss"):
+    if like.problem.has("population_loss"):
         found["descent"] = descent(found["simulation"])
-        found[FLOW] = of_weights(like)
-    # The problem's own come first: they know more of it than flows of any weights.
-    own = like.problem.theories() if departs(like.problem) is None else ()
-    theories = {theory.name: theory for theory in own}
-    if has_flow:
-        common = {theory.name: theory for theory in (*general.flows(), central.THEORY)}
-        theories |= {name: each for name, each in common.items() if name not in theories}
-    return found | {name: of_theory(theory, like) for name, theory in theories.items()}
+    return found | of_theories(of_class(type(like.problem)), like)
 
 
-def of_weights(like: Like) -> Engine:
-    """The flow of all weights in the steps of the rule, whatever theories a problem has in its
-    place. It records the sharpness."""
-    theory = Theory(
-        FLOW,
-        "flow of all weights",
-        "batch -> infinity, eta -> 0",
-        flow,
-        lambda training: (
-            refusal(training.problem.check_population) or refusal(checked_flow, training.rule)
-        ),
-        variant=True,
-        needs=("key",),
-    )
-    whole = flow_table(like.problem, whole=True)
-    return of_theory(theory, like)._replace(observables=whole, tile=1)
+def of_theories(theories: Mapping[str, Theory[Any, Any]], like: Like) -> dict[str, Engine]:
+    """The engines of those theories that need nothing but what a run of the problem has."""
+    known = {"init", "key", "batch", "steps", *parts.hints_of(like.problem)}
+    return {n: of_theory(each, like) for n, each in theories.items() if {*each.needs} <= known}
 
 
 def descent(simulation: Engine, at: Callable[[Any], Problem] = lambda problem: problem) -> Engine:
@@ -142,7 +119,8 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
 @functools.lru_cache(maxsize=256)
 def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
     """The engine of a theory, the same each time that it is asked for."""
-    known = flow_table(like.problem)
+    whole = theory is general.WHOLE
+    known = flow_table(like.problem, whole=whole)
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
         known = dataclasses.replace(known, functions=names)
@@ -155,7 +133,7 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
         _bytes,
         functools.partial(_check, theory=theory),
         adaptive=theory.adaptive,
-        tile=64,
+        tile=1 if whole else 64,
         prepare=_arrays,
         variant=theory.variant,
         title=theory.title,
@@ -256,12 +234,7 @@ def solved(
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
-    reason = theory.why_not(problem, rule, fixed.batch, fixed.steps)
-    starts = {"init", "key"} & {*theory.needs}
-    if isinstance(problem, Layer) and problem.start != "zero" and not starts:
-        reason = "it starts from zero weights; one that takes others has needs = ('init',)"
-    if reason:
-        raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
+    theory.check(problem, rule, fixed.batch, fixed.steps)
 
 
 def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
@@ -292,7 +265,6 @@ def system(
     name: str,
     *,
     problems: tuple[type[Problem], ...] = (),
-    ladder: Ladder[Any, Any] | None = None,
     engines: Callable[[Mapping[str, Engine]], Mapping[str, Engine]] = lambda found: found,
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     tile: int = 16,
@@ -304,22 +276,18 @@ def system(
         problem: as it is trained.
         name: by which sweep files and the command line ask for it.
         problems: classes that are settings of such a problem; by default that of the problem.
-        ladder: theories besides those that it says itself and the flows of every problem; those of
-            other packages are looked up when they are needed.
-        engines: the engines of the system, from those of the problem and of the ladder.
+        engines: the engines of the system, from those of the problem.
         labels: names and units, besides those of the docstring.
         tile: runs in a batch on a CPU.
         **options: of `System`.
     """
     like = Like(problem)
-    known = {"init", "key", "batch", "steps", *parts.hints_of(problem)}
 
-    def of_theories(theories: Mapping[str, Theory[Any, Any]]) -> dict[str, Engine]:
-        return {n: of_theory(t, like) for n, t in theories.items() if set(t.needs) <= known}
+    def registered() -> dict[str, Engine]:
+        built_in = of_class(type(problem))
+        more = {n: each for n, each in theories(problem).items() if n not in built_in}
+        return of_theories(more, like)
 
-    found = dict(engines_of(like, tile))
-    if ladder is not None:
-        found |= of_theories(ladder.built_in)
-        options["more"] = lambda: of_theories(ladder.registered())
     labels = labels._replace(about={**named.of_class(problem), **labels.about})
-    return System(name, problems or (type(problem),), engines(found), labels, **options)
+    found = engines(engines_of(like, tile))
+    return System(name, problems or (type(problem),), found, labels, more=registered, **options)

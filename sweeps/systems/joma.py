@@ -1,7 +1,6 @@
 """Hidden nodes and attention (JoMA) on sequence classes."""
 
 from dynsim import JoMA
-from odes.joma import LADDER
 from sweeps.systems.base import Labels
 from sweeps.systems.engines import of_infinite_length, system
 from sweeps.systems.yz.layer import LAYER
@@ -9,7 +8,6 @@ from sweeps.systems.yz.layer import LAYER
 SYSTEM = system(
     JoMA(LAYER),
     "joma",
-    ladder=LADDER,
     engines=of_infinite_length,
     labels=Labels(
         about={

@@ -1,14 +1,12 @@
 """In-context regression by linear attention."""
 
 from dynsim.linear_icl.regression import Regression
-from odes.linear_icl import LADDER
 from sweeps.systems.base import Labels
 from sweeps.systems.engines import system
 
 SYSTEM = system(
     Regression(),
     "linear_icl",
-    ladder=LADDER,
     labels=Labels(
         about={
             "eta": ("learning rate", "1/step"),

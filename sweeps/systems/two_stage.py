@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dynsim import FastPrompts, JointPrompts, Prompts
-from odes.two_stage import LADDER
+from odes.two_stage import THEORIES
 from sweeps.systems.base import Engine, Labels
 from sweeps.systems.engines import system
 
@@ -14,7 +14,7 @@ NUMBERS = 2**15
 def _engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
     """Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
     for the stiffest of a batch. Theories that need more than a task and a rule are no engines."""
-    apart = {name for name, theory in LADDER.built_in.items() if theory.needs}
+    apart = {theory.name for theory in THEORIES if theory.needs}
     return {
         name: engine._replace(goes_on=False)
         if engine.trains
@@ -28,7 +28,6 @@ SYSTEM = system(
     Prompts(),
     "two_stage",
     problems=(Prompts, FastPrompts, JointPrompts),
-    ladder=LADDER,
     engines=_engines,
     tile=1,
     compare="sweeps.studies.two_stage.compare:CompareTwoStage",

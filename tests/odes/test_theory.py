@@ -1,4 +1,4 @@
-"""Ladders: rungs of other packages and of one's own beside the built-in ones."""
+"""Theories of problems: built in, and of other packages."""
 
 import dataclasses
 import re
@@ -13,13 +13,13 @@ import pytest
 
 import dynsim
 import odes
-from odes import joma, population, qkv
+from odes import population, yz
+from odes.hierarchy import applicable, theories
 from odes.theory import Theory, refusal
-from odes.two_stage import LADDER as TWO_STAGE
-from odes.yz import ladder
 from tests.extension import packages
 
-TASK, SGD, ADAM = dynsim.syn_small(), dynsim.sgd(1.0, 1.0), dynsim.adam(1.0, 1.0)
+TASK, SGD, ADAM = dynsim.layer(dynsim.syn_small()), dynsim.sgd(1.0, 1.0), dynsim.adam(1.0, 1.0)
+PROMPTS = dynsim.prompts()
 OWN = Theory(
     "own",
     "my flow",
@@ -59,15 +59,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[..., None]) -> None:
     package(yz__good="their:GOOD", other__good="their:GOOD")
-    assert list(ladder.theories()) == [*ladder.THEORIES, "good"]
-    assert list(ladder.registered()) == ["good"]
-    assert ladder.theory("good", TASK, SGD).title == "a theory"
-    assert ladder.applicable(TASK, SGD)[-1] == "good"
-    assert "good" not in {**ladder.THEORIES, **TWO_STAGE.theories(), **qkv.LADDER.theories()}
-    with pytest.raises(
-        ValueError, match=r"theory = 'best': must be one of plain\[-finite-t\], .*, good$"
-    ):
-        ladder.theory("best", TASK, SGD)
+    found = theories(TASK)
+    assert [*found][: len(yz.THEORIES)] == [each.name for each in yz.THEORIES]
+    assert [*found][-1] == "good"
+    assert found["good"].title == "a theory"
+    assert applicable(TASK, SGD)[-1] == "good"
+    assert "good" not in {**theories(PROMPTS), **theories(dynsim.QKV(TASK))}
+    with pytest.raises(ValueError, match=r"theory = 'best': must be one of .*, good$"):
+        found["best"]
 
 
 @pytest.mark.parametrize(
@@ -78,44 +77,43 @@ def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[.
         ({"yz__bad": "their:solve"}, "entry point yz.bad = their:solve of their: must be a Theory"),
         ({"yz__bad": "their:GOOD"}, "of their: must be a Theory called 'bad', is Theory("),
         ({"yz__plain": "their:PLAIN"}, "= their:PLAIN of their: yz has a theory so called"),
-        ({"good": "their:GOOD"}, "entry point good = their:GOOD of their: must be named <system>."),
+        (
+            {"good": "their:GOOD"},
+            "point good = their:GOOD of their: must be named <problem>.",
+        ),
     ],
 )
 def test_a_broken_registration_is_named(
     package: Callable[..., None], entry: dict[str, str], message: str
 ) -> None:
+    known = [*theories(TASK)]
     package(**entry)
     with pytest.warns(UserWarning, match=re.escape(message)):
-        assert ladder.theories() == ladder.THEORIES
+        found = theories(TASK)
+    assert [*found] == known
     if "yz__bad" in entry:
         with pytest.raises(ValueError, match=re.escape(message)):
-            ladder.theory("bad", TASK, SGD)
+            found["bad"]
     # Those of this project are found all the same.
-    assert ladder.theory("plain", TASK, SGD) is ladder.THEORIES["plain"]
+    assert found["plain"] is next(each for each in yz.THEORIES if each.name == "plain")
 
 
-def test_a_theory_of_ones_own_is_taken_like_a_name() -> None:
-    assert ladder.theory(OWN, TASK, SGD) is OWN
-    assert ladder.theory(ladder.THEORIES["plain"], TASK, SGD).name == "plain"
+def test_a_theory_of_ones_own_is_checked_like_any_other() -> None:
+    OWN.check(TASK, SGD)
     with pytest.raises(ValueError, match="theory 'own' does not apply: it describes sgd"):
-        ladder.theory(OWN, TASK, ADAM)
-    with pytest.raises(ValueError, match="theory 'plain': there is one so called; rename yours"):
-        ladder.theory(dataclasses.replace(OWN, name="plain"), TASK, SGD)
-    with pytest.raises(ValueError, match="theory 'own' does not apply: it starts from zero"):
-        ladder.theory(dataclasses.replace(OWN, zero_start=True), TASK, SGD, zero_start=False)
+        OWN.check(TASK, ADAM)
 
 
-def test_the_other_systems_have_ladders_too() -> None:
-    fresh, fixed = dynsim.prompts(), dynsim.prompts(core="fixed")
-    rule = dynsim.noisy_sgd()
-    for task in (fresh, dynsim.FastPrompts(), dynsim.JointPrompts()):
-        assert TWO_STAGE.applicable(task, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
-    assert TWO_STAGE.applicable(fixed, rule) == ()
+def test_the_other_problems_have_theories_too() -> None:
+    fixed, rule = dynsim.prompts(core="fixed"), dynsim.noisy_sgd()
+    for task in (PROMPTS, dynsim.FastPrompts(), dynsim.JointPrompts()):
+        assert applicable(task, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
+    assert applicable(fixed, rule) == ()
     with pytest.raises(ValueError, match="theory 'sde' does not apply: core = 'fixed': must be"):
-        TWO_STAGE.theory("sde", fixed, rule)
+        theories(fixed)["sde"].check(fixed, rule)
     layer = dynsim.QKV(TASK, width=TASK.M, embedding="identity")
-    assert qkv.LADDER.applicable(layer, ADAM) == ("factors-finite-t", "factors", "matched-adam")
-    needs = {name: each.needs for name, each in TWO_STAGE.built_in.items()}
+    assert applicable(layer, ADAM) == ("factors-finite-t", "factors", "matched-adam")
+    needs = {name: each.needs for name, each in theories(PROMPTS).items()}
     assert {name: each for name, each in needs.items() if each} == {
         "anchored": ("anchors",),
         "sde": ("key",),
@@ -162,25 +160,27 @@ def made(cls: type, like: Any) -> Any:
     return cls(**{field.name: getattr(like, field.name) for field in dataclasses.fields(like)})
 
 
-LADDERS = {
-    "yz": (ladder.LADDER, TASK, SGD),
-    "joma": (joma.LADDER, dynsim.JoMA(dynsim.layer(TASK)), dynsim.sgd(0.1)),
-    "two_stage": (TWO_STAGE, dynsim.prompts(), dynsim.noisy_sgd()),
-    "qkv": (qkv.LADDER, dynsim.QKV(TASK), SGD),
-}
-
-
-@pytest.mark.parametrize("system", LADDERS)
-def test_no_theory_describes_a_rule_or_a_problem_that_trains_in_its_own_way(system: str) -> None:
-    theories, task, rule = LADDERS[system]
-    assert theories.applicable(task, rule, variants=True)
-    assert theories.applicable(task, made(Backwards, rule), variants=True) == ()
+@pytest.mark.parametrize(
+    ("task", "rule"),
+    [
+        (TASK, SGD),
+        (dynsim.JoMA(TASK), dynsim.sgd(0.1)),
+        (PROMPTS, dynsim.noisy_sgd()),
+        (dynsim.QKV(TASK), SGD),
+    ],
+    ids=["yz", "joma", "two_stage", "qkv"],
+)
+def test_no_theory_describes_a_rule_or_a_problem_that_trains_in_its_own_way(
+    task: dynsim.Problem, rule: dynsim.Rule
+) -> None:
+    assert applicable(task, rule, variants=True)
+    assert applicable(task, made(Backwards, rule), variants=True) == ()
     lion = dynsim.from_optax(optax.lion, learning_rate=0.1)
-    assert theories.applicable(task, lion, variants=True) == ()
+    assert applicable(task, lion, variants=True) == ()
     with pytest.raises(
         ValueError, match=r"^rule = GradientTransformation.*: must be of type dynsim"
     ):
-        theories.applicable(task, optax.adamw(0.1))
+        applicable(task, optax.adamw(0.1))
 
 
 def test_what_a_subclass_overrides_is_named() -> None:
@@ -189,6 +189,6 @@ def test_what_a_subclass_overrides_is_named() -> None:
     with pytest.raises(ValueError, match=r"^eta = Halving: overrides `rate`"):
         odes.flow(TASK, dynsim.sgd(Halving(1.0)), [0, 1], key=jax.random.key(0))
     with pytest.raises(ValueError, match="Warm overrides 'loss_and_gradient' of Layer"):
-        ladder.theory("plain", made(Warm, TASK), SGD)
-    assert ladder.applicable(made(Warm, TASK), SGD) == ()
-    assert ladder.applicable(made(Watched, TASK), SGD) == ladder.applicable(TASK, SGD)
+        theories(made(Warm, TASK))["eq10"]
+    assert "eq10" not in applicable(made(Warm, TASK), SGD)
+    assert applicable(made(Watched, TASK), SGD) == applicable(TASK, SGD)

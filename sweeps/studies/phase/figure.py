@@ -82,7 +82,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         told += mixed(config, drawn, rule, next(iter(unstable.values()), None))
     edges = {}
     if flows is not None:
-        edges = edge.lines(flows, config.axes(), config.out / edge.FLOW)
+        edges = edge.lines(flows, config.axes(), config.out / edge.WHOLE.name)
         told += edge.told(edges, rule, drawn[first])
     for line in (*reported(told, first, drawn[first].region), *left_out, *edge.outside(edges)):
         print(line)

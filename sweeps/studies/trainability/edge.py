@@ -15,13 +15,13 @@ import xarray as xr
 
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.stability import EDGE, check_threshold
+from odes.general import WHOLE
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.lattice import Level
 from sweeps.studies.phase.panels import Line, Told
 from sweeps.studies.phase.regions import DIVERGED, Rule, agreement
 from sweeps.systems import registry
-from sweeps.systems.engines import FLOW
 from sweeps.systems.experiment import Experiment
 
 COARSE = 12
@@ -43,7 +43,7 @@ def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
     Raises:
         ValueError: with the reason, for runs that have no edge or no flow of all weights.
     """
-    if FLOW not in registry.engines(registry.system_of(run)):
+    if WHOLE.name not in registry.engines(registry.system_of(run)):
         raise ValueError("the problem has no population loss")
     rule = run.built[1]
     check_threshold(rule)
@@ -56,7 +56,7 @@ def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
     reasons = []
     for length in ({}, {"length": math.inf}):
         try:
-            found = Sweep(run.at(length), coarse, FLOW, (PRECONDITIONED,), TIMES)
+            found = Sweep(run.at(length), coarse, WHOLE.name, (PRECONDITIONED,), TIMES)
             found.check()
         except ValueError as error:
             reasons.append(error)

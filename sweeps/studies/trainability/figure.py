@@ -99,7 +99,7 @@ def edges_of(config: Trainability, window: Window) -> dict[str, xr.DataArray]:
     except ValueError as error:
         print(f"edge of stability: left out, {error}")
         return {}
-    return edge.lines(flows, axes, config.out / edge.FLOW)
+    return edge.lines(flows, axes, config.out / edge.WHOLE.name)
 
 
 def draw(

@@ -19,6 +19,7 @@ from dynsim.problem.train import problem_in
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
+from odes.hierarchy import theories
 from odes.two_stage import thresholds
 from sweeps.compare.comparison import Comparison, average, spread
 from sweeps.compare.settings import CompareOptions
@@ -52,7 +53,7 @@ class TwoStageComparison(Comparison):
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
-        found = theories(self.run.built[0])[theory]
+        found = theories(self.config.run.built[0])[theory]
         return found.title, found.assumes
 
     def norm(self, values: np.ndarray) -> float:

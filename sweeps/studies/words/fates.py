@@ -17,9 +17,10 @@ import dynsim
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.rule import Rule
+from odes import yz
 from sweeps.studies.words import rules as text_rules
 
-THEORIES = ("eq10", "plain")
+THEORIES = {each.name: each for each in yz.THEORIES if each.name in ("eq10", "plain")}
 """Theories whose z(t) predicts signs too, where they apply."""
 
 
@@ -119,8 +120,7 @@ def fates(
     z, loss, accuracy = (np.asarray(run.observables[n]) for n in ("z", "loss", "accuracy"))
     z, loss, accuracy = z[1:] - z[0], loss[1:], accuracy[1:]
     theory_z, missing = {}, {}
-    for name in THEORIES:
-        theory = theories(task)[name]
+    for name, theory in THEORIES.items():
         reason = theory.why_not(task, optimizer)
         if reason:
             missing[name] = reason

@@ -1,19 +1,20 @@
-"""The attention layer in Y and Z (Scan and Snap): training, and every theory of the ladder."""
+"""The attention layer in Y and Z (Scan and Snap): training, and every theory."""
 
 from collections.abc import Mapping
 
 from dynsim import AttentionLayer, Layer
+from odes.general import WHOLE
 from odes.theory import named
-from odes.yz.ladder import LADDER
+from odes.yz import THEORIES
 from sweeps.systems.base import Engine
-from sweeps.systems.engines import FLOW, descent, of_infinite_length, system
+from sweeps.systems.engines import descent, of_infinite_length, system
 from sweeps.systems.yz import memory, reduced, scatter
 from sweeps.systems.yz.layer import LABELS, LAYER
 
 
 def _engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
     """Training, training with an infinite batch (on all parameters, or on those that a symmetric
-    task leaves), every theory of the ladder, and what a finite batch adds to them."""
+    task leaves), every theory, and what a finite batch adds to them."""
     finite_t = named("descent", finite=True)
     descents = {
         finite_t: descent(found["simulation"], reduced.of_finite_length)._replace(
@@ -27,14 +28,14 @@ def _engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
             assumes="T -> infinity, batch -> infinity",
         ),
     }
-    theories = {name: memory.of_theory(name, found[name]) for name in LADDER.built_in}
+    theories = {each.name: memory.of_theory(each.name, found[each.name]) for each in THEORIES}
     reduced_finite = reduced.engines(True, theories, descents[finite_t])
     return {
         "simulation": found["simulation"],
         **descents,
         **theories,
         **reduced_finite,
-        FLOW: found[FLOW],
+        WHOLE.name: found[WHOLE.name],
         "spread": scatter.engine(found["simulation"]),
         "spread-squares": scatter.engine(found["simulation"], squares=True),
         **reduced.engines(False, theories, descents["descent"]),
@@ -46,7 +47,6 @@ SYSTEM = system(
     LAYER,
     "yz",
     problems=(AttentionLayer, Layer),
-    ladder=LADDER,
     engines=_engines,
     labels=LABELS,
     compare="sweeps.compare.report",

@@ -19,8 +19,8 @@ from odes import symmetric
 from odes.symmetric.observables import DESCENDED, PLACED
 from odes.symmetric.placement import Placed
 from odes.symmetric.state import SymmetricTask
-from odes.theory import named
-from odes.yz import ladder
+from odes.theory import Theory, named
+from odes.yz import THEORIES
 from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES, solved
 from sweeps.systems.yz import large, memory
@@ -28,6 +28,10 @@ from sweeps.systems.yz import large, memory
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
 """Followed by descent with noise."""
+
+
+def _symmetric(finite: bool) -> Theory:
+    return next(each for each in THEORIES if each.name == named("symmetric", finite))
 
 
 class Followed(NamedTuple):
@@ -58,7 +62,7 @@ def _solve(
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
-    theory: ladder.Theory,
+    theory: Theory,
 ) -> Trajectory:
     del key
     length = _length(settings, "length" in theory.needs)
@@ -104,7 +108,7 @@ def _check_noise(
 ) -> None:
     checks.integer("batch", fixed.batch, 1)
     finite = math.isfinite(_layer(fixed).length)
-    theory = ladder.THEORIES[named("symmetric", finite)]
+    theory = _symmetric(finite)
     _check(fixed, task, optimizer, theory=theory, descends=True)
 
 
@@ -122,7 +126,7 @@ def _check(
     task: dynsim.SequenceClasses | SymmetricTask,
     optimizer: dynsim.Rule,
     *,
-    theory: ladder.Theory,
+    theory: Theory,
     descends: bool,
 ) -> None:
     """Descent, unlike the flow, has no rule that it does not describe."""
@@ -137,7 +141,7 @@ def _check(
                 "large"
             )
     elif not descends:
-        ladder.theory(theory, task, optimizer)
+        theory.check(task, optimizer)
     else:
         symmetric.placed(task)
         if finite:
@@ -176,7 +180,7 @@ def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings) -> 
 def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> dict[str, Engine]:
     """The flow and the descent of the reduction, by name, from `theories` and the `descent` of the
     full layer."""
-    theory = ladder.THEORIES[named("symmetric", finite)]
+    theory = _symmetric(finite)
     return {
         theory.name: theories[theory.name]._replace(
             run=functools.partial(_solve, theory=theory),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from odes.two_stage import LADDER as TWO_STAGE
+from odes import two_stage
 from sweeps.commands.parsing.metadata import FILE, RUN
 from sweeps.commands.table import COMMANDS, OF_PROBLEM
 from sweeps.language.describe import describe
@@ -29,9 +29,8 @@ def written() -> str:
     for name in built_in.BUILT_IN:
         engines = registry.system(name).engines
         theories[name] = [each for each, engine in engines.items() if not engine.trains]
-    theories["two_stage"] += [
-        each for each in TWO_STAGE.built_in if each not in theories["two_stage"]
-    ]
+    more = (each.name for each in two_stage.THEORIES)
+    theories["two_stage"] = list(dict.fromkeys((*theories["two_stage"], *more)))
     described = [kind.to_json() for kind in kinds.language().kinds]
     found = {"theories": theories, "kinds": described, "commands": commands}
     return json.dumps(found, indent=0) + "\n"

@@ -26,9 +26,7 @@ from sweeps.systems.base import Engine
 from sweeps.systems.experiment import experiment
 
 TIMES = np.unique(np.geomspace(1, 1000, 30).astype(int))
-ALL = odes.applicable(
-    dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True
-)
+ALL = odes.applicable(dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True)
 """The theories of plain descent, which are most of them."""
 
 
