@@ -20,7 +20,6 @@ from dynsim.linear_icl.regression import Regression
 from dynsim.problem.base import Problem
 from dynsim.qkv.layer import QKV
 from dynsim.sparse_attention.retrieval import Retrieval
-from dynsim.training.rule import UpdateRule
 from dynsim.two_stage.task import Prompts
 from dynsim.yz.layer import AttentionLayer, Layer
 from odes import central, general, joma, linear_icl, qkv, sparse_attention, two_stage, yz
@@ -115,7 +114,7 @@ def _loaded(entry: str) -> Theory[Any, Any]:
 
 def applicable(
     problem: Problem,
-    rule: UpdateRule,
+    rule: Any,
     variants: bool = False,
     *,
     batch: int | float = math.inf,

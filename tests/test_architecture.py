@@ -49,6 +49,7 @@ FLOORS = {
         "system": 3,
         "yz": 3,
         "qkv": 4,
+        "hierarchy": 5,
     },
     "sweeps": {
         "language": 0,

@@ -28,7 +28,7 @@ FILE = re.compile(r"This is all of `(\w+\.py)`:\n\n```python\n(.*?)^```", re.MUL
 """A complete module that a page shows, with its name."""
 NUMBER = re.compile(r"-?\d+(?:\.(\d+))?")
 NAME = re.compile(r"`((?:dynsim|odes|sweeps)(?:\.\w+)+)")
-GROUPS = {recording.GROUP, odes.theory.GROUP, registry.GROUP}
+GROUPS = {recording.GROUP, odes.hierarchy.GROUP, registry.GROUP}
 """Of entry points: names that stand for no object."""
 
 

@@ -149,4 +149,4 @@ def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path: Path) -> None:
     sweep = sweeps.Sweep(experiment(steps=3), {"eta_z": [1.0, 2.0]}, "still", ("loss",))
     np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
     with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
-        odes.theories(task)["still"].check(task, dynsim.adam(1.0, 1.0))
+        odes.theories(dynsim.syn_small())["still"].check(dynsim.syn_small(), dynsim.adam(1.0, 1.0))

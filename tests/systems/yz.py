@@ -8,6 +8,7 @@ from jaxtyping import Float
 from scipy.integrate import quad, solve_ivp
 from scipy.special import log_softmax, softmax, wrightomega
 
+import odes
 from dynsim import YZ, SequenceClasses, Status
 from dynsim.training.rule import Rule
 

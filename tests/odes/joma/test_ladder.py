@@ -11,6 +11,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import entr, erfinv, softmax
 
 import dynsim
+import odes
 from dynsim import JoMA, Status
 from dynsim.joma import model
 from dynsim.joma.model import Hidden, Joint

@@ -10,6 +10,7 @@ from scipy.integrate import quad, solve_ivp
 from scipy.special import elliprf
 
 import dynsim
+import odes
 from dynsim import Separate, Status
 from dynsim.problem.base import narrowed
 from dynsim.training import keys

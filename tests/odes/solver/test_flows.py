@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dynsim
+import odes
 from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from odes.formulas import coefficients

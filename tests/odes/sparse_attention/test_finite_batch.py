@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dynsim
+import odes
 from dynsim import schedules
 from dynsim.sparse_attention.retrieval import Scored
 from odes.sparse_attention import finite_batch

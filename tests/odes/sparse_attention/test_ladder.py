@@ -11,6 +11,7 @@ from scipy import stats
 from scipy.integrate import solve_ivp
 
 import dynsim
+import odes
 from dynsim import Status
 from dynsim.problem.base import narrowed
 from dynsim.sparse_attention.retrieval import Scored
