@@ -19,7 +19,7 @@ from odes import symmetric
 from odes.symmetric.observables import DESCENDED, PLACED
 from odes.symmetric.placement import Placed
 from odes.symmetric.state import SymmetricTask
-from odes.theory import Theory, named
+from odes.theory import FINITE, Theory, named
 from odes.yz import THEORIES
 from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES, solved
@@ -65,7 +65,7 @@ def _solve(
     theory: Theory,
 ) -> Trajectory:
     del key
-    length = _length(settings, "length" in theory.needs)
+    length = _length(settings, theory.name.endswith(FINITE))
     reduced = dataclasses.replace(theory, solve=symmetric.solve)
     return solved(reduced, settings, task, optimizer, length=length)
 
@@ -133,7 +133,7 @@ def _check(
     start = _layer(fixed).start
     if start != "zero":
         raise ValueError(f"start = {start!r}: {theory.name} starts from zero weights")
-    finite = "length" in theory.needs
+    finite = theory.name.endswith(FINITE)
     if isinstance(task, SymmetricTask):
         if finite:
             raise ValueError(
