@@ -20,7 +20,7 @@ import sweeps
 from sweeps import Sweep, cli, experiment
 from sweeps.runner import run as run_module
 from sweeps.runner.store import store as store_module
-from sweeps.runner.store.base import RECORDS, Written
+from sweeps.runner.store.base import RECORDS, Variable, Written
 from sweeps.runner.store.remote import lease
 from sweeps.runner.store.store import Store, StoreError
 
@@ -180,6 +180,19 @@ def test_truth_values_and_complex_numbers_are_kept(tmp_path: Path) -> None:
         assert found.high.dtype == bool
         assert len(set(found.high.values.tolist())) == 2
         np.testing.assert_array_equal(found.high, found.top > 0.5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "empty"), [(np.float32, np.nan), (np.complex64, np.nan), (np.int32, 0), (bool, False)]
+)
+def test_arrays_that_are_shorter_in_some_runs_are_filled_up(dtype: Any, empty: Any) -> None:
+    values = np.ones((2, 3, 1), dtype)
+    found = Variable((4, 2), ("class", "token"), values.dtype).padded(values)
+    want = np.full((2, 4, 2), empty, dtype)
+    want[:, :3, :1] = 1
+    np.testing.assert_array_equal(found, want, strict=True)
+    with pytest.raises(ValueError, match=r"\(3, 1\) in the room of \(2, 2\)"):
+        Variable((2, 2), ("class", "token"), values.dtype).padded(values)
 
 
 def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> None:
