@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import figure, finite, theory
+from sweeps.studies.two_stage import figure, finite, report, theory
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.phase import Plane, judge
@@ -136,6 +137,21 @@ def test_the_sweep_that_comes_along_loads() -> None:
     sweep.check()
     assert isinstance(sweep.first.problem, Prompts)
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
+
+
+def test_the_table_has_mean_and_deviation_of_when_runs_learned() -> None:
+    learned = {"learned_P": [1.0, 3.0], "learned_Q": [None, 5.0]}
+    errors = {"K1": {"over_time": 0.1, "at_end": None}}
+    ode = {"status": {"OK": 1}, "relative_error": errors, "learned_P": [2.0], "learned_Q": [None]}
+    found = {"simulation": {"sampling_error": errors, **learned}, "theories": {"ode": ode}}
+    found |= {"over_seeds": {}, "not_learned": [], "corollaries": {}}
+    runs = SimpleNamespace(count=2, diverged=0, stages=SimpleNamespace(steps=(6, 25)))
+    text = report.table(SimpleNamespace(report=found, simulation=runs, names=("K1",)))
+    assert text.splitlines()[-2:] == [
+        # Variance (1 + 1) / (2 - 1).
+        "t_P in eta-time: runs 2.0 ± 1.4; ode 2.0",
+        "t_Q in eta-time: runs 5.0 (1 of 2 never); ode never",
+    ]
 
 
 # A training and its theories to compile.
