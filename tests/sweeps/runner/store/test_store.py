@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import errno
 import json
+import math
 import os
 import re
 import tempfile
@@ -140,6 +141,17 @@ def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
     assert resumed.identical(sweeps.open(kept.out))
 
 
+@pytest.mark.parametrize(("chunk", "runs"), [(5, 4), (1000, RUNS)])
+def test_a_sweep_resumes_by_the_command_that_began_it(
+    chunk: int, runs: int, tmp_path: Path, whole: Any
+) -> None:
+    """Also where its chunks are smaller than was asked for, because they fill whole axes or all of
+    the sweep: two ratios at both pairs of rates."""
+    for _ in range(2):
+        assert sweeps.run(SWEEP, tmp_path / "s", chunk=chunk).equals(whole)
+    assert math.prod(Store.open(tmp_path / "s").layout.chunk) == runs
+
+
 def test_what_is_read_is_what_zarr_reads(tmp_path: Path) -> None:
     """Whichever part is asked for, and but for chunks without a record."""
     sweeps.run(SWEEP, tmp_path, chunk=2)
@@ -201,7 +213,7 @@ def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> N
     with pytest.raises(StoreError, match=re.escape("run.steps: 2 -> 7")):
         sweeps.run(other, stored.out)
     with pytest.raises(StoreError, match="made with chunks of 2 runs"):
-        sweeps.run(SWEEP, stored.out, chunk=3)
+        sweeps.run(SWEEP, stored.out, chunk=4)
     assert stored.contents() == before
 
 
