@@ -40,16 +40,16 @@ def test_theories_record_functions(name: str) -> None:
 def test_adams_denominator_has_noise_by_the_engine_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Asked(Exception):
+    class AskedError(Exception):
         pass
 
     def solve(*_: Any, squares: bool, **__: Any) -> None:
-        raise Asked(squares)
+        raise AskedError(squares)
 
     monkeypatch.setattr(spread, "solve", solve)
     for name, squares in (("spread", False), ("spread-squares", True)):
         sweep = Sweep(experiment(steps=5, rule="adam"), {"eta_z": [1.0]}, name, ("loss_std",))
-        with jax.enable_x64(True), pytest.raises(Asked, match=str(squares)):
+        with jax.enable_x64(True), pytest.raises(AskedError, match=str(squares)):
             Work(sweep, tiles.mesh()).variables()
 
 
