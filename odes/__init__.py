@@ -20,7 +20,7 @@ from odes.formulas import (
 )
 from odes.general import closed_form, computed
 from odes.problem import Reduction, descent, flow
-from odes.solver.flows import Flow
+from odes.solver.posed import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 from odes.system import system
 from odes.theory import Ladder, Theory, Training

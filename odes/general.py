@@ -19,7 +19,7 @@ from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rules import SGD, unread
 from dynsim.trajectory import Times
 from odes.problem import Reduction, check_arguments, compiled, flow, recorded_of_flow
-from odes.solver.flows import DESCRIBED, checked_flow
+from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Flow
 from odes.solver.rescaled import undescribed
@@ -28,20 +28,6 @@ from odes.theory import Inapplicable, Theory, Training, always, refusal
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 """(problem, starting weights, integral of the learning rate) -> observables by name."""
-TITLES: dict[Flow, tuple[str, bool]] = {
-    "plain": ("flow of the weights", False),
-    "matched": ("matched momentum flow", False),
-    "corrected": ("flow corrected in eta", False),
-    "matched-adam": ("matched Adam flow", False),
-    "corrected-adam": ("Adam flow corrected in eta", True),
-    "matched-rmsprop": ("matched RMSProp flow", False),
-    "rescaled": ("flow at the rate eta / (1 - mu)", True),
-    "heavy-ball": ("heavy-ball flow", True),
-    "adam": ("Adam flow", True),
-    "rmsprop": ("RMSProp flow", True),
-}
-"""Title of each flow of a built-in rule, and whether it is a variant of another one that is more
-exact."""
 
 
 def flows(
@@ -56,18 +42,21 @@ def flows(
     def refused(training: Training, kind: Any) -> str | None:
         return refusal(checked_flow, training.rule, kind) or inapplicable(training)
 
+    found: dict[str, Flow] = {}
+    for each in FLOWS:
+        found.setdefault(each.name, each)
     return tuple(
         Theory(
-            name,
-            title,
-            f"batch -> infinity, {DESCRIBED[name].assumes}",
-            functools.partial(flow, kind=name, reduction=reduction),
-            functools.partial(refused, kind=name),
-            variant=variant,
+            each.name,
+            each.title,
+            f"batch -> infinity, {each.assumes}",
+            functools.partial(flow, kind=each.name, reduction=reduction),
+            functools.partial(refused, kind=each.name),
+            variant=each.variant,
             needs=("key",) if reduction is None or reduction.from_weights else (),
             tolerances=tolerances,
         )
-        for name, (title, variant) in TITLES.items()
+        for each in found.values()
     )
 
 

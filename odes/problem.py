@@ -34,7 +34,7 @@ from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
-from odes.solver.flows import Flow, checked_flow, flow_of_rule
+from odes.solver.flows import checked_flow, flow_of_rule
 from odes.solver.integrate import check_times, in_program
 from odes.solver.posed import Gradient
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -64,7 +64,7 @@ def flow(
     *,
     key: PRNGKeyArray | None = None,
     init: PyTree = None,
-    kind: Flow | None = None,
+    kind: str | None = None,
     record: Record | None = None,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
@@ -217,7 +217,7 @@ def _solve(
     rule: Rule,
     times: Float[Array, " S"],
     *,
-    kind: Flow,
+    kind: str,
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
@@ -264,7 +264,7 @@ def _reduced(
     rule: Rule,
     times: Float[Array, " S"],
     *,
-    kind: Flow,
+    kind: str,
     record: Recording,
     tolerances: Tolerances,
     reduction: Reduction,

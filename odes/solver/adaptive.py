@@ -65,16 +65,16 @@ EXACT_STEPS = 10
 # `atol` eps in m, or of `atol` eps^2 in v, is lost beside the eps of the denominator.
 
 
-def adam(
-    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven[Adam], initial: Params
+def _plain_adam(
+    gradient: Gradient[Params], task: Any, driven: Driven[Adam], initial: Params
 ) -> Posed:
-    """The flow of Adam from `initial`."""
     zeros = jax.tree.map(jnp.zeros_like, initial)
-    if flow == "adam":
-        field = functools.partial(_adam, gradient)
-        return Posed((initial, zeros, zeros), field, (task, driven))
-    if flow == "corrected-adam":
-        return _corrected_adam(gradient, task, driven, initial)
+    return Posed((initial, zeros, zeros), functools.partial(_adam, gradient), (task, driven))
+
+
+def _matched_adam(
+    gradient: Gradient[Params], task: Any, driven: Driven[Adam], initial: Params
+) -> Posed:
     first, before, after = _first_step(gradient, task, driven, initial, 1.0)
     rates = (-jnp.log(jnp.asarray(b)) for b in (driven.rule.b1, driven.rule.b2))
     averages = (
@@ -161,15 +161,18 @@ def _slow_rate(b: Any) -> Any:
     return 2 * (1 - b) / (1 + b)
 
 
-def rmsprop(
-    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven[RMSProp], initial: Params
+def _plain_rmsprop(
+    gradient: Gradient[Params], task: Any, driven: Driven[RMSProp], initial: Params
 ) -> Posed:
-    """The flow of RMSProp from `initial`."""
+    begin, b2 = _scaled(gradient, task, driven, initial), jnp.asarray(driven.rule.b2)
+    state = initial, jax.tree.map(lambda g: (1 - b2) * g**2, begin)
+    return Posed(state, functools.partial(_rmsprop, gradient), (task, driven))
+
+
+def _matched_rmsprop(
+    gradient: Gradient[Params], task: Any, driven: Driven[RMSProp], initial: Params
+) -> Posed:
     b2 = jnp.asarray(driven.rule.b2)
-    if flow == "rmsprop":
-        begin = _scaled(gradient, task, driven, initial)
-        state = initial, jax.tree.map(lambda g: (1 - b2) * g**2, begin)
-        return Posed(state, functools.partial(_rmsprop, gradient), (task, driven))
     first, before, after = _first_step(gradient, task, driven, initial, jnp.sqrt(1 - b2))
     average = functools.partial(_half_a_step_later, -jnp.log(b2), 2)
     field = functools.partial(
@@ -266,3 +269,19 @@ def _quotient(m: Array, v: Array) -> Array:
     """m / (sqrt(v) + 1), with derivative zero by v where v = 0 instead of NaN."""
     positive = v > 0
     return m / (jnp.where(positive, jnp.sqrt(jnp.where(positive, v, 1)), 0) + 1)
+
+
+_FIXED = "eta -> 0 at fixed decays, first step exact"
+_SECOND = "eta^2 -> 0 at fixed decays, first ten steps exact"
+_ONE = "eta -> 0 at a fixed decay, first step exact"
+_TITLE = "Adam flow corrected in eta"
+FLOWS = (
+    Flow("matched-adam", "matched Adam flow", _FIXED, Adam, _matched_adam, decays=("b1", "b2")),
+    Flow("corrected-adam", _TITLE, _SECOND, Adam, _corrected_adam, variant=True),
+    Flow("adam", "Adam flow", "eta, 1 - b -> 0", Adam, _plain_adam, variant=True),
+    Flow(
+        "matched-rmsprop", "matched RMSProp flow", _ONE, RMSProp, _matched_rmsprop, decays=("b2",)
+    ),
+    Flow("rmsprop", "RMSProp flow", "eta, 1 - b2 -> 0", RMSProp, _plain_rmsprop, variant=True),
+)
+"""The flows of Adam and of RMSProp, those used by default first."""

@@ -14,65 +14,42 @@ in :math:`\eta`.
 """
 
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.rule import Rule
-from dynsim.training.rules import SGD, Adam, AdamW, RMSProp, Sign, unread, unread_schedule
+from dynsim.training.rules import unread, unread_schedule
 from odes.solver import adaptive, inertia, signs
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
-from odes.solver.posed import FLOWS, Driven, Flow, Gradient, Params, Posed, Save
+from odes.solver.posed import Driven, Flow, Gradient, Params, Posed, Save
 from odes.solver.tolerances import Tolerances
 
 
-class Described(NamedTuple):
-    """What a flow assumes, and decays of which it takes the logarithm, which must not be zero."""
-
-    assumes: str
-    decays: tuple[str, ...] = ()
-
-
-DESCRIBED: Mapping[Flow, Described] = {
-    "plain": Described("eta -> 0"),
-    "corrected": Described("eta^2 -> 0"),
-    "rescaled": Described("eta -> 0 without inertia"),
-    "heavy-ball": Described("eta, 1 - mu -> 0"),
-    "matched": Described("eta -> 0", ("momentum",)),
-    "adam": Described("eta, 1 - b -> 0"),
-    "matched-adam": Described("eta -> 0 at fixed decays, first step exact", ("b1", "b2")),
-    "corrected-adam": Described("eta^2 -> 0 at fixed decays, first ten steps exact"),
-    "rmsprop": Described("eta, 1 - b2 -> 0"),
-    "matched-rmsprop": Described("eta -> 0 at a fixed decay, first step exact", ("b2",)),
-    "own": Described("what the rule's `flow` assumes"),
-}
-"""Every flow, and what it assumes."""
+def _own(gradient: Gradient, t: Array, state: PyTree, args: PyTree) -> PyTree:
+    (params, averages), (task, driven) = state, args
+    direction, change = driven.rule.flow(gradient(task, params), averages, t)
+    return driven.descend(direction, t, params), change
 
 
-def flows_of(rule: Rule) -> tuple[Flow, ...]:
-    """The flows that describe a rule; the first one is used by default."""
-    match rule:
-        case _ if rule.has_flow:
-            return ("own",)
-        case SGD(momentum=None):
-            return "plain", "corrected"
-        case SGD():
-            return "matched", "corrected", "rescaled", "heavy-ball"
-        case Sign():
-            # Without momentum there is no velocity that a matched flow could follow.
-            still = not checks.is_traced(rule.momentum) and not np.any(rule.momentum)
-            return (
-                ("plain", "matched", "heavy-ball") if still else ("matched", "heavy-ball", "plain")
-            )
-        case RMSProp():
-            return "matched-rmsprop", "rmsprop"
-        case Adam():
-            return "matched-adam", "corrected-adam", "adam"
-        case _:
-            return ()
+def _pose_own(gradient: Gradient, task: Any, driven: Driven, initial: PyTree) -> Posed:
+    state = initial, driven.rule.averages(initial)
+    return Posed(state, functools.partial(_own, gradient), (task, driven))
+
+
+OWN = Flow("own", "flow of the rule itself", "what the rule's `flow` assumes", Rule, _pose_own)
+FLOWS = (*inertia.FLOWS, *adaptive.FLOWS, *signs.FLOWS)
+"""The flows of the built-in rules. A rule with a `flow` of its own has that one alone, `OWN`."""
+
+
+def flows_of(rule: Rule) -> dict[str, Flow]:
+    """The flows that describe a rule by name; the first one is used by default."""
+    own = isinstance(rule, Rule) and rule.has_flow
+    known = (OWN,) if own else FLOWS
+    return {
+        each.name: each for each in known if isinstance(rule, each.rule) and each.describes(rule)
+    }
 
 
 def check_described(optimizer: Rule) -> None:
@@ -89,22 +66,22 @@ def check_described(optimizer: Rule) -> None:
             raise ValueError(f"{name} = {value!r}: no flow describes it, as {reason}")
 
 
-def checked_flow(optimizer: Rule, flow: Flow | None = None) -> Flow:
-    """The flow to use for `optimizer`, by default the first of `flows_of`.
+def checked_flow(optimizer: Rule, flow: str | None = None) -> str:
+    """The name of the flow to use for `optimizer`, by default the first of `flows_of`.
 
     Raises:
         ValueError: with the reason, for a rule that no flow describes, or that `flow` does not.
     """
     check_described(optimizer)
     known = flows_of(optimizer)
-    flow = known[0] if flow is None else flow
-    checks.choice("flow", flow, FLOWS)
+    flow = next(iter(known)) if flow is None else flow
+    checks.choice("flow", flow, tuple(dict.fromkeys(each.name for each in (*FLOWS, OWN))))
     if flow not in known:
         raise ValueError(
             f"flow = {flow!r}: does not describe optimizer = {optimizer.name}, which has "
             f"{', '.join(known)}"
         )
-    for field in DESCRIBED[flow].decays:
+    for field in known[flow].decays:
         value = getattr(optimizer, field)
         checks.real(field, value, 0, 1, open_minimum=True, open_maximum=True)
     return flow
@@ -118,7 +95,7 @@ def flow_of_rule(
     initial: Params,
     times: Float[Array, " S"],
     *,
-    flow: Flow,
+    flow: str,
     save: Save[Params],
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
@@ -156,29 +133,10 @@ def flow_of_rule(
 
 
 def posed_flow(
-    gradient: Gradient[Params], task: Any, driven: Driven, initial: Params, flow: Flow
+    gradient: Gradient[Params], task: Any, driven: Driven, initial: Params, flow: str
 ) -> Posed:
     """The initial value problem of `flow_of_rule`."""
-    whole, rule = decayed(gradient, driven), driven.rule
-    if flow == "own":
-        field = functools.partial(_own, whole)
-        return Posed((initial, rule.averages(initial)), field, (task, driven))
-    return _POSED[type(rule)](flow, whole, task, driven, initial)
-
-
-def _own(gradient: Gradient, t: Array, state: PyTree, args: PyTree) -> PyTree:
-    (params, averages), (task, driven) = state, args
-    direction, change = driven.rule.flow(gradient(task, params), averages, t)
-    return driven.descend(direction, t, params), change
-
-
-_POSED = {
-    SGD: inertia.posed,
-    Sign: signs.posed,
-    RMSProp: adaptive.rmsprop,
-    Adam: adaptive.adam,
-    AdamW: adaptive.adam,
-}
+    return flows_of(driven.rule)[flow].pose(decayed(gradient, driven), task, driven, initial)
 
 
 def decayed(gradient: Gradient[Params], driven: Driven) -> Gradient[Params]:

@@ -54,26 +54,26 @@ from dynsim.training.rules import SGD
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
 
-def posed(
-    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven[SGD], initial: Params
+def _alone(
+    field: Any, gradient: Gradient[Params], task: Any, driven: Driven[SGD], initial: Params
 ) -> Posed:
-    """The flow of descent with or without momentum, from `initial`."""
-    args = task, driven
-    if flow in ("plain", "rescaled"):
-        field = functools.partial(_without_inertia, gradient, rescaled=flow == "rescaled")
-        return Posed((initial,), field, args)
-    if not driven.rule.has_inertia:
-        return Posed((initial,), functools.partial(_corrected, gradient), args)
+    return Posed((initial,), functools.partial(field, gradient), (task, driven))
+
+
+def _with_velocity(
+    flow: str, gradient: Gradient[Params], task: Any, driven: Driven[SGD], initial: Params
+) -> Posed:
+    start = jax.tree.map(jnp.zeros_like, initial)
     if flow == "corrected":
+        if not driven.rule.has_inertia:
+            return _alone(_corrected, gradient, task, driven, initial)
         mu = driven.rule.mu
         start = jax.tree.map(lambda g: g / (1 + mu), gradient(task, initial))
-    else:
-        start = jax.tree.map(jnp.zeros_like, initial)
     field = functools.partial(_with_inertia, gradient, flow=flow)
+    posed = Posed((initial, start), field, (task, driven))
     if flow != "matched":
-        return Posed((initial, start), field, args)
-    jumps = (0.5,) if driven.rule.nesterov else ()
-    return Posed((initial, start), field, args, shift=0.5, jumps=jumps)
+        return posed
+    return posed._replace(shift=0.5, jumps=(0.5,) if driven.rule.nesterov else ())
 
 
 def _without_inertia(
@@ -95,7 +95,7 @@ def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyT
 
 
 def _with_inertia(
-    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, flow: Flow
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, flow: str
 ) -> PyTree:
     (params, velocity), (task, driven) = state, args
     mu = driven.rule.mu
@@ -126,3 +126,30 @@ def _with_inertia(
 def half_a_step_ago(params: Params, motion: Params) -> Params:
     """Where the step in the middle of which are `params` began, moving by `motion` a step."""
     return jax.tree.map(lambda p, d: p - d / 2, params, motion)
+
+
+def _moves(rule: SGD) -> bool:
+    return rule.has_inertia
+
+
+def _still(rule: SGD) -> bool:
+    return not rule.has_inertia
+
+
+_PLAIN, _RESCALED = (
+    functools.partial(_alone, functools.partial(_without_inertia, rescaled=rescaled))
+    for rescaled in (False, True)
+)
+_MATCHED, _CORRECTED, _HEAVY_BALL = (
+    functools.partial(_with_velocity, name) for name in ("matched", "corrected", "heavy-ball")
+)
+_SLOW, _LIGHT = "eta -> 0 without inertia", "eta, 1 - mu -> 0"
+_TITLE = "flow at the rate eta / (1 - mu)"
+FLOWS = (
+    Flow("plain", "flow of the weights", "eta -> 0", SGD, _PLAIN, _still),
+    Flow("matched", "matched momentum flow", "eta -> 0", SGD, _MATCHED, _moves, ("momentum",)),
+    Flow("corrected", "flow corrected in eta", "eta^2 -> 0", SGD, _CORRECTED),
+    Flow("rescaled", _TITLE, _SLOW, SGD, _RESCALED, _moves, variant=True),
+    Flow("heavy-ball", "heavy-ball flow", _LIGHT, SGD, _HEAVY_BALL, _moves, variant=True),
+)
+"""The flows of descent; of those that describe a rule, the first one is used by default."""

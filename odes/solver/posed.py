@@ -1,28 +1,13 @@
 """A flow as an initial value problem, and what drives it: shared by the flows of all rules."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 from jaxtyping import PyTree
 
 from dynsim.training.rule import Rule
-
-Flow = Literal[
-    "plain",
-    "corrected",
-    "rescaled",
-    "heavy-ball",
-    "matched",
-    "adam",
-    "matched-adam",
-    "corrected-adam",
-    "rmsprop",
-    "matched-rmsprop",
-    "own",
-]
-"""Names of the flows that optimisers follow, see `odes.solver.flows`."""
-FLOWS: tuple[Flow, ...] = get_args(Flow)
 
 Params = TypeVar("Params")
 AnyRule = TypeVar("AnyRule", bound=Rule, covariant=True)
@@ -71,3 +56,32 @@ class Posed(NamedTuple):
     args: tuple[Any, ...]
     shift: float = 0.0
     jumps: tuple[float, ...] = ()
+
+
+Pose = Callable[[Gradient, Any, Driven, PyTree], Posed]
+"""(gradient, task, driven, initial parameters) -> the initial value problem."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """A flow of an update rule.
+
+    Attributes:
+        name: by which it is asked for. Flows of other rules may have it too.
+        title: for legends and tables.
+        assumes: in words, besides an infinite batch.
+        rule: the class of rules that it belongs to.
+        pose: its equations, as an initial value problem.
+        describes: whether it describes a rule of that class.
+        decays: names of decays of which it takes the logarithm, which must not be zero.
+        variant: whether another flow of these rules is more exact.
+    """
+
+    name: str
+    title: str
+    assumes: str
+    rule: type[Rule]
+    pose: Pose
+    describes: Callable[[Any], bool] = lambda rule: True
+    decays: tuple[str, ...] = ()
+    variant: bool = False

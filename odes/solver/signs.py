@@ -33,32 +33,37 @@ While a weight slides, the solver takes some steps in each of descent's, and so 
 than descent. Where it runs out of them, the status is `MAX_STEPS`.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
+from dynsim import checks
+from dynsim.training.rules import Sign
+from odes.solver import inertia
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
 PROBES = 4
 """Random directions in which the Hessian is probed for the width."""
 
 
-def posed(
-    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
+def _alone(gradient: Gradient[Params], task: Any, driven: Driven[Sign], initial: Params) -> Posed:
+    field = functools.partial(_without_inertia, gradient)
+    return Posed((initial,), field, (task, driven, _probes(initial)))
+
+
+def _with_average(
+    matched: bool, gradient: Gradient[Params], task: Any, driven: Driven[Sign], initial: Params
 ) -> Posed:
-    """The flow of sign descent from `initial`."""
-    args = task, driven, _probes(initial)
-    if flow == "plain":
-        return Posed((initial,), functools.partial(_without_inertia, gradient), args)
     state = initial, jax.tree.map(jnp.zeros_like, initial)
-    if flow == "heavy-ball":
-        return Posed(state, functools.partial(_with_inertia, gradient, matched=False), args)
-    field = functools.partial(_with_inertia, gradient, matched=True)
-    return Posed(state, field, args, shift=0.5, jumps=(0.5,))
+    field = functools.partial(_with_inertia, gradient, matched=matched)
+    shift, jumps = (0.5, (0.5,)) if matched else (0.0, ())
+    return Posed(state, field, (task, driven, _probes(initial)), shift=shift, jumps=jumps)
 
 
 def _without_inertia(
@@ -107,3 +112,23 @@ def _saturated(mean: Array, width: Array) -> Array:
     width = jnp.abs(width)
     linear = jnp.clip(mean / jnp.where(width > 0, width, 1), -1, 1)
     return jnp.where(width > 0, linear, jnp.sign(mean))
+
+
+def _still(rule: Sign) -> bool:
+    """Without momentum there is no velocity that a matched flow could follow."""
+    return not checks.is_traced(rule.momentum) and not np.any(rule.momentum)
+
+
+def _like(name: str, pose: Any) -> Flow:
+    found = next(each for each in inertia.FLOWS if each.name == name)
+    return dataclasses.replace(found, rule=Sign, pose=pose, describes=lambda rule: True)
+
+
+_PLAIN = _like("plain", _alone)
+FLOWS: tuple[Flow, ...] = (
+    dataclasses.replace(_PLAIN, describes=_still),
+    _like("matched", functools.partial(_with_average, True)),
+    _like("heavy-ball", functools.partial(_with_average, False)),
+    dataclasses.replace(_PLAIN, describes=lambda rule: not _still(rule)),
+)
+"""The flows of sign descent, which have the names and the assumptions of those of descent."""

@@ -22,7 +22,7 @@ from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.problem import flow_of_rule
-from odes.solver.flows import Flow, checked_flow
+from odes.solver.flows import checked_flow
 from odes.solver.integrate import Derivatives, check_times, in_program
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric.observables import PLACED, TABLE, observe
@@ -43,7 +43,7 @@ def solve(
     optimizer: Rule,
     times: Times,
     *,
-    flow: Flow | None = None,
+    flow: str | None = None,
     length: Real[Number, ""] = math.inf,
     tails: bool = False,
     record: Record = DEFAULT_RECORD,
@@ -117,7 +117,7 @@ def _solve(
     times: Float[Array, " S"],
     context: Context,
     *,
-    flow: Flow,
+    flow: str,
     law: Law,
     record: Recording,
     full: Recording,

@@ -55,7 +55,7 @@ def _both(theory: Theory) -> tuple[Theory, Theory]:
     return dataclasses.replace(found, solve=solve, inapplicable=inapplicable), theory
 
 
-def _flow(flow: population.Flow, title: str = "", variant: bool = False) -> tuple[Theory, Theory]:
+def _flow(flow: str, title: str = "", variant: bool = False) -> tuple[Theory, Theory]:
     """A general flow, of all weights of the layer."""
     return _both(
         dataclasses.replace(

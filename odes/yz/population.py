@@ -28,10 +28,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.layer import layer
 from odes.problem import flow as flow_of
-from odes.solver.flows import FLOWS, Flow
 from odes.theory import named
-
-__all__ = ["FLOWS", "Flow", "solve"]
 
 
 def solve(
@@ -39,7 +36,7 @@ def solve(
     optimizer: Rule,
     times: Times,
     *,
-    flow: Flow | None = None,
+    flow: str | None = None,
     length: int | float = math.inf,
     **options: Any,
 ) -> Trajectory:

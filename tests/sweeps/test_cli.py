@@ -157,6 +157,7 @@ def test_words_may_be_joined_by_hyphens_and_options_follow() -> None:
 
 HELPED = [["--help"], ["figure", "--help"], ["--version"], ["compar"], ["compare", "magic"]]
 HELPED += [["compare", "--stps", "3"], ["phase", "joma", "--steps", "x"], ["sweep", "no.toml"]]
+HELPED += [["compare", "--theories", "magic"], ["phase", "--x", "T:1:2"]]
 HELPED += [["compare", "--rule", "nowhere:F"], ["compare", "--eta", "nowhere:f"]]
 HELPED += [["sweep", "fig6", "--set", "run.momentm=0.5"], ["sweep", "fig6", "--set", "recrd=loss"]]
 

@@ -7,11 +7,12 @@ import contextlib
 import importlib.metadata
 import itertools
 import os
+import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps.commands.parsing.metadata import RUN, Offer, language, offer
+from sweeps.commands.parsing.metadata import RUN, Offer, language, offer, theories
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, file_name, group
 from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
 from sweeps.language.grammar import Pairs
@@ -168,6 +169,11 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
     for name, field in offer.options.items():
         if field.form and field.form[2]:
             _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
+    known = theories(offer.word(table)) if "theories" in table else []
+    for name in typing.cast("list[str]", table.get("theories", []) if known else []):
+        if name not in (*known, "best"):
+            reason = must_be(name, known, f"one of {', '.join(known)}")
+            raise LanguageError("theories", reason, name)
     return table
 
 

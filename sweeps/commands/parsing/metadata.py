@@ -4,12 +4,13 @@ They are read from the file because describing the classes imports JAX, which ta
 """
 
 import functools
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command
-from sweeps.language.fields import Field, Kind, Table, fold
+from sweeps.language.fields import Field, Kind, Table, fold, is_branch
 from sweeps.language.grammar import Language, Pairs
 from sweeps.systems.kinds import of_package, of_packages
 
@@ -61,6 +62,11 @@ class Offer(NamedTuple):
         rest = [pair for pair in given if pair not in first]
         return self.language.assign(problem if other else usual, rest)
 
+    def word(self, given: Table) -> str:
+        """The word of the problem that is chosen."""
+        value = given.get("problem")
+        return str(value["kind"]) if is_branch(value) else ""
+
     def run_of(self, given: Table) -> Table:
         """The settings of the run alone."""
         return {n: value for n, value in given.items() if n not in (*self.options, "kind")}
@@ -81,6 +87,14 @@ def kinds() -> tuple[Kind, ...]:
 def language() -> Language:
     """The settings of runs, as `sweeps.systems.kinds.language` has them."""
     return Language(kinds(), of_package, of_packages)
+
+
+def theories(problem: str) -> list[str]:
+    """The names of theories of a problem of this project; empty for others, and where packages
+    register some."""
+    registered = importlib.metadata.entry_points(group="dynsim.theories")
+    known: dict[str, list[str]] = {} if registered else _file()["theories"]
+    return next((names for word, names in known.items() if problem.startswith(word)), [])
 
 
 def offer(name: str, problem: str = "") -> Offer:

@@ -14,7 +14,6 @@ from jaxtyping import PRNGKeyArray
 import dynsim
 from dynsim.precision import precision
 from odes import symmetric
-from odes.solver.flows import Flow
 from odes.yz import eq10 as attention
 from odes.yz import lemma3, population
 from sweeps.runner import progress
@@ -31,7 +30,7 @@ def keys(number: int) -> PRNGKeyArray:
     return jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(number))
 
 
-def flow_error(flow: Flow, optimizer: Callable[..., dynsim.Rule]) -> np.ndarray:
+def flow_error(flow: str, optimizer: Callable[..., dynsim.Rule]) -> np.ndarray:
     """Largest relative error of the flow against descent with T and batch infinite, on Syn-Small,
     in the logit of the top distinct token at steps 50 and 100: (eta_y, eta_z) over `GRID`."""
     task = symmetric.symmetric_task(dynsim.syn_small())

@@ -14,7 +14,6 @@ import dynsim
 import odes
 from dynsim.training.rule import Rule
 from dynsim.yz import model as yz
-from odes.solver.flows import Flow
 from sweeps import output
 from sweeps.runner import progress
 
@@ -51,7 +50,7 @@ class Tested(NamedTuple):
 
     make: Callable[..., Rule]
     rates: tuple[float, float]
-    flows: tuple[Flow, ...]
+    flows: tuple[str, ...]
 
 
 PROBLEMS = {"tanh network": TanhNetwork(), "Syn-Small": SynSmall()}
@@ -117,14 +116,14 @@ def _cell(coarse: float, fine: float) -> str:
 
 def errors_of(
     problem: dynsim.Problem, tested: Tested, eta: float, column: str
-) -> dict[Flow, list[float]]:
+) -> dict[str, list[float]]:
     """By flow, the errors at `eta` and at half of it; inf for a flow that was not solved.
 
     An error is the distance of the weights of flow and descent by that of descent from the start,
     as root of the mean of squares over the second half of the run: the phase in which descent by
     signs chatters is random.
     """
-    found: dict[Flow, list[float]] = {flow: [] for flow in tested.flows}
+    found: dict[str, list[float]] = {flow: [] for flow in tested.flows}
     for rate, steps in ((eta, STEPS), (eta / 2, 2 * STEPS)):
         rule = _rule(tested, rate, steps, column)
         times = np.append(0, np.linspace(steps // 2, steps, 26).astype(int))

@@ -12,7 +12,6 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 import dynsim
-from odes.solver.flows import Flow
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner import progress
@@ -78,8 +77,8 @@ def run(config: Validate) -> list[Path]:
     return paths
 
 
-def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Rule]) -> Outcome:
-    errors: dict[Flow, np.ndarray] = {
+def _maps(flows: Mapping[str, str], optimizer: Callable[..., dynsim.Rule]) -> Outcome:
+    errors: dict[str, np.ndarray] = {
         flow: measurements.flow_error(flow, optimizer) for flow in progress.each(tuple(flows))
     }
     rows = []
@@ -96,7 +95,7 @@ def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Rule]) -> O
     return Outcome("\n".join(lines) + "\n", arrays, draw(flows, errors))
 
 
-def draw(flows: Mapping[Flow, str], errors: Mapping[Flow, np.ndarray]) -> Figure:
+def draw(flows: Mapping[str, str], errors: Mapping[str, np.ndarray]) -> Figure:
     """A map of errors for each flow."""
     figure, axes = drawing.panels(1, len(flows))
     for ax, (flow, error) in zip(axes[0], errors.items(), strict=True):
@@ -117,7 +116,7 @@ def plot_map(error: np.ndarray, ax: Axes) -> Axes:
 
 
 def _matched() -> Outcome:
-    titles: dict[Flow, str] = {
+    titles: dict[str, str] = {
         "matched": "matched flow",
         "corrected": "corrected flow",
         "heavy-ball": "heavy-ball flow",
@@ -126,7 +125,7 @@ def _matched() -> Outcome:
 
 
 def _adam() -> Outcome:
-    titles: dict[Flow, str] = {
+    titles: dict[str, str] = {
         "corrected-adam": "corrected Adam flow",
         "matched-adam": "matched Adam flow",
         "adam": "Adam's flow",

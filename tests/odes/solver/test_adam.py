@@ -12,11 +12,11 @@ import dynsim
 from dynsim import schedules
 from dynsim.training.rule import of_layer
 from dynsim.yz.model import YZ
-from odes.solver import adaptive, linear_noise
+from odes.solver import linear_noise
 from odes.solver.adaptive import EXACT_STEPS
-from odes.solver.flows import flow_of_rule
+from odes.solver.flows import flow_of_rule, flows_of
 from odes.solver.linear_noise import Descent
-from odes.solver.posed import Driven, Flow
+from odes.solver.posed import Driven
 from odes.solver.tolerances import Tolerances
 
 START = np.array([0.7, -0.4])
@@ -42,7 +42,7 @@ def adam(rates: np.ndarray, steps: int, decay: float = 0.0) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="kind")
-def solved(rule: dynsim.Rule, times: jax.Array, kind: Flow) -> jax.Array:
+def solved(rule: dynsim.Rule, times: jax.Array, kind: str) -> jax.Array:
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
     return flow_of_rule(
         lambda task, p: YZ(*gradient(p.Y, p.Z)),
@@ -57,7 +57,7 @@ def solved(rule: dynsim.Rule, times: jax.Array, kind: Flow) -> jax.Array:
     )[0].saved
 
 
-def flow(kind: Flow, rates: np.ndarray, times: list[float], decay: float = 0.0) -> np.ndarray:
+def flow(kind: str, rates: np.ndarray, times: list[float], decay: float = 0.0) -> np.ndarray:
     """(S, 2) weights along a flow."""
     numbers = {"b1": B1, "b2": B2, "eps": EPS, "decay": decay, "decoupled": True}
     rule = dynsim.adam(*rates.tolist(), **numbers).astype("float64")
@@ -70,7 +70,7 @@ def flow(kind: Flow, rates: np.ndarray, times: list[float], decay: float = 0.0) 
     # That of the other is in `odes/test_problem.py` by default.
     [("corrected-adam", 0.5, 2), pytest.param("matched-adam", 0.0, 1, marks=pytest.mark.full)],
 )
-def test_the_order_in_eta_is_the_promised_one(kind: Flow, decay: float, order: int) -> None:
+def test_the_order_in_eta_is_the_promised_one(kind: str, decay: float, order: int) -> None:
     errors = []
     for steps in (160, 640):
         rates = np.array([1.5, 2.0]) / steps
@@ -143,7 +143,7 @@ def stacked(state: Any) -> list[np.ndarray]:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["adam", "matched-adam", "rmsprop", "matched-rmsprop"])
-def test_a_flow_obeys_the_equations_that_its_module_states(kind: Flow) -> None:
+def test_a_flow_obeys_the_equations_that_its_module_states(kind: str) -> None:
     """With rates that fall by group and decoupled decay; averages are integrals over the past."""
     matched, of_adam = kind.startswith("matched"), kind.endswith("adam")
     options = {"b1": B1} if of_adam else {}
@@ -152,8 +152,8 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind: Flow) -> None:
     rule = make(rates, b2=B2, eps=EPS, decay=WANE, decoupled=True, **options)
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
     driven = Driven(rule.astype("float64"), of_layer(start))
-    pose = adaptive.adam if of_adam else adaptive.rmsprop
-    posed = pose(kind, lambda task, p: YZ(*gradient(p.Y, p.Z)), None, driven, start)
+    pose = flows_of(rule)[kind].pose
+    posed = pose(lambda task, p: YZ(*gradient(p.Y, p.Z)), None, driven, start)
     slope = lambda p: np.array(gradient(*p))
     decays = [-np.log(b) if matched else 1 - b for b in ([B1, B2] if of_adam else [B2])]
     powers = [1, 2] if of_adam else [2]
@@ -211,7 +211,7 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> No
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
     by_hand = lambda task, p: YZ(*gradient(p.Y, p.Z))
     driven = Driven(rule, of_layer(start))
-    posed = adaptive.adam("corrected-adam", by_hand, None, driven, start)
+    posed = flows_of(rule)["corrected-adam"].pose(by_hand, None, driven, start)
     field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
     decays, size = np.array([[B1], [B2]]), np.array([[EPS], [EPS**2]])
     slow = 2 * (1 - decays) / (1 + decays)

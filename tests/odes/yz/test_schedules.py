@@ -168,10 +168,8 @@ def test_rules_without_a_closed_form_are_refused(name: str) -> None:
             assert re.search(re.escape(message), str(reason)), (rule, reason)
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("flow", sorted({each.name for each in FLOWS}))
 def test_clipping_and_noise_have_no_flow(flow: str) -> None:
-    if flow not in ladder.THEORIES:
-        return
     for make in RULES.values():
         for options in ({"clip": 1.0}, {"noise": 1.0}):
             assert ladder.THEORIES[flow].why_not(SMALL, make(1.0, 1.0, **options))

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from odes.two_stage import LADDER as TWO_STAGE
 from sweeps.commands.parsing.metadata import FILE, RUN
 from sweeps.commands.table import COMMANDS, OF_PROBLEM
 from sweeps.language.describe import describe
-from sweeps.systems import kinds
+from sweeps.systems import built_in, kinds, registry
 
 
 def written() -> str:
@@ -24,7 +25,15 @@ def written() -> str:
         kind = describe(cls)
         run: Mapping[str, Any] | None = getattr(cls, "RUN", {}) if RUN in kind.fields else None
         commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
-    found = {"kinds": [kind.to_json() for kind in kinds.language().kinds], "commands": commands}
+    theories = {}
+    for name in built_in.BUILT_IN:
+        engines = registry.system(name).engines
+        theories[name] = [each for each, engine in engines.items() if not engine.trains]
+    theories["two_stage"] += [
+        each for each in TWO_STAGE.built_in if each not in theories["two_stage"]
+    ]
+    described = [kind.to_json() for kind in kinds.language().kinds]
+    found = {"theories": theories, "kinds": described, "commands": commands}
     return json.dumps(found, indent=0) + "\n"
 
 

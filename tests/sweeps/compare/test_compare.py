@@ -180,7 +180,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--task", "syn-medium", "--num-queries", "0"], "num_queries = 0"),
         (["--batch", "inf", "--length", "9"], "length = 9: the theory is an expansion in 1/T"),
         (["--length", "1"], "length = 1"),
-        (["--theories", "eq11"], "theory = 'eq11': did you mean 'eq10'? It must be one of"),
+        (["--theories", "eq11"], "theories = 'eq11': did you mean eq10? It must be one of"),
         (["--theories", "matched"], "does not describe optimizer = sgd"),
         (["--K", "5"], "K = 5: syn-small does not have it; overlapping does"),
         (["--seed", "1"], "seed = 1: the runs of a comparison have the seeds 0 to 7"),

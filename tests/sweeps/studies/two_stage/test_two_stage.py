@@ -375,7 +375,7 @@ def test_points_are_counted_on_their_side_of_the_line() -> None:
         (["compare", "two_stage", "--coupling", "2"], "coupling = 2"),
         (["compare", "two_stage", "--tau-0", "-1"], "tau_0 = -1"),
         (["compare", "two_stage", "--pool", "0"], "pool = 0"),
-        (["compare", "two_stage", "--theories", "worst"], "theory = 'worst'"),
+        (["compare", "two_stage", "--theories", "worst"], "theories = 'worst'"),
         (
             ["compare", "two_stage", "--core", "fixed", "--theories", "ode"],
             "theory 'ode' does not apply: core = 'fixed': must be 'fresh'",
