@@ -207,6 +207,14 @@ def test_arrays_that_are_shorter_in_some_runs_are_filled_up(dtype: Any, empty: A
         Variable((2, 2), ("class", "token"), values.dtype).padded(values)
 
 
+def test_of_two_writers_of_one_file_the_second_is_told(stored: Kept) -> None:
+    where = Store.open(stored.out).place
+    key = f"{where.records}/first.json"
+    assert where.put(key, b"1")
+    assert not where.put(key, b"2")
+    assert stored.contents()[key] == b"1"
+
+
 def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> None:
     before = stored.contents()
     other = dataclasses.replace(SWEEP, run=SWEEP.run.at({"steps": 7}))
