@@ -109,4 +109,4 @@ def test_bad_runs_are_named(run: sweeps.Experiment, message: str) -> None:
 
 
 def test_every_fifth_word_of_a_prompt_has_its_place() -> None:
-    assert figure7.prompt("a b $ c d e f".split()) == r"prompt: [0] a b \$ c d [5] e f"
+    assert figure7.prompt(["a", "b", "$", "c", "d", "e", "f"]) == r"prompt: [0] a b \$ c d [5] e f"
