@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from dynsim import Annealing, Prompts, Status, Trajectory, train
+from dynsim import Annealing, Prompts, Status, Trajectory, prompts, train
 from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
@@ -137,6 +137,21 @@ def test_the_sweep_that_comes_along_loads() -> None:
     sweep.check()
     assert isinstance(sweep.first.problem, Prompts)
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
+
+
+def test_moments_of_an_output_are_those_of_its_tokens() -> None:
+    """Six tokens of seven places, drawn one by one."""
+    task, num, score, across = prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4), 400_000, 0.7, 0.5
+    rng = np.random.default_rng(0)
+    label, side = rng.choice([-1.0, 1.0], size=(2, num))
+    margin, noise = rng.normal(size=(2, num))
+    along = {True: label * (0.8 + 0.6 * abs(margin)), False: np.where(label > 0, 0, 1.4 * side)}
+    for on_P, signal in along.items():
+        token = label * np.maximum(signal * score + across * noise, 0)
+        mean, deviation = finite.moments(task, np.array([score]), np.array([across]), on_P)
+        # Four standard errors.
+        np.testing.assert_allclose(mean, 6 / 7 * token.mean(), atol=4 * token.std() / num**0.5)
+        np.testing.assert_allclose(deviation, np.sqrt(6 * token.var()) / 7, rtol=0.01)
 
 
 def test_the_table_has_mean_and_deviation_of_when_runs_learned() -> None:
