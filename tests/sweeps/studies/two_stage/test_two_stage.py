@@ -154,6 +154,15 @@ def test_moments_of_an_output_are_those_of_its_tokens() -> None:
         np.testing.assert_allclose(deviation, np.sqrt(6 * token.var()) / 7, rtol=0.01)
 
 
+def test_errors_have_an_exponent_where_sampling_cannot_have_made_them() -> None:
+    """1/L in one case, within two errors of nothing in the other."""
+    lengths = np.array(finite.LENGTHS, float)
+    made = finite.Remainder(1 / lengths, *2 * [0.1 / lengths], 0.07 / lengths)
+    *_, line = finite.length_lines({"K1": made})
+    assert "infinite like L^-1.00" in line
+    assert "gaussian like" not in line
+
+
 def test_the_table_has_mean_and_deviation_of_when_runs_learned() -> None:
     learned = {"learned_P": [1.0, 3.0], "learned_Q": [None, 5.0]}
     errors = {"K1": {"over_time": 0.1, "at_end": None}}
