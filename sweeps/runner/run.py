@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from sweeps.runner.store.growth import Arrays, GoOn, Region, completed
 from sweeps.runner.store.local import place
 from sweeps.runner.store.reuse import Reused
 from sweeps.runner.store.store import Store
-from sweeps.runner.work import Work
+from sweeps.runner.work import Work, layout_of
 
 
 def run(
@@ -108,7 +109,7 @@ def run(
         raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
     store = existing(where, config_of(sweep), report)
     if store is not None and chunk is not None:
-        _require_chunk(store, chunk)
+        _require_chunk(store, sweep, chunk)
     mesh = tiles.mesh(devices, sweep.dtype)
     identity = Identity(sweep, mesh.devices.flat[0].platform)
     if store is None:
@@ -326,10 +327,9 @@ def existing(where: Place, config: dict, report: Report | None = None) -> Store 
     return store
 
 
-def _require_chunk(store: Store, chunk: int) -> None:
-    have = int(np.prod(store.layout.chunk))
-    if have != chunk and have != min(chunk, store.layout.num_runs):
+def _require_chunk(store: Store, sweep: Sweep, chunk: int) -> None:
+    if store.layout != layout_of(sweep.dims, chunk):
         raise StoreError(
-            f"chunk = {chunk}: {store.name} was made with chunks of {have} runs and keeps them; "
-            "leave chunk out to resume"
+            f"chunk = {chunk}: {store.name} was made with chunks of "
+            f"{math.prod(store.layout.chunk)} runs and keeps them; leave chunk out to resume"
         )

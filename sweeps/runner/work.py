@@ -315,16 +315,13 @@ class Work:
 
     def _place(self, values: np.ndarray, shape: tuple[int, ...], variable: Variable) -> np.ndarray:
         """(S, P, ...) values in the shape of the region, and filled up to that of the variable."""
-        inner = values.shape[2:]
-        if inner != variable.shape:
-            if any(got > want for got, want in zip(inner, variable.shape, strict=True)):
-                raise ValueError(
-                    f"record: an array of {inner} is larger than those at the ends of all axes, "
-                    f"{variable.shape}, for which there is room; sweep fewer combinations"
-                )
-            padding = [(0, want - got) for got, want in zip(inner, variable.shape, strict=True)]
-            empty = np.nan if values.dtype.kind == "f" else 0
-            values = np.pad(values, [(0, 0), (0, 0), *padding], constant_values=empty)
+        try:
+            values = variable.padded(values)
+        except ValueError:
+            raise ValueError(
+                f"record: an array of {values.shape[2:]} is larger than those at the ends of all "
+                f"axes, {variable.shape}, for which there is room; sweep fewer combinations"
+            ) from None
         names = [dim.name for dim in self.sweep.dims]
         if "seed" not in names:
             return values.reshape(*shape, *variable.shape)

@@ -1,5 +1,6 @@
 """Theories that users write as vector fields."""
 
+import functools
 import importlib.util
 import math
 from pathlib import Path
@@ -78,6 +79,13 @@ def test_a_linear_field_is_its_closed_form() -> None:
     np.testing.assert_allclose(found["square"], expected, **CLOSE)
     assert (found.status, found.source) == (Status.OK, "square")
     assert found.params == pytest.approx(expected[-1], rel=1e-6)
+
+
+def test_what_is_no_variant_is_compared_without_being_asked_for() -> None:
+    formula = lambda problem, init, time: {"square": jnp.exp(-2 * time)}
+    for made in (theory, functools.partial(odes.closed_form, "fall", "fall", "", formula)):
+        assert not made().variant
+        assert made(variant=True).variant
 
 
 def test_it_starts_where_training_starts() -> None:

@@ -104,6 +104,19 @@ class Variable(NamedTuple):
     dims: tuple[str, ...]
     dtype: np.dtype
 
+    def padded(self, values: np.ndarray) -> np.ndarray:
+        """Values whose last axes are filled up to those of the variable with NaN, or with 0 where
+        there is none; `ValueError` where they are longer."""
+        outer = values.ndim - len(self.shape)
+        extra = [want - got for got, want in zip(values.shape[outer:], self.shape, strict=True)]
+        if not any(extra):
+            return values
+        if min(extra) < 0:
+            raise ValueError(f"an array of {values.shape[outer:]} in the room of {self.shape}")
+        empty = np.nan if values.dtype.kind in "fc" else 0
+        padding = [*(outer * [(0, 0)]), *((0, number) for number in extra)]
+        return np.pad(values, padding, constant_values=empty)
+
 
 class Written(NamedTuple):
     """When a file was written, in seconds since 1970, and its number of bytes."""

@@ -133,7 +133,12 @@ class Reused(Source):
             left = [dim for dim in order if dim is not None]
             values = np.transpose(values, [*np.argsort(left), *range(len(left), values.ndim)])
             values = np.expand_dims(values, [i for i in range(len(keep)) if i not in left])
-            found[name] = _padded(self.store, name, values, variable, len(keep))
+            try:
+                found[name] = variable.padded(values)
+            except ValueError:
+                raise StoreError(
+                    f"reuse = {self.store.name}: {name} has longer axes than it has here"
+                ) from None
         return keep, found
 
 
@@ -235,20 +240,6 @@ def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """A setting, or those of a part of a run, as text."""
     for name, each in flattened(path, value):
         yield name, json.dumps("inf" if each == math.inf else each, sort_keys=True)
-
-
-def _padded(
-    store: Store, name: str, values: np.ndarray, variable: Variable, outer: int
-) -> np.ndarray:
-    """Values whose own axes are filled up with NaN, as where shapes differ between runs."""
-    extra = [want - got for got, want in zip(values.shape[outer:], variable.shape, strict=True)]
-    if any(number < 0 for number in extra):
-        raise StoreError(f"reuse = {store.name}: {name} has longer axes than it has here")
-    if not any(extra):
-        return values
-    padding = [*(outer * [(0, 0)]), *((0, number) for number in extra)]
-    empty = np.nan if values.dtype.kind == "f" else 0
-    return np.pad(values, padding, constant_values=empty)
 
 
 def _parted(

@@ -118,3 +118,11 @@ def test_a_task_of_your_own_is_a_class_with_a_build() -> None:
 def test_bad_settings_are_named(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+def test_bumps_of_joma_are_gaussian_over_the_tokens() -> None:
+    """Of class n around token n / 2, with variance 15."""
+    logs = np.log(fig2("bumps").probs[:, :10].astype(float))
+    # Differences of logarithms of float32.
+    np.testing.assert_allclose(np.diff(logs, 2, axis=1), -1 / 15, atol=1e-5)
+    np.testing.assert_allclose([logs[6, 0], logs[9, 4]], [logs[6, 6], logs[9, 5]], atol=1e-5)

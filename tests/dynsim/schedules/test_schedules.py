@@ -131,6 +131,10 @@ def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) 
         (lambda: schedules.inverse_sqrt(1.0, 0), "warmup = 0.0: must be finite and in [1, inf)"),
         (lambda: schedules.warmup_stable_decay(1.0, 1, -1, 1), "stable = -1.0: must be"),
         (lambda: schedules.steps(1.0, (5, 3), (1, 1)), "at = 3.0: must be finite and in [5, inf)"),
+        (
+            lambda: schedules.steps(1.0, (np.array([5, 6]), np.array([7, 3])), (1, 1)),
+            "at = 3.0: must be finite and in [6, inf)",
+        ),
         (lambda: schedules.steps(1.0, (5,), (1, 1)), "need one factor for each step"),
         (lambda: schedules.steps(1.0, (), ()), "need one factor for each step"),
         (lambda: schedules.steps(1.0, (5,), (-1,)), "factors = -1.0: must be"),

@@ -302,7 +302,7 @@ def test_linear_attention_under_a_fixed_signal_is_a_boost() -> None:
     Delta_l, so that z = z_0 cosh(a) + sqrt(c) (v_0 . Delta_l/|Delta_l|) sinh(a), through zero too,
     with a = sqrt(eta_Y eta_Z) |Delta_l| t/T."""
     init, shape, rates, T = start(SHAPES[0]), Shape("linear", "linear", "signal"), (0.1, 0.4), 0.8
-    Z = np.array([[-0.3, 0.3, 3.0, -3.0]])
+    Z = np.array([[-0.3, 0.3, 6.0, -3.0]])
     times = np.array([40.0, 80.0])
     found = THEORIES["joma"].solve(
         problem_of(shape, T), dynsim.sgd(*rates), times, init=Joint(init.Y, Z), record="logits"

@@ -12,7 +12,7 @@ from dynsim.two_stage.annealing import Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes.two_stage.loss import Rule
 from odes.two_stage.minibatch import _moments, gradient_variance
-from odes.two_stage.spread import solve_seed
+from odes.two_stage.spread import _start, solve_seed
 from odes.two_stage.state import ReducedState, block_sizes
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -73,6 +73,23 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
     # l has the variance of the output over 4, up to O(output^4).
     var = task.kappa / task.length * 3.0**4 * (d - 1) ** 2 * v / 2
     check_variance(found["K2"][:, 1], var / 4 / num_test, d - 1)
+
+
+def test_seeds_start_from_random_weights() -> None:
+    """a and b are normal, and the mean of the squares of a block is a chi squared of its size."""
+    task, num = prompts(4, 5, tau_0=0.3), 20_000
+    keys = jax.random.split(jax.random.key(0), num)
+    start = jax.vmap(lambda key: _start(task, key, np.dtype("float64")).total)(keys)
+    sizes = np.array(jax.tree.leaves(block_sizes(4)))
+    for place, (values, size) in enumerate(zip(jax.tree.leaves(start), sizes, strict=True)):
+        square = values**2 if place < 2 else values
+        # Four standard errors of a mean and of a variance, for chi squared of `size`.
+        few = 4 * (2 / size / num) ** 0.5
+        assert square.mean() == pytest.approx(0.3**2, rel=few)
+        rough = 4 * ((2 + 12 / size) / num) ** 0.5
+        assert square.var() == pytest.approx(
+            2 * 0.3**4 / size, rel=rough if place > 1 else 2 * rough
+        )
 
 
 def gradients(a: float, b: float, v: float, num: int, rng: np.random.Generator) -> np.ndarray:

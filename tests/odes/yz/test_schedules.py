@@ -211,7 +211,6 @@ def test_noise_of_batches_needs_a_rule_that_is_linear_in_it(rule: Rule) -> None:
         spread.solve(SMALL, rule, (0, 7), batch=16.0, length=32.0)
 
 
-@pytest.mark.full("test_closed_forms_are_flows_in_the_integral")
 def test_stages_come_when_the_schedule_has_learned_as_much() -> None:
     """A linear warm-up of w steps to the rate 1 has made (t - 1/2)^2 / (2 w) steps at the peak rate
     by t, but for 1/8w, and t - w/2 - 1/2 after it; a cosine to zero of n steps half of n in all."""

@@ -34,6 +34,7 @@ def test_values_are_those_behind_their_options() -> None:
     found = given(
         *("--steps", "1e3", "--momentum=0.5", "--theories", "plain", "best", "--no-quiet"),
         *("--nesterov", "--batch", "inf", "--task", "my.npz", "--seeds=2e1", "--json"),
+        *("--out", "12"),
     )
     assert found == {
         "kind": "command",
@@ -45,6 +46,7 @@ def test_values_are_those_behind_their_options() -> None:
         "theories": ["plain", "best"],
         "quiet": False,
         "json": True,
+        "out": "12",
     }
 
 

@@ -332,6 +332,8 @@ class Frozen(Net):
             return jnp.asarray(RANDOM.normal(size=2), jnp.float32)
         if self.how in ("own weights", "all"):
             return jax.random.normal(jax.random.key(7), (2,))
+        if self.how == "nothing":
+            return jnp.ones(2)
         return super().init(key)
 
     def draw(self, key: jax.Array, batch: int) -> jax.Array:
@@ -342,7 +344,7 @@ class Frozen(Net):
             return jnp.asarray(made, jnp.float32)
         if self.how == "own data":
             return jax.random.normal(jax.random.key(7), (batch, 2))
-        if self.how in ("fixed data", "all"):
+        if self.how in ("fixed data", "nothing", "all"):
             return jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)), jnp.float32)
         if self.how == "grid":
             return jnp.ones((batch, 2))
@@ -362,6 +364,7 @@ def frozen(how: str) -> Sweep:
         ("own data", "Frozen.draw: returns the same examples whatever its key"),
         ("own weights", "Frozen.init: draws random weights without its key"),
         ("all", "Frozen.init: draws random weights without its key"),
+        ("nothing", "neither Frozen.init nor Frozen.draw uses its key"),
     ],
 )
 def test_what_is_drawn_without_a_key_is_an_error(how: str, message: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from odes.solver import flows
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import FINITE
+from odes.yz import spread
 from sweeps import Sweep, experiment
 from sweeps.runner import tiles
 from sweeps.runner.work import Work
@@ -34,6 +35,22 @@ def test_theories_record_functions(name: str) -> None:
     with jax.enable_x64(True):
         made = Work(sweep, tiles.mesh()).variables()
     assert made["largest"].shape == (2,)
+
+
+def test_adams_denominator_has_noise_by_the_engine_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class AskedError(Exception):
+        pass
+
+    def solve(*_: Any, squares: bool, **__: Any) -> None:
+        raise AskedError(squares)
+
+    monkeypatch.setattr(spread, "solve", solve)
+    for name, squares in (("spread", False), ("spread-squares", True)):
+        sweep = Sweep(experiment(steps=5, rule="adam"), {"eta_z": [1.0]}, name, ("loss_std",))
+        with jax.enable_x64(True), pytest.raises(AskedError, match=str(squares)):
+            Work(sweep, tiles.mesh()).variables()
 
 
 # By default one of each kind: the others differ in their equations, which `tests/odes` solves.

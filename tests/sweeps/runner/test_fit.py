@@ -110,11 +110,18 @@ def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
     np.testing.assert_array_equal(found.status, want.status)
 
     def broken(self: tiles.Program, *arguments: Any) -> Any:
-        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+        raise jax.errors.JaxRuntimeError(reason)
 
     monkeypatch.setattr(tiles.Program, "__call__", broken)
+    reason = "INTERNAL: something else"
     with pytest.raises(jax.errors.JaxRuntimeError, match="else"):
         sweeps.run(GRID)
+    reason = "RESOURCE_EXHAUSTED: not even one run"
+    with (
+        pytest.warns(UserWarning, match="1x1 runs"),
+        pytest.raises(jax.errors.JaxRuntimeError, match="not even one run"),
+    ):
+        sweeps.run(GRID, tile=2)
 
 
 def test_float64_is_computed_by_the_host_where_a_device_has_none() -> None:

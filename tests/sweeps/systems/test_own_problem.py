@@ -153,6 +153,10 @@ def test_labels_are_what_the_class_documents(
     assert described["plain"].doc == "without a full stop"
 
 
+def test_it_is_trained_by_sgd_unless_another_rule_is_asked_for() -> None:
+    assert experiment(NAME).rule == dynsim.SGD(0.1)
+
+
 @pytest.mark.full("extension/test_extension.py::test_its_plane_is_drawn_by_its_own_rule")
 def test_phase_draws_it(tmp_path: Path) -> None:
     plane = ["--x", "eta:0.1:1e6:3", "--y", "u0:1e-3:0.1:2", "--steps", "20", "--batch", "8"]

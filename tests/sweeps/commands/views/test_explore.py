@@ -214,6 +214,12 @@ def test_notebooks_show_the_page_and_no_markup_of_it_gets_out(runs: xr.Dataset) 
         sweeps.explore("runs/some")
 
 
+def test_what_is_no_json_is_written_into_no_page() -> None:
+    assert page._inside({"name": "</script>"}) == '{"name": "\\u003c/script>"}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        page._inside(np.nan)
+
+
 def test_what_is_missing_is_said(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'needs plotly: pip install "dynsim\[explore\]"$'):

@@ -66,6 +66,10 @@ def test_chunks_are_those_of_one_process(
 ) -> None:
     run(tmp_path / "s", workers)
     assert_same(tmp_path / "s", whole)
+    # One that has lost a file since is computed anew, also the first.
+    (tmp_path / "s/loss/c/0/0").unlink()
+    run(tmp_path / "s", workers)
+    assert_same(tmp_path / "s", whole)
 
 
 def test_a_chunk_that_always_fails_is_named_and_the_others_are_done(

@@ -13,6 +13,7 @@ import pytest
 import dynsim
 import sweeps
 from sweeps import Sweep
+from sweeps.runner.store import reuse
 from sweeps.runner.store.growth import boxes
 from sweeps.runner.work import Work
 from sweeps.systems.experiment import Experiment, experiment
@@ -294,6 +295,11 @@ def test_runs_of_a_problem_of_ones_own_are_found(
     for other in (of([1.0, 3.0], [0.1]), of([1.0, 2.0], [0.1], link=jnp.tanh)):
         with pytest.raises(ValueError, match=r"problem\.(slopes|link)"):
             sweeps.run(other, tmp_path / "other", reuse=[old])
+
+
+def test_many_times_are_told_by_the_first_ones_and_the_last() -> None:
+    assert reuse._short(range(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]"
+    assert reuse._short(range(9)) == "[0, 1, 2, 3, 4, 5, ..., 8]"
 
 
 def test_boxes_cover_each_missing_cell_once() -> None:

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import errno
 import json
+import math
 import os
 import re
 import tempfile
@@ -20,7 +21,7 @@ import sweeps
 from sweeps import Sweep, cli, experiment
 from sweeps.runner import run as run_module
 from sweeps.runner.store import store as store_module
-from sweeps.runner.store.base import RECORDS, Written
+from sweeps.runner.store.base import RECORDS, Variable, Written
 from sweeps.runner.store.remote import lease
 from sweeps.runner.store.store import Store, StoreError
 
@@ -140,6 +141,17 @@ def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
     assert resumed.identical(sweeps.open(kept.out))
 
 
+@pytest.mark.parametrize(("chunk", "runs"), [(5, 4), (1000, RUNS)])
+def test_a_sweep_resumes_by_the_command_that_began_it(
+    chunk: int, runs: int, tmp_path: Path, whole: Any
+) -> None:
+    """Also where its chunks are smaller than was asked for, because they fill whole axes or all of
+    the sweep: two ratios at both pairs of rates."""
+    for _ in range(2):
+        assert sweeps.run(SWEEP, tmp_path / "s", chunk=chunk).equals(whole)
+    assert math.prod(Store.open(tmp_path / "s").layout.chunk) == runs
+
+
 def test_what_is_read_is_what_zarr_reads(tmp_path: Path) -> None:
     """Whichever part is asked for, and but for chunks without a record."""
     sweeps.run(SWEEP, tmp_path, chunk=2)
@@ -182,13 +194,34 @@ def test_truth_values_and_complex_numbers_are_kept(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.high, found.top > 0.5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "empty"), [(np.float32, np.nan), (np.complex64, np.nan), (np.int32, 0), (bool, False)]
+)
+def test_arrays_that_are_shorter_in_some_runs_are_filled_up(dtype: Any, empty: Any) -> None:
+    values = np.ones((2, 3, 1), dtype)
+    found = Variable((4, 2), ("class", "token"), values.dtype).padded(values)
+    want = np.full((2, 4, 2), empty, dtype)
+    want[:, :3, :1] = 1
+    np.testing.assert_array_equal(found, want, strict=True)
+    with pytest.raises(ValueError, match=r"\(3, 1\) in the room of \(2, 2\)"):
+        Variable((2, 2), ("class", "token"), values.dtype).padded(values)
+
+
+def test_of_two_writers_of_one_file_the_second_is_told(stored: Kept) -> None:
+    where = Store.open(stored.out).place
+    key = f"{where.records}/first.json"
+    assert where.put(key, b"1")
+    assert not where.put(key, b"2")
+    assert stored.contents()[key] == b"1"
+
+
 def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> None:
     before = stored.contents()
     other = dataclasses.replace(SWEEP, run=SWEEP.run.at({"steps": 7}))
     with pytest.raises(StoreError, match=re.escape("run.steps: 2 -> 7")):
         sweeps.run(other, stored.out)
     with pytest.raises(StoreError, match="made with chunks of 2 runs"):
-        sweeps.run(SWEEP, stored.out, chunk=3)
+        sweeps.run(SWEEP, stored.out, chunk=4)
     assert stored.contents() == before
 
 

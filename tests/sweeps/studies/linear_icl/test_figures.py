@@ -27,6 +27,19 @@ def test_rests_and_escapes_of_stairs_are_found() -> None:
     assert np.isnan(rests.escapes(times, stairs[None] * 0 + 1, level[None])).all()
 
 
+def test_the_table_of_escapes_has_a_dash_where_a_plateau_is_never_left() -> None:
+    """Times of both seeds in units of tau, two in each step: the second rests on from step 40."""
+    loss = np.interp(np.arange(101.0), [0, 40, 60, 100], [1.0, 0.6, 0.2, 0.0])
+    rests_on = np.interp(np.arange(101.0), [0, 40], [1.0, 0.6])
+    coords = {"time": np.arange(101.0), "seed": [0, 1]}
+    runs = xr.Dataset({"loss": (("seed", "time"), [loss, rests_on])}, coords)
+    runs["status"] = "seed", [0, 0]
+    found = {f"separate/{engine}": runs for engine in ("simulation", "plain", "scalar")}
+    *_, first, second = figure.escape_table(found, 2.0, np.array([1.0, 0.6, 0.2]))
+    assert re.split(r"\s{2,}", first.strip()) == ["0", "40 / 40 / 40", "100 / 100 / 100"]
+    assert re.split(r"\s{2,}", second.strip()) == ["1", "40 / 40 / 40", "- / - / -"]
+
+
 def test_fewer_heads_are_held_against_the_plateau_that_they_can_reach() -> None:
     """D = 2 with plateaus at 1, 0.6 and 0.3: one head ends at 0.6, which is all that it can; three
     heads end at 0.3 and at 0.6, of which the last is a plateau too high."""

@@ -68,6 +68,16 @@ def test_sweeps_without_a_best_cell_say_nothing() -> None:
     assert len(best_cell(rates.rename(eta="width").assign_coords(width=[1, 2, 3]))) == 1
 
 
+def test_rules_with_momentum_are_those_of_sgd() -> None:
+    rules = ("momentum", "nesterov")
+    for rule, momentum in ((dynsim.sgd(0.1), 0.9), (dynsim.sgd(0.1, momentum=0.5), 0.5)):
+        config = Optimum(experiment(NAME, steps=3, batch=4, rule=rule), rules=rules)
+        kinds = config.sweep("simulation", rules).axes["rule"]
+        made = [experiment(NAME, rule=kinds[name]).rule for name in rules]
+        assert [one.momentum for one in made] == [momentum, momentum]
+        assert [one.nesterov for one in made] == [False, True]
+
+
 def test_the_figure_writes_the_best_rates_of_training_and_theory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

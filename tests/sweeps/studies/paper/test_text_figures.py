@@ -106,3 +106,7 @@ def test_bad_runs_are_named(run: sweeps.Experiment, message: str) -> None:
     for config in (figure7.Figure7(run), figure10.Figure10(run)):
         with pytest.raises(ValueError, match=message):
             config.sweeps()
+
+
+def test_every_fifth_word_of_a_prompt_has_its_place() -> None:
+    assert figure7.prompt(["a", "b", "$", "c", "d", "e", "f"]) == r"prompt: [0] a b \$ c d [5] e f"

@@ -264,6 +264,8 @@ def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> 
     sweep = config.scatter()
     assert sweep.engine == "spread"
     assert [dim.size for dim in sweep.dims] == [24, 24]
+    random = phase.Phase(experiment(start="uniform"), resolution=4)
+    assert [dim.size for dim in random.scatter().dims] == [4, 4, 1], "one seed of random weights"
     for changes in ({"run": short}, {"engine": "symmetric"}, {"noise": False}, {"theory": "none"}):
         assert phase.Phase(resolution=4, **changes).scatter() is None
     assert phase.Phase(short).engines() == ("simulation", "symmetric")

@@ -32,6 +32,10 @@ def curves(axes: dict[str, list[int]], length) -> xr.Dataset:
     )
 
 
+def test_the_closed_form_is_the_root_law() -> None:
+    assert figure.predicted(256, 16) == pytest.approx(math.sqrt(math.pi / 2 * 16) * 256)
+
+
 def test_the_plateau_is_read_between_records_and_fitted_by_the_root_law() -> None:
     law = lambda length, d=64: 1.5 * math.sqrt(d) * length
     found = {

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,12 +13,12 @@ import numpy as np
 import pytest
 
 import sweeps
-from dynsim import Annealing, Prompts, Status, Trajectory, train
+from dynsim import Annealing, Prompts, Status, Trajectory, prompts, train
 from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import figure, finite, theory
+from sweeps.studies.two_stage import figure, finite, report, theory
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.phase import Plane, judge
@@ -136,6 +137,45 @@ def test_the_sweep_that_comes_along_loads() -> None:
     sweep.check()
     assert isinstance(sweep.first.problem, Prompts)
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
+
+
+def test_moments_of_an_output_are_those_of_its_tokens() -> None:
+    """Six tokens of seven places, drawn one by one."""
+    task, num, score, across = prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4), 400_000, 0.7, 0.5
+    rng = np.random.default_rng(0)
+    label, side = rng.choice([-1.0, 1.0], size=(2, num))
+    margin, noise = rng.normal(size=(2, num))
+    along = {True: label * (0.8 + 0.6 * abs(margin)), False: np.where(label > 0, 0, 1.4 * side)}
+    for on_P, signal in along.items():
+        token = label * np.maximum(signal * score + across * noise, 0)
+        mean, deviation = finite.moments(task, np.array([score]), np.array([across]), on_P)
+        # Four standard errors.
+        np.testing.assert_allclose(mean, 6 / 7 * token.mean(), atol=4 * token.std() / num**0.5)
+        np.testing.assert_allclose(deviation, np.sqrt(6 * token.var()) / 7, rtol=0.01)
+
+
+def test_errors_have_an_exponent_where_sampling_cannot_have_made_them() -> None:
+    """1/L in one case, within two errors of nothing in the other."""
+    lengths = np.array(finite.LENGTHS, float)
+    made = finite.Remainder(1 / lengths, *2 * [0.1 / lengths], 0.07 / lengths)
+    *_, line = finite.length_lines({"K1": made})
+    assert "infinite like L^-1.00" in line
+    assert "gaussian like" not in line
+
+
+def test_the_table_has_mean_and_deviation_of_when_runs_learned() -> None:
+    learned = {"learned_P": [1.0, 3.0], "learned_Q": [None, 5.0]}
+    errors = {"K1": {"over_time": 0.1, "at_end": None}}
+    ode = {"status": {"OK": 1}, "relative_error": errors, "learned_P": [2.0], "learned_Q": [None]}
+    found = {"simulation": {"sampling_error": errors, **learned}, "theories": {"ode": ode}}
+    found |= {"over_seeds": {}, "not_learned": [], "corollaries": {}}
+    runs = SimpleNamespace(count=2, diverged=0, stages=SimpleNamespace(steps=(6, 25)))
+    text = report.table(SimpleNamespace(report=found, simulation=runs, names=("K1",)))
+    assert text.splitlines()[-2:] == [
+        # Variance (1 + 1) / (2 - 1).
+        "t_P in eta-time: runs 2.0 ± 1.4; ode 2.0",
+        "t_Q in eta-time: runs 5.0 (1 of 2 never); ode never",
+    ]
 
 
 # A training and its theories to compile.
