@@ -39,7 +39,6 @@ def task_for(name: str) -> dynsim.SequenceClasses:
 
 def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.Trajectory:
     theory = next(each for each in THEORIES if each.name == name)
-    options = {"length": 32} if "length" in theory.needs else {}
     name = name.removesuffix(FINITE)
     if name in ADAM:
         optimizer = dynsim.adam(0.1 * rates[0], 0.1 * rates[1])
@@ -52,7 +51,7 @@ def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.T
         optimizer = dynsim.sgd(rates[0], rates[1])
     # The solver takes some hundred steps for each of Adam's and RMSProp's.
     times = np.array([0.0, 5.0 if name in ADAM | RMSPROP else END])
-    return theory.solve(task, optimizer, times, record=("loss", "entropy"), **options)
+    return theory.solve(task, optimizer, times, record=("loss", "entropy"))
 
 
 @functools.cache
