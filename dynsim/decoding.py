@@ -26,12 +26,12 @@ class Unit(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How text is written.
+    """The form that text must have.
 
     Attributes:
-        pattern: regular expression of all of it.
-        text: the same in words, for messages.
-        setting: whether it begins with the name of a setting of the run, before a colon.
+        pattern: regular expression that matches the whole text.
+        text: the same in words, for error messages.
+        setting: whether the text begins with the name of a setting of the run and a colon.
     """
 
     pattern: str

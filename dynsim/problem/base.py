@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, decoding
 from dynsim.precision import Number
-from dynsim.problem.data import Data
+from dynsim.problem.data import Arrays, Data
 from dynsim.training.keys import normal_noise
 from dynsim.training.rule import Rule, UpdateRule
 
@@ -75,10 +75,9 @@ class Problem(eqx.Module):
         Override it where arrays follow from settings, or settings from the rule. The rule may be
         such settings too."""
         del rule
-        given = {name: each for name, each in vars(self).items() if isinstance(each, Data)}
-        parts = {name: each.build() for name, each in given.items()}
-        changed = any(parts[name] is not each for name, each in given.items())
-        return dataclasses.replace(self, **parts) if changed else self
+        data = {name: each for name, each in vars(self).items() if isinstance(each, Data)}
+        parts = {n: each.build() for n, each in data.items() if not isinstance(each, Arrays)}
+        return dataclasses.replace(self, **parts) if parts else self
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray) -> PyTree:

@@ -27,7 +27,7 @@ class Data(eqx.Module):
     Attributes:
         test: share of the examples, the last ones, that is kept for testing. Shuffle them first if
             they are in any order.
-        replace: whether a batch may hold an example twice; it is drawn faster then.
+        replace: whether a batch may contain an example twice, which is faster to draw.
     """
 
     test: Held = eqx.field(static=True, default=0.0, kw_only=True)
@@ -38,7 +38,7 @@ class Data(eqx.Module):
 
     @abc.abstractmethod
     def build(self) -> "Arrays":
-        """The examples in memory. A problem is trained with these."""
+        """Load the examples into memory; a problem is trained on the result."""
 
     def contents(self) -> dict[str, str]:
         """Hashes by name of what the fields refer to but do not contain, such as a file."""
@@ -65,6 +65,7 @@ class Arrays(Data):
     arrays: Examples
 
     def __check_init__(self) -> None:
+        # The check of the base class comes later, and `number` needs a valid share.
         decoding.check_stated(self)
         lengths = {name: np.shape(each)[:1] for name, each in self.arrays.items()}
         if len({*lengths.values()}) != 1 or () in lengths.values() or not self.number:
@@ -74,7 +75,7 @@ class Arrays(Data):
 
     @property
     def number(self) -> int:
-        """How many examples there are to train on."""
+        """Number of training examples."""
         length = len(next(iter(self.arrays.values())))
         return length - round(self.test * length)
 
@@ -108,7 +109,7 @@ class Arrays(Data):
 
 
 class ArrayFile(Data):
-    """Examples in a file of NumPy, or in a folder of such files.
+    """Examples in an .npz file, or in a folder of such files.
 
     Attributes:
         path: an .npz file with arrays (N, ...); or a folder of them, whose examples are joined in

@@ -1,7 +1,7 @@
 r"""What the theories predict for the layer once attention logits and the decoder's h are known.
 
-Shared by the rungs that eliminate the decoder: :math:`w_n = (M-1)\, h_n \zeta_n` as logits (Lemmas
-5 and 6), Theorem 1 for the gradient that reaches the attention.
+Shared by the theories that eliminate the decoder: :math:`w_n = (M-1)\, h_n \zeta_n` as logits
+(Lemmas 5 and 6), Theorem 1 for the gradient that reaches the attention.
 """
 
 from collections.abc import Callable

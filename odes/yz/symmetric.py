@@ -1,4 +1,4 @@
-"""The symmetric reduction as a rung: for a `SequenceClasses`, with all its observables.
+"""The symmetric reduction as a theory of a `SequenceClasses`, with all its observables.
 
 `odes.symmetric` solves for a few numbers; here they stand for the weights of a whole layer, on
 which the observables of `dynsim.yz.observables` are measured as on any other. Exact for symmetric

@@ -42,8 +42,8 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """What a `Sweep` takes, from the table of a sweep file: its run has the settings of the file
-    first, and then those of overrides, "KEY = VALUE" in TOML.
+    """The arguments of a `Sweep`, from the table of a sweep file. Its run has the settings of the
+    file first, and then those of the overrides, each "KEY = VALUE" in TOML.
 
     Raises:
         ValueError: for an override that cannot be read, or a key that no sweep has.
@@ -107,8 +107,8 @@ def _has_axes(value: object) -> bool:
 
 
 def check(language: Language, path: str | Path, overrides: Iterable[str]) -> None:
-    """Raise `ValueError` for a run or for axes that a sweep file describes and that cannot be.
-    Nothing is imported but what the file names."""
+    """Raise `ValueError` if the run or the axes of a sweep file are invalid. Only modules that the
+    file names are imported."""
     with named(path):
         given = parsed(read(path), overrides)
         Axes(language, given["run"], given["axes"], given.get("zip", ()))

@@ -49,7 +49,7 @@ def files(sweep: Sweep, name: str) -> dict[Any, dict[str, str]]:
         return {}
     found = {label: sweep.point({name: label}).files.items() for label in axis.labels}
     same = set.intersection(*map(set, found.values()))
-    return {n: dict(each for each in files if each not in same) for n, files in found.items()}
+    return {n: dict(each for each in pairs if each not in same) for n, pairs in found.items()}
 
 
 def _contents(sweep: Sweep) -> dict[str, str]:

@@ -143,7 +143,8 @@ class Work:
         computed = 0
         for block in self._rounds(len(seeds), order):
             check(computed)
-            computed += sum(len(s) * len(p) for s, p in block)
+            # Repeated runs, which fill up a batch, count once.
+            computed += sum(len({*s.tolist()}) * len({*p.tolist()}) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
             result = program(
                 prepared,

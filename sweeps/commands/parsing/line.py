@@ -76,7 +76,7 @@ class Asked(NamedTuple):
 
 def understood(words: Sequence[str], places: bool = True) -> Asked:
     """What the words behind `dynsim` ask for; `SystemExit` where that is help or a mistake, which
-    is printed. A sweep or a file that is missing is one if `places`."""
+    is printed. `places` also checks that the sweep or the file to read exists."""
     if not words or words[0].startswith("-"):
         _help(COMMANDS, "dynsim", words)
     try:

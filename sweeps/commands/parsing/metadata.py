@@ -93,8 +93,7 @@ def theories(problem: str) -> list[str]:
     """The names of theories of a problem of this project; empty for others, and where packages
     register some."""
     registered = importlib.metadata.entry_points(group="dynsim.theories")
-    known: dict[str, list[str]] = {} if registered else _file()["theories"]
-    return next((names for word, names in known.items() if problem.startswith(word)), [])
+    return [] if registered else _file()["theories"].get(problem, [])
 
 
 def offer(name: str, problem: str = "") -> Offer:

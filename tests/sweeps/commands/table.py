@@ -27,10 +27,13 @@ def written() -> str:
         commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
     theories = {}
     for name in built_in.BUILT_IN:
-        engines = registry.system(name).engines
-        theories[name] = [each for each, engine in engines.items() if not engine.trains]
-    more = (each.name for each in two_stage.THEORIES)
-    theories["two_stage"] = list(dict.fromkeys((*theories["two_stage"], *more)))
+        system = registry.system(name)
+        names = [each for each, engine in system.engines.items() if not engine.trains]
+        if name == "two_stage":
+            # Those that need more than a run are compared, and are no engines.
+            names = list(dict.fromkeys((*names, *(each.name for each in two_stage.THEORIES))))
+        words = (kinds.language().kind_of(cls).word for cls in system.problems)
+        theories |= dict.fromkeys(words, names)
     described = [kind.to_json() for kind in kinds.language().kinds]
     found = {"theories": theories, "kinds": described, "commands": commands}
     return json.dumps(found, indent=0) + "\n"

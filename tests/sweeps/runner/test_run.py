@@ -290,6 +290,15 @@ def test_seeds_at_once_are_seeds_in_turn() -> None:
     assert at_once.shape == (3, 5)
 
 
+def test_progress_counts_each_run_of_a_chunk_once() -> None:
+    sweep = Sweep(TRAINING, {"eta_z": [0.1, 0.2, 0.3], "seed": range(3)}, record=("loss",))
+    found = work.Work(sweep, tiles.mesh(jax.devices()[:1], "float32"), chunk=9, tile=4)
+    seen: list[int] = []
+    found.compute(found.plan.layout.region(0), found.variables(), seen.append)
+    # A batch has room for four runs, and holds the three seeds of one rate.
+    assert seen == [0, 3, 6]
+
+
 def test_small_sweeps_have_many_chunks_and_full_tiles() -> None:
     def chunks(seeds: int) -> tuple[int, ...]:
         sweep = Sweep(TRAINING, {"seed": range(seeds)}, record=("loss",))
