@@ -20,6 +20,12 @@ from sweeps.language.pages import settings_page
 from sweeps.lines import assignments, to_stderr
 
 HELP = ("-h", "--help")
+NAMES = {
+    "theories": ("best",),
+    "theory": ("auto", "best", "none"),
+    "engine": ("simulation",),
+}
+"""Options that name theories of the problem, and the words that they take besides these."""
 USAGE = """usage: {prog} [-h] [--version] COMMAND [OPTIONS]
 
 Train attention models, solve their theories, and compare both.
@@ -169,11 +175,12 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
     for name, field in offer.options.items():
         if field.form and field.form[2]:
             _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
-    known = theories(offer.word(table)) if "theories" in table else []
-    for name in typing.cast("list[str]", table.get("theories", []) if known else []):
-        if name not in (*known, "best"):
-            reason = must_be(name, known, f"one of {', '.join(known)}")
-            raise LanguageError("theories", reason, name)
+    for name, others in NAMES.items():
+        given = typing.cast("Any", table.get(name, []))
+        for word in given if isinstance(given, list) else [given]:
+            if (known := theories(offer.word(table))) and word not in (*known, *others):
+                reason = must_be(word, (*known, *others), f"one of {', '.join((*others, *known))}")
+                raise LanguageError(name, reason, word)
     return table
 
 
