@@ -31,6 +31,8 @@ REFRESH = 3.0
 """Seconds between two looks at a sweep that is running."""
 MOST = 2**16
 """Bytes of a request."""
+CONNECTIONS = 64
+"""The most connections that are served at a time; others wait."""
 Route = Callable[[Mapping[str, Any]], bytes | dict[str, Any]]
 RouteT = TypeVar("RouteT", bound=Callable[..., Any])
 
@@ -92,6 +94,8 @@ class Server(http.server.ThreadingHTTPServer):
         ValueError: for a port in use.
     """
 
+    request_queue_size = 256
+
     def __init__(self, stored: Stored | None, theory: live.Theory, port: int = 0) -> None:
         checks.integer("port", port, 0, 65535)
         try:
@@ -99,19 +103,32 @@ class Server(http.server.ThreadingHTTPServer):
         except OSError as error:
             why = error.strerror or error
             raise ValueError(f"port = {port}: {why}; --port 0 takes one that is free") from None
+        self.free = threading.BoundedSemaphore(CONNECTIONS)
         self.token = secrets.token_urlsafe(32)
         self.hosts = {f"{host}:{self.server_port}" for host in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
         self.pages: dict[str, Callable[[], bytes]] = {"": lambda: written(stored, theory)}
         self.routes: dict[str, Route] = {
-            "sliders": lambda asked: {"sliders": theory.sliders(asked["chosen"])},
-            "theory": lambda asked: theory.answer(asked["chosen"], asked["values"]),
+            "sliders": lambda asked: {"sliders": theory.sliders(_table(asked, "chosen"))},
+            "theory": lambda asked: theory.answer(_table(asked, "chosen"), _table(asked, "values")),
         }
         if stored is not None:
             self.routes["progress"] = lambda asked: stored.progress()
             self.routes["slice"] = lambda asked: stored.part(
-                asked["array"], asked["fixed"], asked["free"]
+                asked["array"], _table(asked, "fixed"), asked["free"]
             )
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, once there are few enough."""
+        self.free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for the next one."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print what went wrong, but for a page that was closed before it had its answer."""
@@ -120,10 +137,11 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers one request after the other of a connection."""
+    """Answers the one request of a connection."""
 
     server: Server
-    protocol_version = "HTTP/1.1"
+    # Seconds for which a connection may be silent.
+    timeout = 10.0
     # An answer is small, and somebody drags a slider meanwhile.
     disable_nagle_algorithm = True
 
@@ -139,9 +157,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             size = checks.integer("size", int(self.headers.get("Content-Length", "-1")), 0, MOST)
             answer = found(json.loads(self.rfile.read(size)))
-        except (ValueError, OSError, LookupError, TypeError) as error:
-            # Of the latter two a page of ours makes none: their words help who writes another one.
-            self.close_connection = True
+        except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
+            # A page of ours makes none but the first two: their words help who writes another one.
             told = json.dumps({"error": str(error)})
             self._send(HTTPStatus.BAD_REQUEST, "application/json", told.encode())
             return
@@ -165,8 +182,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return None
 
     def _refuse(self, status: HTTPStatus, told: str) -> None:
-        # What else was sent is not read.
-        self.close_connection = True
         self._send(status, "text/plain", told.encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
@@ -177,7 +192,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "Cache-Control": "no-store",
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",
-            **({"Connection": "close"} if self.close_connection else {}),
         }
         for name, value in sent.items():
             self.send_header(name, value)
@@ -186,6 +200,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         """Requests are not logged, as their addresses have the token."""
+
+
+def _table(asked: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A table of a request; `ValueError` for what is none."""
+    checks.kind(name, asked[name], dict)
+    return asked[name]
 
 
 def written(stored: Stored | None, theory: live.Theory) -> bytes:

@@ -4,6 +4,8 @@ import http.client
 import json
 import math
 import shutil
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ def asked(
     server: serve.Server, route: str, body: Any = None, token: str | None = None, host: str = ""
 ) -> tuple[int, bytes]:
     """Status and body of an answer."""
-    connection = http.client.HTTPConnection(serve.HOST, server.server_port)
+    connection = http.client.HTTPConnection(serve.HOST, server.server_port, timeout=60)
     headers = {"Host": host} if host else {}
     path = f"/{server.token if token is None else token}/{route}"
     method = "GET" if body is None else "POST"
@@ -61,6 +63,46 @@ def test_nobody_is_let_in_without_the_token_or_by_another_name(
     assert {each["name"] for each in json.loads(text)["sliders"]} >= {"eta_y", "K", "steps"}
     assert asked(server, "none", {})[0] == 404
     assert asked(server, "theory", {"chosen": {}, "values": {"eta_y": "x" * serve.MOST}})[0] == 400
+
+
+def test_requests_of_another_form_are_answered(started: Callable[..., serve.Server]) -> None:
+    server = started(None, alone())
+    for body in ({"chosen": "x"}, {"chosen": ["eta_y"]}, [], "x", None, {}):
+        connection = http.client.HTTPConnection(serve.HOST, server.server_port, timeout=60)
+        connection.request("POST", f"/{server.token}/sliders", json.dumps(body))
+        assert connection.getresponse().status == 400
+    nested = http.client.HTTPConnection(serve.HOST, server.server_port)
+    nested.request("POST", f"/{server.token}/sliders", "[" * 50_000)
+    assert nested.getresponse().status == 400
+
+
+def test_silent_connections_are_few_and_end(
+    started: Callable[..., serve.Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0 < serve.Handler.timeout <= 60
+    monkeypatch.setattr(serve, "CONNECTIONS", 2)
+    monkeypatch.setattr(serve.Handler, "timeout", 0.1)
+    lock, open_now, most = threading.Lock(), 0, 0
+
+    class Counted(serve.Handler):
+        def handle(self) -> None:
+            nonlocal open_now, most
+            with lock:
+                open_now += 1
+                most = max(most, open_now)
+            super().handle()
+            with lock:
+                open_now -= 1
+
+    monkeypatch.setattr(serve, "Handler", Counted)
+    server = started(None, alone())
+    silent = [socket.create_connection((serve.HOST, server.server_port)) for _ in range(6)]
+    assert asked(server, "sliders", {"chosen": {}})[0] == 200
+    assert most == 2
+    for each in silent:
+        each.settimeout(10)
+        assert each.recv(1) == b""
+        each.close()
 
 
 def test_bad_options_are_refused_in_a_line(
