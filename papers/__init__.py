@@ -1,0 +1,1 @@
+"""Results of papers, each a problem with its theories in one module, written with public names only."""

@@ -1,0 +1,85 @@
+"""Online learning in a soft committee machine (Saad and Solla, Phys. Rev. E 52, 4225, 1995)."""
+
+import jax
+import jax.numpy as jnp
+
+import dynsim
+import odes
+
+
+class Committee(dynsim.Problem):
+    """A committee of erf units that learns an orthonormal one from fresh examples.
+
+    Attributes:
+        N: number of inputs.
+        K: number of hidden units, of the student and of the teacher.
+        Q: overlaps of the student's units.
+        R: overlaps of the student's units with the teacher's.
+    """
+
+    RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 2e-3}, "steps": 20_000, "batch": 1}
+
+    N: int = 500
+    K: int = 2
+
+    def init(self, key):
+        return jax.random.normal(key, (self.K, self.N)) / (2 * self.N**0.5)
+
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch, self.N))
+
+    def loss(self, J, x):
+        student, teacher = (jax.lax.erf(h / 2**0.5).sum(1) for h in (x @ J.T, x[:, : self.K]))
+        return jnp.mean((student - teacher) ** 2) / 2
+
+    def population_loss(self, J):
+        return generalisation({"Q": J @ J.T, "R": J[:, : self.K]})
+
+    def observables(self):
+        return {"Q": lambda self, J: J @ J.T, "R": lambda self, J: J[:, : self.K]}
+
+    @classmethod
+    def theories(cls):
+        return (OVERLAPS,)
+
+
+def covariance(Q, R):
+    """Of the fields of all units, the student's first; and the signs of their outputs."""
+    return jnp.block([[Q, R], [R.T, jnp.eye(len(R))]]), jnp.repeat(jnp.array([-1.0, 1.0]), len(R))
+
+
+def generalisation(state):
+    C, sign = covariance(**state)
+    scale = jnp.sqrt(1 + jnp.diag(C))
+    return sign @ jnp.arcsin(C / jnp.outer(scale, scale)) @ sign / jnp.pi
+
+
+def field(t, state, training):
+    """The equations of motion of Q and R, in steps at the rate eta / N."""
+    (C, sign), K = covariance(**state), training.problem.K
+    i, k, a, b = jnp.ix_(*(jnp.arange(n) for n in (K, K, 2 * K, 2 * K)))
+    D = 1 + jnp.diag(C)
+    # I_3 is <delta_i h_b> for the output of one unit a, I_4 is <delta_i delta_k> for two.
+    I_3 = (C[a, b] * D[i] - C[i, a] * C[i, b]) / (D[i] * jnp.sqrt(D[i] * D[a] - C[i, a] ** 2))
+    force = 2 / jnp.pi * jnp.einsum("ikab,a->ib", I_3, sign)
+    L4 = D[i] * D[k] - C[i, k] ** 2
+
+    def L(x, y, c):
+        crossed = C[i, k] * (C[i, x] * C[k, y] + C[i, y] * C[k, x])
+        return L4 * c - C[k, x] * C[k, y] * D[i] - C[i, x] * C[i, y] * D[k] + crossed
+
+    I_4 = jnp.arcsin(L(a, b, C[a, b]) / jnp.sqrt(L(a, a, D[a]) * L(b, b, D[b]))) / jnp.sqrt(L4)
+    noise = 4 / jnp.pi**2 * jnp.einsum("ikab,a,b->ik", I_4, sign, sign)
+    eta = training.rate(t)
+    scatter = eta**2 * training.problem.N / training.batch * noise
+    return {"Q": eta * (force[:, :K] + force[:, :K].T) + scatter, "R": eta * force[:, K:]}
+
+
+OVERLAPS = odes.system(
+    "overlaps",
+    "order parameters",
+    "N -> infinity, fresh examples",
+    field,
+    lambda training, J: {"Q": J @ J.T, "R": J[:, : training.problem.K]},
+    lambda t, state, training: {**state, "loss": generalisation(state)},
+)
