@@ -1,1 +1,1 @@
-"""Results of papers, each a problem with its theories in one module, written with public names only."""
+"""Results of papers: one module each, with its problem and theories, by public names only."""

@@ -10,7 +10,7 @@ inputs the overlaps R = J.B and Q = J.J obey, per example divided by N at the ra
 
 The generalisation error decays exponentially for eta below sqrt(15) pi / 3 = 4.06, and R = Q = 1
 is unstable above it. Label noise of standard deviation sigma adds 2 eta^2 sigma^2 / pi /
-sqrt(1 + 2 Q) to Q' and leaves a residual error [ours].
+sqrt(1 + 2 Q) to Q' and leaves a residual error; this term is ours.
 """
 
 from typing import Annotated

@@ -22,10 +22,8 @@ class Memories(dynsim.Problem):
 
     Attributes:
         tokens: number of tokens, one for each class; token k has a frequency like 1 / k.
-        dimension: of the embeddings; they are orthogonal if it is not less than the number of tokens.
+        dimension: of the embeddings; with as many as tokens, or more, they are orthogonal.
         margin: logit of the right class of each token less the largest other one.
-        frequent: margin of the most frequent token.
-        rare: margin of the rarest token.
     """
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1.0}, "steps": 2000, "batch": 32}
@@ -61,11 +59,7 @@ class Memories(dynsim.Problem):
         return -self.frequencies() @ jnp.diag(self.scores(W))
 
     def observables(self):
-        return {
-            "margin": lambda self, W: margins(self.scores(W)),
-            "frequent": lambda self, W: margins(self.scores(W))[0],
-            "rare": lambda self, W: margins(self.scores(W))[-1],
-        }
+        return {"margin": lambda self, W: margins(self.scores(W))}
 
     @classmethod
     def theories(cls):
@@ -84,7 +78,7 @@ def by_token(problem, init, time):
     for _ in range(30):  # Newton's rule, from above the root of a convex function
         m = m - ((C - 1) * m + jnp.exp(m) - reached) / (C - 1 + jnp.exp(m))
     loss = p @ jnp.log1p((C - 1) * jnp.exp(-m))
-    return {"margin": m, "frequent": m[0], "rare": m[-1], "loss": loss}
+    return {"margin": m, "loss": loss}
 
 
 MARGINS = odes.closed_form(

@@ -72,7 +72,7 @@ def riccati(problem, U, time):
     s = problem.strengths()
     shrunk = jnp.exp(-s * time)
     # U^-1 first: an inverse of W would square its condition.
-    half = jnp.linalg.inv(U) * shrunk
+    half = jnp.linalg.inv(U) * shrunk[None]
     W = jnp.linalg.inv(half.T @ half + jnp.diag(-jnp.expm1(-2 * s * time) / s))
     loss = (jnp.sum((W - jnp.diag(s)) ** 2) + (problem.noise * problem.size) ** 2) / 4
     return {"learned": jnp.diag(W), "rank": effective_rank(W), "loss": loss}

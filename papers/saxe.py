@@ -12,6 +12,7 @@ whose solution for two layers is a sigmoid: mode k goes from u_0 to u_f within
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,6 @@ class DeepLinear(dynsim.Problem):
         layers: number of weight matrices.
         u0: strength of every mode at the start.
         learned: strength of a mode in the weights.
-        first: strength of the strongest mode.
-        last: strength of the weakest mode.
     """
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 0.05}, "steps": 1000, "batch": 64}
@@ -46,7 +45,7 @@ class DeepLinear(dynsim.Problem):
         size, keys = self.u0 ** (1 / self.layers), jax.random.split(key, self.layers - 1)
         turns = [jnp.eye(self.modes)]
         turns += [jax.random.orthogonal(k, self.modes) for k in keys] + turns
-        return [size * b @ a.T for a, b in zip(turns, turns[1:], strict=False)]
+        return [size * b @ a.T for a, b in itertools.pairwise(turns)]
 
     def product(self, weights):
         return functools.reduce(lambda below, W: W @ below, weights)
@@ -62,26 +61,11 @@ class DeepLinear(dynsim.Problem):
         return jnp.sum((self.product(weights) - jnp.diag(self.strengths())) ** 2) / 2
 
     def observables(self):
-        learned = lambda self, weights: jnp.diag(self.product(weights))
-        return {
-            "learned": learned,
-            "first": lambda self, weights: learned(self, weights)[0],
-            "last": lambda self, weights: learned(self, weights)[-1],
-        }
+        return {"learned": lambda self, weights: jnp.diag(self.product(weights))}
 
     @classmethod
     def theories(cls):
-        return SIGMOIDS, MODES
-
-
-def measured(problem, u):
-    loss = jnp.sum((u - problem.strengths()) ** 2) / 2
-    return {"learned": u, "first": u[0], "last": u[-1], "loss": loss}
-
-
-def sigmoids(problem, init, time):
-    s = problem.strengths()
-    return measured(problem, s / (1 + (s / problem.u0 - 1) * jnp.exp(-2 * s * time)))
+        return (MODES,)
 
 
 def field(t, u, training):
@@ -89,19 +73,15 @@ def field(t, u, training):
     return training.rate(t) * L * u ** (2 - 2 / L) * (s - u)
 
 
-SIGMOIDS = odes.closed_form(
-    "sigmoids",
-    "sigmoid of each mode",
-    "eta -> 0, batch -> infinity, two layers, aligned start",
-    sigmoids,
-    inapplicable=lambda training: None if training.problem.layers == 2 else "layers: is not 2",
-)
 MODES = odes.system(
     "modes",
     "mode by mode",
     "eta -> 0, batch -> infinity, aligned start",
     field,
     lambda training, _: jnp.full(training.problem.modes, training.problem.u0),
-    lambda t, u, training: measured(training.problem, u),
+    lambda t, u, training: {
+        "learned": u,
+        "loss": jnp.sum((u - training.problem.strengths()) ** 2) / 2,
+    },
     needs=(),
 )
