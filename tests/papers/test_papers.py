@@ -127,7 +127,7 @@ def training(problem: dynsim.Problem, eta: float, batch: float = 1) -> Training:
 
 
 def largest_rate(field: Any, teacher: Any, upper: float) -> float:
-    """The rate above which the derivative of `field(state, eta)` at the teacher has an eigenvalue with
+    """The rate above which the derivative of `field` at the teacher has an eigenvalue with
     a positive real part."""
     slope = jax.jit(jax.jacfwd(field))
     with jax.enable_x64(True):
