@@ -36,10 +36,10 @@ class Memories(dynsim.Problem):
         return p / p.sum()
 
     def embeddings(self):
-        """Unit vectors, of tokens in rows; the same ones in every run."""
+        """Unit vectors, of tokens in rows; the same ones in every run and precision."""
         if self.dimension >= self.tokens:
             return jnp.eye(self.tokens, self.dimension)
-        e = jax.random.normal(jax.random.key(0), (self.tokens, self.dimension))
+        e = jax.random.normal(jax.random.key(0), (self.tokens, self.dimension), "float32")
         return e / jnp.linalg.norm(e, axis=1, keepdims=True)
 
     def init(self, key):

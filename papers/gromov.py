@@ -29,23 +29,17 @@ class ModularAddition(dynsim.Problem):
         phases: mean cosine of the sum of a unit's input phases less its output phase.
     """
 
-    RUN_DEFAULTS = {
-        "rule": {"kind": "adamw", "eta": 0.01, "decay": 1.0},
-        "steps": 1500,
-        "batch": "inf",
-    }
+    RULE = {"kind": "adamw", "eta": 0.01, "decay": 1.0}
+    RUN_DEFAULTS = {"rule": RULE, "steps": 1500, "batch": "inf"}
 
     p: int = 23
     width: int = 128
     fraction: float = 0.5
 
     def init(self, key):
-        u, v, w = (jax.random.normal(k, (self.width, self.p)) for k in jax.random.split(key, 3))
-        return {
-            "U": u / (2 * self.p) ** 0.5,
-            "V": v / (2 * self.p) ** 0.5,
-            "W": w / self.width**0.5,
-        }
+        u, v, w = jax.random.normal(key, (3, self.width, self.p))
+        scale = (2 * self.p) ** 0.5
+        return {"U": u / scale, "V": v / scale, "W": w / self.width**0.5}
 
     def table(self, params):
         """(p, p, p) outputs for all pairs, and the right ones."""
@@ -85,14 +79,11 @@ def measured(problem, params):
 
 
 def analytic(training, _):
-    p, width = training.problem.p, training.problem.width
-    k, a, b = (
-        jax.random.uniform(key, (width, 1)) for key in jax.random.split(jax.random.key(1), 3)
-    )
-    wave = lambda turns: jnp.cos(
-        2 * jnp.pi * (jnp.ceil(k * (p // 2)) * jnp.arange(p)[None] / p + turns)
-    )
-    return {"U": wave(a), "V": wave(b), "W": wave(a + b)}
+    p, shape = training.problem.p, (3, training.problem.width, 1)
+    k, a, b = jax.random.uniform(jax.random.key(1), shape)
+    turns = jnp.ceil(k * (p // 2)) * jnp.arange(p)[None] / p
+    waves = {"U": turns + a, "V": turns + b, "W": turns + a + b}
+    return {name: jnp.cos(2 * jnp.pi * wave) for name, wave in waves.items()}
 
 
 ANALYTIC = odes.system(

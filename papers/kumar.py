@@ -43,8 +43,8 @@ class LazyToRich(dynsim.Problem):
     epsilon: float = 0.25
 
     def inputs(self):
-        """The same examples in every run; the target is half the square of the first input."""
-        return jax.random.normal(jax.random.key(0), (self.examples, self.D))
+        """The same in every run and precision; the target is half the square of the first one."""
+        return jax.random.normal(jax.random.key(0), (self.examples, self.D), "float32")
 
     def init(self, key):
         return jax.random.normal(key, (self.width, self.D)) / self.D**0.5
@@ -53,13 +53,11 @@ class LazyToRich(dynsim.Problem):
         return self.measured(averages(w))["loss"]
 
     def residual(self, state):
-        x, M = self.inputs(), state["M"]
-        return x[:, 0] ** 2 / 2 - self.alpha * (
-            x @ state["a"] + self.epsilon / 2 * jnp.sum(x @ M * x, axis=1)
-        )
+        x = self.inputs()
+        square = jnp.sum(x @ state["M"] * x, axis=1)
+        return x[:, 0] ** 2 / 2 - self.alpha * (x @ state["a"] + self.epsilon / 2 * square)
 
     def measured(self, state):
-        """What is recorded, by weights and by the theory; new inputs are normal."""
         a, M = state["a"], state["M"]
         train = jnp.mean(self.residual(state) ** 2) / 2
         S = (jnp.zeros_like(M).at[0, 0].set(1) - self.alpha * self.epsilon * M) / 2
@@ -85,7 +83,7 @@ def averages(w):
 def field(t, state, training):
     problem, a, M = training.problem, state["a"], state["M"]
     x, r = problem.inputs(), problem.residual(state) / problem.alpha
-    g, G = r @ x / len(x), (x.T * r[None]) @ x / len(x)
+    g, G = r @ x / len(x), x.T @ (r[:, None] * x) / len(x)
     push = jnp.outer(g, a) + problem.epsilon * G @ M
     rate = training.rate(t) / problem.width
     return {"a": rate * (g + problem.epsilon * G @ a), "M": rate * (push + push.T)}

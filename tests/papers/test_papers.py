@@ -14,7 +14,16 @@ from scipy import integrate, optimize, special
 
 import dynsim
 from odes import Training
-from papers import biehl_schwarze, cabannes, factorisation, phase_retrieval, saad_solla, saxe
+from papers import (
+    biehl_schwarze,
+    cabannes,
+    factorisation,
+    gromov,
+    kumar,
+    phase_retrieval,
+    saad_solla,
+    saxe,
+)
 from sweeps.systems import registry
 from tests.extension import packages
 
@@ -299,3 +308,83 @@ def test_overlapping_embeddings_have_no_margins_of_their_own() -> None:
     why = cabannes.MARGINS.inapplicable(training(cabannes.Memories(dimension=3), 1.0))
     assert why is not None
     assert "dimension" in why
+
+
+def test_averages_over_units_are_those_of_the_flow_of_all_weights() -> None:
+    """Of SciPy, with the gradient of a network of which each unit is written out."""
+    problem, rate = kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), 1.0
+    x, w = (np.asarray(a, float) for a in (problem.inputs(), problem.init(jax.random.key(1))))
+    y, alpha, eps = x[:, 0] ** 2 / 2, problem.alpha, problem.epsilon
+
+    def miss(w: Any, x: Any, y: Any) -> Any:
+        h = x @ w.T
+        return y - alpha * (h + eps * h**2 / 2).mean(1)
+
+    def flow(t: float, flat: Any) -> Any:
+        w = flat.reshape(6, 4)
+        push = miss(w, x, y)[:, None] * (1 + eps * (x @ w.T)) / (alpha * 6 * 30)
+        return rate * (push.T @ x).ravel()
+
+    w = integrate.solve_ivp(flow, (0, 100), w.ravel(), rtol=1e-9, atol=1e-11).y[:, -1].reshape(6, 4)
+    found = kumar.AVERAGES.solve(
+        problem,
+        dynsim.sgd(rate),
+        [0.0, 100.0],
+        key=jax.random.key(1),
+        record=["train", "test", "alignment"],
+    )
+    np.testing.assert_allclose(found["train"][-1], np.mean(miss(w, x, y) ** 2) / 2, rtol=1e-3)
+    share = (w[:, 0] ** 2).sum() / (w**2).sum()
+    np.testing.assert_allclose(found["alignment"][-1], share, rtol=1e-4)
+    new = np.random.default_rng(0).normal(size=(200_000, 4))
+    sample = miss(w, new, new[:, 0] ** 2 / 2) ** 2 / 2
+    error = sample.std() / math.sqrt(len(sample))
+    assert abs(found["test"][-1] - sample.mean()) < 4 * error
+
+
+def test_lazier_training_generalises_later() -> None:
+    """Between half of the training error and half of the test error, in steps."""
+    times = np.arange(0, 1001, 5)
+    lags = []
+    for alpha in (1.0, 10.0):
+        problem, names = kumar.LazyToRich(alpha=alpha), ["train", "test"]
+        found = kumar.AVERAGES.solve(
+            problem, dynsim.sgd(10.0), times, key=jax.random.key(0), record=names
+        )
+        train, test = (times[np.argmax(found[n] < found[n][0] / 2)] for n in names)
+        lags.append(test - train)
+    assert 0 < 3 * lags[0] < lags[1]
+
+
+@pytest.mark.parametrize(("p", "width"), [(23, 128), pytest.param(97, 500, marks=pytest.mark.full)])
+def test_analytic_weights_add(p: int, width: int) -> None:
+    problem = gromov.ModularAddition(p=p, width=width)
+    weights = gromov.analytic(training(problem, 1.0), None)
+    table = np.asarray(problem.table(weights)[0])
+    n = np.arange(p)
+    assert (table.argmax(2) == (n[:, None] + n) % p).all()
+    found = gromov.measured(problem, weights)
+    np.testing.assert_allclose([found["purity"], found["phases"]], 1, rtol=1e-3)
+
+
+@pytest.mark.full("test_analytic_weights_add")
+def test_addition_is_grokked_with_weight_decay_only() -> None:
+    problem, names = gromov.ModularAddition(), [*gromov.NAMES]
+    decayed, free = (
+        dynsim.train(
+            problem,
+            dynsim.adamw(0.01, decay=decay),
+            jax.random.key(0),
+            steps=1500,
+            batch=math.inf,
+            times=[100, 1500],
+            record=names,
+        )
+        for decay in (1.0, 0.0)
+    )
+    for run in (decayed, free):
+        assert run["train_accuracy"].min() > 0.99
+        assert run["test_accuracy"][0] < 0.3
+    assert decayed["test_accuracy"][-1] > 0.99
+    assert decayed["purity"][-1] > 0.9
+    assert free["test_accuracy"][-1] < 0.3
