@@ -313,7 +313,8 @@ def test_overlapping_embeddings_have_no_margins_of_their_own() -> None:
 def test_averages_over_units_are_those_of_the_flow_of_all_weights() -> None:
     """Of SciPy, with the gradient of a network of which each unit is written out."""
     problem, rate = kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), 1.0
-    x, w = (np.asarray(a, float) for a in (problem.inputs(), problem.init(jax.random.key(1))))
+    start = problem.init(jax.random.key(1))
+    x, w = (np.asarray(a, float) for a in (problem.inputs(), start))
     y, alpha, eps = x[:, 0] ** 2 / 2, problem.alpha, problem.epsilon
 
     def miss(w: Any, x: Any, y: Any) -> Any:
@@ -326,13 +327,8 @@ def test_averages_over_units_are_those_of_the_flow_of_all_weights() -> None:
         return rate * (push.T @ x).ravel()
 
     w = integrate.solve_ivp(flow, (0, 100), w.ravel(), rtol=1e-9, atol=1e-11).y[:, -1].reshape(6, 4)
-    found = kumar.AVERAGES.solve(
-        problem,
-        dynsim.sgd(rate),
-        [0.0, 100.0],
-        key=jax.random.key(1),
-        record=["train", "test", "alignment"],
-    )
+    options = {"init": start, "record": ["train", "test", "alignment"]}
+    found = kumar.AVERAGES.solve(problem, dynsim.sgd(rate), [0.0, 100.0], **options)
     np.testing.assert_allclose(found["train"][-1], np.mean(miss(w, x, y) ** 2) / 2, rtol=1e-3)
     share = (w[:, 0] ** 2).sum() / (w**2).sum()
     np.testing.assert_allclose(found["alignment"][-1], share, rtol=1e-4)
@@ -343,17 +339,17 @@ def test_averages_over_units_are_those_of_the_flow_of_all_weights() -> None:
 
 
 def test_lazier_training_generalises_later() -> None:
-    """Between half of the training error and half of the test error, in steps."""
-    times = np.arange(0, 1001, 5)
+    """Steps from a training error of 0.1 to a test error of 0.1."""
+    times = np.arange(0, 2001, 10)
     lags = []
-    for alpha in (1.0, 10.0):
+    for alpha in (1.0, 5.0):
         problem, names = kumar.LazyToRich(alpha=alpha), ["train", "test"]
         found = kumar.AVERAGES.solve(
             problem, dynsim.sgd(10.0), times, key=jax.random.key(0), record=names
         )
-        train, test = (times[np.argmax(found[n] < found[n][0] / 2)] for n in names)
+        train, test = (times[np.argmax(found[n] < 0.1)] for n in names)
         lags.append(test - train)
-    assert 0 < 3 * lags[0] < lags[1]
+    assert 0 < 3 * lags[0] < lags[1], lags
 
 
 @pytest.mark.parametrize(("p", "width"), [(23, 128), pytest.param(97, 500, marks=pytest.mark.full)])
