@@ -64,7 +64,7 @@ class ModularAddition(dynsim.Problem):
         return (ANALYTIC,)
 
 
-NAMES = "train_accuracy", "test_accuracy", "purity", "phases"
+NAMES: tuple[str, ...] = "train_accuracy", "test_accuracy", "purity", "phases"
 
 
 def measured(problem, params):
