@@ -122,10 +122,11 @@ def made() -> dict[str, Any]:
     return json.loads(MADE.read_text()) if MADE.exists() else {}
 
 
-def sources(figure: str) -> str:
-    """A digest of the files that decide how a figure looks."""
-    digest = hashlib.sha256()
-    for path in sorted(files(figure)):
+def sources(card: Card) -> str:
+    """A digest of the files that decide how a figure looks, that of a paper's problem with them."""
+    digest, problems = hashlib.sha256(), importlib.metadata.entry_points(group="dynsim.systems")
+    papers = {_file(problem.module) for problem in problems if problem.name in card.words}
+    for path in sorted(files(card.figure) | (papers - {None})):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -144,8 +145,8 @@ def files(figure: str) -> set[Path]:
 
 
 def _file(module: str) -> Path | None:
-    """The file of a module of studies or views; None for another module, or what is no module."""
-    if not module.startswith(("sweeps.studies", "sweeps.commands.views")):
+    """The file of a module of studies, views or papers; None for another one, or what is none."""
+    if not module.startswith(("sweeps.studies", "sweeps.commands.views", "papers.")):
         return None
     path = ROOT.joinpath(*module.split("."))
     files = path / "__init__.py", path.with_suffix(".py")
@@ -166,7 +167,7 @@ def _imports(file: Path) -> list[str]:
 def is_current(card: Card) -> bool:
     """Whether the card's picture is there, made by its command from the present sources."""
     found = made().get(card.name, {})
-    wanted = {"command": card.command, "sources": sources(card.figure)}
+    wanted = {"command": card.command, "sources": sources(card)}
     return (HERE / card.picture).exists() and wanted.items() <= found.items()
 
 
@@ -187,7 +188,7 @@ def make(card: Card, work: Path) -> None:
     shrink(max(work.glob("*.png"), key=lambda path: path.stat().st_mtime), HERE / card.picture)
     entry = {
         "command": card.command,
-        "sources": sources(card.figure),
+        "sources": sources(card),
         **{name: round(value, 1) for name, value in took.items()},
         "cores": os.cpu_count(),
         "jax": importlib.metadata.version("jax"),

@@ -1,9 +1,7 @@
 """Theories that users write as vector fields."""
 
 import functools
-import importlib.util
 import math
-from pathlib import Path
 from typing import Any
 
 import diffrax
@@ -11,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import integrate, special
+from scipy import integrate
 
 import dynsim
 import odes
@@ -19,8 +17,6 @@ import sweeps
 from dynsim import Status
 from odes.theory import Theory, Training
 from sweeps.systems import registry
-
-HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
 
 class Line(dynsim.Problem):
@@ -195,73 +191,3 @@ def test_engines_refuse_what_the_theory_refuses() -> None:
     with pytest.raises(ValueError, match="theory 'square' does not apply: batch = 64"):
         engine.check_run(run)
     engine.check_run(run.at({"batch": 1}))
-
-
-@pytest.fixture(scope="module")
-def committee() -> Any:
-    spec = importlib.util.spec_from_file_location("committee", HOWTO / "committee.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_equations_of_the_committee_are_averages_over_inputs(committee: Any) -> None:
-    """Of 200 000 inputs, by NumPy: every entry within four standard errors."""
-    Q, R = np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.3, -0.1], [0.2, 0.25]])
-    C = np.block([[Q, R], [R.T, np.eye(2)]])
-    h = np.random.default_rng(0).multivariate_normal(np.zeros(4), C, 200_000)
-    g = special.erf(h / math.sqrt(2))
-    miss = g[:, 2:].sum(1) - g[:, :2].sum(1)
-    delta = math.sqrt(2 / math.pi) * np.exp(-(h[:, :2] ** 2) / 2) * miss[:, None]
-    force, noise = delta[:, :, None] * h[:, None], delta[:, :, None] * delta[:, None]
-    state, problem = {"Q": jnp.asarray(Q), "R": jnp.asarray(R)}, committee.Committee(N=100)
-    single, whole = (
-        committee.field(0.0, state, Training(problem, dynsim.sgd(1.0), batch))
-        for batch in (1, math.inf)
-    )
-    sums = force[:, :, :2] + force[:, :, :2].transpose(0, 2, 1)
-    for found, sample in (
-        (whole["Q"], sums),
-        (whole["R"], force[:, :, 2:]),
-        ((single["Q"] - whole["Q"]) / 100, noise),
-        (committee.generalisation(state), miss**2 / 2),
-    ):
-        error = sample.std(0) / math.sqrt(len(sample))
-        assert (np.abs(found - sample.mean(0)) < 4 * error).all()
-
-
-def test_the_committee_rests_on_the_plateau_of_the_paper(committee: Any) -> None:
-    """All units alike with Q = 1/(2 K - 1) and R = sqrt(Q/K), at a small rate."""
-    problem, rule = committee.Committee(N=400, K=3), dynsim.sgd(0.2 / 400)
-    start = 0.01 * jax.random.normal(jax.random.key(1), (3, 400)) / 20
-    options = {"init": start, "record": ["Q", "R", "loss"], "batch": 1}
-    found = committee.OVERLAPS.solve(problem, rule, [0.0, 40_000.0], **options)
-    Q, R = found["Q"][-1], found["R"][-1]
-    # The noise of a rate of 0.2 shifts the plateau by some per cent.
-    np.testing.assert_allclose(Q, 1 / 5, rtol=0.06)
-    np.testing.assert_allclose(R, math.sqrt(1 / 15), rtol=0.06)
-
-
-@pytest.mark.parametrize("K", [2, pytest.param(3, marks=pytest.mark.full)])
-def test_the_largest_rate_of_the_committee_is_that_of_the_paper(committee: Any, K: int) -> None:
-    r"""sqrt(3) pi / (K + 3/sqrt(5) - 1): above it the teacher is unstable."""
-    largest = math.sqrt(3) * math.pi / (K + 3 / math.sqrt(5) - 1)
-    problem, upper = committee.Committee(N=1000, K=K), np.triu_indices(K)
-
-    def step(x: Any, eta: Any) -> Any:
-        # Q is symmetric: only half of it are variables.
-        half = jnp.zeros((K, K)).at[upper].set(x[: len(upper[0])])
-        state = {"Q": jnp.triu(half, 1).T + half, "R": x[len(upper[0]) :].reshape(K, K)}
-        found = committee.field(0.0, state, Training(problem, dynsim.sgd(eta / 1000), 1))
-        return jnp.concatenate([found["Q"][upper], found["R"].ravel()])
-
-    with jax.enable_x64(True):
-        teacher = jnp.concatenate([jnp.eye(K)[upper], jnp.eye(K).ravel()])
-        slope = jax.jit(jax.jacfwd(step))
-        growth = [
-            np.linalg.eigvals(np.asarray(slope(teacher, share * largest))).real.max()
-            for share in (0.97, 1.03)
-        ]
-    assert growth[0] < 0 < growth[1]

@@ -29,7 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 ENGINES = [
     (system, engine)
-    for system in registry.names()
+    for system in registry.BUILT_IN
     for engine, rules in registry.engines(registry.system(system)).items()
     if rules.goes_on
 ]

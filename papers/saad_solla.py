@@ -1,4 +1,10 @@
-"""Online learning in a soft committee machine (Saad and Solla, Phys. Rev. E 52, 4225, 1995)."""
+"""Online learning in a soft committee machine (Saad and Solla, Phys. Rev. E 52, 4225, 1995).
+
+Student and teacher add up K units erf(h / sqrt 2). With many inputs the overlaps Q of the student's
+units and R with the teacher's obey equations of their own, and rest on a plateau of equal units
+before these specialise: Q = 1 / (2 K - 1), R = sqrt(Q / K) at a small rate. The teacher is unstable
+above the rate sqrt(3) pi / (K + 3 / sqrt(5) - 1) / N.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +22,8 @@ class Committee(dynsim.Problem):
         Q: overlaps of the student's units.
         R: overlaps of the student's units with the teacher's.
     """
+
+    RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 2e-3}, "steps": 20_000, "batch": 1}
 
     N: int = 500
     K: int = 2

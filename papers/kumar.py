@@ -1,0 +1,99 @@
+"""Grokking from lazy to rich training (Kumar, Bordelon, Gershman, Pehlevan, arXiv:2310.06110).
+
+Without regularisation, a network f = alpha / width sum_i phi(w_i.x), phi(h) = h + epsilon h^2 / 2,
+learns y = (b.x)^2 / 2 from a fixed set of examples, by descent on (f - y)^2 / (2 alpha^2) with a
+rate in proportion to the width. A large alpha keeps training lazy: it fits the examples with the
+features of the start, and generalises later. The output depends on two averages only,
+
+    f = alpha (a.x + epsilon x.M x / 2),  a = <w>,  M = <w w^T>,
+
+which obey a closed system at any width. With the means g of r x and G of r x x^T over the examples,
+r = (y - f) / alpha, and the sum tau of the rates divided by the width,
+
+    a' = g + epsilon G a,  M' = g a^T + a g^T + epsilon (G M + M G).
+"""
+
+import jax
+import jax.numpy as jnp
+
+import dynsim
+import odes
+
+
+class LazyToRich(dynsim.Problem):
+    """A network that fits its examples first and generalises later.
+
+    Attributes:
+        D: number of inputs.
+        width: number of hidden units.
+        examples: number of examples that it is trained on.
+        alpha: scale of the output; a large one makes training lazy.
+        epsilon: weight of the quadratic part of the units.
+        train: error on the examples.
+        test: error on new inputs.
+        alignment: share of the direction of the target in M.
+    """
+
+    RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 10.0}, "steps": 5000, "batch": "inf"}
+
+    D: int = 20
+    width: int = 100
+    examples: int = 150
+    alpha: float = 5.0
+    epsilon: float = 0.25
+
+    def inputs(self):
+        """The same in every run and precision; the target is half the square of the first one."""
+        return jax.random.normal(jax.random.key(0), (self.examples, self.D), "float32")
+
+    def init(self, key):
+        return jax.random.normal(key, (self.width, self.D)) / self.D**0.5
+
+    def population_loss(self, w):
+        return self.measured(averages(w))["loss"]
+
+    def residual(self, state):
+        x = self.inputs()
+        square = jnp.sum(x @ state["M"] * x, axis=1)
+        return x[:, 0] ** 2 / 2 - self.alpha * (x @ state["a"] + self.epsilon / 2 * square)
+
+    def measured(self, state):
+        a, M = state["a"], state["M"]
+        train = jnp.mean(self.residual(state) ** 2) / 2
+        S = (jnp.zeros_like(M).at[0, 0].set(1) - self.alpha * self.epsilon * M) / 2
+        test = (jnp.trace(S) ** 2 + 2 * jnp.sum(S**2) + self.alpha**2 * a @ a) / 2
+        share = M[0, 0] / jnp.trace(M)
+        return {"loss": train / self.alpha**2, "train": train, "test": test, "alignment": share}
+
+    def observables(self):
+        return {
+            name: lambda self, w, name=name: self.measured(averages(w))[name]
+            for name in ("train", "test", "alignment")
+        }
+
+    @classmethod
+    def theories(cls):
+        return (AVERAGES,)
+
+
+def averages(w):
+    return {"a": w.mean(0), "M": w.T @ w / len(w)}
+
+
+def field(t, state, training):
+    problem, a, M = training.problem, state["a"], state["M"]
+    x, r = problem.inputs(), problem.residual(state) / problem.alpha
+    g, G = r @ x / len(x), x.T @ (r[:, None] * x) / len(x)
+    push = jnp.outer(g, a) + problem.epsilon * G @ M
+    rate = training.rate(t) / problem.width
+    return {"a": rate * (g + problem.epsilon * G @ a), "M": rate * (push + push.T)}
+
+
+AVERAGES = odes.system(
+    "averages",
+    "averages over units",
+    "eta -> 0, all examples in every step",
+    field,
+    lambda training, w: averages(w),
+    lambda t, state, training: training.problem.measured(state),
+)

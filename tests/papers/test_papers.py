@@ -1,0 +1,386 @@
+"""Papers: their theories against NumPy, closed forms and the papers' own formulas."""
+
+import ast
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, optimize, special
+
+import dynsim
+from odes import Training
+from papers import (
+    biehl_schwarze,
+    cabannes,
+    factorisation,
+    gromov,
+    kumar,
+    phase_retrieval,
+    saad_solla,
+    saxe,
+)
+from sweeps.systems import registry
+from tests.extension import packages
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(p for p in (ROOT / "papers").glob("*.py") if p.stem != "__init__")
+POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_paper_is_one_short_module_of_public_names(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 100
+    imported = {
+        name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]
+        )
+    }
+    ours = {name for name in imported if name.split(".")[0] in ("dynsim", "odes", "sweeps")}
+    assert ours <= {"dynsim", "odes", "sweeps"}
+    assert not [n for n in ast.walk(ast.parse(text)) if getattr(n, "attr", "").startswith("_")]
+
+
+def test_every_paper_is_registered_and_has_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the package would be installed now, whatever is installed."""
+    points = POINTS[registry.GROUP]
+    assert {value.split(":")[0] for value in points.values()} == {
+        f"papers.{p.stem}" for p in MODULES
+    }
+    packages.write(tmp_path, "dynsim", entries={registry.GROUP: points})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_KNOWN", {})
+    packages.forget()
+    page = (ROOT / "docs" / "papers" / "index.md").read_text()
+    try:
+        for name in points:
+            problem = registry.system(name).problems[0]
+            assert problem.theories()
+            assert f"dynsim compare {name}" in page
+    finally:
+        packages.forget()
+
+
+def test_the_equations_of_the_committee_are_averages_over_inputs() -> None:
+    """Of 200 000 inputs, by NumPy: every entry within four standard errors."""
+    Q, R = np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.3, -0.1], [0.2, 0.25]])
+    C = np.block([[Q, R], [R.T, np.eye(2)]])
+    h = np.random.default_rng(0).multivariate_normal(np.zeros(4), C, 200_000)
+    g = special.erf(h / math.sqrt(2))
+    miss = g[:, 2:].sum(1) - g[:, :2].sum(1)
+    delta = math.sqrt(2 / math.pi) * np.exp(-(h[:, :2] ** 2) / 2) * miss[:, None]
+    force, noise = delta[:, :, None] * h[:, None], delta[:, :, None] * delta[:, None]
+    state, problem = {"Q": jnp.asarray(Q), "R": jnp.asarray(R)}, saad_solla.Committee(N=100)
+    single, whole = (
+        saad_solla.field(0.0, state, Training(problem, dynsim.sgd(1.0), batch))
+        for batch in (1, math.inf)
+    )
+    sums = force[:, :, :2] + force[:, :, :2].transpose(0, 2, 1)
+    for found, sample in (
+        (whole["Q"], sums),
+        (whole["R"], force[:, :, 2:]),
+        ((single["Q"] - whole["Q"]) / 100, noise),
+        (saad_solla.generalisation(state), miss**2 / 2),
+    ):
+        error = sample.std(0) / math.sqrt(len(sample))
+        assert (np.abs(found - sample.mean(0)) < 4 * error).all()
+
+
+def test_the_committee_rests_on_the_plateau_of_the_paper() -> None:
+    """All units alike with Q = 1/(2 K - 1) and R = sqrt(Q/K), at a small rate."""
+    problem, rule = saad_solla.Committee(N=400, K=3), dynsim.sgd(0.2 / 400)
+    start = 0.01 * jax.random.normal(jax.random.key(1), (3, 400)) / 20
+    options = {"init": start, "record": ["Q", "R", "loss"], "batch": 1}
+    found = saad_solla.OVERLAPS.solve(problem, rule, [0.0, 40_000.0], **options)
+    Q, R = found["Q"][-1], found["R"][-1]
+    # The noise of a rate of 0.2 shifts the plateau by some per cent.
+    np.testing.assert_allclose(Q, 1 / 5, rtol=0.06)
+    np.testing.assert_allclose(R, math.sqrt(1 / 15), rtol=0.06)
+
+
+@pytest.mark.parametrize("K", [2, pytest.param(3, marks=pytest.mark.full)])
+def test_the_largest_rate_of_the_committee_is_that_of_the_paper(K: int) -> None:
+    r"""sqrt(3) pi / (K + 3/sqrt(5) - 1): above it the teacher is unstable."""
+    largest = math.sqrt(3) * math.pi / (K + 3 / math.sqrt(5) - 1)
+    problem, upper = saad_solla.Committee(N=1000, K=K), np.triu_indices(K)
+
+    def step(x: Any, eta: Any) -> Any:
+        # Q is symmetric: only half of it are variables.
+        half = jnp.zeros((K, K)).at[upper].set(x[: len(upper[0])])
+        state = {"Q": jnp.triu(half, 1).T + half, "R": x[len(upper[0]) :].reshape(K, K)}
+        found = saad_solla.field(0.0, state, Training(problem, dynsim.sgd(eta / 1000), 1))
+        return jnp.concatenate([found["Q"][upper], found["R"].ravel()])
+
+    with jax.enable_x64(True):
+        teacher = jnp.concatenate([jnp.eye(K)[upper], jnp.eye(K).ravel()])
+        slope = jax.jit(jax.jacfwd(step))
+        growth = [
+            np.linalg.eigvals(np.asarray(slope(teacher, share * largest))).real.max()
+            for share in (0.97, 1.03)
+        ]
+    assert growth[0] < 0 < growth[1]
+
+
+def training(problem: dynsim.Problem, eta: float, batch: float = 1) -> Training:
+    return Training(problem, dynsim.sgd(eta), batch)
+
+
+def largest_rate(field: Any, teacher: Any, upper: float) -> float:
+    """The rate above which the derivative of `field` at the teacher has an eigenvalue with
+    a positive real part."""
+    slope = jax.jit(jax.jacfwd(field))
+    with jax.enable_x64(True):
+        growth = lambda eta: np.linalg.eigvals(np.asarray(slope(teacher, eta))).real.max()
+        return float(optimize.brentq(growth, 1e-3, upper, xtol=1e-9))
+
+
+def test_a_unit_is_a_committee_of_one() -> None:
+    """Its equations are written out; those of the committee are sums of integrals."""
+    unit, committee = biehl_schwarze.Unit(N=100), saad_solla.Committee(N=100, K=1)
+    matrix = lambda x: jnp.full((1, 1), x)
+    for R, Q in ((0.3, 0.5), (0.7, 1.2)):
+        found = biehl_schwarze.field(
+            0.0, {"R": jnp.asarray(R), "Q": jnp.asarray(Q)}, training(unit, 0.02)
+        )
+        state = {"Q": matrix(Q), "R": matrix(R)}
+        other = saad_solla.field(0.0, state, training(committee, 0.02))
+        for name in "RQ":
+            np.testing.assert_allclose(found[name], other[name][0, 0], rtol=2e-5)
+        error = biehl_schwarze.generalisation(R, Q)
+        np.testing.assert_allclose(error, saad_solla.generalisation(state), rtol=2e-5)
+
+
+def test_noise_of_labels_lengthens_a_unit() -> None:
+    """By eta^2 sigma^2 times the mean of g'(h)^2, which NumPy integrates on a grid."""
+    Q, sigma, N = 0.8, 0.3, 100
+    h = np.linspace(-12, 12, 4001)
+    slope = 2 / math.pi * np.exp(-(h**2))
+    mean = np.trapezoid(slope * np.exp(-(h**2) / (2 * Q)) / math.sqrt(2 * math.pi * Q), h)
+    state = {"R": jnp.asarray(0.4), "Q": jnp.asarray(Q)}
+    with_noise, without = (
+        biehl_schwarze.field(0.0, state, training(biehl_schwarze.Unit(N=N, sigma=s), 0.1))["Q"]
+        for s in (sigma, 0.0)
+    )
+    np.testing.assert_allclose(with_noise - without, 0.1**2 * N * sigma**2 * mean, rtol=1e-4)
+
+
+def test_the_largest_rate_of_a_unit() -> None:
+    def field(x: Any, eta: Any) -> Any:
+        found = biehl_schwarze.field(
+            0.0, {"R": x[0], "Q": x[1]}, training(biehl_schwarze.Unit(N=1), eta)
+        )
+        return jnp.stack([found["R"], found["Q"]])
+
+    found = largest_rate(field, np.ones(2), 10)
+    assert found == pytest.approx(math.sqrt(15) * math.pi / 3, rel=1e-6)
+
+
+def test_modes_are_learned_at_the_times_of_saxe() -> None:
+    """tau = ln[u_f (s - u_0) / (u_0 (s - u_f))] / (2 s), for two layers."""
+    problem, eta = saxe.DeepLinear(), 0.01
+    for k, s in enumerate(2.0 ** -np.arange(4)):
+        u0, uf = problem.u0, 0.8 * s
+        tau = math.log(uf * (s - u0) / (u0 * (s - uf))) / (2 * s)
+        found = saxe.MODES.solve(problem, dynsim.sgd(eta), [0.0, tau / eta], record="learned")
+        np.testing.assert_allclose(found["learned"][-1, k], uf, rtol=1e-3)
+
+
+@pytest.mark.parametrize("layers", [2, pytest.param(4, marks=pytest.mark.full)])
+def test_modes_are_those_of_training(layers: int) -> None:
+    """Of a run of descent, which differs by the size of its steps."""
+    problem, rule = saxe.DeepLinear(layers=layers, u0=0.05), dynsim.sgd(1e-3)
+    times = [0, 1000, 2000, 4000]
+    run = dynsim.train(
+        problem, rule, jax.random.key(1), steps=4000, batch=math.inf, times=times, record="learned"
+    )
+    found = saxe.MODES.solve(problem, rule, times, record="learned")
+    # Steps of 1e-3 in a time of 4, at rates of growth up to 2.
+    np.testing.assert_allclose(run["learned"], found["learned"], rtol=0.01)
+
+
+def test_factors_obey_their_flow() -> None:
+    problem = factorisation.Factorisation(alpha=1e-3)
+    U = np.asarray(problem.init(jax.random.key(3)), float)
+    M = np.diag(1 - np.arange(4) / 4)
+
+    def flow(t: float, y: Any) -> Any:
+        U = y.reshape(4, 4)
+        return ((M - U @ U.T) @ U).ravel()
+
+    at = integrate.solve_ivp(flow, (0, 12), U.ravel(), rtol=1e-10, atol=1e-13).y[:, -1]
+    with jax.enable_x64(True):
+        found = factorisation.riccati(problem, jnp.asarray(U), 12.0)
+    W = at.reshape(4, 4) @ at.reshape(4, 4).T
+    np.testing.assert_allclose(found["learned"], np.diag(W), rtol=1e-7)
+    np.testing.assert_allclose(found["loss"], ((W - M) ** 2).sum() / 4, rtol=1e-7)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_a_rank_takes_the_logarithm_of_the_start(k: int) -> None:
+    """d tau / d ln(1/alpha) = 1 / (2 s), of the time at which half of an eigenvalue is learned."""
+    s, key = 1 - k / 4, jax.random.key(3)
+
+    def half(alpha: float) -> float:
+        problem = factorisation.Factorisation(alpha=alpha)
+        U = jnp.asarray(problem.init(key), float)
+        learned = jax.jit(lambda t: factorisation.riccati(problem, U, t)["learned"][k])
+        return float(optimize.brentq(lambda t: float(learned(t)) - s / 2, 0, 100, xtol=1e-6))
+
+    with jax.enable_x64(True):
+        slope = (half(1e-10) - half(1e-7)) / math.log(1e3)
+    # Corrections vanish with alpha to a power.
+    assert slope == pytest.approx(1 / (2 * s), rel=2e-3)
+
+
+def test_the_equations_of_phase_retrieval_are_averages_over_inputs() -> None:
+    q, m = 0.6, 0.3
+    h = np.random.default_rng(0).multivariate_normal([0, 0], [[q, m], [m, 1]], 500_000)
+    miss = h[:, 0] ** 2 - h[:, 1] ** 2
+    delta, state = miss * h[:, 0], {"m": jnp.asarray(m), "q": jnp.asarray(q)}
+    problem = phase_retrieval.PhaseRetrieval(N=100)
+    single, whole = (
+        phase_retrieval.field(0.0, state, training(problem, 1.0, b)) for b in (1, math.inf)
+    )
+    for found, sample in (
+        (whole["m"], -delta * h[:, 1]),
+        (whole["q"], -2 * delta * h[:, 0]),
+        ((single["q"] - whole["q"]) / 100, delta**2),
+        (phase_retrieval.generalisation(m, q), miss**2 / 4),
+    ):
+        assert abs(found - sample.mean()) < 4 * sample.std() / math.sqrt(len(sample))
+
+
+def test_escape_takes_the_logarithm_of_the_inputs() -> None:
+    """Steps / N until m = 1/2 grow by ln N / (6 gamma (1 - q)), at a rate of gamma / N."""
+    gamma = 0.2
+    # q rests at the smaller root of 15 gamma q^2 - 6 (1 + gamma) q + 2 + 3 gamma.
+    q = min(np.roots([15 * gamma, -6 * (1 + gamma), 2 + 3 * gamma]))
+
+    def escape(N: int) -> float:
+        times = np.linspace(0, 20 * N, 2001)
+        w = jnp.zeros(N).at[0].set(0.5 * N**-0.5).at[1].set(math.sqrt(0.25 - 0.25 / N))
+        options = {"init": w, "batch": 1, "record": "m"}
+        problem = phase_retrieval.PhaseRetrieval(N=N)
+        m = phase_retrieval.OVERLAPS.solve(problem, dynsim.sgd(gamma / N), times, **options)["m"]
+        return float(np.interp(0.5, m[: m.argmax()], times[: m.argmax()])) / N
+
+    slope = (escape(100_000) - escape(1000)) / math.log(100)
+    # At N = 1000 the start is not small altogether.
+    assert slope == pytest.approx(1 / (6 * gamma * (1 - q)), rel=0.02)
+
+
+def test_margins_are_those_of_the_flow_of_all_weights() -> None:
+    problem, C = cabannes.Memories(), 5
+    p = 1 / np.arange(1, C + 1)
+    p /= p.sum()
+
+    def flow(t: float, y: Any) -> Any:
+        z = y.reshape(C, C)
+        return (p[:, None] * (np.eye(C) - special.softmax(z, axis=1))).ravel()
+
+    z = integrate.solve_ivp(flow, (0, 500), np.zeros(C * C), rtol=1e-9, atol=1e-12).y[:, -1]
+    z = z.reshape(C, C)
+    margin = np.diag(z) - np.where(np.eye(C), -np.inf, z).max(1)
+    found = cabannes.by_token(problem, None, jnp.asarray(500.0))
+    np.testing.assert_allclose(found["margin"], margin, rtol=1e-5)
+    loss = -p @ np.diag(special.log_softmax(z, axis=1))
+    np.testing.assert_allclose(found["loss"], loss, rtol=1e-4)
+
+
+def test_a_rare_token_needs_longer_in_proportion() -> None:
+    """Margins depend on p tau alone, and grow by one when tau grows by e."""
+    at = lambda tau: cabannes.by_token(cabannes.Memories(), None, jnp.asarray(tau))["margin"]
+    np.testing.assert_allclose(at(5e3)[-1], at(1e3)[0], rtol=1e-5)
+    np.testing.assert_allclose(at(math.e * 1e7) - at(1e7), 1, rtol=1e-4)
+
+
+def test_overlapping_embeddings_have_no_margins_of_their_own() -> None:
+    why = cabannes.MARGINS.inapplicable(training(cabannes.Memories(dimension=3), 1.0))
+    assert why is not None
+    assert "dimension" in why
+
+
+def test_averages_over_units_are_those_of_the_flow_of_all_weights() -> None:
+    """Of SciPy, with the gradient of a network of which each unit is written out."""
+    problem, rate = kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), 1.0
+    start = problem.init(jax.random.key(1))
+    x, w = (np.asarray(a, float) for a in (problem.inputs(), start))
+    y, alpha, eps = x[:, 0] ** 2 / 2, problem.alpha, problem.epsilon
+
+    def miss(w: Any, x: Any, y: Any) -> Any:
+        h = x @ w.T
+        return y - alpha * (h + eps * h**2 / 2).mean(1)
+
+    def flow(t: float, flat: Any) -> Any:
+        w = flat.reshape(6, 4)
+        push = miss(w, x, y)[:, None] * (1 + eps * (x @ w.T)) / (alpha * 6 * 30)
+        return rate * (push.T @ x).ravel()
+
+    w = integrate.solve_ivp(flow, (0, 100), w.ravel(), rtol=1e-9, atol=1e-11).y[:, -1].reshape(6, 4)
+    options = {"init": start, "record": ["train", "test", "alignment"]}
+    found = kumar.AVERAGES.solve(problem, dynsim.sgd(rate), [0.0, 100.0], **options)
+    np.testing.assert_allclose(found["train"][-1], np.mean(miss(w, x, y) ** 2) / 2, rtol=1e-3)
+    share = (w[:, 0] ** 2).sum() / (w**2).sum()
+    np.testing.assert_allclose(found["alignment"][-1], share, rtol=1e-4)
+    new = np.random.default_rng(0).normal(size=(200_000, 4))
+    sample = miss(w, new, new[:, 0] ** 2 / 2) ** 2 / 2
+    error = sample.std() / math.sqrt(len(sample))
+    assert abs(found["test"][-1] - sample.mean()) < 4 * error
+
+
+def test_lazier_training_generalises_later() -> None:
+    """Steps from a training error of 0.1 to a test error of 0.1."""
+    times = np.arange(0, 2001, 10)
+    lags = []
+    for alpha in (1.0, 5.0):
+        problem, names = kumar.LazyToRich(alpha=alpha), ["train", "test"]
+        found = kumar.AVERAGES.solve(
+            problem, dynsim.sgd(10.0), times, key=jax.random.key(0), record=names
+        )
+        train, test = (times[np.argmax(found[n] < 0.1)] for n in names)
+        lags.append(test - train)
+    assert 0 < 3 * lags[0] < lags[1], lags
+
+
+@pytest.mark.parametrize(("p", "width"), [(23, 128), pytest.param(97, 500, marks=pytest.mark.full)])
+def test_analytic_weights_add(p: int, width: int) -> None:
+    problem = gromov.ModularAddition(p=p, width=width)
+    weights = gromov.analytic(training(problem, 1.0), None)
+    table = np.asarray(problem.table(weights)[0])
+    n = np.arange(p)
+    assert (table.argmax(2) == (n[:, None] + n) % p).all()
+    found = gromov.measured(problem, weights)
+    np.testing.assert_allclose([found["purity"], found["phases"]], 1, rtol=1e-3)
+
+
+@pytest.mark.full("test_analytic_weights_add")
+def test_addition_is_grokked_with_weight_decay_only() -> None:
+    problem, names = gromov.ModularAddition(), [*gromov.NAMES]
+    decayed, free = (
+        dynsim.train(
+            problem,
+            dynsim.adamw(0.01, decay=decay),
+            jax.random.key(0),
+            steps=1500,
+            batch=math.inf,
+            times=[100, 1500],
+            record=names,
+        )
+        for decay in (1.0, 0.0)
+    )
+    for run in (decayed, free):
+        assert run["train_accuracy"].min() > 0.99
+        assert run["test_accuracy"][0] < 0.3
+    assert decayed["test_accuracy"][-1] > 0.99
+    assert decayed["purity"][-1] > 0.9
+    assert free["test_accuracy"][-1] < 0.3
