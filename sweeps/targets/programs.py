@@ -13,6 +13,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, Settings
+from sweeps.systems.built_in import BUILT_IN
 from sweeps.systems.experiment import experiment
 
 TRAINING = "simulation"
@@ -49,8 +50,8 @@ class Case(NamedTuple):
 
 
 def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
-    """All engines of all systems, or of those named."""
-    for name in only or registry.names():
+    """All engines of all systems of this project, or of those named."""
+    for name in only or BUILT_IN:
         system = registry.system(name)
         sized = SIZES.get(name, {"problem": name, **STEPS})
         for engine, rules in registry.engines(system).items():
