@@ -10,10 +10,11 @@ import xarray as xr
 from scipy.stats import chi2
 
 import sweeps
-from dynsim import Status
+from dynsim import Status, Trajectory
 from dynsim.trajectory import counts
+from odes.theory import Theory
 from sweeps import cli
-from sweeps.compare import comparison, panels
+from sweeps.compare import command, comparison, panels
 from sweeps.compare.command import Compare, compare
 from sweeps.compare.comparison import chosen
 from sweeps.compare.layer import SPREAD, LayerComparison
@@ -210,6 +211,17 @@ def test_an_output_path_that_is_a_file_is_refused(
     assert cli.main(["compare", "--out", str(path)]) == 2
     assert "exists and is no directory" in capsys.readouterr().err
     assert path.read_text() == "kept"
+
+
+def test_an_error_in_a_theory_comes_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def solve(*args: object, **options: object) -> Trajectory:
+        raise ArithmeticError("a slip in its equations")
+
+    mine = Theory("mine", "mine", "", solve, lambda training: None, adaptive=False)
+    monkeypatch.setattr(command, "computed", lambda sweep: pytest.fail("something ran"))
+    config = Compare(experiment("linear_icl", steps=5), seeds=1, times=3, theories=("plain",))
+    with pytest.raises(ArithmeticError, match="a slip in its equations"):
+        compare(config, [mine])
 
 
 # A comparison of its own.
