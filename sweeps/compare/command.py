@@ -80,7 +80,7 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
     def sweep(name: str, engine: Engine) -> Sweep:
         known = engine.observables.names()
         record = (*names, *(n for n in kind.ALSO if n in known and n not in names))
-        given = {"theory": own[name]} if name in own else {}
+        given: dict[str, Any] = {"theory": own[name]} if name in own else {}
         axes = {"seed": {"range": kind.seeds(config, engine)}}
         cls = _Given if given else Sweep
         return cls(run, axes, name, record, config.times, root=config.root, **given)

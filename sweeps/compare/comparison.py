@@ -206,8 +206,9 @@ class Comparison:
         `LEAST` of its range, where the mean is smaller than these and tells nothing."""
         mean = self.means[TRAINING][name].values
         error, size = self._standard_error(name)[-1], np.linalg.norm(mean[-1])
-        floor = np.nanmax([np.linalg.norm(error), LEAST * np.linalg.norm(np.ptp(mean, axis=0)), 0])
-        return self._ratio(difference, mean, float(floor)) | {"floored": bool(size < floor)}
+        span = np.linalg.norm(np.ptp(mean, axis=0))
+        floor = float(np.fmax(np.fmax(np.linalg.norm(error), LEAST * span), 0))
+        return self._ratio(difference, mean, floor) | {"floored": bool(size < floor)}
 
     def _ratio(
         self, difference: np.ndarray, reference: np.ndarray, floor: float = 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 import dynsim
-from dynsim import log_times
+from dynsim import checks, log_times
 from dynsim.precision import precision
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder
@@ -73,7 +73,7 @@ class LayerComparison(Comparison):
             strain.check_moves(run)
         if math.isinf(run.batch) or refusal(task.check_population):
             return {}
-        steps = log_times(run.steps, config.times)
+        steps = log_times(checks.steps("steps", run.steps), config.times)
         at = np.unique(np.rint(np.linspace(0, len(steps) - 1, NUM_TIMES)).astype(int))
         seeds = {"range": 1 if task.start == "zero" else min(config.seeds, MOST_STARTS)}
         record = (*DEFAULT_RECORD, *(f"{name}_std" for name in DEFAULT_RECORD))
@@ -153,7 +153,7 @@ class LayerComparison(Comparison):
         if report["left_out"]:
             found += ["", f"Theories of finite T are left out. {report['left_out']}"]
         if report["spread_at_end"]:
-            rows = [("", "predicted", "of the runs", "sampling error")]
+            rows: list[tuple[str, ...]] = [("", "predicted", "of the runs", "sampling error")]
             for name, values in report["spread_at_end"].items():
                 shown = ("-" if x is None else format(x, ".3g") for x in values.values())
                 rows.append((name, *shown))
@@ -164,11 +164,11 @@ class LayerComparison(Comparison):
             where = f"peaks at t = {peak['time']:g} (between {low:g} and {high:g})"
             if peak["time"] == high:
                 where = f"still rises at the end, t = {high:g}"
-            stages = type(self.stages)(*map(np.mean, self.stages))
+            mean = {name: np.mean(each) for name, each in self.stages._asdict().items()}
             found += [
                 "",
                 f"speed coefficient f.g {where}, value {peak['value']:.3f}",
-                f"closed form: t0' = {stages.rise_end:.2f}, peak at t = {stages.peak:.2f}, value "
-                f"{stages.peak_gamma:.3f}, t0 = {stages.snap:.2f}",
+                f"closed form: t0' = {mean['rise_end']:.2f}, peak at t = {mean['peak']:.2f}, value "
+                f"{mean['peak_gamma']:.3f}, t0 = {mean['snap']:.2f}",
             ]
         return found
