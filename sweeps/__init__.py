@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from sweeps.commands.explain import explain
     from sweeps.commands.views.explore import explore
     from sweeps.runner.cluster.driver import ChunksFailed
+    from sweeps.runner.datasets import difference, valid
     from sweeps.runner.progress import Interrupted
-    from sweeps.runner.run import difference, run, valid
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
+    from sweeps.runner.run import run
     from sweeps.runner.spec import Sweep, load
     from sweeps.runner.store.base import StoreError
     from sweeps.runner.tiles import forget
@@ -62,7 +63,7 @@ _SOURCES = {
     "best": "sweeps.studies.optimum.best:best",
     "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",
-    "difference": "sweeps.runner.run:difference",
+    "difference": "sweeps.runner.datasets:difference",
     "explore": "sweeps.commands.views.explore:explore",
     "forget": "sweeps.runner.tiles:forget",
     "load": "sweeps.runner.spec:load",
@@ -70,7 +71,7 @@ _SOURCES = {
     "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",
     "transfer": "sweeps.studies.optimum.transfer:transfer",
-    "valid": "sweeps.runner.run:valid",
+    "valid": "sweeps.runner.datasets:valid",
 }
 
 

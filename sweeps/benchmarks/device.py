@@ -26,7 +26,7 @@ from sweeps import output
 from sweeps.benchmarks import bandwidth, maps
 from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner import tiles
-from sweeps.runner.run import valid
+from sweeps.runner.datasets import valid
 from sweeps.runner.spec import Sweep, load
 from sweeps.studies.paper.published import published
 from sweeps.systems.experiment import experiment

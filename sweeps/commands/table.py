@@ -69,7 +69,6 @@ _FIGURES = {
         "studies.joma.invariant:JoMAInvariant",
         "error of JoMA's Theorem 1 along training",
     ),
-    "ladder": ("compare.ladder:Ladder", "every theory next to simulation"),
     "linear_icl": (
         "studies.linear_icl.figure:FigureLinearICL",
         "plateaus of in-context regression",
@@ -101,6 +100,7 @@ _FIGURES = {
         "how long attention takes to become sparse",
     ),
     "spectrum": ("studies.spectrum.figure:Spectrum", "same as `dynsim spectrum`"),
+    "theories": ("compare.theories:Theories", "every theory next to simulation"),
     "trainability": (
         "studies.trainability.figure:Trainability",
         "which learning rates train at all",

@@ -12,31 +12,32 @@ def compare(run: Any = "yz", /, theories: Sequence[Any] = (), **settings: Any) -
 
     Args:
         run: a `sweeps.Experiment`; or a problem or its word, as `sweeps.experiment` takes it.
-        theories: names of theories, and in Y and Z also theories of your own
-            (`odes.Theory`); all that apply if none is named.
+        theories: names of theories, and theories of your own (`odes.Theory`); all that apply if
+            none is named.
         settings: options of `dynsim compare` and settings of the run, by name, such as seeds=4,
             eta_y=1.0. Nothing is written; `out` is not read.
 
     Returns:
-        The outcome: its numbers as a `report`, and as text by `str`; the trajectories are
+        The outcome: its numbers as a `report`, and as text by `str`; the datasets are
         `simulation` and, by theory, `predictions`.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
     """
     import dataclasses
+    import pkgutil
 
     from dynsim import checks
-    from sweeps.compare.command import Compare, module_of
+    from sweeps.compare.command import compare, kind_of
+    from sweeps.compare.settings import CompareOptions
     from sweeps.systems.experiment import made
 
     theories = (theories,) if isinstance(theories, str) else theories
     checks.kind("theories", theories, Sequence)
-    names = {field.name for field in dataclasses.fields(Compare)}
+    names = {field.name for field in dataclasses.fields(CompareOptions)}
     options = {name: settings.pop(name) for name in names & {*settings}}
     runs = made(run, **settings)
-    module, cls = module_of(runs)
     named = tuple(each for each in theories if isinstance(each, str))
     own = [each for each in theories if not isinstance(each, str)]
-    config = cls(runs, theories=named, **options)
-    return module.compare(config, *([own] if own else []))
+    cls = pkgutil.resolve_name(kind_of(runs).SETTINGS)
+    return compare(cls(runs, theories=named, **options), own)

@@ -1,15 +1,26 @@
 """`dynsim compare`: training against theory, for any problem."""
 
 import dataclasses
-import importlib
+import functools
+import pkgutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+from dynsim import checks
+from dynsim.training.recording import PRECONDITIONED, SHARPNESS
+from dynsim.training.stability import check_threshold
+from odes.theory import Theory, refusal
+from sweeps.compare.comparison import TRAINING, Comparison, chosen, deliver, judged
 from sweeps.compare.settings import CompareOptions
+from sweeps.runner.cluster import hosts
+from sweeps.runner.run import run as computed
+from sweeps.runner.spec import Sweep
+from sweeps.runner.work import begin
 from sweeps.systems import registry
+from sweeps.systems.base import Engine
+from sweeps.systems.engines import Like, of_theory
 from sweeps.systems.experiment import Experiment
-
-GENERIC = "sweeps.compare.generic"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +32,111 @@ class Compare(CompareOptions):
     """
 
 
-def run(config: Compare) -> list[Path] | None:
+def run(config: CompareOptions) -> list[Path] | None:
     """Compare, write the files, and print the table, or the report as JSON."""
-    return module_of(config.run)[0].run(config)
+    result = compare(config)
+    return deliver(result, pkgutil.resolve_name(result.PICTURE)(result))
 
 
-def module_of(run: Experiment) -> tuple[ModuleType, type[CompareOptions]]:
-    """What compares the runs of a problem, and its settings: its system's, or the general ones."""
-    path, _, settings = (registry.system_of(run).compare or GENERIC).partition(":")
-    module = importlib.import_module(path)
-    return module, getattr(module, settings) if settings else Compare
+@dataclasses.dataclass(frozen=True)
+class _Given(Sweep):
+    """A sweep of a theory that no package registers."""
+
+    theory: Theory[Any, Any] | None = None
+
+    @functools.cached_property
+    def rules(self) -> Engine:
+        assert self.theory is not None
+        return of_theory(self.theory, Like(self.first.built[0]))
+
+
+def kind_of(run: Experiment) -> type[Comparison]:
+    """As what the runs of a problem are compared."""
+    found = registry.system_of(run).compare
+    return pkgutil.resolve_name(found) if found else Comparison
+
+
+def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -> Comparison:
+    """Train `config.seeds` runs, and compute each theory from the same starts at the same times.
+    All are traced before anything is trained.
+
+    Args:
+        config: the settings.
+        theories: theories of your own to compare with, besides those that `config` names.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed, before anything runs.
+    """
+    config.check()
+    run, kind = config.run, kind_of(config.run)
+    further = kind.further(config)
+    own = {each.name: each for each in theories}
+    like = Like(run.built[0])
+    engines = _applicable(config, kind)
+    engines |= {name: of_theory(each, like) for name, each in own.items()}
+    training = registry.engines(registry.system_of(run))[TRAINING]
+    names = kind.NAMES or _common(config, training, engines)
+
+    def sweep(name: str, engine: Engine) -> Sweep:
+        known = engine.observables.names()
+        record = (*names, *(n for n in kind.ALSO if n in known and n not in names))
+        given: dict[str, Any] = {"theory": own[name]} if name in own else {}
+        axes = {"seed": {"range": kind.seeds(config, engine)}}
+        cls = _Given if given else Sweep
+        return cls(run, axes, name, record, config.times, root=config.root, **given)
+
+    planned = {n: sweep(n, engine) for n, engine in engines.items() if n not in kind.MEASURED}
+    planned |= {TRAINING: sweep(TRAINING, training), **further}
+    for each in planned.values():
+        each.check()
+    hosts.use_all_cores()
+    begin(planned.values())
+    found = {name: computed(each).load() for name, each in planned.items()}
+    simulation, extra = found.pop(TRAINING), {name: found.pop(name) for name in further}
+    predictions = {
+        name: found[name] if name in found else kind.from_runs(config, name, simulation)
+        for name in engines
+    }
+    return kind(config, simulation, predictions, engines, names, extra)
+
+
+def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Engine]:
+    """The engines of the theories that are asked for, or that describe the runs; none where the
+    system has none."""
+    theories = kind.known(config.run)
+    if not theories:
+        if config.theories:
+            name = registry.system_of(config.run).name
+            raise ValueError(f"theories = {config.theories[0]!r}: {name} has none")
+        return {}
+    found, refused = judged(config.run, theories)
+    always = [name for name in kind.ALWAYS if name in found]
+    names = chosen(config.theories, [name for name in found if name not in always])
+    if not names and not always:
+        why = next(iter(refused.values()))
+        raise ValueError(
+            f"theories = (): none of the system's theories describes these runs; {why}"
+        )
+    for name in names:
+        theories[checks.choice("theories", name, tuple(theories))].check_run(config.run)
+    return {name: theories[name] for name in dict.fromkeys((*always, *names))}
+
+
+def _common(
+    config: CompareOptions, training: Engine, engines: Mapping[str, Engine]
+) -> tuple[str, ...]:
+    """The observables that training and theories have. What takes a Hessian is compared for
+    theories that are asked for by name, and for rules whose stability is known."""
+    curved = config.theories and refusal(check_threshold, config.run.rule.build()) is None
+    usual = Sweep(config.run, {"seed": {"range": 1}}).names
+    names = tuple(
+        name
+        for name in (training.observables.names() if engines else usual)
+        if all(name in engine.observables.names() for engine in engines.values())
+        and (curved or name not in (SHARPNESS, PRECONDITIONED))
+    )
+    if not names:
+        raise ValueError(
+            f"theories = {tuple(engines)}: none of what they predict is measured in training"
+        )
+    return names

@@ -1,98 +1,127 @@
-"""`dynsim compare`: training of the attention layer against the theories of its own."""
+"""`dynsim compare` of the attention layer: descent beside its theories, and what else is known."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Float
 
 import dynsim
-from dynsim import Trajectory, checks
+from dynsim import checks, log_times
 from dynsim.precision import precision
-from dynsim.trajectory import counts
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes import hierarchy
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
-from odes.theory import Theory, named, refusal
-from odes.yz.layer import weights
-from sweeps.compare import comparison, scatter, strain
+from odes.theory import named, refusal
+from sweeps.compare import strain
+from sweeps.compare.comparison import TRAINING, Comparison, average, counted, spread, valid
 from sweeps.compare.settings import CompareOptions
-from sweeps.runner import progress
-from sweeps.systems import budget, registry
-from sweeps.systems.base import Settings
+from sweeps.output import aligned
+from sweeps.runner.progress import count
+from sweeps.runner.spec import Sweep
 
-RECORD = (*DEFAULT_RECORD, "attention")
 DESCENT = "descent"
-"""Name under which descent with T and batch infinite stands beside the theories. It separates
-what sampling does from what a theory leaves out."""
-TRAINING, SPREAD = "simulation", "spread over seeds"
-"""What is computed besides, as it is called while it is."""
+"""Descent with T and batch infinite stands beside the theories. It separates what sampling does
+from what a theory leaves out."""
 FINITE_DESCENT = named(DESCENT, finite=True)
 DESCENTS = (FINITE_DESCENT, DESCENT)
+SPREAD = "spread"
+NUM_TIMES = 9
+"""At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
+MOST_STARTS = 8
+"""From so many of the random starts, whose variance is averaged."""
+
+
+class Scatter(NamedTuple):
+    """Standard deviation over seeds of an observable.
+
+    Attributes:
+        predicted: (S, ...) by theory.
+        measured: (S, ...) of the runs (ddof 1); NaN below two.
+        error: (S, ...) sampling error of the latter, measured / sqrt(2 (runs - 1)) as of normal
+            numbers.
+    """
+
+    predicted: Float[np.ndarray, "S ..."]
+    measured: Float[np.ndarray, "S ..."]
+    error: Float[np.ndarray, "S ..."]
+
+    def at_end(self) -> dict[str, float]:
+        """The last time alone, root mean square over classes."""
+        return {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison(comparison.Comparison):
-    """The outcome of `compare`.
+class LayerComparison(Comparison):
+    """A comparison of the attention layer, with the spread over seeds and the closed form."""
 
-    Attributes:
-        config: the settings.
-        task: the task.
-        simulation: trajectory with a leading axis of `seeds` runs.
-        predictions: trajectories by theory, and `DESCENT`.
-        theories: the theories by name.
-        stages: transition times per class (`odes.formulas.decoder.Stages`), None for Adam.
-        spread: predicted spread over seeds as from `sweeps.compare.scatter.predict`.
-        left_out: why there are no theories of finite T, None if there are, or T is infinite.
-    """
+    NAMES: ClassVar[tuple[str, ...]] = DEFAULT_RECORD
+    ALSO: ClassVar[tuple[str, ...]] = ("attention",)
+    ALWAYS: ClassVar[tuple[str, ...]] = DESCENTS
+    PICTURE: ClassVar[str] = "sweeps.compare.panels:draw"
 
-    config: CompareOptions
-    task: dynsim.Layer
-    simulation: Trajectory
-    predictions: dict[str, Trajectory]
-    theories: dict[str, Theory]
-    stages: decoder.Stages | None
-    spread: Trajectory | None = None
-    left_out: str | None = None
-    names: tuple[str, ...] = DEFAULT_RECORD
+    @staticmethod
+    def further(config: CompareOptions) -> dict[str, Sweep]:
+        """The predicted spread over seeds, which an infinite batch has not."""
+        run = config.run
+        task = run.built[0]
+        if task.start == "zero":
+            strain.check_moves(run)
+        if math.isinf(run.batch) or refusal(task.check_population):
+            return {}
+        steps = log_times(checks.steps("steps", run.steps), config.times)
+        at = np.unique(np.rint(np.linspace(0, len(steps) - 1, NUM_TIMES)).astype(int))
+        seeds = {"range": 1 if task.start == "zero" else min(config.seeds, MOST_STARTS)}
+        record = (*DEFAULT_RECORD, *(f"{name}_std" for name in DEFAULT_RECORD))
+        times = tuple(np.asarray(steps)[at].tolist())
+        return {SPREAD: Sweep(run, {"seed": seeds}, SPREAD, record, times, root=config.root)}
 
-    def about(self, theory: str) -> tuple[str, str]:
-        """Title of a theory and what it assumes."""
-        known = registry.system("yz").engines if theory in DESCENTS else self.theories
-        return known[theory].title, known[theory].assumes
+    @property
+    def task(self) -> dynsim.Layer:
+        """The layer."""
+        return self.config.run.built[0]
 
-    def mean(self, source: str, name: str) -> np.ndarray:
-        """(S, ...) mean of an observable over the valid runs or solves of "simulation" or of a
-        theory; NaN if none is valid."""
-        runs = self.measured(name) if source == "simulation" else self.predicted(source, name)
-        return comparison.average(runs)
-
-    def scatter(self, name: str) -> scatter.Scatter | None:
-        """Predicted and measured standard deviation over seeds, at the times of `spread`; None if
-        nothing predicts it."""
-        if self.spread is None:
+    @functools.cached_property
+    def stages(self) -> decoder.Stages | None:
+        """Transition times per class; None for rules that the closed form does not describe."""
+        rule = self.config.run.built[1]
+        if undescribed(rule, "the closed form") is not None:
             return None
-        at = scatter.times_of(np.asarray(self.simulation.times)[0])
-        return scatter.scatter(self.spread, self.measured(name)[:, at], name)
+        with precision("float64"):
+            clock = Rescaled.of(rule)
+            rate = clock.rate * clock.eta_y
+            found = decoder.stages(rate, 1 / jnp.asarray(self.task.prior), self.task.M)
+            return jax.device_get(found.at(clock.steps_at))
+
+    def scatter(self, name: str) -> Scatter | None:
+        """Predicted and measured standard deviation over seeds, at the times of the prediction;
+        None if nothing predicts it."""
+        if SPREAD not in self.extra:
+            return None
+        predicted = self.extra[SPREAD]
+        at = np.searchsorted(self.times, predicted["time"].values)
+        runs, mean = self.measured(name)[:, at], valid(predicted, name)
+        # Law of total variance: within a start, and of the mean over the starts.
+        total = average(valid(predicted, f"{name}_std") ** 2)
+        if len(mean) > 1:
+            total = total + spread(mean) ** 2
+        found = spread(runs)
+        return Scatter(np.sqrt(total), found, found / math.sqrt(2 * max(len(runs) - 1, 1)))
 
     def facts(self) -> dict[str, Any]:
         """Sizes of the task, how the runs ended, and measured and predicted transition times."""
+        training = super().facts()[TRAINING]
         return {
             "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},
-            "simulation": {
-                "status": counts(self.simulation.status),
-                "peak_of_speed": self._peak("simulation"),
-            },
+            TRAINING: training | self.theory_facts(TRAINING),
             "predicted_stages": self.stages._asdict() if self.stages else None,
-            "left_out": self.left_out,
+            "left_out": refusal(self.task.check_population),
             "spread_at_end": {
-                name: scatter.at_end(found)
+                name: found.at_end()
                 for name in self.names
                 if (found := self.scatter(name)) is not None
             },
@@ -100,89 +129,46 @@ class Comparison(comparison.Comparison):
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """When the speed coefficient peaks."""
-        return {"peak_of_speed": self._peak(theory)}
+        speed, times = self.means[theory]["speed"].values.mean(-1), self.times
+        found = {"time": None, "value": None, "between": None}
+        if np.isfinite(speed).any():
+            at = int(np.nanargmax(speed))
+            ends = [times[max(at - 1, 0)], times[min(at + 1, times.size - 1)]]
+            found = {"time": times[at], "value": speed[at], "between": ends}
+        return {"peak_of_speed": found}
 
-    def _peak(self, source: str) -> dict[str, Any]:
-        speed = self.mean(source, "speed").mean(-1)
-        if not np.isfinite(speed).any():
-            return {"time": None, "value": None, "between": None}
-        times, at = np.asarray(self.simulation.times)[0], int(np.nanargmax(speed))
-        ends = [times[max(at - 1, 0)], times[min(at + 1, times.size - 1)]]
-        return {"time": times[at], "value": speed[at], "between": ends}
+    def heading(self) -> list[str]:
+        """The task, the rule, and how the runs ended."""
+        config, run = self.config, self.config.run
+        return [
+            f"{run.about}: K = {self.task.K}, M = {self.task.M}, {run.rule.build()}, "
+            f"T = {self.task.length}, batch = {run.batch}",
+            f"{count(config.seeds, 'run')} of {count(run.steps or 0, 'step')}: "
+            f"{counted(self.report[TRAINING]['status'])}",
+        ]
 
-
-def compare(config: CompareOptions, theories: Sequence[Theory] = ()) -> Comparison:
-    """Train `config.seeds` runs at once, integrate the theories at the same times.
-
-    Args:
-        config: the settings.
-        theories: theories of your own to compare with, besides those that `config` names.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed, before anything runs.
-    """
-    config.check()
-    run = config.run
-    task, rule = run.built
-    assert isinstance(task, dynsim.Layer)
-    steps = checks.steps("steps", run.steps)
-    if task.start == "zero":
-        strain.check_moves(run)
-    settings = Settings(run.fixed, config.times, RECORD, run.dtype, None)
-    needed = registry.system("yz").engines[TRAINING].bytes_per_run(task, settings)
-    budget.check_at_once("seeds", config.seeds, needed)
-    zero_start, length = task.start == "zero", task.length
-    too_short = refusal(task.check_population)
-    finite = math.isfinite(length) and too_short is None
-    told = {"batch": run.batch, "steps": steps}
-    names = comparison.chosen(config.theories, hierarchy.applicable(task, rule, **told))
-    known = hierarchy.theories(task)
-    asked = [*(known[name] for name in names), *theories]
-    for theory in asked:
-        theory.check(task, rule, **told)
-    times = dynsim.log_times(steps, config.times)
-    with precision("float64"):
-        keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.root)))(
-            jnp.arange(config.seeds)
-        )
-        options: dict[str, Any] = {"steps": steps, "times": times, "record": RECORD}
-
-        def train(key: Array) -> Trajectory:
-            kept = {"batch": run.batch, "dtype": run.dtype, **options}
-            return dynsim.train(task, rule, key, **kept)
-
-        work: dict[str, Callable[[], Any]] = {TRAINING: lambda: jax.vmap(train)(keys)}
-
-        # Without a random start one prediction, with a leading axis of one, serves all seeds.
-        def predict(solve: Callable[[dynsim.YZ | None], Trajectory]) -> Trajectory:
-            if zero_start:
-                return jax.tree.map(lambda leaf: leaf[None], solve(None))
-            return jax.vmap(lambda key: solve(weights(None, task, "float64", key)))(keys)
-
-        def descend(T: float, start: dynsim.YZ | None) -> Trajectory:
-            kept = {"batch": math.inf, "dtype": "float64", **options}
-            return dynsim.train(dynsim.layer(task, T), rule, keys[0], init=start, **kept)
-
-        lengths = {FINITE_DESCENT: length} if finite else {}
-        for name, T in {**lengths, DESCENT: math.inf}.items():
-            work[name] = functools.partial(predict, functools.partial(descend, T))
-        for theory in asked:
-            own = {n: x for n, x in told.items() if n in theory.needs}
-            solve = functools.partial(theory.solve, task, rule, times, record=RECORD, **own)
-            work[theory.name] = functools.partial(
-                predict, lambda start, solve=solve: solve(init=start)
-            )
-        if not too_short:
-            work[SPREAD] = lambda: scatter.predict(task, rule, run.batch, times, keys)
-        found = {name: work[name]() for name in progress.each(tuple(work), "solve")}
-        stages = None
-        if undescribed(rule, "the closed form") is None:
-            clock = Rescaled.of(rule)
-            stages = decoder.stages(clock.rate * clock.eta_y, 1 / jnp.asarray(task.prior), task.M)
-            stages = stages.at(clock.steps_at)
-        # One by one: a dictionary that goes through JAX comes back sorted by its keys.
-        predictions = {name: jax.device_get(each) for name, each in found.items()}
-        stages = jax.device_get(stages)
-    simulation, spread = predictions.pop(TRAINING), predictions.pop(SPREAD, None)
-    by_name = {theory.name: theory for theory in asked}
-    return Comparison(config, task, simulation, predictions, by_name, stages, spread, too_short)
+    def further_lines(self) -> list[str]:
+        """The spread at the end, and when the speed coefficient peaks."""
+        report, found = self.report, []
+        if report["left_out"]:
+            found += ["", f"Theories of finite T are left out. {report['left_out']}"]
+        if report["spread_at_end"]:
+            rows: list[tuple[str, ...]] = [("", "predicted", "of the runs", "sampling error")]
+            for name, values in report["spread_at_end"].items():
+                shown = ("-" if x is None else format(x, ".3g") for x in values.values())
+                rows.append((name, *shown))
+            found += ["", "Standard deviation over seeds at the end.", "", *aligned(rows, 17, 16)]
+        peak = report[TRAINING]["peak_of_speed"]
+        if self.stages and peak["time"] is not None:
+            low, high = peak["between"]
+            where = f"peaks at t = {peak['time']:g} (between {low:g} and {high:g})"
+            if peak["time"] == high:
+                where = f"still rises at the end, t = {high:g}"
+            mean = {name: np.mean(each) for name, each in self.stages._asdict().items()}
+            found += [
+                "",
+                f"speed coefficient f.g {where}, value {peak['value']:.3f}",
+                f"closed form: t0' = {mean['rise_end']:.2f}, peak at t = {mean['peak']:.2f}, value "
+                f"{mean['peak_gamma']:.3f}, t0 = {mean['snap']:.2f}",
+            ]
+        return found

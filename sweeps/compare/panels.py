@@ -5,8 +5,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sweeps.compare import comparison, curves
-from sweeps.compare.layer import DESCENT, DESCENTS, Comparison
+from sweeps.compare.comparison import TRAINING, average, spread, valid
+from sweeps.compare.layer import DESCENT, DESCENTS, SPREAD, LayerComparison
+from sweeps.compare.picture import plot
 from sweeps.output import drawing
 
 CURVES = {
@@ -16,7 +17,7 @@ CURVES = {
 }
 
 
-def draw(result: Comparison) -> Figure:
+def draw(result: LayerComparison) -> Figure:
     """The whole figure: three observables, the speed coefficient and two heat maps."""
     figure, axes = drawing.panels(2, 3, height=3.4)
     plot_curves(result, "loss", ax=axes[0, 0]).set_yscale("log")
@@ -26,7 +27,7 @@ def draw(result: Comparison) -> Figure:
     ax.set_title("top distinct (up) and common token (down)", fontsize="medium")
     plot_speed(result, ax=axes[1, 0])
     best = next((name for name in result.predictions if name not in DESCENTS), DESCENT)
-    shown = ("simulation", best)
+    shown = (TRAINING, best)
     largest = max(float(np.nanmax(_attention(result, name), initial=0)) for name in shown)
     for ax, name in zip(axes[1, 1:], shown, strict=True):
         plot_attention(result, name, largest or 1.0, ax=ax)
@@ -36,23 +37,23 @@ def draw(result: Comparison) -> Figure:
     return figure
 
 
-def title(result: Comparison) -> str:
+def title(result: LayerComparison) -> str:
     """Task, optimiser, length and batch in a line."""
     run = result.config.run
     return f"{run.about}, {run.rule.build()}, T = {result.task.length}, batch = {run.batch}"
 
 
-def plot_curves(result: Comparison, name: str, ax: Axes) -> Axes:
+def plot_curves(result: LayerComparison, name: str, ax: Axes) -> Axes:
     """An observable over time, averaged over classes: mean and standard deviation of the runs as
     circles and a band, theories as lines."""
-    times, mean = _series(result, "simulation", name)
-    around = _over_classes(comparison.spread(result.measured(name)))[1:]
-    runs = int(np.sum(result.simulation.ok))
+    times, mean = _series(result, TRAINING, name)
+    around = _over_classes(spread(result.measured(name)))[1:]
+    runs = len(result.measured(name))
     predicted = lambda theory: _series(result, theory, name)[1]  # noqa: E731
-    curves.plot(result, times, mean, around, predicted, runs, ax=ax)
-    if result.spread is not None and (scattered := result.scatter(name)) is not None:
-        when = np.asarray(result.spread.times)[0][1:]
-        middle = _over_classes(comparison.average(comparison.valid(result.spread, name)))[1:]
+    plot(result, times, mean, around, predicted, runs, ax=ax)
+    if (scattered := result.scatter(name)) is not None:
+        when = result.extra[SPREAD]["time"].values[1:]
+        middle = _over_classes(average(valid(result.extra[SPREAD], name)))[1:]
         band = _over_classes(scattered.predicted)[1:]
         label = "predicted mean ± sd"
         bars = {"ls": "", "color": "0.35", "lw": 1, "capsize": 3, "zorder": 3}
@@ -61,7 +62,7 @@ def plot_curves(result: Comparison, name: str, ax: Axes) -> Axes:
     return drawing.finished(ax, xlabel="optimiser steps", ylabel=CURVES.get(name, name))
 
 
-def plot_speed(result: Comparison, ax: Axes) -> Axes:
+def plot_speed(result: LayerComparison, ax: Axes) -> Axes:
     """Measured f.g and predicted gamma(t), with the predicted peak and transition times."""
     ax = plot_curves(result, "speed", ax=ax)
     ax.set_ylabel(r"speed coefficient $f_n \cdot g_n$")
@@ -79,9 +80,9 @@ def plot_speed(result: Comparison, ax: Axes) -> Axes:
     return ax
 
 
-def plot_attention(result: Comparison, source: str, largest: float, ax: Axes) -> Axes:
+def plot_attention(result: LayerComparison, source: str, largest: float, ax: Axes) -> Axes:
     """Heat map over time of the attention of class 0 on its contextual tokens."""
-    times = np.asarray(result.simulation.times)[0][1:]
+    times = result.times[1:]
     values = _attention(result, source)
     tokens = np.arange(values.shape[1] + 1)
     middle = np.sqrt(times[1:] * times[:-1])
@@ -92,28 +93,29 @@ def plot_attention(result: Comparison, source: str, largest: float, ax: Axes) ->
         ax.axhline(common, color="white", lw=1, ls="--")
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xscale="log", xlabel="optimiser steps", ylabel="token: common, then distinct")
-    name = result.theories[source].title if source in result.theories else source
+    theory = source not in (TRAINING, *DESCENTS)
+    name = result.about(source)[0] if theory else source
     ax.set_title(f"attention $c_{{0l}}$: {name}", fontsize="medium")
     ax.figure.colorbar(mesh, ax=ax)
     return ax
 
 
-def _support(result: Comparison) -> np.ndarray:
+def _support(result: LayerComparison) -> np.ndarray:
     """Contextual tokens of class 0, common ones first."""
     present = np.flatnonzero(np.asarray(result.task.probs)[0] > 0)
     is_common = np.asarray(result.task.common())[0][present]
     return np.r_[present[is_common], present[~is_common]]
 
 
-def _attention(result: Comparison, source: str) -> np.ndarray:
-    return result.mean(source, "attention")[1:, 0][:, _support(result)]
+def _attention(result: LayerComparison, source: str) -> np.ndarray:
+    side = result.simulation if source == TRAINING else result.predictions[source]
+    return average(valid(side, "attention"))[1:, 0][:, _support(result)]
 
 
 def _over_classes(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 1 else values.mean(1)
 
 
-def _series(result: Comparison, source: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _series(result: LayerComparison, source: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Times and class mean, without step 0, which a logarithmic axis cannot show."""
-    times = np.asarray(result.simulation.times)[0]
-    return times[1:], _over_classes(result.mean(source, name))[1:]
+    return result.times[1:], _over_classes(result.means[source][name].values)[1:]

@@ -14,8 +14,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree, UInt8
 
+from dynsim.precision import precision
 from dynsim.training.checkpoint import Checkpoint
 from sweeps.language.axes import Dimension
+from sweeps.output import programs
 from sweeps.runner import fit, labels, progress, tiles
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep, grid
@@ -336,6 +338,19 @@ class Work:
         if "seed" in names:
             values = np.moveaxis(values, names.index("seed"), 0)
         return values.reshape(seeds, -1, values.shape[-1])
+
+
+def begin(sweeps: Iterable[Sweep]) -> None:
+    """Trace the programs of several sweeps, so that errors in the equations of one come before any
+    of them runs, and begin to compile them side by side."""
+    programs.keep()
+    works = []
+    for sweep in sweeps:
+        with precision(sweep.dtype):
+            works.append(Work(sweep, tiles.mesh(dtype=sweep.dtype)))
+            works[-1].variables()
+    for work in works:
+        work.start(next(iter(work.plan.layout.regions())))
 
 
 def layout_of(dims: Sequence[Dimension], size: int) -> Layout:

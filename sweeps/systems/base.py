@@ -77,6 +77,7 @@ class Engine(NamedTuple):
         variant: whether comparison leaves it out unless it is asked for.
         goes_on: whether its runs can leave a checkpoint and go on from it.
         noisy: whether its runs are drawn, though it is a theory, so that seeds are worth having.
+        seeded: whether its runs depend on the seed, if starting weights do.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
     """
@@ -96,6 +97,7 @@ class Engine(NamedTuple):
     variant: bool = False
     goes_on: bool = False
     noisy: bool = False
+    seeded: bool = True
     title: str = ""
     assumes: str = ""
 
@@ -139,9 +141,8 @@ class System(NamedTuple):
         problems: the classes of its problems; the first one is called like the system.
         engines: how runs are computed, by name. Training is called "simulation".
         labels: names and units for its results.
-        compare: what `dynsim compare NAME` runs: a module with functions `compare` and `run`, or
-            "module:Settings" where it has settings of its own; None for the comparison of
-            "simulation" with every other engine that applies.
+        compare: as what `dynsim compare NAME` compares runs, "module:Class" with a subclass of
+            `sweeps.compare.comparison.Comparison`; None for that class itself.
         more: engines of theories that other packages register, looked up when they are needed.
         stiffness: what an adaptive solver's number of steps grows with, (P,) from the traced
             numbers.

@@ -136,6 +136,7 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
         tile=1 if whole else 64,
         prepare=_arrays,
         variant=theory.variant,
+        seeded=not {"init", "key"}.isdisjoint(theory.needs),
         title=theory.title,
         assumes=theory.assumes,
     )
@@ -168,21 +169,21 @@ def _any_of(template: parts.Template, arrays: tuple[Array, ...]) -> Problem:
 def _times(settings: Settings, rule: Any) -> Any:
     """When to record; the rule may decide it."""
     if isinstance(settings.times, int) and settings.fixed.spread is not None:
-        return jax.numpy.asarray(settings.fixed.spread(rule, settings.times))
+        return jax.numpy.rint(jax.numpy.asarray(settings.fixed.spread(rule, settings.times)))
     return np.asarray(known(settings.times))
 
 
 def _train(
     settings: Settings, problem: Problem, rule: Any, key: PRNGKeyArray, drawn: Any = None
 ) -> Trajectory:
-    fixed, times = settings.fixed, _times(settings, rule)
+    fixed = settings.fixed
     return train(
         problem,
         rule,
         key,
         steps=fixed.steps,
         batch=fixed.batch,
-        times=times if isinstance(times, np.ndarray) else jax.numpy.rint(times),
+        times=_times(settings, rule),
         record=settings.record,
         **(drawn or {}),
         dtype=settings.dtype,

@@ -13,14 +13,16 @@ NUMBERS = 2**15
 
 def _engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
     """Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
-    for the stiffest of a batch. Theories that need more than a task and a rule are no engines."""
-    apart = {theory.name for theory in THEORIES if theory.needs}
+    for the stiffest of a batch. Of stochastic equations a run is a path. What begins from the
+    states that a run measured is no engine."""
+    drawn = {theory.name for theory in THEORIES if "key" in theory.needs}
     return {
         name: engine._replace(goes_on=False)
         if engine.trains
-        else engine._replace(tile=32, bytes_per_run=lambda task, settings: NUMBERS)
+        else engine._replace(
+            tile=32, bytes_per_run=lambda task, settings: NUMBERS, noisy=name in drawn
+        )
         for name, engine in found.items()
-        if name not in apart
     }
 
 
@@ -30,7 +32,7 @@ SYSTEM = system(
     problems=(Prompts, FastPrompts, JointPrompts),
     engines=_engines,
     tile=1,
-    compare="sweeps.studies.two_stage.compare:CompareTwoStage",
+    compare="sweeps.studies.two_stage.outcome:TwoStageComparison",
     # The rate at which Q grows without noise rises with r.
     stiffness=lambda numbers: numbers["r"],
     labels=Labels(

@@ -34,7 +34,7 @@ def compared() -> Iterator[str]:
         for name, each in EXPERIMENTS.items()
     }
     theirs = {name: by_torch(each) for name, each in ours.items()}
-    predicted = {name: two_stage_theory.predict(each, ("ode",)) for name, each in ours.items()}
+    predicted = {name: run(two_stage_theory.ode(each)) for name, each in ours.items()}
     verdicts = claims.tested(ours, predicted), claims.tested(theirs, predicted)
     same, number = 0, 0
     for name in verdicts[0]:

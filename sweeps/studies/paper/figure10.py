@@ -17,7 +17,7 @@ from dynsim.decoding import Count
 from dynsim.transformer.observables import uniform_entropy
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.run import valid
+from sweeps.runner.datasets import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import line

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import xarray as xr
 
-from dynsim import Trajectory
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
 from dynsim.two_stage.task import sample_prompts
@@ -146,12 +146,12 @@ def large_rate_alone(forever: Runs) -> list[Claim]:
 
 
 def tested(
-    found: Mapping[str, Runs], predicted: Mapping[str, Mapping[str, Trajectory]]
+    found: Mapping[str, Runs], predicted: Mapping[str, xr.Dataset]
 ) -> dict[str, list[Claim]]:
     """The claims by experiment: all for the preset, those that say something for the joint loss."""
     verdicts = {}
     for name in ("preset", "joint"):
-        theory = predicted[name]["ode"]
+        theory = predicted[name]
         a, k2 = (two_stage_theory.mean(theory, observable) for observable in ("W_trace", "K2"))
         at = found[name].switch
         verdicts[name] = stages(found[name], float(a[at]), float(k2[-1]))

@@ -5,15 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dynsim import Trajectory
 from dynsim.decoding import Count
 from dynsim.two_stage.annealing import Control
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count
+from sweeps.runner.run import run as computed
 from sweeps.studies.computing import begin
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
@@ -68,14 +69,13 @@ def run(config: FigureTwoStage) -> list[Path]:
         name: runs(training, seeds, config.times, config.out / name)
         for name, (training, seeds) in experiments.items()
     }
-    predicted = {name: two_stage_theory.predict(r, ("ode",)) for name, r in found.items()}
+    predicted = {name: computed(two_stage_theory.ode(r)) for name, r in found.items()}
     verdicts = claims.tested(found, predicted)
     for title, tested_claims in verdicts.items():
         print(f"{title}: {count(found[title].count, 'run')}\n{claims.table(tested_claims)}\n")
     arrays = {name: {**r.values, "time": r.eta_time} for name, r in found.items()}
-    for name, theories in predicted.items():
-        theory = theories["ode"]
-        arrays |= {f"{name}/ode/{o}": theory[o][0] for o in two_stage_theory.RECORD}
+    for name, theory in predicted.items():
+        arrays |= {f"{name}/ode/{o}": theory[o].values[0] for o in two_stage_theory.RECORD}
     report = {name: claims.as_records(found) for name, found in verdicts.items()}
     figure = draw(found, predicted)
     return output.write(config.out, "two_stage", figure=figure, arrays=arrays, report=report)
@@ -83,18 +83,18 @@ def run(config: FigureTwoStage) -> list[Path]:
 
 def draw(
     found: Mapping[str, Runs],
-    predicted: Mapping[str, Mapping[str, Trajectory]],
+    predicted: Mapping[str, xr.Dataset],
 ) -> Figure:
     """Six panels, of experiments by name and what the reduced ODE says of each."""
     figure, axes = drawing.panels(2, 3, height=3.8)
     panels.key(figure, ("ode",))
-    main, theory = found["preset"], predicted["preset"]
+    main, theory = found["preset"], {"ode": predicted["preset"]}
     panels.plot_losses(main, theory, ax=axes[0, 0]).set_title("component losses")
     panels.plot_accuracies(main, ax=axes[0, 1]).set_title("accuracies")
     panels.plot_traces(main, theory, ax=axes[0, 2]).set_title("traces of the signal")
     panels.plot_norms(main, theory, ax=axes[1, 0]).set_title("norms")
     plot_controls(found, predicted, ax=axes[1, 1]).set_title("$K^2$ of the controls")
-    panels.plot_losses(found["joint"], predicted["joint"], ax=axes[1, 2], joint=True)
+    panels.plot_losses(found["joint"], {"ode": predicted["joint"]}, ax=axes[1, 2], joint=True)
     joint = settings(found["joint"].training)[0]
     axes[1, 2].set_title(f"joint loss: r = {joint.r:g}, c = {joint.coupling:g}")
     figure.suptitle(
@@ -107,14 +107,14 @@ def draw(
 
 def plot_controls(
     found: Mapping[str, Runs],
-    predicted: Mapping[str, Mapping[str, Trajectory]],
+    predicted: Mapping[str, xr.Dataset],
     ax: Axes,
 ) -> Axes:
     """K2 with the two-stage schedule and with each control, the reduced ODE dashed."""
     for name, place in {"preset": panels.Q, **CONTROLS}.items():
         label = "two stages" if name == "preset" else name
         panels.band(ax, found[name], "K2", place, label)
-        theory = two_stage_theory.mean(predicted[name]["ode"], "K2")
+        theory = two_stage_theory.mean(predicted[name], "K2")
         ax.plot(found[name].eta_time[1:], theory[1:], color=drawing.colour(place), lw=1.3)
     ax.set_ylim(0.3, 0.9)
     return panels.finish(ax, found["preset"], "$K^2$ (nat)")

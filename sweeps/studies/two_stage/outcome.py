@@ -5,64 +5,93 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Array
 
-from dynsim import Trajectory
+from dynsim import Status
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.hierarchy import theories
-from odes.two_stage import thresholds
-from sweeps.compare.comparison import Comparison, average, spread
+from odes.two_stage import THEORIES, thresholds
+from sweeps.compare.comparison import Comparison, average, cell, spread
 from sweeps.compare.settings import CompareOptions
-from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus, settings
-from sweeps.studies.two_stage.theory import RECORD
+from sweeps.runner.progress import count
+from sweeps.studies.two_stage.runs import (
+    LEVEL_P,
+    LEVEL_Q,
+    Runs,
+    from_dataset,
+    modulus,
+    settings,
+)
+from sweeps.studies.two_stage.runs import RECORD as OF_RUNS
+from sweeps.studies.two_stage.theory import RECORD, from_measured
+from sweeps.systems.base import Engine
+from sweeps.systems.engines import Like, of_theory
+from sweeps.systems.experiment import Experiment
 
+PATHS = 48
+"""Paths of the stochastic equations."""
 RESAMPLES = 1000
 """Sets of paths, drawn with replacement, by which the error of a mean is judged."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoStageComparison(Comparison):
-    """The outcome: the runs, and a trajectory by theory with a leading axis of solves."""
+    """A comparison of two-stage training, with what was learned when, and why not."""
 
-    config: CompareOptions
-    simulation: Runs
-    predictions: dict[str, Trajectory]
-    names: tuple[str, ...] = RECORD
+    NAMES: ClassVar[tuple[str, ...]] = RECORD
+    ALSO: ClassVar[tuple[str, ...]] = OF_RUNS
+    MEASURED: ClassVar[tuple[str, ...]] = ("anchored",)
+    SETTINGS: ClassVar[str] = "sweeps.studies.two_stage.compare:CompareTwoStage"
+    PICTURE: ClassVar[str] = "sweeps.studies.two_stage.panels:draw"
+
+    @classmethod
+    def known(cls, run: Experiment) -> dict[str, Engine]:
+        """The engines of the theories by name, with that of measured states."""
+        problem, found = run.built[0], super().known(run)
+        more = {each.name: each for each in THEORIES if each.name in cls.MEASURED}
+        found |= {name: of_theory(each, Like(problem)) for name, each in more.items()}
+        return {each.name: found.pop(each.name) for each in THEORIES} | found
+
+    @classmethod
+    def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
+        """The reduced ODE from measured states."""
+        return from_measured(from_dataset(config.run, simulation))
+
+    @classmethod
+    def seeds(cls, config: CompareOptions, engine: Engine) -> int:
+        """How many runs of an engine there are, or paths."""
+        return PATHS if engine.noisy else super().seeds(config, engine)
+
+    @functools.cached_property
+    def runs(self) -> Runs:
+        """The runs that ended well."""
+        return from_dataset(self.config.run, self.simulation)
 
     def measured(self, name: str) -> np.ndarray:
         """(R, S) an observable of the runs that ended well; of V_trace the modulus."""
-        return self.simulation[name]
-
-    def trained(self) -> dict[str, np.ndarray]:
-        """Everything recorded of the runs, and when."""
-        return {**self.simulation.values, "steps": self.simulation.steps}
+        return modulus(name, super().measured(name))
 
     def predicted(self, theory: str, name: str) -> np.ndarray:
         """(R, S) an observable of the solves that ended well; of V_trace the modulus."""
         return modulus(name, super().predicted(theory, name))
 
-    def about(self, theory: str) -> tuple[str, str]:
-        """Title of a theory and what it assumes."""
-        found = theories(self.config.run.built[0])[theory]
-        return found.title, found.assumes
-
     def norm(self, values: np.ndarray) -> float:
         """L2 over eta-time, so that it does not depend on how densely a stage was recorded."""
-        return self.simulation.over_time(values)
+        return self.runs.over_time(values)
 
     def facts(self) -> dict[str, Any]:
         """Number of runs, when they learned either component, and the scalar predictions."""
-        runs = self.simulation
+        runs = self.runs
         return {
             "simulation": {
                 "runs": runs.count,
@@ -77,16 +106,16 @@ class TwoStageComparison(Comparison):
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """When its solves learned either component."""
-        prediction, eta_time = self.predictions[theory], self.simulation.eta_time
+        prediction, eta_time = self.predictions[theory], self.runs.eta_time
         return {
-            "learned_P": prompt_observables.first_below(eta_time, prediction["K1"], LEVEL_P),
-            "learned_Q": prompt_observables.first_below(eta_time, prediction["K2"], LEVEL_Q),
+            "learned_P": prompt_observables.first_below(eta_time, prediction["K1"].values, LEVEL_P),
+            "learned_Q": prompt_observables.first_below(eta_time, prediction["K2"].values, LEVEL_Q),
         }
 
     def _not_learned(self) -> list[str]:
         """Why runs did not learn a component, a sentence each: what they fell short of, and which
         threshold of theory was not met. Empty where all learned both."""
-        runs, found, said = self.simulation, self._predictions, []
+        runs, found, said = self.runs, self._predictions, []
         missing = {
             name: int(np.sum(~np.isfinite(times)))
             for name, times in (("P", runs.learned_P), ("Q", runs.learned_Q))
@@ -117,7 +146,7 @@ class TwoStageComparison(Comparison):
     def _over_seeds(self) -> dict[str, Any]:
         """`scatter` by observable; empty unless the theory "seeds" was asked for and ended well."""
         seeds = self.predictions.get("seeds")
-        known = self.names if seeds is not None and np.any(seeds.ok) else ()
+        known = self.names if seeds is not None and np.any(seeds["status"] == Status.OK) else ()
         return {name: self.scatter(name) for name in known}
 
     def scatter(self, name: str) -> dict[str, dict[str, float]]:
@@ -144,13 +173,31 @@ class TwoStageComparison(Comparison):
             found["shift"] = self._ratio(average(self.predicted("ode", name)) - mean, mean)
         return found
 
+    def heading(self) -> list[str]:
+        """How many runs there are, and how long they are."""
+        (t_1, t_2), runs = self.runs.stages.steps, count(self.runs.count, "run")
+        return [f"two_stage: {runs} of {t_1} + {t_2} steps, {self.runs.diverged} diverged"]
+
+    def further_lines(self) -> list[str]:
+        """The spread over seeds, when components were learned, and the scalar predictions."""
+        report, found = self.report, []
+        if report["over_seeds"]:
+            found += ["", *spread_lines(report["over_seeds"], self.runs.count)]
+        found.append("")
+        for label, name in (("t_P", "learned_P"), ("t_Q", "learned_Q")):
+            sides = {"runs": report["simulation"], **report["theories"]}
+            shown = (f"{who} {_when(side[name])}" for who, side in sides.items())
+            found.append(f"{label} in eta-time: " + "; ".join(shown))
+        scalars = (f"{name}: {value:.4g}" for name, value in report["corollaries"].items())
+        return [*found, *report["not_learned"], *scalars]
+
     @functools.cached_property
     def _predictions(self) -> dict[str, float]:
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
         with precision("float64"):
             found = _corollaries(
-                problem_in(self.simulation.training.built[0], "float64"),
-                narrowed(self.simulation.stages, "float64"),
+                problem_in(self.config.run.built[0], "float64"),
+                narrowed(self.runs.stages, "float64"),
             )
             return {name: float(value) for name, value in found.items()}
 
@@ -193,3 +240,38 @@ def _why_not_Q(found: Mapping[str, float], stage_2: float) -> str:
         f"Theory expects it within the eta-time {needed:.3g} of the {stage_2:.3g} of stage 2, at "
         f"tau_2 = {tau:.3g} below tau_c = {critical:.3g}."
     )
+
+
+def spread_lines(found: Mapping[str, Mapping[str, Any]], count: int) -> list[str]:
+    """Predicted and measured scatter over seeds, and the error of a mean of `count` of them."""
+    columns = {
+        "predicted": "sd predicted",
+        "measured": "sd of the runs",
+        "mean": f"mean of {count}, rms",
+        "most": f"mean of {count}, 95 %",
+        "shift": "ode against seeds",
+    }
+    columns = {
+        key: title for key, title in columns.items() if all(key in f for f in found.values())
+    }
+    about = [
+        "Scatter over seeds in % of the mean, predicted by 'seeds': over time / at the end.",
+        "",
+        f"{'':<17}" + "".join(f"{title:>19}" for title in columns.values()),
+    ]
+    rows = (
+        f"{name:<17}" + "".join(f"{cell(**values[key]):>19}" for key in columns)
+        for name, values in found.items()
+    )
+    return [*about, *rows]
+
+
+def _when(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "never"
+    spread = f" ± {np.std(known, ddof=1):.1f}" if len(known) > 1 else ""
+    never = (
+        f" ({len(values) - len(known)} of {len(values)} never)" if len(known) < len(values) else ""
+    )
+    return f"{np.mean(known):.1f}{spread}{never}"

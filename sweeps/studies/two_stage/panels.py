@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from dynsim import Trajectory
 from odes.two_stage import THEORIES
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.output import drawing
+from sweeps.runner.progress import count
 from sweeps.studies.two_stage import theory as two_stage_theory
+from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.runs import Runs, settings
 from sweeps.systems.experiment import Experiment
 
@@ -21,7 +23,7 @@ STYLES = {"ode": "-", "infinite": ":", "anchored": "-.", "sde": (0, (5, 1, 1, 1)
 """Line of each theory; its colour is that of the component."""
 OBSERVABLES = {"K1": P, "K2": Q, "J": JOINT, **{f"W_{n}": P for n in ("trace", "norm")}}
 OBSERVABLES |= {f"V_{n}": Q for n in ("trace", "norm")}
-Predictions = Mapping[str, Trajectory]
+Predictions = Mapping[str, xr.Dataset]
 
 
 def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "-") -> None:
@@ -135,3 +137,20 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     ax.yaxis.set_minor_formatter("{x:g}")
     return finish(ax, runs, "Frobenius norm")
+
+
+def draw(result: TwoStageComparison) -> Figure:
+    """Losses, accuracies, traces and norms."""
+    runs = result.runs
+    figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
+    key(figure, tuple(result.predictions))
+    coupled = settings(runs.training)[0].coupling > 0
+    plot_losses(runs, result.predictions, ax=axes[0, 0], joint=coupled)
+    plot_accuracies(runs, ax=axes[0, 1])
+    plot_traces(runs, result.predictions, ax=axes[1, 0])
+    plot_norms(runs, result.predictions, ax=axes[1, 1])
+    figure.suptitle(
+        f"{count(runs.count, 'run')}: mean (wide lines) ± sd\n{about(runs.training)}",
+        fontsize="medium",
+    )
+    return figure

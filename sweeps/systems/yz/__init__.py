@@ -49,5 +49,5 @@ SYSTEM = system(
     problems=(AttentionLayer, Layer),
     engines=_engines,
     labels=LABELS,
-    compare="sweeps.compare.report",
+    compare="sweeps.compare.layer:LayerComparison",
 )

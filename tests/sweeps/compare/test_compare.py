@@ -6,16 +6,18 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import xarray as xr
 from scipy.stats import chi2
 
 import sweeps
 from dynsim import Status, Trajectory
 from dynsim.trajectory import counts
+from odes.theory import Theory
 from sweeps import cli
-from sweeps.compare import comparison, panels, report, scatter
-from sweeps.compare.command import Compare
+from sweeps.compare import command, comparison, panels
+from sweeps.compare.command import Compare, compare
 from sweeps.compare.comparison import chosen
-from sweeps.compare.layer import Comparison, compare
+from sweeps.compare.layer import SPREAD, LayerComparison
 from sweeps.systems.experiment import experiment
 from tests.sweeps.ending import ended
 
@@ -27,15 +29,17 @@ SMALL = {"seeds": SEEDS, "times": 6, "theories": ("plain",)}
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    return compare(Compare(experiment(**RUN), out=tmp_path_factory.mktemp("compare"), **SMALL))
+def compared(tmp_path_factory: pytest.TempPathFactory) -> LayerComparison:
+    found = compare(Compare(experiment(**RUN), out=tmp_path_factory.mktemp("compare"), **SMALL))
+    assert isinstance(found, LayerComparison)
+    return found
 
 
 @pytest.fixture(scope="module")
-def written(compared: Comparison) -> Path:
+def written(compared: LayerComparison) -> Path:
     out = compared.config.out
-    comparison.deliver(compared, panels.draw(compared), report.table(compared))
-    (out / "table.txt").write_text(report.table(compared))
+    comparison.deliver(compared, panels.draw(compared))
+    (out / "table.txt").write_text(str(compared))
     return out
 
 
@@ -94,7 +98,7 @@ def test_short_sequences_leave_theories_of_finite_length_out() -> None:
     assert "plain" in str(result)
     reason = "length = 16: the theory is an expansion in 1/T"
     assert result.report["left_out"].startswith(reason)
-    assert f"Theories of finite T are left out. {reason}" in report.table(result)
+    assert f"Theories of finite T are left out. {reason}" in str(result)
     with pytest.raises(ValueError, match=reason):
         compare(Compare(experiment(**{**RUN, "length": 16}), theories=("plain-finite-t",)))
 
@@ -112,7 +116,7 @@ def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
         assert word in table
 
 
-def test_the_picture_shows_what_the_arrays_hold(compared: Comparison, written: Path) -> None:
+def test_the_picture_shows_what_the_arrays_hold(compared: LayerComparison, written: Path) -> None:
     figure = panels.draw(compared)
     loss, *_, speed = figure.axes[:4]
     with np.load(written / "compare.npz", allow_pickle=False) as arrays:
@@ -209,6 +213,17 @@ def test_an_output_path_that_is_a_file_is_refused(
     assert path.read_text() == "kept"
 
 
+def test_an_error_in_a_theory_comes_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def solve(*args: object, **options: object) -> Trajectory:
+        raise ArithmeticError("a slip in its equations")
+
+    mine = Theory("mine", "mine", "", solve, lambda training: None, adaptive=False)
+    monkeypatch.setattr(command, "computed", lambda sweep: pytest.fail("something ran"))
+    config = Compare(experiment("linear_icl", steps=5), seeds=1, times=3, theories=("plain",))
+    with pytest.raises(ArithmeticError, match="a slip in its equations"):
+        compare(config, [mine])
+
+
 # A comparison of its own.
 @pytest.mark.full(
     "test_means_are_of_the_runs_that_ended_well",
@@ -224,17 +239,43 @@ def test_runs_that_diverge_are_counted_and_left_out(
     assert (tmp_path / "compare.png").exists()
 
 
+def datasets(**values: np.ndarray) -> xr.Dataset:
+    """Runs over `seed` of arrays by name, with their status."""
+    status = values.pop("status")
+    found = {name: (("seed", "time"), each) for name, each in values.items()}
+    times = np.arange(next(iter(values.values())).shape[1], dtype=float)
+    return xr.Dataset({**found, "status": ("seed", status)}, {"time": times})
+
+
 def test_means_are_of_the_runs_that_ended_well() -> None:
     loss = np.array([[1.0, 2.0], [np.inf, np.nan], [3.0, 6.0]])
     status = np.array([Status.OK, Status.DIVERGED, Status.OK])
-    times = np.tile([0.0, 1.0], (3, 1))
-    runs = Trajectory(times, {"loss": loss}, None, status, np.array([-1, 0, -1]), "simulation")
-    fine = comparison.valid(runs, "loss")
+    fine = comparison.valid(datasets(loss=loss, status=status), "loss")
     np.testing.assert_array_equal(comparison.average(fine), [2, 4])
     np.testing.assert_allclose(comparison.spread(fine), [np.sqrt(2), np.sqrt(8)])
     assert np.isnan(comparison.spread(fine[:1])).all()
     assert np.isnan(comparison.average(fine[:0])).all()
     assert comparison.counted(counts(status)) == "2 OK, 1 DIVERGED"
+
+
+def test_errors_at_the_end_have_a_floor_where_the_mean_vanishes() -> None:
+    """The sampling error where that is larger, a millionth of the range without one."""
+    ok = np.zeros(2, int)
+    runs = {"a": [[3.0, 0.2], [5.0, -0.2]], "b": [[4.0, 0.0], [4.0, 0.0]], "c": [[1.0, 2.0]] * 2}
+    theory = {"a": [[4.0, 0.1]], "b": [[4.0, 8e-6]], "c": [[1.0, 1.0]]}
+    sides = [
+        datasets(**{n: np.array(x) for n, x in side.items()}, status=ok[: len(side["a"])])
+        for side in (runs, theory)
+    ]
+    config = Compare(experiment(**RUN))
+    found = comparison.Comparison(config, sides[0], {"theory": sides[1]}, {}, ("a", "b", "c"))
+    errors = {name: found.relative_error("theory", name) for name in found.names}
+    # The standard error of two numbers is half of their distance.
+    assert errors["a"] == {"over_time": pytest.approx(0.1 / 4), "at_end": 0.5, "floored": True}
+    assert errors["b"]["at_end"] == pytest.approx(8e-6 / 4e-6)
+    assert errors["c"] == {"over_time": pytest.approx(5**-0.5), "at_end": 0.5, "floored": False}
+    assert found.sampling_error("a")["at_end"] == 1
+    assert comparison.cell(**errors["a"]) == "2.5 / 50*"
 
 
 def test_variances_within_and_between_starts_add_up() -> None:
@@ -243,10 +284,12 @@ def test_variances_within_and_between_starts_add_up() -> None:
     mean, variance = rng.normal(size=(4, 2)), rng.uniform(1, 2, size=(4, 2))
     runs = rng.normal(size=(5, 2))
     mean[3] = np.inf
-    status = np.array([0, 0, 0, 1])
-    times, covariance = np.tile([0.0, 1.0], (4, 1)), variance[..., None, None]
-    found = Trajectory(times, {"loss": mean}, None, status, status - 1, "spread", covariance)
-    got = scatter.scatter(found, runs, "loss")
+    predicted = datasets(loss=mean, loss_std=np.sqrt(variance), status=np.array([0, 0, 0, 1]))
+    trained = datasets(loss=runs, status=np.zeros(5, int))
+    config = Compare(experiment(**RUN))
+    made = LayerComparison(config, trained, {}, {}, ("loss",), {SPREAD: predicted})
+    got = made.scatter("loss")
+    assert got is not None
     want = variance[:3].mean(0) + mean[:3].var(0, ddof=1)
     np.testing.assert_allclose(got.predicted, np.sqrt(want), rtol=1e-12)
     np.testing.assert_allclose(got.measured, runs.std(0, ddof=1), rtol=1e-12)

@@ -11,10 +11,10 @@ import odes
 from dynsim import Status, Trajectory
 from odes.formulas.decoder import Stages
 from sweeps.commands.views import plot
-from sweeps.compare import generic, panels
-from sweeps.compare import ladder as figure_ladder
-from sweeps.compare.layer import DESCENT, FINITE_DESCENT, Comparison
-from sweeps.compare.scatter import Scatter
+from sweeps.compare import panels, picture
+from sweeps.compare import theories as figure_theories
+from sweeps.compare.comparison import Comparison
+from sweeps.compare.layer import DESCENT, FINITE_DESCENT, SPREAD, LayerComparison, Scatter
 from sweeps.compare.settings import CompareOptions
 from sweeps.studies.phase import figure as phase
 from sweeps.studies.phase import maps, tally, validity
@@ -30,7 +30,7 @@ ALL = odes.applicable(dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True)
 """The theories of plain descent, which are most of them."""
 
 
-def trajectory(runs: int, source: str, shift: float) -> Trajectory:
+def trajectory(runs: int, source: str, shift: float) -> xr.Dataset:
     """Curves that fall, rise or peak, as training's do, a little apart from each other."""
     rng = np.random.default_rng(abs(hash(source)) % 2**32 if runs > 1 else 0)
     times = np.r_[0, TIMES]
@@ -50,42 +50,35 @@ def trajectory(runs: int, source: str, shift: float) -> Trajectory:
         "xi": 0.1 * rise,
         "attention": attention,
     }
-    return Trajectory(
-        np.broadcast_to(times, (runs, times.size)),
-        found,
-        None,
-        np.zeros(runs, int),
-        np.full(runs, -1),
-        source,
-    )
+    status, never = np.zeros(runs, int), np.full(runs, -1)
+    times = np.broadcast_to(times, (runs, times.size))
+    return Trajectory(times, found, None, status, never, source).to_xarray(("seed",))
 
 
-class Drawn(Comparison):
+class Drawn(LayerComparison):
     """A comparison whose scatter is made up, as its curves are."""
 
+    @functools.cached_property
+    def stages(self) -> Stages:
+        return Stages(*(np.full(2, value) for value in (7.05, 6.55, 0.4, 21.0)))
+
     def scatter(self, name: str) -> Scatter | None:
-        if self.spread is None:
+        if SPREAD not in self.extra:
             return None
-        size = 0.05 * np.abs(np.asarray(self.spread[name])[0])
+        size = 0.05 * np.abs(self.extra[SPREAD][name].values[0])
         return Scatter(size, size, size)
 
 
-def comparison(*theories: str, scatter: bool = True, **settings: object) -> Comparison:
+def comparison(*theories: str, scatter: bool = True, **settings: object) -> LayerComparison:
     """A comparison with so many theories."""
-    run = experiment(**settings)
-    predictions = {
-        name: trajectory(1, name, 0.02 * place)
-        for place, name in enumerate((FINITE_DESCENT, DESCENT, *theories))
-    }
-    stages = Stages(*(np.full(2, value) for value in (7.05, 6.55, 0.4, 21.0)))
+    run, names = experiment(**settings), (FINITE_DESCENT, DESCENT, *theories)
     return Drawn(
         CompareOptions(run),
-        run.built[0],
         trajectory(8, "simulation", 0.0),
-        predictions,
-        {name: KNOWN[name] for name in theories},
-        stages,
-        trajectory(1, "spread", 0.01) if scatter else None,
+        {name: trajectory(1, name, 0.02 * place) for place, name in enumerate(names)},
+        LayerComparison.known(run),
+        LayerComparison.NAMES,
+        {SPREAD: trajectory(1, "spread", 0.01)} if scatter else {},
     )
 
 
@@ -104,7 +97,14 @@ def generic_compare(theories: int) -> Figure:
     predictions = {name: trajectory(1, name, 0.02 * i) for i, name in enumerate(names)}
     shown = ("loss", "entropy", "speed", "xi")
     simulation = trajectory(4, "simulation", 0.0)
-    return generic.draw(generic.Comparison(None, simulation, predictions, engines, shown))
+    # More entries than are drawn.
+    simulation = simulation.assign(speed=simulation["attention"].isel(attention_0=0))
+    predictions = {
+        name: found.assign(speed=found["attention"].isel(attention_0=0))
+        for name, found in predictions.items()
+    }
+    config = CompareOptions(experiment())
+    return picture.draw(Comparison(config, simulation, predictions, engines, shown))
 
 
 def plane(config: phase.Plane, engine: str, shift: float = 0.0) -> xr.Dataset:
@@ -284,8 +284,8 @@ EXAMPLES = {
         scatter=False,
     ),
     "compare NAME": functools.partial(generic_compare, 4),
-    "ladder": lambda: figure_ladder.draw(comparison(*ALL)),
-    "ladder, few": lambda: figure_ladder.draw(comparison("plain", "eq10")),
+    "theories": lambda: figure_theories.draw(comparison(*ALL)),
+    "theories, few": lambda: figure_theories.draw(comparison("plain", "eq10")),
     "phase, compared": functools.partial(phase_diagram, True),
     "phase, several seeds": functools.partial(phase_diagram, True, seeds=12),
     "phase, alone": functools.partial(phase_diagram, False, theory="none"),

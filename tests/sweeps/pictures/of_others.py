@@ -27,7 +27,8 @@ from sweeps.studies.transitions.edge import panels as edge_panels
 from sweeps.studies.transitions.scaling import panels as scaling_panels
 from sweeps.studies.transitions.scaling.analysis import scaling
 from sweeps.studies.two_stage import figure as two_stage
-from sweeps.studies.two_stage import finite, phase, report
+from sweeps.studies.two_stage import finite, phase
+from sweeps.studies.two_stage import panels as of_stages
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.runs import Runs
@@ -60,7 +61,15 @@ def curves(count: int, steps: np.ndarray, switch: float) -> dict[str, np.ndarray
     return {name: values * scale for name, values in found.items()}
 
 
-def experiment(problem: str, count: int = 3) -> tuple[Runs, dict[str, Trajectory]]:
+def dataset(values: dict[str, np.ndarray], steps: np.ndarray) -> xr.Dataset:
+    """Runs over `seed` that recorded at these steps."""
+    count = len(next(iter(values.values())))
+    status = np.zeros(count, int)
+    times = np.broadcast_to(steps, (count, steps.size))
+    return Trajectory(times, values, None, status, status - 1, "").to_xarray(("seed",))
+
+
+def experiment(problem: str, count: int = 3) -> tuple[Runs, dict[str, xr.Dataset]]:
     """Runs of two-stage training, and all theories of them."""
     training = described(problem)
     first, second = Annealing.of(training.rule).steps
@@ -68,9 +77,9 @@ def experiment(problem: str, count: int = 3) -> tuple[Runs, dict[str, Trajectory
     eta_time = steps * 0.02
     runs = Runs(training, steps.astype(float), eta_time, curves(count, steps, float(first)), 0)
 
-    def predicted(shift: float) -> Trajectory:
+    def predicted(shift: float) -> xr.Dataset:
         values = {name: runs.values[name][:1] * (1 + shift) for name in RECORD}
-        return Trajectory(steps[None], values, None, np.zeros(1, int), np.full(1, -1), "ode")
+        return dataset(values, steps)
 
     names = ("ode", "infinite", "anchored", "sde")
     return runs, {name: predicted(0.02 * (i + 1)) for i, name in enumerate(names)}
@@ -80,12 +89,16 @@ def two_stages(problem: str) -> Figure:
     names = ("preset", "joint", *two_stage.CONTROLS)
     made = {n: experiment("two_stage-joint" if n == "joint" else problem) for n in names}
     found = {name: runs for name, (runs, _) in made.items()}
-    return two_stage.draw(found, {n: {"ode": t["ode"]} for n, (_, t) in made.items()})
+    return two_stage.draw(found, {n: t["ode"] for n, (_, t) in made.items()})
 
 
 def two_stage_comparison(problem: str) -> Figure:
     runs, predictions = experiment(problem)
-    return report.draw(TwoStageComparison(CompareTwoStage(runs.training), runs, predictions))
+    made = TwoStageComparison(
+        CompareTwoStage(runs.training), dataset(runs.values, runs.steps), predictions, {}, RECORD
+    )
+    object.__setattr__(made, "runs", runs)
+    return of_stages.draw(made)
 
 
 def two_stage_finite() -> Figure:

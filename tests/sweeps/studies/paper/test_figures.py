@@ -14,7 +14,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def draw(tmp_path: Path, *arguments: str) -> dict[str, np.ndarray]:
-    name = arguments[0] if arguments[0] == "ladder" else f"fig{arguments[0]}"
+    name = arguments[0] if arguments[0] == "theories" else f"fig{arguments[0]}"
     assert cli.main(["figure", *arguments, "--out", str(tmp_path)]) == 0
     assert {path.suffix for path in tmp_path.glob(f"{name}.*")} >= {".png", ".npz"}
     return arrays(tmp_path / f"{name}.npz")
@@ -72,7 +72,7 @@ def test_the_ladder_figure_draws_variants(
 ) -> None:
     few = ("--steps", "6", "--seeds", "2", "--times", "4", "--length", "16", "--batch", "8")
     data = draw(
-        tmp_path, "ladder", *few, "--theories", "fixed_attention", "fixed_attention-discrete"
+        tmp_path, "theories", *few, "--theories", "fixed_attention", "fixed_attention-discrete"
     )
     # Fixed attention: the entropy does not move, and the table says so.
     np.testing.assert_allclose(np.ptp(data["fixed_attention/entropy"]), 0, atol=1e-12)
@@ -87,7 +87,7 @@ def test_the_ladder_figure_draws_variants(
         (["3", "--f", "1.5"], "f = 1.5"),
         (["8", "--steps", "0", "5"], "steps = 0"),
         (["9", "--c0", "-1"], "c0 = -1.0"),
-        (["ladder", "--theories", "theorem4"], "theory 'theorem4' does not apply"),
+        (["theories", "--theories", "theorem4"], "theory 'theorem4' does not apply"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(

@@ -4,24 +4,25 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 import sweeps
-from dynsim import Annealing, Prompts, Status, Trajectory, prompts, train
+from dynsim import Annealing, Prompts, Status, prompts, train
 from odes import two_stage as reduced
 from sweeps import cli
+from sweeps.compare.comparison import judged
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import figure, finite, report, theory
+from sweeps.studies.two_stage import figure, finite, outcome, theory
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.phase import Plane, judge
+from sweeps.studies.two_stage.runs import RECORD as OF_RUNS
 from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.experiment import Experiment, experiment
 
@@ -53,7 +54,7 @@ def of_two_stages(problem: str = "two_stage", **settings: Any) -> Experiment:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Experiments of figures that take no time, and few paths of the SDE."""
-    monkeypatch.setattr(theory, "PATHS", 3)
+    monkeypatch.setattr(outcome, "PATHS", 3)
     for module in (figure, finite):
         monkeypatch.setattr(module, "experiment", of_two_stages)
 
@@ -164,18 +165,41 @@ def test_errors_have_an_exponent_where_sampling_cannot_have_made_them() -> None:
 
 
 def test_the_table_has_mean_and_deviation_of_when_runs_learned() -> None:
-    learned = {"learned_P": [1.0, 3.0], "learned_Q": [None, 5.0]}
-    errors = {"K1": {"over_time": 0.1, "at_end": None}}
-    ode = {"status": {"OK": 1}, "relative_error": errors, "learned_P": [2.0], "learned_Q": [None]}
-    found = {"simulation": {"sampling_error": errors, **learned}, "theories": {"ode": ode}}
-    found |= {"over_seeds": {}, "not_learned": [], "corollaries": {}}
-    runs = SimpleNamespace(count=2, diverged=0, stages=SimpleNamespace(steps=(6, 25)))
-    text = report.table(SimpleNamespace(report=found, simulation=runs, names=("K1",)))
-    assert text.splitlines()[-2:] == [
-        # Variance (1 + 1) / (2 - 1).
-        "t_P in eta-time: runs 2.0 ± 1.4; ode 2.0",
-        "t_Q in eta-time: runs 5.0 (1 of 2 never); ode never",
+    K1 = np.array([[0.7, 0.1, 0.1, 0.1], [0.7, 0.7, 0.7, 0.1]])
+    K2 = np.array([[0.7, 0.7, 0.7, 0.7], [0.7, 0.7, 0.7, 0.5]])
+    time = np.array([0.0, 1.0, 2.0, 3.0])
+    runs, ode = {"K1": K1, "K2": K2}, {"K1": K1[:1], "K2": K2[:1]}
+    found = compared(of_two_stages(), time, time, runs, ode)
+    # Linear from 0.7 to 0.1 within the first interval and the last one, and to 0.5.
+    P, Q = 5 / 6 + np.array([0, 2]), 2.5
+    assert found.further_lines()[1:3] == [
+        f"t_P in eta-time: runs {P.mean():.1f} ± {P.std(ddof=1):.1f}; ode {P[0]:.1f}",
+        f"t_Q in eta-time: runs {Q:.1f} (1 of 2 never); ode never",
     ]
+
+
+def compared(
+    run: Experiment,
+    steps: np.ndarray,
+    time: np.ndarray,
+    trained: dict[str, np.ndarray],
+    solved: dict[str, np.ndarray] | None = None,
+) -> TwoStageComparison:
+    """Runs that recorded these arrays, and the ODE if it has any."""
+    runs = dict.fromkeys(OF_RUNS, np.ones_like(trained["K1"]))
+    runs |= {"eta_time": np.broadcast_to(time, trained["K1"].shape)} | trained
+    sides = {"ode": dataset(steps, solved)} if solved else {}
+    names = tuple(solved or ())
+    known = TwoStageComparison.known(run)
+    return TwoStageComparison(CompareTwoStage(run), dataset(steps, runs), sides, known, names)
+
+
+def dataset(steps: np.ndarray, values: dict[str, np.ndarray]) -> xr.Dataset:
+    """Runs over `seed` that recorded at these steps."""
+    found = {name: (("seed", "record"), each) for name, each in values.items()}
+    shape = next(iter(values.values())).shape
+    found["time"] = (("seed", "record"), np.broadcast_to(steps, shape))
+    return xr.Dataset(found | {"status": ("seed", np.zeros(shape[0], int))})
 
 
 # A training and its theories to compile.
@@ -193,13 +217,8 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
     default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
-    assert CompareTwoStage(of_two_stages()).described() == (
-        "ode",
-        "infinite",
-        "anchored",
-        "sde",
-        "seeds",
-    )
+    known = tuple(judged(of_two_stages(), TwoStageComparison.known(of_two_stages()))[0])
+    assert known == ("ode", "infinite", "anchored", "sde", "seeds")
     command = [
         "compare",
         "two_stage",
@@ -239,7 +258,7 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
         shift = abs(arrays["ode/K1"][0, -1] / K1[:, -1].mean() - 1)
         assert scatter["shift"]["at_end"] == pytest.approx(shift)
     anchored, state = arrays["anchored/W_trace"], arrays["simulation/state"]
-    switch = np.flatnonzero(arrays["simulation/steps"] == 6)[0]
+    switch = np.flatnonzero(arrays["simulation/times"][0] == 6)[0]
     np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
 
 
@@ -248,13 +267,9 @@ def test_errors_are_over_the_time_that_rates_add_up_to() -> None:
     steps, time = np.array([0.0, 1.0, 50.0, 60.0]), np.array([0.0, 0.2, 10.0, 130.0])
     trained = np.array([[0.7, 0.5, 0.2, 0.1], [0.7, 0.3, 0.1, 0.1]])
     sign = np.array([[1.0], [-1.0]])
-    run = of_two_stages()
-    runs = Runs(run, steps, time, {"K1": trained, "V_trace": sign * trained}, 0)
     solved = np.array([[0.7, 0.5, 0.1, 0.2]])
-    good, never = np.array([Status.OK]), np.array([-1])
-    values = {"K1": solved, "V_trace": -solved}
-    theories = {"ode": Trajectory(steps[None], values, None, good, never, "ode")}
-    found = TwoStageComparison(CompareTwoStage(run), runs, theories, ("K1", "V_trace"))
+    runs, values = {"K1": trained, "V_trace": sign * trained}, {"K1": solved, "V_trace": -solved}
+    found = compared(of_two_stages(), steps, time, runs, values)
     off, mean = solved[0] - trained.mean(0), trained.mean(0)
     squares = [np.trapezoid(x**2, time) for x in (off, mean)]
     for name in ("K1", "V_trace"):
@@ -269,9 +284,7 @@ def test_a_comparison_says_why_a_component_was_not_learned() -> None:
     losses = {"K1": np.full((3, 2), 0.7), "K2": np.full((3, 2), 0.68)}
 
     def said(**settings: Any) -> list[str]:
-        training = experiment("two_stage", **settings)
-        runs = Runs(training, time, time, {**losses, "W_trace": np.ones((3, 2))}, 0)
-        return TwoStageComparison(CompareTwoStage(training), runs, {}, ())._not_learned()
+        return compared(experiment("two_stage", **settings), time, time, losses)._not_learned()
 
     p, q, margin, reason = said(control="forever")
     assert (
@@ -290,14 +303,9 @@ def test_a_comparison_says_why_a_component_was_not_learned() -> None:
     assert said(coupling=0.5)[-1].endswith("P starves Q with it.")
 
 
-def as_trained(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
-    """A theory that says what the first run does, in place of one to compile."""
-    first = {name: jnp.asarray(runs.values[name][:1]) for name in theory.RECORD}
-    good, never = jnp.array([Status.OK], jnp.int32), jnp.array([-1], jnp.int32)
-    return {
-        name: Trajectory(jnp.asarray(runs.steps)[None], first, None, good, never, name)
-        for name in names
-    }
+def as_trained(runs: Runs) -> xr.Dataset:
+    """A theory that predicts what the first run does, in place of one to compile."""
+    return dataset(runs.steps, {name: runs.values[name][:1] for name in theory.RECORD})
 
 
 # A training and a theory for each of its panels.
@@ -317,7 +325,8 @@ def test_figures_resume_and_keep_what_they_draw(
     # Each control is a training and a theory to compile.
     monkeypatch.setattr(figure, "CONTROLS", {name: figure.CONTROLS[name] for name in controls})
     if len(controls) == 1:
-        monkeypatch.setattr(theory, "predict", as_trained)
+        monkeypatch.setattr(theory, "ode", as_trained)
+        monkeypatch.setattr(figure, "computed", lambda found: found)
     out = tmp_path / "two"
     # As many seeds of all, which then share programs.
     command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "2", "--times", "6"]

@@ -1,4 +1,4 @@
-"""Every theory against simulation, for one task: `dynsim figure ladder`."""
+"""Every theory against simulation, for one task: `dynsim figure theories`."""
 
 import dataclasses
 import math
@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from dynsim import Layer
 from dynsim.decoding import Count
 from odes.hierarchy import applicable
-from sweeps.compare import panels as comparison
-from sweeps.compare import report
-from sweeps.compare.comparison import average, chosen, deliver, spread
-from sweeps.compare.layer import Comparison, compare
+from sweeps.compare.command import compare
+from sweeps.compare.comparison import TRAINING, chosen, deliver, spread
+from sweeps.compare.layer import LayerComparison
+from sweeps.compare.panels import title
 from sweeps.compare.settings import CompareOptions, Times
 from sweeps.output import drawing
 
@@ -37,11 +37,11 @@ SHORT = ("loss", "entropy", "$z$, distinct", "$z$, common", "$f_n \\cdot g_n$", 
 
 
 @dataclasses.dataclass(frozen=True)
-class Ladder(CompareOptions):
+class Theories(CompareOptions):
     """Draw every theory that applies, its variants included, against simulation.
 
     Attributes:
-        out: directory for the picture, ladder.json and ladder.npz.
+        out: directory for the picture, theories.json and theories.npz.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 300}
@@ -51,7 +51,7 @@ class Ladder(CompareOptions):
     out: Path = Path("out/figures")
 
 
-def run(config: Ladder) -> list[Path] | None:
+def run(config: Theories) -> list[Path] | None:
     """Compute, draw and write the figure, and print its error table, or its report as JSON."""
     config.check()
     task, rule = config.run.built
@@ -62,10 +62,11 @@ def run(config: Ladder) -> list[Path] | None:
     ]
     names = chosen(config.theories, known)
     result = compare(dataclasses.replace(config, theories=names))
-    return deliver(result, draw(result), report.table(result), "ladder")
+    assert isinstance(result, LayerComparison)
+    return deliver(result, draw(result), "theories")
 
 
-def draw(result: Comparison) -> Figure:
+def draw(result: LayerComparison) -> Figure:
     """The errors of every theory in six observables, over time and in a table."""
     below = 0.8 + 0.2 * len(result.predictions)
     figure = plt.figure(figsize=(10.5, 6.6 + below), layout="constrained")
@@ -78,23 +79,22 @@ def draw(result: Comparison) -> Figure:
     plot_errors(result, ax=lower.subplots())
     handles, labels = axes[0, 0].get_legend_handles_labels()
     upper.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(comparison.title(result))
+    figure.suptitle(title(result))
     return figure
 
 
-def plot_deviation(result: Comparison, name: str, ax: Axes) -> Axes:
+def plot_deviation(result: LayerComparison, name: str, ax: Axes) -> Axes:
     """|theory - mean of the runs| over time, as a share of the largest mean; root mean square over
     classes. Curves of theories that lie on those of the runs come apart in it. Below the grey area
     is what as many runs cannot tell from nothing."""
-    times = np.asarray(result.simulation.times)[0][1:]
+    times = result.times[1:]
     runs = result.measured(name)
-    mean = average(runs)
-    largest = float(np.max(_size(mean)))
+    largest = float(np.max(_size(result.means[TRAINING][name].values)))
     error = _size(spread(runs))[1:] / math.sqrt(max(len(runs), 1)) / largest
     ax.fill_between(times, LEAST, error, color="0.85", lw=0, label="error of the runs' mean")
     styles = drawing.grouped(tuple(result.predictions))
     for theory, style in zip(result.predictions, styles, strict=True):
-        apart = _size(result.mean(theory, name) - mean)[1:] / largest
+        apart = _size(result.apart(theory, name))[1:] / largest
         ax.plot(times, apart, label=result.about(theory)[0], **style)
     ax.set(xscale="log", yscale="log", xlim=(times[0], times[-1]))
     ax.set_ylim(LEAST, 1.5)
@@ -108,13 +108,13 @@ def _size(values: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(values.reshape(len(values), -1) ** 2, axis=1))
 
 
-def plot_errors(result: Comparison, ax: Axes) -> Axes:
-    """Table of relative errors over time in %, rung by observable, coloured by size."""
+def plot_errors(result: LayerComparison, ax: Axes) -> Axes:
+    """Table of relative errors over time in %, theory by observable, coloured by size."""
     theories = result.report["theories"]
     values = np.array(
         [
-            [rung["relative_error"][name]["over_time"] for name in PANELS]
-            for rung in theories.values()
+            [theory["relative_error"][name]["over_time"] for name in PANELS]
+            for theory in theories.values()
         ],
         dtype=float,
     )
