@@ -80,7 +80,7 @@ def factors(rule: Rule, divided: float = 0) -> list[np.ndarray]:
 
 
 def descent(rule: Rule, divided: bool = False) -> Descent:
-    def derive(params: YZ) -> tuple[YZ, jax.Array]:
+    def derive(params: YZ, k: jax.Array) -> tuple[YZ, jax.Array]:
         x, y = params.Y[0, 0], params.Z[0, 0]
         slope = 2 * x + 2 * x * y + 4 * x**3, y + x**2
         return YZ(*(s[None, None] for s in slope)), root(params)
@@ -90,12 +90,12 @@ def descent(rule: Rule, divided: bool = False) -> Descent:
         scale = jax.lax.stop_gradient(jnp.stack([jnp.ones(()), 2 + params.Y[0, 0]]))
         return scale * jnp.stack([params.Y[0, 0], params.Z[0, 0]])
 
-    def observe(params: YZ) -> tuple[jax.Array, None]:
+    def observe(params: YZ, k: jax.Array) -> tuple[jax.Array, None]:
         x, y = params.Y[0, 0], params.Z[0, 0]
         return jnp.stack([x + y, x**2]), None
 
     noise = lambda along: along @ along.T
-    variance = lambda p: YZ(jnp.ones_like(p.Y), (2 + p.Y) ** 2)
+    variance = lambda p, k: YZ(jnp.ones_like(p.Y), (2 + p.Y) ** 2)
     return Descent(
         rule,
         derive,
@@ -166,9 +166,9 @@ def test_the_next_order_of_the_covariance_is_that_of_noise_that_grows_with_the_w
     still = jnp.zeros((1, 1))
     given = Descent(
         dynsim.sgd(eta).astype("float64"),
-        lambda params: (params, None),
+        lambda params, k: (params, None),
         lambda along: along,
-        lambda params: (params.Y[0], None),
+        lambda params, k: (params.Y[0], None),
     )
     found = jax.jit(
         lambda key: noise_drift.drift(
