@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
@@ -61,10 +62,13 @@ from odes.theory import Theory, Training, refusal
 
 STD = "_std"
 """How the names of standard deviations end, where they are recorded by name."""
-EXAMPLES = 1024
-"""Examples per step from which the covariance of the gradient is estimated."""
+EXAMPLES, BATCHES_OF = 512, 16
+"""Examples per step from which the covariance of the gradient is estimated, by default so many, or
+so many batches where these are more."""
 BATCHES = 32
 """Drawn in each step to estimate how far the squares of their noise scatter."""
+PASSES = 16
+"""Times at which the covariance is computed; between them it is interpolated."""
 STARTS = 8
 """Starting weights over which mean and covariance are averaged."""
 LARGEST = 2000
@@ -96,8 +100,9 @@ def linear_noise(
     key: PRNGKeyArray | None = None,
     init: PyTree = None,
     starts: int = STARTS,
-    examples: int = EXAMPLES,
+    examples: int | None = None,
     squares: bool = True,
+    passes: int = PASSES,
     draws: int = 0,
     record: Record | None = None,
     dtype: DType = "float64",
@@ -113,8 +118,7 @@ def linear_noise(
             `population_loss` the mean gradient is estimated too.
         rule: any rule but sign descent, with any schedules, rates by group and decay; one of your
             own if it has a `flow`. Without clipping and noise of its own.
-        times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced. Each
-            costs a pass back to the start, for all observables together.
+        times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
         batch: number B of examples per step, >= 1, drawn independently.
         key: of the starting weights and of the examples. With one start, these are the weights of
             `dynsim.train` with this key.
@@ -122,9 +126,12 @@ def linear_noise(
         starts: number of starting weights from `problem.init` whose spread is part of the result.
             With 1, the result is about runs from the same weights.
         examples: number E of examples per step from which the covariance of the gradient is
-            estimated, >= 2.
+            estimated, >= 2; by default 512, or 16 batches if that is more.
         squares: whether what Adam and RMSProp divide by has the noise of the batches in it. Without
             it the theory is faster, and wrong where noise is larger than the gradient.
+        passes: number of the `times` at which the covariance is computed, >= 2, spread evenly among
+            them with the first and the last. Each costs a pass back to the start, for all
+            observables together. Between them it is interpolated, linear in log(1 + t).
         draws: with 2 draws of the noise of a whole run or more, add the next order in 1/B to mean
             and covariance. It matters for losses near their minimum.
         record: as of `odes.flow`, and "batch_loss", the loss of the next batch. NAME_std stands for
@@ -151,11 +158,12 @@ def linear_noise(
     check_arguments(problem, rule, times, key, init, starts=True)
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
-    examples = checks.integer("examples", examples, 2)
+    examples = checks.integer("examples", examples_of(batch) if examples is None else examples, 2)
     if key is None:
         raise ValueError("key = None: the examples are drawn, which needs one")
     if checks.integer("starts", starts, 1) > 1 and init is not None:
         raise ValueError(f"starts = {starts}: must be 1 where `init` gives the starting weights")
+    checks.integer("passes", passes, 2)
     if draws:
         checks.integer("draws", draws, 2)
     if squares and isinstance(rule, solver.AVERAGE_SQUARES):
@@ -178,10 +186,16 @@ def linear_noise(
         starts=starts,
         examples=examples,
         squares=squares,
+        passes=passes,
         draws=draws,
         asked=(asked := _asked(problem, record)),
     )
     return _named(found, asked.names)
+
+
+def examples_of(batch: int) -> int:
+    """The number of examples of a step, by default."""
+    return max(EXAMPLES, BATCHES_OF * int(batch))
 
 
 def _undescribed(problem: Problem, rule: Any, batch: int | float) -> str | None:
@@ -285,6 +299,7 @@ def _solve(
     starts: int,
     examples: int,
     squares: bool,
+    passes: int,
     draws: int,
     asked: Asked,
 ) -> Trajectory:
@@ -301,7 +316,7 @@ def _solve(
             asked,
             examples,
         )
-        return noise.reached(steps, squares, draws)
+        return noise.reached(steps, squares, passes, draws)
 
     if starts == 1:
         found = one(key)
@@ -309,9 +324,13 @@ def _solve(
         every = jax.vmap(one)(jax.random.split(key, starts))
         apart = every.values - jnp.mean(every.values, axis=0)
         between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
+        within = jnp.mean(every.covariance, axis=0)
+        # Paths of estimated gradients scatter as runs of so many examples do.
+        if not (has_population(given) or isinstance(given, FullBatch)):
+            within *= 1 - batch / examples
         found = _Reached(
             jnp.mean(every.values, axis=0),
-            jnp.mean(every.covariance, axis=0) + between,
+            within + between,
             jnp.all(every.valid, axis=0),
         )
     start = started(given, key, init, dtype)
@@ -435,7 +454,9 @@ class Noise:
             loss = jnp.mean(self.losses(params, self.of_step(k)))
         return ravel_pytree(values)[0], (loss, ravel_pytree(own)[0])
 
-    def reached(self, steps: tuple[int, ...], squares: bool, draws: int) -> _Reached:
+    def reached(
+        self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
+    ) -> _Reached:
         """What descent and linear noise lead to; with `draws`, to the next order."""
         descent = solver.Descent(
             self.rule,
@@ -447,10 +468,14 @@ class Noise:
             squares=self.squares,
         )
         start = self.parts.params
-        found = solver.spread(descent, start, steps)
+        some = np.unique(np.rint(np.linspace(0, len(steps) - 1, passes)).astype(int))
+        found = solver.spread(descent, start, tuple(steps[i] for i in some))
+        covariance, values = found.covariance, found.values
         loss, own = found.beside
-        values = found.values
-        covariance = found.covariance + jax.vmap(jnp.diag)(own)
+        if len(some) < len(steps):
+            values, (loss, own) = solver.followed(descent, start, steps)
+            covariance = _between(np.log1p(np.asarray(steps)), some, covariance)
+        covariance += jax.vmap(jnp.diag)(own)
         if draws:
             drawn = jax.random.split(self.key)[1]
             added = noise_drift.drift(descent, self.sample, start, steps, drawn, draws, True)
@@ -458,6 +483,16 @@ class Noise:
         absurd = ABSURD_LOSS * jnp.abs(self.observe(start, jnp.int32(0))[1][0])
         valid = jnp.isfinite(values).all(axis=1) & (loss <= absurd)
         return _Reached(values, covariance, valid)
+
+
+def _between(
+    at: np.ndarray, some: np.ndarray, known: Float[Array, "s P P"]
+) -> Float[Array, "S P P"]:
+    """Linear interpolation in `at` of what is `known` at some places of it."""
+    right = np.clip(np.searchsorted(some, np.arange(len(at))), 1, len(some) - 1)
+    first, last = at[some[right - 1]], at[some[right]]
+    share = jnp.asarray((at - first) / (last - first), known.dtype)[:, None, None]
+    return (1 - share) * known[right - 1] + share * known[right]
 
 
 THEORY: Theory[Any, Any] = Theory(

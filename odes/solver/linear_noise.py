@@ -217,6 +217,20 @@ class Leg(NamedTuple):
     time: Int[AnyArray, "*E"]
 
 
+def followed(
+    descent: Descent, params: PyTree, times: Sequence[int]
+) -> tuple[Float[Array, "S P"], PyTree]:
+    """What is observed of descent at all `times`, whole steps that increase."""
+
+    def stretch(carry: tuple[State, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
+        state, k = carry
+        state = jax.lax.fori_loop(k, until, lambda k, state: descent.step(state, k), state)
+        return (state, until), descent.observe(state.params, until)
+
+    steps = jnp.asarray(np.asarray(times), jnp.int32)
+    return jax.lax.scan(stretch, (descent.start(params), jnp.int32(0)), steps)[1]
+
+
 def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
     """Observed numbers and their covariance at all `times`, whole steps that increase.
 

@@ -8,14 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from dynsim.training.stability import check_threshold
 from dynsim.trajectory import counts
+from odes.batch_noise import STD
 from odes.theory import refusal
-from sweeps.compare import comparison, curves
+from sweeps.compare import comparison, curves, scatter
+from sweeps.compare.report import spread_lines
 from sweeps.compare.settings import CompareOptions
 from sweeps.output import drawing
 from sweeps.runner import progress
@@ -26,6 +29,8 @@ from sweeps.systems import registry
 from sweeps.systems.base import Engine
 
 TRAINING = "simulation"
+MOST_STARTS = 32
+"""Seeds whose starting weights a theory of the spread across seeds begins from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +47,22 @@ class Comparison(comparison.Comparison):
         """Title of a theory and what it assumes."""
         return self.engines[theory].title or theory, self.engines[theory].assumes
 
+    def scatter(self, theory: str, name: str) -> scatter.Scatter | None:
+        """Predicted and measured standard deviation across seeds; None of a theory without."""
+        if name + STD not in self.predictions[theory].observables:
+            return None
+        std, mean = self.predicted(theory, name + STD), self.predicted(theory, name)
+        return scatter.over_starts(std, mean, self.measured(name))
+
     def facts(self) -> dict[str, Any]:
         """How the runs ended."""
         return {"simulation": {"status": counts(self.simulation.status)}}
+
+    def theory_facts(self, theory: str) -> dict[str, Any]:
+        """Standard deviations across seeds at the end, where it predicts them."""
+        found = {name: self.scatter(theory, name) for name in self.names}
+        ends = {name: scatter.at_end(each) for name, each in found.items() if each is not None}
+        return {"spread_at_end": ends} if ends else {}
 
 
 def compare(config: CompareOptions) -> Comparison:
@@ -70,14 +88,19 @@ def compare(config: CompareOptions) -> Comparison:
         raise ValueError(
             f"theories = {tuple(engines)}: none of what they predict is measured in training"
         )
-    sweeps = {
-        name: Sweep(config.run, seeds, name, names, config.times, root=config.root)
-        for name in (TRAINING, *engines)
-    }
+    recorded, sweeps = {TRAINING: names}, {}
+    for name, engine in engines.items():
+        known = engine.observables.names()
+        recorded[name] = (*names, *(n + STD for n in names if n + STD in known))
+    for name, each in recorded.items():
+        # A theory of the spread takes much longer than a flow, and needs few starts.
+        number = config.seeds if each == names else min(config.seeds, MOST_STARTS)
+        axes = {"seed": {"range": number}}
+        sweeps[name] = Sweep(config.run, axes, name, each, config.times, root=config.root)
     for sweep in sweeps.values():
         sweep.check()
     hosts.use_all_cores()
-    found = {name: _trajectory(run_sweep(sweep), name, names) for name, sweep in sweeps.items()}
+    found = {n: _trajectory(run_sweep(each), n, recorded[n]) for n, each in sweeps.items()}
     simulation = found.pop(TRAINING)
     return Comparison(config, simulation, found, engines, names)
 
@@ -89,8 +112,11 @@ def run(config: CompareOptions) -> list[Path] | None:
     about = [config.run.about, f"{progress.count(config.seeds, 'run')}: {ended}"]
     if not result.predictions:
         about.append("No theory describes this problem: training alone.")
-    text = "\n".join(comparison.lines(result.report, result.names, about))
-    return comparison.deliver(result, draw(result), text)
+    text = comparison.lines(result.report, result.names, about)
+    for name, theory in result.report["theories"].items():
+        if spread := theory.get("spread_at_end"):
+            text += ["", f"{name}: {spread_lines(spread)[0]}", *spread_lines(spread)[1:]]
+    return comparison.deliver(result, draw(result), "\n".join(text))
 
 
 def draw(result: Comparison) -> Figure:
@@ -107,6 +133,7 @@ def draw(result: Comparison) -> Figure:
         )
         mean, around = comparison.average(runs), comparison.spread(runs)
         curves.plot(result, times, mean, around, predicted, len(runs), ax=ax)
+        _band(result, name, times, ax)
         ax.set_xscale("symlog", linthresh=1)
         drawing.finished(ax, xlabel="optimiser steps", ylabel=name)
     for ax in axes.flat[len(result.names) :]:
@@ -114,6 +141,17 @@ def draw(result: Comparison) -> Figure:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
+
+
+def _band(result: Comparison, name: str, times: np.ndarray, ax: Axes) -> None:
+    """Predicted standard deviation around the predicted mean of a number, as thin lines."""
+    for theory, line in zip(result.predictions, ax.get_lines(), strict=False):
+        found = result.scatter(theory, name)
+        if found is None or found.predicted.ndim > 1:
+            continue
+        mean = comparison.average(result.predicted(theory, name))
+        for edge in (mean - found.predicted, mean + found.predicted):
+            ax.plot(times, edge, color=line.get_color(), lw=0.8, ls=":")
 
 
 def _applicable(config: CompareOptions) -> dict[str, Engine]:

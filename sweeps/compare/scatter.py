@@ -73,10 +73,14 @@ def scatter(predicted: Trajectory, measured: np.ndarray, name: str) -> Scatter:
         measured: (R, S, ...) the observable in the runs, at these times.
     """
     ok = np.asarray(predicted.ok)
-    variance = np.asarray(predicted.std[name], np.float64)[ok] ** 2
-    mean = valid(predicted, name)
+    std = np.asarray(predicted.std[name], np.float64)[ok]
+    return over_starts(std, valid(predicted, name), measured)
+
+
+def over_starts(std: np.ndarray, mean: np.ndarray, measured: np.ndarray) -> Scatter:
+    """From the standard deviation (R, S, ...) within each start, and the mean there."""
     # Law of total variance: within a start, and of the mean over the starts.
-    total = average(variance)
+    total = average(std**2)
     if len(mean) > 1:
         total = total + spread_of(mean) ** 2
     found = spread_of(measured)
