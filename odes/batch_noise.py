@@ -96,7 +96,7 @@ def linear_noise(
     rule: UpdateRule,
     times: Times,
     *,
-    batch: int,
+    batch: int | float,
     key: PRNGKeyArray | None = None,
     init: PyTree = None,
     starts: int = STARTS,
@@ -193,7 +193,7 @@ def linear_noise(
     return _named(found, asked.names)
 
 
-def examples_of(batch: int) -> int:
+def examples_of(batch: int | float) -> int:
     """The number of examples of a step, by default."""
     return max(EXAMPLES, BATCHES_OF * int(batch))
 
@@ -214,7 +214,7 @@ def _undescribed(problem: Problem, rule: Any, batch: int | float) -> str | None:
 def _inapplicable(training: Training) -> str | None:
     problem, rule = training.problem, training.rule
     reason = _undescribed(problem, rule, training.batch)
-    if reason is None and (size := _size(problem)) > LARGEST:
+    if reason is None and (size := size_of(problem)) > LARGEST:
         return (
             f"the problem has {size} weights, more than {LARGEST}; "
             "odes.linear_noise(problem, rule, ...) has no such limit"
@@ -222,14 +222,15 @@ def _inapplicable(training: Training) -> str | None:
     return reason
 
 
-def _size(problem: Problem) -> int:
+def size_of(problem: Problem) -> int:
+    """Number of weights that are trained, at most."""
     start = jax.tree.leaves(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
     weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
     return sum(each.size for each in weights if jnp.issubdtype(each.dtype, jnp.inexact))
 
 
 def _check_size(problem: Problem, rule: Rule, examples: int) -> None:
-    if (size := _size(problem)) * examples > MOST:
+    if (size := size_of(problem)) * examples > MOST:
         raise ValueError(
             f"examples = {examples}: with {size} weights, {rule.name} takes at most {MOST // size},"
             " because it needs the gradient of each; or set squares = False"
@@ -322,7 +323,7 @@ def _solve(
         found = one(key)
     else:
         every = jax.vmap(one)(jax.random.split(key, starts))
-        apart = every.values - jnp.mean(every.values, axis=0)
+        apart = every.values - jnp.mean(every.values, axis=0, keepdims=True)
         between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
         within = jnp.mean(every.covariance, axis=0)
         # Paths of estimated gradients scatter as runs of so many examples do.
@@ -391,9 +392,10 @@ class Noise:
     def losses(self, params: PyTree, data: PyTree) -> Float[Array, " E"]:
         return jax.vmap(lambda example: self.loss(params, example))(data)
 
-    def spread(self, each: Float[Array, "E ..."]) -> Float[Array, "..."]:
-        """Variance of the mean over a batch, from values of examples."""
-        return jnp.sum((each - jnp.mean(each, axis=0)) ** 2, axis=0) / self.free / self.batch
+    def spread(self, each: Array) -> Array:
+        """Variance of the mean over a batch, from values (E, ...) of examples."""
+        centred = each - jnp.mean(each, axis=0, keepdims=True)
+        return jnp.sum(centred**2, axis=0) / self.free / self.batch
 
     def derive(self, params: PyTree, k: Int[Array, ""]) -> tuple[PyTree, Float[Array, " E"]]:
         """The mean gradient, and the losses of the examples of step k."""
@@ -422,9 +424,10 @@ class Noise:
         push = jax.vmap(lambda mu: ravel_pytree(mu)[0])(along)
         key = jax.random.fold_in(jax.random.split(self.key)[0], k)
         normal = jax.random.normal(key, (BATCHES, self.examples), each.dtype)
-        noise = normal @ (each - jnp.mean(each, axis=0)) / jnp.sqrt(self.free * self.batch)
+        centred = each - jnp.mean(each, axis=0, keepdims=True)
+        noise = normal @ centred / jnp.sqrt(self.free * self.batch)
         found = noise**2 @ push.T
-        centred = found - jnp.mean(found, axis=0)
+        centred = found - jnp.mean(found, axis=0, keepdims=True)
         return centred.T @ centred / (BATCHES - 1)
 
     def sample(self, params: PyTree, key: PRNGKeyArray) -> PyTree:
@@ -454,9 +457,7 @@ class Noise:
             loss = jnp.mean(self.losses(params, self.of_step(k)))
         return ravel_pytree(values)[0], (loss, ravel_pytree(own)[0])
 
-    def reached(
-        self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
-    ) -> _Reached:
+    def reached(self, steps: tuple[int, ...], squares: bool, passes: int, draws: int) -> _Reached:
         """What descent and linear noise lead to; with `draws`, to the next order."""
         descent = solver.Descent(
             self.rule,

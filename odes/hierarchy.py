@@ -22,7 +22,17 @@ from dynsim.qkv.layer import QKV
 from dynsim.sparse_attention.retrieval import Retrieval
 from dynsim.two_stage.task import Prompts
 from dynsim.yz.layer import AttentionLayer, Layer
-from odes import batch_noise, central, general, joma, linear_icl, qkv, sparse_attention, two_stage, yz
+from odes import (
+    batch_noise,
+    central,
+    general,
+    joma,
+    linear_icl,
+    qkv,
+    sparse_attention,
+    two_stage,
+    yz,
+)
 from odes.theory import Theory
 
 GROUP = "dynsim.theories"
