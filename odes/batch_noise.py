@@ -81,12 +81,14 @@ class Asked(NamedTuple):
     """What is to be recorded, hashable.
 
     Attributes:
-        names: of what is returned, standard deviations by name among them.
+        stds: names of standard deviations that are asked for as observables.
+        hidden: names of what is not returned itself, but for its deviation.
         recording: of the problem.
         batch_loss: whether the loss of the next batch is recorded too.
     """
 
-    names: tuple[str, ...]
+    stds: tuple[str, ...]
+    hidden: tuple[str, ...]
     recording: Recording
     batch_loss: bool
 
@@ -168,6 +170,7 @@ def linear_noise(
         checks.integer("draws", draws, 2)
     if squares and isinstance(rule, solver.AVERAGE_SQUARES):
         _check_size(problem, rule, examples)
+    asked = _asked(problem, record)
     numbers, rest = split(problem)
     found = in_program(
         _solve,
@@ -188,9 +191,9 @@ def linear_noise(
         squares=squares,
         passes=passes,
         draws=draws,
-        asked=(asked := _asked(problem, record)),
+        asked=asked,
     )
-    return _named(found, asked.names)
+    return _named(found, asked)
 
 
 def examples_of(batch: int | float) -> int:
@@ -254,29 +257,24 @@ def _asked(problem: Problem, record: Record | None) -> Asked:
     table = _table(problem)
     if record is None:
         record = [*usual(problem, table.functions), BATCH_LOSS]
-    given = [record] if isinstance(record, str | Mapping) else list(record)
+    given: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)
     known = table.names()
-    ends = lambda each: isinstance(each, str) and each.endswith(STD) and each not in known  # noqa: E731
-    bases = [each.removesuffix(STD) if ends(each) else each for each in given]
-    found = table.resolve([each for i, each in enumerate(bases) if each not in bases[:i]])
+    stds = [x for x in given if isinstance(x, str) and x.endswith(STD) and x not in known]
+    plain = [each for each in given if each not in stds]
+    hidden = [base for base in (each.removesuffix(STD) for each in stds) if base not in plain]
+    found = table.resolve([*plain, *hidden])
     functions = tuple(each for each in found.functions if each[0] != BATCH_LOSS)
-    stds = tuple(each for each in given if ends(each))
-    names = dict.fromkeys((*(name for name, _ in found.functions), *stds)) if stds else ()
-    if stds:
-        # What was asked for by its deviation alone is not returned itself.
-        plain = {each for each in given if not ends(each) and isinstance(each, str)}
-        only = {each.removesuffix(STD) for each in stds} - plain
-        names = [name for name in names if name not in only]
     whole = len(functions) < len(found.functions)
-    return Asked(tuple(names), found._replace(functions=functions), whole)
+    return Asked(tuple(stds), tuple(hidden), found._replace(functions=functions), whole)
 
 
-def _named(found: Trajectory, names: tuple[str, ...]) -> Trajectory:
+def _named(found: Trajectory, asked: Asked) -> Trajectory:
     """A trajectory with standard deviations as observables, where they are asked for by name."""
-    if not names:
+    if not asked.stds:
         return found
-    known = {**{name + STD: each for name, each in found.std.items()}, **found.observables}
-    return dataclasses.replace(found, observables={n: known[n] for n in names}, covariance=None)
+    shown = {name: x for name, x in found.observables.items() if name not in asked.hidden}
+    stds = {name: found.std[name.removesuffix(STD)] for name in asked.stds}
+    return dataclasses.replace(found, observables={**shown, **stds}, covariance=None)
 
 
 class _Reached(NamedTuple):
