@@ -8,6 +8,7 @@ dynamics of training on prompts, `linear_icl` in-context regression by linear at
 """
 
 from odes import joma, linear_icl, qkv, sparse_attention, symmetric, two_stage
+from odes.batch_noise import linear_noise
 from odes.central import central_flow
 from odes.formulas import (
     coefficients,
@@ -48,6 +49,7 @@ __all__ = [
     "joma",
     "lemma3",
     "linear_icl",
+    "linear_noise",
     "omega",
     "population",
     "predictions",

@@ -22,7 +22,17 @@ from dynsim.qkv.layer import QKV
 from dynsim.sparse_attention.retrieval import Retrieval
 from dynsim.two_stage.task import Prompts
 from dynsim.yz.layer import AttentionLayer, Layer
-from odes import central, general, joma, linear_icl, qkv, sparse_attention, two_stage, yz
+from odes import (
+    batch_noise,
+    central,
+    general,
+    joma,
+    linear_icl,
+    qkv,
+    sparse_attention,
+    two_stage,
+    yz,
+)
 from odes.theory import Theory
 
 GROUP = "dynsim.theories"
@@ -91,11 +101,15 @@ def theories(problem: Problem) -> Theories:
 def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
     """The theories of a class of problems by name, without registered ones."""
     known: list[Theory[Any, Any]] = []
+    built_in: tuple[Theory[Any, Any], ...] = ()
     if departs(cls) is None:
-        known += cls.theories()
-        known += next((BUILT_IN[each] for each in cls.__mro__ if each in BUILT_IN), ())
+        built_in = next((BUILT_IN[each] for each in cls.__mro__ if each in BUILT_IN), ())
+        known += (*cls.theories(), *built_in)
     if cls.population_loss is not Problem.population_loss:
         known += (*general.flows(), central.THEORY, general.WHOLE)
+    # Built-in theories have the noise of the batches where they can.
+    if not built_in and cls.draw is not Problem.draw and cls.loss is not Problem.loss:
+        known.append(batch_noise.THEORY)
     found: dict[str, Theory[Any, Any]] = {}
     for theory in known:
         found.setdefault(theory.name, theory)

@@ -40,6 +40,7 @@ FLOORS = {
         "formulas": 1,
         "problem": 1,
         "general": 2,
+        "batch_noise": 2,
         "central": 2,
         "symmetric": 2,
         "two_stage": 2,

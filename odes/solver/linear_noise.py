@@ -29,8 +29,13 @@ rules average, so that its path is that of runs with noise in their denominators
 .. math::
 
     a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
-    + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top}
-    \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1} .
+    + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
+    \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1} .
+
+The squares of the noise scatter around their mean :math:`\sigma^2` as well, which where noise is
+larger than the gradient is most of what the averages do. A descent that knows the covariance of
+these `squares` adds :math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'` to the sum, for
+normal noise :math:`\xi`, which is uncorrelated with its squares.
 """
 
 import math
@@ -54,7 +59,8 @@ AVERAGE_SQUARES = (RMSProp, Adam)
 
 def check_described(rule: Rule) -> None:
     """Raise `ValueError` for a rule through which the noise of batches is not carried."""
-    check_known(rule)
+    if not (isinstance(rule, Rule) and rule.has_flow):
+        check_known(rule)
     if isinstance(rule, Sign):
         raise ValueError(
             "optimizer = sign: linear noise needs the derivative of a step by the gradient"
@@ -92,34 +98,39 @@ class Descent(NamedTuple):
 
     Attributes:
         rule: the update rule, of which `undescribed` returns None.
-        derive: from the weights, the gradient and whatever else `noise` needs.
+        derive: from the weights and the number of the step, the gradient and whatever else `noise`
+            needs.
         noise: (P, P) :math:`\lambda^\top C \lambda'` of all pairs, from the derivatives (P, ...) of
             the latter along each :math:`\lambda`.
-        observe: from the weights, P numbers, and what else is to be known of them.
+        observe: from the weights and the number of steps so far, P numbers, and what else is to be
+            known of them.
         count: of how many weights each number of the parameters is the common value; one each if
             None. The gradient is that of a single one of them.
         groups: the groups of weights, where the rule has rates by group.
-        variance: from the weights, the variance of each entry of the gradient of a step, which
-            rules of `AVERAGE_SQUARES` average with its square; zero if None.
+        variance: from the weights and the number of the step, the variance of each entry of its
+            gradient, which rules of `AVERAGE_SQUARES` average with its square; zero if None.
+        squares: from the weights, the number of the step and P vectors :math:`\mu`, the (P, P)
+            covariance along them of the squares of its noise, for these rules with a `variance`.
     """
 
     rule: Rule
-    derive: Callable[[Any], tuple[Any, PyTree]]
+    derive: Callable[[Any, Int[Array, ""]], tuple[Any, PyTree]]
     noise: Callable[[PyTree], Float[Array, "P P"]]
-    observe: Callable[[Any], tuple[Float[Array, " P"], PyTree]]
+    observe: Callable[[Any, Int[Array, ""]], tuple[Float[Array, " P"], PyTree]]
     count: PyTree = None
     groups: PyTree = None
-    variance: Callable[[Any], PyTree] | None = None
+    variance: Callable[[Any, Int[Array, ""]], PyTree] | None = None
+    squares: Callable[[Any, Int[Array, ""], PyTree], Float[Array, "P P"]] | None = None
 
     def start(self, params: PyTree) -> State:
         """The state before the first step."""
         return State(params, eqx.filter(self.rule.init(params), eqx.is_inexact_array))
 
-    def scattered(self, params: PyTree) -> PyTree:
-        """The variance of the gradient of a step, or None where the rule does not read it."""
+    def scattered(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
+        """The variance of the gradient of step k, or None where the rule does not read it."""
         if self.variance is None or not isinstance(self.rule, AVERAGE_SQUARES):
             return None
-        return self.variance(params)
+        return self.variance(params, k)
 
     def update(
         self, state: State, gradient: PyTree, k: Int[Array, ""], variance: PyTree = None
@@ -143,14 +154,13 @@ class Descent(NamedTuple):
 
     def step(self, state: State, k: Int[Array, ""]) -> State:
         """The state after step k."""
-        variance = self.scattered(state.params)
-        return self.update(state, self.derive(state.params)[0], k, variance)
+        variance = self.scattered(state.params, k)
+        return self.update(state, self.derive(state.params, k)[0], k, variance)
 
     def arrive(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
         """The beginning of a pass, at its time."""
-        del k
         slopes, (values, beside) = jax.jacrev(
-            lambda params: (lambda found: (found[0], found))(self.observe(params)), has_aux=True
+            lambda params: (lambda found: (found[0], found))(self.observe(params, k)), has_aux=True
         )(state.params)
         slopes = jax.vmap(self._single)(slopes)
         memory = jax.tree.map(jnp.zeros_like, passed.adjoint.memory)
@@ -158,8 +168,8 @@ class Descent(NamedTuple):
 
     def back(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
         """From :math:`a_{k+1}` to :math:`a_k`, with what the noise of step k adds."""
-        (gradient, _), derivative = jax.linearize(self.derive, state.params)
-        variance, spreading = jax.vjp(self.scattered, state.params)
+        (gradient, _), derivative = jax.linearize(lambda p: self.derive(p, k), state.params)
+        variance, spreading = jax.vjp(lambda p: self.scattered(p, k), state.params)
         _, pull = jax.vjp(
             lambda state, gradient, variance: self.update(state, gradient, k, variance),
             state,
@@ -167,7 +177,7 @@ class Descent(NamedTuple):
             variance,
         )
 
-        def one(adjoint: State) -> tuple[State, PyTree]:
+        def one(adjoint: State) -> tuple[State, PyTree, PyTree]:
             # Where a gradient has been zero all along, Adam divides 0 by 0 in the derivative of its
             # square root. No noise reaches these weights.
             before, push, wider = jax.tree.map(
@@ -178,10 +188,12 @@ class Descent(NamedTuple):
             if variance is not None:
                 (of_variance,) = spreading(self._together(wider))
                 params = jax.tree.map(jnp.add, params, self._single(of_variance))
-            return State(params, before.memory), along
+            return State(params, before.memory), along, wider
 
-        adjoint, along = jax.vmap(one)(passed.adjoint)
+        adjoint, along, wider = jax.vmap(one)(passed.adjoint)
         covariance = passed.covariance + self.noise(along)
+        if variance is not None and self.squares is not None:
+            covariance += self.squares(state.params, k, wider)
         return passed._replace(adjoint=adjoint, covariance=covariance)
 
     def _single(self, slopes: PyTree) -> PyTree:
@@ -205,6 +217,20 @@ class Leg(NamedTuple):
     time: Int[AnyArray, "*E"]
 
 
+def followed(
+    descent: Descent, params: PyTree, times: Sequence[int]
+) -> tuple[Float[Array, "S P"], PyTree]:
+    """What is observed of descent at all `times`, whole steps that increase."""
+
+    def stretch(carry: tuple[State, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
+        state, k = carry
+        state = jax.lax.fori_loop(k, until, lambda k, state: descent.step(state, k), state)
+        return (state, until), descent.observe(state.params, until)
+
+    steps = jnp.asarray(np.asarray(times), jnp.int32)
+    return jax.lax.scan(stretch, (descent.start(params), jnp.int32(0)), steps)[1]
+
+
 def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
     """Observed numbers and their covariance at all `times`, whole steps that increase.
 
@@ -217,7 +243,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
     kept = jax.tree.map(lambda x: jnp.zeros((times[-1] // stride + 2, *x.shape), x.dtype), start)
     kept = jax.tree.map(lambda x, new: x.at[0].set(new), kept, start)
     values, beside = jax.tree.map(
-        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(descent.observe, params)
+        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(descent.observe, params, jnp.int32(0))
     )
     adjoint = jax.tree.map(lambda x: jnp.zeros((*values.shape, *x.shape), x.dtype), start)
     covariance = jnp.zeros(2 * values.shape, values.dtype)

@@ -91,11 +91,11 @@ def drift(
 
             def path(s: Float[Array, ""]) -> State:
                 state = _along(now.mean, first, second, s)
-                gradient = descent.derive(state.params)[0]
+                gradient = descent.derive(state.params, k)[0]
                 noise = sample(state.params, key) if still is None else still
                 moved = jax.tree.map(lambda g, xi: g + s * xi, gradient, noise)
                 # What averages of squares already have of the variance, the noise brings as well.
-                variance = descent.scattered(state.params)
+                variance = descent.scattered(state.params, k)
                 left = jax.tree.map(lambda v: (1 - s**2) * v, variance)
                 return descent.update(state, moved, k, left)
 
@@ -106,10 +106,10 @@ def drift(
         first, second = jax.vmap(one)(now.first, now.second, keys)
         return Draws(descent.step(now.mean, k), first, second)
 
-    def look(now: Draws) -> Drift:
+    def look(now: Draws, k: Int[Array, ""]) -> Drift:
         def one(first: State, second: State) -> Float[Array, " P"]:
             return _derivatives(
-                lambda s: descent.observe(_along(now.mean, first, second, s).params)[0]
+                lambda s: descent.observe(_along(now.mean, first, second, s).params, k)[0]
             )[1]
 
         found = jax.vmap(one)(now.first, now.second) / 2
@@ -118,12 +118,12 @@ def drift(
         of_draws = jnp.zeros(2 * found.shape[1:], found.dtype)
         if covariance:
             of_draws = (found - mean).T @ (found - mean) / (draws - 1)
-        return Drift(descent.observe(now.mean.params)[0], mean[0], error, of_draws)
+        return Drift(descent.observe(now.mean.params, k)[0], mean[0], error, of_draws)
 
     def stretch(carry: tuple[Draws, Array], until: Int[Array, ""]) -> tuple[tuple, Drift]:
         now, k = carry
         now = jax.lax.fori_loop(k, until, step, now)
-        return (now, until), look(now)
+        return (now, until), look(now, until)
 
     steps = jnp.asarray(np.asarray(times), jnp.int32)
     return jax.lax.scan(stretch, (Draws(start, none, none), jnp.int32(0)), steps)[1]

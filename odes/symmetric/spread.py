@@ -96,12 +96,12 @@ def _spread(
     steps: tuple[int, ...],
     record: Recording,
 ) -> Trajectory:
-    def derive(state: State) -> tuple[State, Attention]:
+    def derive(state: State, k: Array) -> tuple[State, Attention]:
         root = jax.tree.map(jnp.sqrt, Attention(jnp.asarray(task.p), jnp.asarray(task.rho)))
         slope = finite_length.slope(reduction.measure(task, state), root)
         return finite_length.gradient(task, state, context), slope
 
-    def derive_of_sample(state: State) -> tuple[State, Array]:
+    def derive_of_sample(state: State, k: Array) -> tuple[State, Array]:
         assert sample is not None
         return saddle.gradient_of(task, state, sample), saddle.losses(task, state, sample)
 
@@ -123,7 +123,7 @@ def _spread(
     descent = linear_noise.Descent(
         optimizer,
         *((derive, noise) if sample is None else (derive_of_sample, saddle.covariance)),
-        lambda state: (ravel_pytree(seen(state))[0], reduction.measure(task, state).loss),
+        lambda state, k: (ravel_pytree(seen(state))[0], reduction.measure(task, state).loss),
         finite_length.multiplicity(task),
         of_layer(start),
     )

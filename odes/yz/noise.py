@@ -146,9 +146,17 @@ def descent(
 ) -> linear_noise.Descent:
     """Descent and its noise; with a `variance`, what is divided by has noise in it."""
 
-    def observe(params: yz.YZ) -> tuple[Array, Array]:
+    def observe(params: yz.YZ, k: Array) -> tuple[Array, Array]:
+        del k
         snapshot = observables.measure(task, params)
         seen = record(task, snapshot)
         return ravel_pytree(seen)[0], observables.loss(task, snapshot)
 
-    return linear_noise.Descent(optimizer, *law, observe, groups=of_layer(init), variance=variance)
+    return linear_noise.Descent(
+        optimizer,
+        lambda params, k: law.derive(params),
+        law.covariance,
+        observe,
+        groups=of_layer(init),
+        variance=None if variance is None else lambda params, k: variance(params),
+    )

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from dynsim import Status
-from sweeps.compare import edge, strain
+from dynsim.training.recording import BATCH_LOSS
+from sweeps.compare import edge, noise, strain
 from sweeps.compare.comparison import judged
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -36,6 +37,7 @@ class Outlook:
         strained: the assumptions that this run strains, one sentence each.
         edge: when the flow of all weights reaches the edge of stability; None where that is not
             known.
+        noise: how far seeds scatter over the first steps; None where that is not known.
     """
 
     steps: float
@@ -50,6 +52,7 @@ class Outlook:
     changes: tuple[float, ...]
     strained: tuple[str, ...]
     edge: edge.Reached | None
+    noise: noise.Noise | None
 
     def text(self, run: Experiment) -> str:
         """The outlook as lines to print."""
@@ -73,8 +76,7 @@ class Outlook:
             f"  {label:<28}{'-' if math.isnan(value) else format(value, '.5g'):>12}"
             for label, value in rows.items()
         ]
-        if self.edge:
-            lines += ["", str(self.edge)]
+        lines += [line for each in (self.edge, self.noise) if each for line in ("", str(each))]
         lines += ["", "strained assumptions:" if self.strained else "no assumption is strained"]
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
 
@@ -86,17 +88,21 @@ def outlook(run: Experiment) -> Outlook:
         ValueError: for one that no theory describes.
     """
     engines, refused = judged(run)
-    found = {name: each for name, each in engines.items() if "loss" in each.observables.names()}
+    known = {name: each.observables.names() for name, each in engines.items()}
+    # The loss of the next batch has the mean of the population's, where that is not known.
+    every = {name for names in known.values() for name in names}
+    wanted = next((name for name in ("loss", BATCH_LOSS) if name in every), "")
+    found = {name: each for name, each in engines.items() if wanted in known[name]}
     if not found:
         reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
         raise ValueError(f"{run.about}: {'; '.join(reasons)}")
     name, engine = next(iter(found.items()))
-    sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), TIMES)
+    sweep = Sweep(run, {"seed": [run.seed]}, name, (wanted,), TIMES)
     solved = run_sweep(sweep).load().isel(seed=0)
-    times, loss = solved.time.values, np.asarray(solved.loss.values, np.float64)
+    times, loss = solved.time.values, np.asarray(solved[wanted].values, np.float64)
     problem, rule = run.built
     jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
-    strained, reached = [], None
+    strained, reached, scattered = [], None, None
     # Problems with theories of fewer variables alone have no loss of all weights to descend.
     if run.steps is not None and problem.has("population_loss"):
         key = jax.random.fold_in(jax.random.key(0), run.seed)
@@ -107,6 +113,10 @@ def outlook(run: Experiment) -> Outlook:
                 *strain.too_noisy(problem, key, run.steps, run.batch),
             ]
         reached = edge.reached(problem, rule, key, run.steps)
+    if run.steps is not None:
+        key = jax.random.fold_in(jax.random.key(0), run.seed)
+        scattered = noise.measured(problem, rule, key, run.steps, run.batch)
+        strained += scattered.strained if scattered else []
     fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
     falls = loss[-1] < loss[0]
     half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)
@@ -123,4 +133,5 @@ def outlook(run: Experiment) -> Outlook:
         tuple(sorted(jump for jump in jumps if 0 < jump < times[-1])),
         tuple(strained),
         reached,
+        scattered,
     )

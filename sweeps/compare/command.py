@@ -10,6 +10,7 @@ from typing import Any
 from dynsim import checks
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from dynsim.training.stability import check_threshold
+from odes.batch_noise import STD, THEORY
 from odes.theory import Theory, refusal
 from sweeps.compare.comparison import TRAINING, Comparison, chosen, deliver, judged
 from sweeps.compare.settings import CompareOptions
@@ -79,7 +80,8 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
 
     def sweep(name: str, engine: Engine) -> Sweep:
         known = engine.observables.names()
-        record = (*names, *(n for n in kind.ALSO if n in known and n not in names))
+        also = (*kind.ALSO, *(each + STD for each in names))
+        record = (*names, *(n for n in also if n in known and n not in names))
         given: dict[str, Any] = {"theory": own[name]} if name in own else {}
         axes = {"seed": {"range": kind.seeds(config, engine)}}
         cls = _Given if given else Sweep
@@ -102,7 +104,7 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
 
 def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Engine]:
     """The engines of the theories that are asked for, or that describe the runs; none where the
-    system has none."""
+    system has none, or only linear noise, which is no theory of large problems."""
     theories = kind.known(config.run)
     if not theories:
         if config.theories:
@@ -113,6 +115,8 @@ def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Eng
     always = [name for name in kind.ALWAYS if name in found]
     names = chosen(config.theories, [name for name in found if name not in always])
     if not names and not always:
+        if {*theories} == {THEORY.name}:
+            return {}
         why = next(iter(refused.values()))
         raise ValueError(
             f"theories = (): none of the system's theories describes these runs; {why}"

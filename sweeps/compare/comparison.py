@@ -16,9 +16,12 @@ import xarray as xr
 
 from dynsim import Status
 from dynsim.trajectory import counts
+from odes.batch_noise import STD
 from odes.general import WHOLE
 from odes.theory import refusal
 from sweeps import output
+from sweeps.compare import scatter
+from sweeps.compare.scatter import Scatter, average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.datasets import difference
 from sweeps.runner.progress import count
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRAINING = "simulation"
+MOST_STARTS = 32
+"""Seeds from whose starting weights theories of the standard deviation across seeds begin: they
+take much longer than others."""
 LEAST = 1e-6
 """Share of its range over the run below which rounding in float32 decides what a mean is."""
 
@@ -88,7 +94,8 @@ class Comparison:
     def seeds(cls, config: CompareOptions, engine: Engine) -> int:
         """How many runs of an engine there are: one where none differs from another."""
         drawn = engine.trains or engine.noisy or (engine.seeded and not _starts_alike(config.run))
-        return config.seeds if drawn else 1
+        scatters = any(name.endswith(STD) for name in engine.observables.names())
+        return min(config.seeds, MOST_STARTS if scatters else config.seeds) if drawn else 1
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
@@ -128,9 +135,17 @@ class Comparison:
         return {TRAINING: {"status": counts(self.simulation["status"].values)}}
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
-        """What else the report says of a theory."""
-        del theory
-        return {}
+        """What else the report says of a theory: standard deviations across seeds at the end."""
+        found = {name: self.scattered(theory, name) for name in self.names}
+        ends = {name: each.at_end() for name, each in found.items() if each}
+        return {"spread_at_end": ends} if ends else {}
+
+    def scattered(self, theory: str, name: str) -> Scatter | None:
+        """Predicted and measured standard deviation across seeds; None of a theory without."""
+        if name + STD not in self.predictions[theory]:
+            return None
+        std, mean = self.predicted(theory, name + STD), self.predicted(theory, name)
+        return scatter.over_starts(std, mean, self.measured(name))
 
     def heading(self) -> list[str]:
         """What the table is about, in lines."""
@@ -142,7 +157,11 @@ class Comparison:
 
     def further_lines(self) -> list[str]:
         """Lines below the table."""
-        return []
+        found = []
+        for name, theory in self.report["theories"].items():
+            if spread := theory.get("spread_at_end"):
+                found += scatter.lines(spread, name)
+        return found
 
     def __str__(self) -> str:
         """Errors of the theories, as `dynsim compare` prints them."""
@@ -285,16 +304,6 @@ def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:
 def valid(dataset: xr.Dataset, name: str) -> np.ndarray:
     """(R, S, ...) an observable of the runs of a dataset over `seed` that ended well."""
     return dataset[name].values.astype(np.float64)[dataset["status"].values == Status.OK]
-
-
-def average(runs: np.ndarray) -> np.ndarray:
-    """Mean over the runs, (S, ...); NaN without any."""
-    return runs.mean(0) if len(runs) else np.full(runs.shape[1:], np.nan)
-
-
-def spread(runs: np.ndarray) -> np.ndarray:
-    """Standard deviation (ddof 1) over the runs, (S, ...); NaN below two runs."""
-    return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
 
 
 def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence[str]) -> list[str]:

@@ -3,24 +3,24 @@
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 import dynsim
 from dynsim import checks, log_times
 from dynsim.precision import precision
 from dynsim.yz.observables import DEFAULT_RECORD
+from odes.batch_noise import STD
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
 from odes.theory import named, refusal
 from sweeps.compare import strain
-from sweeps.compare.comparison import TRAINING, Comparison, average, counted, spread, valid
+from sweeps.compare.comparison import TRAINING, Comparison, counted, valid
+from sweeps.compare.scatter import Scatter, lines, over_starts
 from sweeps.compare.settings import CompareOptions
-from sweeps.output import aligned
 from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 
@@ -34,25 +34,6 @@ NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
 MOST_STARTS = 8
 """From so many of the random starts, whose variance is averaged."""
-
-
-class Scatter(NamedTuple):
-    """Standard deviation over seeds of an observable.
-
-    Attributes:
-        predicted: (S, ...) by theory.
-        measured: (S, ...) of the runs (ddof 1); NaN below two.
-        error: (S, ...) sampling error of the latter, measured / sqrt(2 (runs - 1)) as of normal
-            numbers.
-    """
-
-    predicted: Float[np.ndarray, "S ..."]
-    measured: Float[np.ndarray, "S ..."]
-    error: Float[np.ndarray, "S ..."]
-
-    def at_end(self) -> dict[str, float]:
-        """The last time alone, root mean square over classes."""
-        return {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +57,7 @@ class LayerComparison(Comparison):
         steps = log_times(checks.steps("steps", run.steps), config.times)
         at = np.unique(np.rint(np.linspace(0, len(steps) - 1, NUM_TIMES)).astype(int))
         seeds = {"range": 1 if task.start == "zero" else min(config.seeds, MOST_STARTS)}
-        record = (*DEFAULT_RECORD, *(f"{name}_std" for name in DEFAULT_RECORD))
+        record = (*DEFAULT_RECORD, *(name + STD for name in DEFAULT_RECORD))
         times = tuple(np.asarray(steps)[at].tolist())
         return {SPREAD: Sweep(run, {"seed": seeds}, SPREAD, record, times, root=config.root)}
 
@@ -105,12 +86,7 @@ class LayerComparison(Comparison):
         predicted = self.extra[SPREAD]
         at = np.searchsorted(self.times, predicted["time"].values)
         runs, mean = self.measured(name)[:, at], valid(predicted, name)
-        # Law of total variance: within a start, and of the mean over the starts.
-        total = average(valid(predicted, f"{name}_std") ** 2)
-        if len(mean) > 1:
-            total = total + spread(mean) ** 2
-        found = spread(runs)
-        return Scatter(np.sqrt(total), found, found / math.sqrt(2 * max(len(runs) - 1, 1)))
+        return over_starts(valid(predicted, name + STD), mean, runs)
 
     def facts(self) -> dict[str, Any]:
         """Sizes of the task, how the runs ended, and measured and predicted transition times."""
@@ -153,11 +129,7 @@ class LayerComparison(Comparison):
         if report["left_out"]:
             found += ["", f"Theories of finite T are left out. {report['left_out']}"]
         if report["spread_at_end"]:
-            rows: list[tuple[str, ...]] = [("", "predicted", "of the runs", "sampling error")]
-            for name, values in report["spread_at_end"].items():
-                shown = ("-" if x is None else format(x, ".3g") for x in values.values())
-                rows.append((name, *shown))
-            found += ["", "Standard deviation over seeds at the end.", "", *aligned(rows, 17, 16)]
+            found += lines(report["spread_at_end"])
         peak = report[TRAINING]["peak_of_speed"]
         if self.stages and peak["time"] is not None:
             low, high = peak["between"]

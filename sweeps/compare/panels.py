@@ -5,9 +5,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sweeps.compare.comparison import TRAINING, average, spread, valid
+from sweeps.compare.comparison import TRAINING, valid
 from sweeps.compare.layer import DESCENT, DESCENTS, SPREAD, LayerComparison
 from sweeps.compare.picture import plot
+from sweeps.compare.scatter import average, spread
 from sweeps.output import drawing
 
 CURVES = {

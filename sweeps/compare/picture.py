@@ -7,7 +7,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeps.compare.comparison import Comparison, average, spread
+from sweeps.compare.comparison import Comparison
+from sweeps.compare.scatter import average, spread
 from sweeps.output import drawing
 from sweeps.runner.progress import count
 
@@ -46,6 +47,7 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
 
         curves = mean[:, entry], spread(own), predicted
         plot(result, result.times, *curves, len(runs), ax=ax, labelled=place == 0)
+        _plot_band(result, name, entry, ax=ax)
     ax.set_xscale("symlog", linthresh=1)
     if len(chosen) < len(changes):
         title = f"{len(chosen)} of {len(changes)} entries, those that change most"
@@ -75,6 +77,19 @@ def plot(
     marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
     label = f"simulation, {count(runs, 'run')}: mean, sd as band" if labelled else None
     ax.plot(times[::every], mean[::every], label=label, **marks)
+
+
+def _plot_band(result: Comparison, name: str, entry: int, ax: Axes) -> None:
+    """Predicted standard deviations across seeds around the predicted means, as thin lines."""
+    styles = drawing.nested(len(result.predictions))
+    for theory, style in zip(result.predictions, styles, strict=True):
+        if (found := result.scattered(theory, name)) is not None:
+            mean, std = (
+                _flat(each)[0, :, entry]
+                for each in (average(result.predicted(theory, name))[None], found.predicted[None])
+            )
+            for edge in (mean - std, mean + std):
+                ax.plot(result.times, edge, color=style["color"], lw=0.8, ls=":")
 
 
 def _flat(runs: np.ndarray) -> np.ndarray:

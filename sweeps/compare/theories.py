@@ -16,9 +16,10 @@ from dynsim import Layer
 from dynsim.decoding import Count
 from odes.hierarchy import applicable
 from sweeps.compare.command import compare
-from sweeps.compare.comparison import TRAINING, chosen, deliver, spread
+from sweeps.compare.comparison import TRAINING, chosen, deliver
 from sweeps.compare.layer import LayerComparison
 from sweeps.compare.panels import title
+from sweeps.compare.scatter import spread
 from sweeps.compare.settings import CompareOptions, Times
 from sweeps.output import drawing
 

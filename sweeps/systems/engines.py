@@ -15,7 +15,7 @@ from dynsim import Problem, Trajectory, checks, train
 from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
-from odes import general
+from odes import batch_noise, general
 from odes.hierarchy import of_class, theories
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
@@ -119,7 +119,7 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
 @functools.lru_cache(maxsize=256)
 def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
     """The engine of a theory, the same each time that it is asked for."""
-    whole = theory is general.WHOLE
+    whole, noise = theory is general.WHOLE, theory is batch_noise.THEORY
     known = flow_table(like.problem, whole=whole)
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
@@ -130,10 +130,10 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
         functools.partial(_solve, theory=theory),
         _assemble,
         known,
-        _bytes,
+        _bytes_of_noise if noise else _bytes,
         functools.partial(_check, theory=theory),
         adaptive=theory.adaptive,
-        tile=1 if whole else 64,
+        tile=1 if whole or noise else 64,
         prepare=_arrays,
         variant=theory.variant,
         seeded=not {"init", "key"}.isdisjoint(theory.needs),
@@ -259,6 +259,15 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
         for made in jax.eval_shape(held, jax.eval_shape(jax.random.key, 0))
     )
     return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES
+
+
+def _bytes_of_noise(problem: Problem, settings: Settings) -> int:
+    """Of each number recorded a derivative by all weights, states from one kept to the next, and
+    the examples of a step with what their losses need."""
+    steps, batch = settings.fixed.steps or 1, batch_noise.examples_of(settings.fixed.batch)
+    of_examples = settings._replace(fixed=settings.fixed._replace(batch=batch))
+    states = len(settings.record) + 2 * math.isqrt(steps)
+    return states * _bytes(problem, settings) + COPIES * _bytes(problem, of_examples, trains=True)
 
 
 def system(

@@ -21,7 +21,8 @@ from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.two_stage import THEORIES, thresholds
-from sweeps.compare.comparison import Comparison, average, cell, spread
+from sweeps.compare.comparison import Comparison, cell
+from sweeps.compare.scatter import average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.progress import count
 from sweeps.studies.two_stage.runs import (

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from dynsim import Annealed, Annealing, Prompts, Status, checks
 from dynsim.two_stage import observables as prompt_observables
-from sweeps.compare.comparison import average, spread
+from sweeps.compare.scatter import average, spread
 from sweeps.runner.spec import Sweep
 from sweeps.systems.base import MOST_TIMES
 from sweeps.systems.experiment import Experiment

@@ -11,7 +11,8 @@ from dynsim import Trajectory
 from dynsim.precision import precision
 from odes.two_stage import anchored
 from odes.two_stage.state import ReducedState
-from sweeps.compare.comparison import average, valid
+from sweeps.compare.comparison import valid
+from sweeps.compare.scatter import average
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage.runs import Runs, modulus
 

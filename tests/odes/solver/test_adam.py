@@ -102,7 +102,7 @@ def test_noise_in_the_denominator_is_that_of_runs() -> None:
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         p = p - eta * m / (1 - 0.9**k) / (np.sqrt(v / (1 - 0.999**k)) + 1e-8)
 
-    def derive(params: YZ) -> tuple[YZ, jax.Array]:
+    def derive(params: YZ, k: jax.Array) -> tuple[YZ, jax.Array]:
         values = jnp.stack([params.Y[0, 0], params.Z[0, 0]])
         return YZ(H[0] * params.Y, H[1] * params.Z), jax.lax.stop_gradient(
             deviation(values)
@@ -112,8 +112,8 @@ def test_noise_in_the_denominator_is_that_of_runs() -> None:
         dynsim.adam(eta).astype("float64"),
         derive,
         lambda along: along @ along.T,
-        lambda params: (jnp.stack([params.Y[0, 0], params.Z[0, 0]]), None),
-        variance=lambda params: jax.tree.map(lambda x: deviation(x) ** 2, params),
+        lambda params, k: (jnp.stack([params.Y[0, 0], params.Z[0, 0]]), None),
+        variance=lambda params, k: jax.tree.map(lambda x: deviation(x) ** 2, params),
     )
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
     found = jax.jit(lambda: linear_noise.spread(descent, start, (steps,)))()

@@ -40,9 +40,11 @@ def gradient(p: np.ndarray) -> np.ndarray:
     return np.array([2 * p[0] + 2 * p[0] * p[1] + 4 * p[0] ** 3, p[1] + p[0] ** 2])
 
 
-def path(rule: Rule, noise: np.ndarray, divided: float = 0) -> np.ndarray:
+def path(
+    rule: Rule, noise: np.ndarray, divided: float = 0, added: np.ndarray | None = None
+) -> np.ndarray:
     """(7, 2) weights of descent with noise (6, 2), by the textbook rules; with a
-    share `divided` of the variance of the noise in averages of squares."""
+    share `divided` of the variance of the noise in averages of squares, and what is `added`."""
     falls = np.array([each.length == 8 for each in rule.schedules.values()])
     peaks = np.array([float(each.peak) for each in rule.schedules.values()])
     # Of what another rule reads any number will do.
@@ -53,6 +55,7 @@ def path(rule: Rule, noise: np.ndarray, divided: float = 0) -> np.ndarray:
     for k in range(TIMES[-1]):
         g = gradient(p) + noise[k] + (0 if rule.decoupled else decay * p)
         square = g**2 + divided * np.array([1, (2 + p[0]) ** 2])
+        square += 0 if added is None else added[k]
         v, m, w = mu * v + g, b1 * m + (1 - b1) * g, b2 * w + (1 - b2) * square
         adam = m / (1 - b1 ** (k + 1)) / (np.sqrt(w / (1 - b2 ** (k + 1))) + eps)
         d = {
@@ -80,7 +83,7 @@ def factors(rule: Rule, divided: float = 0) -> list[np.ndarray]:
 
 
 def descent(rule: Rule, divided: bool = False) -> Descent:
-    def derive(params: YZ) -> tuple[YZ, jax.Array]:
+    def derive(params: YZ, k: jax.Array) -> tuple[YZ, jax.Array]:
         x, y = params.Y[0, 0], params.Z[0, 0]
         slope = 2 * x + 2 * x * y + 4 * x**3, y + x**2
         return YZ(*(s[None, None] for s in slope)), root(params)
@@ -90,12 +93,12 @@ def descent(rule: Rule, divided: bool = False) -> Descent:
         scale = jax.lax.stop_gradient(jnp.stack([jnp.ones(()), 2 + params.Y[0, 0]]))
         return scale * jnp.stack([params.Y[0, 0], params.Z[0, 0]])
 
-    def observe(params: YZ) -> tuple[jax.Array, None]:
+    def observe(params: YZ, k: jax.Array) -> tuple[jax.Array, None]:
         x, y = params.Y[0, 0], params.Z[0, 0]
         return jnp.stack([x + y, x**2]), None
 
     noise = lambda along: along @ along.T
-    variance = lambda p: YZ(jnp.ones_like(p.Y), (2 + p.Y) ** 2)
+    variance = lambda p, k: YZ(jnp.ones_like(p.Y), (2 + p.Y) ** 2)
     return Descent(
         rule,
         derive,
@@ -126,6 +129,25 @@ def test_covariance_is_that_of_perturbation_theory(name: str, divided: bool) -> 
             want += slope[:, :, None] * slope[:, None, :]
     # Central differences miss by h^2, and by rounding of 1e-16 over h.
     np.testing.assert_allclose(found.covariance, want, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_squares_of_the_noise_scatter_too() -> None:
+    rule, h, size = RULES["adam"].astype("float64"), 1e-5, np.array([0.7, 1.9])
+    along = lambda params, k, mu: jnp.stack([mu.Y[:, 0, 0], mu.Z[:, 0, 0]]).T @ np.diag(size)
+    squares = lambda params, k, mu: along(params, k, mu) @ along(params, k, mu).T
+    given = descent(rule, divided=True)
+    spread = lambda each: np.asarray(linear_noise.spread(each, start(), TIMES).covariance)
+    found = spread(given._replace(squares=squares)) - spread(given)
+    quiet, want = np.zeros((TIMES[-1], 2)), np.zeros((len(TIMES), 2, 2))
+    for k, i in np.ndindex(quiet.shape):
+        added = quiet.copy()
+        added[k, i] = h * size[i]
+        more, less = (path(rule, quiet, 1, sign * added)[list(TIMES)] for sign in (1, -1))
+        seen = [np.stack([p[:, 0] + p[:, 1], p[:, 0] ** 2], axis=1) for p in (more, less)]
+        slope = (seen[0] - seen[1]) / (2 * h)
+        want += slope[:, :, None] * slope[:, None, :]
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-12)
 
 
 def sample(params: YZ, key: jax.Array) -> YZ:
@@ -166,9 +188,9 @@ def test_the_next_order_of_the_covariance_is_that_of_noise_that_grows_with_the_w
     still = jnp.zeros((1, 1))
     given = Descent(
         dynsim.sgd(eta).astype("float64"),
-        lambda params: (params, None),
+        lambda params, k: (params, None),
         lambda along: along,
-        lambda params: (params.Y[0], None),
+        lambda params, k: (params.Y[0], None),
     )
     found = jax.jit(
         lambda key: noise_drift.drift(

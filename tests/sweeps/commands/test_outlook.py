@@ -118,6 +118,36 @@ def test_a_small_loss_that_is_off_by_a_factor_is_said() -> None:
     assert sweeps.explain(NAME, **settings(eta=0.02, steps=100)).strained == ()
 
 
+class Pulled(dynsim.Problem):
+    """A weight in a bowl that every example pulls to its own side."""
+
+    def init(self, key: PRNGKeyArray) -> Float[Array, ""]:
+        return jnp.ones(())
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Float[Array, " B"]:
+        return jax.random.normal(key, (batch,))
+
+    def loss(self, params: Float[Array, ""], data: Float[Array, " B"]) -> Float[Array, ""]:
+        return params**2 / 2 - jnp.mean(data) * params
+
+    def population_loss(self, params: Float[Array, ""]) -> Float[Array, ""]:
+        return params**2 / 2
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_noise_is_compared_with_its_next_order() -> None:
+    name, eta, batch = f"{__name__}:Pulled", 0.02, 16
+    for steps, strained in ((4, False), (250, True)):
+        found = sweeps.explain(name, **settings(eta=eta, batch=batch, steps=steps))
+        mean, square = (1 - eta) ** steps, (1 - eta) ** (2 * steps)
+        variance = eta**2 / batch * (1 - square) / (1 - (1 - eta) ** 2)
+        # Of 128 examples a step, and of 32 draws for the mean of a square.
+        assert found.noise.std == pytest.approx(mean * math.sqrt(variance), rel=0.2)
+        assert found.noise.moved == pytest.approx(variance / 2, rel=1)
+        assert found.noise.wider > 1
+        assert any("linear noise" in each for each in found.strained) == strained
+
+
 class Told(Bowl):
     """A bowl with a theory that knows the batch."""
 

@@ -251,10 +251,10 @@ def test_means_are_of_the_runs_that_ended_well() -> None:
     loss = np.array([[1.0, 2.0], [np.inf, np.nan], [3.0, 6.0]])
     status = np.array([Status.OK, Status.DIVERGED, Status.OK])
     fine = comparison.valid(datasets(loss=loss, status=status), "loss")
-    np.testing.assert_array_equal(comparison.average(fine), [2, 4])
-    np.testing.assert_allclose(comparison.spread(fine), [np.sqrt(2), np.sqrt(8)])
-    assert np.isnan(comparison.spread(fine[:1])).all()
-    assert np.isnan(comparison.average(fine[:0])).all()
+    np.testing.assert_array_equal(scatter.average(fine), [2, 4])
+    np.testing.assert_allclose(scatter.spread(fine), [np.sqrt(2), np.sqrt(8)])
+    assert np.isnan(scatter.spread(fine[:1])).all()
+    assert np.isnan(scatter.average(fine[:0])).all()
     assert comparison.counted(counts(status)) == "2 OK, 1 DIVERGED"
 
 

@@ -228,7 +228,7 @@ class Line(dynsim.Problem):
 """
 
 
-def test_a_problem_without_theories_is_shown_alone(
+def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "line.py").write_text(ALONE)
@@ -250,10 +250,17 @@ def test_a_problem_without_theories_is_shown_alone(
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "2 runs: 2 OK" in told
-    assert "No theory describes this problem: training alone." in told
+    assert "linear-noise: Standard deviation over seeds at the end." in told
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
         # w' = w - 2 eta (w - slope): 0.8^k of the way is left.
         np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
+        # Each example has the same gradient.
+        assert (arrays["linear-noise/reached_std"] < 1e-12).all()
+        np.testing.assert_allclose(arrays["linear-noise/reached"], arrays["simulation/reached"])
+    # Linear noise describes no clipping.
+    clipped = [*words, "--clip", "100", "--out", str(tmp_path / "clipped")]
+    assert cli.main(clipped) == 0
+    assert "No theory describes this problem: training alone." in capsys.readouterr().out
     # None of its observables is usual, and a sweep records the first.
     table = {"run": {"problem": "line:Line"}, "axes": {"eta": [0.1]}}
     assert from_table(table).record == ("reached",)

@@ -1,0 +1,62 @@
+"""The standard deviation across seeds: as theories predict it, and as the runs have it."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from sweeps.output import aligned
+
+
+class Scatter(NamedTuple):
+    """Standard deviation across seeds of an observable.
+
+    Attributes:
+        predicted: (S, ...) by theory.
+        measured: (S, ...) of the runs (ddof 1); NaN below two.
+        error: (S, ...) sampling error of the latter, measured / sqrt(2 (runs - 1)) as of normal
+            numbers.
+    """
+
+    predicted: Float[np.ndarray, "S ..."]
+    measured: Float[np.ndarray, "S ..."]
+    error: Float[np.ndarray, "S ..."]
+
+    def at_end(self) -> dict[str, float]:
+        """The last time alone, root mean square over classes or entries."""
+        return {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
+
+
+def over_starts(
+    std: Float[np.ndarray, "R S ..."],
+    mean: Float[np.ndarray, "R S ..."],
+    runs: Float[np.ndarray, "N S ..."],
+) -> Scatter:
+    """From the predicted standard deviation and mean of each start, and what the runs measured."""
+    # Law of total variance: within a start, and of the mean over the starts.
+    total = average(std**2)
+    if len(mean) > 1:
+        total = total + spread(mean) ** 2
+    found = spread(runs)
+    return Scatter(np.sqrt(total), found, found / math.sqrt(2 * max(len(runs) - 1, 1)))
+
+
+def average(runs: np.ndarray) -> np.ndarray:
+    """Mean over the runs, (S, ...); NaN without any."""
+    return runs.mean(0) if len(runs) else np.full(runs.shape[1:], np.nan)
+
+
+def spread(runs: np.ndarray) -> np.ndarray:
+    """Standard deviation (ddof 1) over the runs, (S, ...); NaN below two runs."""
+    return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
+
+
+def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") -> list[str]:
+    """Standard deviations at the end by observable, as `Scatter.at_end` has them, as text."""
+    rows: list[tuple[str, ...]] = [("", "predicted", "of the runs", "sampling error")]
+    for name, values in at_end.items():
+        rows.append((name, *("-" if x is None else format(x, ".3g") for x in values.values())))
+    about = f"{theory}: standard" if theory else "Standard"
+    return ["", f"{about} deviation across seeds at the end.", "", *aligned(rows, 17, 16)]
