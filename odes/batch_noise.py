@@ -503,5 +503,6 @@ THEORY: Theory[Any, Any] = Theory(
     needs=("key", "batch"),
     predicts=_predicts,
     adaptive=False,
+    variant=True,
 )
 """The theory of every problem with `draw` and `loss`, from the starting weights of one run."""

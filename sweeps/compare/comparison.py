@@ -17,6 +17,7 @@ import xarray as xr
 from dynsim import Status
 from dynsim.trajectory import counts
 from odes.batch_noise import STD
+from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
 from odes.theory import refusal
 from sweeps import output
@@ -37,8 +38,6 @@ TRAINING = "simulation"
 MOST_STARTS = 32
 """Seeds from whose starting weights theories of the standard deviation across seeds begin: they
 take much longer than others."""
-LEAST = 1e-6
-"""Share of its range over the run below which rounding in float32 decides what a mean is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,13 +220,12 @@ class Comparison:
         }
 
     def _relative(self, name: str, difference: np.ndarray) -> dict[str, Any]:
-        """A difference against the mean of the runs; at the end against its sampling error, or
-        `LEAST` of its range, where the mean is smaller than these and tells nothing."""
+        """A difference against the mean of the runs; at the end against its sampling error, where
+        the mean is smaller than that and tells nothing."""
         mean = self.means[TRAINING][name].values
-        error, size = self._standard_error(name)[-1], np.linalg.norm(mean[-1])
-        span = np.linalg.norm(np.ptp(mean, axis=0))
-        floor = float(np.fmax(np.fmax(np.linalg.norm(error), LEAST * span), 0))
-        return self._ratio(difference, mean, floor) | {"floored": bool(size < floor)}
+        floor = np.nan_to_num(np.linalg.norm(self._standard_error(name)[-1]))
+        small = bool(np.linalg.norm(mean[-1]) < floor)
+        return self._ratio(difference, mean, float(floor)) | {"floored": small}
 
     def _ratio(
         self, difference: np.ndarray, reference: np.ndarray, floor: float = 0.0
@@ -281,9 +279,9 @@ def judged(
     theories = {name: each for name, each in known.items() if not each.variant}
     reasons = {name: refusal(each.check_run, run) for name, each in theories.items()}
     found = {name: each for name, each in theories.items() if reasons[name] is None}
-    whole = known.get(WHOLE.name)
-    if not found and whole and refusal(whole.check_run, run) is None:
-        found = {WHOLE.name: whole}
+    for name in (WHOLE.name, NOISE.name):
+        if not found and name in known and refusal(known[name].check_run, run) is None:
+            found = {name: known[name]}
     refused = {n: each.rpartition("does not apply: ")[2] for n, each in reasons.items() if each}
     return found, refused
 
@@ -322,8 +320,7 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     ]
     if any(each["floored"] for side in errors.values() for each in side.values()):
         found.append(
-            "* The mean at the end is below its sampling error, or a millionth of its range over "
-            "the run:\n  the error is that share of the larger of these."
+            "* The mean at the end is below its sampling error: the error is a share of that."
         )
     found += ["", *_grid(cells, observables)]
     chance = {

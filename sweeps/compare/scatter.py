@@ -58,5 +58,5 @@ def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") ->
     rows: list[tuple[str, ...]] = [("", "predicted", "of the runs", "sampling error")]
     for name, values in at_end.items():
         rows.append((name, *("-" if x is None else format(x, ".3g") for x in values.values())))
-    about = f"{theory}: standard" if theory else "Standard"
-    return ["", f"{about} deviation across seeds at the end.", "", *aligned(rows, 17, 16)]
+    about = f"{theory}: " * bool(theory)
+    return ["", f"{about}Standard deviation over seeds at the end.", "", *aligned(rows, 17, 16)]
