@@ -17,13 +17,13 @@ with :math:`P = 1/\eta` for gradient descent. RMSProp has :math:`P = (\sqrt v + 
 
     v' = (1 - b_2) \left( G^2 + \mathrm{diag}(H \Sigma H) - v \right) .
 
-Off the edge Sigma is zero, and this is the flow "plain" of gradient descent and "rmsprop" of
-RMSProp, see `odes.solver.flows`. As theories of descent these have an error of first order in
-:math:`\eta`, which the central flow keeps. The paper has the factor :math:`(1 - b_2)/b_2`, which
+Off the edge Sigma is zero, and this is the flow "corrected" of gradient descent, to second order in
+:math:`\eta`, and "rmsprop" of RMSProp, see `odes.solver.flows`. The correction, which is not in the
+paper, has the push of Sigma in it. The paper has the factor :math:`(1 - b_2)/b_2`, which
 differs from :math:`1 - b_2` in the next order of :math:`1 - b_2` only.
 
-Time goes in equal parts of a step, of which each is one of the fourth-order Runge-Kutta method with
-the rate of its middle, and then one back to the edge, see `odes.central.edge`.
+Each step is a few of the fourth-order Runge-Kutta method, and then one back to the edge, see
+`odes.central.edge`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""When the flow of a run reaches the edge of stability: for `dynsim explain`."""
+"""When the flow of a run reaches the edge of stability, for `dynsim explain`; and how far the
+central flow is from training there, for `dynsim compare`."""
 
 import dataclasses
 import math
@@ -8,10 +9,11 @@ import jax
 import numpy as np
 
 import odes
-from dynsim import Problem, Rule, Status, log_times
+from dynsim import Problem, Rule, Status, Trajectory, log_times
 from dynsim.problem.checks import has_population
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.stability import EDGE, check_threshold
+from odes.central.flow import NEAR
 from odes.solver.flows import checked_flow
 from odes.theory import refusal
 
@@ -87,3 +89,50 @@ def of_curve(times: np.ndarray, sharpness: np.ndarray) -> Reached:
         part = slice(max(first - 1, 0), first + 1)
         step = float(np.interp(EDGE, sharpness[part], times[part]))
     return Reached(float(sharpness[0]), float(sharpness.max()), step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """The preconditioned sharpness of training from where the central flow reaches the edge, all of
+    it averages over time and runs.
+
+    Attributes:
+        step: of the earliest record at which a central flow is at the edge.
+        training: the mean of training.
+        varies: standard deviation of training about that, by oscillations and bursts, which the
+            flow averages over.
+        central: the mean of the central flow.
+    """
+
+    step: float
+    training: float
+    varies: float
+    central: float
+
+    def __str__(self) -> str:
+        return (
+            f"At the edge of stability, from step {self.step:.3g} on, the preconditioned sharpness "
+            f"of training is {self.training:.3f} on average, with a standard deviation of "
+            f"{self.varies:.2g} over time (oscillations and bursts); central flow: "
+            f"{self.central:.3f}."
+        )
+
+
+def held(training: Trajectory, central: Trajectory) -> Held | None:
+    """The sharpness at the edge, of runs with a leading axis of seeds that record it; None where no
+    central flow gets there, or where nothing at the edge is valid."""
+    measured, predicted = (np.asarray(run[PRECONDITIONED]) for run in (training, central))
+    times = np.asarray(central.times)
+    after = np.maximum.accumulate(predicted > EDGE - NEAR, axis=1)
+    for run in (training, central):
+        bad = np.asarray(run.first_bad_step)[:, None]
+        after &= (bad < 0) | (times < bad)
+    # Records are dense at early times.
+    weights = np.gradient(times, axis=1) * after
+    if not weights.any():
+        return None
+    mean, theory = (
+        np.average(each[after], weights=weights[after]) for each in (measured, predicted)
+    )
+    varies = np.sqrt(np.average((measured[after] - mean) ** 2, weights=weights[after]))
+    return Held(float(times[after].min()), float(mean), float(varies), float(theory))

@@ -14,8 +14,9 @@ from dynsim import Trajectory, checks
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from dynsim.training.stability import check_threshold
 from dynsim.trajectory import counts
+from odes.central import THEORY
 from odes.theory import refusal
-from sweeps.compare import comparison, curves
+from sweeps.compare import comparison, curves, edge
 from sweeps.compare.settings import CompareOptions
 from sweeps.output import drawing
 from sweeps.runner import progress
@@ -44,7 +45,15 @@ class Comparison(comparison.Comparison):
 
     def facts(self) -> dict[str, Any]:
         """How the runs ended."""
-        return {"simulation": {"status": counts(self.simulation.status)}}
+        found = {"simulation": {"status": counts(self.simulation.status)}}
+        return found | ({"edge": dataclasses.asdict(self.held)} if self.held else {})
+
+    @property
+    def held(self) -> edge.Held | None:
+        """The edge of stability next to that of the central flow, where both are compared."""
+        if THEORY.name not in self.predictions or PRECONDITIONED not in self.names:
+            return None
+        return edge.held(self.simulation, self.predictions[THEORY.name])
 
 
 def compare(config: CompareOptions) -> Comparison:
@@ -89,7 +98,8 @@ def run(config: CompareOptions) -> list[Path] | None:
     about = [config.run.about, f"{progress.count(config.seeds, 'run')}: {ended}"]
     if not result.predictions:
         about.append("No theory describes this problem: training alone.")
-    text = "\n".join(comparison.lines(result.report, result.names, about))
+    found = comparison.lines(result.report, result.names, about)
+    text = "\n".join([*found, "", str(result.held)] if result.held else found)
     return comparison.deliver(result, draw(result), text)
 
 

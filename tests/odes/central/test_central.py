@@ -162,16 +162,16 @@ def test_what_no_oscillation_holds_is_a_status(problem: Any, rule: dynsim.Rule) 
 )
 def test_off_the_edge_it_is_the_flow(rule: dynsim.Rule) -> None:
     record = {"all": lambda _, p: jnp.append(p["b"], p["a"])}
-    kind = "plain" if rule.name == "sgd" else "rmsprop"
+    kind = "corrected" if rule.name == "sgd" else "rmsprop"
     times, options = [0.0, 7.3, 40], {"key": KEY, "record": [record]}
     precise = odes.Tolerances(1e-11, 1e-13)
     flow = odes.flow(Bowl(), rule, times, kind=kind, tolerances=precise, **options)
     found = odes.central_flow(Bowl(), rule, times, key=KEY, record=[record, *OWN])
     assert found["preconditioned_sharpness"].max() < 2
     assert found.status == Status.OK
-    # Runge-Kutta's error of the fourth order at eta H of up to 1 a step, in parts of a fourth, and
-    # the rate's curvature within a part.
-    np.testing.assert_allclose(found["all"], flow["all"], rtol=0, atol=2e-6)
+    # Runge-Kutta's error of the fourth order at eta H (1 + eta H/2) of up to 1.5 a step, in fourths
+    # of it, and the rate's curvature within a fourth.
+    np.testing.assert_allclose(found["all"], flow["all"], rtol=0, atol=4e-6)
 
 
 @pytest.mark.full("test_a_valley_is_the_closed_form")
