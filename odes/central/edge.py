@@ -1,8 +1,9 @@
 r"""What holds a flow at the edge of stability: one step of the flow, then the constraint.
 
 In coordinates of the weights divided by q, :math:`q^2 = P^{-1}`, descent is unstable where an
-eigenvalue of :math:`M = q H q` exceeds 2. `advanced` moves the state along the flow for a short time
-dt, with the push of the oscillations that it had, to a sharpness that may be beyond 2 by a little.
+eigenvalue of :math:`M = q H q` exceeds 2. `advanced` moves the state along the flow for a short
+time dt, with the push of the oscillations that it had, to a sharpness that may be beyond 2 by a
+little.
 Then it replaces that push by one that leads to 2, for which the oscillations have to be as large as
 the complementarity problem says. This is the catching-up scheme of Moreau (1977), with a push known
 in advance: where that is the same in each step, it is exact. Off the edge the second half does
@@ -167,12 +168,15 @@ class Edge(NamedTuple):
             force=jnp.zeros_like(moved.force),
             failed=jnp.any(values[self.followed :] > EDGE - AT) | (values[0] > EDGE + TOO_FAR),
         )
-        held = jax.lax.cond(
-            ((values[0] > EDGE) | held) & ~jnp.asarray(lost) & (dt > 0),
-            lambda: self._pushed(moved, free, late, dt, push, values, vectors),
+        pushes = ((values[0] > EDGE) | held) & ~jnp.asarray(lost) & (dt > 0)
+        # In a batch both branches run: one without a solution would take all turns of the solver.
+        within = jnp.where(pushes, values, jnp.minimum(values, EDGE))
+        after = jax.lax.cond(
+            pushes,
+            lambda: self._pushed(moved, free, late, dt, push, within, vectors),
             lambda: free,
         )
-        return held, values
+        return after, values
 
     def _pushed(
         self,
