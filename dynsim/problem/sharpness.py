@@ -16,7 +16,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.experimental.sparse.linalg import lobpcg_standard
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree
@@ -87,7 +86,7 @@ def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b
         if k > n or (n > DENSE and 5 * (k + 1) >= n):
             most = n if n <= DENSE else n // 5 - 2
             raise ValueError(f"record = '{name}_{k}': of {n} weights, at most {most} are found")
-    return {name: _random(0, n, k if n > DENSE else 0, dtype) for name, k in counts.items()}
+    return {name: random(0, n, k if n > DENSE else 0, dtype) for name, k in counts.items()}
 
 
 def largest(
@@ -139,16 +138,8 @@ def top(
         vectors = one_by_one(jnp.linalg.eigh)(symmetric)[1][:, : -count - 1 : -1]
         return jnp.sum(vectors * (whole @ vectors), axis=0), vectors
     # Zero is the key of the start.
-    block = jnp.concatenate([before, _random(step + 1, n, 1, dtype)], axis=1)
-    block /= jnp.linalg.norm(block, axis=0, keepdims=True)
-    closed = eqx.filter_closure_convert(times, block[:, 0])
-    arrays, rest = eqx.partition(closed, eqx.is_array)
-
-    def search(arrays: PyTree, block: Array) -> tuple[Array, Array]:
-        return _eigenvectors(jax.vmap(eqx.combine(arrays, rest), 1, 1), block, tolerance)
-
-    found = one_by_one(search)(*jax.lax.stop_gradient((arrays, block)))
-    vectors, size = jax.lax.stop_gradient(found)
+    block = jnp.concatenate([before, random(step + 1, n, 1, dtype)], axis=1)
+    _, vectors, size = search(times, block, count + 1, tolerance)
     turned = product(vectors)
     values = jnp.sum(vectors * turned, axis=0)
     residual = jnp.linalg.norm(turned - values[None] * vectors, axis=0)
@@ -157,20 +148,90 @@ def top(
     return found[order], vectors[:, order]
 
 
+def search(
+    times: Callable[[Array], Array], block: Float[Array, "n b"], sure: int, tolerance: float
+) -> tuple[Float[Array, " b"], Float[Array, "n b"], Float[Array, ""]]:
+    """The largest eigenvalues of a symmetric matrix by LOBPCG (Knyazev 2001) from a block, in
+    descending order, their eigenvectors, and the size of the matrix on the block. No derivatives.
+
+    Each turn multiplies as many new vectors as the block has, and there is one at least, in which
+    a direction that the block lacks can grow.
+
+    Args:
+        sure: how many eigenvectors have to converge. The others support the search.
+        tolerance: of their residuals, relative to the sum of eigenvalue and size.
+    """
+    closed = eqx.filter_closure_convert(times, block[:, 0])
+    arrays, rest = eqx.partition(closed, eqx.is_array)
+
+    def run(arrays: PyTree, block: Array) -> tuple[Array, Array, Array]:
+        times = eqx.combine(arrays, rest)
+        return _eigenvectors(jax.vmap(times, 1, 1), block, sure, tolerance)
+
+    return jax.lax.stop_gradient(one_by_one(run)(*jax.lax.stop_gradient((arrays, block))))
+
+
 def _eigenvectors(
-    product: Callable[[Array], Array], block: Float[Array, "n b"], tolerance: float
-) -> tuple[Float[Array, "n b"], Float[Array, ""]]:
-    """Those of the largest eigenvalues, from a block, and the size of the matrix on that block."""
-    size = jnp.max(jnp.linalg.norm(product(block), axis=0))
+    product: Callable[[Array], Array], block: Float[Array, "n b"], sure: int, tolerance: float
+) -> tuple[Float[Array, " b"], Float[Array, "n b"], Float[Array, ""]]:
+    """`search`, of a matrix that `product` multiplies a block by."""
+    b = block.shape[1]
+    eps = float(jnp.finfo(block.dtype).eps)
+    first = jnp.linalg.qr(block)[0]
+    image = product(first)
+    size = jnp.max(jnp.linalg.norm(image, axis=0))
     known = jnp.isfinite(size) & (size > 0)
-    # LOBPCG measures residuals by the eigenvalue. With this shift those near zero can be found, and
-    # a matrix that is zero or not finite takes a single turn.
-    shifted = lambda X: jnp.where(known, product(X) / size, 0) + X  # noqa: E731
-    _, vectors, _ = lobpcg_standard(shifted, block, TURNS, tol=tolerance / (10 * len(block)))
-    return jnp.where(known, vectors, block), size
+
+    def best(
+        basis: Float[Array, "n m"], image: Float[Array, "n m"]
+    ) -> tuple[tuple[Array, ...], Float[Array, "m b"]]:
+        small = basis.T @ image
+        # Vectors that were dropped from the basis are zero.
+        dropped = jnp.sum(jnp.square(basis), axis=0) < 0.5
+        small = (small + small.T) / 2 - jnp.diag(jnp.where(dropped, 1e3 * size, 0))
+        values, own = jnp.linalg.eigh(small)
+        own, values = own[:, : -b - 1 : -1], values[: -b - 1 : -1]
+        vectors, turned = basis @ own, image @ own
+        residual = turned - values[None] * vectors
+        left = jnp.linalg.norm(residual, axis=0) / (jnp.abs(values) + size)
+        return (vectors, turned, residual, jnp.any(left[:sure] > tolerance), values), own
+
+    def turn(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        vectors, turned, residual, _, _, before, before_turned, turns = state
+        new = _apart(residual, jnp.concatenate([vectors, before], axis=1), eps)
+        basis = jnp.concatenate([vectors, before, new], axis=1)
+        image = jnp.concatenate([turned, before_turned, product(new)], axis=1)
+        found, own = best(basis, image)
+        # The part of the step that leaves the old vectors, by which the next turn is conjugate.
+        moved = _apart(own.at[:b].set(0), own, eps)
+        return *found, basis @ moved, image @ moved, turns + 1
+
+    start, _ = best(first, image)
+    none = jnp.zeros_like(block)
+    vectors, _, _, _, values, *_ = jax.lax.while_loop(
+        lambda state: known & ((state[3] & (state[7] < TURNS)) | (state[7] < 1)),
+        turn,
+        (*start, none, none, jnp.int32(0)),
+    )
+    return values, jnp.where(known, vectors, block), size
 
 
-def _random(step: Int[ArrayLike, ""], n: int, k: int, dtype: Any) -> Float[Array, "n k"]:
+def _apart(
+    vectors: Float[Array, "n b"], basis: Float[Array, "n m"], eps: float
+) -> Float[Array, "n b"]:
+    """Orthonormal vectors of the same span, orthogonal to a basis; zero where none is left."""
+    lengths = jnp.linalg.norm(vectors, axis=0)
+    vectors = vectors / jnp.where(lengths > 0, lengths, 1)[None]
+
+    def clean(_: Array, vectors: Array) -> Array:
+        vectors = vectors - basis @ (basis.T @ vectors)
+        vectors, triangle = jnp.linalg.qr(vectors)
+        return vectors * (jnp.abs(jnp.diagonal(triangle)) > 100 * eps)[None]
+
+    return jax.lax.fori_loop(0, 2, clean, vectors)
+
+
+def random(step: Int[ArrayLike, ""], n: int, k: int, dtype: Any) -> Float[Array, "n k"]:
     """The same numbers in either precision."""
     key = jax.random.fold_in(jax.random.key(0), step)
     return jax.random.normal(key, (n, k), "float32").astype(dtype)

@@ -1,11 +1,13 @@
 r"""What holds a flow at the edge of stability: one step of the flow, then the constraint.
 
 In coordinates of the weights divided by q, :math:`q^2 = P^{-1}`, descent is unstable where an
-eigenvalue of :math:`M = q H q` exceeds 2. `advanced` moves the state along the flow without
-oscillations for a short time dt, to a sharpness that may be beyond 2 by a little, and then back to
-2 by the oscillations' push, for which they have to be as large as the complementarity problem says.
-This is the catching-up scheme of Moreau (1977), of first order in dt at the edge. Off the edge the
-second half does nothing at all.
+eigenvalue of :math:`M = q H q` exceeds 2. `advanced` moves the state along the flow for a short
+time dt, with the push of the oscillations that it had, to a sharpness that may be beyond 2 by a
+little.
+Then it replaces that push by one that leads to 2, for which the oscillations have to be as large as
+the complementarity problem says. This is the catching-up scheme of Moreau (1977), with a push known
+in advance: where that is the same in each step, it is exact. Off the edge the second half does
+nothing at all.
 """
 
 import functools
@@ -14,8 +16,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dynsim.precision import one_by_one
 from dynsim.problem import sharpness
@@ -26,8 +29,12 @@ from odes.solver.posed import Driven, Gradient, Posed
 
 TOO_FAR = 0.1
 """How far an eigenvalue may get beyond the edge in one step before the flow counts as invalid."""
-WANTED = 1e-6
-"""Residual of iterated eigenvectors, relative to the edge."""
+AT = 1e-4
+"""How near to the edge an eigenvalue counts as being there, which is held to rounding."""
+WANTED = 1e-5
+"""Residual of eigenvectors, relative to the sum of eigenvalue and the size of the matrix."""
+STEPS = 4
+"""Runge-Kutta steps of a part, each with the rates of its middle."""
 
 
 class Moved(NamedTuple):
@@ -36,13 +43,15 @@ class Moved(NamedTuple):
     Attributes:
         state: of the flow: weights, and RMSProp's average of squared gradients where there is one.
         block: (N, b) eigenvectors of M from which the next search starts.
-        root: (N, k) with :math:`\\Sigma` = root root^T.
+        root: (N, k) with :math:`q^{-1} \\Sigma q^{-1}` = root root^T.
+        force: the gradient of <H, Sigma>, times q.
         failed: whether the last step left the constraint unsatisfied.
     """
 
     state: tuple[PyTree, ...]
     block: Float[Array, "N b"]
     root: Float[Array, "N k"]
+    force: Float[Array, " N"]
     failed: Bool[Array, ""]
 
 
@@ -74,10 +83,12 @@ class Edge(NamedTuple):
     def start(self) -> Moved:
         """The flow at its start, where nothing oscillates."""
         weights = ravel_pytree(self.posed.state[0])[0]
-        rows = 0 if self.size <= sharpness.DENSE else self.searched
-        block = jax.random.normal(jax.random.key(0), (self.size, rows), weights.dtype)
+        # The basis of a search has three times the columns of its block.
+        rows = 0 if self.size < 3 * (self.searched + 1) else self.searched
+        block = sharpness.random(0, self.size, rows, weights.dtype)
         root = jnp.zeros((self.size, self.followed), weights.dtype)
-        return Moved(self.posed.state, block, root, jnp.zeros((), bool))
+        force = jnp.zeros_like(weights)
+        return Moved(self.posed.state, block, root, force, jnp.zeros((), bool))
 
     def slope(self, weights: Float[Array, " N"]) -> Float[Array, " N"]:
         """The gradient of all weights in one row."""
@@ -98,8 +109,13 @@ class Edge(NamedTuple):
         weights, q = self.scaled(moved.state, t)
         push = jax.linearize(self.slope, weights)[1]
         scaled = lambda v: q * push(q * v)  # noqa: E731
-        values, vectors = sharpness.top(scaled, self.searched, moved.block, tolerance=WANTED)
-        return values, vectors, vectors if moved.block.shape[1] else moved.block
+        m = self.searched
+        if not moved.block.shape[1]:
+            return *sharpness.top(scaled, m, moved.block), moved.block
+        new = sharpness.random(1, self.size, 1, weights.dtype)
+        block = jnp.concatenate([moved.block, new], axis=1)
+        values, vectors, _ = sharpness.search(scaled, block, m, WANTED)
+        return values[:m], vectors[:, :m], vectors[:, :m]
 
     def scaled(
         self, state: tuple[PyTree, ...], t: Float[Array, ""]
@@ -110,97 +126,143 @@ class Edge(NamedTuple):
             rates = rates / (self.driven.rule.eps * (jnp.sqrt(ravel_pytree(state[1])[0]) + 1))
         return weights, jnp.sqrt(rates)
 
+    def push(self, moved: Moved, t: Float[Array, ""]) -> tuple[PyTree, ...]:
+        """How fast the oscillations move the state."""
+        _, q = self.scaled(moved.state, t)
+        rule, rates = self.driven.rule, [-q * moved.force / 2]
+        if isinstance(rule, RMSProp):
+            # The average that divides is in units of eps^2.
+            rise = 4 * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps) ** 2
+            energy = jnp.sum(jnp.square(moved.root), axis=1)
+            rates += [rise * energy / jnp.where(q > 0, q**2, jnp.inf)]
+        like = (ravel_pytree(each)[1] for each in moved.state)
+        return tuple(back(rate) for back, rate in zip(like, rates, strict=True))
+
     def advanced(
         self,
         moved: Moved,
         t: Float[Array, ""],
         dt: Float[Array, ""],
         lost: Bool[Array, ""] | bool = False,
-    ) -> Moved:
-        """The flow after a time `dt`, with the rates of time `t`; nothing holds one that is `lost`
-        at the edge."""
-        field = functools.partial(self.posed.field, t, args=self.posed.args)
-        moved = moved._replace(state=runge_kutta(field, moved.state, dt))
-        values, vectors, block = self.spectrum(moved, t)
-        moved = moved._replace(
+    ) -> tuple[Moved, Float[Array, " m"]]:
+        """The flow at a time `dt` after `t`, and its largest eigenvalues there before they were put
+        at the edge. Nothing holds one that is `lost` at the edge, and a `dt` of zero changes
+        nothing."""
+        short = dt / STEPS
+        late = t + dt - short / 2
+        push = self.push(moved, late)
+
+        def step(i: Array, state: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+            at = t + (i + 0.5) * short
+            along = lambda state: _plus(self.posed.field(at, state, self.posed.args), push)  # noqa: E731
+            if isinstance(self.driven.rule, RMSProp):
+                return runge_kutta(along, state, short)
+            return runge_kutta(functools.partial(corrected, along), state, short)
+
+        moved = moved._replace(state=jax.lax.fori_loop(0, STEPS, step, moved.state))
+        values, vectors, block = self.spectrum(moved, late)
+        held = jnp.any(moved.root != 0)
+        free = moved._replace(
             block=block,
             root=jnp.zeros_like(moved.root),
-            failed=jnp.any(values[self.followed :] > EDGE) | (values[0] > EDGE + TOO_FAR),
+            force=jnp.zeros_like(moved.force),
+            failed=jnp.any(values[self.followed :] > EDGE - AT) | (values[0] > EDGE + TOO_FAR),
         )
+        pushes = ((values[0] > EDGE) | held) & ~jnp.asarray(lost) & (dt > 0)
         # In a batch both branches run: one without a solution would take all turns of the solver.
-        values = jnp.where(lost, jnp.minimum(values, EDGE), values)
-        return jax.lax.cond(
-            values[0] > EDGE,
-            lambda: self._pushed(moved, t, dt, values, vectors),
-            lambda: moved,
+        within = jnp.where(pushes, values, jnp.minimum(values, EDGE))
+        after = jax.lax.cond(
+            pushes,
+            lambda: self._pushed(moved, free, late, dt, push, within, vectors),
+            lambda: free,
         )
+        return after, values
 
     def _pushed(
         self,
-        moved: Moved,
+        before: Moved,
+        free: Moved,
         t: Float[Array, ""],
         dt: Float[Array, ""],
+        push: tuple[PyTree, ...],
         values: Float[Array, " m"],
         vectors: Float[Array, "N m"],
     ) -> Moved:
-        weights, q = self.scaled(moved.state, t)
+        """With the oscillations that put the largest eigenvalues at the edge, in place of those
+        `before`, which the state has been pushed by."""
+        weights, q = self.scaled(free.state, t)
         u, k = vectors[:, : self.followed], self.followed
-        third = q[None, None] * bent(self.slope, weights, q[:, None] * u)
-        parts = [jnp.sqrt(dt / 2) * third]
-        rule, rise = self.driven.rule, jnp.zeros(())
-        pairs = u.T[:, None] * u.T[None]
-        if isinstance(rule, RMSProp):
-            # How the average that divides rises with the oscillations, in units of eps^2.
-            rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps) ** 2
-            # How that moves the edge.
-            through = self.rates(t) * jnp.sqrt(ravel_pytree(moved.state[1])[0])
-            moving = jnp.where(through > 0, rise * rule.eps / jnp.where(through > 0, through, 1), 0)
-            parts += [jnp.sqrt(moving)[None, None] * pairs]
+        # Those that are far below the edge neither oscillate nor get there within the time.
+        active = jnp.maximum(jnp.sum(values[:k] > EDGE - TOO_FAR), 1)
+        third = q[None, None] * bent(self.slope, weights, q[:, None] * u, active)
+        half = jnp.sqrt(dt / 2)
+        parts, old = [half * third], [half * before.force]
+        if isinstance(rule := self.driven.rule, RMSProp):
+            # How the rise of the average that divides moves the edge.
+            rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps)
+            through = self.rates(t) * jnp.sqrt(ravel_pytree(free.state[1])[0])
+            moving = jnp.where(through > 0, rise / jnp.where(through > 0, through, 1), 0)
+            parts += [jnp.sqrt(moving)[None, None] * (u.T[:, None] * u.T[None])]
+            old += [jnp.sqrt(moving) * jnp.sum(jnp.square(before.root), axis=1)]
+        changes = jnp.concatenate(parts, axis=-1)
+        overlap = u.T @ before.root
         found = one_by_one(complementarity.solve)(
-            jnp.diag(EDGE - values[:k]), jnp.concatenate(parts, axis=-1)
+            jnp.diag(EDGE - values[:k]) - changes @ jnp.concatenate(old),
+            changes,
+            overlap @ overlap.T,
         )
         size, own = one_by_one(jnp.linalg.eigh)(found.X)
-        state = [_plus(moved.state[0], -q * jnp.tensordot(found.X, third) * (dt / 2))]
-        if len(state) < len(moved.state):
-            energy = jnp.tensordot(found.X, pairs) / jnp.where(q > 0, q**2, jnp.inf)
-            state += [_plus(moved.state[1], rise * energy)]
         unsolved = one_by_one(jnp.linalg.eigvalsh)(found.slack)[0] < -TOO_FAR / 100
-        return moved._replace(
-            state=tuple(state),
-            root=q[:, None] * (u @ (own * jnp.sqrt(jnp.maximum(size, 0))[None])),
-            failed=moved.failed | unsolved,
+        held = free._replace(
+            root=u @ (own * jnp.sqrt(jnp.maximum(size, 0))[None]),
+            force=jnp.tensordot(found.X, third),
+            failed=free.failed | unsolved,
         )
+        change = jax.tree.map(lambda new, old: dt * (new - old), self.push(held, t), push)
+        return held._replace(state=_plus(held.state, change))
+
+
+def corrected(along: Callable[[PyTree], PyTree], state: PyTree) -> PyTree:
+    """The speed of a flow that makes steps of `along` in unit time, to their second order."""
+    first = along(state)
+    change = jax.jvp(along, (state,), (first,))[1]
+    return jax.tree.map(lambda speed, change: speed - change / 2, first, change)
 
 
 def runge_kutta(field: Callable[[PyTree], PyTree], state: PyTree, dt: Float[Array, ""]) -> PyTree:
     """The state after `dt` by the classical method of fourth order."""
 
-    def after(time: Array, slope: PyTree) -> PyTree:
-        return jax.tree.map(lambda y, k: y + time * k, state, slope)
+    def stage(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        at, total = carry
+        slope = field(at)
+        total = jax.tree.map(lambda y, k: y + k / jnp.array([6, 3, 3, 6.0])[i], total, slope)
+        ahead = jax.tree.map(lambda y, k: y + dt * k / jnp.array([2, 2, 1, 1.0])[i], state, slope)
+        return ahead, total
 
-    first = field(state)
-    second = field(after(dt / 2, first))
-    third = field(after(dt / 2, second))
-    fourth = field(after(dt, third))
-    slopes = first, second, third, fourth
-    return after(dt, jax.tree.map(lambda a, b, c, d: (a + 2 * (b + c) + d) / 6, *slopes))
+    zeros = jax.tree.map(jnp.zeros_like, state)
+    total = jax.lax.fori_loop(0, 4, stage, (state, zeros))[1]
+    return jax.tree.map(lambda y, slope: y + dt * slope, state, total)
 
 
 def bent(
-    slope: Callable[[Array], Array], weights: Float[Array, " N"], along: Float[Array, "N k"]
+    slope: Callable[[Array], Array],
+    weights: Float[Array, " N"],
+    along: Float[Array, "N k"],
+    active: Int[Array, ""],
 ) -> Float[Array, "k k N"]:
-    """The gradient of each entry of along^T H along at fixed `along`."""
+    """The gradient of each entry of along^T H along at fixed `along`; zero for all but the first
+    `active`."""
     k = along.shape[1]
-    first, second = jnp.triu_indices(k)
+    first, second = (jnp.asarray(each) for each in np.tril_indices(k))
 
-    def of_pair(v: Array, w: Array) -> Array:
-        return jax.jvp(lambda at: jax.jvp(slope, (at,), (v,))[1], (weights,), (w,))[1]
+    def fill(i: Array, found: Array) -> Array:
+        v, w = along[:, first[i]], along[:, second[i]]
+        twice = jax.jvp(lambda at: jax.jvp(slope, (at,), (v,))[1], (weights,), (w,))[1]
+        return found.at[first[i], second[i]].set(twice).at[second[i], first[i]].set(twice)
 
-    found = jax.vmap(of_pair)(along.T[first], along.T[second])
-    place = jnp.zeros((k, k), int).at[first, second].set(jnp.arange(len(first)))
-    return found[jnp.maximum(place, place.T)]
+    empty = jnp.zeros((k, k, len(weights)), weights.dtype)
+    return jax.lax.fori_loop(0, active * (active + 1) // 2, fill, empty)
 
 
-def _plus(tree: PyTree, row: Float[Array, " N"]) -> PyTree:
-    whole, back = ravel_pytree(tree)
-    return back(whole + row)
+def _plus(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(jnp.add, a, b)

@@ -17,13 +17,13 @@ with :math:`P = 1/\eta` for gradient descent. RMSProp has :math:`P = (\sqrt v + 
 
     v' = (1 - b_2) \left( G^2 + \mathrm{diag}(H \Sigma H) - v \right) .
 
-Off the edge Sigma is zero, and this is the flow "plain" of gradient descent and "rmsprop" of
-RMSProp, see `odes.solver.flows`. As theories of descent these have an error of first order in
-:math:`\eta`, which the central flow keeps. The paper has the factor :math:`(1 - b_2)/b_2`, which
+Off the edge Sigma is zero, and this is the flow "corrected" of gradient descent, to second order in
+:math:`\eta`, and "rmsprop" of RMSProp, see `odes.solver.flows`. The correction, which is not in the
+paper, has the push of Sigma in it. The paper has the factor :math:`(1 - b_2)/b_2`, which
 differs from :math:`1 - b_2` in the next order of :math:`1 - b_2` only.
 
-Time goes in equal parts of a step, of which each is one of the fourth-order Runge-Kutta method with
-the rate of its middle, and then one back to the edge, see `odes.central.edge`.
+Each step is a few of the fourth-order Runge-Kutta method, and then one back to the edge, see
+`odes.central.edge`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD, RMSProp, unread
 from dynsim.training.stability import EDGE
 from dynsim.trajectory import Static, Status, Times
-from odes.central.edge import Edge, Moved
+from odes.central.edge import STEPS, Edge, Moved
 from odes.problem import check_arguments, compiled, gradient_of
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge
@@ -53,8 +53,8 @@ from odes.theory import Theory, Training, refusal
 
 MOST = 4
 """Eigenvalues at the edge that can be followed."""
-PARTS = 4
-"""Of a step, each with its own step of the solver."""
+LATE = 0.5 / STEPS
+"""How long before the end of a step its last rates are read."""
 NEAR = 0.01
 """How near to the edge an eigenvalue counts as being there."""
 OWN = ("averaged_loss", "preconditioned_sharpness", "oscillation", "at_edge")
@@ -187,34 +187,40 @@ def _solve(
     posed = posed_flow(gradient, numbers, driven, parts.params, flow)
     size = sum(leaf.size for leaf in jax.tree.leaves(parts.params))
     edge = Edge(posed, decayed(gradient, driven), driven, min(follow, size))
-    part = jnp.asarray(1 / PARTS, times.dtype)
+    # One turn more measures the eigenvalues of what is recorded.
+    measured = {"preconditioned_sharpness", "at_edge"} & {*record.provided}
 
     def record_at(carry: Any, time: Array) -> Any:
-        until = jnp.floor(time * PARTS)
-        left = time - until * part
+        until = jnp.floor(time)
+        last = until + (time > until)
 
         def advance(carry: Any) -> Any:
-            count, moved, _, _, bad = carry
-            lost = jnp.isfinite(bad)
-            whole = count < until
-            dt = jnp.where(whole, part, left)
-            at = count * part + dt / 2
-            seen = edge.advanced(moved, at, dt, lost)
-            # What is recorded between parts does not change what comes after.
-            moved = jax.tree.map(lambda new, old: jnp.where(whole, new, old), seen, moved)
-            end = jnp.where(seen.failed, count * part + dt, jnp.inf)
-            return count + 1, moved, seen, at, jnp.minimum(bad, end)
+            count, moved, seen, bad, _ = carry
+            whole, past = count < until, count >= last
+            dt = jnp.where(whole, 1, time - until) * ~past
+            before = jax.tree.map(lambda new, old: jnp.where(past, new, old), seen, moved)
+            new, values = edge.advanced(before, jnp.where(past, time - LATE, count), dt, bad < inf)
+            # What is recorded between steps does not change what comes after.
+            moved = jax.tree.map(lambda new, old: jnp.where(whole, new, old), new, moved)
+            seen = jax.tree.map(lambda new, old: jnp.where(past, old, new), new, seen)
+            end = jnp.where(new.failed & ~past, count + dt, inf)
+            return count + 1, moved, seen, jnp.minimum(bad, end), values
 
-        last = until + (left > 0)
-        _, *rest = jax.lax.while_loop(lambda carry: carry[0] < last, advance, carry)
-        _, seen, at, _ = rest
+        turns = last + bool(measured)
+        _, moved, seen, bad, values = jax.lax.while_loop(
+            lambda carry: carry[0] < turns, advance, carry
+        )
         sums = jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(seen.state)])
-        row = _observed(problem, parts, gradient, record, edge, seen, at)
-        return (until, *rest), (row, jnp.isfinite(jnp.sum(sums)))
+        row = _observed(problem, parts, gradient, record, edge, seen, time - LATE)
+        near = jnp.sum(values[: edge.followed] > EDGE - NEAR)
+        found = {"preconditioned_sharpness": values[0], "at_edge": near.astype(times.dtype)}
+        row |= {name: found[name] for name in measured}
+        return (until, moved, seen, bad, values), (row, jnp.isfinite(jnp.sum(sums)))
 
     start, zero = edge.start(), jnp.zeros((), times.dtype)
-    carry = zero, start, start, zero, zero + jnp.inf
-    (_, _, seen, _, bad), (rows, valid) = jax.lax.scan(record_at, carry, times)
+    inf = zero + jnp.inf
+    carry = zero, start, start, inf, jnp.zeros(edge.searched, times.dtype)
+    (_, _, seen, bad, _), (rows, valid) = jax.lax.scan(record_at, carry, times)
     status, first_bad = judge(times, valid)
     earlier = jnp.isfinite(bad) & ((first_bad < 0) | (bad <= first_bad))
     status = jnp.where(earlier, Status.BEYOND_EDGE, status).astype(jnp.int32)
@@ -235,17 +241,13 @@ def _observed(
     """What is recorded of a state, at the rates of time `t`."""
     model = parts.whole(moved.state[0])
     rows = measured(problem, record, model)
+    weights, q = edge.scaled(moved.state, t)
+    root = q[:, None] * moved.root
     if "averaged_loss" in record.provided:
         bare = edge._replace(gradient=gradient)
-        weights, _ = edge.scaled(moved.state, t)
         push = jax.linearize(bare.slope, weights)[1]
-        more = jnp.sum(moved.root * jax.vmap(push, 1, 1)(moved.root)) / 2
+        more = jnp.sum(root * jax.vmap(push, 1, 1)(root)) / 2
         rows["averaged_loss"] = problem.population_loss(model) + more
     if "oscillation" in record.provided:
-        rows["oscillation"] = jnp.sum(jnp.square(moved.root))
-    if {"preconditioned_sharpness", "at_edge"} & {*record.provided}:
-        values, _, _ = edge.spectrum(moved, t)
-        near = jnp.sum(values[: edge.followed] > EDGE - NEAR)
-        found = {"preconditioned_sharpness": values[0], "at_edge": near.astype(t.dtype)}
-        rows |= {name: found[name] for name in found if name in record.provided}
+        rows["oscillation"] = jnp.sum(jnp.square(root))
     return rows

@@ -41,12 +41,18 @@ class Complement(NamedTuple):
     turns: Int[Array, ""]
 
 
-def solve(A: Float[Array, "k k"], E: Float[Array, "k k n"], tol: float | None = None) -> Complement:
+def solve(
+    A: Float[Array, "k k"],
+    E: Float[Array, "k k n"],
+    near: Float[Array, "k k"] | None = None,
+    tol: float | None = None,
+) -> Complement:
     r"""Solve the problem with :math:`B_{ijkl} = \langle E_{ij}, E_{kl} \rangle`.
 
     Args:
         A: symmetric; exactly diagonal or not.
         E: a vector for each pair, with E[i, j] = E[j, i].
+        near: positive semidefinite, where the search for X starts; at zero by default.
         tol: of the residual :math:`|X - \Pi(X - A - B[X])|` in units in which B_iiii = 1, relative
             to the largest negative eigenvalue of A in these units; by default 1e-9 in float64, and
             1e-4 in float32.
@@ -83,7 +89,8 @@ def solve(A: Float[Array, "k k"], E: Float[Array, "k k n"], tol: float | None = 
         inertia = jnp.where(uphill, 1, following)
         return new, new + carried * (new - y), inertia, turns + 1, unsolved(new)
 
-    start = jnp.zeros_like(a)
+    # Where A is positive semidefinite, zero is the answer, and nothing near it is.
+    start = jnp.zeros_like(a) if near is None else jnp.where(size > 0, near / both, 0)
     state = start, start, jnp.ones((), a.dtype), jnp.int32(0), unsolved(start)
     y, _, _, turns, failed = jax.lax.while_loop(
         lambda state: state[4] & (state[3] < MAX_TURNS), turn, state

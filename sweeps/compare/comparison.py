@@ -15,13 +15,15 @@ import numpy as np
 import xarray as xr
 
 from dynsim import Status
+from dynsim.training.recording import PRECONDITIONED
 from dynsim.trajectory import counts
+from odes import central
 from odes.batch_noise import STD
 from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
 from odes.theory import refusal
 from sweeps import output
-from sweeps.compare import scatter
+from sweeps.compare import edge, scatter
 from sweeps.compare.scatter import Scatter, average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.datasets import difference
@@ -131,7 +133,15 @@ class Comparison:
 
     def facts(self) -> dict[str, Any]:
         """What else the report says, by section."""
-        return {TRAINING: {"status": counts(self.simulation["status"].values)}}
+        found = {TRAINING: {"status": counts(self.simulation["status"].values)}}
+        return found | ({"edge": dataclasses.asdict(self.held)} if self.held else {})
+
+    @functools.cached_property
+    def held(self) -> edge.Held | None:
+        """The edge of stability next to that of the central flow, where both are compared."""
+        if central.THEORY.name not in self.predictions or PRECONDITIONED not in self.names:
+            return None
+        return edge.held(self.simulation, self.predictions[central.THEORY.name])
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """What else the report says of a theory: standard deviations across seeds at the end."""
@@ -156,7 +166,7 @@ class Comparison:
 
     def further_lines(self) -> list[str]:
         """Lines below the table."""
-        found = []
+        found = ["", str(self.held)] if self.held else []
         for name, theory in self.report["theories"].items():
             if spread := theory.get("spread_at_end"):
                 found += scatter.lines(spread, name)

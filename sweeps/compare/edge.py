@@ -1,4 +1,5 @@
-"""When the flow of a run reaches the edge of stability: for `dynsim explain`."""
+"""When the flow of a run reaches the edge of stability, for `dynsim explain`; and how far the
+central flow is from training there, for `dynsim compare`."""
 
 import dataclasses
 import math
@@ -6,12 +7,14 @@ import math
 import equinox as eqx
 import jax
 import numpy as np
+import xarray as xr
 
 import odes
 from dynsim import Problem, Rule, Status, log_times
 from dynsim.problem.checks import has_population
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.stability import EDGE, check_threshold
+from odes.central.flow import NEAR
 from odes.solver.flows import checked_flow
 from odes.theory import refusal
 
@@ -87,3 +90,52 @@ def of_curve(times: np.ndarray, sharpness: np.ndarray) -> Reached:
         part = slice(max(first - 1, 0), first + 1)
         step = float(np.interp(EDGE, sharpness[part], times[part]))
     return Reached(float(sharpness[0]), float(sharpness.max()), step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """The preconditioned sharpness of training from where the central flow reaches the edge, all of
+    it averages over time and runs.
+
+    Attributes:
+        step: of the earliest record at which a central flow is at the edge.
+        training: the mean of training.
+        varies: standard deviation of training about that, by oscillations and bursts, which the
+            flow averages over.
+        central: the mean of the central flow.
+    """
+
+    step: float
+    training: float
+    varies: float
+    central: float
+
+    def __str__(self) -> str:
+        return (
+            f"At the edge of stability, from step {self.step:.3g} on, the preconditioned sharpness "
+            f"of training is {self.training:.3f} on average, with a standard deviation of "
+            f"{self.varies:.2g} over time (oscillations and bursts); central flow: "
+            f"{self.central:.3f}."
+        )
+
+
+def held(training: xr.Dataset, central: xr.Dataset) -> Held | None:
+    """The sharpness at the edge, of runs over `seed` that record it; None where no central flow
+    gets there, or where nothing at the edge is valid."""
+    times = np.asarray(training["time"].values, np.float64)
+    sides = [side[PRECONDITIONED].values for side in (training, central)]
+    measured, predicted = np.broadcast_arrays(*sides)
+    after = np.maximum.accumulate(predicted > EDGE - NEAR, axis=1)
+    for side in (training, central):
+        bad = side["first_bad_step"].values[:, None]
+        after &= (bad < 0) | (times < bad)
+    # Records are dense at early times.
+    weights = np.gradient(times) * after
+    if not weights.any():
+        return None
+    mean, theory = (
+        np.average(each[after], weights=weights[after]) for each in (measured, predicted)
+    )
+    varies = np.sqrt(np.average((measured[after] - mean) ** 2, weights=weights[after]))
+    first = times[np.argmax(after, axis=1)][after.any(axis=1)].min()
+    return Held(float(first), float(mean), float(varies), float(theory))

@@ -162,16 +162,16 @@ def test_what_no_oscillation_holds_is_a_status(problem: Any, rule: dynsim.Rule) 
 )
 def test_off_the_edge_it_is_the_flow(rule: dynsim.Rule) -> None:
     record = {"all": lambda _, p: jnp.append(p["b"], p["a"])}
-    kind = "plain" if rule.name == "sgd" else "rmsprop"
+    kind = "corrected" if rule.name == "sgd" else "rmsprop"
     times, options = [0.0, 7.3, 40], {"key": KEY, "record": [record]}
     precise = odes.Tolerances(1e-11, 1e-13)
     flow = odes.flow(Bowl(), rule, times, kind=kind, tolerances=precise, **options)
     found = odes.central_flow(Bowl(), rule, times, key=KEY, record=[record, *OWN])
     assert found["preconditioned_sharpness"].max() < 2
     assert found.status == Status.OK
-    # Runge-Kutta's error of the fourth order at eta H of up to 1 a step, in parts of a fourth, and
-    # the rate's curvature within a part.
-    np.testing.assert_allclose(found["all"], flow["all"], rtol=0, atol=2e-6)
+    # Runge-Kutta's error of the fourth order at eta H (1 + eta H/2) of up to 1.5 a step, in fourths
+    # of it, and the rate's curvature within a fourth.
+    np.testing.assert_allclose(found["all"], flow["all"], rtol=0, atol=4e-6)
 
 
 @pytest.mark.full("test_a_valley_is_the_closed_form")
@@ -253,10 +253,11 @@ def test_rmsprop_at_the_edge_is_what_scipy_integrates() -> None:
         atol=1e-12,
     )
     assert np.ptp(solved.y[0]) > 0.05
-    # First order in the parts of a step.
+    # First order in a step, in which y moves by 1e-3 of itself.
     np.testing.assert_allclose(found["y"][:, 0], solved.y[0], rtol=1e-3)
+    # The variance is that of the step that ends there, which lags by about a step: at first 1.1 %.
     want = [variance(y) for y in solved.y[0]]
-    np.testing.assert_allclose(found["oscillation"], want, rtol=1e-2)
+    np.testing.assert_allclose(found["oscillation"], want, rtol=2e-2)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -256,7 +256,9 @@ def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
         np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
         # Each example has the same gradient.
         assert (arrays["linear-noise/reached_std"] < 1e-12).all()
-        np.testing.assert_allclose(arrays["linear-noise/reached"], arrays["simulation/reached"])
+        np.testing.assert_allclose(
+            arrays["linear-noise/reached"], arrays["simulation/reached"][:1], rtol=1e-6
+        )
     # Linear noise describes no clipping.
     clipped = [*words, "--clip", "100", "--out", str(tmp_path / "clipped")]
     assert cli.main(clipped) == 0
