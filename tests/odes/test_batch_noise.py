@@ -14,7 +14,7 @@ import dynsim
 import odes
 from dynsim.problem.full_batch import FullBatch
 from dynsim.yz.model import Examples
-from odes import batch_noise
+from odes.batch_noise import noise
 
 KEY = jax.random.key(0)
 ROOT = np.array([[1.0, 0.0], [0.6, 0.8]])
@@ -198,7 +198,7 @@ def test_the_layer_has_the_numbers_of_its_own_theory(squares: bool) -> None:
     want = own(record=record)
     # The theory of the layer has the mean of the squares of the noise alone.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_noise.Noise, "squares", None)
+        patch.setattr(noise.Noise, "squares", None)
         found = solve(fixed, rule, [3, 12], batch=5, record=record)
     for name in record:
         np.testing.assert_allclose(found[name], want[name], rtol=1e-6)

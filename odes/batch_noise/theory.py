@@ -24,39 +24,32 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType, cast, placed
-from dynsim.problem.base import built, narrowed, split
+from dynsim.problem.base import built, split
 from dynsim.problem.checks import (
-    Parts,
-    check_draw,
-    check_groups,
-    check_loss,
     flow_table,
     has_population,
-    measured,
-    population_of,
     usual,
 )
 from dynsim.problem.data import Data
 from dynsim.problem.full_batch import FullBatch
-from dynsim.problem.train import ABSURD_LOSS, problem_in, started
-from dynsim.training.recording import BATCH_LOSS, Record, Recording, Table
+from dynsim.problem.train import started
+from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times
+from odes.batch_noise.noise import Asked, Noise, Reached
 from odes.problem import check_arguments
 from odes.solver import linear_noise as solver
-from odes.solver import noise_drift
 from odes.solver.integrate import in_program, judge
 from odes.theory import Theory, Training, refusal
 
@@ -65,8 +58,6 @@ STD = "_std"
 EXAMPLES, BATCHES_OF = 512, 16
 """Examples per step from which the covariance of the gradient is estimated, by default so many, or
 so many batches where these are more."""
-BATCHES = 32
-"""Drawn in each step to estimate how far the squares of their noise scatter."""
 PASSES = 16
 """Times at which the covariance is computed; between them it is interpolated."""
 STARTS = 8
@@ -75,22 +66,6 @@ LARGEST = 2000
 """Weights up to which `compare` and others take the theory unasked."""
 MOST = 2**26
 """Numbers that the gradients of all examples of a step may have, where a rule needs them."""
-
-
-class Asked(NamedTuple):
-    """What is to be recorded, hashable.
-
-    Attributes:
-        stds: names of standard deviations that are asked for as observables.
-        hidden: names of what is not returned itself, but for its deviation.
-        recording: of the problem.
-        batch_loss: whether the loss of the next batch is recorded too.
-    """
-
-    stds: tuple[str, ...]
-    hidden: tuple[str, ...]
-    recording: Recording
-    batch_loss: bool
 
 
 def linear_noise(
@@ -277,14 +252,6 @@ def _named(found: Trajectory, asked: Asked) -> Trajectory:
     return dataclasses.replace(found, observables={**shown, **stds}, covariance=None)
 
 
-class _Reached(NamedTuple):
-    """What one start leads to: (S, P) numbers, (S, P, P) their covariance, and validity."""
-
-    values: Float[Array, "S P"]
-    covariance: Float[Array, "S P P"]
-    valid: Bool[Array, " S"]
-
-
 def _solve(
     numbers: Problem,
     rest: Problem,
@@ -305,7 +272,7 @@ def _solve(
     given = eqx.combine(numbers, rest)
     dtype: Any = times.dtype.name
 
-    def one(key: PRNGKeyArray) -> _Reached:
+    def one(key: PRNGKeyArray) -> Reached:
         noise = Noise(
             given,
             started(given, key, init, dtype),
@@ -327,7 +294,7 @@ def _solve(
         # Paths of estimated gradients scatter as runs of so many examples do.
         if not (has_population(given) or isinstance(given, FullBatch)):
             within *= 1 - batch / examples
-        found = _Reached(
+        found = Reached(
             jnp.mean(every.values, axis=0),
             within + between,
             jnp.all(every.valid, axis=0),
@@ -340,158 +307,6 @@ def _solve(
     return Trajectory(
         times, observables, None, status, first_bad, THEORY.name, covariance=found.covariance
     )
-
-
-class Noise:
-    """Descent of a problem from some weights, and the noise of its batches."""
-
-    def __init__(
-        self,
-        given: Problem,
-        parts: Parts,
-        rule: Rule,
-        key: PRNGKeyArray,
-        batch: Float[Array, ""],
-        asked: Asked,
-        examples: int,
-    ) -> None:
-        self.dtype: Any = batch.dtype.name
-        self.problem = problem_in(given, self.dtype)
-        self.narrow = problem_in(given, "float32")
-        self.parts, self.rule, self.key, self.batch = parts, rule, key, batch
-        self.asked, self.examples = asked, examples
-        self.fixed = self.problem.data if isinstance(self.problem, FullBatch) else None
-        self.population = population_of(self.problem, parts) if has_population(given) else None
-        if self.fixed is None:
-            check_draw(self.narrow, key, examples)
-        else:
-            self.examples = len(jax.tree.leaves(self.fixed)[0])
-        # What sums of squares are divided by: a whole population has lost none to its mean.
-        self.free = self.examples - (self.fixed is None)
-
-    def drawn(self, key: PRNGKeyArray) -> PyTree:
-        """The examples of a step."""
-        if self.fixed is not None:
-            return self.fixed
-        with jax.enable_x64(False), checks.traceable(f"{type(self.problem).__name__}.draw"):
-            found = self.narrow.draw(key, self.examples)
-        return narrowed(found, self.dtype)
-
-    def of_step(self, k: Int[Array, ""]) -> PyTree:
-        return self.drawn(jax.random.fold_in(self.key, k))
-
-    def loss(self, params: PyTree, example: PyTree) -> Float[Array, ""]:
-        """Of a single example."""
-        batch = jax.tree.map(lambda leaf: leaf[None], example)
-        with checks.traceable(f"{type(self.problem).__name__}.loss"):
-            found = self.problem.loss(self.parts.whole(params), batch)
-        return check_loss(self.problem, "loss", found, self.dtype)
-
-    def losses(self, params: PyTree, data: PyTree) -> Float[Array, " E"]:
-        return jax.vmap(lambda example: self.loss(params, example))(data)
-
-    def spread(self, each: Array) -> Array:
-        """Variance of the mean over a batch, from values (E, ...) of examples."""
-        centred = each - jnp.mean(each, axis=0, keepdims=True)
-        return jnp.sum(centred**2, axis=0) / self.free / self.batch
-
-    def derive(self, params: PyTree, k: Int[Array, ""]) -> tuple[PyTree, Float[Array, " E"]]:
-        """The mean gradient, and the losses of the examples of step k."""
-        losses, pull = jax.vjp(functools.partial(self.losses, data=self.of_step(k)), params)
-        if self.population is not None:
-            return self.population(params)[1], losses
-        return pull(jnp.full_like(losses, 1 / self.examples))[0], losses
-
-    def covariance(self, along: Float[Array, "P E"]) -> Float[Array, "P P"]:
-        """Of a batch, from the derivatives of the losses of examples along P vectors."""
-        centred = along - jnp.mean(along, axis=1, keepdims=True)
-        return centred @ centred.T / self.free / self.batch
-
-    def variance(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
-        """Of each entry of the gradient of a batch."""
-        return jax.tree.map(self.spread, self.gradients(params, k))
-
-    def gradients(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
-        """Of each example of step k."""
-        return jax.vmap(jax.grad(self.loss), (None, 0))(params, self.of_step(k))
-
-    def squares(self, params: PyTree, k: Int[Array, ""], along: PyTree) -> Float[Array, "P P"]:
-        """Covariance along P vectors of the squares of the noise of a batch, from `BATCHES` that
-        are drawn."""
-        each = jax.vmap(lambda g: ravel_pytree(g)[0])(self.gradients(params, k))
-        push = jax.vmap(lambda mu: ravel_pytree(mu)[0])(along)
-        key = jax.random.fold_in(jax.random.split(self.key)[0], k)
-        normal = jax.random.normal(key, (BATCHES, self.examples), each.dtype)
-        centred = each - jnp.mean(each, axis=0, keepdims=True)
-        noise = normal @ centred / jnp.sqrt(self.free * self.batch)
-        found = noise**2 @ push.T
-        centred = found - jnp.mean(found, axis=0, keepdims=True)
-        return centred.T @ centred / (BATCHES - 1)
-
-    def sample(self, params: PyTree, key: PRNGKeyArray) -> PyTree:
-        """Normal noise of that covariance."""
-        drawn, normal = jax.random.split(key)
-        losses, pull = jax.vjp(functools.partial(self.losses, data=self.drawn(drawn)), params)
-        xi = jax.random.normal(normal, losses.shape, losses.dtype)
-        return pull((xi - jnp.mean(xi)) / jnp.sqrt(self.free * self.batch))[0]
-
-    def seen(self, params: PyTree, k: Int[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What is recorded after k steps, and the variance that it has by the next batch alone."""
-        weights = self.parts.whole(params)
-        found = measured(self.problem, self.asked.recording, weights)
-        values = {name: jnp.asarray(each, self.dtype) for name, each in found.items()}
-        own = jax.tree.map(jnp.zeros_like, values)
-        if self.asked.batch_loss:
-            losses = self.losses(params, self.of_step(k))
-            values[BATCH_LOSS] = jnp.mean(losses)
-            own[BATCH_LOSS] = self.spread(losses)
-        return values, own
-
-    def observe(self, params: PyTree, k: Int[Array, ""]) -> tuple[Array, tuple[Array, Array]]:
-        values, own = self.seen(params, k)
-        if self.population is not None:
-            loss = self.population(params)[0]
-        else:
-            loss = jnp.mean(self.losses(params, self.of_step(k)))
-        return ravel_pytree(values)[0], (loss, ravel_pytree(own)[0])
-
-    def reached(self, steps: tuple[int, ...], squares: bool, passes: int, draws: int) -> _Reached:
-        """What descent and linear noise lead to; with `draws`, to the next order."""
-        descent = solver.Descent(
-            self.rule,
-            self.derive,
-            self.covariance,
-            self.observe,
-            groups=check_groups(self.problem, self.rule, self.parts),
-            variance=self.variance if squares else None,
-            squares=self.squares,
-        )
-        start = self.parts.params
-        some = np.unique(np.rint(np.linspace(0, len(steps) - 1, passes)).astype(int))
-        found = solver.spread(descent, start, tuple(steps[i] for i in some))
-        covariance, values = found.covariance, found.values
-        loss, own = found.beside
-        if len(some) < len(steps):
-            values, (loss, own) = solver.followed(descent, start, steps)
-            covariance = _between(np.log1p(np.asarray(steps)), some, covariance)
-        covariance += jax.vmap(jnp.diag)(own)
-        if draws:
-            drawn = jax.random.split(self.key)[1]
-            added = noise_drift.drift(descent, self.sample, start, steps, drawn, draws, True)
-            values, covariance = values + added.drift, covariance + added.covariance
-        absurd = ABSURD_LOSS * jnp.abs(self.observe(start, jnp.int32(0))[1][0])
-        valid = jnp.isfinite(values).all(axis=1) & (loss <= absurd)
-        return _Reached(values, covariance, valid)
-
-
-def _between(
-    at: np.ndarray, some: np.ndarray, known: Float[Array, "s P P"]
-) -> Float[Array, "S P P"]:
-    """Linear interpolation in `at` of what is `known` at some places of it."""
-    right = np.clip(np.searchsorted(some, np.arange(len(at))), 1, len(some) - 1)
-    first, last = at[some[right - 1]], at[some[right]]
-    share = jnp.asarray((at - first) / (last - first), known.dtype)[:, None, None]
-    return (1 - share) * known[right - 1] + share * known[right]
 
 
 THEORY: Theory[Any, Any] = Theory(
