@@ -217,7 +217,7 @@ def processed(folder: Path, stores: Path, cwd: Path, **changes: str) -> dict[str
 
 
 FULL = {*ROWS, *SAME} - {"helper", "optax", "callback"}
-"""Packages of which others, or `test_agreement.py`, show the same."""
+"""Packages of which others show the same, or `test_agreement.py` and `test_problems.py`."""
 Found = dict[str, float | str]
 Twice = Callable[[str], tuple[float | str, float | str]]
 
