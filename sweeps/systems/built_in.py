@@ -1,5 +1,6 @@
 """Names of the systems, without importing any: the command line reads them before JAX."""
 
+import functools
 import importlib.metadata
 
 BUILT_IN = {
@@ -16,6 +17,7 @@ GROUP = "dynsim.systems"
 """Entry points by which other packages register a `System`, under its name."""
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """Names of all systems, those of this project first, then those that other packages have."""
     points = importlib.metadata.entry_points(group=GROUP)

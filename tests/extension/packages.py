@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dynsim import plugins
+from sweeps.systems import built_in
 
 
 def write(
@@ -29,3 +30,4 @@ def forget() -> None:
     """Let what is installed be looked up anew."""
     plugins.entry_points.cache_clear()
     plugins.load.cache_clear()
+    built_in.names.cache_clear()

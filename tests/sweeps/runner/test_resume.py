@@ -112,7 +112,7 @@ def finish(process: subprocess.Popen) -> list[str]:
 
 def assert_complete(workers: Workers) -> None:
     assert config_of(load(workers.file)) == config_of(SWEEP)
-    want = sweeps.run(SWEEP, chunk=2, tile=2).load()
+    want = sweeps.run(SWEEP, tile=2).load()
     got = sweeps.open(workers.out).load()
     for name in want.variables:
         # The same programs in the same batches: equal to the last bit.

@@ -76,11 +76,11 @@ def test_sweep_files_name_it_and_its_stores_know_its_settings(tmp_path: Path) ->
     file.write_text(
         f'record = ["batch_loss"]\n[run]\nproblem = "{NAME}"\nsteps = 8\nbatch = 4\n'
         'rule = {kind = "adamw", decay = 0.1, clip = 1, eta = {kind = "cosine", steps = 8}}\n'
-        "[axes]\neta_peak = [0.01, 0.1]\nwarmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2, 3]\n"
+        "[axes]\neta_peak = [0.01, 0.1]\nwarmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2]\n"
     )
     assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
     store = sweeps.open(out)
-    assert store.batch_loss.shape == (2, 2, 2, 2)
+    assert store.batch_loss.shape == (2, 2, 2, 1)
     assert (store.status == Status.OK).all()
     assert store.u0.attrs["long_name"] == "strength of every mode at the start"
     assert store.modes.attrs["long_name"] == "number of modes"

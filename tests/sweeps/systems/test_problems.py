@@ -186,15 +186,16 @@ def test_a_store_is_not_resumed_with_another_loss(tmp_path: Path) -> None:
 
     head = "class Mine(Net):\n    def loss(self, params, data):\n"
     one, two = (f"{head}        return {n} * super().loss(params, data)\n" for n in (1.0, 2.0))
-    axes, out = {"eta.peak": [0.1]}, tmp_path / "s"
+    axes, out = {"eta": [0.1]}, tmp_path / "s"
+    rule = dynsim.sgd(0.1)
     for body, same in ((one, True), ("# One\n" + one, True), (two, False)):
-        sweep = Sweep(Experiment(made(body)(), RULE, 10, 4), axes)
+        sweep = Sweep(Experiment(made(body)(), rule, 10, 4), axes)
         if same:
             sweeps.run(sweep, out)
         else:
             with pytest.raises(sweeps.StoreError, match=r"Mine\.loss"):
                 sweeps.run(sweep, out)
-    other = Sweep(Experiment(made(one)(inputs=np.linspace(0, 1, 10)), RULE, 10, 4), axes)
+    other = Sweep(Experiment(made(one)(inputs=np.linspace(0, 1, 10)), rule, 10, 4), axes)
     with pytest.raises(sweeps.StoreError, match=r"run\.problem\.inputs"):
         sweeps.run(other, out)
 
@@ -322,6 +323,7 @@ assert sweeps.run(sweep, "out", strict=True, progress=False).equals(found)
 """
 
 
+@pytest.mark.full("sweeps/runner/test_agreement.py::test_a_session_in_which_code_changes")
 def test_a_problem_of_a_script_that_python_reads_from_a_pipe(tmp_path: Path) -> None:
     command = [sys.executable, "-"]
     subprocess.run(command, input=SCRIPT, cwd=tmp_path, check=True, text=True)

@@ -12,11 +12,13 @@ import pytest
 
 import dynsim
 import sweeps
+from dynsim import schedules
 from sweeps import Sweep
 from sweeps.runner.store import reuse
 from sweeps.runner.store.growth import boxes
 from sweeps.runner.work import Work
 from sweeps.systems.experiment import Experiment, experiment
+from tests.sweeps.studies.transitions.quadratic import Quadratic
 
 RECORD = ("loss", "z_top_distinct")
 SMALL = {"seed": [0, 1], "eta_y": [0.5, 2.0]}
@@ -180,10 +182,9 @@ def test_what_keeps_no_checkpoint_says_so(tmp_path: Path, sweep: Sweep, message:
 
 def test_a_schedule_of_another_length_is_another_run(tmp_path: Path) -> None:
     def cosine(steps: int, end: float) -> Sweep:
-        start = experiment(
-            "linear_icl", steps=steps, batch=8, eta={"kind": "cosine", "steps": end, "peak": 0.1}
-        )
-        return Sweep(start, {"seed": [0, 1]}, record=("loss",), checkpoint=True)
+        rule = dynsim.sgd(schedules.cosine(0.1, end))
+        start = Experiment(Quadratic(), rule, steps, batch=8)
+        return Sweep(start, {"seed": [0, 1]}, record=("escaped",), checkpoint=True)
 
     sweeps.run(cosine(6, 9), tmp_path / "begun")
     with pytest.raises(ValueError, match=r"run\.rule\.eta\.steps = 9\.0 there, 8\.0 here"):

@@ -62,6 +62,7 @@ def test_each_region_has_its_rule() -> None:
     assert region([1, 2, 0.1], [3, 3, 1], Status.DIVERGED) == Stability.DIVERGED
 
 
+@pytest.mark.usefixtures("quick_theory")
 def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> None:
     """At the start, where it is exact for a small output; the flow takes the output to 0."""
     axes = {
