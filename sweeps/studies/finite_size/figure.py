@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import xarray as xr
@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 import dynsim
-from dynsim.decoding import Count
+from dynsim.decoding import Count, Rate
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.datasets import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order, report
-from sweeps.studies.finite_size.report import BATCHES, OBSERVABLES, RULES, SAMPLED_LENGTHS
+from sweeps.studies.finite_size.report import BATCHES, OBSERVABLES, RULES, SAMPLED_LENGTHS, Rule
 from sweeps.studies.finite_size.second import DRAWN, GROUPS, second_order
 from sweeps.studies.options import Several
 from sweeps.systems.experiment import experiment
@@ -43,6 +43,8 @@ class FiniteSize:
         samples: count vectors of each class in the quadratures for syn-small.
         draws: draws of the noise of a run for the theory of second order in 1/B, in groups of two
             or more.
+        rules: update rules whose spread is measured; all if none is given.
+        rates: their learning rates eta_Z; three of each rule if none is given.
         out: directory for the picture, finite-size.json, .npz and the stored sweeps, which resume.
     """
 
@@ -51,12 +53,20 @@ class FiniteSize:
     length: int = 128
     samples: Count = SAMPLES
     draws: Annotated[int, Ge(2 * GROUPS)] = 512
+    rules: tuple[Literal["sgd", "momentum", "adam"], ...] = ()
+    rates: tuple[Rate, ...] = ()
     out: Path = Path("out/finite-size")
+
+    @property
+    def measured(self) -> dict[str, Rule]:
+        """The rules whose spread is measured, at their rates."""
+        chosen = {name: RULES[name] for name in self.rules or RULES}
+        return {n: rule._replace(rates=self.rates or rule.rates) for n, rule in chosen.items()}
 
     def sweeps(self) -> dict[str, Sweep]:
         """Training and theory by rule."""
         found = {}
-        for name, rule in RULES.items():
+        for name, rule in self.measured.items():
             training = experiment(rule=rule.at(rule.rates[0]), steps=self.steps, length=self.length)
             axes = {"eta_z": rule.rates, "batch": BATCHES}
             seeds = {**axes, "seed": {"range": self.seeds}}
@@ -79,9 +89,10 @@ def run(config: FiniteSize) -> list[Path]:
         STEPS["syn-small"],
         config.samples,
     )
-    ratios = {name: ratio(found[f"{name}/simulation"], found[f"{name}/spread"]) for name in RULES}
+    rules = config.measured
+    ratios = {name: ratio(found[f"{name}/simulation"], found[f"{name}/spread"]) for name in rules}
     second, means = {}, {}
-    for name, rule in RULES.items():
+    for name, rule in rules.items():
         runs = found[f"{name}/simulation"]
         theory = second_order(
             {rate: rule.at(rate).build() for rate in rule.rates},

@@ -15,12 +15,12 @@ OBSERVABLES = ("loss", "entropy", "z_top_distinct", "z_top_common")
 
 
 class Rule(NamedTuple):
-    """An update rule, its numbers, the ratio eta_Y / eta_Z, and three rates eta_Z."""
+    """An update rule, its numbers, the ratio eta_Y / eta_Z, and rates eta_Z."""
 
     make: Callable[..., dynsim.Rule]
     numbers: Mapping[str, float]
     ratio: float
-    rates: tuple[float, float, float]
+    rates: tuple[float, ...]
 
     def at(self, eta_z: float) -> dynsim.Rule:
         """The update rule at one of the rates."""
@@ -78,7 +78,7 @@ def _by_rule(
     rows: list[tuple[str, ...]] = [("", "eta_Y", "eta_Z", "batch", *names)]
     for rule, dataset in found.items():
         for batch in BATCHES:
-            for eta_z in RULES[rule].rates:
+            for eta_z in dataset["eta_z"].values:
                 rates = (f"{eta_z * RULES[rule].ratio:g}", f"{eta_z:g}")
                 at = dataset.sel(eta_z=eta_z, batch=batch)
                 rows.append((rule, *rates, str(batch), *cells(at)))
