@@ -78,7 +78,7 @@ docs: $(VENV)/.installed-docs
 docs-serve: docs
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory out/docs/html
 
-# Pictures and page of the gallery: what is not up to date, or FIGURES="6 ladder". Pages of the
+# Pictures and page of the gallery: what is not up to date, or FIGURES="6 theories". Pages of the
 # explorer are photographed with the browser of the tests.
 gallery: $(VENV)/.installed-test
 	$(BIN)/python docs/gallery/make.py $(FIGURES)
