@@ -48,8 +48,15 @@ BUILT_IN: Mapping[type[Problem], tuple[Theory[Any, Any], ...]] = {
 }
 """Theories of the problems of dynsim, most exact first."""
 TRAINED_BY = (
-    *("init", "draw", "draw_shared", "holding", "batches", "loss", "loss_and_gradient"),
-    *("population_loss", "population_loss_and_gradient", "normal", "compact", "groups", "stays"),
+    *("init", "draw", "draw_shared", "with_shared", "batches", "loss", "loss_and_gradient"),
+    *(
+        "population_loss",
+        "population_loss_and_gradient",
+        "normal",
+        "compact",
+        "groups",
+        "is_frozen",
+    ),
 )
 """Methods of a problem that decide how it trains."""
 

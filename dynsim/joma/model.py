@@ -185,7 +185,7 @@ class JoMA(OnClasses):
         """`OBSERVABLES`."""
         return OBSERVABLES
 
-    def absurd_loss(self) -> float:
+    def divergence_limit(self) -> float:
         """In nat."""
         return 1e6
 

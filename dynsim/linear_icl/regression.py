@@ -177,7 +177,7 @@ class Regression(Problem):
             "matrix": lambda s: s.M,
         }
 
-    def absurd_loss(self) -> Real[Number, ""]:
+    def divergence_limit(self) -> Real[Number, ""]:
         """A thousand times the loss of an output of zero: that of a single sequence has heavy
         tails."""
         return 1e3 * self.trace

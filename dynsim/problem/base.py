@@ -105,7 +105,7 @@ class Problem(eqx.Module):
         in the place of the weights, or of the part of them, that it names. None for no groups."""
         return None
 
-    def stays(self, params: PyTree) -> PyTree:
+    def is_frozen(self, params: PyTree) -> PyTree:
         """Which weights are not trained: a pytree of bools, each in the place of the weights, or of
         the part of them, that it is about. None for training all."""
         return None
@@ -127,7 +127,7 @@ class Problem(eqx.Module):
         of one key share them whatever their numbers."""
         del key
 
-    def holding(self, shared: PyTree) -> "Problem":
+    def with_shared(self, shared: PyTree) -> "Problem":
         """The problem with what `draw_shared` returned, as `batches`, `loss_and_gradient` and
         `snapshot` read it in a run; by default the problem itself."""
         del shared
@@ -180,7 +180,7 @@ class Problem(eqx.Module):
         start of a run."""
         return self.snapshot(params), before
 
-    def absurd_loss(self) -> Real[Number, ""] | None:
+    def divergence_limit(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. By default, None, it is a thousand times
         the size of the first one."""
         return None

@@ -49,14 +49,14 @@ class Parts(NamedTuple):
     @classmethod
     def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Raises `ValueError` if there is nothing to train."""
-        name, stays = type(problem).__name__, problem.stays(weights)
+        name, frozen = type(problem).__name__, problem.is_frozen(weights)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
         params, held = narrowed(floats, dtype), None
-        if stays is not None:
+        if frozen is not None:
             each = jax.tree.map(
-                lambda stays, part: jax.tree.map(lambda _: stays, part), stays, params
+                lambda frozen, part: jax.tree.map(lambda _: frozen, part), frozen, params
             )
             held, params = eqx.partition(params, each)
         if not jax.tree.leaves(params):

@@ -61,9 +61,9 @@ class FullBatch(Problem):
         """Those of the problem."""
         return self.problem.groups(params)
 
-    def stays(self, params: PyTree) -> PyTree:
+    def is_frozen(self, params: PyTree) -> PyTree:
         """Those of the problem."""
-        return self.problem.stays(params)
+        return self.problem.is_frozen(params)
 
 
 def full_batch(problem: Problem, key: PRNGKeyArray, size: int) -> FullBatch:

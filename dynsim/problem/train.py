@@ -39,7 +39,7 @@ from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.training.stability import check_threshold, preconditioned
 from dynsim.trajectory import Static, Times, Trajectory
 
-ABSURD_LOSS = 1e3
+DIVERGENCE_GROWTH = 1e3
 """Times the first loss above which a run counts as diverged, unless `limit` says otherwise."""
 
 
@@ -207,8 +207,8 @@ def _run(
     with jax.enable_x64(False):
         narrow = problem_in(given, "float32")
         shared = narrow.draw_shared(key) if shared is None else shared
-        narrow = narrow.holding(shared)
-    problem = problem_in(given, dtype).holding(narrowed(shared, dtype))
+        narrow = narrow.with_shared(shared)
+    problem = problem_in(given, dtype).with_shared(narrowed(shared, dtype))
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
@@ -261,9 +261,9 @@ def _run(
         values, vectors = sharpness.recorded(names, slope, scaled, params, vectors, k)
         return {**found, **values}, (seen, vectors)
 
-    highest: Any = problem.absurd_loss() if limit is None else limit
+    highest: Any = problem.divergence_limit() if limit is None else limit
     if highest is None:
-        highest = ABSURD_LOSS * jnp.abs(gradient(params, jnp.int32(0))[0])
+        highest = DIVERGENCE_GROWTH * jnp.abs(gradient(params, jnp.int32(0))[0])
     trajectory = loop.train(
         params,
         rule.init(params),

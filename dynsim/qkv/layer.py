@@ -164,7 +164,7 @@ class QKV(OnClasses):
         """Y, of U, W_V and D, and Z, of W_Q and W_K."""
         return _named(params, lambda name: "Z" if name in ("W_Q", "W_K") else "Y")
 
-    def stays(self, params: Embedded) -> PyTree:
+    def is_frozen(self, params: Embedded) -> PyTree:
         """The frozen weights."""
         return _named(params, self.held.__contains__)
 
@@ -176,7 +176,7 @@ class QKV(OnClasses):
         """What `dynsim.yz.observables` measures."""
         return dict(MEASURED.functions)
 
-    def absurd_loss(self) -> float:
+    def divergence_limit(self) -> float:
         """Ten times the loss of guessing uniformly."""
         return DIVERGED_LOSS * math.log(self.classes.M)
 

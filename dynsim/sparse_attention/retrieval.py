@@ -210,7 +210,7 @@ class Retrieval(Problem):
         """Each a number: `loss`, `attention`, `readout` and `gap`, as in `Snapshot`."""
         return {name: lambda s, name=name: getattr(s, name) for name in Snapshot._fields}
 
-    def absurd_loss(self) -> float:
+    def divergence_limit(self) -> float:
         """A thousand times 1/2, the loss at W = 0."""
         return 500.0
 

@@ -145,6 +145,6 @@ class LanguageModel(Problem):
         """Those of `dynsim.transformer.observables`."""
         return OBSERVABLES
 
-    def absurd_loss(self) -> float:
+    def divergence_limit(self) -> float:
         """`DIVERGED_LOSS` times log M, the loss of guessing uniformly."""
         return DIVERGED_LOSS * math.log(self.text.vocabulary)

@@ -226,7 +226,7 @@ class Prompts(Problem):
         _, pool, test, steps = jax.random.split(key, 4)
         return Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
 
-    def holding(self, shared: Shared) -> "Prompts":
+    def with_shared(self, shared: Shared) -> "Prompts":
         """The problem with the prompts that its numbers make of what is shared."""
         pool = self.made(shared.pool)
         held = Held(minibatch.laid(pool) if on_cpu() else pool, self.made(shared.test), shared[2])
@@ -264,10 +264,12 @@ class Prompts(Problem):
 
     def snapshot(self, params: Split) -> tuple[PromptSnapshot]:
         """Outputs on the fresh prompts of the run."""
-        task = self if self.held is not None else self.holding(self.draw_shared(jax.random.key(0)))
+        task = (
+            self if self.held is not None else self.with_shared(self.draw_shared(jax.random.key(0)))
+        )
         return (measure(params, task.held.test),)
 
-    def absurd_loss(self) -> Real[Number, ""]:
+    def divergence_limit(self) -> Real[Number, ""]:
         """None is: large weights have a large loss. Those that are not finite end a run."""
         return jnp.inf
 

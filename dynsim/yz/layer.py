@@ -155,7 +155,7 @@ class Layer(SequenceClasses, Problem):
         """What `dynsim.yz.observables` measures."""
         return dict(MEASURED.functions)
 
-    def absurd_loss(self) -> float:
+    def divergence_limit(self) -> float:
         """Ten times the loss of guessing uniformly."""
         return DIVERGED_LOSS * math.log(self.M)
 

@@ -21,7 +21,7 @@ from dynsim.problem.checks import (
     population_of,
 )
 from dynsim.problem.full_batch import FullBatch
-from dynsim.problem.train import ABSURD_LOSS, problem_in
+from dynsim.problem.train import DIVERGENCE_GROWTH, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
@@ -192,7 +192,7 @@ class Noise:
             drawn = jax.random.split(self.key)[1]
             added = noise_drift.drift(descent, self.sample, start, steps, drawn, draws, True)
             values, covariance = values + added.drift, covariance + added.covariance
-        absurd = ABSURD_LOSS * jnp.abs(self.observe(start, jnp.int32(0))[1][0])
+        absurd = DIVERGENCE_GROWTH * jnp.abs(self.observe(start, jnp.int32(0))[1][0])
         valid = jnp.isfinite(values).all(axis=1) & (loss <= absurd)
         return Reached(values, covariance, valid)
 

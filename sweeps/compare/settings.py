@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 
-from dynsim.decoding import Count, Seed
+from dynsim.decoding import Seed
+from sweeps.language.axes import MOST_VALUES
 from sweeps.language.tree import encode, settle
 from sweeps.output import check_directory
 from sweeps.systems.base import MOST_TIMES
@@ -35,7 +36,7 @@ class CompareOptions:
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz"}
 
     run: Experiment
-    seeds: Count = 8
+    seeds: Annotated[int, at.Ge(1), at.Le(MOST_VALUES)] = 8
     out: Path = Path("out/compare")
     theories: tuple[str, ...] = ()
     times: Times = 64

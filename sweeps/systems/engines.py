@@ -246,7 +246,7 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
 
     def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
         shared = bare.draw_shared(key)
-        problem, batch = bare.holding(shared), ()
+        problem, batch = bare.with_shared(shared), ()
         if trains and not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
         with checks.traceable(f"{type(problem).__name__}.init"):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps.commands.parsing.metadata import RUN, Offer, language, offer, theories
+from sweeps.commands.parsing.metadata import RUN, Offer, engines, language, offer
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, file_name, group
 from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
 from sweeps.language.grammar import Pairs
@@ -20,12 +20,10 @@ from sweeps.language.pages import settings_page
 from sweeps.lines import assignments, to_stderr
 
 HELP = ("-h", "--help")
-NAMES = {
-    "theories": ("best",),
-    "theory": ("auto", "best", "none"),
-    "engine": ("simulation",),
-}
-"""Options that name theories of the problem, and the words that they take besides these."""
+NAMES = {"theories": ("best",), "theory": ("auto", "best", "none"), "engine": ()}
+"""Options that name engines of the problem, and the words that they take besides these."""
+FINITE = "-finite-t"
+"""How the names of engines for finite lengths end."""
 USAGE = """usage: {prog} [-h] [--version] COMMAND [OPTIONS]
 
 Train attention models, solve their theories, and compare both.
@@ -178,8 +176,13 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
     for name, others in NAMES.items():
         given = typing.cast("Any", table.get(name, []))
         for word in given if isinstance(given, list) else [given]:
-            if (known := theories(offer.word(table))) and word not in (*known, *others):
-                reason = must_be(word, (*known, *others), f"one of {', '.join((*others, *known))}")
+            known = engines(offer.word(table), name)
+            names = [*others, *known]
+            if known and word not in names:
+                own = {each: each.removesuffix(FINITE) for each in names}
+                short = [n for n, base in own.items() if n == base or base not in names]
+                shown = (each + f"[{FINITE}]" * (each + FINITE in names) for each in short)
+                reason = must_be(word, names, f"one of {', '.join(shown)}")
                 raise LanguageError(name, reason, word)
     return table
 

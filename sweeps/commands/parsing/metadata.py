@@ -89,11 +89,12 @@ def language() -> Language:
     return Language(kinds(), of_package, of_packages)
 
 
-def theories(problem: str) -> list[str]:
-    """The names of theories of a problem of this project; empty for others, and where packages
-    register some."""
+def engines(problem: str, option: str) -> list[str]:
+    """What `--theories`, `--theory` or `--engine` may name of a problem of this project; empty for
+    others, and where packages register theories."""
     registered = importlib.metadata.entry_points(group="dynsim.theories")
-    return [] if registered else _file()["theories"].get(problem, [])
+    theories, others = ([], []) if registered else _file()["engines"].get(problem, ([], []))
+    return theories if option == "theories" else [*others, *theories]
 
 
 def offer(name: str, problem: str = "") -> Offer:

@@ -25,17 +25,18 @@ def written() -> str:
         kind = describe(cls)
         run: Mapping[str, Any] | None = getattr(cls, "RUN", {}) if RUN in kind.fields else None
         commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
-    theories = {}
+    engines = {}
     for name in built_in.BUILT_IN:
         system = registry.system(name)
         names = [each for each, engine in system.engines.items() if not engine.trains]
+        others = [each for each in system.engines if each not in names]
         if name == "two_stage":
             # Those that need more than a run are compared, and are no engines.
             names = list(dict.fromkeys((*names, *(each.name for each in two_stage.THEORIES))))
         words = (kinds.language().kind_of(cls).word for cls in system.problems)
-        theories |= dict.fromkeys(words, names)
+        engines |= {word: [names, others] for word in words}
     described = [kind.to_json() for kind in kinds.language().kinds]
-    found = {"theories": theories, "kinds": described, "commands": commands}
+    found = {"engines": engines, "kinds": described, "commands": commands}
     return json.dumps(found, indent=0) + "\n"
 
 

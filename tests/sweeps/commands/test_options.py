@@ -87,11 +87,13 @@ def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
         given(*words.split())
 
 
-def test_theories_are_known_of_problems_of_this_project_alone() -> None:
-    assert "factors" in metadata.theories("qkv")
-    assert "anchored" in metadata.theories("two_stage-fast")
+def test_engines_are_known_of_problems_of_this_project_alone() -> None:
+    assert "factors" in metadata.engines("qkv", "theories")
+    assert "anchored" in metadata.engines("two_stage-fast", "theories")
+    assert "symmetric-descent" in metadata.engines("yz", "engine")
+    assert "simulation" not in metadata.engines("yz", "theories")
     for word in ("qkv_of_mine:Net", "qkv-mine", ""):
-        assert metadata.theories(word) == []
+        assert metadata.engines(word, "engine") == []
 
 
 def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
