@@ -23,6 +23,7 @@ from papers import (
     phase_retrieval,
     saad_solla,
     saxe,
+    self_stabilisation,
 )
 from sweeps.systems import registry
 from tests.extension import packages
@@ -384,3 +385,59 @@ def test_addition_is_grokked_with_weight_decay_only() -> None:
     assert decayed["test_accuracy"][-1] > 0.99
     assert decayed["purity"][-1] > 0.9
     assert free["test_accuracy"][-1] < 0.3
+
+
+def edge_of(width: int) -> tuple[self_stabilisation.Network, Any]:
+    problem = self_stabilisation.Network(width=width, strength=400.0)
+    a, w = np.random.default_rng(0).normal(size=(2, width)) / 4
+    return problem, {"a": jnp.asarray(a), "w": jnp.asarray(abs(w) * np.sign(a)), "v": 0 * a}
+
+
+def test_the_projected_gradient_is_that_of_all_weights() -> None:
+    """Of SciPy: from where |a|^2 is 2 / (eta strength) on, a moves across itself only."""
+    (problem, start), eta, times = edge_of(3), 0.01, [0.0, 100, 250, 400, 900]
+    edge = 2 / (eta * problem.strength)
+
+    def flow(t: float, y: Any) -> Any:
+        a, w = y.reshape(2, 3)
+        force = (1 - a @ w) * np.stack([w, a])
+        if a @ a > edge:
+            force[0] -= a * (a @ force[0]) / (a @ a)
+        return eta * force.ravel()
+
+    begin = np.append(start["a"], start["w"])
+    options = {"t_eval": times, "rtol": 1e-8, "atol": 1e-10, "max_step": 1.0}
+    a, w = integrate.solve_ivp(flow, (0, 900), begin, **options).y.reshape(2, 3, -1)
+    options = {"init": start, "record": ["learned", "curvature", "loss"]}
+    found = self_stabilisation.PROJECTED.solve(problem, dynsim.sgd(eta), times, **options)
+    learned, square = (a * w).sum(0), (a**2).sum(0)
+    held = square > 0.999 * edge
+    assert held.tolist() == [False, False, True, True, True]
+    np.testing.assert_allclose(found["learned"], learned, rtol=1e-3)
+    np.testing.assert_allclose(found["curvature"], problem.strength * square, rtol=1e-3)
+    # What a gains along itself by the gradient it loses by the oscillation: strength u^2 a / |a|^2.
+    push = np.where(held, (1 - learned) * learned, 0)
+    np.testing.assert_allclose(found["loss"], ((1 - learned) ** 2 + push) / 2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("eta", [0.01, 0.02])
+def test_at_the_edge_one_unit_learns_at_a_speed_without_the_rate(eta: float) -> None:
+    problem, start = edge_of(1)
+    found = self_stabilisation.PROJECTED.solve(
+        problem, dynsim.sgd(eta), [600.0, 800.0], init=start, record=["learned"]
+    )
+    before, after = 1 - found["learned"]
+    assert after / before == pytest.approx(math.exp(-2 * 200 / problem.strength), rel=1e-3)
+
+
+def test_training_stays_at_the_sharpness_of_the_paper() -> None:
+    """2 / eta on average over time, with the oscillation that holds it there."""
+    problem, rule = self_stabilisation.Network(strength=1000.0), dynsim.sgd(4e-3)
+    times, names = np.arange(700, 2000, 5), ["sharpness", "learned", "loss"]
+    options = {"times": times, "key": jax.random.key(0)}
+    found = dynsim.train(problem, rule, steps=2000, batch=math.inf, record=names, **options)
+    theory = self_stabilisation.PROJECTED.solve(problem, rule, record=names[1:], **options)
+    # It swings by 9 %, and times end within a swing.
+    assert found["sharpness"].mean() == pytest.approx(2 / 4e-3, rel=0.01)
+    assert found["learned"].mean() == pytest.approx(theory["learned"].mean(), rel=0.01)
+    assert found["loss"].mean() == pytest.approx(theory["loss"].mean(), rel=0.2)
