@@ -35,7 +35,7 @@ class Chains(dynsim.Problem):
         risk: mean loss in long contexts.
     """
 
-    RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1.0}, "steps": 1000, "batch": 256}
+    RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1.0}, "steps": 1000, "batch": 128}
 
     context: int = 200
     lags: int = 20
