@@ -19,10 +19,12 @@ from papers import (
     cabannes,
     factorisation,
     gromov,
+    induction,
     kumar,
     phase_retrieval,
     saad_solla,
     saxe,
+    self_stabilisation,
 )
 from sweeps.systems import registry
 from tests.extension import packages
@@ -384,3 +386,128 @@ def test_addition_is_grokked_with_weight_decay_only() -> None:
     assert decayed["test_accuracy"][-1] > 0.99
     assert decayed["purity"][-1] > 0.9
     assert free["test_accuracy"][-1] < 0.3
+
+
+def edge_of(width: int) -> tuple[self_stabilisation.Network, Any]:
+    problem = self_stabilisation.Network(width=width, strength=400.0)
+    a, w = np.random.default_rng(0).normal(size=(2, width)) / 4
+    return problem, {"a": jnp.asarray(a), "w": jnp.asarray(abs(w) * np.sign(a)), "v": 0 * a}
+
+
+def test_the_projected_gradient_is_that_of_all_weights() -> None:
+    """Of SciPy: from where |a|^2 is 2 / (eta strength) on, a moves across itself only."""
+    (problem, start), eta, times = edge_of(3), 0.01, [0.0, 100, 250, 400, 900]
+    edge = 2 / (eta * problem.strength)
+
+    def flow(t: float, y: Any) -> Any:
+        a, w = y.reshape(2, 3)
+        force = (1 - a @ w) * np.stack([w, a])
+        if a @ a > edge:
+            force[0] -= a * (a @ force[0]) / (a @ a)
+        return eta * force.ravel()
+
+    begin = np.append(start["a"], start["w"])
+    options = {"t_eval": times, "rtol": 1e-8, "atol": 1e-10, "max_step": 1.0}
+    a, w = integrate.solve_ivp(flow, (0, 900), begin, **options).y.reshape(2, 3, -1)
+    options = {"init": start, "record": ["learned", "curvature", "loss"]}
+    found = self_stabilisation.PROJECTED.solve(problem, dynsim.sgd(eta), times, **options)
+    learned, square = (a * w).sum(0), (a**2).sum(0)
+    held = square > 0.999 * edge
+    assert held.tolist() == [False, False, True, True, True]
+    np.testing.assert_allclose(found["learned"], learned, rtol=1e-3)
+    np.testing.assert_allclose(found["curvature"], problem.strength * square, rtol=1e-3)
+    # What a gains along itself by the gradient it loses by the oscillation: strength u^2 a / |a|^2.
+    push = np.where(held, (1 - learned) * learned, 0)
+    np.testing.assert_allclose(found["loss"], ((1 - learned) ** 2 + push) / 2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("eta", [0.01, 0.02])
+def test_at_the_edge_one_unit_learns_at_a_speed_without_the_rate(eta: float) -> None:
+    problem, start = edge_of(1)
+    found = self_stabilisation.PROJECTED.solve(
+        problem, dynsim.sgd(eta), [600.0, 800.0], init=start, record=["learned"]
+    )
+    before, after = 1 - found["learned"]
+    assert after / before == pytest.approx(math.exp(-2 * 200 / problem.strength), rel=1e-3)
+
+
+def test_training_stays_at_the_sharpness_of_the_paper() -> None:
+    """2 / eta on average over time, with the oscillation that holds it there."""
+    problem, rule = self_stabilisation.Network(strength=1000.0), dynsim.sgd(4e-3)
+    times, names = np.arange(700, 2000, 5), ["sharpness", "learned", "loss"]
+    options = {"times": times, "key": jax.random.key(0)}
+    found = dynsim.train(problem, rule, steps=2000, batch=math.inf, record=names, **options)
+    theory = self_stabilisation.PROJECTED.solve(problem, rule, record=names[1:], **options)
+    # It swings by 9 %, and times end within a swing.
+    assert found["sharpness"].mean() == pytest.approx(2 / 4e-3, rel=0.01)
+    assert found["learned"].mean() == pytest.approx(theory["learned"].mean(), rel=0.01)
+    assert found["loss"].mean() == pytest.approx(theory["loss"].mean(), rel=0.2)
+
+
+def a_transformer() -> Any:
+    rng = np.random.default_rng(0)
+    return {"W": jnp.asarray(3 * rng.normal(size=(2, 2))), "v": jnp.asarray(rng.normal(size=3))}
+
+
+def test_counts_of_pairs_are_two_layers_of_attention() -> None:
+    """Written out by NumPy, token by token."""
+    problem, params, key = induction.Chains(context=5, lags=3), a_transformer(), jax.random.key(0)
+    tokens = np.asarray(problem.sequences(key, 50))
+    a, losses = special.softmax(params["v"]), []
+    for x in tokens:
+        logits = np.zeros(2)
+        for j in range(2, 7):
+            seen = sum(a[m] * np.eye(2)[x[j - m]] for m in range(3))
+            logits[x[j]] += (np.asarray(params["W"]) @ seen)[x[6]] / 5
+        losses.append(-special.log_softmax(logits)[x[7]])
+    assert tokens.shape == (50, 8)
+    found = problem.loss(params, problem.draw(key, 50))
+    np.testing.assert_allclose(found, np.mean(losses), rtol=1e-5)
+
+
+def test_the_risk_is_the_loss_of_long_sequences() -> None:
+    problem = induction.Chains(context=1000, lags=3)
+    params = {"W": 8 * jnp.eye(2), "v": jnp.array([0.0, 5.0, 0.0])}
+    pairs, last, following = problem.draw(jax.random.key(1), 4000)
+    logits = induction.log_chances(params, pairs)
+    losses = -np.asarray(logits)[np.arange(4000), last, following]
+    # Within four standard errors, to which contexts of 1000 tokens add less.
+    error = losses.std() / math.sqrt(4000)
+    assert abs(losses.mean() - induction.risk(params)) < 4 * error
+    assert error < 0.02
+
+
+def entropy(guess: Any) -> float:
+    """Mean over all chains of the loss of a guess (p, q) -> (2, 2), which SciPy integrates."""
+
+    def at(p: float, q: float) -> float:
+        P, pi = np.array([[1 - p, p], [q, 1 - q]]), np.array([q, p]) / (p + q)
+        return -np.sum(pi[:, None] * P * np.log(guess(P, pi)))
+
+    return integrate.dblquad(at, 0, 1, 0, 1, epsabs=1e-5)[0]
+
+
+def test_tokens_are_counted_before_the_previous_one_is_looked_at() -> None:
+    """At the loss of the best guess from frequencies, attention is nearly as at the start."""
+    unigrams = entropy(lambda P, pi: np.stack([pi, pi]))
+    bigrams = entropy(lambda P, pi: P)
+    times, names = np.arange(0, 1001, 5), ["risk", "previous"]
+    found = induction.LONG.solve(
+        induction.Chains(), dynsim.sgd(1.0), times, key=jax.random.key(0), record=names
+    )
+    risk, previous = (found[name] for name in names)
+    assert previous[0] == pytest.approx(1 / 20)
+    assert np.interp(-unigrams, -risk, previous) < 0.07
+    assert previous[-1] > 0.9
+    # A linear layer does not reach the best guess.
+    assert bigrams < risk[-1] < 0.75 * bigrams + 0.25 * unigrams
+
+
+def test_training_follows_the_theory_of_long_contexts() -> None:
+    problem, rule, names = induction.Chains(lags=5), dynsim.sgd(2.0), ["previous", "match", "risk"]
+    options = {"times": [50, 150, 250], "key": jax.random.key(0), "record": names}
+    run = dynsim.train(problem, rule, steps=250, batch=128, **options)
+    theory = induction.LONG.solve(problem, rule, **options)
+    # A context of 200 tokens knows a chain to about 1/200, times weights of about 4.
+    for name in names:
+        np.testing.assert_allclose(run[name], theory[name], rtol=0.05)
