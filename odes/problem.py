@@ -158,20 +158,37 @@ def compiled(
         problem, rule, times, key, init, dtype: as of `flow`.
         **options: static ones, hashable.
     """
-    numbers, rest = split(problem)
+    given = problem, rule, times, key, init, dtype
+    return in_own_program(_from_start, *given, of_problem=solve, **options)
+
+
+def in_own_program(
+    solve: Callable[..., Trajectory],
+    problem: Problem,
+    rule: Rule,
+    times: Times,
+    key: PRNGKeyArray | None,
+    init: PyTree,
+    dtype: DType,
+    *numbers: Any,
+    **options: Any,
+) -> Trajectory:
+    """What `solve(traced, static, rule, key, init, times, *numbers, **options)` returns, in a
+    program of its own whose arrays are in `dtype`, with the problem as `split` divides it."""
+    traced, static = split(problem)
     return in_program(
-        _from_start,
+        solve,
         lambda: (
-            placed(numbers),
-            rest,
+            placed(traced),
+            static,
             rule.astype(dtype),
             key,
             placed(init),
             cast(times, dtype),
+            *(cast(number, dtype) for number in numbers),
         ),
         (problem, rule, times, key, init),
         dtype,
-        of_problem=solve,
         **options,
     )
 

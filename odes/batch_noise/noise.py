@@ -148,24 +148,25 @@ class Noise:
         xi = jax.random.normal(normal, losses.shape, losses.dtype)
         return pull((xi - jnp.mean(xi)) / jnp.sqrt(self.free * self.batch))[0]
 
-    def seen(self, params: PyTree, k: Int[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What is recorded after k steps, and the variance that it has by the next batch alone."""
+    def seen(
+        self, params: PyTree, k: Int[Array, ""]
+    ) -> tuple[dict[str, Array], dict[str, Array], Array]:
+        """What is recorded after k steps, the variance that it has by the next batch alone, and the
+        loss by which runs diverge."""
+        population, losses = self.population, jnp.zeros(0)
+        if self.asked.batch_loss or population is None:
+            losses = self.losses(params, self.of_step(k))
         weights = self.parts.whole(params)
         found = measured(self.problem, self.asked.recording, weights)
         values = {name: jnp.asarray(each, self.dtype) for name, each in found.items()}
         own = jax.tree.map(jnp.zeros_like, values)
         if self.asked.batch_loss:
-            losses = self.losses(params, self.of_step(k))
             values[BATCH_LOSS] = jnp.mean(losses)
             own[BATCH_LOSS] = self.spread(losses)
-        return values, own
+        return values, own, jnp.mean(losses) if population is None else population(params)[0]
 
     def observe(self, params: PyTree, k: Int[Array, ""]) -> tuple[Array, tuple[Array, Array]]:
-        values, own = self.seen(params, k)
-        if self.population is not None:
-            loss = self.population(params)[0]
-        else:
-            loss = jnp.mean(self.losses(params, self.of_step(k)))
+        values, own, loss = self.seen(params, k)
         return ravel_pytree(values)[0], (loss, ravel_pytree(own)[0])
 
     def reached(self, steps: tuple[int, ...], squares: bool, passes: int, draws: int) -> Reached:

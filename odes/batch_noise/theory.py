@@ -33,13 +33,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Trajectory, checks
-from dynsim.precision import DType, cast, placed
-from dynsim.problem.base import built, split
-from dynsim.problem.checks import (
-    flow_table,
-    has_population,
-    usual,
-)
+from dynsim.precision import DType
+from dynsim.problem.base import built
+from dynsim.problem.checks import flow_table, has_population, usual
 from dynsim.problem.data import Data
 from dynsim.problem.full_batch import FullBatch
 from dynsim.problem.train import started
@@ -48,9 +44,9 @@ from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times
 from odes.batch_noise.noise import Asked, Noise, Reached
-from odes.problem import check_arguments
+from odes.problem import check_arguments, in_own_program
 from odes.solver import linear_noise as solver
-from odes.solver.integrate import in_program, judge
+from odes.solver.integrate import judge
 from odes.theory import Theory, Training, refusal
 
 STD = "_std"
@@ -146,20 +142,9 @@ def linear_noise(
     if squares and isinstance(rule, solver.AVERAGE_SQUARES):
         _check_size(problem, rule, examples)
     asked = _asked(problem, record)
-    numbers, rest = split(problem)
-    found = in_program(
+    found = in_own_program(
         _solve,
-        lambda: (
-            placed(numbers),
-            rest,
-            rule.astype(dtype),
-            key,
-            placed(init),
-            cast(times, dtype),
-            cast(batch, dtype),
-        ),
-        (problem, rule, times, key, init),
-        dtype,
+        *(problem, rule, times, key, init, dtype, batch),
         steps=steps,
         starts=starts,
         examples=examples,

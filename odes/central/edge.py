@@ -25,6 +25,7 @@ from dynsim.problem import sharpness
 from dynsim.training.rules import RMSProp
 from dynsim.training.stability import EDGE
 from odes.solver import complementarity
+from odes.solver.inertia import corrected
 from odes.solver.posed import Driven, Gradient, Posed
 
 TOO_FAR = 0.1
@@ -220,13 +221,6 @@ class Edge(NamedTuple):
         )
         change = jax.tree.map(lambda new, old: dt * (new - old), self.push(held, t), push)
         return held._replace(state=_plus(held.state, change))
-
-
-def corrected(along: Callable[[PyTree], PyTree], state: PyTree) -> PyTree:
-    """The speed of a flow that makes steps of `along` in unit time, to their second order."""
-    first = along(state)
-    change = jax.jvp(along, (state,), (first,))[1]
-    return jax.tree.map(lambda speed, change: speed - change / 2, first, change)
 
 
 def runge_kutta(field: Callable[[PyTree], PyTree], state: PyTree, dt: Float[Array, ""]) -> PyTree:

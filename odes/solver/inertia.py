@@ -44,6 +44,7 @@ one of Nesterov's read as :math:`p - p'/2` too.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -87,11 +88,14 @@ def _without_inertia(
 
 def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
     (params,), (task, driven) = state, args
-    first = driven.descend(gradient(task, params), t, params)
-    change = jax.jvp(functools.partial(gradient, task), (params,), (first,))[1]
-    # descend(H first) = eta H eta G, and likewise of the decay that is no part of G.
-    change = driven.descend(change, t, first)
-    return (jax.tree.map(lambda a, b: a - b / 2, first, change),)
+    return (corrected(lambda p: driven.descend(gradient(task, p), t, p), params),)
+
+
+def corrected(along: Callable[[PyTree], PyTree], state: PyTree) -> PyTree:
+    """The speed of a flow that makes steps of `along` in unit time, to their second order."""
+    first = along(state)
+    change = jax.jvp(along, (state,), (first,))[1]
+    return jax.tree.map(lambda speed, change: speed - change / 2, first, change)
 
 
 def _with_inertia(

@@ -217,18 +217,33 @@ class Leg(NamedTuple):
     time: Int[AnyArray, "*E"]
 
 
+def seen_at(
+    times: Sequence[int],
+    start: PyTree,
+    step: Callable[[Int[Array, ""], Any], Any],
+    look: Callable[[Any, Int[Array, ""]], Any],
+) -> Any:
+    """What `look(state, k)` returns at all `times`, whole steps that increase, of a state that
+    `step(k, state)` moves."""
+
+    def stretch(carry: tuple[Any, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
+        state = jax.lax.fori_loop(carry[1], until, step, carry[0])
+        return (state, until), look(state, until)
+
+    steps = jnp.asarray(np.asarray(times), jnp.int32)
+    return jax.lax.scan(stretch, (start, jnp.int32(0)), steps)[1]
+
+
 def followed(
     descent: Descent, params: PyTree, times: Sequence[int]
 ) -> tuple[Float[Array, "S P"], PyTree]:
     """What is observed of descent at all `times`, whole steps that increase."""
-
-    def stretch(carry: tuple[State, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
-        state, k = carry
-        state = jax.lax.fori_loop(k, until, lambda k, state: descent.step(state, k), state)
-        return (state, until), descent.observe(state.params, until)
-
-    steps = jnp.asarray(np.asarray(times), jnp.int32)
-    return jax.lax.scan(stretch, (descent.start(params), jnp.int32(0)), steps)[1]
+    return seen_at(
+        times,
+        descent.start(params),
+        lambda k, state: descent.step(state, k),
+        lambda state, k: descent.observe(state.params, k),
+    )
 
 
 def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:

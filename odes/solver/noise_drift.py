@@ -34,10 +34,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from odes.solver.linear_noise import Descent, State
+from odes.solver.linear_noise import Descent, State, seen_at
 
 
 class Drift(NamedTuple):
@@ -120,13 +119,7 @@ def drift(
             of_draws = (found - mean).T @ (found - mean) / (draws - 1)
         return Drift(descent.observe(now.mean.params, k)[0], mean[0], error, of_draws)
 
-    def stretch(carry: tuple[Draws, Array], until: Int[Array, ""]) -> tuple[tuple, Drift]:
-        now, k = carry
-        now = jax.lax.fori_loop(k, until, step, now)
-        return (now, until), look(now, until)
-
-    steps = jnp.asarray(np.asarray(times), jnp.int32)
-    return jax.lax.scan(stretch, (Draws(start, none, none), jnp.int32(0)), steps)[1]
+    return seen_at(times, Draws(start, none, none), step, look)
 
 
 def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> State:

@@ -10,7 +10,7 @@ from typing import Any
 from dynsim import checks
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from dynsim.training.stability import check_threshold
-from odes.batch_noise import STD, THEORY
+from odes.batch_noise import STD
 from odes.theory import Theory, refusal
 from sweeps.compare.comparison import TRAINING, Comparison, chosen, deliver, judged
 from sweeps.compare.settings import CompareOptions
@@ -104,7 +104,7 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
 
 def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Engine]:
     """The engines of the theories that are asked for, or that describe the runs; none where the
-    system has none, or only linear noise, which is no theory of large problems."""
+    system has none, or only such that are left out unless they are asked for."""
     theories = kind.known(config.run)
     if not theories:
         if config.theories:
@@ -115,7 +115,7 @@ def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Eng
     always = [name for name in kind.ALWAYS if name in found]
     names = chosen(config.theories, [name for name in found if name not in always])
     if not names and not always:
-        if {*theories} == {THEORY.name}:
+        if not refused:
             return {}
         why = next(iter(refused.values()))
         raise ValueError(

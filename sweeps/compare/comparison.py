@@ -248,6 +248,7 @@ class Comparison:
         }
 
 
+@functools.lru_cache(maxsize=1)
 def _starts_alike(run: Experiment) -> bool:
     """Whether all seeds start from the same weights: JAX leaves out arguments that a program does
     not read."""

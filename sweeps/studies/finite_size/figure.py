@@ -13,6 +13,7 @@ from matplotlib.ticker import NullLocator
 
 import dynsim
 from dynsim.decoding import Count, Rate
+from odes.batch_noise import STD
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.datasets import valid
@@ -23,7 +24,6 @@ from sweeps.studies.finite_size.report import BATCHES, OBSERVABLES, RULES, SAMPL
 from sweeps.studies.finite_size.second import DRAWN, GROUPS, second_order
 from sweeps.studies.options import Several
 from sweeps.systems.experiment import experiment
-from sweeps.systems.yz.scatter import STD
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 SAMPLES = 4000

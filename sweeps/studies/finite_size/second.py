@@ -10,8 +10,8 @@ import xarray as xr
 
 import dynsim
 from dynsim.precision import precision
+from odes.batch_noise import STD
 from odes.yz import spread
-from sweeps.systems.yz.scatter import STD
 
 GROUPS = 8
 """Of draws, from whose differences their error follows."""

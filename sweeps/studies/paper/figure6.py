@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dynsim.decoding import Count
+from odes.batch_noise import STD
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.datasets import valid
@@ -20,7 +21,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed, fig6
 from sweeps.studies.options import Queries
 from sweeps.studies.paper.published import published
-from sweeps.systems.yz.scatter import DRIFT, STD
+from sweeps.systems.yz.scatter import DRIFT
 
 TRAINING, THEORY = "simulation", "spread"
 RECORD = ("entropy", "entropy" + STD, "entropy" + DRIFT)

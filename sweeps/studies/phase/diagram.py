@@ -16,6 +16,7 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer
+from odes.batch_noise import STD
 from odes.formulas import decoder, growth
 from odes.hierarchy import applicable
 from odes.solver.rescaled import undescribed
@@ -28,7 +29,6 @@ from sweeps.studies.phase.regions import Region, winners
 from sweeps.studies.transitions.peaks import effective_rates
 from sweeps.systems.experiment import Experiment, experiment
 from sweeps.systems.yz import large
-from sweeps.systems.yz.scatter import STD
 
 DESCENT = "symmetric-descent"
 LENGTH = ("problem", "length")

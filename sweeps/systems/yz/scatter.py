@@ -13,14 +13,15 @@ from dynsim import Trajectory, checks
 from dynsim.training import keys
 from dynsim.training.recording import Table
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
+from odes.batch_noise import STD
 from odes.yz import spread
 from odes.yz.layer import weights
 from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES
 from sweeps.systems.yz import memory
 
-STD, DRIFT = "_std", "_drift"
-"""How the names of standard deviations end, and of what noise adds to a mean."""
+DRIFT = "_drift"
+"""How the names of what noise adds to a mean end."""
 DRAWS = 1
 """Draws of the noise for each start over which a drift is averaged: a sweep has several starts, or
 seeds, over which it is averaged once more."""
