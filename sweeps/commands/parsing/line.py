@@ -7,12 +7,13 @@ import contextlib
 import importlib.metadata
 import itertools
 import os
+import re
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps.commands.parsing.metadata import RUN, Offer, engines, language, offer
+from sweeps.commands.parsing.metadata import RUN, Offer, language, names_for, offer
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, file_name, group
 from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
 from sweeps.language.grammar import Pairs
@@ -20,8 +21,15 @@ from sweeps.language.pages import settings_page
 from sweeps.lines import assignments, to_stderr
 
 HELP = ("-h", "--help")
-NAMES = {"theories": ("best",), "theory": ("auto", "best", "none"), "engine": ()}
-"""Options that name engines of the problem, and the words that they take besides these."""
+NAMES = {
+    "theories": ("best",),
+    "theory": ("auto", "best", "none"),
+    "engine": (),
+    "observable": (),
+}
+"""Options that name engines or observables of the problem, and the words that they take besides."""
+NUMBERED = re.compile(r"sharpness_\d+")
+"""The names of several eigenvalues."""
 FINITE = "-finite-t"
 """How the names of engines for finite lengths end."""
 USAGE = """usage: {prog} [-h] [--version] COMMAND [OPTIONS]
@@ -173,12 +181,14 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
     for name, field in offer.options.items():
         if field.form and field.form[2]:
             _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
-    for name, others in NAMES.items():
-        given = typing.cast("Any", table.get(name, []))
+    for name in [name for name in NAMES if name in offer.options]:
+        default, given = offer.options[name].default, typing.cast("Any", table.get(name, []))
+        # A figure can have one that no run records, such as whether it diverged.
+        usual = [default] if isinstance(default, str) else []
         for word in given if isinstance(given, list) else [given]:
-            known = engines(offer.word(table), name)
-            names = [*others, *known]
-            if known and word not in names:
+            known = names_for(offer.word(table), name)
+            names = [*dict.fromkeys((*NAMES[name], *known, *usual))]
+            if known and word not in names and not NUMBERED.fullmatch(word):
                 own = {each: each.removesuffix(FINITE) for each in names}
                 short = [n for n, base in own.items() if n == base or base not in names]
                 shown = (each + f"[{FINITE}]" * (each + FINITE in names) for each in short)

@@ -89,12 +89,14 @@ def language() -> Language:
     return Language(kinds(), of_package, of_packages)
 
 
-def engines(problem: str, option: str) -> list[str]:
-    """What `--theories`, `--theory` or `--engine` may name of a problem of this project; empty for
-    others, and where packages register theories."""
-    registered = importlib.metadata.entry_points(group="dynsim.theories")
-    theories, others = ([], []) if registered else _file()["engines"].get(problem, ([], []))
-    return theories if option == "theories" else [*others, *theories]
+def names_for(problem: str, option: str) -> list[str]:
+    """What `--theories`, `--theory`, `--engine` or `--observable` may name of a problem of this
+    project; empty for others, and where packages register more of them."""
+    group = "observables" if option == "observable" else "theories"
+    if importlib.metadata.entry_points(group=f"dynsim.{group}"):
+        return []
+    theories, others, observables = _file()["engines"].get(problem, ([], [], []))
+    return {"observable": observables, "theories": theories}.get(option, [*others, *theories])
 
 
 def offer(name: str, problem: str = "") -> Offer:

@@ -33,8 +33,10 @@ def written() -> str:
         if name == "two_stage":
             # Those that need more than a run are compared, and are no engines.
             names = list(dict.fromkeys((*names, *(each.name for each in two_stage.THEORIES))))
-        words = (kinds.language().kind_of(cls).word for cls in system.problems)
-        engines |= {word: [names, others] for word in words}
+        for cls in system.problems:
+            known = system.engines["simulation"].observables
+            observables = [*dict.fromkeys((*known.functions, *known.provided))]
+            engines[kinds.language().kind_of(cls).word] = [names, others, observables]
     described = [kind.to_json() for kind in kinds.language().kinds]
     found = {"engines": engines, "kinds": described, "commands": commands}
     return json.dumps(found, indent=0) + "\n"

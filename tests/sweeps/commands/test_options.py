@@ -88,12 +88,22 @@ def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
 
 
 def test_engines_are_known_of_problems_of_this_project_alone() -> None:
-    assert "factors" in metadata.engines("qkv", "theories")
-    assert "anchored" in metadata.engines("two_stage-fast", "theories")
-    assert "symmetric-descent" in metadata.engines("yz", "engine")
-    assert "simulation" not in metadata.engines("yz", "theories")
+    assert "factors" in metadata.names_for("qkv", "theories")
+    assert "anchored" in metadata.names_for("two_stage-fast", "theories")
+    assert "symmetric-descent" in metadata.names_for("yz", "engine")
+    assert "simulation" not in metadata.names_for("yz", "theories")
+    assert "entropy" in metadata.names_for("yz", "observable")
     for word in ("qkv_of_mine:Net", "qkv-mine", ""):
-        assert metadata.engines(word, "engine") == []
+        assert metadata.names_for(word, "engine") == []
+
+
+def test_observables_are_known_of_the_problem_of_a_figure() -> None:
+    scaling = metadata.offer("figure scaling", "linear_icl")
+    start = [("problem", "linear_icl")]
+    with pytest.raises(ValueError, match=r"observable = 'los': did you mean loss\?"):
+        line.parse(scaling, ["--observable", "los"], start)
+    for word in ("diverged", "loss", "sharpness_2"):
+        assert line.parse(scaling, ["--observable", word], start)["observable"] == word
 
 
 def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
