@@ -45,19 +45,19 @@ test-lowest:
 # JAX would look for the devices whose compilers it finds.
 check_devices check-devices:
 	$(MAKE) .venv-devices/.installed-check-gpu .venv-devices/.installed-check-tpu VENV=.venv-devices
-	.venv-devices/bin/dynsim check_devices h100
-	.venv-devices/bin/dynsim check_devices tpu-v5e
+	.venv-devices/bin/python -m tests.devices h100
+	.venv-devices/bin/python -m tests.devices tpu-v5e
 
 # PyTorch, to compare with, comes in the CPU build where the index in use offers one.
 bench: $(VENV)/.installed-bench
-	$(BIN)/dynsim bench fig6 --check
-	$(BIN)/dynsim bench maps
-	$(BIN)/dynsim bench theories
-	$(BIN)/dynsim bench two_stage
-	$(BIN)/dynsim bench sharpness
-	$(BIN)/dynsim bench scaling
-	$(BIN)/dynsim bench kills
-	$(BIN)/dynsim bench device --small
+	$(BIN)/python -m tests.benchmarks fig6 --check
+	$(BIN)/python -m tests.benchmarks maps
+	$(BIN)/python -m tests.benchmarks theories
+	$(BIN)/python -m tests.benchmarks two_stage
+	$(BIN)/python -m tests.benchmarks sharpness
+	$(BIN)/python -m tests.benchmarks scaling
+	$(BIN)/python -m tests.benchmarks kills
+	$(BIN)/python -m tests.benchmarks device --small
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

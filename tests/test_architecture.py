@@ -62,8 +62,6 @@ FLOORS = {
         "compare": 4,
         "studies": 5,
         "commands": 6,
-        "benchmarks": 6,
-        "targets": 6,
         "cli": 7,
     },
 }

@@ -186,14 +186,6 @@ COMMANDS: dict[str, Command] = {
         draws=False,
         talks=False,
     ),
-    "check_devices": Command(
-        "targets.check:CheckDevices",
-        "compile every engine for a GPU or TPU that need not be present",
-        draws=False,
-    ),
-    "bench": Command(
-        "benchmarks.command:Bench", "measure speed and robustness", recorded=False, draws=False
-    ),
     **{f"figure {name}": Command(*about) for name, about in _FIGURES.items()},
 }
 """All commands by name; a name has one word, or two."""

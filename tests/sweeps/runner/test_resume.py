@@ -18,10 +18,10 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, cli, experiment
-from sweeps.benchmarks.workers import kills
 from sweeps.runner.config import config_of
 from sweeps.runner.spec import load
 from sweeps.runner.store.store import Store
+from tests.benchmarks import kills
 
 ROOT = Path(__file__).parents[3]
 AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}

@@ -11,12 +11,12 @@ import numpy as np
 from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.observables import OBSERVABLES, measure
 from dynsim.two_stage.task import sample_prompts
-from sweeps.benchmarks.peers.torch_two_stage import trained
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import RECORD, Runs, from_dataset, sweep
 from sweeps.systems.experiment import experiment
+from tests.benchmarks.peers.torch_two_stage import trained
 
 SEEDS = 3
 NUM_TIMES = 32

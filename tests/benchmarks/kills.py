@@ -63,7 +63,7 @@ def report(kills: int = 20) -> Iterator[str]:
                     time.sleep(0.01)
                 time.sleep(moments.uniform(0, 0.2))
                 if process.poll() is not None:
-                    raise ValueError("bench kills: the sweep ended before it could be killed")
+                    raise ValueError("kills: the sweep ended before it could be killed")
                 process.kill()
                 process.wait()
                 done += 1

@@ -104,5 +104,5 @@ def _require(package: str, extra: str) -> ModuleSpec:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        raise ValueError(f"check_devices: needs {package}: pip install 'dynsim[{extra}]'")
+        raise ValueError(f"needs {package}: pip install 'dynsim[{extra}]'")
     return found

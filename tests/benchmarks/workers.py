@@ -17,8 +17,6 @@ import jax
 import numpy as np
 
 import sweeps
-from sweeps.benchmarks.timing import seconds
-from sweeps.benchmarks.workers.kills import same
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.cluster import dask_cluster, driver, jobs
@@ -30,6 +28,8 @@ from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import layout_of
 from sweeps.systems.experiment import experiment
+from tests.benchmarks.kills import same
+from tests.benchmarks.timing import seconds
 
 WORKERS = 4
 CHUNKS = 64

@@ -8,7 +8,7 @@ import jax
 
 import dynsim
 from odes import spread, symmetric
-from sweeps.benchmarks.timing import seconds
+from tests.benchmarks.timing import seconds
 
 STEPS, LENGTH, BATCH, DRAWS = 100, 128, 128, 256
 RECORD = ["loss", "entropy", "z_top_distinct", "z_top_common"]
@@ -66,5 +66,5 @@ def groups() -> dict[str, dict[str, Callable[[], Any]]]:
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
     """Seconds of the first call, and of the fastest of three later ones."""
-    again = lambda: jax.block_until_ready(work())  # noqa: E731
+    again = lambda: jax.block_until_ready(work())
     return seconds(again), min(seconds(again) for _ in range(3))

@@ -15,7 +15,7 @@ TASK = prompts(4, 6, gamma0=0.7, s1=1.2, s2=0.8, r=1.3, coupling=0.4)
 
 
 def test_loss_and_gradient_are_those_of_the_model() -> None:
-    from sweeps.benchmarks.peers.torch_two_stage import drawn, loss
+    from tests.benchmarks.peers.torch_two_stage import drawn, loss
 
     torch.manual_seed(0)
     batch = drawn(TASK, 16)
@@ -31,7 +31,7 @@ def test_loss_and_gradient_are_those_of_the_model() -> None:
 
 
 def test_prompts_have_the_moments_of_the_law() -> None:
-    from sweeps.benchmarks.peers.torch_two_stage import drawn
+    from tests.benchmarks.peers.torch_two_stage import drawn
 
     torch.manual_seed(1)
     P, Q, labels = (leaf.double().numpy() for leaf in drawn(TASK, 20_000))
@@ -48,7 +48,7 @@ def test_prompts_have_the_moments_of_the_law() -> None:
 
 def test_a_step_decays_the_noise_and_moves_the_signal_by_the_gradient() -> None:
     """One prompt, so that the batch is known, and no gradient noise."""
-    from sweeps.benchmarks.peers.torch_two_stage import drawn, loss, trained
+    from tests.benchmarks.peers.torch_two_stage import drawn, loss, trained
 
     optimizer = noisy_sgd(0.2, 0.05, 0.25, 0.0, stage_2=0.02)
     first, _ = Annealing.of(optimizer).steps

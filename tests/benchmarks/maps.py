@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import sweeps
-from sweeps.benchmarks.timing import cold_and_warm
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
+from tests.benchmarks.timing import cold_and_warm
 
 TRAINING = experiment(momentum=0.9, steps=100)
 RECORD = ("loss", "entropy", "speed")
@@ -27,7 +27,7 @@ def report() -> Iterator[str]:
         f"warm, {4 * 64**2 / took:.0f} runs/s"
     )
     long = experiment(momentum=0.9, steps=1000)
-    flow = lambda shift: Sweep(long, plane(64, shift), "symmetric", ("entropy",))  # noqa: E731
+    flow = lambda shift: Sweep(long, plane(64, shift), "symmetric", ("entropy",))
     took = warm(flow)
     yield f"momentum flow, reduced, t = 1000, 64 x 64: {took:.2f} s warm in sorted buckets"
     batch = warm(flow, chunk=64 * 64, tile=64 * 64 // len(tiles.mesh().devices))

@@ -10,10 +10,10 @@ import torch  # pyright: ignore[reportMissingImports]  (comes with the extra ben
 
 import dynsim
 import sweeps
-from sweeps.benchmarks.peers.torch_loop import entropy_after_training
-from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep, load
 from sweeps.studies.paper.published import published
+from tests.benchmarks.peers.torch_loop import entropy_after_training
+from tests.benchmarks.timing import seconds
 
 LOOPS = 4
 """Single runs that are timed for each number of queries; the median stands for all."""

@@ -9,10 +9,10 @@ import torch  # pyright: ignore[reportMissingImports]  (comes with the extra ben
 
 import dynsim
 import sweeps
-from sweeps.benchmarks.peers.torch_linear_icl import trained
-from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment, experiment
+from tests.benchmarks.peers.torch_linear_icl import trained
+from tests.benchmarks.timing import cold_and_warm, seconds
 
 POINTS, SEEDS, STEPS = 10_000, 10, 2000
 FIXED = 5000

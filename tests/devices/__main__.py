@@ -1,17 +1,26 @@
-"""The command `dynsim check_devices`."""
+"""Compile every engine for an accelerator that need not be present, and inspect the programs.
+Runs that resume from a checkpoint are compiled as well:
 
-import dataclasses
+    python -m tests.devices h100
+
+Columns: seconds to compile; bytes of device memory per run, and the estimate of a sweep before
+compilation; kernels, conditionals and loops of unknown length (the device waits for its host at
+each of the last two) in the loop with the most kernels, which is a training step; calls of the host
+in the whole program.
+"""
+
+import argparse
 import math
 import time
-from typing import ClassVar, Literal
+from collections.abc import Sequence
 
 import jax
 
 from dynsim.precision import WITHOUT_FLOAT64, precision
 from sweeps import output
 from sweeps.runner import fit, tiles
-from sweeps.targets import hlo, programs
-from sweeps.targets.target import TARGETS, Target
+from tests.devices import hlo, programs
+from tests.devices.target import TARGETS, Target
 
 BEGIN = 50
 """Step from which runs go on, for engines whose runs can."""
@@ -27,47 +36,30 @@ HEAD = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckDevices:
-    """Compile every engine for an accelerator that need not be present, and inspect the programs.
-    Runs that resume from a checkpoint are compiled as well.
+def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
+    """Print a line for each engine as soon as it is known; `ValueError` at the end if one fails.
 
-    Columns: seconds to compile; bytes of device memory per run, and the estimate of a sweep before
-    compilation; kernels, conditionals and loops of unknown length (the device waits for its host
-    at each of the last two) in the loop with the most kernels, which is a training step; calls of
-    the host in the whole program.
-
-    Attributes:
-        target: accelerator to compile for.
-        system: systems to compile; all if omitted.
-        engine: engines to compile, by name; all if omitted.
+    Args:
+        name: of the accelerator.
+        systems: to compile; all if empty.
+        engines: to compile, by name; all if empty.
     """
-
-    POSITIONAL: ClassVar = ("target",)
-
-    target: Literal["tpu-v5e", "h100"]
-    system: tuple[str, ...] = ()
-    engine: tuple[str, ...] = ()
-
-
-def run(config: CheckDevices) -> None:
-    """Print a line for each engine as soon as it is known; `ValueError` at the end if one fails."""
     # Else JAX starts the devices whose compilers are here.
     jax.config.update("jax_platforms", "cpu")
-    target = TARGETS[config.target]()
+    target = TARGETS[name]()
     platform = target.mesh.devices.flat[0].platform
-    print(f"{config.target}: {programs.SEEDS} seeds x {programs.POINTS} points")
+    print(f"{name}: {programs.SEEDS} seeds x {programs.POINTS} points")
     print(_line(HEAD))
     failed = []
-    for case in programs.cases(config.system):
-        name = f"{case.system} {case.engine}{case.note}"
-        if config.engine and case.engine not in config.engine:
+    for case in programs.cases(tuple(systems)):
+        label = f"{case.system} {case.engine}{case.note}"
+        if engines and case.engine not in engines:
             continue
         if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:
-            print(f"{name:<40} float64: computed by the host", flush=True)
+            print(f"{label:<40} float64: computed by the host", flush=True)
             continue
         for begin in (0, BEGIN) if case.sweep.rules.goes_on else (0,):
-            part = f"{name}, from step {begin}" if begin else name
+            part = f"{label}, from step {begin}" if begin else label
             try:
                 print(_line((part, *_checked(case, target, begin))), flush=True)
             except (jax.errors.JaxRuntimeError, TypeError) as error:
@@ -76,9 +68,7 @@ def run(config: CheckDevices) -> None:
                 failed.append(part)
                 print(f"{part:<40} FAILED: {calls.splitlines()[0]}", flush=True)
     if failed:
-        raise ValueError(
-            f"check_devices: does not compile for {config.target}: {', '.join(failed)}"
-        )
+        raise ValueError(f"does not compile for {name}: {', '.join(failed)}")
 
 
 def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]:
@@ -109,3 +99,24 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
 def _line(columns: tuple[str, ...]) -> str:
     (line,) = output.aligned([columns], 40, 14)
     return line
+
+
+def main() -> None:
+    """Compile what is asked for on the command line."""
+    parser = argparse.ArgumentParser(
+        "python -m tests.devices",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--systems", nargs="*", default=())
+    parser.add_argument("--engines", nargs="*", default=())
+    asked = parser.parse_args()
+    try:
+        run(asked.target, asked.systems, asked.engines)
+    except ValueError as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,8 @@ import pytest
 
 from dynsim.precision import compiled_for, precision
 from sweeps.runner import fit, tiles
-from sweeps.targets import check, hlo, programs
+from tests.devices import hlo, programs
+from tests.devices.__main__ import run
 
 MODULE = """HloModule jit_step, is_scheduled=true
 
@@ -71,7 +72,7 @@ import functools
 import jax, numpy as np
 from dynsim.precision import compiled_for, precision
 from sweeps.runner import tiles
-from sweeps.targets import programs
+from tests.devices import programs
 
 wanted = {wanted}
 for case in programs.cases(tuple(wanted)):
@@ -131,7 +132,7 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for target, extra in (("tpu-v5e", "check-tpu"), ("h100", "check-gpu")):
         with pytest.raises(ValueError, match=rf"pip install 'dynsim\[{extra}\]'"):
-            check.run(check.CheckDevices(target))
+            run(target)
 
 
 # Traced numbers stand in fields for floats where a problem is made from another.

@@ -10,9 +10,9 @@ from jax.flatten_util import ravel_pytree
 
 import dynsim
 import sweeps
-from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
 from sweeps.studies.transitions.edge.network import Network
+from tests.benchmarks.timing import cold_and_warm, seconds
 
 EXAMPLES, STEPS = 64, 2000
 RECORDS, OFTEN = 20, 200
@@ -59,7 +59,7 @@ def error(problem: dynsim.Problem, dtype: Any) -> float:
         for i in range(len(times)):
             now = [np.asarray(run[f"params.{k}"][i], np.float64) for k in range(len(leaves))]
             flat, unravel = ravel_pytree(jax.tree.unflatten(structure, now))
-            loss = lambda p, unravel=unravel: problem.population_loss(unravel(p))  # noqa: E731
+            loss = lambda p, unravel=unravel: problem.population_loss(unravel(p))
             want = np.linalg.eigvalsh(jax.hessian(loss)(flat))[:-5:-1]
             wrong.append(np.abs(found[i] - want).max() / want[0])
     return float(np.max(wrong))
@@ -72,7 +72,7 @@ def record(problem: dynsim.Problem) -> float:
         times = np.linspace(STEPS // OFTEN, STEPS, OFTEN, dtype=int)
         options = {"steps": STEPS, "times": times, "record": names}
         run = jax.jit(lambda eta: train(problem, eta, **options).observables)
-        again = lambda: jax.block_until_ready(run(0.1))  # noqa: E731
+        again = lambda: jax.block_until_ready(run(0.1))
         again()
         return min(seconds(again) for _ in range(3))
 

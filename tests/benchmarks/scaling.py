@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sweeps
-from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment, experiment
+from tests.benchmarks.timing import seconds
 
 SIZES = (100, 1_000, 10_000, 100_000)
 

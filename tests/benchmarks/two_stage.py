@@ -12,12 +12,12 @@ import dynsim
 import sweeps
 from dynsim import two_stage
 from odes import two_stage as reduced
-from sweeps.benchmarks import bandwidth
-from sweeps.benchmarks.peers import two_stage_claims
-from sweeps.benchmarks.peers.torch_two_stage import trained
-from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment, experiment
+from tests.benchmarks import bandwidth
+from tests.benchmarks.peers import two_stage_claims
+from tests.benchmarks.peers.torch_two_stage import trained
+from tests.benchmarks.timing import cold_and_warm, seconds
 
 SEEDS = 6
 STAGES = (0.05, 1.2)
@@ -49,7 +49,7 @@ def training() -> Iterator[str]:
         sweeps.run(Sweep(training, axes, "simulation", record, times=times))
 
     whole = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
-    preset = lambda shift: run(experiment("two_stage", r=1.4 * shift), SEEDS, whole, 128)  # noqa: E731
+    preset = lambda shift: run(experiment("two_stage", r=1.4 * shift), SEEDS, whole, 128)
     cold, warm = cold_and_warm(preset, 1.01)
     steps = int(dynsim.Annealed().ends[-1])
     yield (
@@ -95,7 +95,7 @@ def theory() -> Iterator[str]:
     """The reduced ODE of the default preset at 128 times."""
     setup = two_stage()
     times = dynsim.Annealing.of(dynsim.Annealed()).times(128)
-    solve = lambda tau: jax.block_until_ready(  # noqa: E731
+    solve = lambda tau: jax.block_until_ready(
         reduced.solve(setup.task, dynsim.Annealed(tau=tau), times)
     )
     cold = seconds(lambda: solve(0.25))

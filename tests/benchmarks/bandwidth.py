@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from sweeps.benchmarks.timing import seconds
 from sweeps.runner import tiles
+from tests.benchmarks.timing import seconds
 
 ROWS, COLUMNS = 2**13, 2**12
 """Shape of an array of float32 for each device, 128 MiB: several times any cache."""

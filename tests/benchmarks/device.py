@@ -23,13 +23,13 @@ from dynsim.precision import WITHOUT_FLOAT64, host, on_cpu
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from sweeps import output
-from sweeps.benchmarks import bandwidth, maps
-from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner import tiles
 from sweeps.runner.datasets import valid
 from sweeps.runner.spec import Sweep, load
 from sweeps.studies.paper.published import published
 from sweeps.systems.experiment import experiment
+from tests.benchmarks import bandwidth, maps
+from tests.benchmarks.timing import cold_and_warm, seconds
 
 STEPS = 100
 TRAINING = experiment(steps=STEPS)
@@ -37,7 +37,7 @@ TRAINING = experiment(steps=STEPS)
 SIDES, SMALL_SIDES = (32, 100, 320, 1024), (8, 16)
 """Maps of so many rates a side are timed; the last one twice, as its first run compiles."""
 MATRIX, SMALL_MATRIX = 4096, 512
-RECORDED = Path(__file__).parents[2] / "tests" / "data" / "authors_fig4_sgd.npz"
+RECORDED = Path(__file__).parents[1] / "data" / "authors_fig4_sgd.npz"
 Rows = dict[str, Any]
 
 
@@ -140,7 +140,7 @@ def speed(small: bool) -> Iterator[tuple[str, Rows]]:
     """Runs per second by the size of a map, and what share of the devices that takes."""
     per_second = 0.0
     for side in SMALL_SIDES if small else SIDES:
-        build = lambda shift, side=side: Sweep(  # noqa: E731
+        build = lambda shift, side=side: Sweep(
             TRAINING, maps.plane(side, shift), record=("loss", "entropy")
         )
         cold, warm = cold_and_warm(lambda shift: sweeps.run(build(shift)))  # noqa: B023
@@ -221,7 +221,7 @@ def peak_flops(size: int) -> float:
     each = PartitionSpec("devices")
     with jax.default_matmul_precision("highest"):
         multiply = jax.jit(jax.shard_map(lambda a: a @ a, mesh=mesh, in_specs=each, out_specs=each))
-        run = lambda: jax.block_until_ready(multiply(rows))  # noqa: E731
+        run = lambda: jax.block_until_ready(multiply(rows))
         run()
         took = min(seconds(run) for _ in range(5))
     return 2 * mesh.size * size**3 / took

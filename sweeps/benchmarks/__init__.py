@@ -1,1 +1,0 @@
-"""`dynsim bench`: ratios and rates, each measured in one run on one machine."""

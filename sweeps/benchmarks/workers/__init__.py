@@ -1,1 +1,0 @@
-"""Robustness of running sweeps, and what sharing them costs."""

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios and rates, each measured in one run on one machine."""
