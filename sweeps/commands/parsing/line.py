@@ -8,7 +8,6 @@ import importlib.metadata
 import itertools
 import os
 import re
-import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -181,20 +180,25 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
     for name, field in offer.options.items():
         if field.form and field.form[2]:
             _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
-    for name in [name for name in NAMES if name in offer.options]:
-        default, given = offer.options[name].default, typing.cast("Any", table.get(name, []))
-        # A figure can have one that no run records, such as whether it diverged.
-        usual = [default] if isinstance(default, str) else []
-        for word in given if isinstance(given, list) else [given]:
-            known = names_for(offer.word(table), name)
-            names = [*dict.fromkeys((*NAMES[name], *known, *usual))]
-            if known and word not in names and not NUMBERED.fullmatch(word):
-                own = {each: each.removesuffix(FINITE) for each in names}
-                short = [n for n, base in own.items() if n == base or base not in names]
-                shown = (each + f"[{FINITE}]" * (each + FINITE in names) for each in short)
-                reason = must_be(word, names, f"one of {', '.join(shown)}")
-                raise LanguageError(name, reason, word)
+    for name in NAMES.keys() & offer.options.keys():
+        _check_names(name, offer, table)
     return table
+
+
+def _check_names(option: str, offer: Offer, table: Table) -> None:
+    """Raise `LanguageError` where an option names what the problem does not have."""
+    asked, default = table.get(option, []), offer.options[option].default
+    known = names_for(offer.word(table), option)
+    # A figure can have an observable that no run records, such as whether it diverged.
+    usual = [default] if isinstance(default, str) else []
+    names = [*dict.fromkeys((*NAMES[option], *known, *usual))]
+    for word in map(str, asked if isinstance(asked, list) else [asked]):
+        if known and word not in names and not NUMBERED.fullmatch(word):
+            own = {each: each.removesuffix(FINITE) for each in names}
+            short = [n for n, base in own.items() if n == base or base not in names]
+            shown = (each + f"[{FINITE}]" * (each + FINITE in names) for each in short)
+            reason = must_be(word, names, f"one of {', '.join(shown)}")
+            raise LanguageError(option, reason, word)
 
 
 def _check_setting(name: str, word: str, run: Table) -> None:
