@@ -7,11 +7,17 @@ theories and `sweeps` runs many of both and compares them.
 import importlib.metadata
 
 from dynsim import schedules
-from dynsim.classes.files import save_task
 from dynsim.classes.task import SequenceClasses, Task
-from dynsim.classes.tasks import Overlapping, Syn, SynMedium, SynSmall, TaskFile, TaskTable
-from dynsim.joma.model import Joint, JoMA
-from dynsim.joma.task import JoMAClasses
+from dynsim.classes.tasks import (
+    Overlapping,
+    Syn,
+    SynMedium,
+    SynSmall,
+    TaskFile,
+    TaskTable,
+    save_task,
+)
+from dynsim.joma.model import Joint, JoMA, JoMAClasses
 from dynsim.linear_icl.model import (
     LinearNetwork,
     Merged,
@@ -21,7 +27,7 @@ from dynsim.linear_icl.model import (
     SeparateHeads,
 )
 from dynsim.linear_icl.regression import Regression, regression
-from dynsim.linear_icl.spectra import (
+from dynsim.linear_icl.sampling import (
     GeometricSpectrum,
     GivenSpectrum,
     LinearSpectrum,
@@ -53,14 +59,12 @@ from dynsim.training.rules import (
 )
 from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
-from dynsim.transformer.corpora import CorpusSource, SyntheticText, TextFile, TextFolder
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
-from dynsim.transformer.task import Text, text
+from dynsim.transformer.task import CorpusSource, SyntheticText, Text, TextFile, TextFolder, text
 from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.presets import FastPrompts, JointPrompts, two_stage
-from dynsim.two_stage.task import Prompts, prompts
+from dynsim.two_stage.task import FastPrompts, JointPrompts, Prompts, prompts, two_stage
 from dynsim.yz.layer import AttentionLayer, Layer, layer
 from dynsim.yz.model import YZ, Examples
 from dynsim.yz.tasks import (

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sweeps.commands.explain import explain
     from sweeps.commands.views.explore import explore
     from sweeps.runner.cluster.driver import ChunksFailed
-    from sweeps.runner.datasets import difference, valid
+    from sweeps.runner.labels import difference, valid
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
     from sweeps.runner.run import run
@@ -63,7 +63,7 @@ _SOURCES = {
     "best": "sweeps.studies.optimum.best:best",
     "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",
-    "difference": "sweeps.runner.datasets:difference",
+    "difference": "sweeps.runner.labels:difference",
     "explore": "sweeps.commands.views.explore:explore",
     "forget": "sweeps.runner.tiles:forget",
     "load": "sweeps.runner.spec:load",
@@ -71,7 +71,7 @@ _SOURCES = {
     "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",
     "transfer": "sweeps.studies.optimum.transfer:transfer",
-    "valid": "sweeps.runner.datasets:valid",
+    "valid": "sweeps.runner.labels:valid",
 }
 
 

@@ -2,10 +2,10 @@
 
 from dynsim.classes.corpus import Corpus, batches, load_corpus, sample_windows, synthetic_corpus
 from dynsim.classes.estimated import Estimate, Rare, estimate_classes
-from dynsim.classes.files import save_task
 from dynsim.classes.overlap import OverlapReport, overlap_report, owned
 from dynsim.classes.synthetic import Layout
 from dynsim.classes.task import SequenceClasses
+from dynsim.classes.tasks import save_task
 
 __all__ = [
     "Corpus",

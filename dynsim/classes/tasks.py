@@ -1,17 +1,132 @@
-"""Tasks as classes: each describes sequence classes by its settings, and builds them."""
+"""Tasks as classes: each describes sequence classes by its settings, and builds them, or reads them
+from a file: a NumPy archive, or a table as text."""
 
+import csv
 import functools
+import os
+import tempfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
+import numpy as np
 
-from dynsim.classes import files, synthetic
+from dynsim import checks
+from dynsim.classes import synthetic
 from dynsim.classes.synthetic import Layout
-from dynsim.classes.task import SequenceClasses, Task, numeric, sequence_classes
+from dynsim.classes.task import FIELDS, SequenceClasses, Task, numeric, sequence_classes
 from dynsim.decoding import Count, Decay, Size, SizeOrNone
 from dynsim.precision import AnyArray
+
+SUFFIXES = (".npz", ".csv")
+LARGEST = 2**31
+"""Bytes of the arrays of an archive that are read at most: a small archive can claim any number."""
+
+
+def load_task(path: str | Path) -> SequenceClasses:
+    """Read a task from a file.
+
+    Args:
+        path: an `.npz` file with arrays `probs`, `query` and, if wanted, `next_token` and `prior`,
+            as `sequence_classes` takes them; or a `.csv` file with a line per class, columns of
+            the names `query` and, if wanted, `next_token` and `prior`, and one column for each
+            token, in the order of their ids, with P(l|n).
+
+    Raises:
+        ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
+            bad table.
+    """
+    checks.kind("path", path, str, os.PathLike)
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"task file {path}: must end in {' or '.join(SUFFIXES)}")
+    if not os.path.exists(path):
+        raise ValueError(f"task file {path}: no such file")
+    if not os.path.isfile(path):
+        raise ValueError(f"task file {path}: must be a file")
+    read = _table if path.suffix == ".csv" else _archive
+    try:
+        arrays = read(path)
+    # Whatever a damaged file leads NumPy and zipfile to.
+    except Exception as error:
+        what = "table" if path.suffix == ".csv" else ".npz archive"
+        raise ValueError(f"task file {path}: not a readable {what} ({error})") from None
+    missing = [name for name in ("probs", "query") if name not in arrays]
+    if missing:
+        raise ValueError(f"task file {path}: lacks the array {', '.join(missing)}")
+    try:
+        return sequence_classes(**arrays)
+    except ValueError as error:
+        raise ValueError(f"task file {path}: {error}") from None
+
+
+def save_task(path: str | Path, task: SequenceClasses) -> None:
+    """Write a task as an `.npz` file, whole or not at all, from which `load_task` reads the same.
+
+    Raises:
+        ValueError: for a path that does not end in .npz, or a task that is none.
+    """
+    checks.kind("path", path, str, os.PathLike)
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise ValueError(f"path = {path}: must end in .npz")
+    if not isinstance(task, SequenceClasses):
+        raise ValueError(f"task = {task!r}: must be a SequenceClasses")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            arrays: dict[str, Any] = {name: np.asarray(getattr(task, name)) for name in FIELDS}
+            np.savez_compressed(file, **arrays)
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _archive(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    if claimed > LARGEST:
+        raise ValueError(f"claims {claimed} bytes of arrays, at most {LARGEST} are read")
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in FIELDS if name in archive}
+
+
+def _table(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        rows = [(reader.line_num, row) for row in reader if row]
+    if len(rows) < 2:
+        raise ValueError("needs a line of names and one for each class")
+    names = [name.strip() for name in rows[0][1]]
+    for other in (";", "\t"):
+        if len(names) == 1 and other in names[0]:
+            raise ValueError(f"line 1 is separated by {other!r}; must be separated by ','")
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise ValueError(f"line 1 names two columns {twice[0]!r}; each needs a name of its own")
+    for number, row in rows:
+        if len(row) != len(names):
+            raise ValueError(f"line {number} has {len(row)} columns, the first {len(names)}")
+    columns = {name: i for i, name in enumerate(names) if name in FIELDS[1:]}
+    values = np.array([_numbers(names, number, row) for number, row in rows[1:]])
+    tokens = [i for i in range(len(names)) if i not in columns.values()]
+    return {"probs": values[:, tokens], **{name: values[:, i] for name, i in columns.items()}}
+
+
+def _numbers(names: list[str], line: int, row: list[str]) -> list[float]:
+    found = []
+    for name, entry in zip(names, row, strict=True):
+        try:
+            found.append(float(entry))
+        except ValueError:
+            where = f"line {line}, column {name!r}"
+            raise ValueError(f"{where}: {entry!r} must be a number") from None
+    return found
+
 
 static = functools.partial(eqx.field, static=True)
 
@@ -119,12 +234,12 @@ class TaskFile(Task):
             other column being a token.
     """
 
-    ENDINGS: ClassVar = ("path", files.SUFFIXES)
+    ENDINGS: ClassVar = ("path", SUFFIXES)
 
     path: str | Path = static()
 
     def build(self) -> SequenceClasses:
-        return files.load_task(self.path)
+        return load_task(self.path)
 
     def contents(self) -> dict[str, str]:
         return self.build().contents()

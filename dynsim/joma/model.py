@@ -7,25 +7,68 @@ For a sequence of class n with query m and frequencies x of contextual tokens
 with T the temperature; attention is linear (s(z) = z, A = 1), exp (s = exp, A = 1) or softmax
 (s = exp, A = sum_l exp(z_ml/T) x_l). There is a node for each class. The loss is the cross entropy
 of h, or -sum_k g_kn h_k with the fixed signal g_kn = 1[k = n] - 1/K, which is minus its gradient at
-h = 0. Both are averaged over sequences. We reconstructed the model without the paper's main text,
-and derived Theorem 1 ourselves.
+h = 0. Both are averaged over sequences. Of the 20 sequence classes of Fig. 2 the law is known, not
+the draws that the paper used. We reconstructed the model without the paper's main text, and derived
+Theorem 1 ourselves.
 """
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from dynsim.classes.task import Task
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses, Task, sequence_classes
 from dynsim.classes.tasks import SynMedium
 from dynsim.decoding import Length, NotNegative, Positive
 from dynsim.precision import AnyArray
 from dynsim.yz.model import Examples, population, weights
 from dynsim.yz.sampling import OnClasses
+
+Frequencies = Literal["bumps", "random"]
+CLASSES = 20
+
+
+def fig2(frequencies: Frequencies = "bumps") -> SequenceClasses:
+    """20 classes over 20 tokens.
+
+    Args:
+        frequencies: "random" numbers, or "bumps" over the classes for the first ten tokens, which
+            are then distinct.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed.
+    """
+    checks.choice("frequencies", frequencies, get_args(Frequencies))
+    X = np.random.default_rng(0).random((CLASSES, CLASSES)) / 2
+    if frequencies == "bumps":
+        tokens, classes = np.arange(10)[:, None], np.arange(CLASSES)[None]
+        X[:10] = np.exp(-((tokens - 10 * classes / CLASSES) ** 2) / 30)
+    return sequence_classes((X / X.sum(0)).T, [0] * CLASSES, range(CLASSES))
+
+
+class JoMAClasses(Task):
+    """The classes of JoMA's Fig. 2: 20 classes of one query over 20 tokens.
+
+    Attributes:
+        frequencies: random numbers, or bumps over the classes for the first ten tokens, which are
+            then distinct.
+    """
+
+    frequencies: Frequencies = eqx.field(static=True, default="bumps")
+
+    def build(self) -> SequenceClasses:
+        return fig2(self.frequencies)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return CLASSES, CLASSES
+
 
 Attention = Literal["linear", "exp", "softmax"]
 Activation = Literal["linear", "relu", "tanh", "quadratic"]

@@ -30,11 +30,11 @@ from dynsim.linear_icl.model import (
     Moments,
     SeparateHeads,
 )
-from dynsim.linear_icl.sampling import Sequences
-from dynsim.linear_icl.spectra import (
+from dynsim.linear_icl.sampling import (
     GeometricSpectrum,
     GivenSpectrum,
     LinearSpectrum,
+    Sequences,
     Spectrum,
     WhiteSpectrum,
 )

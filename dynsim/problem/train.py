@@ -31,8 +31,7 @@ from dynsim.problem.checks import (
     recorded,
 )
 from dynsim.training import keys, loop
-from dynsim.training.checkpoint import Checkpoint, checked_start
-from dynsim.training.course import UNASKED, Legs, legs_of
+from dynsim.training.course import UNASKED, Checkpoint, Legs, checked_start, legs_of
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.run_checks import check_rule, checked_times

@@ -16,11 +16,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim.precision import DType, Number
 from dynsim.training import keys, relative_loss
-from dynsim.training.checkpoint import Checkpoint, begun
 from dynsim.training.course import (
+    Checkpoint,
     Course,
     Legs,
     at_every_step,
+    begun,
     from_record_to_record,
     in_legs,
 )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dynsim import checks
-from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.course import Checkpoint
 from dynsim.training.recording import RELATIVE_LOSS, Recording
 from dynsim.trajectory import Times, log_times
 

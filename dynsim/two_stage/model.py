@@ -8,14 +8,21 @@ For a prompt with labels :math:`y_i` and the query :math:`x_L`,
 
 The row index of U contracts with the context token, the column index with the query. W acts on
 component P of the tokens and V on component Q; the label of the query is never read.
+
+A step does two operations for each number that it reads, so that memory is its limit. Accelerators
+take a batch at once. A CPU takes a few prompts after the other: what was read from memory is then
+still in the cache of the core when it is read again. The pool is laid out for that before the
+first step.
 """
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, Int, Real
 
 from dynsim.precision import AnyArray, Number
 
@@ -112,3 +119,149 @@ def outputs_loss(
     apart = logistic(y * found.P) + logistic(y * found.Q)
     together = logistic(y * (found.P + found.Q))
     return jnp.mean((1 - coupling) * apart + coupling * together)
+
+
+CACHED = 2**17
+"""Bytes of prompts that a CPU takes at once, which the caches of a core hold with room to spare."""
+LANES = 8
+"""Tokens that are next to each other in memory, for the vector instructions of a CPU."""
+PLACES = 4
+"""Places of a component that a CPU reads in turns. It fetches ahead of what is read, but only
+within a page of memory, so that the next pages have to be begun before the last one is read."""
+TERMS = 128
+"""Longest sum that is written out term by term: for longer ones the compiler takes many seconds."""
+
+
+class Laid(NamedTuple):
+    """N prompts as a CPU reads them.
+
+    The L - 1 context tokens are cut into T groups of l = 8, the last one filled up with zeros, the
+    coordinates of a component into S places of D.
+
+    Attributes:
+        context: (N, 2, S, T, D, l) coordinate s D + i of component c (P, Q) of token t l + j of
+            the context, at [:, c, s, t, i, j].
+        labels: (N, T, l) labels of these tokens, 0 where there is none.
+        queries: (N, 2, d) query tokens.
+        asked: (N,) labels of the queries.
+    """
+
+    context: Float[Array, "N 2 S T D l"]
+    labels: Float[Array, "N T l"]
+    queries: Float[Array, "N 2 d"]
+    asked: Float[Array, " N"]
+
+
+def laid(prompts: PromptBatch) -> PromptBatch | Laid:
+    """The same prompts for a CPU; as they are, if they have many coordinates or tokens."""
+    num, length, d = prompts.P.shape
+    if max(d, math.ceil((length - 1) / LANES)) > TERMS:
+        return prompts
+    tokens = jnp.stack([prompts.P, prompts.Q], 1)
+    missing = [(0, -(length - 1) % LANES)]
+    context = jnp.pad(tokens[:, :, :-1], [(0, 0), (0, 0), *missing, (0, 0)])
+    places = math.gcd(d, PLACES)
+    groups = context.reshape(num, 2, -1, LANES, places, d // places)
+    labels = jnp.pad(prompts.labels[:, :-1], [(0, 0), *missing])
+    return Laid(
+        jnp.transpose(groups, (0, 1, 4, 2, 5, 3)),
+        labels.reshape(num, -1, LANES),
+        tokens[:, :, -1],
+        prompts.labels[:, -1],
+    )
+
+
+def loss_and_gradient(
+    params: PQ,
+    coupling: Real[Number, ""],
+    length: int,
+    pool: PromptBatch | Laid,
+    chosen: Int[Array, " B"],
+) -> tuple[Float[Array, ""], PQ]:
+    """`data_loss` and its gradient on the prompts `chosen` from the `pool`, by their indices."""
+    if isinstance(pool, Laid):
+        return _in_parts(params, coupling, length, pool, chosen)
+    # Rows of all tokens are gathered faster than tokens.
+    rows = (leaf.reshape(len(leaf), -1)[chosen] for leaf in pool)
+    leaves = (row.reshape(-1, *leaf.shape[1:]) for row, leaf in zip(rows, pool, strict=True))
+    return jax.value_and_grad(data_loss)(params, coupling, PromptBatch(*leaves))
+
+
+def _in_parts(
+    params: PQ, coupling: Real[Number, ""], length: int, pool: Laid, chosen: Int[Array, " B"]
+) -> tuple[Float[Array, ""], PQ]:
+    """With h = (1/L) sum_i y_i 1[x_i^T U q > 0] x_i of a prompt with query q, its output is
+    h^T U q and the gradient of that h q^T: the prompts themselves are read for h alone."""
+    queries, asked = pool.queries[chosen], pool.asked[chosen]
+    towards = jnp.einsum("cde,nce->ncd", jnp.stack([params.W, params.V]), queries)
+    size = part(len(chosen), pool.context[0].nbytes)
+    each = chosen, towards, pool.labels[chosen]
+    parts = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), each)
+
+    def turn(
+        before: tuple[Array, Array], now: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Float[Array, "n 2 d"]]:
+        # The gates reach the sums through the memory of the loop, one turn later. In the same turn
+        # the compiler would make one loop of both, and compute all gates anew for each coordinate.
+        return (now[0], _gates(pool, *now)), _sums(pool, *before)
+
+    begin = parts[0][0], jnp.zeros((size, 2, *pool.labels.shape[1:]), towards.dtype)
+    turns = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), parts)
+    sums = jax.lax.scan(turn, begin, turns)[1][1:]
+    h = sums.reshape(towards.shape) / length
+    P, Q = jnp.sum(h * towards, -1).T
+    found = Outputs(P, Q if params.beta is None else Q + params.beta)
+    loss, slopes = jax.value_and_grad(outputs_loss)(found, coupling, asked)
+    # An output that overflows ends a run, although its slope may be a number.
+    slopes = jnp.where(jnp.isfinite(jnp.stack(found)), jnp.stack(slopes), jnp.nan)
+    W, V = jnp.einsum("cn,ncd,nce->cde", slopes, h, queries)
+    return loss, PQ(W, V, None if params.beta is None else jnp.sum(slopes[1]))
+
+
+def _gates(
+    pool: Laid,
+    chosen: Int[Array, " n"],
+    towards: Float[Array, "n 2 d"],
+    labels: Float[Array, "n T l"],
+) -> Float[Array, "n 2 T l"]:
+    """y_i 1[x_i^T U q > 0] of the tokens of some prompts, which are read where they are."""
+    _, _, places, groups, numbers, lanes = pool.context.shape
+    scores = sum(
+        _picked(pool.context, chosen, (0, s, 0, i, 0), (2, 1, groups, 1, lanes))[:, :, 0, :, 0]
+        * towards[:, :, s * numbers + i, None, None]
+        for i in range(numbers)
+        for s in range(places)
+    )
+    return jnp.where(scores > 0, labels[:, None], 0)
+
+
+def _sums(
+    pool: Laid, chosen: Int[Array, " n"], gates: Float[Array, "n 2 T l"]
+) -> Float[Array, "n 2 d"]:
+    """L h of some prompts, read where they are, which is the cache by now."""
+    _, _, places, groups, numbers, lanes = pool.context.shape
+    sums = sum(
+        _picked(pool.context, chosen, (0, 0, t, 0, 0), (2, places, 1, numbers, lanes))[:, :, :, 0]
+        * gates[:, :, t, None, None]
+        for t in range(groups)
+    )
+    return jnp.sum(sums, -1).reshape(len(chosen), 2, -1)
+
+
+def _picked(
+    context: Array, chosen: Int[Array, " n"], start: Sequence[int], sizes: Sequence[int]
+) -> Array:
+    """(n, *sizes) what begins at `start` in the `chosen` prompts, without a copy of them."""
+
+    def row(index: Int[Array, ""]) -> Array:
+        begin = (jnp.asarray(place, index.dtype) for place in start)
+        return jax.lax.dynamic_slice(context, (index, *begin), (1, *sizes))[0]
+
+    return jax.vmap(row)(chosen)
+
+
+def part(batch: int, size: int) -> int:
+    """How many of `batch` prompts, `size` bytes each, to take at once: a divisor of `batch`, and
+    half of it at most, as the gates of the last part are computed twice."""
+    most = max(min(CACHED // size, batch // 2), 1)
+    return max(n for n in range(1, most + 1) if batch % n == 0)

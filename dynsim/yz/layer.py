@@ -20,9 +20,9 @@ from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.rule import of_layer
 from dynsim.yz import finite_length, observables, outputs, sampling, support
 from dynsim.yz import model as yz
-from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, Snapshot
+from dynsim.yz.sampling import SupportExamples
 
 Batch = Examples | SupportExamples
 

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int
 from dynsim.classes.task import SHARED, SequenceClasses
 from dynsim.precision import AnyArray
 from dynsim.yz import model as yz
-from dynsim.yz.batches import SupportExamples, on_vocabulary
 from dynsim.yz.outputs import Outputs, each
+from dynsim.yz.sampling import SupportExamples, on_vocabulary
 
 
 def loss_and_grad(

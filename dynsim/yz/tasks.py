@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec
 
-from dynsim.classes import files, synthetic, task
+from dynsim.classes import synthetic, task, tasks
 from dynsim.yz.layer import Layer, layer
 
 Arguments = ParamSpec("Arguments")
@@ -19,7 +19,7 @@ def _layered(make: Callable[Arguments, task.SequenceClasses]) -> Callable[Argume
 
 
 sequence_classes = _layered(task.sequence_classes)
-load_task = _layered(files.load_task)
+load_task = _layered(tasks.load_task)
 overlapping = _layered(synthetic.overlapping)
 syn = _layered(synthetic.syn)
 syn_medium = _layered(synthetic.syn_medium)

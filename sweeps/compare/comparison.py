@@ -26,7 +26,7 @@ from sweeps import output
 from sweeps.compare import edge, scatter
 from sweeps.compare.scatter import Scatter, average, spread
 from sweeps.compare.settings import CompareOptions
-from sweeps.runner.datasets import difference
+from sweeps.runner.labels import difference
 from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry

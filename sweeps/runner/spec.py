@@ -22,8 +22,7 @@ from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
 from sweeps import recipes
 from sweeps.language.axes import Axes, Dimension
-from sweeps.runner.names import OF_STORES, check_names
-from sweeps.runner.store.base import CHECKPOINT
+from sweeps.runner.store.base import CHECKPOINT, OF_STORES, check_names
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Settings, System, Times, names_of
 from sweeps.systems.experiment import Experiment

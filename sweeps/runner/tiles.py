@@ -22,11 +22,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
-from dynsim.training.checkpoint import Checkpoint, packed, unpacked
+from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as, traced_anew
 from sweeps.runner import fit
-from sweeps.runner.names import check_names
-from sweeps.runner.store.base import CHECKPOINT
+from sweeps.runner.store.base import CHECKPOINT, check_names
 from sweeps.systems.base import Engine, Settings, names_of
 
 

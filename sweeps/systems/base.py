@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from dynsim import Problem, Trajectory
 from dynsim.precision import DType
 from dynsim.schedules.shapes import NUMBERS
-from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.course import Checkpoint
 from dynsim.training.recording import Own, Table
 
 MOST_TIMES = 2**20

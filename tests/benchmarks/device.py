@@ -24,7 +24,7 @@ from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from sweeps import output
 from sweeps.runner import tiles
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep, load
 from sweeps.studies.paper.published import published
 from sweeps.systems.experiment import experiment

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.course import Checkpoint
 from dynsim.training.recording import SHARPNESS
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep

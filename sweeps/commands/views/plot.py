@@ -21,8 +21,7 @@ from sweeps.commands.views import heatmap
 from sweeps.commands.views.content import check_systems
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.runner.datasets import valid
-from sweeps.runner.labels import label, select, shown, worded
+from sweeps.runner.labels import label, select, shown, valid, worded
 from sweeps.runner.run import open_sweep
 
 MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pydantic
 
+from dynsim import checks
 from sweeps.lines import printable
 
 Report = Callable[[str], None]
@@ -249,3 +250,28 @@ def damaged(name: str, key: str, why: str, then: str = "Nothing was changed.") -
 def missing(name: str, key: str, then: str = "Nothing was changed.") -> StoreError:
     """The error for a file of a store that was written and is not there."""
     return StoreError(f"{name}: the file {key} is missing. {then}")
+
+
+OF_STORES = ("zarr.json", "time", "status", "first_bad_step", "checkpoint")
+"""What a store has, or may have, whatever is recorded."""
+
+
+def check_names(*named: tuple[str, Iterable[str]]) -> None:
+    """Raise `ValueError` for a name that no array can have, and for one name of two things.
+
+    Args:
+        *named: names by the setting that they come from; empty for those of `OF_STORES`.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for field, names in named:
+        for name in names:
+            if field:
+                checks.name(field, name)
+            before, other = found.setdefault(name.casefold(), (field, name))
+            if (before, other) == (field, name):
+                continue
+            what = {"": "something that every store has", "record": "an array that is recorded"}
+            same = f"is the name of {what.get(before, f'one of the {before}')} as well"
+            if other != name:
+                same = f"differs from {other!r} by its case alone, which not every file system sees"
+            raise ValueError(f"{field} = {name!r}: {same}; one of them needs another name")

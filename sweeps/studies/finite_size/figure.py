@@ -16,7 +16,7 @@ from dynsim.decoding import Count, Rate
 from odes.batch_noise import STD
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order, report

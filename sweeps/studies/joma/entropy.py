@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from dynsim.precision import precision
 from odes.joma import toy
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import NullFormatter
 from dynsim.decoding import Count, CountOrInf, Steps
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import rests

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
-from sweeps.runner.labels import label, shown
+from sweeps.runner.labels import label, shown, valid
 from sweeps.studies.optimum.best import AT_END
 from sweeps.studies.optimum.runs import at_end
 from sweeps.studies.options import scale_of

@@ -6,8 +6,7 @@ import numpy as np
 import xarray as xr
 
 from sweeps import output
-from sweeps.runner.datasets import valid
-from sweeps.runner.labels import shown, worded
+from sweeps.runner.labels import shown, valid, worded
 from sweeps.studies.optimum.best import FEWEST, Place
 from sweeps.studies.optimum.runs import at_end, direction, recorded, single
 from sweeps.studies.optimum.transfer import transfer

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep, load
 from sweeps.studies.computing import by_theory, computed
 

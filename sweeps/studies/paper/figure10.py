@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.decoding import Count
-from dynsim.transformer.observables import uniform_entropy
+from dynsim.transformer.language import uniform_entropy
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import line

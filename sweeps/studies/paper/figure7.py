@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from dynsim import Status, checks
 from dynsim.decoding import Count
-from dynsim.transformer.corpora import CorpusSource
-from dynsim.transformer.observables import uniform_entropy
+from dynsim.transformer.language import uniform_entropy
+from dynsim.transformer.task import CorpusSource
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep

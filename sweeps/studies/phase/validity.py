@@ -20,7 +20,7 @@ from dynsim.decoding import Count
 from odes.yz import THEORIES
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import by_theory, computed
 from sweeps.studies.options import Several, heat_map

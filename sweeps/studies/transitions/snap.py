@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import Several

@@ -17,7 +17,7 @@ from dynsim.precision import precision
 from odes.two_stage import thresholds
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep

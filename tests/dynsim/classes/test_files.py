@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.classes import files
+from dynsim.classes import tasks
 
 TABLE = """query,0,1,2,3,prior,next_token
 0,0.5,0.5,0,0,0.25,2
@@ -82,7 +82,7 @@ def test_archives_that_claim_too_much_are_not_read(
     path = written(tmp_path)
     with zipfile.ZipFile(path) as archive:
         claimed = sum(entry.file_size for entry in archive.infolist())
-    monkeypatch.setattr(files, "LARGEST", claimed - 1)
+    monkeypatch.setattr(tasks, "LARGEST", claimed - 1)
     with pytest.raises(ValueError, match=f"claims {claimed} bytes"):
         dynsim.load_task(path)
 

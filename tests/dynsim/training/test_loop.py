@@ -14,8 +14,7 @@ from jaxtyping import Array
 from dynsim import Status, Trajectory
 from dynsim.precision import compiled_for
 from dynsim.training import course as course_module
-from dynsim.training.checkpoint import Checkpoint
-from dynsim.training.course import Legs
+from dynsim.training.course import Checkpoint, Legs
 from dynsim.training.loop import train
 from dynsim.training.recording import Recording
 from dynsim.training.relative_loss import LAST

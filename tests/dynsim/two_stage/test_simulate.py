@@ -11,7 +11,7 @@ import pytest
 import dynsim
 from dynsim import Annealed, Annealing, Status, noisy_sgd, prompts, train
 from dynsim.problem.base import split
-from dynsim.two_stage import minibatch
+from dynsim.two_stage import model
 from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.task import sample_prompts
 
@@ -106,13 +106,13 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     """Of prompts whose tokens fill up their groups, and of such that do not."""
     task = prompts(d, length, r=1.3, coupling=0.4)
     pool = sample_prompts(task, jax.random.key(0), 16, "float64")
-    laid = minibatch.laid(pool)
-    assert isinstance(laid, minibatch.Laid)
+    laid = model.laid(pool)
+    assert isinstance(laid, model.Laid)
     assert laid.context.shape == (16, 2, *shape)
-    monkeypatch.setattr(minibatch, "CACHED", size * laid.context[0].nbytes)
+    monkeypatch.setattr(model, "CACHED", size * laid.context[0].nbytes)
     W, V = jax.random.normal(jax.random.key(1), (2, d, d), "float64")
     chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
-    of = jax.jit(functools.partial(minibatch.loss_and_gradient, coupling=0.4, length=length))
+    of = jax.jit(functools.partial(model.loss_and_gradient, coupling=0.4, length=length))
     _, found = of(PQ(W, V), pool=laid, chosen=jnp.asarray(chosen))
     batch = [np.asarray(leaf)[chosen] for leaf in pool]
     np.testing.assert_allclose(
@@ -133,20 +133,20 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
 
 
 def test_parts_divide_the_batch_and_fit_the_cache() -> None:
-    assert minibatch.part(128, minibatch.CACHED) == 1
-    assert minibatch.part(128, 2 * minibatch.CACHED) == 1
-    assert minibatch.part(12, minibatch.CACHED // 5) == 4
-    assert minibatch.part(13, 1) == 1
-    assert minibatch.part(128, 1) == 64
-    assert minibatch.part(1, 1) == 1
+    assert model.part(128, model.CACHED) == 1
+    assert model.part(128, 2 * model.CACHED) == 1
+    assert model.part(12, model.CACHED // 5) == 4
+    assert model.part(13, 1) == 1
+    assert model.part(128, 1) == 64
+    assert model.part(1, 1) == 1
 
 
-@pytest.mark.parametrize(("d", "length"), [(minibatch.TERMS + 1, 3), (2, 8 * minibatch.TERMS + 2)])
+@pytest.mark.parametrize(("d", "length"), [(model.TERMS + 1, 3), (2, 8 * model.TERMS + 2)])
 def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
     pool = sample_prompts(prompts(d, length), jax.random.key(0), 2)
-    assert minibatch.laid(pool) is pool
-    most = sample_prompts(prompts(2, 8 * minibatch.TERMS + 1), jax.random.key(0), 2)
-    assert isinstance(minibatch.laid(most), minibatch.Laid)
+    assert model.laid(pool) is pool
+    most = sample_prompts(prompts(2, 8 * model.TERMS + 1), jax.random.key(0), 2)
+    assert isinstance(model.laid(most), model.Laid)
 
 
 @pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")

@@ -16,7 +16,7 @@ import sweeps
 from odes.yz import population
 from sweeps import Sweep, experiment
 from sweeps.runner import labels, progress, tiles, work
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from tests.systems.layers import initial_weights, simulate
 
 pytestmark = pytest.mark.usefixtures("quick_theory")

@@ -4,7 +4,7 @@ then waits for a line, or for the end of its input, to go on."""
 import sys
 
 from sweeps import cli
-from sweeps.runner.store.remote import lease
+from sweeps.runner.store.remote import bucket
 from sweeps.runner.store.store import Store
 
 write = Store.write
@@ -19,5 +19,5 @@ def write_and_tell(store: Store, region: tuple, arrays: dict, *rest: object) -> 
 if __name__ == "__main__":
     Store.write = write_and_tell
     # A bucket's next writer waits for as long after a kill.
-    lease.SECONDS = 0.3
+    bucket.SECONDS = 0.3
     sys.exit(cli.main(sys.argv[1:]))

@@ -12,7 +12,7 @@ from annotated_types import Gt, Lt
 
 from dynsim import Status, checks
 from sweeps import output
-from sweeps.runner.datasets import valid
+from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import AxisWord, SizesWord, axis, described, is_linear, is_whole
 from sweeps.studies.computing import computed

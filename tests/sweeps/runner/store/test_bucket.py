@@ -18,9 +18,9 @@ import pytest
 import sweeps
 from sweeps import Sweep, cli, experiment, output
 from sweeps.runner.store.base import RECORDS, Layout, StoreError, Variable
-from sweeps.runner.store.creation import files
+from sweeps.runner.store.growth import files
 from sweeps.runner.store.local import place
-from sweeps.runner.store.remote import lease, objects
+from sweeps.runner.store.remote import bucket, objects
 from sweeps.runner.store.remote.objects import Objects
 from sweeps.runner.store.store import Store
 
@@ -41,8 +41,8 @@ def address() -> str:
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """A clock that only waiting moves, and no lease but those asked for is renewed."""
     now = [0.0]
-    monkeypatch.setattr(lease, "clock", lambda: now[0])
-    monkeypatch.setattr(lease, "pause", lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(bucket, "clock", lambda: now[0])
+    monkeypatch.setattr(bucket, "pause", lambda seconds: now.append(now.pop() + seconds))
     return now
 
 
@@ -189,7 +189,7 @@ def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused
 def test_two_creators_of_one_sweep_make_one_store(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "pause", lambda _: None)
+    monkeypatch.setattr(bucket, "pause", lambda _: None)
     for _ in range(3):
         address += "x"
         start = threading.Barrier(4)
@@ -220,7 +220,7 @@ def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_go
         stopped.write(first, arrays)
         later = Store.open(address)
         with later.place.lock(0, 1, lines.append) as later.held:
-            assert lease.SECONDS <= quiet[0] <= lease.SECONDS + 3
+            assert bucket.SECONDS <= quiet[0] <= bucket.SECONDS + 3
             assert re.fullmatch(r"memory://.*: waiting up to 60 s for the lease of .*", *lines)
             for late in (stopped, worker):
                 with pytest.raises(StoreError, match="another one writes here now"):
@@ -243,14 +243,14 @@ def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
             waits.append(timeout)
             return True
 
-    bucket = Objects(address)
-    held = lease.Lease(bucket, f"{bucket.path}/turn")
+    place = Objects(address)
+    held = bucket.Lease(place, f"{place.path}/turn")
     held.take()
-    monkeypatch.setattr(lease.threading, "Event", Event)
+    monkeypatch.setattr(bucket.threading, "Event", Event)
     with held.kept():
         pass
     assert waits
-    assert max(waits) < lease.SECONDS / 2
+    assert max(waits) < bucket.SECONDS / 2
 
 
 def test_a_reader_asks_once_for_each_array_of_a_chunk_and_once_for_its_record(

@@ -18,7 +18,7 @@ import pytest
 
 import sweeps
 from sweeps import StoreError, Sweep, cli, experiment, output
-from sweeps.runner.store.remote import lease
+from sweeps.runner.store.remote import bucket
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
@@ -258,8 +258,8 @@ def test_a_put_that_comes_after_the_lease_has_ended_changes_nothing(
     has waited for its lease and has written other values."""
     obstore = pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
     now, count = [0.0], itertools.count(1)
-    monkeypatch.setattr(lease, "clock", lambda: now[0])
-    monkeypatch.setattr(lease, "pause", lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(bucket, "clock", lambda: now[0])
+    monkeypatch.setattr(bucket, "pause", lambda seconds: now.append(now.pop() + seconds))
     address, put = f"memory://runs/{uuid.uuid4().hex}/s", obstore.put
     sweeps.run(SWEEP, address, chunk=1, tile=1)
     first, second = Store.open(address), Store.open(address)

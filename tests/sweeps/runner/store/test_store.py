@@ -22,7 +22,7 @@ from sweeps import Sweep, cli, experiment
 from sweeps.runner import run as run_module
 from sweeps.runner.store import store as store_module
 from sweeps.runner.store.base import RECORDS, Variable, Written
-from sweeps.runner.store.remote import lease
+from sweeps.runner.store.remote import bucket
 from sweeps.runner.store.store import Store, StoreError
 
 TRAINING = experiment(steps=2, length=8, batch=4)
@@ -294,15 +294,15 @@ def test_a_second_writer_and_a_read_only_store_are_refused(
 ) -> None:
     store = Store.open(stored.out)
     # Who waits for a lease sees it renewed, as it is by a holder that is alive.
-    alive: list[lease.Lease] = []
-    take = lease.Lease.take
+    alive: list[bucket.Lease] = []
+    take = bucket.Lease.take
 
-    def taken(its: lease.Lease, *report: Any) -> None:
+    def taken(its: bucket.Lease, *report: Any) -> None:
         take(its, *report)
         alive.append(its)
 
-    monkeypatch.setattr(lease.Lease, "take", taken)
-    monkeypatch.setattr(lease, "pause", lambda _: [its.renew() for its in alive])
+    monkeypatch.setattr(bucket.Lease, "take", taken)
+    monkeypatch.setattr(bucket, "pause", lambda _: [its.renew() for its in alive])
     for others in ((0, 1), (1, 3)):
         held = store.place.lock(*others, None)
         with held, pytest.raises(StoreError, match="another process is writing"):
