@@ -43,14 +43,18 @@ class Record(NamedTuple):
         from sweeps.language.tree import encode
         from sweeps.runner.cluster import hosts
         from sweeps.runner.identity import code
+        from sweeps.systems.experiment import files
         from sweeps.systems.kinds import language
 
         fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-        settings = {n: _plain(v) for n, v in fields.items() if n not in (*IGNORED, "run")}
-        if run := fields.get("run"):
-            # The arrays of the run start JAX, and with it the number of its devices is settled.
+        parts: dict[str, Any] = {n: v for n, v in fields.items() if dataclasses.is_dataclass(v)}
+        settings = {n: _plain(v) for n, v in fields.items() if n not in (*IGNORED, *parts)}
+        if parts:
+            # Their arrays start JAX, and with it the number of its devices is settled.
             hosts.use_all_cores()
-            settings |= dict(flattened("run", encode(language(), run))) | run.files | code(run)
+        for name, part in parts.items():
+            settings |= dict(flattened(name, encode(language(), part))) | files(part)
+        settings |= code(parts["run"]) if "run" in parts else {}
         out = output.folder(Path(config.out))
         if out.suffix in PICTURES:
             return cls(command, settings, out.with_suffix(".run.json"))

@@ -109,7 +109,7 @@ def decode(language: Language, table: Table, objects: Objects | None = None) -> 
 
 def build(language: Language, given: Table, objects: Objects | None = None) -> Any:
     """The run with the given settings. Its classes check it."""
-    return _built(language, language.root, language.finished(given), (), objects or {})
+    return built(language, language.root, language.finished(given), (), objects or {})
 
 
 def value_of(field: Field, value: Any, name: str) -> Any:
@@ -141,12 +141,17 @@ def settle(made: Any) -> None:
         object.__setattr__(made, name, value_of(field, check(field, value, name), name))
 
 
-def _built(language: Language, field: Field, value: Any, path: Path, objects: Objects) -> Any:
+def built(
+    language: Language, field: Field, value: Any, path: Path, objects: Objects | None = None
+) -> Any:
+    """A value in text form of a field, with what is in it, as Python has it. Classes check their
+    own; errors name the path."""
+    objects = objects or {}
     name = ".".join(path)
     if is_branch(value):
         kind = language.find(field, value["kind"], name)
         given = {
-            part: _built(language, kind.fields[part], each, (*path, part), objects)
+            part: built(language, kind.fields[part], each, (*path, part), objects)
             for part, each in value.items()
             if part != "kind"
         }
@@ -158,9 +163,9 @@ def _built(language: Language, field: Field, value: Any, path: Path, objects: Ob
             raise LanguageError(name, "is an array that is not given here", value["array"])
         return objects[value["array"]]
     if isinstance(value, dict):
-        return {g: _built(language, field.one, v, (*path, g), objects) for g, v in value.items()}
+        return {g: built(language, field.one, v, (*path, g), objects) for g, v in value.items()}
     if isinstance(value, list):
-        return tuple(_built(language, field.one, each, path, objects) for each in value)
+        return tuple(built(language, field.one, each, path, objects) for each in value)
     # Words of fields are no names of objects.
     if isinstance(value, str) and value not in field.words and value in objects:
         return objects[value]

@@ -8,12 +8,13 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from dynsim import checks
 
@@ -98,6 +99,20 @@ def ticks(axis: Axis, values: Iterable[float], **style: Any) -> None:
     shown = list(values)
     axis.set_ticks(shown, [f"{value:g}" for value in shown], **style)
     axis.set_minor_locator(NullLocator())
+
+
+def logarithmic(ax: Axes, which: str, values: Float[np.ndarray, " V"]) -> None:
+    """Make the axis x or y logarithmic, unless nothing is known. Where its values span little more
+    than a decade its ticks are plain numbers: matplotlib labels one of these, or all nine."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return
+    ax.set(**{f"{which}scale": "log"})
+    axis = getattr(ax, f"{which}axis")
+    if known.max() < 30 * known.min():
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def outer(axes: np.ndarray, xlabel: str, ylabel: str) -> None:

@@ -2,6 +2,7 @@
 and colours of maps.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -13,9 +14,11 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from dynsim import checks
+from odes.theory import refusal
 from sweeps import output
 from sweeps.language.tree import settle
 from sweeps.runner.cluster import hosts
+from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -42,6 +45,17 @@ def begin(config: Any) -> None:
         checks.kind("run", config.run, Experiment)
     output.check_directory(config.out)
     hosts.use_all_cores()
+
+
+UNREDUCED = {"symmetric": "plain", "symmetric-descent": "descent"}
+"""The engines for any classes that compute the same as those for symmetric ones."""
+
+
+def unreduced(sweep: Sweep) -> Sweep:
+    """The same by the engine for any classes, where the symmetric reduction does not apply."""
+    if sweep.engine not in UNREDUCED or refusal(sweep.rules.check_run, sweep.first) is None:
+        return sweep
+    return dataclasses.replace(sweep, engine=UNREDUCED[sweep.engine])
 
 
 def queries(given: Sequence[str]) -> list[int]:

@@ -178,8 +178,7 @@ class Experiment:
     def files(self) -> dict[str, str]:
         """Hashes of what files hold that the settings only name: a store must not be resumed with
         another file of the same name."""
-        found = (node.contents() for node in _nodes(self) if hasattr(node, "contents"))
-        return {name: each for of_node in found for name, each in of_node.items()}
+        return files(self)
 
 
 def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
@@ -228,6 +227,12 @@ def made(run: Experiment | str | Problem, /, **settings: Any) -> Experiment:
     """A run with some settings, as `Experiment.at` or, of a problem, as `experiment` has them."""
     checks.kind("run", run, Experiment, str, Problem)
     return run.at(settings) if isinstance(run, Experiment) else experiment(run, **settings)
+
+
+def files(tree: Any) -> dict[str, str]:
+    """`Experiment.files` of a run, or of a part of one."""
+    found = (node.contents() for node in _nodes(tree) if hasattr(node, "contents"))
+    return {name: each for of_node in found for name, each in of_node.items()}
 
 
 def _nodes(tree: Any) -> Iterator[Any]:

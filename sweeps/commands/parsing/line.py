@@ -268,13 +268,14 @@ def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
 def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
     """The settings of a command as its class has them, and what runs them."""
     cls, run = offer.command.load()
-    from sweeps.language.tree import build, value_of
+    from sweeps.language.tree import build, built
     from sweeps.systems import kinds
 
     own = {n: field for n, field in offer.kind.fields.items() if n in given}
-    settings = {name: value_of(field, given[name], name) for name, field in own.items()}
+    words = kinds.language()
+    settings = {n: built(words, field, given[n], (n,)) for n, field in own.items()}
     if offer.run:
-        settings[RUN] = build(kinds.language(), offer.run_of(given))
+        settings[RUN] = build(words, offer.run_of(given))
     return cls(**settings), run
 
 

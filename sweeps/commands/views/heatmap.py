@@ -21,7 +21,13 @@ HALO: list[AbstractPathEffect] = [withStroke(linewidth=3, foreground="white")]
 """Around contours, which lie on dark colours and on light ones."""
 
 
-def draw(data: xr.DataArray, x: str, y: str, theories: Mapping[str, xr.DataArray]) -> Figure:
+def draw(
+    data: xr.DataArray,
+    x: str,
+    y: str,
+    theories: Mapping[str, xr.DataArray],
+    error: bool = False,
+) -> Figure:
     """The mean over seeds over two axes as colours, hatched where a run did not end well, with
     contours of the same quantity of theories, from dark to light as the colours are.
 
@@ -29,34 +35,54 @@ def draw(data: xr.DataArray, x: str, y: str, theories: Mapping[str, xr.DataArray
         data: along `x`, `y` and possibly `seed`; NaN where a run did not end well.
         x, y: horizontal and vertical axis.
         theories: the same of theories, by the names that the legend shows.
+        error: whether a second panel has the standard error of the mean.
 
     Raises:
-        ValueError: for theories without two values of each axis, between which a contour can lie.
+        ValueError: for theories without two values of each axis, between which a contour can lie,
+            or an error of cells with fewer than two runs that ended well.
     """
-    figure, ((ax,),) = drawing.panels(1, 1, width=5.6, height=4.2)
-    mean = _mean(data).transpose(y, x)
-    norm = _norm(mean.values)
-    borders = [edges(_places(mean, name), _is_log(mean, name)) for name in (x, y)]
-    mesh = ax.pcolormesh(*borders, mean, cmap="viridis", norm=norm)
-    figure.colorbar(mesh, ax=ax, label=label(data))
+    maps = [_mean(data).transpose(y, x)]
+    if error:
+        maps.append(standard_error(data).transpose(y, x))
+    figure, (axes,) = drawing.panels(1, len(maps), width=5.6, height=4.2)
     failed = data.isnull()
     failed = (failed.any("seed") if "seed" in failed.dims else failed).transpose(y, x).values
-    if failed.any():
-        ax.pcolor(*borders, np.ma.masked_where(~failed, failed), **FAILED)
-    for name, axis in ((x, "x"), (y, "y")):
-        if _is_log(mean, name):
-            ax.set(**{f"{axis}scale": "log"})
-        if worded(mean, name):
-            ticks = [shown(value) for value in mean[name].values]
-            ax.set(**{f"{axis}ticks": range(len(ticks)), f"{axis}ticklabels": ticks})
+    borders = [edges(_places(data, name), _is_log(data, name)) for name in (x, y)]
+    norms = [_norm(each.values) for each in maps]
+    for ax, values, norm in zip(axes, maps, norms, strict=True):
+        mesh = ax.pcolormesh(*borders, values, cmap="viridis", norm=norm)
+        figure.colorbar(mesh, ax=ax, label=label(values))
+        if failed.any():
+            ax.pcolor(*borders, np.ma.masked_where(~failed, failed), **FAILED)
+        for name, axis in ((x, "x"), (y, "y")):
+            if _is_log(data, name):
+                ax.set(**{f"{axis}scale": "log"})
+            if worded(data, name):
+                ticks = [shown(value) for value in data[name].values]
+                ax.set(**{f"{axis}ticks": range(len(ticks)), f"{axis}ticklabels": ticks})
+        ax.set(xlabel=label(data[x]), ylabel=label(data[y]))
     # Room for the values on contours is made where they appear, so after the scales.
     for place, (name, theory) in enumerate(theories.items()):
-        contours(_mean(theory).transpose(y, x), norm, place, ax=ax)
-        ax.plot([], [], "k", ls=drawing.DASHES[place % len(drawing.DASHES)], label=name)
-    ax.set(xlabel=label(data[x]), ylabel=label(data[y]))
+        contours(_mean(theory).transpose(y, x), norms[0], place, ax=axes[0])
+        axes[0].plot([], [], "k", ls=drawing.DASHES[place % len(drawing.DASHES)], label=name)
     if theories:
         figure.legend(title="contours", loc="outside lower center", ncols=2, fontsize="small")
     return figure
+
+
+def standard_error(data: xr.DataArray) -> xr.DataArray:
+    """Of the mean over the runs that ended well, NaN where there are fewer than two; `ValueError`
+    where no cell has more."""
+    number = data.notnull().sum("seed") if "seed" in data.dims else xr.zeros_like(data)
+    number = number.where(number > 1)
+    if not number.notnull().any():
+        raise ValueError(
+            "error = True: no cell has two runs that ended well; needs an axis of seeds with two "
+            "or more"
+        )
+    variance = ((data - data.mean("seed")) ** 2).sum("seed") / (number - 1)
+    about = {**data.attrs, "long_name": "standard error of the mean"}
+    return ((variance / number) ** 0.5).assign_attrs(about)
 
 
 def contours(theory: xr.DataArray, norm: Normalize, place: int, ax: Axes) -> Axes:

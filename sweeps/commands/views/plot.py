@@ -50,6 +50,7 @@ class Plot:
         more: further sweeps of the same system, such as its theories.
         view: lines, or a heat map over x and y.
         y: vertical axis of a heat map. By default the longest axis besides x.
+        error: also draw the standard error of the mean over seeds, in a second panel of a heat map.
     """
 
     POSITIONAL: ClassVar[tuple[str, ...]] = ("path", "more")
@@ -63,6 +64,7 @@ class Plot:
     more: tuple[str, ...] = ()
     view: Literal["lines", "heatmap"] = "lines"
     y: str | None = None
+    error: bool = False
 
     def __post_init__(self) -> None:
         if self.out is None:
@@ -77,6 +79,8 @@ def run(config: Plot) -> list[Path]:
     suffix = out.suffix[1:]
     if suffix not in drawing.FORMATS:
         raise ValueError(f"out = {out}: must end in .{', .'.join(drawing.FORMATS)}")
+    if config.error and config.view != "heatmap":
+        raise ValueError("error = True: lines have bands; must be False, or view = 'heatmap'")
     sweeps = {path: open_sweep(path, progress.say) for path in (config.path, *config.more)}
     check_systems(sweeps)
     config = completed(config, sweeps[config.path])
@@ -188,8 +192,8 @@ def _heatmap(config: Plot, data: xr.DataArray, theories: Mapping[str, xr.DataArr
                 "--where NAME=VALUE"
             )
     named = {Path(name).name: theory for name, theory in theories.items()}
-    figure = heatmap.draw(data, x, y, named)
-    figure.suptitle(textwrap.fill(title(config, data), 56))
+    figure = heatmap.draw(data, x, y, named, config.error)
+    figure.suptitle(textwrap.fill(title(config, data), 56 * (1 + config.error)))
     return figure
 
 

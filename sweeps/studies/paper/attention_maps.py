@@ -13,24 +13,33 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from dynsim import Task
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep, load
-from sweeps.studies.computing import by_theory, computed
+from sweeps.studies.computing import by_theory, computed, on_task
 
 FLOWS = {"fig4": "matched", "fig5": "matched-adam"}
 """The flow that describes the optimiser of each figure, with T and batch infinite."""
+MOST_CLASSES = 6
+"""Classes that are drawn, in two rows each."""
 
 
+@dataclasses.dataclass(frozen=True)
 class _Maps:
-    """What both figures have."""
+    """What both figures have.
+
+    Attributes:
+        task: sequence classes; Syn-Small if omitted. Of more than 6 classes the first 6 are drawn.
+    """
 
     name: ClassVar[Literal["fig4", "fig5"]]
+    task: Task | None = None
 
     def sweeps(self) -> dict[str, Sweep]:
         """Training, and the flow that describes it."""
-        sweep = load(self.name)
+        sweep = on_task(load(self.name), self.task)
         return {"simulation": sweep, "flow": by_theory(sweep, FLOWS[self.name])}
 
 
@@ -83,7 +92,7 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None)
     """A column for each rate, and for each class two rows that are to be compared, training and the
     flow: attention on the tokens `used`; the rate of Z is that of Y unless `eta_z` is given."""
     rates = found["training"].eta_y.values
-    classes = found["training"].sizes["class"]
+    classes = min(found["training"].sizes["class"], MOST_CLASSES)
     rows = [(source, n) for n in range(classes) for source in found]
     width, height = 3 + 1.2 / len(rates), 1.8 + 0.4 / len(rows)
     figure, axes = drawing.panels(len(rows), len(rates), width, height, sharex=True, sharey=True)

@@ -12,13 +12,14 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dynsim import Task
 from dynsim.decoding import Count
 from odes.batch_noise import STD
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed, fig6
+from sweeps.studies.computing import by_queries, computed, fig6
 from sweeps.studies.options import Queries
 from sweeps.studies.paper.published import published
 from sweeps.systems.yz.scatter import DRIFT
@@ -35,21 +36,24 @@ Cells = Mapping[tuple[float, float, float], tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Figure6:
-    """Entropy of attention on distinct tokens against eta_Y / eta_Z on Syn-Medium.
+    """Entropy of attention on distinct tokens against eta_Y / eta_Z, on Syn-Medium or a task of
+    your own.
 
     Attributes:
-        num_queries: numbers of queries, a panel each: 1,3,5,10.
+        num_queries: numbers of queries, a panel each; 1,3,5,10 on Syn-Medium if omitted.
         seeds: number of runs in each cell, and of random starts of the theories, the same ones.
         training: train; without it theory stands alone.
         theory: predict means and spread at finite T and batch; with training also integrate the
             momentum flow and descend with T and batch infinite.
+        task: sequence classes; Syn-Medium at `num_queries` if omitted.
         out: directory for the picture, fig6.csv and the stored sweeps, which resume.
     """
 
-    num_queries: Queries = ("1,3,5,10",)
+    num_queries: Queries = ()
     seeds: Count = 10
     training: bool = True
     theory: bool = True
+    task: Task | None = None
 
     def engines(self) -> tuple[str, ...]:
         """What is run."""
@@ -61,7 +65,7 @@ class Figure6:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by engine."""
-        sweep = fig6(self.num_queries, self.seeds)
+        sweep = fig6(self, ("1,3,5,10",))
         return {engine: variant(sweep, engine) for engine in self.engines()}
 
     out: Path = Path("out/fig6")
@@ -69,8 +73,10 @@ class Figure6:
 
 def run(config: Figure6) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
-    found = {engine: valid(dataset) for engine, dataset in computed(config).items()}
-    known, entropy = published(), next(iter(found.values())).entropy
+    stored = computed(config)
+    found = {engine: by_queries(valid(dataset), config.task) for engine, dataset in stored.items()}
+    known = published() if config.task is None else {}
+    entropy = next(iter(found.values())).entropy
     print("\n".join(summary(found, known)))
     arrays = {str(dim): entropy[dim] for dim in entropy.dims}
     arrays |= {f"{engine}/entropy": dataset.entropy for engine, dataset in found.items()}
@@ -90,7 +96,9 @@ def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
     axes[0, 0].set_ylabel("entropy on distinct tokens (nat)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     shown = {
-        text: style for engine, (text, *style) in STYLES.items() if engine in (*found, "known")
+        text: style
+        for engine, (text, *style) in STYLES.items()
+        if engine in (*found, *["known"] * bool(known))
     }
     handles += [drawing.key("", ls=ls, marker=mark, mfc="none") for ls, mark in shown.values()]
     columns = int(width // LEGEND_COLUMN)

@@ -2,17 +2,19 @@
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dynsim import Task
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed, fig6
+from sweeps.studies.computing import by_queries, computed, fig6
 from sweeps.studies.options import Queries
 
 
@@ -21,13 +23,17 @@ class Recall:
     """Share of distinct tokens whose attention exceeds a threshold, over the sweep of Fig. 6.
 
     Attributes:
-        num_queries: numbers of queries, a row of panels each.
+        num_queries: numbers of queries, a row of panels each; those of the paper if omitted.
         seeds: number of runs in each cell.
+        task: sequence classes; Syn-Medium at `num_queries` if omitted.
         out: directory for the picture, its data and the stored sweep, that of figure 6.
     """
 
-    num_queries: Queries
+    PAPER: ClassVar[Queries] = ("1,3",)
+
+    num_queries: Queries = ()
     seeds: Count = 10
+    task: Task | None = None
     out: Path = Path("out/fig6")
 
     @property
@@ -37,24 +43,23 @@ class Recall:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn."""
-        return {f"simulation-{self.name}": fig6(self.num_queries, self.seeds)}
+        return {f"simulation-{self.name}": fig6(self, self.PAPER)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure11(Recall):
     __doc__ = Recall.__doc__
-    num_queries: Queries = ("1,3",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure12(Recall):
     __doc__ = Recall.__doc__
-    num_queries: Queries = ("5,10",)
+    PAPER = ("5,10",)
 
 
 def run(config: Recall) -> list[Path]:
     """Run or resume the sweep, draw and write the figure."""
-    (data,) = map(valid, computed(config).values())
+    (data,) = (by_queries(valid(found), config.task) for found in computed(config).values())
     arrays = {"recall": data.recall, **{str(dim): data[dim] for dim in data.recall.dims}}
     return output.write(config.out, config.name, figure=draw(data), arrays=arrays)
 

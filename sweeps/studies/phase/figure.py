@@ -195,6 +195,8 @@ def said(config: Plane, found: xr.Dataset) -> Iterator[str]:
     about, points, seeds = found.attrs, found.computed, found.seeds
     if config.refine:
         share = f"{100 * float(points.mean()):.2g} % of {count(points.size, 'point')} computed"
+        if np.isfinite(about["dimension"]):
+            share += f" about a boundary of dimension {about['dimension']:.2f}"
         if about["probes"]:
             share += (
                 f"; {about['failures']} of {about['probes']} random points among the others were "

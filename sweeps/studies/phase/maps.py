@@ -66,8 +66,9 @@ def maps(
         The attributes are the number of `runs`. Of a refined map, also `rounds` of random points
         until one had no `failures`, the number of `probes` of the last one, and its `bound`, an
         upper bound with 95 % confidence on the share of the plane whose inferred region, or with a
-        tolerance its observable, is wrong. With a band, also `band`, the largest number of points
-        across a boundary whose most probable region is uncertain.
+        tolerance its observable, is wrong; and the box `dimension` of the boundary on the smallest
+        cells, NaN without one. With a band, also `band`, the largest number of points across a
+        boundary whose most probable region is uncertain.
 
     Raises:
         ValueError: for bad settings, before anything runs.
@@ -119,6 +120,7 @@ def panel(
         out = out.with_name(f"{out.name}-refined")
         runs, refinement = refined(sweep, config, tally, out, executor, report)
         about = guard(refinement, config.probes, seed)._asdict()
+        about["dimension"] = refinement.dimension()
         whole = refinement.infer()
     else:
         runs = run_sweep(sweep, out, executor=executor).load()

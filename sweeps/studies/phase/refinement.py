@@ -142,16 +142,22 @@ class Refinement:
                         f"{np.prod(self.lattice.shape)} points will be computed"
                     )
 
-    def forecast(self, level: int) -> Forecast:
-        """What the cells that were cut at a level say of the next levels."""
+    def dimension(self, level: int | None = None) -> float:
+        """Box dimension of the boundary on the cells of a level, by default the last one, and some
+        larger ones; 1 where the lattice has too few of these, NaN without a boundary."""
+        level = self.lattice.levels if level is None else level
         cells, sides = self._cells(level, self._cut[level]), int(self.lattice.sides(level).min())
         scales = [k for k in range(SCALES) if sides >> k >= FEWEST_BOXES]
+        if not len(cells) or len(scales) < 2:
+            return 1.0 if len(cells) else np.nan
         numbers = [len(np.unique(cells >> k, axis=0)) for k in scales]
-        dimension = 1.0
-        if len(scales) > 1:
-            dimension = line(-np.log(2) * np.array(scales), np.log(numbers)).slope
+        return line(-np.log(2) * np.array(scales), np.log(numbers)).slope
+
+    def forecast(self, level: int) -> Forecast:
+        """What the cells that were cut at a level, which are some, say of the next levels."""
+        dimension, number = self.dimension(level), len(self._cut[level])
         left = np.arange(self.lattice.levels - level)
-        points = self.num_measured + PER_CELL * (len(cells) * 2.0 ** (dimension * left)).sum()
+        points = self.num_measured + PER_CELL * (number * 2.0 ** (dimension * left)).sum()
         return Forecast(dimension, min(float(points / np.prod(self.lattice.shape)), 1.0))
 
     def probe(

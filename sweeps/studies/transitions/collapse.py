@@ -15,14 +15,21 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dynsim import checks
+from dynsim import Task, checks
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.studies.transitions.families import ENGINES, FAMILIES, LIMIT, Family, variants
+from sweeps.studies.transitions.families import (
+    ENGINES,
+    FAMILIES,
+    LIMIT,
+    Family,
+    of_task,
+    variants,
+)
 from sweeps.studies.transitions.peaks import gamma_peak, measured_peak, over_points, predicted_peak
 from sweeps.systems.base import known
 
@@ -35,42 +42,49 @@ class Collapse:
     """Time of the peak of f_n . g_n against its closed form, over K, M, eta_Y and more.
 
     Attributes:
-        families: which of size, overlap, momentum and sampling (batch and length).
+        families: which of size, overlap, momentum and sampling (batch and length); all if omitted,
+            none besides a task.
         seeds: number of runs at each point.
+        task: sequence classes of a family of its own, over batch and length.
         out: directory for the picture, collapse.csv and the stored sweeps, which resume.
     """
 
-    families: tuple[str, ...] = tuple(FAMILIES)
+    families: tuple[str, ...] = ()
     seeds: Count = 3
+    task: Task | None = None
     out: Path = Path("out/collapse")
+
+    def chosen(self) -> dict[str, Family]:
+        """The families by name."""
+        for name in self.families:
+            checks.choice("families", name, tuple(FAMILIES))
+        own = {} if self.task is None else {"task": of_task(self.task)}
+        names = self.families or (() if own else FAMILIES)
+        return {**{name: FAMILIES[name] for name in names}, **own}
 
     def sweeps(self) -> dict[str, Sweep]:
         """Those of all families, by family and engine."""
-        if not self.families:
-            raise ValueError(f"families = (): needs at least one of {', '.join(FAMILIES)}")
-        for name in self.families:
-            checks.choice("families", name, tuple(FAMILIES))
         return {
             f"{name}-{engine}": sweep
-            for name in self.families
-            for engine, sweep in variants(name, self.seeds).items()
+            for name, family in self.chosen().items()
+            for engine, sweep in variants(family, self.seeds).items()
         }
 
 
 def run(config: Collapse) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
-    stored, wanted = computed(config), config.sweeps()
+    stored, wanted, chosen = computed(config), config.sweeps(), config.chosen()
     found = {
         name: peaks(
             wanted[f"{name}-simulation"], {e: valid(stored[f"{name}-{e}"]) for e in ENGINES}
         )
-        for name in dict.fromkeys(config.families)
+        for name in chosen
     }
     text = table(found)
     print(text)
     arrays = {name: dataset.variables for name, dataset in found.items()}
     return output.write(
-        config.out, "collapse", figure=draw(found), arrays=arrays, text={"csv": text}
+        config.out, "collapse", figure=draw(found, chosen), arrays=arrays, text={"csv": text}
     )
 
 
@@ -115,16 +129,16 @@ def extremes(values: np.ndarray) -> tuple[float, float]:
     return float(np.median(values)), float(values[np.argmax(np.abs(values))])
 
 
-def draw(found: Mapping[str, xr.Dataset]) -> Figure:
+def draw(found: Mapping[str, xr.Dataset], families: Mapping[str, Family] = FAMILIES) -> Figure:
     """All families on one line, and a panel of deviations from it for each of them."""
     rows = min(len(found), 2)
     width = 1 + -(-len(found) // rows)
     figure = plt.figure(figsize=(3.6 * width, 0.8 + 3.6 * rows), layout="constrained")
     names = [*found, *["."] * ((width - 1) * rows - len(found))]
     grid = figure.subplot_mosaic([["all", *names[row::rows]] for row in range(rows)])
-    plot_collapse(found, ax=grid["all"])
+    plot_collapse(found, families, ax=grid["all"])
     for name, ds in found.items():
-        plot_deviation(ds, FAMILIES[name], ax=grid[name])
+        plot_deviation(ds, families[name], ax=grid[name])
     handles = [
         drawing.key("simulation (mean, s.d.; shifted to the right)", marker="o", ls=""),
         drawing.key("exact flow (T, batch = ∞)"),
@@ -135,20 +149,23 @@ def draw(found: Mapping[str, xr.Dataset]) -> Figure:
     return figure
 
 
-def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes) -> Axes:
+def plot_collapse(
+    found: Mapping[str, xr.Dataset], families: Mapping[str, Family], ax: Axes
+) -> Axes:
     """Measured against predicted peak time, every family with a marker of its own."""
     ends = np.array([])
-    markers = dict(zip(FAMILIES, "os^D", strict=True))
-    colours = {name: drawing.colour(place) for place, name in enumerate(FAMILIES)}
+    markers = dict(zip(families, "os^Dv", strict=False))
+    colours = {name: drawing.colour(place) for place, name in enumerate(families)}
     for name, ds in found.items():
         mean, predicted = xr.broadcast(ds.simulation.mean("seed"), ds.predicted)
         style: dict[str, Any] = {"color": colours[name], "mfc": "none"}
-        style["label"] = FAMILIES[name].title
+        style["label"] = families[name].title
         ax.plot(predicted.values.ravel(), mean.values.ravel(), markers[name], ms=6, **style)
         ends = np.r_[ends, predicted.values.min(), predicted.values.max()]
     line = np.array([ends.min() / 1.3, ends.max() * 1.3])
     ax.plot(line, line, color="k", lw=1, zorder=0, label="y = x (theory)")
-    ax.set(xscale="log", yscale="log")
+    for which in "xy":
+        drawing.logarithmic(ax, which, line)
     return drawing.finished(
         ax,
         {"framealpha": 0.6},
@@ -161,7 +178,7 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes) -> Axes:
 def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
     """Relative deviation of the peak time against the predicted one, a colour for each variant."""
     dims = [dim for dim in peaks.predicted.dims if dim != "eta_y"]
-    ax.set_xscale("log")
+    drawing.logarithmic(ax, "x", peaks.predicted.values)
     ax.set_yscale("symlog", linthresh=1)
     sampled = any(name in LIMIT for name in family.axes)
     stacked = peaks.stack(variant=dims, create_index=False)

@@ -6,9 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynsim import Task
+from sweeps.language.tree import encode
 from sweeps.runner.spec import Sweep
+from sweeps.studies.options import unreduced
 from sweeps.studies.transitions.peaks import over_points, predicted_peak
-from sweeps.systems.experiment import experiment
+from sweeps.systems.experiment import about, experiment
+from sweeps.systems.kinds import language
 
 HORIZON = 2.5
 """Steps of a run over the predicted peak at the smallest rate: room for a peak that is late."""
@@ -71,9 +75,14 @@ LIMIT = ("batch", "length")
 """Axes that are infinite to the symmetric engines."""
 
 
-def variants(name: str, seeds: int) -> dict[str, Sweep]:
+def of_task(task: Task) -> Family:
+    """Batch and length of the sequences of a task."""
+    sampled, title = FAMILIES["sampling"], about(encode(language(), task))
+    return sampled._replace(title=f"batch and length ({title})", run={"task": task})
+
+
+def variants(family: Family, seeds: int) -> dict[str, Sweep]:
     """The sweeps of a family: training, and by both symmetric engines T and batch infinite."""
-    family = FAMILIES[name]
     rates = tuple(rate * (1 - family.run.get("momentum", 0)) for rate in RATES)
     rate_axes = {"eta_y": rates, "eta_z": tuple(rate / RATIO for rate in rates)}
     zipped = (("eta_y", "eta_z"),)
@@ -103,8 +112,10 @@ def variants(name: str, seeds: int) -> dict[str, Sweep]:
     exact = {field: values for field, values in axes.items() if field not in LIMIT}
     run["dtype"] = "float64"
     return {"simulation": simulation} | {
-        engine: dataclasses.replace(
-            simulation, axes={**exact, **rate_axes}, run=experiment(**run), engine=engine
+        engine: unreduced(
+            dataclasses.replace(
+                simulation, axes={**exact, **rate_axes}, run=experiment(**run), engine=engine
+            )
         )
         for engine in ENGINES[1:]
     }

@@ -17,12 +17,13 @@ from annotated_types import Ge
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dynsim import Task
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
+from sweeps.studies.computing import computed, on_task
 from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
 from sweeps.systems.experiment import experiment
@@ -64,18 +65,21 @@ ENGINES = {"simulation": "simulation", "symmetric": "exact flow", "eq10": "Eq. 1
 
 @dataclasses.dataclass(frozen=True)
 class Snap:
-    """How eta_Y and eta_Z set the time of the transition and the final sparsity, on Syn-Small.
+    """How eta_Y and eta_Z set the time of the transition and the final sparsity, on Syn-Small or a
+    task of your own.
 
     Attributes:
         rates: number of values that a rate takes in training.
         seeds: number of runs at each of them.
         steps: optimiser steps of a run.
+        task: sequence classes; Syn-Small if omitted.
         out: directory for the picture, snap.csv and the stored sweeps, which resume.
     """
 
     rates: Several = 5
     seeds: Count = 4
     steps: Annotated[int, Ge(10)] = 1000
+    task: Task | None = None
     out: Path = Path("out/snap")
 
     def sweeps(self) -> dict[str, Sweep]:
@@ -105,7 +109,7 @@ def variant(config: Snap, name: str, engine: str) -> Sweep:
     varied = {f: np.geomspace(*e, size).tolist() for f, e in ends.items() if e[0] != e[1]}
     fixed = {field: float(e[0]) for field, e in ends.items() if e[0] == e[1]}
     seeds = {"seed": {"range": config.seeds}} if engine == "simulation" else {}
-    return Sweep(
+    sweep = Sweep(
         experiment(steps=config.steps).at(fixed),
         {**varied, **seeds},
         engine=engine,
@@ -113,6 +117,7 @@ def variant(config: Snap, name: str, engine: str) -> Sweep:
         times=60,
         zip=(tuple(varied),) if len(varied) > 1 else (),
     )
+    return on_task(sweep, config.task)
 
 
 def with_stages(sweep: Sweep, stored: xr.Dataset) -> xr.Dataset:

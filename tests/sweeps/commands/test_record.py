@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from dynsim import TaskFile
 from sweeps import cli
 from sweeps.commands.record import Record
 from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
+from sweeps.studies.paper.figure6 import Figure6
 from sweeps.studies.phase.diagram import Phase
 from sweeps.systems.experiment import experiment
 
@@ -89,3 +91,14 @@ def test_all_cores_are_asked_for_before_the_run_is_built(
     Record.of("phase", Phase(run, out=tmp_path))
     assert asked == [False]
     assert "built" in vars(run)
+
+
+def test_the_record_knows_what_a_task_file_holds(tmp_path: Path) -> None:
+    task, held = tmp_path / "mine.csv", []
+    for share in (0.5, 0.25):
+        task.write_text(f"query,a,b,c\n0,{share},{1 - share},0\n1,0.5,0,0.5\n")
+        config = Figure6(task=TaskFile(str(task)), out=tmp_path)
+        settings = Record.of("figure 6", config).settings
+        assert settings["task.path"] == str(task)
+        held.append(settings["task_holds"])
+    assert held[0] != held[1]

@@ -8,7 +8,6 @@ import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from sweeps.output import drawing
 from sweeps.runner.labels import label, shown
@@ -47,7 +46,7 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
             ax.fill_between(across, *ends, color=colour, alpha=0.2, lw=0)
         drawing.finished(ax, ylabel=name, **style)
         if not linear:
-            _logarithmic(ax, "x", across)
+            drawing.logarithmic(ax, "x", across)
     # A rare value has a cumulant of minus its inverse probability, which would hide all others.
     axes[0, 2].set_ylim(max(axes[0, 2].get_ylim()[0], -1.5), 0.8)
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
@@ -66,7 +65,7 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
     if np.isfinite(law.exponent):
         words = f"a = {-law.exponent:.2f} ± {law.error:.2f}"
         ax.plot(sizes, law.prefactor * sizes.values**law.exponent, label=words, **LINE)
-    _logarithmic(ax, "y", found.widths)
+    drawing.logarithmic(ax, "y", found.widths)
     _sizes(ax, sizes)
     legend = {"frameon": False} if np.isfinite(law.exponent) else None
     return drawing.finished(ax, legend, ylabel="width of the step", xlabel=label(sizes))
@@ -83,7 +82,7 @@ def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax:
         x = np.geomspace(*sizes.values[[0, -1]].astype(float))
         ax.plot(x, back(fit.at(x)), **LINE)
     if not linear:
-        _logarithmic(ax, "y", at)
+        drawing.logarithmic(ax, "y", at)
     _sizes(ax, sizes)
     return drawing.finished(ax, ylabel=textwrap.fill(f"step at {rate}", WIDTH), xlabel=label(sizes))
 
@@ -113,20 +112,6 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
         heading=f"1/ν = {fit.inverse_nu:.2f} ± {fit.errors[1]:.2f}, "
         f"β/ν = {fit.beta_nu:.2f} ± {fit.errors[2]:.2f}",
     )
-
-
-def _logarithmic(ax: Axes, which: str, values: Float[np.ndarray, " V"]) -> None:
-    """Make the axis x or y logarithmic, unless nothing is known. Where its values span little more
-    than a decade its ticks are plain numbers: matplotlib labels one of these, or all nine."""
-    known = values[np.isfinite(values)]
-    if not known.size:
-        return
-    ax.set(**{f"{which}scale": "log"})
-    axis = getattr(ax, f"{which}axis")
-    if known.max() < 30 * known.min():
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
 
 
 def _sizes(ax: Axes, sizes: xr.DataArray) -> None:

@@ -31,11 +31,33 @@ def test_cells_have_the_mean_of_the_runs_that_ended_well(runs: xr.Dataset) -> No
     assert failed.get_hatch()
 
 
+def test_a_second_panel_has_the_error_of_the_mean(runs: xr.Dataset) -> None:
+    config = plot.Plot("runs/some", observable="loss", view="heatmap", error=True)
+    figure = drawn(config, runs)
+    (_, panel, *bars) = figure.axes
+    assert [bar.get_ylabel() for bar in bars] == [
+        "population cross entropy (nat)",
+        "standard error of the mean (nat)",
+    ]
+    colours = panel.collections[0]
+    last = runs["loss"].isel(time=-1).transpose("eta_y", "eta_z", "seed").values.astype(float)
+    # Two cells have fewer than two runs that ended well; of two the error is half their distance.
+    last[0, 1] = last[1, 2] = np.nan
+    wanted = abs(last[..., 0] - last[..., 1]) / 2
+    np.testing.assert_allclose(np.ma.filled(colours.get_array(), np.nan), wanted, rtol=1e-4)
+
+
 def test_borders_lie_in_the_middle() -> None:
     np.testing.assert_allclose(heatmap.edges(np.array([1, 2, 4]), False), [0.5, 1.5, 3, 5])
     borders = heatmap.edges(np.array([0.1, 1, 10]), True)
     np.testing.assert_allclose(borders, 10.0 ** np.array([-1.5, -0.5, 0.5, 1.5]))
     np.testing.assert_allclose(heatmap.edges(np.array([3.0]), False), [2.5, 3.5])
+
+
+def test_a_single_run_has_no_error_of_the_mean(theory: xr.Dataset) -> None:
+    config = plot.Plot("runs/some", observable="loss", view="heatmap", error=True)
+    with pytest.raises(ValueError, match="error = True: no cell has two runs that ended well"):
+        drawn(config, theory)
 
 
 def test_contours_of_a_theory_lie_where_it_has_their_value(
@@ -82,6 +104,7 @@ def test_more_than_ten_entries_become_a_colour_bar(lines: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--view", "lines", "--error"], "error = True: lines have bands"),
         (["--x", "eta_z", "--y", "eta_z"], "y = 'eta_z': is the axis x already"),
         (["--y", "eta"], "y = 'eta': "),
         (["--x", "time", "--y", "eta_z"], "where: eta_y are left over in a heat map"),
@@ -90,5 +113,6 @@ def test_more_than_ten_entries_become_a_colour_bar(lines: int) -> None:
 def test_maps_that_cannot_be_are_refused(
     stored: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
-    assert cli.main(["plot", str(stored), "--view", "heatmap", *options]) == 2
+    view = [] if "--view" in options else ["--view", "heatmap"]
+    assert cli.main(["plot", str(stored), *view, *options]) == 2
     assert message in capsys.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import dynsim
 from dynsim import Status
 from sweeps.runner.spec import Sweep
 from sweeps.studies.paper import attention_maps
@@ -45,3 +46,15 @@ def test_panels_have_the_rates_of_both_groups(
     # The contextual tokens of Syn-Small: ten common ones and ten of each class.
     assert len(drawn[0]["arrays"]["tokens_drawn"]) == 30
     plt.close(drawn[0]["figure"])
+
+
+def test_a_task_of_ones_own_has_its_first_classes_drawn() -> None:
+    task = dynsim.Overlapping(K=8)
+    attention = (("eta_y", "time", "class", "token"), np.full((1, 3, 8, 45), 1 / 45))
+    coords = {"eta_y": [1.0], "time": [0, 1, 2], "token": np.arange(45)}
+    found = dict.fromkeys(("training", "flow"), xr.Dataset({"attention": attention}, coords))
+    figure = attention_maps.draw(found, np.arange(45), 1.0)
+    assert len(figure.axes) == 2 * attention_maps.MOST_CLASSES + 1
+    plt.close(figure)
+    for config in (attention_maps.Figure4(task=task), attention_maps.Figure5(task=task)):
+        assert {each.first.problem.task for each in config.sweeps().values()} == {task}

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.runner.spec import load
+from sweeps.studies.computing import by_queries
 from sweeps.studies.options import queries
-from sweeps.studies.paper.figure6 import predicted, published, summary, table
+from sweeps.studies.paper.figure6 import Figure6, predicted, published, summary, table
+from sweeps.studies.paper.recall import Figure11
 
 
 @pytest.mark.usefixtures("optimised_sweeps")
@@ -66,6 +69,44 @@ def test_queries_are_read_from_words() -> None:
     for bad in (["a"], ["0"], [""], ["1,1"], ["2.5"]):
         with pytest.raises(ValueError, match="must be different integers >= 1"):
             queries(bad)
+
+
+def test_a_task_of_ones_own_has_its_number_of_queries() -> None:
+    usual = Figure6().sweeps()["simulation"]
+    assert usual.fields["num_queries"] == (1, 3, 5, 10)
+    task = dynsim.Overlapping(K=4)
+    sweep = Figure6(task=task).sweeps()["simulation"]
+    assert (sweep.first.problem.task, sweep.first.problem.start) == (task, "uniform")
+    assert "num_queries" not in sweep.fields
+    assert {n: v for n, v in usual.fields.items() if n != "num_queries"} == {**sweep.fields}
+    stored = xr.Dataset({"entropy": ("eta_z", [1.0])}, {"eta_z": [0.5]})
+    assert by_queries(stored, task).num_queries.values.tolist() == [4]
+    syn = Figure11(num_queries=("2,4",), task=dynsim.Syn(num_common=3)).sweeps()
+    (sweep,) = syn.values()
+    assert sweep.fields["num_queries"] == (2, 4)
+    assert sweep.point({"num_queries": 4}).problem.task == dynsim.Syn(4, num_common=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["6", "--task", "nope"], "task = 'nope': must be none, or one of syn-small"),
+        (["6", "--task", "overlapping", "--K", "0"], "task.K = 0: must be an integer from 1"),
+        (["4", "--task", "missing.npz"], "task file missing.npz: no such file"),
+        (["6", "--task", "overlapping", "--num-queries", "2"], "overlapping does not have it; syn"),
+        (["11", "--K", "3"], "K = 3: task does not have it; overlapping does"),
+    ],
+)
+def test_bad_tasks_are_named_before_anything_runs(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(["figure", *options, "--out", str(tmp_path / "out")])
+    except SystemExit as error:  # of an option, before the command is imported
+        code = error.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_theory_adds_drift_and_both_variances() -> None:

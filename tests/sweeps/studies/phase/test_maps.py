@@ -43,7 +43,9 @@ def test_a_refined_diagram_has_the_regions_of_the_full_one(
     assert found.drawn.notnull().all()
     # What is drawn and written is read from the stores, and is the same.
     figure.run(options(out, refine=True))
-    assert "0 of 12 random points among the others" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "0 of 12 random points among the others" in said
+    assert f"about a boundary of dimension {found.attrs['dimension']:.2f};" in said
     with np.load(out / "phase.npz") as arrays:
         for name in ("region", "entropy", "computed"):
             np.testing.assert_array_equal(arrays[f"{ENGINE}/{name}"], found[name])

@@ -99,6 +99,42 @@ def test_the_coarse_grid_says_what_a_boundary_will_cost(
     assert [name.split("-")[1] for _, name in others] == ["1", "2"]
 
 
+def half(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return y > 0.31 + 0.29 * x
+
+
+def carpet(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Every third point of a line along x, in rows that are shifted: no cell is of one region."""
+    return (np.rint(256 * x) + np.rint(256 * y)) % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "low", "high"),
+    [(half, 0.97, 1.03), (disc, 0.97, 1.03), (basins, 1.35, 1.5), (carpet, 2, 2)],
+)
+def test_the_dimension_of_the_boundary_is_that_of_the_curve(
+    shape: Shape, low: float, high: float
+) -> None:
+    """That of boxes with more than one region in the full picture."""
+    plane = Plane(shape, (257, 257))
+    numbers = []
+    for side in (1, 2, 4):
+        corners = [
+            plane.full[i : 257 - side + i : side, j : 257 - side + j : side]
+            for i in range(side + 1)
+            for j in range(side + 1)
+        ]
+        numbers.append((np.ptp(corners, axis=0) > 0).sum())
+    found = plane.refined()
+    fitted = np.polyfit(np.log([1, 2, 4]), np.log(numbers), 1)[0]
+    # Refinement misses a few islands of the basins.
+    assert found.dimension() == pytest.approx(-fitted, abs=1e-9 if shape is not basins else 0.01)
+    assert low - 1e-9 < found.dimension() < high + 1e-9
+    if low == 2:
+        assert found.forecast(0).share == 1
+    assert np.isnan(Plane(stripe, (257, 257)).refined().dimension())
+
+
 @pytest.mark.parametrize("points", [(300, 7), (2, 90), (1, 90), (35, 34)])
 def test_axes_of_few_values_have_each_of_them_once(points: tuple[int, int]) -> None:
     lattice = Lattice.of(points, 32)

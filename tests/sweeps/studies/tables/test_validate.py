@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
 import dynsim
 from sweeps import cli, output
@@ -105,6 +106,15 @@ def test_the_page_of_slips_is_current(tmp_path: Path) -> None:
         # Rounding errors, quoted to one digit, differ from machine to machine.
         if abs(float(old)) > 1e-3:
             assert abs(float(new) / float(old) - 1) < 0.02, (new, old)
+
+
+@pytest.mark.parametrize("law", [stats.logistic, stats.gumbel_r])
+def test_steps_have_the_width_that_is_asked_for(law: stats.rv_continuous) -> None:
+    """That of the density, which is largest at 0, at half height."""
+    half = lambda x: law.pdf(x) - law.pdf(0) / 2
+    low, high = (float(np.asarray(optimize.brentq(half, 0, side))) for side in (-9, 9))
+    unit = verdicts.UNITS[law.name.removesuffix("_r")]
+    assert unit == pytest.approx(high - low, rel=1e-9)
 
 
 def test_verdicts_on_steps_of_known_widths_are_false_as_often_as_the_level_says() -> None:

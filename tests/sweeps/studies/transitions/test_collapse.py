@@ -74,7 +74,7 @@ def test_predicted_peaks_are_those_of_gamma() -> None:
     "test_eta_z_does_not_set_the_time_of_the_transition",
 )
 def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
-    variants = families.variants("overlap", seeds=1)
+    variants = families.variants(families.FAMILIES["overlap"], seeds=1)
     assert variants["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
     axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
     by_engine = {
@@ -98,10 +98,10 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
 
 @pytest.mark.full("test_a_larger_decoder_rate_snaps_earlier")
 def test_horizons_follow_the_predicted_peak() -> None:
-    sweep = families.variants("size", seeds=2)["simulation"]
+    sweep = families.variants(families.FAMILIES["size"], seeds=2)["simulation"]
     longest = peaks.over_points(sweep, peaks.predicted_peak).max("eta_y")
     np.testing.assert_allclose(sweep.fields["steps"], families.HORIZON * longest.values, atol=1)
-    momentum = families.variants("momentum", seeds=2)["symmetric"]
+    momentum = families.variants(families.FAMILIES["momentum"], seeds=2)["symmetric"]
     np.testing.assert_allclose(momentum.fields["eta_y"], np.array(families.RATES) / 10)
 
 
@@ -216,7 +216,7 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
     for names in (["size"], ["overlap", "momentum", "sampling"]):
         found = {}
         for name in names:
-            sweep = families.variants(name, seeds=2)["simulation"]
+            sweep = families.variants(families.FAMILIES[name], seeds=2)["simulation"]
             predicted = peaks.over_points(sweep, lambda run: run.steps / run.setting("eta_y"))
             engines = dict.fromkeys((*families.ENGINES[1:], "gamma"), predicted)
             seeds = xr.DataArray([1.0, 1.1], dims="seed")
@@ -249,6 +249,30 @@ def test_bad_input_is_named_and_nothing_written(
     assert not out.exists()
 
 
-def test_no_family_is_bad_input() -> None:
-    with pytest.raises(ValueError, match=r"families = \(\): needs at least one of size"):
-        collapse.Collapse(families=()).sweeps()
+def test_a_task_of_ones_own_is_a_family_with_the_engines_that_describe_it() -> None:
+    """One query has two classes, the other has one: no symmetric reduction."""
+    probs = [[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0.5, 0, 0, 0.5]]
+    task = dynsim.TaskTable(probs, query=[0, 1, 1])
+    wanted = collapse.Collapse(task=task).sweeps()
+    assert {name: each.engine for name, each in wanted.items()} == {
+        "task-simulation": "simulation",
+        "task-symmetric": "plain",
+        "task-symmetric-descent": "descent",
+    }
+    sweep = wanted["task-simulation"]
+    # K (e^x + (M - 1) x - 1) / (M eta), where e^x (x - 1) = M - 1: of K = 3 and M = 4.
+    x = optimize.brentq(lambda x: np.exp(x) * (x - 1) - 3, 1, 5)
+    peak = 3 * (np.exp(x) + 3 * x - 1) / 4
+    found = peaks.over_points(sweep, peaks.predicted_peak).isel(batch=0, length=0)
+    np.testing.assert_allclose(found * found.eta_y, peak, rtol=1e-9)
+    assert sweep.first.steps == np.ceil(families.HORIZON * peak / min(families.RATES))
+    both = collapse.Collapse(families=("size",), task=dynsim.SynSmall()).sweeps()
+    assert both["task-symmetric"].engine == "symmetric"
+    assert {name.split("-")[0] for name in both} == {"size", "task"}
+
+
+def test_snap_takes_a_task_of_ones_own() -> None:
+    task = dynsim.Overlapping(K=3)
+    wanted = snap.Snap(rates=2, steps=20, task=task).sweeps()
+    assert {each.first.problem.task for each in wanted.values()} == {task}
+    assert wanted["both-symmetric"].fields["eta_y"] == pytest.approx(np.geomspace(0.1, 10, 5))
