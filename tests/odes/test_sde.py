@@ -134,31 +134,33 @@ def of_descent(eta: float, mu: float, steps: int, batch: int) -> tuple[float, fl
 
 
 def errors(mu: float | None, order: int) -> np.ndarray:
-    """(rate, mean or standard deviation) relative errors at a rate and at half of it."""
+    """(rate, what) errors of the mean, which begins at 1, and relative ones of the standard
+    deviation, at a rate and at half of it."""
     eta, steps, found = 0.4 * (1 - (mu or 0)), 4 if mu is None else 6, []
     # The noise is so small that its own noise, which is taken to first order, does not count.
-    options = {"order": order, "batch": 64, "paths": 40_000}
+    options = {"order": order, "batch": 64, "paths": 40_000, "substeps": 1 if mu is None else 3}
     for k in (1, 2):
         times = [steps, 2 * steps]
         paths = solve(Line(), dynsim.sgd(eta / k, momentum=mu), times, **options)
         each = paths.across_runs()["weights"]
         mean, std = of_descent(eta / k, mu or 0.0, times[k - 1], 64)
-        found.append([each.mean[k - 1, 0] / mean - 1, each.std[k - 1, 0] / std - 1])
+        found.append([each.mean[k - 1, 0] - mean, each.std[k - 1, 0] / std - 1])
     return np.array(found)
 
 
 @pytest.mark.parametrize(
-    ("mu", "first"),
-    # Of deviations at first order, an error that halves with the rate: 10 and 5 %, 6 and 3 %.
-    [(None, 0.05), pytest.param(0.5, 0.03, marks=pytest.mark.full)],
+    ("mu", "most"),
+    # Of the deviation at the smaller rate. First order has an error of 5 % without momentum; the
+    # equation with it has one of 0.6 %.
+    [(None, 0.017), pytest.param(0.5, 0.012, marks=pytest.mark.full)],
 )
 def test_second_order_has_mean_and_deviation_of_descent_to_second_order(
-    mu: float | None, first: float
+    mu: float | None, most: float
 ) -> None:
     (coarse, fine) = np.abs(errors(mu, 2))
     # Sampling errors are 0.4 % for deviations, and less for means.
     assert (fine < coarse / 4 + 0.006).all()
-    assert fine[1] < first / 3
+    assert fine[1] < most
 
 
 @pytest.mark.full("test_second_order_has_mean_and_deviation_of_descent_to_second_order")
@@ -214,9 +216,9 @@ def escapes(weights: np.ndarray) -> np.ndarray:
 
 @pytest.mark.full("test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process")
 def test_it_leaves_a_well_after_the_mean_first_passage_time() -> None:
-    eta, steps, paths = 0.1, 5500, 4000
+    eta, steps, paths = 0.1, 5000, 1000
     # The barrier is 2.2 temperatures, and 1 in 20,000 stays so long.
-    found = solve(DoubleWell(), dynsim.sgd(eta), range(steps), batch=1, paths=paths, examples=32)
+    found = solve(DoubleWell(), dynsim.sgd(eta), range(steps), batch=1, paths=paths, examples=16)
     left = escapes(np.asarray(found["weights"])[..., 0])
     want = first_passage(eta * 1.5**2 / 2, -1.0, 0.5) / eta
     error = left.std() / paths**0.5
