@@ -59,7 +59,6 @@ def solved(case: str, part: str) -> tuple[list, float, float]:
     options = {"batch": batch, "record": name, "init": init}
     begin = time.process_time()
     if part == "linear noise":
-        # The covariance is that of all steps so far, each with examples of its own.
         found = odes.linear_noise(
             problem, rule, times, key=key, starts=1, examples=max(128, 16 * batch), **options
         )
