@@ -54,6 +54,23 @@ class Static(NamedTuple):
         return cls(tuple(leaves), structure)
 
 
+class Across(NamedTuple):
+    """An observable across runs, each of the shape (S, ...) of the observable of one.
+
+    Attributes:
+        mean: over the runs.
+        mean_error: standard error of the mean.
+        std: standard deviation (ddof 1).
+        std_error: standard error of that, from the fourth moment, so that the values need not be
+            normal.
+    """
+
+    mean: np.ndarray
+    mean_error: np.ndarray
+    std: np.ndarray
+    std_error: np.ndarray
+
+
 class Trajectory(eqx.Module):
     """Observables along one run; under `vmap` every array has leading batch axes.
 
@@ -114,6 +131,31 @@ class Trajectory(eqx.Module):
             entries = np.arange(first, first + math.prod(shape[axes:]))
             found[name] = (self.covariance[..., entries, entries] ** 0.5).reshape(shape)
             first += entries.size
+        return found
+
+    def across_runs(self) -> dict[str, Across]:
+        """Mean and standard deviation of each observable over the runs that are valid to their end,
+        with their errors; all batch axes count as runs.
+
+        Raises:
+            ValueError: for less than two of these.
+
+        Example:
+            >>> runs = jax.vmap(train)(jax.random.split(jax.random.key(0), 64))
+            >>> runs.across_runs()["loss"].std
+        """
+        ok = np.asarray(self.ok)
+        if (number := int(ok.sum())) < 2:
+            raise ValueError(f"runs: {number} of {ok.size} valid, must be at least 2")
+        found = {}
+        for name, values in self.observables.items():
+            valid = np.asarray(values, np.float64)[ok]
+            mean, std = valid.mean(0), valid.std(0, ddof=1)
+            fourth = ((valid - mean) ** 4).mean(0)
+            # The variance of a variance is (m_4 - m_2^2) / n, and d std = d variance / (2 std).
+            wider = np.sqrt(np.maximum(fourth - std**4, 0) / number)
+            error = np.divide(wider, 2 * std, out=np.zeros_like(std), where=std > 0)
+            found[name] = Across(mean, std / number**0.5, std, error)
         return found
 
     @property

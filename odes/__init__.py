@@ -8,7 +8,7 @@ dynamics of training on prompts, `linear_icl` in-context regression by linear at
 """
 
 from odes import joma, linear_icl, qkv, sparse_attention, symmetric, two_stage
-from odes.batch_noise import linear_noise
+from odes.batch_noise import linear_noise, sde
 from odes.central import central_flow
 from odes.formulas import (
     coefficients,
@@ -54,6 +54,7 @@ __all__ = [
     "population",
     "predictions",
     "qkv",
+    "sde",
     "sparse_attention",
     "spread",
     "symmetric",

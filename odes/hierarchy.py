@@ -116,7 +116,7 @@ def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
         known += (*general.flows(), central.THEORY, general.WHOLE)
     # Built-in theories have the noise of the batches where they can.
     if not built_in and cls.draw is not Problem.draw and cls.loss is not Problem.loss:
-        known.append(batch_noise.THEORY)
+        known += (batch_noise.THEORY, *batch_noise.PATHS)
     found: dict[str, Theory[Any, Any]] = {}
     for theory in known:
         found.setdefault(theory.name, theory)

@@ -65,6 +65,7 @@ class Theory(Generic[Task, Rates]):
         predicts: the names of the observables that it predicts, from the problem; all of the
             problem's if None.
         adaptive: whether a solver with tolerances integrates it.
+        drawn: whether a run is a random path, so that seeds are worth having.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Theory(Generic[Task, Rates]):
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     predicts: Callable[[Task], tuple[str, ...]] | None = None
     adaptive: bool = True
+    drawn: bool = False
 
     def why_not(
         self, problem: Task, rule: Rates, batch: int | float = math.inf, steps: int | None = None

@@ -141,7 +141,7 @@ def linear_noise(
         checks.integer("draws", draws, 2)
     if squares and isinstance(rule, solver.AVERAGE_SQUARES):
         _check_size(problem, rule, examples)
-    asked = _asked(problem, record)
+    asked = asked_of(problem, record)
     found = in_own_program(
         _solve,
         *(problem, rule, times, key, init, dtype, batch),
@@ -161,17 +161,22 @@ def examples_of(batch: int | float) -> int:
     return max(EXAMPLES, BATCHES_OF * int(batch))
 
 
-def _undescribed(problem: Problem, rule: Any, batch: int | float) -> str | None:
-    """Why the theory does not describe a training, or None."""
+def without_noise(problem: Problem, batch: int | float) -> str | None:
+    """Why batches of a problem add no noise of independent examples, or None."""
     for method in ("draw", "loss"):
         if not problem.has(method):
-            return f"{type(problem).__name__}: has no method {method!r}, which linear noise needs"
+            return f"{type(problem).__name__}: has no method {method!r}, which this theory needs"
     if isinstance(batch, float) and math.isinf(batch):
         return "batch = inf: leaves no noise"
     for name, each in vars(problem).items():
         if isinstance(each, Data) and not each.replace:
-            return f"{name}.replace = False: linear noise is that of independent examples"
-    return refusal(solver.check_described, rule)
+            return f"{name}.replace = False: the noise is that of independent examples"
+    return None
+
+
+def _undescribed(problem: Problem, rule: Any, batch: int | float) -> str | None:
+    """Why the theory does not describe a training, or None."""
+    return without_noise(problem, batch) or refusal(solver.check_described, rule)
 
 
 def _inapplicable(training: Training) -> str | None:
@@ -179,8 +184,8 @@ def _inapplicable(training: Training) -> str | None:
     reason = _undescribed(problem, rule, training.batch)
     if reason is None and (size := size_of(problem)) > LARGEST:
         return (
-            f"the problem has {size} weights, more than {LARGEST}; "
-            "odes.linear_noise(problem, rule, ...) has no such limit"
+            f"the problem has {size} weights, more than {LARGEST}; theory 'sde' samples "
+            "paths of any size, and odes.linear_noise(problem, rule, ...) has no such limit"
         )
     return reason
 
@@ -201,11 +206,11 @@ def _check_size(problem: Problem, rule: Rule, examples: int) -> None:
 
 
 def _predicts(problem: Problem) -> tuple[str, ...]:
-    names = tuple(_table(problem).functions)
+    names = tuple(table_of(problem).functions)
     return names + tuple(name + STD for name in names if name + STD not in names)
 
 
-def _table(problem: Problem) -> Table:
+def table_of(problem: Problem) -> Table:
     """What a flow can record, and the loss of a batch."""
     known = flow_table(problem)
     refused = {name: why for name, why in known.refused.items() if name != BATCH_LOSS}
@@ -213,8 +218,9 @@ def _table(problem: Problem) -> Table:
     return dataclasses.replace(known, functions=functions, refused=refused)
 
 
-def _asked(problem: Problem, record: Record | None) -> Asked:
-    table = _table(problem)
+def asked_of(problem: Problem, record: Record | None) -> Asked:
+    """What is to be recorded, by default the `RECORD` of the problem and the loss of a batch."""
+    table = table_of(problem)
     if record is None:
         record = [*usual(problem, table.functions), BATCH_LOSS]
     given: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)

@@ -50,6 +50,7 @@ THEORIES = (
         solve_sde,
         needs=("key",),
         adaptive=False,
+        drawn=True,
     ),
     _theory(
         "seeds",
@@ -58,6 +59,7 @@ THEORIES = (
         solve_seed,
         needs=("key", "num_test"),
         adaptive=False,
+        drawn=True,
     ),
 )
 """The theories, most exact first. What they need besides the usual: a random `key`, the `anchors`

@@ -151,9 +151,12 @@ class Comparison:
 
     def scattered(self, theory: str, name: str) -> Scatter | None:
         """Predicted and measured standard deviation across seeds; None of a theory without."""
+        mean = self.predicted(theory, name)
+        if self.engines[theory].noisy:
+            return scatter.over_paths(mean, self.measured(name))
         if name + STD not in self.predictions[theory]:
             return None
-        std, mean = self.predicted(theory, name + STD), self.predicted(theory, name)
+        std = self.predicted(theory, name + STD)
         return scatter.over_starts(std, mean, self.measured(name))
 
     def heading(self) -> list[str]:

@@ -16,8 +16,7 @@ class Scatter(NamedTuple):
     Attributes:
         predicted: (S, ...) by theory.
         measured: (S, ...) of the runs (ddof 1); NaN below two.
-        error: (S, ...) sampling error of the latter, measured / sqrt(2 (runs - 1)) as of normal
-            numbers.
+        error: (S, ...) sampling error, measured / sqrt(2 (runs - 1)) as of normal numbers.
     """
 
     predicted: Float[np.ndarray, "S ..."]
@@ -39,8 +38,19 @@ def over_starts(
     total = average(std**2)
     if len(mean) > 1:
         total = total + spread(mean) ** 2
+    return Scatter(np.sqrt(total), *_of_sample(runs))
+
+
+def over_paths(paths: Float[np.ndarray, "R S ..."], runs: Float[np.ndarray, "N S ..."]) -> Scatter:
+    """From as many random paths of a theory as there are; the error has theirs in it."""
+    (predicted, own), (measured, error) = _of_sample(paths), _of_sample(runs)
+    return Scatter(predicted, measured, np.hypot(own, error))
+
+
+def _of_sample(runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviation with its sampling error."""
     found = spread(runs)
-    return Scatter(np.sqrt(total), found, found / math.sqrt(2 * max(len(runs) - 1, 1)))
+    return found, found / math.sqrt(2 * max(len(runs) - 1, 1))
 
 
 def average(runs: np.ndarray) -> np.ndarray:

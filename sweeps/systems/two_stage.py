@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from dynsim import FastPrompts, JointPrompts, Prompts
-from odes.two_stage import THEORIES
 from sweeps.systems.base import Engine, Labels
 from sweeps.systems.engines import system
 
@@ -13,15 +12,11 @@ NUMBERS = 2**15
 
 def _engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
     """Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
-    for the stiffest of a batch. Of stochastic equations a run is a path. What begins from the
-    states that a run measured is no engine."""
-    drawn = {theory.name for theory in THEORIES if "key" in theory.needs}
+    for the stiffest of a batch. What begins from the states that a run measured is no engine."""
     return {
         name: engine._replace(goes_on=False)
         if engine.trains
-        else engine._replace(
-            tile=32, bytes_per_run=lambda task, settings: NUMBERS, noisy=name in drawn
-        )
+        else engine._replace(tile=32, bytes_per_run=lambda task, settings: NUMBERS)
         for name, engine in found.items()
     }
 

@@ -89,3 +89,21 @@ def test_the_spread_is_read_off_the_covariance() -> None:
     np.testing.assert_allclose(run.std["xi"], variance[..., 1:] ** 0.5)
     with pytest.raises(ValueError, match="std: eq10 predicts no spread over seeds"):
         _ = Trajectory(times, values, None, status, status - 1, "eq10").std
+
+
+def test_statistics_across_runs_are_those_of_valid_ones_with_their_errors() -> None:
+    rng, status = np.random.default_rng(0), np.zeros((2, 1000), int)
+    # Of an exponential distribution mean and deviation are 1, and the fourth moment is 9: the error
+    # of the deviation is sqrt(8 / n) / 2.
+    loss = rng.exponential(size=(2, 1000, 1))
+    status[0, 0], loss[0, 0] = Status.DIVERGED, np.inf
+    times = np.zeros((2, 1000, 1))
+    found = Trajectory(times, {"loss": loss}, None, status, status - 1).across_runs()["loss"]
+    valid = loss.ravel()[1:]
+    np.testing.assert_allclose([found.mean[0], found.std[0]], [valid.mean(), valid.std(ddof=1)])
+    assert found.mean_error[0] == pytest.approx(1999**-0.5, rel=0.1)
+    # The fourth moment of 1999 draws has an error of 40 % or so.
+    assert found.std_error[0] == pytest.approx((8 / 1999) ** 0.5 / 2, rel=0.3)
+    status[...] = Status.DIVERGED
+    with pytest.raises(ValueError, match="runs: 0 of 2000 valid, must be at least 2"):
+        Trajectory(times, {"loss": loss}, None, status, status - 1).across_runs()

@@ -259,6 +259,12 @@ def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
         np.testing.assert_allclose(
             arrays["linear-noise/reached"], arrays["simulation/reached"][:1], rtol=1e-6
         )
+    # Of the stochastic equation each seed has a path, here without noise that of the flow.
+    assert cli.main([*words, "--theories", "sde", "--out", str(tmp_path / "sde")]) == 0
+    assert "sde: Standard deviation over seeds at the end." in capsys.readouterr().out
+    with np.load(tmp_path / "sde" / "compare.npz") as arrays:
+        want = np.broadcast_to(1 - np.exp(-0.6), 2)
+        np.testing.assert_allclose(arrays["sde/reached"][:, -1], want, rtol=1e-4)
     # Linear noise describes no clipping.
     clipped = [*words, "--clip", "100", "--out", str(tmp_path / "clipped")]
     assert cli.main(clipped) == 0

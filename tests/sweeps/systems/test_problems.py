@@ -238,8 +238,8 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
         (
             {"engine": "plain"},
-            "engine = 'plain': must be one of simulation, linear-noise, best; descent and flows "
-            "need Net.population_loss",
+            "engine = 'plain': must be one of simulation, linear-noise, sde, corrected-sde, best; "
+            "descent and flows need Net.population_loss",
         ),
         ({"rule": 0.1}, "rule = 0.1: must be a dynsim.Rule"),
     ],

@@ -1,0 +1,392 @@
+r"""Paths of the stochastic modified equation of any problem (Li, Tai, E, JMLR 20:40, 2019).
+
+Training at batch B adds noise of covariance C(p)/B to the gradient of each step, with C that of the
+gradient of one example. In continuous time t, in steps, and in the sense of Ito,
+
+.. math::
+
+    dp = -\eta(t)\, G(p)\, dt + \frac{\eta(t)}{\sqrt B}\, \sigma(p)\, dW, \qquad
+    \sigma \sigma^\top = C,
+
+which is right to first order in :math:`\eta`: G of the flow is replaced by
+:math:`G + \sigma\, dW/dt / \sqrt B` wherever it stands, for momentum in the velocity of the matched
+flow (`odes.solver.inertia`). No factor of C is formed. For fresh examples i = 1 ... E and a
+Brownian path W of E entries,
+
+.. math::
+
+    \sigma\, dW = \frac{1}{\sqrt{E - 1}} \sum_i (dW_i - \overline{dW})\, \nabla \ell_i
+
+is the gradient of a weighted sum of losses, and its covariance has the mean C whatever E.
+
+At second order the flow is the corrected one, and noise changes as well [ours]. With N for
+:math:`\sigma\, dW`, H and N' the derivatives of G and N,
+
+.. math::
+
+    \begin{align*}
+    N &\to N + \frac\eta2 (H N + N' G) & &\text{without momentum} \\
+    N &\to N + \frac{\eta}{4 (1 + \mu)} (H N - N' G) & &\text{heavy ball}
+    \end{align*}
+
+and the velocity of heavy ball begins with noise of covariance
+:math:`C / B\, (3 + \mu) / (1 + \mu)^3` besides its mean, which makes up for what a sum over steps
+has more than its integral. Then not only means are right to second order, as in the paper, but also
+covariances are to second order of themselves: without the change they would err by a share
+:math:`\eta H`, more than at first order. It follows without momentum from the expansion of the
+generator of a step; for heavy ball it is what makes the covariance of a quadratic with linear noise
+that of descent.
+
+Means over a step include no term of second order in the noise, :math:`O(\eta^3 / B)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from dynsim import Problem, Trajectory, checks
+from dynsim.precision import DType
+from dynsim.problem.base import built
+from dynsim.problem.checks import check_groups, has_population
+from dynsim.problem.train import DIVERGENCE_GROWTH, started
+from dynsim.training.recording import BATCH_LOSS, Record
+from dynsim.training.rule import Rule, UpdateRule
+from dynsim.training.rules import SGD
+from dynsim.training.run_checks import whole_steps
+from dynsim.trajectory import Static, Times
+from odes.batch_noise.noise import Asked, Noise
+from odes.batch_noise.theory import asked_of, table_of, without_noise
+from odes.problem import check_arguments, in_own_program
+from odes.solver.flows import checked_flow, decayed, posed_flow
+from odes.solver.integrate import judge
+from odes.solver.posed import Driven
+from odes.solver.splitting import integrate_ito
+from odes.theory import Theory, Training, refusal
+
+BEFORE = -1.0
+"""Time of the examples from which the velocity begins, other ones than those of the first step."""
+EXAMPLES = 64
+"""Examples of a step of which the noise is made, by default."""
+
+
+def sde(
+    problem: Problem,
+    rule: UpdateRule,
+    times: Times,
+    *,
+    batch: int | float,
+    key: PRNGKeyArray | None = None,
+    init: PyTree = None,
+    paths: int | None = None,
+    order: int = 1,
+    substeps: int = 1,
+    examples: int | None = None,
+    record: Record | None = None,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Sample paths of the stochastic modified equation of SGD, from `draw` and `loss`.
+
+    Use it where noise is too large for `odes.linear_noise`, such as for escapes over a barrier or
+    the loss near its minimum, and for models of any size: a path costs about six runs, whatever the
+    number of weights.
+
+    The equation is solved in the sense of Ito, by Strang splitting with equal steps: see
+    `odes.solver.splitting`. Its error is of second order in the rate, and of first order in the
+    square of the noise of a step.
+
+    Args:
+        problem: with `draw` and `loss`, which is the mean over the examples. Without a
+            `population_loss` the mean gradient is that of the examples of a step, and their own
+            noise is part of that of the batch.
+        rule: SGD, with heavy-ball or Nesterov momentum, any schedules, rates by group and decay.
+        times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
+        batch: number B of examples per step, >= 1, drawn independently.
+        key: of the starting weights, the examples and the noise. The starting weights are those of
+            `dynsim.train` with this key.
+        init: starting weights in their place.
+        paths: number of paths, which become a leading axis; path i has the key fold_in(key, i).
+            With None, a single one has the key itself.
+        order: 1 or 2 in the learning rate. Order 2 has the derivative of the gradient along itself
+            in it, about three times as slow, and needs SGD without Nesterov momentum.
+        substeps: solver steps for each optimiser step, >= 1. More are needed for momentum below
+            1/2, or beyond the edge of stability of descent.
+        examples: number E of examples per step of which the noise is made, >= 2. Without a
+            `population_loss` it must be above `batch`. By default 64, or there 2 `batch` if that is
+            more. Fewer are faster; the covariance stays right, and the noise is less normal.
+        record: as of `odes.flow`, and "batch_loss", the loss of the next batch. By default the
+            `RECORD` of the problem and "batch_loss".
+        dtype: "float64" or "float32".
+
+    Returns:
+        A `Trajectory` for each path. A path whose weights are not finite, or whose loss is a
+        thousand times the first one, has `Status.DIVERGED`; nothing raises. `across_runs` has mean
+        and standard deviation with their errors.
+
+    Raises:
+        ValueError: with the reason, for a rule or a problem that it does not describe; and naming
+            the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> rule, key = dynsim.sgd(0.05, momentum=0.9), jax.random.key(0)
+        >>> found = odes.sde(problem, rule, [10, 100], batch=32, key=key, paths=256)
+        >>> loss = found.across_runs()["loss"]
+        >>> loss.mean, loss.std, loss.std_error
+    """
+    problem, rule = built(problem, rule)
+    if checks.integer("order", order, 1) > 2:
+        raise ValueError(f"order = {order}: must be 1 or 2")
+    if reason := _undescribed(problem, rule, batch, order):
+        raise ValueError(reason)
+    check_arguments(problem, rule, times, key, init, starts=True)
+    steps = whole_steps(times)
+    checks.integer("batch", batch, 1)
+    if key is None:
+        raise ValueError("key = None: noise is random and needs one")
+    checks.key("key", key)
+    if paths is not None:
+        checks.integer("paths", paths, 1)
+    checks.integer("substeps", substeps, 1)
+    if examples is None:
+        examples = EXAMPLES if has_population(problem) else max(EXAMPLES, 2 * int(batch))
+    checks.integer("examples", examples, 2)
+    if not has_population(problem) and examples <= batch:
+        raise ValueError(
+            f"examples = {examples}: must be above batch = {batch} without a population_loss"
+        )
+    asked = asked_of(problem, record)
+    if asked.stds:
+        raise ValueError(f"record = {asked.stds[0]!r}: one path has none; see `across_runs`")
+    return in_own_program(
+        _solve,
+        *(problem, rule, times, key, init, dtype, batch),
+        steps=steps,
+        paths=paths,
+        order=order,
+        substeps=substeps,
+        examples=examples,
+        asked=asked,
+    )
+
+
+def _undescribed(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
+    """Why the theory does not describe a training, or None."""
+    if reason := without_noise(problem, batch):
+        return reason
+    if type(rule) is not SGD:
+        return f"rule = {rule.name}: a stochastic equation needs a step linear in the gradient, SGD"
+    if order == 2 and rule.nesterov:
+        return "nesterov = True: the equation of second order is that of heavy-ball momentum"
+    if order == 2 and rule.has_inertia and rule.decoupled and rule.decay is not None:
+        return "decoupled = True: the equation of second order with momentum has coupled decay"
+    return refusal(checked_flow, rule, _flow(rule, order))
+
+
+def _flow(rule: SGD, order: int) -> str:
+    if order == 2:
+        return "corrected"
+    return "matched" if rule.has_inertia else "plain"
+
+
+class Drawn(NamedTuple):
+    """What the gradient of a step is made of.
+
+    Attributes:
+        t: time; of the start it is `BEFORE`.
+        data: examples; None where the drift needs none.
+        weights: (E,) of the losses in the noise; None for the drift.
+    """
+
+    t: Float[Array, ""] | float
+    data: PyTree
+    weights: Float[Array, " E"] | None
+
+
+class Path:
+    """The modified equation of a problem, as a flow whose gradient has noise in it."""
+
+    def __init__(self, noise: Noise, order: int) -> None:
+        self.noise, rule = noise, noise.rule
+        assert isinstance(rule, SGD)
+        self.rule, self.order = rule, order
+        groups = check_groups(noise.problem, rule, noise.parts)
+        self.driven = Driven(rule, groups)
+        self.posed = posed_flow(
+            self.gradient,
+            self.drift_of(BEFORE),
+            self.driven,
+            noise.parts.params,
+            _flow(rule, order),
+        )
+
+    def mean(self, drawn: Drawn, params: PyTree) -> PyTree:
+        """Of the gradient."""
+        if self.noise.population is not None:
+            return self.noise.population(params)[1]
+        even = jnp.full(self.noise.examples, 1 / self.noise.examples, self.noise.dtype)
+        return self.weighted(drawn._replace(weights=even), params)
+
+    def weighted(self, drawn: Drawn, params: PyTree) -> PyTree:
+        """The gradient of the weighted sum of the losses of the examples."""
+        losses = functools.partial(self.noise.losses, data=drawn.data)
+        return jax.vjp(losses, params)[1](drawn.weights)[0]
+
+    def gradient(self, drawn: Drawn, params: PyTree) -> PyTree:
+        """With its noise, linear in the weights of the examples."""
+        mean = self.mean(drawn, params)
+        if drawn.weights is None:
+            return mean
+        kick = self.weighted(drawn, params)
+        if self.order == 2 and self.rule.has_inertia:
+            step = lambda g: self.driven.descend(g, drawn.t)  # noqa: E731
+            force = functools.partial(decayed(self.mean, self.driven), drawn)
+            noise = functools.partial(self.weighted, drawn)
+            slowed, along = jax.jvp(force, (params,), (step(kick),))
+            across = jax.jvp(noise, (params,), (step(slowed),))[1]
+            change = 4 * (1 + self.rule.mu)
+            kick = jax.tree.map(lambda n, a, b: n + (b - a) / change, kick, along, across)
+        return jax.tree.map(jnp.add, mean, kick)
+
+    @property
+    def of_mean(self) -> float:
+        """Variance that the mean over the examples has of its own, in that of one example."""
+        return 1 / self.noise.examples if self.noise.population is None else 0.0
+
+    def weights(
+        self, increment: Float[Array, " E"], variance: Float[Array, ""]
+    ) -> Float[Array, " E"]:
+        """Of the losses, for noise of that variance, from the increment of the Brownian path."""
+        scale = jnp.sqrt(variance / self.noise.free)
+        return (increment - jnp.mean(increment)) * scale
+
+    def examples(self, t: Float[Array, ""] | float) -> PyTree:
+        """Those of the step at a time."""
+        return self.noise.of_step(jnp.floor(t).astype(jnp.int32))
+
+    def drift_of(self, t: Float[Array, ""] | float) -> Drawn:
+        return Drawn(t, self.examples(t) if self.noise.population is None else None, None)
+
+    def drift(self, t: Float[Array, ""], state: PyTree) -> PyTree:
+        return self.posed.field(t, state, (self.drift_of(t), self.driven))
+
+    def diffusion(self, t: Float[Array, ""], state: PyTree, dW: Float[Array, " E"]) -> PyTree:
+        data = self.examples(t)
+
+        def moved(weights: Float[Array, " E"]) -> PyTree:
+            return self.posed.field(t, state, (Drawn(t, data, weights), self.driven))
+
+        weights = self.weights(dW, 1 / self.noise.batch - self.of_mean)
+        return jax.jvp(moved, (jnp.zeros_like(weights),), (weights,))[1]
+
+    def start(self, key: PRNGKeyArray) -> PyTree:
+        """The state before the first step."""
+        state = self.posed.state
+        if self.order == 1 or not self.rule.has_inertia:
+            return state
+        mu, (params, velocity) = self.rule.mu, state
+        # The mean of the velocity is that of the gradient over 1 + mu.
+        variance = (3 + mu) / (1 + mu) ** 3 / self.noise.batch - self.of_mean / (1 + mu) ** 2
+        normal = jax.random.normal(key, (self.noise.examples,), self.noise.dtype)
+        data = self.examples(BEFORE)
+        kick = self.weighted(
+            Drawn(BEFORE, data, self.weights(normal, jnp.asarray(variance))), params
+        )
+        return params, jax.tree.map(jnp.add, velocity, kick)
+
+    def save(self, key: PRNGKeyArray, t: Array, state: PyTree) -> PyTree:
+        """What is recorded, and the loss by which runs diverge."""
+        k = jnp.floor(t).astype(jnp.int32)
+        values, own, loss = self.noise.seen(state[0], k)
+        if BATCH_LOSS in own:
+            left = 1 - self.noise.batch * self.of_mean
+            normal = jax.random.normal(jax.random.fold_in(key, k), (), loss.dtype)
+            values[BATCH_LOSS] = loss + jnp.sqrt(own[BATCH_LOSS] * left) * normal
+        return values, loss
+
+
+def _solve(
+    numbers: Problem,
+    rest: Problem,
+    rule: Rule,
+    key: PRNGKeyArray,
+    init: PyTree,
+    times: Float[Array, " S"],
+    batch: Float[Array, ""],
+    *,
+    steps: tuple[int, ...],
+    paths: int | None,
+    order: int,
+    substeps: int,
+    examples: int,
+    asked: Asked,
+) -> Trajectory:
+    given = eqx.combine(numbers, rest)
+    dtype: Any = times.dtype.name
+
+    def one(key: PRNGKeyArray) -> Trajectory:
+        parts = started(given, key, init, dtype)
+        drawn, brownian, begin, recorded = jax.random.split(jax.random.fold_in(key, EXAMPLES), 4)
+        path = Path(Noise(given, parts, rule, drawn, batch, asked, examples), order)
+        shift = path.posed.shift
+
+        # The first steps lead to where the state after no steps would be read.
+        ahead = math.ceil(shift * substeps)
+        even = shift + jnp.arange(steps[-1] * substeps + 1, dtype=dtype) / substeps
+        marks = [ahead + step * substeps if step else 0 for step in steps]
+        (values, loss), last = integrate_ito(
+            path.drift,
+            path.diffusion,
+            path.start(begin),
+            jnp.concatenate([shift * jnp.arange(ahead, dtype=dtype) / max(ahead, 1), even]),
+            jnp.asarray(marks, jnp.int32),
+            brownian,
+            noises=path.noise.examples,
+            save=functools.partial(path.save, recorded),
+        )
+        first = jnp.abs(path.noise.seen(parts.params, jnp.int32(0))[2])
+        finite = [jnp.isfinite(x).reshape(len(steps), -1).all(axis=1) for x in values.values()]
+        valid = jnp.stack([*finite, loss <= DIVERGENCE_GROWTH * first]).all(axis=0)
+        status, first_bad = judge(times, valid)
+        params, fixed = parts.apart(last[0])
+        name = THEORIES[order - 1].name
+        return Trajectory(times, values, params, status, first_bad, name, fixed=Static.of(fixed))
+
+    if paths is None:
+        return one(key)
+    return jax.vmap(one)(jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(paths)))
+
+
+def _theory(name: str, title: str, assumes: str, order: int) -> Theory[Any, Any]:
+    def inapplicable(training: Training) -> str | None:
+        return _undescribed(training.problem, training.rule, training.batch, order)
+
+    return Theory(
+        name,
+        title,
+        assumes,
+        functools.partial(sde, order=order),
+        inapplicable,
+        needs=("key", "batch"),
+        predicts=lambda problem: tuple(table_of(problem).functions),
+        adaptive=False,
+        variant=True,
+        drawn=True,
+    )
+
+
+THEORIES = (
+    _theory("sde", "stochastic modified equation", "eta -> 0, normal noise", 1),
+    _theory(
+        "corrected-sde",
+        "stochastic modified equation, second order",
+        "eta^2 -> 0, normal noise",
+        2,
+    ),
+)
+"""A path for each run, of every problem with `draw` and `loss`."""

@@ -1,0 +1,299 @@
+"""Paths of the stochastic modified equation: linear equations, moments of descent, escape times."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.linalg
+
+import dynsim
+import odes
+from tests.odes.test_batch_noise import KEPT, ROOT, START, Bowl, H, Network
+
+KEY = jax.random.key(3)
+MANY = 20_000
+"""Paths: a standard deviation has a sampling error of 0.5 %."""
+
+
+class Exact(Bowl):
+    """With the population loss of the bowl."""
+
+    def population_loss(self, params):
+        return jnp.sum(H * params**2) / 2
+
+
+class Line(dynsim.Problem):
+    """Regression on one input with label noise, so that noise grows with the weight."""
+
+    def init(self, key):
+        return jnp.ones(1)
+
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch, 2))
+
+    def loss(self, params, data):
+        return jnp.mean((data[:, 0] * params + data[:, 1] / 2) ** 2) / 2
+
+    def population_loss(self, params):
+        return jnp.sum(params**2) / 2
+
+    def observables(self):
+        return {"weights": lambda self, params: params}
+
+
+class DoubleWell(dynsim.Problem):
+    """A weight in the potential (w^2 - 1)^2 / 4, from its left minimum."""
+
+    def init(self, key):
+        return -jnp.ones(1)
+
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch,))
+
+    def population_loss(self, params):
+        return jnp.sum((params**2 - 1) ** 2) / 4
+
+    def loss(self, params, data):
+        return self.population_loss(params) + 1.5 * jnp.mean(data) * params[0]
+
+    def observables(self):
+        return {"weights": lambda self, params: params}
+
+
+def solve(problem: dynsim.Problem, rule: dynsim.Rule, times: Any, **options: Any) -> Any:
+    given = {"batch": 4, "key": KEY, "paths": MANY, "examples": 8, "record": "weights"}
+    return odes.sde(problem, rule, times, **given | options)
+
+
+def assert_moments(paths: Any, mean: np.ndarray, covariance: np.ndarray, share: float) -> None:
+    """Of the weights at all times (S, n), within five sampling errors and a `share`."""
+    weights, number = np.asarray(paths["weights"]), len(paths["weights"])
+    std = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+    slack = 5 / number**0.5 + share
+    assert (np.abs(weights.mean(0) - mean) < slack * std + share * np.abs(mean)).all()
+    for k, want in enumerate(covariance):
+        # Of a covariance, the error is at most sqrt(2 / n) of the product of the deviations.
+        found = np.cov(weights[:, k].T)
+        assert (np.abs(found - want) < 2**0.5 * slack * np.outer(std[k], std[k])).all(), k
+
+
+def test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process() -> None:
+    eta, times = 0.2, np.array([1, 5, 40])
+    paths = solve(Exact(), dynsim.sgd(eta), times)
+    fall = np.exp(-eta * np.outer(times, H))
+    both = H[:, None] + H
+    covariance = eta * ROOT @ ROOT.T / 4 * -np.expm1(-eta * times[:, None, None] * both) / both
+    # The midpoint method errs by (eta h)^2 / 24 of a step, splitting by as little.
+    assert_moments(paths, START * fall, covariance, 0.002)
+    assert np.asarray(paths.ok).all()
+
+
+def test_noise_scales_with_one_over_the_batch() -> None:
+    run = lambda batch: solve(Exact(), dynsim.sgd(0.2), [1, 5, 40], batch=batch)
+    few, many = (run(batch).across_runs()["weights"].std for batch in (4, 400))
+    # The paths of a key see the same noise, which additive noise passes on in proportion.
+    np.testing.assert_allclose(few / many, 10, rtol=1e-9)
+
+
+def linear_sde(A: np.ndarray, b: np.ndarray, start: np.ndarray, t: float) -> np.ndarray:
+    """Second moments at t of dz = A z dt + b dW, by the exponential of the equation of moments."""
+    one, n = np.eye(len(A)), len(A)
+    field = np.kron(A, one) + np.kron(one, A)
+    whole = np.block([[field, np.outer(b, b).reshape(-1, 1)], [np.zeros((1, n * n + 1))]])
+    moments = scipy.linalg.expm(whole * t) @ np.append(np.outer(start, start), 1)
+    return moments[:-1].reshape(n, n)
+
+
+def test_momentum_in_a_bowl_has_the_moments_of_the_linear_equation_of_weight_and_velocity() -> None:
+    eta, mu, times = 0.1, 0.8, [2, 20]
+    paths = solve(Exact(), dynsim.sgd(eta, momentum=mu), times)
+    found, rate = np.asarray(paths["weights"]), -np.log(mu)
+    for j, h in enumerate(H):
+        A = np.array([[0, -eta], [rate / (1 - mu) * h, -rate]])
+        b = np.array([0, rate / (1 - mu) * (ROOT @ ROOT.T)[j, j] ** 0.5 / 2])
+        for k, time in enumerate(times):
+            square = linear_sde(A, b, np.array([START[j], 0]), time + 0.5)[0, 0]
+            mean = (scipy.linalg.expm(A * (time + 0.5)) @ [START[j], 0])[0]
+            assert abs(found[:, k, j].mean() - mean) < 0.01
+            assert found[:, k, j].std() == pytest.approx((square - mean**2) ** 0.5, rel=0.02)
+
+
+def of_descent(eta: float, mu: float, steps: int, batch: int) -> tuple[float, float]:
+    """Mean and standard deviation of the weight on a `Line` after some steps of SGD, exactly: the
+    gradient is x^2 w + x y / 2 with normal x and y, so that E (x^2)^2 = 3."""
+    mean, moments = np.array([1.0, 0.0]), np.outer([1.0, 0.0], [1.0, 0.0])
+    A, b = np.array([[1 - eta, -eta * mu], [1.0, mu]]), np.array([-eta, 1.0])
+    for _ in range(steps):
+        variance = (2 * moments[0, 0] + 1 / 4) / batch
+        moments = A @ moments @ A.T + variance * np.outer(b, b)
+        mean = A @ mean
+    return mean[0], (moments[0, 0] - mean[0] ** 2) ** 0.5
+
+
+def errors(mu: float | None, order: int) -> np.ndarray:
+    """(rate, what) errors of the mean, which begins at 1, and relative ones of the standard
+    deviation, at a rate and at half of it."""
+    eta, steps, found = 0.4 * (1 - (mu or 0)), 4 if mu is None else 6, []
+    # The noise is so small that its own noise, which is taken to first order, does not count.
+    options = {"order": order, "batch": 64, "paths": 40_000, "substeps": 1 if mu is None else 3}
+    for k in (1, 2):
+        times = [steps, 2 * steps]
+        paths = solve(Line(), dynsim.sgd(eta / k, momentum=mu), times, **options)
+        each = paths.across_runs()["weights"]
+        mean, std = of_descent(eta / k, mu or 0.0, times[k - 1], 64)
+        found.append([each.mean[k - 1, 0] - mean, each.std[k - 1, 0] / std - 1])
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("mu", "most"),
+    # Of the deviation at the smaller rate. First order has an error of 5 % without momentum; the
+    # equation with it has one of 0.6 %.
+    [(None, 0.017), pytest.param(0.5, 0.012, marks=pytest.mark.full)],
+)
+def test_second_order_has_mean_and_deviation_of_descent_to_second_order(
+    mu: float | None, most: float
+) -> None:
+    (coarse, fine) = np.abs(errors(mu, 2))
+    # Sampling errors are 0.4 % for deviations, and less for means.
+    assert (fine < coarse / 4 + 0.006).all()
+    assert fine[1] < most
+
+
+@pytest.mark.full("test_second_order_has_mean_and_deviation_of_descent_to_second_order")
+def test_first_order_has_them_to_first_order() -> None:
+    (coarse, fine) = np.abs(errors(None, 1))
+    np.testing.assert_allclose(coarse[1] / fine[1], 2, rtol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("order", "kind"),
+    [(2, "corrected"), pytest.param(1, "matched", marks=pytest.mark.full)],
+)
+def test_without_noise_it_is_the_flow(order: int, kind: str) -> None:
+    class Grouped(Exact):
+        def init(self, key):
+            return {"a": jnp.ones(1), "b": -jnp.ones(1)}
+
+        def population_loss(self, params):
+            return jnp.sum(jnp.cosh(params["a"] - params["b"]) + params["b"] ** 2)
+
+        def loss(self, params, data):
+            return self.population_loss(params) + jnp.mean(data) * params["a"][0]
+
+        def groups(self, params):
+            return {"a": "a", "b": "b"}
+
+        def observables(self):
+            return {"weights": lambda self, p: jnp.concatenate([p["a"], p["b"]])}
+
+    slow = dynsim.schedules.cosine(0.02, 30)
+    rule = dynsim.sgd({"a": slow, "b": 0.01}, momentum=0.9, decay=0.1)
+    found = solve(Grouped(), rule, [0, 3, 30], batch=10**14, order=order, paths=None)
+    want = odes.flow(Grouped(), rule, [0, 3, 30], key=KEY, kind=kind, record="weights")
+    # Noise of the share 1e-7, and steps of one in an oscillation of 20 of them.
+    np.testing.assert_allclose(found["weights"], want["weights"], rtol=2e-3)
+
+
+def first_passage(theta: float, start: float, end: float) -> float:
+    """Mean time from `start` to `end` of dw = -U' dt + sqrt(2 theta) dW in the double well."""
+    U = lambda w: (w**2 - 1) ** 2 / 4
+    grid = np.linspace(-4, end, 20_001)
+    below = scipy.integrate.cumulative_trapezoid(np.exp(-U(grid) / theta), grid, initial=0)
+    over = np.exp(U(grid) / theta) * below / theta
+    return float(np.trapezoid(np.where(grid >= start, over, 0), grid))
+
+
+def escapes(weights: np.ndarray) -> np.ndarray:
+    """First step at which each path (R, S) is beyond 1/2, where the well beyond holds it."""
+    beyond = weights > 0.5
+    assert beyond.any(axis=1).all()
+    return beyond.argmax(axis=1)
+
+
+@pytest.mark.full("test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process")
+def test_it_leaves_a_well_after_the_mean_first_passage_time() -> None:
+    eta, steps, paths = 0.1, 5000, 1000
+    # The barrier is 2.2 temperatures, and 1 in 20,000 stays so long.
+    found = solve(DoubleWell(), dynsim.sgd(eta), range(steps), batch=1, paths=paths, examples=16)
+    left = escapes(np.asarray(found["weights"])[..., 0])
+    want = first_passage(eta * 1.5**2 / 2, -1.0, 0.5) / eta
+    error = left.std() / paths**0.5
+    # Looking once a step, one sees it 0.6 steps of noise, 0.09, later: 2 steps at the drift there.
+    assert abs(left.mean() - want - 2) < 2 + 3 * error
+
+
+@pytest.mark.full("test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process")
+def test_a_network_scatters_as_training_and_linear_noise_have_it() -> None:
+    times, batch, record = [10, 50], 32, ["output", "batch_loss"]
+    rule, start = dynsim.sgd(0.02, momentum=0.9), Network().init(jax.random.key(0))
+    keys = jax.vmap(lambda i: jax.random.fold_in(KEY, i))(jnp.arange(500))
+    train = lambda key: dynsim.train(
+        Network(), rule, key, steps=50, batch=batch, times=times, init=start, record=record
+    )
+    runs = jax.vmap(train)(keys).across_runs()
+    options = {"batch": batch, "record": record, "init": start}
+    paths = solve(Network(), rule, times, paths=500, examples=64, **options).across_runs()
+    linear = odes.linear_noise(Network(), rule, times, key=KEY, starts=1, **options)
+    for name in record:
+        sampled, trained = paths[name], runs[name]
+        error = np.hypot(sampled.mean_error, trained.mean_error)
+        assert (np.abs(sampled.mean - trained.mean) < 4 * error + 0.01).all()
+        error = np.hypot(sampled.std_error, trained.std_error)
+        assert (np.abs(sampled.std - trained.std) < 4 * error).all()
+    # The error of linear noise itself is of the order of the noise.
+    assert np.asarray(linear.std["output"]) == pytest.approx(paths["output"].std, rel=0.15)
+
+
+def test_each_path_is_that_of_its_key_and_a_diverging_one_has_a_status() -> None:
+    class Cubic(Exact):
+        def loss(self, params, data):
+            return super().loss(params, data) - jnp.sum(params**4) / 16
+
+        def population_loss(self, params):
+            return super().population_loss(params) - jnp.sum(params**4) / 16
+
+    options = {"batch": 1, "paths": 8}
+    paths = solve(Cubic(), dynsim.sgd(0.1), [0, 10, 60], **options)
+    status = np.asarray(paths.status)
+    assert set(status) == {dynsim.Status.OK, dynsim.Status.DIVERGED}
+    assert (np.asarray(paths.first_bad_step)[status != dynsim.Status.OK] > 0).all()
+    lone = int(np.argmax(status == dynsim.Status.OK))
+    options |= {"paths": None, "key": jax.random.fold_in(KEY, lone)}
+    alone = solve(Cubic(), dynsim.sgd(0.1), [0, 10, 60], **options)
+    np.testing.assert_allclose(alone["weights"], paths["weights"][lone], rtol=1e-12)
+    np.testing.assert_array_equal(alone["weights"][0], np.float32(START))
+
+
+@pytest.mark.parametrize(
+    ("problem", "rule", "options", "words"),
+    [
+        (Bowl(), dynsim.sgd(0.1), {"batch": float("inf")}, "batch = inf"),
+        (Bowl(), dynsim.sgd(0.1), {"batch": 0}, "batch"),
+        (Bowl(), dynsim.sgd(0.1, clip=1.0), {}, "clip = 1.0"),
+        (Bowl(), dynsim.adam(0.1), {}, "rule = adam: .* linear in the gradient"),
+        (Bowl(), dynsim.sgd(0.1, momentum=0.0), {}, "momentum"),
+        (Bowl(), dynsim.sgd(0.1, momentum=0.9, nesterov=True), {"order": 2}, "nesterov = True"),
+        (
+            Bowl(),
+            dynsim.sgd(0.1, momentum=0.9, decay=0.1, decoupled=True),
+            {"order": 2},
+            "decoupled = True",
+        ),
+        (Bowl(), dynsim.sgd(0.1), {"order": 3}, "order = 3: must be 1 or 2"),
+        (Bowl(), dynsim.sgd(0.1), {"paths": 0}, "paths"),
+        (Bowl(), dynsim.sgd(0.1), {"substeps": 0}, "substeps"),
+        (Bowl(), dynsim.sgd(0.1), {"examples": 4}, "examples = 4: must be above batch = 4"),
+        (Exact(), dynsim.sgd(0.1), {"record": "weights_std"}, "weights_std"),
+        (Bowl(), dynsim.sgd(0.1), {"key": None}, "key = None"),
+        (KEPT, dynsim.sgd(0.1), {}, "data.replace = False"),
+    ],
+)
+def test_what_it_does_not_describe_is_an_error(
+    problem: dynsim.Problem, rule: dynsim.Rule, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        solve(problem, rule, [1], **options)
