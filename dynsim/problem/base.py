@@ -182,7 +182,7 @@ class Problem(eqx.Module):
 
     def divergence_limit(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. By default, None, it is a thousand times
-        the size of the first one."""
+        the size of that of the starting weights, a mean over the first 16 batches."""
         return None
 
     def has(self, method: str) -> bool:

@@ -39,7 +39,9 @@ from dynsim.training.stability import check_threshold, preconditioned
 from dynsim.trajectory import Static, Times, Trajectory
 
 DIVERGENCE_GROWTH = 1e3
-"""Times the first loss above which a run counts as diverged, unless `limit` says otherwise."""
+"""Times the loss at the start from which on a run counts as diverged, unless `limit` is given."""
+FIRST = 16
+"""Batches whose mean loss is that at the start: a single example may have hardly any."""
 
 
 def train(
@@ -88,7 +90,7 @@ def train(
         shared: what `problem.draw_shared(key)` returned, which saves drawing it again.
         dtype: "float32" or "float64" of weights, loss and data.
         limit: batch loss above which a run counts as diverged; by default a thousand times the
-            size of the first one.
+            size of that of the starting weights, a mean over the first batches.
         checkpoint: True for a run that can be resumed: `Trajectory.checkpoint` is where it ended.
             Pass that one, with more `steps` and later `times`, to resume it exactly.
 
@@ -262,7 +264,9 @@ def _run(
 
     highest: Any = problem.divergence_limit() if limit is None else limit
     if highest is None:
-        highest = DIVERGENCE_GROWTH * jnp.abs(gradient(params, jnp.int32(0))[0])
+        first = jnp.arange(FIRST if finite else 1)
+        losses = jax.lax.map(lambda k: gradient(params, k)[0], first)
+        highest = DIVERGENCE_GROWTH * jnp.abs(losses).mean()
     trajectory = loop.train(
         params,
         rule.init(params),

@@ -94,8 +94,8 @@ class Rule(UpdateRule):
     sweeps and rates by group need nothing else; with a `flow` there is a theory too.
 
     Attributes:
-        eta: learning rate per step on the mean loss of a batch: a number, a schedule, a function
-            of the step, one of these for each of `Problem.groups`, or a `Ratio` of two.
+        eta: learning rate: a number, a schedule, a function of the step, one of these for each of
+            `Problem.groups`, or a `Ratio` of two; per step, on the mean loss of a batch.
         decay: weight decay, or None; by group, those without one do not decay.
         clip: largest norm of the gradient of all weights together, or None.
         noise: standard deviation of normal noise on every entry of the gradient, or None; by group,

@@ -79,7 +79,7 @@ _FIGURES = {
     ),
     "optimum": (
         "studies.optimum.figure:Optimum",
-        "best learning rate against batch, width or another setting",
+        "best learning rate against batch, width or another setting; also `optimum NAME`",
     ),
     "edge": (
         "studies.transitions.edge.figure:Edge",
@@ -89,7 +89,7 @@ _FIGURES = {
     "qkv": ("studies.qkv.figure:FigureQKV", "theory in Y and Z against training of W_Q, W_K, W_V"),
     "scaling": (
         "studies.transitions.scaling.figure:ScalingFigure",
-        "transition or crossover: the step of an observable for several sizes",
+        "transition or crossover: the step of an observable for several sizes; also `scaling NAME`",
     ),
     "snap": (
         "studies.transitions.snap:Snap",

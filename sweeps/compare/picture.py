@@ -20,7 +20,8 @@ MOST_ENTRIES = 6
 
 def draw(result: Comparison) -> Figure:
     """The whole figure, a panel for each observable."""
-    columns = min(len(result.names), 3)
+    # Four in rows of three would leave two gaps.
+    columns = 2 if len(result.names) == 4 else min(len(result.names), 3)
     rows = -(-len(result.names) // columns)
     figure, axes = drawing.panels(rows, columns)
     for ax, name in zip(axes.flat, result.names, strict=False):

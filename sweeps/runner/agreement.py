@@ -306,9 +306,10 @@ class Agreement:
         """The arrays of one run, of which all numbers are changed by so many units in the last
         place."""
         axes = {
-            name: [values[i]]
+            # A name alone does not say what it stands for.
+            axis.name: {axis.labels[i]: axis.values[i]} if axis.named else [axis.labels[i]]
             for dim, i in zip(self.sweep.dims, cell, strict=True)
-            for name, values in dim.axes.items()
+            for axis in dim.members
         }
         one = dataclasses.replace(self.sweep, axes=axes)
         with precision(one.dtype):

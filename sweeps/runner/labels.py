@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from sweeps.systems.base import System, known
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
 FEW = 6
 """Values of an axis that a message lists."""
+WIDTH = 32
+"""Characters in a line of a label, as wide as a panel."""
 COMMON = {
     "time": ("time", "step"),
     "steps": ("optimiser steps", "step"),
@@ -110,6 +113,11 @@ def label(array: xr.DataArray) -> str:
     text = array.attrs.get("long_name", str(array.name))
     unit = array.attrs.get("units", "1")
     return text if unit == "1" else f"{text} ({unit})"
+
+
+def wrapped(array: xr.DataArray) -> str:
+    """`label` in lines as long as a panel is wide."""
+    return textwrap.fill(label(array), WIDTH)
 
 
 def worded(data: xr.Dataset | xr.DataArray, name: Any) -> bool:

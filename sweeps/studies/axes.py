@@ -12,6 +12,7 @@ from sweeps.language.grammar import Path, Setting
 from sweeps.language.tree import encode
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
+from sweeps.systems.registry import system_of
 
 MOST_VALUES = 2**24
 _RANGE = r"[^:]+:[^:]+:[^:]+(:\d+)?(:lin)?"
@@ -87,6 +88,8 @@ def described(run: Experiment, axes: Collection[str]) -> str:
     words = []
     for at, value in _settings(encode(language(), run, full=False)):
         if not any(at[: len(each)] == each for each in varied) and value is not None:
+            if at == ("problem", "kind") and ":" in str(value):
+                value = system_of(run).name
             words.append(str(value) if at[-1] == "kind" else f"{'.'.join(at[1:] or at)} = {value}")
     return ", ".join(words)
 

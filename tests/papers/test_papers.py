@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from scipy import integrate, optimize, special
 
 import dynsim
+import sweeps
 from odes import Training
 from papers import (
     biehl_schwarze,
@@ -26,6 +29,8 @@ from papers import (
     saxe,
     self_stabilisation,
 )
+from sweeps import cli
+from sweeps.studies.phase import figure
 from sweeps.systems import registry
 from tests.extension import packages
 
@@ -511,3 +516,45 @@ def test_training_follows_the_theory_of_long_contexts() -> None:
     # A context of 200 tokens knows a chain to about 1/200, times weights of about 4.
     for name in names:
         np.testing.assert_allclose(run[name], theory[name], rtol=0.05)
+
+
+LAYER = re.compile(r"\b(tokens?|class|classes|attention|Y|Z)\b")
+"""Words of the built-in attention layer, which are no business of another problem."""
+
+
+@pytest.mark.parametrize("command", ["phase", "figure optimum", "figure scaling"])
+def test_help_of_a_paper_has_no_words_of_the_layer(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*command.split(), "saxe", "--help"])
+    shown = capsys.readouterr().out
+    assert "number of weight matrices" in shown
+    assert not LAYER.findall(shown)
+
+
+def test_a_phase_diagram_of_a_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Aligned layers of singular values a take steps of eta a (s - a^2), here in NumPy."""
+    drawn, draw = [], figure.draw
+    monkeypatch.setattr(figure, "draw", lambda *given: drawn.append(draw(*given)) or drawn[0])
+    run = sweeps.experiment("saxe", steps=60, batch="inf")
+    axes = {"x": "eta:0.5:5:2", "y": "u0:0.01:0.1:2"}
+    figure.run(sweeps.phase.Plane(run, **axes, out=tmp_path))
+    texts = [text.get_text() for text in drawn[0].findobj(Text)]
+    assert "saxe, sgd, steps = 60, batch = inf" in texts
+    assert "learning rate (1/step)" in texts
+    assert not LAYER.findall("\n".join([*texts, capsys.readouterr().out]))
+    s = 2.0 ** -np.arange(4)
+    with np.load(tmp_path / "phase.npz") as arrays:
+        status = arrays["simulation/region"]
+        np.testing.assert_array_equal(
+            status, [[dynsim.Status.OK] * 2, [dynsim.Status.DIVERGED] * 2]
+        )
+        for u0, loss in zip((0.01, 0.1), arrays["simulation/loss"][0], strict=True):
+            a = np.full(4, u0**0.5)
+            for _ in range(60):
+                a += 0.5 * a * (s - a**2)
+            # float32, whose errors grow with the modes.
+            np.testing.assert_allclose(loss, ((a**2 - s) ** 2).sum() / 2, rtol=1e-3)

@@ -149,6 +149,7 @@ def test_words_may_be_joined_by_hyphens_and_options_follow() -> None:
     assert line.find(["compare", "two-stage", "--r", "2"]) == ("compare", "two-stage", ["--r", "2"])
     assert line.find(["compare", "--task", "syn-small"]) == ("compare", "", ["--task", "syn-small"])
     assert line.find(["phase"]) == ("phase", "", [])
+    assert line.find(["figure", "optimum", "joma"]) == ("figure optimum", "joma", [])
     for words in (["two-stage", "--r", "2"], ["--r=2", "--Problem", "two_stage"]):
         found = cli.parse(["compare", *words])
         assert isinstance(found.run.problem, dynsim.Prompts)

@@ -124,11 +124,13 @@ def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
     firsts = list(dict.fromkeys(name.split()[0] for name in COMMANDS))
     first, left = _choose("command", words[0], firsts, near=COMMANDS), list(words[1:])
     members, named = group(first), bool(left) and left[0][:1] not in ("", "-")
+    name = first
     if named and members:
-        return f"{first} {_choose(first, left[0], members)}", "", left[1:]
-    if named and first in OF_PROBLEM:
-        return first, left[0], left[1:]
-    return first, "", left
+        name, left = f"{first} {_choose(first, left[0], members)}", left[1:]
+        named = bool(left) and left[0][:1] not in ("", "-")
+    if named and name in OF_PROBLEM:
+        return name, left[0], left[1:]
+    return name, "", left
 
 
 def _choose(what: str, given: str, names: Collection[str], near: Collection[str] = ()) -> str:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from sweeps.output import drawing
-from sweeps.runner.labels import label, shown, valid
+from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.studies.optimum.best import AT_END
 from sweeps.studies.optimum.runs import at_end
 from sweeps.studies.options import scale_of
@@ -45,6 +45,7 @@ def draw(
     along, over = str(laws.attrs["along"]), trained.attrs["over"]
     rules = [str(rule) for rule in trained["rule"].values]
     figure, axes = drawing.panels(2, len(rules), width=2.9, height=2.9, sharey="row")
+    ends = []
     for place, (rule, (upper, lower)) in enumerate(zip(rules, axes.T, strict=True)):
         own = trained.sel(rule=rule)
         plot_best(own, dataset[along], drawing.colour(place), ax=upper)
@@ -53,12 +54,15 @@ def draw(
         plot_law(own, laws.sel(rule=rule), along, ax=upper)
         fitted = bool(np.isfinite(laws["exponent"].sel(rule=rule)))
         legend = {"loc": "best", "frameon": False} if fitted else None
-        drawing.finished(upper, legend, heading=rule, xlabel=label(dataset[along]))
+        drawing.finished(upper, legend, heading=rule, xlabel=wrapped(dataset[along]))
         plot_curves(dataset.sel(rule=rule), own, along, ax=lower)
-        drawing.finished(lower, xlabel=label(dataset[over]))
+        drawing.finished(lower, xlabel=wrapped(dataset[over]))
+        ends.append(lower.get_ylim())
+    # Panels share the axis, of which each has set its own part.
+    axes[1, 0].set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
     figure.suptitle(textwrap.fill(title, 100), fontsize="medium")
-    axes[0, 0].set_ylabel(f"best {label(dataset[over])}")
-    axes[1, 0].set_ylabel(textwrap.fill(label(dataset[trained.attrs["observable"]]), 36))
+    axes[0, 0].set_ylabel(textwrap.fill(f"best {label(dataset[over])}", WIDTH))
+    axes[1, 0].set_ylabel(wrapped(dataset[trained.attrs["observable"]]))
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
     law = axes[0, -1].get_legend()
     axes[0, -1].legend(handles=styles(trained, theory), fontsize="small", **beside)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.labels import label
+from sweeps.runner.labels import wrapped
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -236,7 +236,7 @@ def draw(
         plot_regions(areas[name], rule, ax=axes[1, column])
         plot_bound(closed, areas[name], ax=axes[0, column])
     shown = next(iter(found.values()))[config.observable]
-    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=textwrap.fill(label(shown), 30))
+    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=wrapped(shown))
     if compared:
         one, other = maps.values()
         decades = isinstance(norm, LogNorm)

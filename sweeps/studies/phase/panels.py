@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps.output import drawing
-from sweeps.runner.labels import label
+from sweeps.runner.labels import wrapped
 from sweeps.studies.options import colour_range, heat_map, scale_of
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
 
@@ -150,7 +150,7 @@ def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
 def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
     """Axes with names and units, logarithmic unless the values are evenly spaced; whole numbers
     have whole numbers as ticks."""
-    ax.set(xscale=scale_of(x), yscale=scale_of(y), xlabel=label(x), ylabel=label(y))
+    ax.set(xscale=scale_of(x), yscale=scale_of(y), xlabel=wrapped(x), ylabel=wrapped(y))
     for line, values in ((ax.xaxis, x.values), (ax.yaxis, y.values)):
         if values.dtype.kind in "iu":
             shown = values[:: -(-len(values) // MOST_TICKS)]

@@ -47,7 +47,7 @@ class Plane:
         regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule`, which classifies the runs; or
             edge, by the sharpness: stable, edge, catapult and diverged.
         edge: also draw the edge of stability, at the start and along the flow of all weights, on a
-            grid of 12 x 12; takes up to a minute.
+            grid of 12 x 12; takes a minute or more.
         refine: run a coarse grid, and further points only where the region changes.
         probes: number of random points that are run where refine has found nothing to run; 0 for
             none.

@@ -201,6 +201,13 @@ def test_divergence_is_a_status(rate: float, limit: float | None, status: int, s
     assert (int(found.status), int(found.first_bad_step)) == (status, step)
 
 
+def test_a_first_example_without_loss_is_no_measure_of_divergence() -> None:
+    """The first of 20 has a millionth of the loss of the others, whose loss shrinks from 2."""
+    x = np.r_[1e-3, np.ones(19)][:, None]
+    found = dynsim.train(Line(), dynsim.sgd(0.01), KEY, data=(x, 2 * x), steps=20, times=[20])
+    assert (int(found.status), int(found.first_bad_step)) == (Status.OK, -1)
+
+
 @pytest.mark.full("test_an_equinox_network_is_the_loop_that_one_would_write")
 def test_draws_do_not_depend_on_the_precision() -> None:
     both = [

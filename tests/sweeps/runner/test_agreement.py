@@ -206,7 +206,9 @@ class Called(Net):
 
 
 def test_numbers_decide_what_no_device_here_can_be_asked(tmp_path: Path) -> None:
-    sweep = Sweep(Experiment(Called(), dynsim.sgd(0.1), 2, 4), {"eta": [0.1, 0.2]})
+    # The rule has a name, which does not say what it is when runs are computed again.
+    axes = {"rule": {"heavy": {"kind": "sgd", "momentum": 0.9}}, "eta": [0.1, 0.2]}
+    sweep = Sweep(Experiment(Called(), dynsim.sgd(0.1), 2, 4), axes)
     sweeps.run(sweep, tmp_path / "s")
     store = Store.open(tmp_path / "s")
     (known,) = store.programs.all()

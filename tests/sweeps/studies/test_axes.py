@@ -33,3 +33,6 @@ def test_a_run_in_a_line_leaves_out_what_varies_and_what_is_usual() -> None:
     table = dynsim.TaskTable([[0.5, 0.5, 0], [0.5, 0, 0.5]], [0, 0])
     words = "yz, table, adam, steps = 1000, batch = 128"
     assert described(experiment(task=table, rule="adam"), ["eta"]) == words
+    # By the name under which its package registers it.
+    words = "saxe, layers = 3, sgd, steps = 1000, batch = 64"
+    assert described(experiment("saxe", layers=3), ["eta"]) == words

@@ -41,10 +41,10 @@ class ScalingFigure:
         run: of which every point is a variation.
         rate: the axis across the step, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or
             linear with :lin at the end.
-        size: what counts as size, NAME:V1,V2,... or in the form of the rate; K, M, length, batch or
-            any other setting.
-        observable: order parameter, at the last step, averaged over classes; or diverged, which is
-            1 for a run that diverged, else 0.
+        size: what counts as size, NAME:V1,V2,... or in the form of the rate; any setting that has
+            numbers.
+        observable: order parameter, at the last step, averaged over its entries; or diverged, which
+            is 1 for a run that diverged, else 0.
         origin: its value in the phase without order.
         level: probability with which a width that stays the same may be taken for one that falls; a
             smaller one leaves more undecided. False crossovers are more frequent with few seeds:
@@ -122,7 +122,7 @@ def sizes(word: str, run: Experiment) -> tuple[str, tuple[float, ...]]:
 
 
 def order_parameter(dataset: xr.Dataset, name: str) -> xr.DataArray:
-    """An observable of each run at its end, averaged over classes and the like."""
+    """An observable of each run at its end, averaged over its entries."""
     if name == DIVERGED:
         label = {"long_name": "share of runs that diverge", "units": "1"}
         return (dataset["status"] != Status.OK).astype(float).assign_attrs(label)

@@ -10,13 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeps.output import drawing
-from sweeps.runner.labels import label, shown
+from sweeps.runner.labels import WIDTH, label, shown, wrapped
 from sweeps.studies.transitions.scaling.analysis import Scaling
 from sweeps.studies.transitions.scaling.master import NEAR
 
 LINE: dict[str, Any] = {"color": "k", "ls": ":", "lw": 1.2}
-WIDTH = 32
-"""Characters in a line of a label, as wide as a panel."""
 SHOWN = 3 * NEAR
 """How much of each curve the collapse shows, in widths of its step."""
 
@@ -32,9 +30,9 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
     """
     size, rate = (str(dim) for dim in values.dims[:2])
     figure, axes = drawing.panels(2, 3, width=3.2, height=2.9)
-    across, across_name = values[rate].values, textwrap.fill(label(values[rate]), WIDTH)
+    across, across_name = values[rate].values, wrapped(values[rate])
     names = (
-        textwrap.fill(label(values), WIDTH),
+        wrapped(values),
         f"susceptibility, {size} × variance",
         "Binder cumulant",
     )
@@ -68,7 +66,7 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
     drawing.logarithmic(ax, "y", found.widths)
     _sizes(ax, sizes)
     legend = {"frameon": False} if np.isfinite(law.exponent) else None
-    return drawing.finished(ax, legend, ylabel="width of the step", xlabel=label(sizes))
+    return drawing.finished(ax, legend, ylabel="width of the step", xlabel=wrapped(sizes))
 
 
 def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:
@@ -84,7 +82,9 @@ def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax:
     if not linear:
         drawing.logarithmic(ax, "y", at)
     _sizes(ax, sizes)
-    return drawing.finished(ax, ylabel=textwrap.fill(f"step at {rate}", WIDTH), xlabel=label(sizes))
+    return drawing.finished(
+        ax, ylabel=textwrap.fill(f"step at {rate}", WIDTH), xlabel=wrapped(sizes)
+    )
 
 
 def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) -> Axes:
