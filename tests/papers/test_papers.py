@@ -431,6 +431,20 @@ def test_at_the_edge_one_unit_learns_at_a_speed_without_the_rate(eta: float) -> 
     assert after / before == pytest.approx(math.exp(-2 * 200 / problem.strength), rel=1e-3)
 
 
+def test_an_edge_that_has_fallen_is_approached_within_a_step() -> None:
+    """|a|^2 beyond 2 / (eta strength) = 0.5 falls back as exp(-t), unless the gradient lowers it
+    faster; below the edge it follows the gradient alone."""
+    problem, eta = self_stabilisation.Network(strength=400.0), 0.01
+
+    def speed(A: float, p: float) -> float:
+        state = {"A": jnp.asarray(A), "B": jnp.asarray(1.0), "p": jnp.asarray(p)}
+        return float(self_stabilisation.field(0.0, state, training(problem, eta))["A"])
+
+    assert speed(0.7, 0.2) == pytest.approx(-0.2, rel=1e-5)
+    assert speed(0.501, 1.5) == pytest.approx(eta * 2 * -0.5 * 1.5, rel=1e-5)
+    assert speed(0.499, 0.2) == pytest.approx(eta * 2 * 0.8 * 0.2, rel=1e-5)
+
+
 def test_training_stays_at_the_sharpness_of_the_paper() -> None:
     """2 / eta on average over time, with the oscillation that holds it there."""
     problem, rule = self_stabilisation.Network(strength=1000.0), dynsim.sgd(4e-3)
