@@ -111,6 +111,39 @@ def test_eigenvalues_of_zero_take_few_turns() -> None:
     assert len(turns) < sharpness.TURNS / 4
 
 
+def lanczos(d: np.ndarray, start: np.ndarray, tolerance: float) -> int:
+    """Products with diag(d) after which the best vector of their span has a small residual, at an
+    eigenvalue of 1."""
+    basis = [start / np.linalg.norm(start)]
+    while True:
+        B = np.array(basis).T
+        values, own = np.linalg.eigh(B.T @ (d[:, None] * B))
+        vector = B @ own[:, -1]
+        if np.linalg.norm(d * vector - values[-1] * vector) < tolerance:
+            return len(basis)
+        new = d * basis[-1]
+        for _ in range(2):
+            new = new - B @ (B.T @ new)
+        basis.append(new / np.linalg.norm(new))
+
+
+def test_steps_are_conjugate_to_those_before() -> None:
+    """One vector takes about as many products as Lanczos, which keeps all: where eigenvalues lie
+    close, steepest ascent takes many times as many."""
+    turns = []
+
+    def times(d, v):
+        jax.debug.callback(lambda: turns.append(0))
+        return d * v
+
+    with jax.enable_x64(True):
+        d, start = jnp.linspace(0, 1, 400), sharpness.random(0, 400, 1, jnp.float64)
+        find = jax.jit(lambda d: sharpness.search(lambda v: times(d, v), start, 1, 1e-3))
+        size = float(find(d)[2])
+    jax.effects_barrier()
+    assert len(turns) < 1.3 * lanczos(np.asarray(d), np.asarray(start[:, 0]), 1e-3 * (1 + size))
+
+
 FULL = pytest.mark.full("test_several_equal_and_negative_eigenvalues_are_found")
 
 
