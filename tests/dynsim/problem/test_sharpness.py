@@ -85,6 +85,12 @@ def test_a_direction_that_was_not_looked_at_is_found_once_it_grows() -> None:
     np.testing.assert_allclose(find(jnp.asarray(values, "float32")), [6, 5], rtol=RTOL)
 
 
+@pytest.mark.parametrize(("n", "count", "columns"), [(200, 200, 0), (201, 39, 39), (300, 58, 58)])
+def test_a_search_starts_where_the_whole_matrix_is_large(n: int, count: int, columns: int) -> None:
+    start = sharpness.start(jnp.zeros(n), {"sharpness": count})
+    assert start["sharpness"].shape == (n, columns)
+
+
 def test_matrices_without_a_largest_eigenvalue_are_data() -> None:
     begin = jnp.eye(300)[:, :1]
     find = jax.jit(
@@ -373,6 +379,8 @@ def test_what_has_no_sharpness_is_refused() -> None:
     problem = Quadratic(np.eye(4))
     with pytest.raises(ValueError, match="'sharpness_5': of 4 weights, at most 4"):
         descended(problem, dynsim.sgd(0.1), "sharpness_5")
+    with pytest.raises(ValueError, match="'sharpness_59': of 300 weights, at most 58 are found"):
+        sharpness.start(jnp.zeros(300), {"sharpness": 59})
     with pytest.raises(ValueError, match="rule = sign"):
         descended(problem, dynsim.sign(0.1), "preconditioned_sharpness")
     with pytest.raises(ValueError, match="sharpness_0"):

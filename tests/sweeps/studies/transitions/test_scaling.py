@@ -210,6 +210,19 @@ def test_a_step_that_narrows_is_a_transition_until_it_is_finer_than_the_points()
     assert "too narrow for the points" in found.why
 
 
+@pytest.mark.parametrize("unit", [1.0, 0.01])
+def test_a_step_moves_with_the_size_whatever_the_unit(unit: float) -> None:
+    """By the logarithm of the size, and more than its width of 1."""
+    drawn = special.logit((np.arange(200) + 0.5) / 200) / LOGISTIC
+    places = np.log(SIZES / 8)[:, None, None] - 1
+    values = (X[:, None] > drawn + places).astype(float)
+    found = scaling(unit * X, SIZES, values, draws=20)
+    # Points are a fourth of the width apart.
+    np.testing.assert_allclose(found.widths, unit, rtol=0.25)
+    np.testing.assert_allclose(found.place.drift, unit, rtol=0.05)
+    np.testing.assert_allclose(found.place.at(SIZES), unit * places[:, 0, 0], atol=0.1 * unit)
+
+
 def test_points_without_a_value_are_left_out() -> None:
     values = thresholds(SIZES, X, 3.0 + 0 * SIZES)
     values[:, -4:, 0] = np.nan
