@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from matplotlib.text import Text
 from scipy import integrate, optimize, special
 
@@ -76,6 +77,61 @@ def test_every_paper_is_registered_and_has_a_page(
             assert f"dynsim compare {name}" in page
     finally:
         packages.forget()
+
+
+DRAWN = (
+    saad_solla.Committee(N=20, K=3),
+    biehl_schwarze.Unit(N=20, sigma=0.5),
+    phase_retrieval.PhaseRetrieval(N=20, spike=0.3),
+    saxe.DeepLinear(layers=3, u0=0.2),
+    factorisation.Factorisation(size=3, alpha=1.0, noise=0.5),
+    cabannes.Memories(),
+)
+"""Problems that learn from examples, with the noise that they may have."""
+
+
+@pytest.mark.parametrize("problem", DRAWN, ids=lambda problem: type(problem).__name__)
+def test_the_mean_of_the_loss_is_that_of_many_examples(problem: Any) -> None:
+    """Within four standard errors, at weights away from the start."""
+    w, back = ravel_pytree(problem.init(jax.random.key(0)))
+    w = back(w + 0.3 * jax.random.normal(jax.random.key(2), w.shape))
+    one = lambda key: problem.loss(w, problem.draw(key, 1))
+    with jax.numpy_rank_promotion("allow"):
+        sample = np.asarray(jax.vmap(one)(jax.random.split(jax.random.key(1), 20_000)))
+    error = sample.std() / math.sqrt(len(sample))
+    assert abs(sample.mean() - problem.population_loss(w)) < 4 * error
+    assert error < 0.05 * sample.mean()
+
+
+OTHERS = (kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), self_stabilisation.Network())
+FULL = pytest.mark.full("test_a_theory_begins_with_a_step_of_descent")
+FLOWING = [*DRAWN[1:], *(pytest.param(problem, marks=FULL) for problem in (DRAWN[0], *OTHERS))]
+
+
+@pytest.mark.parametrize("problem", FLOWING, ids=lambda problem: type(problem).__name__)
+def test_a_theory_begins_with_a_step_of_descent(problem: Any) -> None:
+    """All that it records, and its derivative along the gradient of the mean loss."""
+    (theory,), eta = problem.theories(), 1e-6
+
+    def recorded(w: Any) -> dict[str, Any]:
+        own = {name: f(problem, w) for name, f in problem.observables().items()}
+        return own | {"loss": problem.population_loss(w)}
+
+    with jax.enable_x64(True):
+        w = jax.tree.map(lambda w: w.astype(float), problem.init(jax.random.key(0)))
+        if isinstance(problem, self_stabilisation.Network):
+            # What theory neglects below the edge.
+            w["v"] = 0 * w["v"]
+        along = jax.tree.map(jnp.negative, jax.grad(problem.population_loss)(w))
+        start, slope = jax.jit(lambda w: jax.jvp(recorded, (w,), (along,)))(w)
+    found = theory.solve(
+        problem, dynsim.sgd(eta), [0.0, 1.0], init=w, batch=math.inf, record=[*start]
+    )
+    for name, at in start.items():
+        np.testing.assert_allclose(found[name][0], at, rtol=1e-9, err_msg=name)
+        step = (found[name][1] - found[name][0]) / eta
+        # To the size of a step and the tolerance of the solver.
+        np.testing.assert_allclose(step, slope[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_the_equations_of_the_committee_are_averages_over_inputs() -> None:
@@ -370,6 +426,18 @@ def test_analytic_weights_add(p: int, width: int) -> None:
     np.testing.assert_allclose([found["purity"], found["phases"]], 1, rtol=1e-3)
 
 
+def test_purity_is_a_share_of_power_and_phases_add_on_average() -> None:
+    """Unit 1 has the frequency 1 in U, three times as large as the frequency 2 in V, and no phase;
+    unit 2 has one frequency, in W a quarter of a turn late."""
+    problem = gromov.ModularAddition(p=7, width=2)
+    turn = 2 * np.pi * np.arange(7) / 7
+    one, two, late = np.cos(turn), np.cos(2 * turn), np.cos(turn - np.pi / 3)
+    weights = {"U": [3 * one, one], "V": [two, one], "W": [one, late]}
+    found = gromov.measured(problem, {n: jnp.array(w) for n, w in weights.items()})
+    np.testing.assert_allclose(found["purity"], (9 + 2) / (9 + 1 + 2), rtol=1e-5)
+    np.testing.assert_allclose(found["phases"], np.cos(np.pi / 3), rtol=1e-5)
+
+
 @pytest.mark.full("test_analytic_weights_add")
 def test_addition_is_grokked_with_weight_decay_only() -> None:
     problem, names = gromov.ModularAddition(), [*gromov.NAMES]
@@ -434,6 +502,20 @@ def test_at_the_edge_one_unit_learns_at_a_speed_without_the_rate(eta: float) -> 
     )
     before, after = 1 - found["learned"]
     assert after / before == pytest.approx(math.exp(-2 * 200 / problem.strength), rel=1e-3)
+
+
+def test_an_edge_that_has_fallen_is_approached_within_a_step() -> None:
+    """|a|^2 beyond 2 / (eta strength) = 0.5 falls back as exp(-t), unless the gradient lowers it
+    faster; below the edge it follows the gradient alone."""
+    problem, eta = self_stabilisation.Network(strength=400.0), 0.01
+
+    def speed(A: float, p: float) -> float:
+        state = {"A": jnp.asarray(A), "B": jnp.asarray(1.0), "p": jnp.asarray(p)}
+        return float(self_stabilisation.field(0.0, state, training(problem, eta))["A"])
+
+    assert speed(0.7, 0.2) == pytest.approx(-0.2, rel=1e-5)
+    assert speed(0.501, 1.5) == pytest.approx(eta * 2 * -0.5 * 1.5, rel=1e-5)
+    assert speed(0.499, 0.2) == pytest.approx(eta * 2 * 0.8 * 0.2, rel=1e-5)
 
 
 def test_training_stays_at_the_sharpness_of_the_paper() -> None:

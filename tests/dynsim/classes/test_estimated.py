@@ -133,6 +133,7 @@ def test_known_law_is_recovered() -> None:
         ({"stop_words": 8}, r"stop_words = 8: leaves no contextual token"),
         ({"num_queries": 0}, r"num_queries = 0: must be an integer >= 1"),
         ({"vocabulary": WORDS[:3]}, r"tokens: from 0 to 6, must be ids in \[0, 3\)"),
+        ({"vocabulary": WORDS[:6]}, r"tokens: from 0 to 6, must be ids in \[0, 6\)"),
         ({"vocabulary": WORDS[:7], "rare": "merge"}, r"rare = 'merge': needs <unk>"),
     ],
 )

@@ -148,6 +148,16 @@ def test_merged_attention_is_a_network_on_cubic_features() -> None:
     np.testing.assert_allclose(merged.U.reshape(3, 16), network.W, rtol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [{"attention": "merged"}, {"attention": "network"}, {"rank": 2}])
+def test_imbalances_are_those_of_numpy(shape: dict) -> None:
+    """The flow conserves v^2 less the squares of a head's other weights, of its keys alone where
+    keys and queries are apart."""
+    model = dynsim.regression(heads=3, scale=0.7, **shape).init(jax.random.key(5))
+    name = next(n for n in ("W", "U", "k") if hasattr(model, n))
+    squares = np.asarray(getattr(model, name)).reshape(3, -1) ** 2
+    np.testing.assert_allclose(model.imbalance(), model.v**2 - squares.sum(1), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "shape", [pytest.param({"attention": "merged"}, marks=pytest.mark.full), {"rank": 2}]
 )

@@ -85,6 +85,12 @@ def test_a_direction_that_was_not_looked_at_is_found_once_it_grows() -> None:
     np.testing.assert_allclose(find(jnp.asarray(values, "float32")), [6, 5], rtol=RTOL)
 
 
+@pytest.mark.parametrize(("n", "count", "columns"), [(200, 200, 0), (201, 39, 39), (300, 58, 58)])
+def test_a_search_starts_where_the_whole_matrix_is_large(n: int, count: int, columns: int) -> None:
+    start = sharpness.start(jnp.zeros(n), {"sharpness": count})
+    assert start["sharpness"].shape == (n, columns)
+
+
 def test_matrices_without_a_largest_eigenvalue_are_data() -> None:
     begin = jnp.eye(300)[:, :1]
     find = jax.jit(
@@ -109,6 +115,39 @@ def test_eigenvalues_of_zero_take_few_turns() -> None:
     jax.effects_barrier()
     np.testing.assert_allclose(values, [1, 0.5, 0, 0], atol=RTOL)
     assert len(turns) < sharpness.TURNS / 4
+
+
+def lanczos(d: np.ndarray, start: np.ndarray, tolerance: float) -> int:
+    """Products with diag(d) after which the best vector of their span has a small residual, at an
+    eigenvalue of 1."""
+    basis = [start / np.linalg.norm(start)]
+    while True:
+        B = np.array(basis).T
+        values, own = np.linalg.eigh(B.T @ (d[:, None] * B))
+        vector = B @ own[:, -1]
+        if np.linalg.norm(d * vector - values[-1] * vector) < tolerance:
+            return len(basis)
+        new = d * basis[-1]
+        for _ in range(2):
+            new = new - B @ (B.T @ new)
+        basis.append(new / np.linalg.norm(new))
+
+
+def test_steps_are_conjugate_to_those_before() -> None:
+    """One vector takes about as many products as Lanczos, which keeps all: where eigenvalues lie
+    close, steepest ascent takes many times as many."""
+    turns = []
+
+    def times(d, v):
+        jax.debug.callback(lambda: turns.append(0))
+        return d * v
+
+    with jax.enable_x64(True):
+        d, start = jnp.linspace(0, 1, 400), sharpness.random(0, 400, 1, jnp.float64)
+        find = jax.jit(lambda d: sharpness.search(lambda v: times(d, v), start, 1, 1e-3))
+        size = float(find(d)[2])
+    jax.effects_barrier()
+    assert len(turns) < 1.3 * lanczos(np.asarray(d), np.asarray(start[:, 0]), 1e-3 * (1 + size))
 
 
 FULL = pytest.mark.full("test_several_equal_and_negative_eigenvalues_are_found")
@@ -340,6 +379,8 @@ def test_what_has_no_sharpness_is_refused() -> None:
     problem = Quadratic(np.eye(4))
     with pytest.raises(ValueError, match="'sharpness_5': of 4 weights, at most 4"):
         descended(problem, dynsim.sgd(0.1), "sharpness_5")
+    with pytest.raises(ValueError, match="'sharpness_59': of 300 weights, at most 58 are found"):
+        sharpness.start(jnp.zeros(300), {"sharpness": 59})
     with pytest.raises(ValueError, match="rule = sign"):
         descended(problem, dynsim.sign(0.1), "preconditioned_sharpness")
     with pytest.raises(ValueError, match="sharpness_0"):

@@ -139,8 +139,33 @@ def test_observables_against_numpy() -> None:
     y = np.asarray(batch.labels)[:, -1]
     n_w = numpy_outputs(W, np.asarray(batch.P), np.asarray(batch.labels))
     n_v = numpy_outputs(V, np.asarray(batch.Q), np.asarray(batch.labels))
+    s_w = numpy_outputs(np.asarray(signal.W), np.asarray(batch.P), np.asarray(batch.labels))
+    s_v = numpy_outputs(np.asarray(signal.V), np.asarray(batch.Q), np.asarray(batch.labels))
+    gated = [
+        sum(
+            z * (x @ signal.V @ Q[-1]) * (x @ V @ Q[-1] > 0)
+            for x, z in zip(Q[:-1], labels[:-1], strict=True)
+        )
+        / 9
+        for Q, labels in zip(np.asarray(batch.Q), np.asarray(batch.labels), strict=True)
+    ]
     loss = lambda margin: np.log1p(np.exp(-margin))
+    pairs = lambda scores: (scores[y > 0][:, None] > scores[y < 0]).mean()
+    ends = lambda scores, t: ((scores[y > 0] > t).mean() + (scores[y < 0] <= t).mean()) / 2
     want = {
+        "K1_signal": loss(y * s_w).mean(),
+        "K2_signal": loss(y * s_v).mean(),
+        "K2_gated": loss(y * gated).mean(),
+        "best_accuracy_Q": max(ends(n_v, t) for t in n_v),
+        "auc_Q": pairs(n_v),
+        "auc_Q_signal": pairs(s_v),
+        "V_norm": np.linalg.norm(V),
+        "W_signal_norm": np.linalg.norm(signal.W),
+        "W_noise_norm": np.linalg.norm(noise.W),
+        "W_trace": np.trace(signal.W),
+        "V_singular": np.linalg.svd(signal.V, compute_uv=False),
+        "W_signal": signal.W,
+        "V_signal": signal.V,
         "K1": loss(y * n_w).mean(),
         "K2": loss(y * n_v).mean(),
         "J": loss(y * (n_w + n_v)).mean(),
@@ -163,6 +188,7 @@ def test_observables_against_numpy() -> None:
             (V[1:, 1:] ** 2).mean(),
         ],
     }
+    assert {*found} == {*want}
     for name, value in want.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-10, err_msg=name)
 

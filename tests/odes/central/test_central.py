@@ -196,6 +196,55 @@ def test_a_batch_of_rates_is_one_program() -> None:
     np.testing.assert_allclose(batch["oscillation"][:2, -1], [0, SLOPE / EDGE], rtol=1e-2)
 
 
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Turns that the solver of the edge takes, in the order of its calls."""
+    counted: list[int] = []
+    solve = edge.complementarity.solve
+
+    def counting(*args: Any) -> Any:
+        found = solve(*args)
+        jax.debug.callback(lambda turns: counted.append(int(turns)), found.turns)
+        return found
+
+    monkeypatch.setattr(edge.complementarity, "solve", counting)
+    return counted
+
+
+class Coupled(Valleys):
+    """Two valleys, each of which has a third of its sharpness from the other's y."""
+
+    slopes: tuple[float, ...] = (SLOPE, 0.06)
+
+    def population_loss(self, params):
+        shared = (params["y"] + jnp.sum(params["y"])) / 3
+        x, b = params["x"], jnp.array(self.slopes)
+        return jnp.sum((1 + shared**2) * x**2 / 2 - b * params["y"])
+
+
+def test_at_the_edge_the_search_starts_at_the_last_oscillation(turns: list[int]) -> None:
+    """Which is the answer where nothing changes any more: with shared = S y for a symmetric S, the
+    variances s have S (s shared) = b."""
+    found = central(Coupled(), dynsim.sgd(ETA), [100], follow=2)
+    jax.effects_barrier()
+    variance = np.linalg.solve(np.array([[2, 1], [1, 2]]) / 3, Coupled().slopes) / EDGE
+    # As of a single valley.
+    np.testing.assert_allclose(found["oscillation"], variance.sum(), rtol=4e-3)
+    assert max(turns) > 5
+    assert max(turns[-20:]) <= 1
+
+
+def test_a_run_beyond_the_edge_does_not_slow_down_its_batch(turns: list[int]) -> None:
+    """In a batch of runs the solver runs for all of them; where no oscillation holds a sharpness,
+    it would take all its turns."""
+    run = lambda eta: odes.central_flow(Parabola(), dynsim.sgd(eta), [20], dtype="float32", key=KEY)
+    batch = jax.vmap(run)(jnp.array([1.0, 3.0]))
+    jax.effects_barrier()
+    assert batch.first_bad_step.tolist() == [-1, 1]
+    # Those of the step in which one is lost.
+    assert sum(n > 0 for n in turns) == 1 < 20 < len(turns)
+
+
 def test_iterated_eigenvectors_are_those_of_the_whole_matrix() -> None:
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(60, 60))

@@ -85,3 +85,27 @@ def test_what_no_push_satisfies_is_not_solved() -> None:
     E = jnp.zeros((2, 2, 3)).at[1, 1].set(1.0)
     assert not SOLVE(jnp.diag(jnp.array([-1.0, 1.0])), E).solved
     assert SOLVE(jnp.diag(jnp.array([1.0, -1.0])), E).solved
+
+
+def test_a_search_that_starts_at_the_answer_ends_there() -> None:
+    """And one that starts elsewhere finds the same, in units that differ by powers of ten."""
+    with jax.enable_x64(True):
+        A, E = (jnp.asarray(each) for each in random_problem(3, 4, spread=0.5))
+        found = SOLVE(A, E)
+        again, away = (SOLVE(A, E, near) for near in (found.X, 3 * found.X + jnp.eye(3)))
+    assert found.turns > 10
+    assert again.turns == 0
+    np.testing.assert_allclose(again.X, found.X, rtol=1e-12)
+    assert away.solved
+    # The tolerance, in units of the norms of E_ii, times the condition of B.
+    np.testing.assert_allclose(away.X, found.X, atol=1e-6 * np.abs(found.X).max())
+
+
+@pytest.mark.parametrize("least", [0.0, 0.5])
+def test_without_negative_eigenvalues_zero_is_the_answer_wherever_the_search_starts(
+    least: float,
+) -> None:
+    A = jnp.diag(jnp.array([least, 2.0]))
+    found = SOLVE(A, jnp.ones((2, 2, 1)), jnp.eye(2))
+    np.testing.assert_array_equal(found.X, 0)
+    assert (found.solved, found.turns) == (True, 0)

@@ -92,6 +92,20 @@ def test_seeds_start_from_random_weights() -> None:
         )
 
 
+def test_losses_have_the_error_of_so_many_prompts() -> None:
+    """Of the same draw it falls as the square root of their number, from none for all of them."""
+    task, rule = prompts(4, 5, tau_0=0.3), noisy_sgd(0.05, 0.05, 0.4, tau=1e-3)
+    run = lambda number: solve_seed(
+        task, rule, [0.0], jax.random.key(0), num_test=number, rule=Rule(1, 1, 1, 1), num_steps=2,
+        record=("K2",),
+    )  # fmt: skip
+    one, hundred, all_of_them = (run(number) for number in (1, 100, None))
+    error, tenth = (float(each["K2"][0] - all_of_them["K2"][0]) for each in (one, hundred))
+    assert error != 0
+    # The square root is smooth at zero, which adds little.
+    assert tenth == pytest.approx(error / 10, rel=1e-3)
+
+
 def gradients(a: float, b: float, v: float, num: int, rng: np.random.Generator) -> np.ndarray:
     """(2, num) gradients by a and by b of the default task: of queries with y = 1 in P, and with
     y = -1 in Q, of which nothing else has any; each token of their contexts by its score."""

@@ -34,6 +34,21 @@ def h_by_hand(eta: float, M: int, visits: int, mu: float = 0.0) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("x64")
+def test_the_drift_of_eq_10_is_written_out_for_two_queries() -> None:
+    """g_n = gamma_n (F F^T)^-1 F, and xi_n = gamma_n ((F F^T)^-1_nn - 1), by NumPy."""
+    rng = np.random.default_rng(0)
+    f = rng.random((3, 5))
+    f /= np.linalg.norm(f, axis=1, keepdims=True)
+    speed, weight = rng.random((2, 3))
+    found = attention.drift(APART, jnp.asarray(f), jnp.asarray(speed), jnp.asarray(weight))
+    inverse = np.linalg.inv(f @ f.T)
+    np.testing.assert_allclose(found.B, weight * speed * (np.diag(inverse) - 1), rtol=1e-10)
+    g = speed[:, None] * inverse @ f
+    own = weight[:, None] * f * (g - np.sum(f * g, 1, keepdims=True) * f)
+    np.testing.assert_allclose(found.Z, [own[0] + own[1], own[2]], rtol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mu", [0.0, 0.9])
 def test_lemma_5_is_its_recursion_for_every_rate_at_once(mu: float) -> None:
     rates = np.array([0.1, 2.0])

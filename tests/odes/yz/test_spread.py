@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from scipy.special import softmax
 from scipy.stats import binom
 
@@ -247,6 +248,16 @@ def test_noise_is_that_of_all_sequences() -> None:
     # Measured: 5e-3 at most, an eighth of what it is at half the lengths.
     np.testing.assert_allclose(slope(predicted), slope(exact), rtol=0, atol=0.01)
     assert np.abs(slope(exact)).min() > 0.3
+    # Drawn noise of a batch of 4, to the error of the covariance of Gaussian draws.
+    drawn = noise.draw(task, jnp.asarray(5.0), jnp.asarray(4.0))
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    found = jax.jit(jax.vmap(lambda key: ravel_pytree(drawn(params, key))[0]))(keys)
+    along = np.stack([ravel_pytree(each)[0] for each in directions])
+    want = np.asarray(predicted(5.0)) / 4
+    error = np.sqrt((np.outer(want.diagonal(), want.diagonal()) + want**2) / len(keys))
+    np.testing.assert_array_less(np.abs(np.cov(along @ found.T) - want), 4 * error)
+    # Of which finite length makes some.
+    assert (np.abs(want - start / 4) > 10 * error).all()
 
 
 @pytest.mark.usefixtures("x64")

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import annotated_types as at
 import equinox as eqx
@@ -19,7 +19,7 @@ from dynsim.precision import Number
 from dynsim.schedules import shapes
 from dynsim.schedules.schedule import Constant
 from dynsim.training.rules import KNOWN
-from sweeps.language.describe import describe
+from sweeps.language.describe import describe, words
 from sweeps.language.fields import Field, Kind, LanguageError
 from tests.sweeps.language import catalog
 from tests.sweeps.language.catalog import LANGUAGE
@@ -141,6 +141,20 @@ def test_json_has_all_of_a_kind() -> None:
 def test_classes_without_objects_are_abstract() -> None:
     assert describe(catalog.Schedule).abstract
     assert not describe(catalog.Constant).abstract
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "1.5"),
+        ((1, "a"), "(1, 'a')"),
+        (Constant, "dynsim.schedules.schedule:Constant"),
+        (dynsim.sgd, "dynsim.training.rules:sgd"),
+        (object(), "builtins:object"),
+    ],
+)
+def test_objects_are_known_by_their_names_and_values_by_their_text(value: Any, text: str) -> None:
+    assert words(value) == text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,6 +84,14 @@ def test_ranges_in_words(bounds: dict[str, Any], number: str, integer: str) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [({"kind": "sgd", "eta": 1.0}, "'sgd'"), ([1, 2], "[1, 2]"), ("x", "'x'")]
+)
+def test_errors_show_a_kind_by_its_name(value: object, shown: str) -> None:
+    assert str(LanguageError("rule", "is slow", value)) == f"rule = {shown}: is slow"
+    assert str(LanguageError("rule", "is missing")) == "rule: is missing"
+
+
 def test_suggestions_are_close_and_short() -> None:
     names = ["momentum", "rule.momentum", "decay"]
     assert closest("Momentm", names) == "did you mean momentum?"

@@ -20,7 +20,7 @@ import sweeps
 from sweeps import Sweep, cli, experiment
 from sweeps.runner.cluster import jobs
 from sweeps.runner.store import manifest
-from sweeps.runner.store.arrays import checksum
+from sweeps.runner.store.arrays import checksum, unpacked
 from sweeps.runner.store.base import sha
 from sweeps.runner.store.records import Record
 from sweeps.runner.store.store import Store
@@ -39,6 +39,12 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("good") / "s"
     sweeps.run(SWEEP, out, chunk=2)
     return out
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 300, 65_791, 65_792, 100_000])
+def test_chunks_have_the_size_that_they_say(size: int) -> None:
+    """Zstandard writes it in one, two or four bytes."""
+    assert unpacked(Zstd().encode(np.zeros(size, np.uint8))) == size
 
 
 def resealed(out: Path) -> None:

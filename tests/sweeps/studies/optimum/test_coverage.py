@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import sweeps
+from sweeps.studies.optimum.valley import valley as of_curves
 
 Curve = Callable[[np.ndarray], np.ndarray]
 DRAWS = 60
@@ -50,6 +51,31 @@ def coverage(
     found = sweeps.best(made, draws=DRAWS)
     away = np.log(found["best"].values * made["batch"].values / best)
     return float((np.abs(away) <= 2 * found["error"]).mean()), float(np.sqrt((away**2).mean()))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_parabola_is_known_by_five_of_its_points(sign: int) -> None:
+    """Its lowest point is next to each of seven points in turn; without two on either side it is
+    only known to be between neighbours, and at an end not even that."""
+    x = np.array([0, 1, 2.5, 3, 4, 6, 7])
+    bottom = x + np.array([0.1, 0.1, -0.2, 0.1, 0.3, 0.2, -0.1])
+    curves = sign * ((x - bottom[:, None]) ** 2 - 4)
+    curves[2, 6] = np.nan
+    found = of_curves(x, curves, sign, within=0.09)
+    np.testing.assert_array_equal(found.index, np.arange(7))
+    np.testing.assert_array_equal(found.inside, [False, *5 * [True], False])
+    whole = slice(2, 5)
+    np.testing.assert_allclose(found.at, [*x[:2], *bottom[whole], *x[5:]], rtol=1e-9)
+    np.testing.assert_allclose(found.value[whole], -4 * sign, rtol=1e-9)
+    between = np.array([2.5, 3]) / np.sqrt(12)
+    want = [np.nan, between[0], 0, 0, 0, between[1], np.nan]
+    np.testing.assert_allclose(found.shape, want, atol=1e-9)
+    # 9 % of 4 is 0.6^2.
+    np.testing.assert_allclose(found.upper[whole], bottom[whole] + 0.6, rtol=1e-9)
+    np.testing.assert_allclose(found.lower[[2, 4]], bottom[[2, 4]] - 0.6, rtol=1e-9)
+    lost = of_curves(x, np.where(x == x[[1, 2, 4, 5]][:, None], np.nan, curves[3]), sign)
+    np.testing.assert_array_equal(lost.inside, [True, False, False, True])
+    np.testing.assert_array_equal(lost.at, x[3])
 
 
 @pytest.mark.parametrize("spacing", [2.0, 4.0])

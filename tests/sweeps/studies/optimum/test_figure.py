@@ -8,8 +8,9 @@ import pytest
 import xarray as xr
 
 import dynsim
+import sweeps
 from sweeps import cli
-from sweeps.studies.optimum import figure
+from sweeps.studies.optimum import figure, report
 from sweeps.studies.optimum.figure import Optimum
 from sweeps.studies.optimum.report import best_cell
 from sweeps.systems.experiment import experiment
@@ -76,6 +77,22 @@ def test_rules_with_momentum_are_those_of_sgd() -> None:
         made = [experiment(NAME, rule=kinds[name]).rule for name in rules]
         assert [one.momentum for one in made] == [momentum, momentum]
         assert [one.nesterov for one in made] == [False, True]
+
+
+def test_an_axis_is_too_coarse_where_its_shape_is_most_of_the_error() -> None:
+    """By variance: 2 * 3^2 is more than 4^2 and 2^2, but less than 4.5^2."""
+    eta, batch = np.geomspace(0.1, 10, 7), np.array([1.0, 2, 4])
+    loss = np.broadcast_to(1 / eta + eta**2, (1, 3, 7))[..., None] * np.array([1, 1.01])
+    made = swept(loss, rule=["sgd"], batch=batch, eta=eta, seed=[0, 1])
+    found = sweeps.best(made, over="eta")
+    laws = sweeps.transfer(found, along="batch")
+    found["shape"] = found["shape"] * 0 + 3
+    found["error"] = found["error"] * 0 + xr.DataArray([4, 4.5, 2], dims="batch")
+    *_, line = report.verdicts(found, {}, laws, "batch")
+    assert line == (
+        "sgd: at 2 of 3 values of batch, most of the error is that of the shape: try more values "
+        "of eta"
+    )
 
 
 def test_the_figure_writes_the_best_rates_of_training_and_theory(

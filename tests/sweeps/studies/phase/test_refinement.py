@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from sweeps.studies.options import colour_range
+from sweeps.studies.phase import refinement
 from sweeps.studies.phase.lattice import Lattice, mixed
 from sweeps.studies.phase.refinement import Guarded, Refinement, guard
 
@@ -156,6 +158,9 @@ def test_probes_find_what_the_coarse_grid_misses() -> None:
     # One probe in 107 lies in the stripe; from there all of it is followed.
     assert guarded.rounds == 2
     assert guarded.failures == 0
+    # The second of the draws has a sixth of the 5 %.
+    left = (257**2 - (found.num_measured - 400)) / 257**2
+    assert guarded.bound == pytest.approx((1 - (0.05 / 6) ** (1 / 400)) * left, rel=1e-9)
     np.testing.assert_array_equal(found.infer().region, plane.full)
     assert plane.asked.max() == 1
     assert plane.asked.mean() < 0.08
@@ -173,6 +178,19 @@ def test_the_bound_is_that_of_clopper_and_pearson() -> None:
     assert guarded.bound == pytest.approx((1 - 0.025 ** (1 / 300)) * left / 40000, rel=1e-9)
     assert guard(plane.refined(), 0) == Guarded(0, 0, 0, 1.0)
     assert guard(plane.refined(), 40000).bound == 0
+
+
+def test_the_bound_counts_what_the_last_draw_found_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SciPy does."""
+    monkeypatch.setattr(refinement, "ROUNDS", 1)
+    found = Plane(dots, (150, 150)).refined()
+    left = 150**2 - found.num_measured
+    guarded = guard(found, 1000)
+    assert (guarded.rounds, guarded.probes) == (1, 1000)
+    assert guarded.failures > 0
+    test = binomtest(guarded.failures, 1000, alternative="less")
+    share = test.proportion_ci(confidence_level=0.975).high
+    assert guarded.bound == pytest.approx(share * left / 150**2, rel=1e-9)
 
 
 def test_the_bound_holds_where_some_is_missed() -> None:

@@ -67,6 +67,13 @@ def test_theory_tells_the_regions_by_the_sharpness_along_the_flow() -> None:
     flows = np.array([[0.5, 1.9], [0.5, 2.1], [2.1, 1.0], [3.9, 9.0], [4.1, 1.0]])
     want = [Stability.STABLE, Stability.EDGE, Stability.CATAPULT, Stability.CATAPULT]
     assert diagram.by_theory(flows).tolist() == [*want, Stability.DIVERGED]
+    # What is at a bound counts as beyond it.
+    at = np.array([[0.5, 2.0], [2.0, 1.0], [4.0, 1.0]])
+    assert diagram.by_theory(at).tolist() == [
+        Stability.EDGE,
+        Stability.CATAPULT,
+        Stability.DIVERGED,
+    ]
 
 
 @pytest.mark.parametrize(

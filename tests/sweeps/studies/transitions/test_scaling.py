@@ -124,6 +124,9 @@ def test_a_step_that_keeps_moving_has_no_limit() -> None:
     fit = laws.limit(sizes, places, 0.5, 5)
     assert (fit.place, fit.drift) == pytest.approx((1, 1.5))
     np.testing.assert_allclose(fit.at(sizes), places[0])
+    # Which sizes are known is what the data say; a draw that lacks one is left out.
+    places[1, 2] = np.nan
+    assert laws.limit(sizes[:3], places[:, :3], 0.5, 5).drift == pytest.approx(1.5)
     # By less than its width it may as well approach a limit slowly.
     assert laws.limit(sizes, places, 9, 5).drift == 0
 
@@ -208,6 +211,19 @@ def test_a_step_that_narrows_is_a_transition_until_it_is_finer_than_the_points()
     found = scaling(coarse, SIZES, thresholds(SIZES, coarse, widths), draws=20)
     assert found.verdict is Verdict.UNDECIDED
     assert "too narrow for the points" in found.why
+
+
+def test_a_step_moves_with_the_size_in_units_of_its_width() -> None:
+    """By the logarithm of the size, where its width is 1."""
+    unit = 0.01
+    drawn = special.logit((np.arange(200) + 0.5) / 200) / LOGISTIC
+    places = np.log(SIZES / 8)[:, None, None] - 1
+    values = (X[:, None] > drawn + places).astype(float)
+    found = scaling(unit * X, SIZES, values, draws=2)
+    # Points are a fourth of the width apart.
+    np.testing.assert_allclose(found.widths, unit, rtol=0.25)
+    np.testing.assert_allclose(found.place.drift, unit, rtol=0.05)
+    np.testing.assert_allclose(found.place.at(SIZES), unit * places[:, 0, 0], atol=0.1 * unit)
 
 
 def test_points_without_a_value_are_left_out() -> None:

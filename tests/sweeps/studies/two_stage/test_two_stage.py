@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import xarray as xr
 import sweeps
 from dynsim import Annealing, Prompts, Status, prompts, train
 from odes import two_stage as reduced
+from odes.two_stage.state import ReducedState
 from sweeps import cli
 from sweeps.compare.comparison import judged
 from sweeps.runner import tiles
@@ -153,6 +155,40 @@ def test_moments_of_an_output_are_those_of_its_tokens() -> None:
         # Four standard errors.
         np.testing.assert_allclose(mean, 6 / 7 * token.mean(), atol=4 * token.std() / num**0.5)
         np.testing.assert_allclose(deviation, np.sqrt(6 * token.var()) / 7, rtol=0.01)
+
+
+@pytest.mark.parametrize("on_P", [True, False])
+def test_drawn_contexts_have_the_moments_of_outputs(on_P: bool) -> None:
+    task, num = prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4), 200_000
+    score, across = np.full(num, 0.7), np.full(num, 0.5)
+    found = finite.contexts(task, score, across, on_P, np.random.default_rng(0))
+    mean, deviation = finite.moments(task, score[:1], across[:1], on_P)
+    # Four standard errors of the mean, and of the deviation at a kurtosis of 5.
+    np.testing.assert_allclose(found.mean(), mean, atol=4 * found.std() / num**0.5)
+    np.testing.assert_allclose(found.std(), deviation, rtol=4 / num**0.5)
+
+
+def test_drawn_weights_have_the_numbers_of_their_state() -> None:
+    d, numbers = 400, np.arange(1, 8) / 20
+    drawn = finite.projected(finite.weights(ReducedState(*numbers), d, np.random.default_rng(0)))
+    # Four standard errors of a mean of d - 1 squares.
+    np.testing.assert_allclose(jax.tree.leaves(drawn), numbers, rtol=4 * math.sqrt(2 / (d - 1)))
+
+
+def test_errors_at_finite_length_have_a_panel_for_each_moment() -> None:
+    made = {
+        f"{loss}, {moment}": finite.Remainder(
+            *(size / np.array(finite.LENGTHS) for size in (1, 0.1, 0.1, 0.07))
+        )
+        for loss in ("K1", "K2")
+        for moment in finite.MOMENTS[1:]
+    }
+    axes = finite.draw(made).axes
+    assert [ax.get_title() for ax in axes] == ["end of stage 1", "end of stage 2"]
+    for ax in axes:
+        # Two losses, each without variance and with it, and two guides.
+        slopes = [np.polyfit(*np.log(np.array(line.get_data(), float)), 1)[0] for line in ax.lines]
+        assert sorted(np.round(slopes, 6)) == [-2, -1, -1, -1, -1, -1]
 
 
 def test_errors_have_an_exponent_where_sampling_cannot_have_made_them() -> None:
