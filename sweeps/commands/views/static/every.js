@@ -3,6 +3,7 @@
 
 /** Rows of the table on the screen, and lines of runs that are drawn. */
 const [ROWS, LINES] = [50, 1500];
+const GOLDEN = (Math.sqrt(5) - 1) / 2;
 /** Runs up to which other quantities stand next to the one that is shown, and how many of these. */
 const [MANY, OTHERS] = [200_000, 3];
 
@@ -269,10 +270,10 @@ class Every {
       });
       pen.stroke();
     };
-    // Evenly among so many of them, wherever these lie.
+    // Evenly spread, but in no step that the sizes of axes share, which would miss some values.
     const sample = (number) => {
-      const most = Math.min(LINES, number);
-      return Array.from({ length: most }, (_, i) => Math.floor((i * number) / most));
+      if (number <= LINES) return Array.from({ length: number }, (_, i) => i);
+      return Array.from({ length: LINES }, (_, i) => Math.floor(number * ((i * GOLDEN) % 1)));
     };
     pen.globalAlpha = 0.35;
     pen.strokeStyle = colours.grid;

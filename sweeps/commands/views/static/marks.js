@@ -99,7 +99,7 @@ function cellAt(edges, place) {
  * with the ends of each inside its axis, as one broken line. They are as far from each other
  * whatever the size of cells, so that a million cells are hatched as well as ten.
  */
-function hatching(x, y, marked, falling, part, lines = 60, steps = 240) {
+function hatching(x, y, marked, falling, part, lines = 40, steps = 240) {
   const columns = x.at.length;
   const [[left, width], [bottom, height]] = [x, y].map(({ inside }, i) => {
     const [first, last] = part?.[i] ?? [inside[0], inside.at(-1)];
