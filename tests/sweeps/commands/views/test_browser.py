@@ -249,7 +249,8 @@ def test_the_command_of_a_cell_gives_its_runs_again(
 ) -> None:
     screen.open(path.as_uri())
     screen["map"].send_keys(Keys.ENTER)
-    lines = screen.until(lambda: screen.run("return document.querySelector('#commands .command')?.innerText"))
+    command = "return document.querySelector('#commands .command')?.innerText"
+    lines = screen.until(lambda: screen.run(command))
     first, *file, end, run = lines.split("\n")
     assert (first, end) == ("cat > cell.toml <<'END'", "END")
     assert run.startswith("dynsim sweep cell.toml --out ")
