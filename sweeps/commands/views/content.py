@@ -24,6 +24,12 @@ OWN = ("seed", "time", "record")
 TIMES = ("time", "record")
 REGION = "region"
 """What the regions of runs are called, and the attribute that has their names and colours."""
+PYTHON = "python"
+"""The attribute of a dataset that has the lines of Python which open it, as `runs`."""
+LINES = "lines"
+"""The attribute that has lines to draw over the map of two axes, as `outlines` returns them."""
+INFERRED = "inferred"
+"""The attribute of a dataset, of some runs at some points, that says which these are."""
 BYTES = {"status": 1}
 """Of a value on the page: all numbers but these have four."""
 
@@ -83,7 +89,7 @@ def content(
     check_systems(sweeps)
     for name, dataset in sweeps.items():
         notes += _progress(name, dataset, begun)
-    chosen = [_chosen(dataset, where) for dataset in sweeps.values()]
+    chosen = [_opened_by(each, _chosen(each, where)) for each in sweeps.values()]
     names = (str(name) for each in chosen for name in each.data_vars if name != "status")
     recorded = list(dict.fromkeys(names))
     shown = tuple(checks.choice("observables", name, recorded) for name in observables)
@@ -123,6 +129,7 @@ def described(
         "statuses": {MISSING: "not computed"} | {int(s): s.name for s in Status},
         "palette": drawing.PALETTE,
         "scale": drawing.shades(9),
+        LINES: [line for each in datasets.values() for line in each.attrs.get(LINES, [])],
         "stores": [_store(name, dataset, common) for name, dataset in datasets.items()],
     }
     return Content(about, datasets, shown)
@@ -142,9 +149,16 @@ def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
             raise ValueError(f"{name}: is of the system {other!r}, {first} of {system!r}")
 
 
+def remaining(dataset: xr.Dataset) -> int:
+    """How many runs of a sweep are still to come."""
+    return 0 if INFERRED in dataset.attrs else int((dataset["status"].values == MISSING).sum())
+
+
 def _progress(name: str, dataset: xr.Dataset, begun: bool) -> list[str]:
     """A sentence about what is not computed yet; `ValueError` if that is all and may not be."""
     status = dataset["status"].values
+    if INFERRED in dataset.attrs:
+        return [f"{name}: {dataset.attrs[INFERRED]}."]
     done = int((status != MISSING).sum())
     if begun and not done:
         raise ValueError(f"{name}: 0 of {count(status.size, 'run')} done; nothing to show yet")
@@ -161,6 +175,17 @@ def _chosen(dataset: xr.Dataset, where: Sequence[str]) -> xr.Dataset:
         if values.dtype.kind in "iuf" and (np.diff(values) < 0).any():
             found = found.sortby(dim)
     return found
+
+
+def _opened_by(dataset: xr.Dataset, chosen: xr.Dataset) -> xr.Dataset:
+    """The chosen part of a sweep, with the Python that selects it."""
+    usual = ["# `runs` is the dataset that this page shows."]
+    lines = list(dataset.attrs.get(PYTHON, usual))
+    gone = [dim for dim in dataset["status"].dims if dim not in chosen["status"].dims]
+    if gone:
+        at = ", ".join(f"{dim}={chosen[dim].item()!r}" for dim in gone)
+        lines.append(f"runs = runs.sel({at})")
+    return chosen.assign_attrs({PYTHON: lines})
 
 
 def _alike(datasets: Sequence[xr.Dataset]) -> list[xr.Dataset]:
@@ -245,6 +270,8 @@ def _store(name: str, dataset: xr.Dataset, common: np.ndarray) -> dict[str, Any]
         },
         "seeds": _plain(dataset["seed"].values) if "seed" in dataset.dims else [],
         "at": np.searchsorted(_times(dataset), common).tolist(),
+        "some": INFERRED in dataset.attrs,
+        PYTHON: dataset.attrs[PYTHON],
         "recipe": recipe.recipe(dataset),
     }
 

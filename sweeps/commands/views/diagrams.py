@@ -4,19 +4,25 @@ import json
 import pkgutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import xarray as xr
 
-from sweeps.commands.views.content import REGION
+from sweeps.commands.views.content import INFERRED, LINES, PYTHON, REGION
+from sweeps.runner.progress import count
 from sweeps.runner.run import open_sweep
+from sweeps.runner.store.arrays import MISSING
 from sweeps.runner.store.base import Report
-from sweeps.studies.phase.regions import BY_STATUS, NAMED, RULE, Rule
+from sweeps.studies.phase.regions import BY_STATUS, NAMED, RULE, Rule, named
 from sweeps.systems.experiment import about
 
 PHASE = "sweeps.studies.phase"
 """What draws diagrams, which is imported when there is one: it loads matplotlib and theory."""
-SWEEP = "*/zarr.json"
-"""What a sweep has in a folder of a diagram."""
+PARTS = ("-refined", "-seeds")
+"""Ends of the names of folders with further runs of an engine, at some points each."""
+NOWHERE = -1
+"""The region of runs that are not there, a code of no legend."""
 
 
 def opened(paths: Sequence[str], report: Report) -> dict[str, xr.Dataset]:
@@ -24,23 +30,19 @@ def opened(paths: Sequence[str], report: Report) -> dict[str, xr.Dataset]:
 
     Args:
         paths: of sweeps, or of folders that `dynsim phase` wrote. These stand for the sweeps of
-            their panels, by the titles of these, whose runs also have a `region`.
+            their panels, by the titles of these, whose runs also have a `region`. The runs of a
+            refined diagram, or one with a band, lie on the grid of all of its points.
         report: called with lines about what lies there and is not a sweep's.
 
     Raises:
-        ValueError: for a diagram without a sweep of all of its points.
+        ValueError: for a folder without a sweep of a diagram.
         StoreError: as `sweeps.open`.
     """
     found: dict[str, xr.Dataset] = {}
     for path in dict.fromkeys(paths):
         folder = Path(path)
-        if not any(folder.glob(SWEEP)) and any(folder.glob(f"*-refined/{SWEEP}")):
-            raise ValueError(
-                f"{path}: is a refined phase diagram, whose runs are not on a grid; draw it "
-                "without --refine to explore it"
-            )
-        if (folder / "zarr.json").exists() or not any(folder.glob(SWEEP)):
-            found[path] = open_sweep(path, report)
+        if (folder / "zarr.json").exists() or not any(_sweeps(folder)):
+            found[path] = _opened(path, report)
         elif panels := dict(_panels(folder, report)):
             found |= panels
         else:
@@ -48,30 +50,160 @@ def opened(paths: Sequence[str], report: Report) -> dict[str, xr.Dataset]:
     return found
 
 
+def _sweeps(folder: Path) -> Iterator[Path]:
+    """The folders of sweeps below one."""
+    inside = sorted(each for each in folder.glob("*") if each.is_dir())
+    for each in inside:
+        if (each / "zarr.json").exists():
+            yield each
+        else:
+            yield from _sweeps(each)
+
+
+def _opened(path: str, report: Report) -> xr.Dataset:
+    """A stored sweep that knows how Python opens it."""
+    lines = ["import sweeps", f"runs = sweeps.open({path!r})"]
+    return open_sweep(path, report).assign_attrs({PYTHON: lines})
+
+
 def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
     """The sweeps of a diagram that have recorded what its regions need, training first."""
     titles = pkgutil.resolve_name(f"{PHASE}.figure:TITLES")
-    inside = sorted(each.parent for each in folder.glob(SWEEP))
+    engines: dict[str, list[Path]] = {}
+    for path in _sweeps(folder):
+        top = path.relative_to(folder).parts[0]
+        engine = next((top.removesuffix(end) for end in PARTS if top.endswith(end)), top)
+        engines.setdefault(engine, []).append(path)
+    settings = _settings(folder)
     points = None
-    for path in sorted(inside, key=lambda each: each.name != "simulation"):
-        dataset = open_sweep(path, report)
-        config = json.loads(dataset.attrs["config"])
+    for engine in sorted(engines, key=lambda name: name != "simulation"):
+        paths = engines[engine]
+        datasets = [_opened(str(path), report) for path in paths]
+        config = json.loads(datasets[0].attrs["config"])
+        rule = _rule(config["system"], datasets[0], settings, report)
+        # What is at single points, but refines nothing, corrects a theory for the figure.
+        refined = f"{engine}{PARTS[0]}" in paths[0].parts
+        if rule is None or (config["zip"] and not refined):
+            continue
+        if datasets[0]["status"].ndim and (len(paths) > 1 or config["zip"]):
+            title = titles.get(engine, engine)
+            dataset = gathered(datasets, rule, _map(folder, engine)).assign_attrs(
+                {PYTHON: _python(folder, title)}
+            )
+        else:
+            dataset = datasets[0].assign({REGION: _regions(datasets[0], rule)})
         grid = {dim: size for dim, size in dataset["status"].sizes.items() if dim != "seed"}
-        rule = _rule(config["system"], dataset)
         # What predicts noise and the edge of stability lies there too, on coarser grids.
-        if rule and grid == (points := points or grid):
-            title = f"Phase diagram of {about(config['run']['problem'])}"
-            found = dataset.assign({REGION: _regions(dataset, rule)}).assign_attrs(title=title)
-            yield titles.get(path.name, path.name), found
+        if len(grid) != 2 or grid != (points or grid):
+            continue
+        legend = [[int(code), name, colour] for code, (name, colour) in rule.legend.items()]
+        dataset[REGION].attrs = {REGION: legend}
+        dataset.attrs["title"] = f"Phase diagram of {about(config['run']['problem'])}"
+        if points is None:
+            dataset.attrs[LINES] = _lines(folder, datasets[0], dataset, rule)
+        points = grid
+        yield titles.get(engine, engine), dataset
 
 
-def _rule(system: str, dataset: xr.Dataset) -> Rule | None:
-    """The rule of a system's diagrams, or another one, for which the records suffice."""
-    rules = (RULE if system == "yz" else BY_STATUS, *NAMED.values())
+def _settings(folder: Path) -> dict[str, Any]:
+    """Settings of the command that wrote a diagram, as far as they are there."""
+    path = folder / "phase.run.json"
+    return json.loads(path.read_text()).get("settings", {}) if path.exists() else {}
+
+
+def _rule(
+    system: str, dataset: xr.Dataset, settings: dict[str, Any], report: Report
+) -> Rule | None:
+    """The rule that a diagram was drawn with, or that of its system, or another one, for which the
+    records suffice."""
+    rules = [RULE if system == "yz" else BY_STATUS, *NAMED.values()]
+    if word := settings.get("regions"):
+        try:
+            rules.insert(0, named(word))
+        except ValueError as error:
+            report(f"{error}; the regions are those of the system")
     return next((each for each in rules if {*each.record} <= {*dataset.data_vars}), None)
 
 
 def _regions(dataset: xr.Dataset, rule: Rule) -> xr.DataArray:
-    """The region of each run as a code, with the name and colour of each code."""
-    legend = [[int(code), name, colour] for code, (name, colour) in rule.legend.items()]
-    return rule.classify(dataset.load()).assign_attrs({REGION: legend})
+    """The region of each run as a code."""
+    found = rule.classify(dataset.load())
+    return found.where(dataset["status"] != MISSING, NOWHERE)
+
+
+def _map(folder: Path, engine: str) -> dict[str, np.ndarray]:
+    """The axes of a diagram and the region at each point, as its figure has them."""
+    path = folder / "phase.npz"
+    if not path.exists():
+        return {}
+    with np.load(path) as file:
+        axes = {name: file[name] for name in file if "/" not in name and file[name].ndim == 1}
+        return {**axes, REGION: file[f"{engine}/region"]} if f"{engine}/region" in file else axes
+
+
+def _python(folder: Path, title: str) -> list[str]:
+    return [
+        "from sweeps.commands.views.diagrams import opened",
+        f"runs = opened([{str(folder)!r}], print)[{title!r}]",
+    ]
+
+
+def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarray]) -> xr.Dataset:
+    """Runs at some points each of a plane as one dataset over all of it.
+
+    Args:
+        parts: sweeps of one engine, over the plane or over points of it whose axes are zipped.
+        rule: of the regions.
+        drawn: values of the axes, and the `region` at each point, which stands for the runs of a
+            point that has none; empty where no figure was drawn.
+    """
+    config = json.loads(parts[0].attrs["config"])
+    x, y = config["axes"][:2]
+    axes = {
+        n: drawn.get(n, np.unique(np.concatenate([p[n].values for p in parts]))) for n in (x, y)
+    }
+    seeded = "seed" in parts[0].dims
+    seeds = np.unique(np.concatenate([each["seed"].values for each in parts])) if seeded else [0]
+    shape = (len(axes[x]), len(axes[y]), len(seeds))
+    full: dict[str, Any] = {}
+    for part in parts:
+        runs = part.assign({REGION: _regions(part, rule)})
+        grid = y in runs.dims
+        runs = runs.stack(point=[x, y]) if grid else runs.rename_dims({x: "point"})
+        places = [np.abs(axes[n][:, None] - runs[n].values).argmin(0) for n in (x, y)]
+        runs = runs if seeded else runs.expand_dims("seed")
+        own = np.searchsorted(seeds, runs["seed"].values) if seeded else np.zeros(1, int)
+        at = (places[0][:, None], places[1][:, None], own)
+        for name, array in runs.data_vars.items():
+            ordered = array.transpose("point", "seed", ...)
+            if name not in full:
+                empty = {"status": MISSING, REGION: NOWHERE}.get(str(name))
+                kind = np.float32 if ordered.dtype.kind == "f" else ordered.dtype
+                none = np.nan if empty is None and kind == np.float32 else empty or 0
+                values = np.full((*shape, *ordered.shape[2:]), none, kind)
+                full[str(name)] = ((x, y, "seed", *ordered.dims[2:]), values, array.attrs)
+            full[str(name)][1][at] = ordered.values
+    status, region = full["status"][1], full[REGION][1]
+    run = (status != MISSING).any(-1)
+    told = [f"{count(int((status != MISSING).sum()), 'run')} at {count(int(run.sum()), 'point')}"]
+    if REGION in drawn and not run.all():
+        region[~run, 0] = drawn[REGION][~run]
+        told.append(
+            f"the regions of the other {int((~run).sum())} are inferred from their neighbours"
+        )
+    coords = {n: (n, v, parts[0][n].attrs) for n, v in axes.items()}
+    more = {n: c for n, c in parts[0].coords.items() if n not in (x, y, "seed")}
+    found = xr.Dataset(full, {**coords, "seed": np.asarray(seeds), **more}, parts[0].attrs)
+    found.attrs["config"] = json.dumps({**config, "zip": []})
+    found.attrs[INFERRED] = "; ".join(told)
+    return found if seeded else found.isel(seed=0, drop=True)
+
+
+def _lines(folder: Path, first: xr.Dataset, panel: xr.Dataset, rule: Rule) -> list[dict[str, Any]]:
+    """Lines of theory, and of a rule's own, over a diagram."""
+    x, y = json.loads(panel.attrs["config"])["axes"][:2]
+    region = panel[REGION].isel(seed=0) if "seed" in panel.dims else panel[REGION]
+    runs = first if y in first.dims else pkgutil.resolve_name(f"{PHASE}.maps:on_grid")(first, x, y)
+    own = rule.lines(runs) if rule.lines else {}
+    found = pkgutil.resolve_name("sweeps.commands.views.outlines:outlines")
+    return found(folder, region.transpose(x, y), own)

@@ -106,7 +106,7 @@ class Page:
 
     def _repr_html_(self) -> str:
         return (
-            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
             f'allow="clipboard-write" title="Explorer of sweeps" width="100%" height="{HEIGHT}" '
             'style="border:0"></iframe>'
         )

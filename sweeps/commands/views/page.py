@@ -22,12 +22,21 @@ from sweeps.commands.views.content import TIMES, Content, described
 from sweeps.runner.progress import count
 
 STATIC = Path(__file__).with_name("static")
-SCRIPTS = ("numbers.js", "marks.js", "map.js", "runs.js", "explorer.js")
+SCRIPTS = (
+    "numbers.js",
+    "marks.js",
+    "controls.js",
+    "map.js",
+    "runs.js",
+    "every.js",
+    "cells.js",
+    "explorer.js",
+)
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; connect-src data:"
 )
-REST = 2**16
+REST = 2**17
 """Bytes of the page besides Plotly and the arrays."""
 MEGABYTE = 10**6
 

@@ -20,10 +20,9 @@ import numpy as np
 
 from dynsim import checks
 from sweeps.commands.views import diagrams, live, page
-from sweeps.commands.views.content import content
+from sweeps.commands.views.content import content, remaining
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.runner.store.arrays import MISSING
 
 HOST = "127.0.0.1"
 POLICY = page.POLICY.replace("connect-src data:", "connect-src 'self'")
@@ -53,9 +52,10 @@ class Stored:
     def read(self, report: Callable[[str], None]) -> None:
         sweeps = diagrams.opened(self.paths, report)
         self.content = content(sweeps, begun=False, **self.options)
-        codes = [each["status"].values for each in self.content.datasets.values()]
-        self.done = sum(int((each != MISSING).sum()) for each in codes)
-        self.unfinished = self.done < sum(each.size for each in codes)
+        datasets = self.content.datasets.values()
+        left = sum(map(remaining, datasets))
+        self.done = sum(each["status"].size for each in datasets) - left
+        self.unfinished = left > 0
         self.arrays = self.content.arrays()
         self.at = time.monotonic()
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,7 +14,7 @@ from dynsim import checks
 from dynsim.decoding import Count, Index
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import AxisWord, axis, described
-from sweeps.studies.phase.regions import NAMED, Rule
+from sweeps.studies.phase.regions import Rule, named
 from sweeps.systems import registry
 from sweeps.systems.base import Times
 from sweeps.systems.experiment import Experiment
@@ -146,15 +145,7 @@ class Plane:
 
     def rule(self) -> Rule:
         """The rule of the regions; `ValueError` for what is none."""
-        if self.regions in NAMED:
-            return NAMED[self.regions]
-        try:
-            found = pkgutil.resolve_name(self.regions)
-        except (ValueError, ImportError, AttributeError) as error:
-            raise ValueError(f"regions = {self.regions!r}: cannot be imported ({error})") from None
-        if not isinstance(found, Rule):
-            raise ValueError(f"regions = {self.regions!r}: must stand for a Rule, got {found!r}")
-        return found
+        return named(self.regions)
 
     def lines(self) -> dict[str, np.ndarray]:
         """Closed-form quantities on the plane, (y, x), for the lines that theory draws on it."""

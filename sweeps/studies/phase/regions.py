@@ -1,6 +1,7 @@
 """What a run did, in five words: rules on what it recorded, for phase diagrams [ours]."""
 
 import enum
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -228,3 +229,16 @@ BY_EDGE = Rule(
 """The rule of any system whose sharpness can be recorded."""
 NAMED = {"edge": BY_EDGE}
 """Rules that have a word of their own."""
+
+
+def named(word: str) -> Rule:
+    """The rule that a word, or MODULE:NAME, stands for; `ValueError` for what is none."""
+    if word in NAMED:
+        return NAMED[word]
+    try:
+        found = pkgutil.resolve_name(word)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ValueError(f"regions = {word!r}: cannot be imported ({error})") from None
+    if not isinstance(found, Rule):
+        raise ValueError(f"regions = {word!r}: must stand for a Rule, got {found!r}")
+    return found

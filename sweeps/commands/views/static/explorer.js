@@ -1,14 +1,11 @@
-// The page: controls, what they choose, and what follows from it.
+// The page: what the controls choose, and what follows from it.
 "use strict";
 
-const byId = (id) => document.getElementById(id);
-const controls = {};
-let overview;
+let overview, every;
 let latest = 0;
 
 /** Dimensions that are axes of runs, those of several values first. */
 const axes = Object.keys(about.dims).filter((dim) => about.dims[dim].values.length > 1);
-const SCALES = [["linear", "linear"], ["log", "logarithmic"]];
 const names = about.stores.map(({ name }) => name);
 
 /** The regions of a phase diagram, if there are some, and what else is shown first. */
@@ -24,42 +21,24 @@ const shows = [
   ),
 ];
 
-function choice(id, text, options, value, changed = redraw) {
-  const select = element("select", { id });
-  select.append(...options.map(([key, words]) => element("option", { value: key, textContent: words })));
-  if (value !== undefined) select.value = value;
-  select.onchange = changed;
-  const label = element("label", { htmlFor: id, textContent: text }, select);
-  controls[id] = { label, input: select, value: () => select.value };
-  return label;
-}
+/** Whose seeds can be picked: a theory may have none. */
+const seeds = about.stores.map((store) => store.seeds).reduce((most, own) => (own.length > most.length ? own : most), []);
 
-function slider(id, text, values, start) {
-  const input = element("input", { id, type: "range", min: 0, max: values.length - 1, value: start });
-  const output = element("output", { htmlFor: id });
-  const tell = () => {
-    output.textContent = ` ${shown(values[input.value])}`;
-    input.setAttribute("aria-valuetext", shown(values[input.value]));
-  };
-  input.oninput = () => {
-    tell();
-    redraw();
-  };
-  tell();
-  const label = element("label", { htmlFor: id }, element("span", {}, text, output), input);
-  controls[id] = { label, input, value: () => Number(input.value) };
-  return label;
-}
-
-/** A control for a place along a dimension; inner ones can be averaged as well. */
-function placeControl(dim) {
-  const { values, axis, label } = about.dims[dim];
-  const words = values.some((value) => typeof value !== "number");
-  if (axis && !words) return slider(`at-${dim}`, label, values, values.length >> 1);
-  const options = values.map((value, place) => [place, shown(value)]);
-  if (!axis) options.unshift(["mean", `mean of ${values.length}`]);
-  return choice(`at-${dim}`, label, options);
-}
+const RANGES = [
+  ["robust", "robust: 2 to 98 %"],
+  ["full", "all values"],
+  ["hand", "by hand"],
+];
+const KINDS = [
+  ["absolute", "absolute"],
+  ["relative", "relative to the second"],
+  ["decades", "ratio, in powers of ten"],
+];
+const DRAGS = [
+  ["zoom", "zooms"],
+  ["pan", "moves"],
+  ["", "does nothing"],
+];
 
 function build() {
   byId("notes").append(...about.notes.map((note) => element("li", { textContent: note })));
@@ -80,8 +59,15 @@ function build() {
     choice("time-scale", "Scale of steps in trajectories", SCALES, "linear"),
   ];
   const last = about.times.length - 1;
+  if (shows.length > names.length) made.push(choice("kind", "Difference", KINDS));
+  made.push(
+    choice("range", "Range of colours", RANGES, "robust", byHand),
+    numberField("low", "Colours from"),
+    numberField("high", "Colours to"),
+    choice("drag", "Dragging the mouse", DRAGS, matchMedia("(pointer: coarse)").matches ? "" : "zoom"),
+  );
+  if (about.lines?.length) made.push(choice("lines", "Lines of theory", [["all", "shown"], ["", "hidden"]]));
   if (last > 0) made.push(slider("time", "Step", about.times, last));
-  const seeds = about.stores[0].seeds;
   const mean = [["mean", `mean of ${seeds.length}`]];
   if (seeds.length > 1)
     made.push(choice("seed", "Seed", [...mean, ...seeds.map((seed) => [seed, `seed ${seed}`])]));
@@ -89,8 +75,72 @@ function build() {
   byId("controls").append(...made);
   byId("controls").onsubmit = (event) => event.preventDefault();
   ["x", "y"].forEach(guessScale);
-  overview = new Overview(byId("map"), describe, open);
+  overview = new Overview(byId("map"), describe, open, looked);
+  every = new Every(openAt, remember);
+  const zoomed = (factor) => () => overview.zoomBy(factor);
+  byId("map-tools").append(
+    button("Zoom in", zoomed(2)),
+    button("Zoom out", zoomed(1 / 2)),
+    button("Whole map", () => overview.zoomTo(null)),
+    ...downloads(byId("map"), "map", mapRows),
+    button("Copy the link to this view", () => copy(location.href)),
+  );
+  byId("curve-tools").append(...downloads(byId("curves"), "trajectories", () => runRows(drawn.stores)));
+  byId("curve-tools").append(button("Pin this cell", () => pin(placesAt(cellNow()))));
+  byId("pinned-tools").append(...downloads(byId("pinned-curves"), "pinned", () => runRows(pinned.stores)));
+  byId("pinned-tools").append(button("Unpin", () => pin(null)));
+  keepState();
   whenThemeChanges(redraw);
+}
+
+/** What the address keeps besides the controls. */
+function keepState() {
+  const truth = (word) => word === "true";
+  keep("cell", () => String(!!overview.cell), (word) => (overview.cell = truth(word) ? [0, 0] : null));
+  keep("open", () => String(opened), (word) => (opened = truth(word)));
+  const ranges = () => overview.zoom?.ranges.flat().map((at) => Number(at.toPrecision(7)));
+  keep("zoom", () => (ranges() ?? []).join(), (text) => {
+    const ends = text.split(",").map(Number);
+    const four = text && ends.length === 4 && ends.every(Number.isFinite);
+    overview.zoom = four ? { ranges: [ends.slice(0, 2), ends.slice(2)] } : null;
+  });
+  keep("pin", () => (pinned ? JSON.stringify(pinned.places) : ""), (text) => {
+    try {
+      pinned = text ? { places: JSON.parse(text) } : null;
+    } catch {
+      pinned = null;
+    }
+  });
+  noteFirst();
+  restore();
+  before = { x: controls.x.value(), y: controls.y.value() };
+  addEventListener("hashchange", () => {
+    if (fragment() === location.hash) return;
+    restore();
+    redraw();
+  });
+}
+
+/** A cell was looked at, or the map moved: its place is that of the axes' controls. */
+function looked() {
+  const { axes: dims } = overview.drawn;
+  if (overview.cell) dims.forEach((dim, i) => putPlace(dim, overview.cell[i]));
+  remember();
+}
+
+/** Begin a range by hand at the one that is seen. */
+function byHand() {
+  if (controls.range.value() === "hand")
+    ["low", "high"].forEach((id, i) => (controls[id].input.value = shown(overview.drawn?.ends?.[i] ?? "")));
+  redraw();
+}
+
+/** Open the cell at places of axes, which the map goes to. */
+async function openAt(places) {
+  for (const [dim, place] of Object.entries(places)) if (controls[`at-${dim}`]) putPlace(dim, place);
+  overview.cell = [0, 0];
+  await redraw();
+  await open(cellNow());
 }
 
 const whenThemeChanges = (draw) =>
@@ -131,13 +181,11 @@ function chosen() {
   };
 }
 
-async function redraw() {
-  const turn = ++latest;
-  const view = chosen();
-  const [x, y] = [controls.x.value(), controls.y.value()];
-  before = { x, y };
-  const regions = regionsOf(view.observable);
-  const log = !regions && controls["value-scale"].value() === "log";
+/** The cell of the map that the controls of its axes name. */
+const cellNow = () => [placeOf(controls.x.value()), controls.y.value() ? placeOf(controls.y.value()) : 0];
+
+/** Show the controls that say something, and only these. */
+function arrange(view, x, y, difference, regions) {
   const has = (dim) => about.stores.some((_, store) => innerOf(store, view.observable).includes(dim));
   for (const dim of axes)
     controls[`at-${dim}`].label.hidden = dim === x || dim === y || !(about.dims[dim].axis || has(dim));
@@ -147,6 +195,24 @@ async function redraw() {
     controls[`${axis}-scale`].input.disabled = !allowed;
     if (!allowed) controls[`${axis}-scale`].input.value = "linear";
   }
+  const hand = controls.range.value() === "hand";
+  controls.range.label.hidden = !!regions;
+  for (const id of ["low", "high"]) controls[id].label.hidden = !hand || !!regions;
+  if (controls.kind) controls.kind.label.hidden = !difference || !!regions;
+  if (controls.lines) controls.lines.label.hidden = !linesOver(x, y).length;
+}
+
+async function redraw() {
+  const turn = ++latest;
+  const view = chosen();
+  const [x, y] = [controls.x.value(), controls.y.value()];
+  before = { x, y };
+  const regions = regionsOf(view.observable);
+  const difference = view.of.length > 1;
+  const kind = controls.kind?.value();
+  // A ratio in powers of ten is a logarithm already.
+  const log = !regions && controls["value-scale"].value() === "log" && !(difference && kind === "decades");
+  arrange(view, x, y, difference, regions);
   if (!x) return alone(view);
   // Rows of the map are along the vertical axis.
   const dims = y ? [y, x] : [x];
@@ -161,11 +227,12 @@ async function redraw() {
     );
   const [cells, beside] = await Promise.all([all(view), region ? all(also) : null]);
   if (turn !== latest) return;
-  const difference = view.of.length > 1;
   const label = about.observables.find(({ name }) => name === view.observable).label;
-  const one = (found, name) =>
-    difference ? minus(...view.of.map((store) => found[store]), regionsOf(name)) : found[view.of[0]];
-  const own = one(cells, view.observable);
+  const one = (found, name, logs) =>
+    difference
+      ? minus(...view.of.map((store) => found[store]), regionsOf(name), kind, logs)
+      : found[view.of[0]];
+  const own = one(cells, view.observable, log);
   byId("overview-title").textContent = `${label}: ${view.text}${stepOf(view)}`;
   if (!own) {
     byId("readout").textContent = `${view.text} has not recorded ${label}.`;
@@ -173,22 +240,59 @@ async function redraw() {
     overview.listens = overview.drawn = false;
     return;
   }
+  const byHand = controls.range.value() === "hand";
+  const colours = endsOf(own.mean, {
+    log,
+    around: difference && !log,
+    mode: controls.range.value(),
+    low: controls.low.value(),
+    high: controls.high.value(),
+  });
+  tellBeyond(y && !regions ? colours : null);
+  if (overview.cell) overview.cell = cellNow();
+  const compared = log ? `size of the ${DIFFERENCES[kind]?.words}` : DIFFERENCES[kind]?.words;
   await overview.draw({
     axes: y ? [x, y] : [x],
     kinds: ["x", "y"].map((axis) => controls[`${axis}-scale`].value()),
     cells: own,
     all: cells.map((each, store) => ({ cells: each, name: names[store] })),
     name: view.text,
-    label: difference && !regions ? `difference of ${label}` : label,
-    log: log && !difference,
+    label: difference && !regions ? `${compared} ${label}` : label,
+    log,
     difference,
     view,
+    ends: colours.ends,
+    byHand,
+    drag: controls.drag.value(),
+    lines: y && controls.lines?.value() ? linesOver(x, y) : [],
     regions: regions && (difference ? AGREEMENT : regions),
     also: beside && also.observable !== view.observable && { cells: one(beside, also.observable), view: also },
   });
   byId("readout").textContent = overview.cell ? describe(overview.cell) : "Point at a cell.";
-  if (opened) await open(opened.cell, false);
+  if (pinned) await showPinned();
+  if (opened) await open(cellNow(), false);
+  await every.show({ store: view.of[0], view, ends: colours.ends, log });
+  remember();
   document.body.dataset.drawn = turn;
+}
+
+/** Say which values have the colours of the ends without being there. */
+function tellBeyond(colours) {
+  if (!colours) return (byId("beyond").textContent = "");
+  const { ends, beyond: number } = colours;
+  const cells = number === 1 ? "1 cell lies" : `${number} cells lie`;
+  byId("beyond").textContent = number ? `Colours go from ${shown(ends[0])} to ${shown(ends[1])}; ${cells} beyond.` : "";
+}
+
+/** Lines of a phase diagram over these axes, as traces. */
+function linesOver(x, y) {
+  return (about.lines ?? []).flatMap((each) => {
+    const turned = each.axes[0] === y && each.axes[1] === x;
+    if (!turned && (each.axes[0] !== x || each.axes[1] !== y)) return [];
+    const [across, up] = turned ? [each.y, each.x] : [each.x, each.y];
+    const line = { color: each.colour, dash: each.dash, width: each.width };
+    return [{ type: "scatter", mode: "lines", hoverinfo: "skip", x: across, y: up, name: plain(each.name), line }];
+  });
 }
 
 function stepOf(view) {
@@ -196,133 +300,49 @@ function stepOf(view) {
   return timed && about.times.length > 1 ? `, step ${shown(about.times[view.time])}` : "";
 }
 
-/** Places of all dimensions at a cell of the map. */
-function placesAt([column, row]) {
-  const { view, axes: [x, y] } = overview.drawn;
-  return { ...view.places, [x]: column, ...(y && { [y]: row }) };
-}
-
-function settings(places) {
-  const told = Object.entries(places).flatMap(([dim, place]) => {
-    if (place === "mean") return [];
-    const { values, together } = about.dims[dim];
-    const also = Object.entries(together).map(([name, own]) => `${name} = ${shown(own[place])}`);
-    return [`${dim} = ${shown(values[place])}`, ...also];
-  });
-  return told.join(", ");
-}
-
-/** Settings, value and status of a cell, in words. */
-function describe([column, row]) {
-  const { cells, view, shape, label, also } = overview.drawn;
-  const cell = row * shape[0] + column;
-  const sides = cells.sides ?? [cells];
-  const counts = {};
-  for (const { status, runs } of sides)
-    for (const code of status.subarray(cell * runs, (cell + 1) * runs))
-      counts[about.statuses[code]] = (counts[about.statuses[code]] ?? 0) + 1;
-  const ended = Object.entries(counts).map(([name, number]) => `${number} ${name}`);
-  const told = [`${label}${stepOf(view)}: ${valueAt(cells, cell, view.observable)}`];
-  if (also?.cells) {
-    const { label: beside } = about.observables.find(({ name }) => name === also.view.observable);
-    told.push(`${beside}${stepOf(also.view)}: ${valueAt(also.cells, cell, also.view.observable)}`);
-  }
-  return [settings(placesAt([column, row])), ...told, ended.join(", ")].join("\n");
-}
-
-/** What a cell has of an observable, of a difference also what each sweep has. */
-function valueAt(cells, cell, name) {
-  const regions = regionsOf(name);
-  const said = ({ mean, sd, runs }) => {
-    if (!regions || Number.isNaN(mean[cell])) return quantity(mean[cell], sd[cell], runs);
-    return regions[mean[cell]][1] + (runs > 1 ? ` (${sd[cell]} of ${runs} runs)` : "");
-  };
-  if (!cells.sides) return said(cells);
-  const both = cells.sides.map(said).join("; ");
-  const whole = regions ? AGREEMENT[cells.mean[cell]]?.[1] ?? "no value" : quantity(cells.mean[cell], 0, 1);
-  return `${whole} (${both})`;
-}
-
-let opened = null;
-
-/** Show the trajectories of a cell, of all sweeps. */
-async function open(cell, move = true) {
-  const within = cell.every((place, i) => place < overview.drawn.shape[i]);
-  await showRuns(overview.drawn.view, placesAt(within ? cell : [0, 0]));
-  opened = { cell };
-  if (move) byId("runs-title").focus({ preventScroll: innerWidth >= 1000 });
-}
-
-/** What is opened, as `drawCurves` takes it. */
-let drawn = null;
-
-/** Draw the trajectories that are opened, and theory over them. */
-function drawOpened() {
-  const { stores, name, label } = drawn;
-  const [log, logTime] = ["value-scale", "time-scale"].map((id) => controls[id].value() === "log");
-  return drawCurves(stores, label, log, logTime, live?.traces(name) ?? []);
-}
-
-const live = about.live ? new Live(drawOpened) : null;
-
-/** Values of axes at some places, as the server knows them. */
-function valuesAt(places) {
-  const along = Object.entries(places).filter(([dim]) => about.dims[dim].axis);
-  const all = along.flatMap(([dim, place]) => {
-    const { values, together } = about.dims[dim];
-    return [[dim, values[place]], ...Object.entries(together).map(([name, own]) => [name, own[place]])];
-  });
-  return Object.fromEntries(all);
-}
-
-async function showRuns(view, places) {
-  const began = performance.now();
-  if (regionsOf(view.observable)) view = { ...view, observable: usual.name };
-  const name = view.observable;
-  const { label } = about.observables.find((each) => each.name === name);
-  const runs = await Promise.all(names.map((_, store) => trajectories(store, view, places)));
-  const stores = names.map((name, store) => ({ name, store, runs: runs[store] }));
-  byId("runs").hidden = false;
-  document.querySelector("main").classList.add("open");
-  byId("runs-title").textContent = `Trajectories at ${settings(places) || "the only setting"}`;
-  drawn = { stores: stores.filter((each) => each.runs.length), name, label };
-  await drawOpened();
-  fillTable(stores);
-  showCommands(stores, places);
-  if (overview.drawn) Plotly.Plots.resize(byId("map"));
-  byId("runs").dataset.milliseconds = (performance.now() - began).toFixed(1);
-  live?.open(valuesAt(places));
-}
-
 /** A sweep without an axis but the seed: there is no map, only trajectories. */
 async function alone(view) {
-  for (const id of ["map", "keys", "legend"]) byId(id).hidden = true;
+  for (const id of ["map", "map-tools", "keys", "legend"]) byId(id).hidden = true;
   byId("readout").textContent = "One setting: its trajectories are below.";
   byId("overview-title").textContent = view.text;
   await showRuns(view, view.places);
+  await every.show({ store: view.of[0], view, log: controls["value-scale"].value() === "log" });
   document.body.dataset.drawn = latest;
 }
 
 /** Theory without a sweep: a quantity over the steps. */
 async function theoryAlone() {
   const { curves } = about.live;
-  for (const id of ["overview", "stored"]) byId(id).hidden = true;
+  for (const id of ["overview", "stored", "every"]) byId(id).hidden = true;
   byId("runs").hidden = false;
   document.querySelector("main").classList.add("alone");
   byId("runs-title").textContent = "Theory over steps";
   const redrawn = () => {
     const name = controls.observable.value();
     drawn = { stores: [], name, label: curves.find((each) => each.name === name).label };
+    remember();
     return drawOpened();
   };
   byId("controls").append(
     choice("observable", "Quantity", curves.map((each) => [each.name, each.label]), undefined, redrawn),
     choice("value-scale", "Scale of the quantity", SCALES, undefined, redrawn),
     choice("time-scale", "Scale of steps", SCALES, undefined, redrawn),
+    choice("drag", "Dragging the mouse", DRAGS, "zoom", redrawn),
   );
+  byId("curve-tools").append(...downloads(byId("curves"), "theory", () => live.rows()));
+  noteFirst();
+  restore();
   whenThemeChanges(redrawn);
   await redrawn();
   await live.open({});
+  // Some tasks keep a quantity as it is: begin with one that changes.
+  const name = controls.observable.value();
+  const moving = curves.find((each) => live.moves(each.name));
+  if (!location.hash.includes("observable=") && moving && !live.moves(name)) {
+    controls.observable.input.value = moving.name;
+    atFirst.set("observable", moving.name);
+    await redrawn();
+  }
 }
 
 async function start() {

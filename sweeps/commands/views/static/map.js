@@ -1,13 +1,17 @@
-// The map of a quantity over two axes, or its lines over one; the cell that is looked at.
+// The map of a quantity over two axes, or its lines over one; its cursor, and the part that is seen.
 "use strict";
+
+/** How far a step of zoom goes, and how many cells keys with Shift move. */
+const [CLOSER, LEAP] = [2, 10];
 
 /** The ends of the error bars of lines. */
 const beyond = ({ y, error_y: bars }) =>
   bars ? y.flatMap((value, i) => [value - bars.array[i], value + bars.array[i]]) : [];
 
 class Overview {
-  constructor(element, describe, open) {
-    Object.assign(this, { element, describe, open, cell: null, drawn: null });
+  /** `describe` says what a cell has, `open` shows its runs, `looked` is told of cell and zoom. */
+  constructor(element, describe, open, looked) {
+    Object.assign(this, { element, describe, open, looked, cell: null, drawn: null, zoom: null });
     element.addEventListener("keydown", (event) => this.key(event));
     // Not by a click: drawing the cursor would take it from under the mouse.
     const byKeys = () => this.drawn && element.matches(":focus-visible");
@@ -22,23 +26,34 @@ class Overview {
       kind: found.kinds[i],
     }));
     const [x, y] = axes;
+    this.drawn = { ...found, x, y, shape: [x.at.length, y ? y.at.length : 1] };
+    // A zoom is of axes and scales; over others it says nothing.
+    this.of = [...found.axes, ...found.kinds, ...(y ? [] : [found.view.observable, found.log])].join();
+    // One from the address has no axes yet: they are those that the address names as well.
+    if (this.zoom && (this.zoom.of ?? this.of) !== this.of) this.zoom = null;
+    if (this.zoom) this.zoom.of = this.of;
     const traces = y ? this.map(found, x, y) : this.lines(found, x);
     const ends = (axis) => [axis.edges[0], axis.edges.at(-1)];
     const heights = y ? [] : traces.flatMap((trace) => [...trace.y, ...beyond(trace)]);
     const value = { title: found.label, kind: found.log ? "log" : "linear", ...rangeOf(heights, found.log) };
+    if (!y && found.byHand) value.range = found.ends;
     if (found.regions) {
       const names = found.regions.map(([, name]) => name);
       Object.assign(value, { words: names, at: [...names.keys()], range: [-0.5, names.length - 0.5] });
     }
     const layout = layoutOf({ ...x, range: ends(x) }, y ? { ...y, range: ends(y) } : value);
-    layout.showlegend = !y && traces.length > 1;
+    this.whole = [layout.xaxis.range, layout.yaxis.range];
+    if (this.zoom) [layout.xaxis.range, layout.yaxis.range] = this.zoom.ranges.map((range) => [...range]);
+    layout.showlegend = y ? found.lines.length > 0 : traces.length > 1;
     layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom" };
-    this.drawn = { ...found, x, y, shape: [x.at.length, y ? y.at.length : 1] };
-    const fits = this.cell && this.cell.every((place, i) => place < this.drawn.shape[i]);
-    this.cell = fits ? this.cell : null;
+    // Lines have the same colours in the dark, where some of them could not be seen.
+    if (y) Object.assign(layout.legend, { bgcolor: LIGHT, font: { color: DARK } });
+    layout.dragmode = found.drag || false;
+    this.element.style.setProperty("--lines", found.lines.length);
     this.extra = traces.length;
     // Of lines the cursor lies at the lower end of an axis, which is not known before.
-    await Plotly.react(this.element, [...traces, this.cursor(y ? this.cell : null)], layout, LOOKS);
+    const cursor = y ? this.cursor() : [this.cursor(null)];
+    await Plotly.react(this.element, [...traces, ...cursor], layout, LOOKS);
     if (this.cell && !y) await this.look(this.cell);
     if (!this.listens) this.listen();
   }
@@ -48,18 +63,9 @@ class Overview {
     const columns = x.at.length;
     const values = log ? cells.mean.map(Math.log10) : cells.mean;
     const rows = y.at.map((_, row) => values.subarray(row * columns, (row + 1) * columns));
-    let [low, high] = spanOf(cells.mean, log).ends.map(log ? Math.log10 : Number);
-    if (regions) [low, high] = [-0.5, regions.length - 0.5];
-    else if (difference) [low, high] = [-1, 1].map((sign) => sign * Math.max(-low, high, 1e-30));
-    const numbers = { colorscale: scaleOf(difference), colorbar: log && logTicks(low, high) };
+    const [low, high] = regions ? [-0.5, regions.length - 0.5] : found.ends.map(log ? Math.log10 : Number);
+    const numbers = { colorscale: scaleOf(difference && !log), colorbar: log && logTicks(low, high) };
     const looks = regions ? stepsOf(regions) : numbers;
-    const hatched = (marked, falling) => ({
-      ...hatching(x, y, marked, falling),
-      type: "scatter",
-      mode: "lines",
-      hoverinfo: "skip",
-      line: { color: themed().text, width: 1.2 },
-    });
     return [
       {
         type: "heatmap",
@@ -77,9 +83,27 @@ class Overview {
           ...looks.colorbar,
         },
       },
-      hatched((cell) => cells.bad[cell] > 0, false),
-      hatched((cell) => cells.bad[cell] > 0 && Number.isNaN(cells.mean[cell]), true),
+      ...this.hatches(),
+      ...found.lines.flatMap(haloed),
     ];
+  }
+
+  /** Lines over cells with runs that did not end well, and across them where none did. */
+  hatches() {
+    const { cells, x, y } = this.drawn;
+    const inside = (axis, range) => (axis.kind === "log" ? range.map((at) => at * Math.LN10) : range);
+    const part = this.zoom?.ranges.map((range, i) => inside([x, y][i], range));
+    const hatched = (marked, falling) => ({
+      ...hatching(x, y, marked, falling, part),
+      type: "scatter",
+      mode: "lines",
+      hoverinfo: "skip",
+      showlegend: false,
+      line: { color: DARK, width: 1.2 },
+    });
+    const some = haloed(hatched((cell) => cells.bad[cell] > 0, false));
+    const none = haloed(hatched((cell) => cells.bad[cell] > 0 && Number.isNaN(cells.mean[cell]), true));
+    return [some[0], none[0], some[1], none[1]];
   }
 
   lines(found, x) {
@@ -117,18 +141,18 @@ class Overview {
     });
   }
 
+  /** The mark of a cell: its border, or over one axis a triangle below the place. */
   cursor(cell = this.cell) {
     const looks = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
-    const line = { color: themed().accent, width: 3 };
-    if (!cell) return { ...looks, x: [], y: [] };
     const { x, y } = this.drawn;
-    if (y) return { ...looks, line, ...outline(x, y, cell) };
-    // Over one axis, a mark below the place.
-    const at = x.at[cell[0]];
+    if (y) {
+      const border = cell ? outline(x, y, cell) : { x: [], y: [] };
+      return haloed({ ...looks, ...border, line: { color: DARK, width: 3 } });
+    }
     const marker = { symbol: "triangle-up", size: 14, color: themed().accent };
     const low = this.element.layout?.yaxis?.range?.[0] ?? 0;
-    const mark = { ...looks, mode: "markers", marker, x: [at] };
-    return { ...mark, y: [this.drawn.log ? 10 ** low : low], cliponaxis: false };
+    const place = cell ? { x: [x.at[cell[0]]], y: [this.drawn.log ? 10 ** low : low] } : { x: [], y: [] };
+    return [{ ...looks, ...place, mode: "markers", marker, cliponaxis: false }];
   }
 
   listen() {
@@ -152,32 +176,97 @@ class Overview {
       const cell = cellOf(data);
       if (cell) this.look(cell).then(() => this.open(cell));
     });
+    // By the mouse: a box, or a map that was moved.
+    this.element.on("plotly_relayout", (changes) => {
+      if (Object.keys(changes).some((name) => name.includes(".range["))) this.zoomTo(this.ranges());
+    });
+    this.element.on("plotly_doubleclick", () => this.zoomTo(null));
   }
 
-  /** Put the cursor on a cell, and say what is there. */
+  /** The ends of both axes on the screen, of logarithmic ones their logarithms. */
+  ranges() {
+    const { xaxis, yaxis } = this.element.layout;
+    return [xaxis.range.map(Number), yaxis.range.map(Number)];
+  }
+
+  /** Show a part of the map, or with null all of it. */
+  async zoomTo(ranges) {
+    if (!this.drawn) return;
+    this.zoom = ranges && { of: this.of, ranges };
+    const [x, y] = (ranges ?? this.whole) || [];
+    const layout = { "xaxis.range": x && [...x], "yaxis.range": y && [...y] };
+    if (!y) layout["yaxis.autorange"] = true;
+    if (this.drawn.y) {
+      const hatches = this.hatches();
+      const [xs, ys] = ["x", "y"].map((name) => hatches.map((each) => each[name]));
+      await Plotly.update(this.element, { x: xs, y: ys }, layout, [1, 2, 3, 4]);
+    } else await Plotly.relayout(this.element, layout);
+    if (this.cell && !this.drawn.y) await this.look(this.cell);
+    this.looked();
+  }
+
+  /** Go closer to the cursor by a factor, or with one below 1 away, to all of the map at most. */
+  zoomBy(factor) {
+    const { x, y } = this.drawn;
+    const centre = this.cell?.map((place, i) => {
+      const axis = [x, y][i];
+      if (!axis) return null;
+      const [low, high] = [axis.edges[place], axis.edges[place + 1]].map(axis.kind === "log" ? Math.log10 : Number);
+      return (low + high) / 2;
+    });
+    const closer = this.ranges().map(([low, high], i) => {
+      const width = (high - low) / factor;
+      const whole = this.whole[i];
+      if (whole && width >= whole[1] - whole[0]) return whole;
+      const middle = centre?.[i] ?? (low + high) / 2;
+      const start = middle - width / 2;
+      const from = whole ? Math.max(whole[0], Math.min(start, whole[1] - width)) : start;
+      return [from, from + width];
+    });
+    const all = closer.every((range, i) => range === this.whole[i]);
+    return this.zoomTo(all ? null : closer);
+  }
+
+  /** Put the cursor on a cell, and say what is there; a cell beyond the part that is seen is moved
+   * into it. */
   async look(cell) {
     this.cell = cell;
     document.getElementById("readout").textContent = this.describe(cell);
-    const { x, y, ...style } = this.cursor();
-    const { xaxis, yaxis } = this.element.layout;
+    const { x, y } = this.drawn;
     // Plotly would make room for the cursor.
-    const kept = { "xaxis.range": [...xaxis.range], "yaxis.range": [...yaxis.range] };
-    await Plotly.update(this.element, { ...style, x: [x], y: [y] }, kept, [this.extra]);
+    const ranges = this.ranges().map((range, i) => {
+      const axis = [x, y][i];
+      if (!axis || !this.zoom) return range;
+      const ends = [axis.edges[cell[i]], axis.edges[cell[i] + 1]].map(axis.kind === "log" ? Math.log10 : Number);
+      const by = Math.min(0, ends[0] - range[0]) || Math.max(0, ends[1] - range[1]);
+      return range.map((at) => at + by);
+    });
+    const moved = this.zoom && String(ranges) !== String(this.zoom.ranges);
+    const marks = this.cursor();
+    const places = { x: marks.map((mark) => mark.x), y: marks.map((mark) => mark.y) };
+    const layout = { "xaxis.range": ranges[0], "yaxis.range": ranges[1] };
+    await Plotly.update(this.element, places, layout, marks.map((_, i) => this.extra + i));
+    if (moved) await this.zoomTo(ranges);
+    this.looked();
   }
 
   key(event) {
-    if (!this.drawn) return;
+    if (!this.drawn || event.ctrlKey || event.metaKey || event.altKey) return;
     const [columns, rows] = this.drawn.shape;
     const [column, row] = this.cell ?? [0, 0];
+    const step = event.shiftKey ? LEAP : 1;
     const moves = {
-      ArrowLeft: [column - 1, row],
-      ArrowRight: [column + 1, row],
-      ArrowUp: [column, row + 1],
-      ArrowDown: [column, row - 1],
+      ArrowLeft: [column - step, row],
+      ArrowRight: [column + step, row],
+      ArrowUp: [column, row + step],
+      ArrowDown: [column, row - step],
       Home: [0, row],
       End: [columns - 1, row],
     };
+    const zooms = { "+": CLOSER, "=": CLOSER, "-": 1 / CLOSER };
     if (event.key === "Enter") this.open([column, row]);
+    else if (event.key === "0") this.zoomTo(null);
+    else if (event.key in zooms) this.zoomBy(zooms[event.key]);
     else if (event.key in moves) {
       const within = (place, size) => Math.max(0, Math.min(size - 1, place));
       const [to, up] = moves[event.key];

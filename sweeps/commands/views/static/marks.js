@@ -36,6 +36,38 @@ function rangeOf(values, log) {
   return wider && { range: ends };
 }
 
+/** The share `q` of the way through values in increasing order, between two where it lies there. */
+function quantile(sorted, q) {
+  const place = q * (sorted.length - 1);
+  const [below, above] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+  return below + (above - below) * (place - Math.floor(place));
+}
+
+/** Shares of the values between which colours lie, unless all of them take less than twice that. */
+const ROBUST = [0.02, 0.98];
+
+/**
+ * Ends of the colours of a map, and how many values lie beyond them. `mode` is "robust", "full", or
+ * "hand" for `low` and `high`, of which either may be missing; `around`: zero lies in the middle.
+ */
+function endsOf(values, { log, around, mode, low, high }) {
+  const sorted = values.filter((value) => Number.isFinite(value) && !(log && value <= 0)).sort();
+  let [first, last] = spanOf(sorted, log).ends;
+  if (mode === "robust" && sorted.length) {
+    const on = log ? Math.log10 : Number;
+    const [from, to] = ROBUST.map((q) => on(quantile(sorted, q)));
+    const far = on(last) - on(first) > 2 * (to - from) && to > from;
+    if (far) [first, last] = log ? [10 ** from, 10 ** to] : [from, to];
+  }
+  if (around) [first, last] = [-1, 1].map((sign) => sign * Math.max(-first, last, 1e-30));
+  if (mode === "hand") {
+    const given = (value) => Number.isFinite(value) && !(log && value <= 0);
+    [first, last] = [given(low) ? low : first, given(high) ? high : last];
+    if (first > last) [first, last] = [last, first];
+  }
+  return { ends: [first, last], beyond: sorted.filter((value) => value < first || value > last).length };
+}
+
 /** Places of the values of an axis, in its own units, and the borders between cells. */
 function geometry(values, kind) {
   const numbers = values.every((value) => typeof value === "number");
@@ -63,13 +95,17 @@ function cellAt(edges, place) {
 }
 
 /**
- * Diagonal lines through all marked cells, as one broken line. They are as far from each other
+ * Diagonal lines through all marked cells of the `part` of the map that is on the screen, [x, y]
+ * with the ends of each inside its axis, as one broken line. They are as far from each other
  * whatever the size of cells, so that a million cells are hatched as well as ten.
  */
-function hatching(x, y, marked, falling, lines = 60, steps = 240) {
+function hatching(x, y, marked, falling, part, lines = 40, steps = 240) {
   const columns = x.at.length;
-  const [left, width] = [x.inside[0], x.inside.at(-1) - x.inside[0]];
-  const [bottom, height] = [y.inside[0], y.inside.at(-1) - y.inside[0]];
+  const [[left, width], [bottom, height]] = [x, y].map(({ inside }, i) => {
+    const [first, last] = part?.[i] ?? [inside[0], inside.at(-1)];
+    const [low, high] = [Math.max(first, inside[0]), Math.min(last, inside.at(-1))];
+    return [low, high - low];
+  });
   const found = { x: [], y: [] };
   for (let line = -lines; line < lines; line++) {
     let open = false;
@@ -100,6 +136,14 @@ function outline(x, y, [column, row]) {
   const [l, r, b, t] = [x.edges[column], x.edges[column + 1], y.edges[row], y.edges[row + 1]];
   return { x: [l, r, r, l, l], y: [b, b, t, t, b] };
 }
+
+/** Two lines, the lower one white and wider: any colour of a map is far from one of them. */
+function haloed({ line, ...trace }) {
+  const below = { color: LIGHT, width: line.width + 2.4, dash: line.dash };
+  return [{ ...trace, line: below, showlegend: false, name: "" }, { ...trace, line }];
+}
+
+const [LIGHT, DARK] = ["#ffffff", "#101216"];
 
 /** Colours of the page by name, in the theme that is on. */
 function themed() {
@@ -168,4 +212,4 @@ function layoutOf(x, y) {
   };
 }
 
-const LOOKS = { displayModeBar: false, responsive: true };
+const LOOKS = { displayModeBar: false, responsive: true, doubleClick: false };

@@ -75,7 +75,8 @@ const isTime = (dim) => dim === "time" || dim === "record";
  *
  * Returns arrays with an entry for each cell: `mean` and `sd` over the runs that ended well, NaN
  * where there is none; how many runs there are, `runs`, are `bad`, or `missing`. Of regions, `mean`
- * is the place in the legend of the most common one, of all runs, and `sd` the number of its runs.
+ * is the place in the legend of the most common one, of all runs that have one, and `sd` the number
+ * of its runs.
  */
 async function averaged(store, view, axes) {
   const name = view.observable;
@@ -115,8 +116,7 @@ async function averaged(store, view, axes) {
       }
     }
     if (regions) {
-      const run = cell * seeds;
-      const there = values.subarray(run, run + seeds).filter((_, i) => status[run + i] >= 0);
+      const there = values.subarray(cell * seeds, (cell + 1) * seeds);
       const counts = regions.map((code) => there.filter((each) => each === code).length);
       sd[cell] = Math.max(...counts);
       if (sd[cell]) mean[cell] = counts.indexOf(sd[cell]);
@@ -128,18 +128,91 @@ async function averaged(store, view, axes) {
   return { mean, sd, bad, missing, status, runs: seeds };
 }
 
-/** Of two sweeps, the first minus the second, cell by cell; of regions, whether they differ. */
-function minus(a, b, regions) {
+/** How two numbers differ, and the spread of that by the spreads of both. */
+const DIFFERENCES = {
+  absolute: { of: (a, b) => a - b, sd: (a, b, s, t) => Math.hypot(s, t), words: "difference of" },
+  relative: {
+    of: (a, b) => (a - b) / Math.abs(b),
+    sd: (a, b, s, t) => Math.hypot(s / b, (a * t) / b ** 2),
+    words: "relative difference of",
+  },
+  decades: {
+    of: (a, b) => Math.log10(a / b),
+    sd: (a, b, s, t) => Math.hypot(s / a, t / b) / Math.LN10,
+    words: "decades between values of",
+  },
+};
+
+/**
+ * Of two sweeps, the first minus the second, cell by cell; of regions, whether they differ. For a
+ * logarithmic scale, `log`, it is the size of the difference.
+ */
+function minus(a, b, regions, kind, log) {
   if (!a || !b) return null;
+  const { of, sd } = DIFFERENCES[kind];
+  const value = (one, other) => {
+    const found = of(one, other);
+    return Number.isFinite(found) ? (log ? Math.abs(found) : found) : NaN;
+  };
   const differ = (one, other) => (Number.isNaN(one - other) ? NaN : Number(one !== other));
   return {
-    mean: a.mean.map((value, i) => (regions ? differ(value, b.mean[i]) : value - b.mean[i])),
-    sd: a.sd.map((value, i) => Math.hypot(value, b.sd[i])),
-    bad: a.bad.map((value, i) => value + b.bad[i]),
-    missing: a.missing.map((value, i) => value + b.missing[i]),
-    runs: a.runs + b.runs,
+    mean: a.mean.map((own, i) => (regions ? differ : value)(own, b.mean[i])),
+    sd: a.sd.map((own, i) => sd(a.mean[i], b.mean[i], own, b.sd[i])),
+    bad: a.bad.map((own, i) => own + b.bad[i]),
+    missing: a.missing.map((own, i) => own + b.missing[i]),
+    runs: Math.max(a.runs, b.runs),
     sides: [a, b],
   };
+}
+
+/**
+ * Every run of a sweep at a time: `dims` are its axes and seeds, [dimension, size, values], the last
+ * of which changes fastest from run to run; `values` by observable, averaged over inner dimensions.
+ */
+async function everyRun(store, view, observables) {
+  const known = about.stores[store];
+  const runs = known.arrays.status.dims.filter((dim) => sizeOf(store, "status", dim) > 1);
+  const ordered = [...runs.filter((dim) => dim !== "seed"), ...runs.filter((dim) => dim === "seed")];
+  const free = ordered.map((dim) => [dim, sizeOf(store, "status", dim)]);
+  const fixed = { ...view.places, time: known.at[view.time], record: known.at[view.time] };
+  const status = await source.slice(store, "status", fixed, free);
+  const values = {};
+  for (const name of observables) {
+    const inner = innerOf(store, name).filter((dim) => view.places[dim] === "mean");
+    const within = inner.map((dim) => [dim, sizeOf(store, name, dim)]);
+    const parts = within.reduce((product, [, size]) => product * size, 1);
+    const all = await source.slice(store, name, fixed, [...free, ...within]);
+    values[name] = parts === 1 ? all : new Float32Array(status.length);
+    if (parts > 1) all.forEach((value, i) => (values[name][Math.floor(i / parts)] += value / parts));
+  }
+  const valuesOf = (dim) => (dim === "seed" ? known.seeds : about.dims[dim].values);
+  return { dims: free.map(([dim, size]) => [dim, size, valuesOf(dim)]), status, values };
+}
+
+/**
+ * The share of the variance of some runs' values that the means over each dimension explain, and
+ * that of all of the cells of axes, whose seeds are then what is left.
+ */
+function explained(dims, values, runs) {
+  const count = runs.length;
+  const mean = runs.reduce((sum, run) => sum + values[run], 0) / count;
+  const total = runs.reduce((sum, run) => sum + (values[run] - mean) ** 2, 0);
+  const between = (groupOf, groups) => {
+    const [sums, sizes] = [new Float64Array(groups), new Uint32Array(groups)];
+    for (const run of runs) {
+      sums[groupOf(run)] += values[run] - mean;
+      sizes[groupOf(run)]++;
+    }
+    return sums.reduce((sum, own, i) => sum + (sizes[i] ? own ** 2 / sizes[i] : 0), 0) / total;
+  };
+  const seeds = dims.at(-1)?.[0] === "seed" ? dims.at(-1)[1] : 1;
+  let stride = values.length;
+  const shares = dims.map(([dim, size]) => {
+    stride /= size;
+    const step = stride;
+    return [dim, between((run) => Math.floor(run / step) % size, size)];
+  });
+  return { shares, cells: between((run) => Math.floor(run / seeds), values.length / seeds), total };
 }
 
 /** Every run of a cell over time: its seed, its status, and its values at `times`. */

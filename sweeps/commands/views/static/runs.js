@@ -1,11 +1,5 @@
-// The trajectories of a cell: curves, their numbers, and how to run the cell again.
+// The trajectories of a cell: curves, their numbers, and how to select or run the cell again.
 "use strict";
-
-const element = (name, properties = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-};
 
 /** Curves of all runs, a broken line for each sweep, and their means. */
 function curves(stores, log) {
@@ -44,39 +38,77 @@ function curves(stores, log) {
   });
 }
 
-function drawCurves(stores, label, log, logTime, more) {
+/** Draw the curves of a cell into a figure; `ends` of the values, where other figures share them. */
+function drawCurves(figure, { stores, label, log, logTime, more, ends }) {
   const traces = [...curves(stores, log), ...more];
   const layout = layoutOf(
     { title: "step", kind: logTime ? "log" : "linear" },
-    { title: label, kind: log ? "log" : "linear", ...rangeOf(traces.flatMap(({ y }) => y), log) },
+    { title: label, kind: log ? "log" : "linear", ...(ends ? { range: ends } : rangeOf(valuesOf(traces), log)) },
   );
   layout.showlegend = true;
   layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom" };
-  return Plotly.react(document.getElementById("curves"), traces, layout, LOOKS);
+  layout.dragmode = controls.drag?.value() || false;
+  return Plotly.react(figure, traces, layout, { ...LOOKS, doubleClick: "reset+autosize" });
+}
+
+const valuesOf = (traces) => traces.flatMap(({ y }) => Array.from(y)).filter((value) => value !== null);
+
+/** Ends of an axis that figures share, with a little room. */
+function sharedEnds(cells, log) {
+  const { ends: [low, high] } = spanOf(valuesOf(cells.flatMap((stores) => curves(stores, log))), log);
+  const room = log ? (high / low) ** 0.04 : 0.04 * (high - low);
+  return log ? [low / room, high * room] : [low - room, high + room];
+}
+
+/** Numbers of trajectories, a row for each value below the names of the columns. */
+const runRows = (stores) => [
+  ["sweep", "seed", "status", "step", "value"],
+  ...stores.flatMap(({ name, runs }) =>
+    runs.flatMap(({ seed, status, times, values }) =>
+      Array.from(values, (value, i) => [name, seed ?? "", about.statuses[status], times[i], value.toPrecision(7)]),
+    ),
+  ),
+];
+
+/** Rows as a table, the first of which are the names of its columns. */
+function tableOf([names, ...rows]) {
+  const head = names.map((textContent) => element("th", { scope: "col", textContent }));
+  const body = rows.map((row) => element("tr", {}, ...row.map((textContent) => element("td", { textContent }))));
+  return element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
 /** The numbers of all trajectories, made when somebody opens them. */
 function fillTable(stores) {
-  const details = document.getElementById("numbers");
-  const fill = () => {
-    if (!details.open) return;
-    const head = ["sweep", "seed", "status", "step", "value"].map((text) =>
-      element("th", { scope: "col", textContent: text }),
-    );
-    const rows = stores.flatMap(({ name, runs }) =>
-      runs.flatMap(({ seed, status, times, values }) =>
-        Array.from(values, (value, i) => {
-          const cells = [name, seed ?? "", about.statuses[status], times[i], value.toPrecision(7)];
-          return element("tr", {}, ...cells.map((text) => element("td", { textContent: text })));
-        }),
-      ),
-    );
-    const body = element("tbody", {}, ...rows);
-    const table = element("table", {}, element("thead", {}, element("tr", {}, ...head)), body);
-    document.getElementById("table").replaceChildren(table);
-  };
-  details.ontoggle = fill;
-  fill();
+  const details = byId("numbers");
+  details.ontoggle = () => details.open && byId("table").replaceChildren(tableOf(runRows(stores)));
+  details.ontoggle();
+}
+
+/** A value of an axis in Python. */
+function python(value) {
+  if (["inf", "-inf", "nan"].includes(value)) return `float("${value}")`;
+  return typeof value === "string" ? JSON.stringify(value) : String(value);
+}
+
+/** Python that selects what a sweep has of a cell with xarray, and prints it as the page shows it. */
+function snippetOf(store, view, places) {
+  const { python: opening, seeds, arrays, at } = about.stores[store];
+  const { dims } = arrays[view.observable];
+  const given = (pairs) => pairs.map(([dim, value]) => `${dim}=${python(value)}`).join(", ");
+  const runs = arrays.status.dims.filter((dim) => about.dims[dim]).map((dim) => [dim, about.dims[dim].values[places[dim]]]);
+  if (dims.includes("seed") && seeds.includes(view.seed)) runs.push(["seed", view.seed]);
+  const inner = innerOf(store, view.observable);
+  const picked = inner.filter((dim) => places[dim] !== "mean");
+  const among = [...(dims.includes("time") ? [["time", about.times[view.time]]] : []), ...picked.map((dim) => [dim, about.dims[dim].values[places[dim]]])];
+  const averages = inner.filter((dim) => places[dim] === "mean");
+  const lines = [...opening, runs.length ? `cell = runs.sel(${given(runs)})` : "cell = runs"];
+  lines.push(`values = cell[${python(view.observable)}].where(cell["status"] == 0)`);
+  if (averages.length) lines.push(`values = values.mean(${JSON.stringify(averages)}, skipna=False)`);
+  lines.push(`print(values.to_series())`);
+  const last = [among.length && `.sel(${given(among)})`, dims.includes("record") && `.isel(record=${at[view.time]})`];
+  lines.push(`shown = values${last.filter(Boolean).join("")}`);
+  lines.push("print(float(shown.mean()), float(shown.std(ddof=1)))");
+  return lines.join("\n");
 }
 
 /** What to type to run a cell of a sweep again, with all of its seeds. */
@@ -97,26 +129,26 @@ function commandOf(store, places) {
   ].join("\n");
 }
 
-function showCommands(stores, places) {
-  const copied = document.getElementById("copied");
-  const blocks = stores.flatMap(({ name, store }) => {
+/** Text to copy, with its button, below what it is for. */
+function copyable(text, what) {
+  const code = element("code", { textContent: text });
+  const block = element("pre", { tabIndex: 0, className: "command" }, code);
+  block.setAttribute("aria-label", what);
+  block.setAttribute("role", "region");
+  return [block, button(`Copy the ${what.toLowerCase()}`, () => copy(text, code))];
+}
+
+function showCommands(stores, view, places) {
+  const commands = stores.flatMap(({ name, store }) => {
     const command = commandOf(store, places);
-    if (!command) {
-      const why = "was made in Python; no sweep file describes it.";
-      return [element("p", { textContent: `${name} ${why}` })];
-    }
-    const code = element("code", { textContent: command });
-    const block = element("pre", { tabIndex: 0, className: "command" }, code);
-    block.setAttribute("aria-label", `Command for ${name}`);
-    block.setAttribute("role", "region");
-    const button = element("button", { type: "button", textContent: `Copy the command for ${name}` });
-    button.onclick = async () => {
-      const done = await navigator.clipboard?.writeText(command).then(() => true, () => false);
-      if (!done) getSelection().selectAllChildren(code);
-      copied.textContent = done ? "Copied." : "Selected: copy it with Ctrl+C.";
-    };
-    return [block, button];
+    if (command) return copyable(command, `Command for ${name}`);
+    const why = "was made in Python; no sweep file describes it.";
+    return [element("p", { textContent: `${name} ${why}` })];
   });
-  copied.textContent = "";
-  document.getElementById("commands").replaceChildren(...blocks);
+  const snippets = stores
+    .filter(({ store }) => about.stores[store].arrays[view.observable])
+    .flatMap(({ name, store }) => copyable(snippetOf(store, view, places), `Python for ${name}`));
+  byId("copied").textContent = "";
+  byId("commands").replaceChildren(...commands);
+  byId("snippets").replaceChildren(...snippets);
 }

@@ -38,6 +38,9 @@ async function follow(changed, before) {
   if (unfinished) setTimeout(() => follow(changed, done), about.live.refresh);
 }
 
+/** Milliseconds after which the page says why there is no curve yet. */
+const SLOW = 150;
+
 /** Theory at the places of some sliders. */
 class Live {
   /** `redraw` draws the figure again, with what `traces` says. */
@@ -97,6 +100,7 @@ class Live {
     }
     this.asking = true;
     const began = performance.now();
+    const slow = setTimeout(() => this.busy("Compiling the theory for this kind of run, which takes seconds."), SLOW);
     const { key, chosen, values } = this;
     try {
       const found = await (await ask("theory", { chosen, values })).json();
@@ -108,6 +112,8 @@ class Live {
       this.found = null;
       this.say([error.message]);
     }
+    clearTimeout(slow);
+    this.busy("");
     await this.redraw();
     this.asking = false;
     const { dataset } = document.getElementById("live");
@@ -116,6 +122,23 @@ class Live {
       this.late = false;
       await this.solve();
     } else dataset.answers = Number(dataset.answers ?? 0) + 1;
+  }
+
+  busy(words) {
+    document.getElementById("busy").textContent = words;
+  }
+
+  /** Whether a quantity changes by more than rounding. */
+  moves(observable) {
+    const values = (this.found?.curves[observable] ?? []).filter((value) => value !== null);
+    return values.length > 1 && !spanOf(values).wider;
+  }
+
+  /** The curves as rows below the names of their columns. */
+  rows() {
+    const { times = [], curves = {} } = this.found ?? {};
+    const named = Object.entries(curves);
+    return [["step", ...named.map(([name]) => name)], ...times.map((time, i) => [time, ...named.map(([, own]) => own[i])])];
   }
 
   say(words) {

@@ -61,6 +61,19 @@ def started() -> Iterator[Callable[..., serve.Server]]:
         server.server_close()
 
 
+@pytest.fixture(scope="session")
+def screen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser, `screen.Screen`; skips where there is none."""
+    pytest.importorskip("plotly", reason="needs plotly of the extra `test`")
+    name = "tests.sweeps.commands.views.screen"
+    why = "needs selenium of the extra `test`"
+    screens = pytest.importorskip(name, reason=why, exc_type=ModuleNotFoundError)
+    if not (screens.CHROMIUM and screens.DRIVER):
+        pytest.skip("needs chromium and chromedriver (Debian: chromium-driver)")
+    with screens.opened(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
 @pytest.fixture
 def runs(stored: Path) -> xr.Dataset:
     """The sweep, as if one seed of a cell and both of another had diverged."""
@@ -82,3 +95,9 @@ def theory(runs: xr.Dataset) -> xr.Dataset:
     times = found["time"].values
     found = found.reindex(time=[*times, times[-1] + 5], method="ffill")
     return found.assign_attrs(config=json.dumps(config), title="theory")
+
+
+@pytest.fixture
+def path(runs: xr.Dataset, theory: xr.Dataset, tmp_path: Path) -> Path:
+    """A page of the sweep and its theory."""
+    return sweeps.explore(runs, theory).write(tmp_path / "page.html")

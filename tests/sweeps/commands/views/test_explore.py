@@ -14,8 +14,10 @@ import xarray as xr
 
 import sweeps
 from sweeps import cli
-from sweeps.commands.views import page
+from sweeps.commands.views import diagrams, page
 from sweeps.commands.views.content import content
+from sweeps.runner.store.arrays import MISSING
+from sweeps.studies.phase.regions import Rule
 
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
 needs_plotly = pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly of the extra `test`")
@@ -149,15 +151,89 @@ def test_a_phase_diagram_opens_with_its_regions(diagram: Any, tmp_path: Path) ->
     np.testing.assert_array_equal(numbers(text, "1/region"), descent["region"].values.ravel())
 
 
+def test_runs_at_points_lie_on_the_grid_of_all(diagram: Any) -> None:
+    """A refined diagram whose band added a seed: the codes of runs are those of single points."""
+    full = sweeps.open(diagram.out / "simulation").load()
+    rule = diagram.rule()
+    codes = rule.classify(full).transpose("eta_y", "eta_z", "seed").values
+    whole = full.stack(point=["eta_y", "eta_z"])
+
+    def part(points: list[int], seeds: list[int]) -> xr.Dataset:
+        found = whole.isel(point=points).sel(seed=seeds)
+        x, y = (found[name].values for name in ("eta_y", "eta_z"))
+        found = found.drop_vars(["point", "eta_y", "eta_z"]).rename_dims(point="eta_y")
+        return found.assign_coords(eta_y=x, eta_z=("eta_y", y))
+
+    drawn = {"eta_y": full["eta_y"].values, "eta_z": full["eta_z"].values}
+    drawn["region"] = np.full((3, 2), 4)
+    parts = [part([0, 5], [0, 1]), part([2], [0, 1]), part([2], [2])]
+    found = diagrams.gathered(parts, rule, drawn).transpose("eta_y", "eta_z", "seed", ...)
+    here = np.zeros((3, 2, 3), bool)
+    for place, seeds in (((0, 0), 2), ((2, 1), 2), ((1, 0), 3)):
+        here[place][:seeds] = True
+    np.testing.assert_array_equal(found["status"].values != MISSING, here)
+    region = found["region"].values
+    np.testing.assert_array_equal(region[here], codes[here])
+    # Points without a run have the region of the figure once.
+    np.testing.assert_array_equal(region[~here.any(-1)], [[4, -1, -1]] * 3)
+    entropy = full["entropy"].transpose("eta_y", "eta_z", "seed", "time").values
+    np.testing.assert_array_equal(found["entropy"].values[here], entropy[here])
+    assert np.isnan(found["entropy"].values[~here]).all()
+    told = content({"training": found}).about["notes"]
+    assert told == [
+        "training: 7 runs at 3 points; the regions of the other 3 are inferred from their "
+        "neighbours."
+    ]
+
+
+OWN = Rule(
+    record=("loss",),
+    classify=lambda dataset: (dataset["loss"].isel(time=-1) > 0).astype(int) + 6,
+    legend={6: ("low", "#ffffff"), 7: ("high", "#000000")},
+    lines=lambda dataset: {"eta_y = 1": np.log(dataset["eta_y"] * dataset["eta_z"] ** 0)},
+)
+
+
 @pytest.mark.usefixtures("without_library")
-def test_a_refined_diagram_is_told_in_a_line(
-    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_lines_and_regions_of_the_figure_are_those_of_the_page(
+    diagram: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(stored, tmp_path / "phase" / "simulation-refined" / "coarse")
-    assert cli.main(["explore", str(tmp_path / "phase"), "--out", str(tmp_path / "page.html")]) == 2
-    told = capsys.readouterr().err
-    assert "phase: is a refined phase diagram, whose runs are not on a grid" in told
-    assert told.count("\n") == 1
+    folder = shutil.copytree(diagram.out, tmp_path / "phase")
+    x, y = diagram.axes().values()
+    # Zero at eta_y = 1 for the peak; elsewhere beyond the plane.
+    peak = np.exp(np.log(np.array(x)) * np.ones((len(y), 1)))
+    arrays = {"eta_y": np.array(x), "eta_z": np.array(y), "closed_form/peak": peak}
+    np.savez(folder / "phase.npz", **arrays, **{"agreement/peak": 0.75})
+    columns = {"level": [0.5, 0.5, 0.1, 0.5], "of": ["share"] * 3 + ["low"], "piece": [0, 0, 1, 2]}
+    columns |= {"x": [1.0, 2.0, 3.0, 4.0], "y": [10.0, 20.0, 30.0, 40.0]}
+    table = xr.Dataset({name: ("vertex", values) for name, values in columns.items()})
+    table.to_netcdf(folder / "phase-boundary.nc", engine="h5netcdf")
+    word = f"{__name__}:OWN"
+    (folder / "phase.run.json").write_text(json.dumps({"settings": {"regions": word}}))
+    out = tmp_path / "page.html"
+    assert cli.main(["explore", str(folder), "--out", str(out)]) == 0
+    (found,) = re.findall(r'id="about">(.*?)</script>', out.read_text())
+    about = json.loads(found)
+    (legend,) = [each["region"] for each in about["observables"] if "region" in each]
+    assert legend == [[6, "low", "#ffffff"], [7, "high", "#000000"]]
+    lines = {each["name"]: each for each in about["lines"]}
+    assert list(lines) == [
+        "steps = t_peak of γ (75 %)",
+        "eta_y = 1",
+        "50 % of the seeds",
+        "10 and 90 % of the seeds",
+        "95 % confidence of the 50 %",
+    ]
+    for name in ("steps = t_peak of γ (75 %)", "eta_y = 1"):
+        places = [value for value in lines[name]["x"] if value is not None]
+        np.testing.assert_allclose(places, 1, rtol=1e-12)
+        heights = [value for value in lines[name]["y"] if value is not None]
+        np.testing.assert_allclose([min(heights), max(heights)], [min(y), max(y)], rtol=1e-12)
+    assert lines["50 % of the seeds"]["x"] == [1, 2, None]
+    assert lines["10 and 90 % of the seeds"]["y"] == [30, None]
+    (folder / "phase.run.json").write_text(json.dumps({"settings": {"regions": "no_such:RULE"}}))
+    assert cli.main(["explore", str(folder), "--out", str(out), "--overwrite"]) == 0
+    assert "no_such:RULE'" in capsys.readouterr().err
 
 
 def test_one_class_that_stands_for_all_is_the_same_at_each(runs: xr.Dataset) -> None:
@@ -201,7 +277,7 @@ def test_a_million_runs_are_thinned_and_it_is_said() -> None:
     theory = theory.assign_coords(time=[0.5, *theory["time"].values[1:]])
     both = page.fitted(content({"many": large(100, 20), "theory": theory}), 20)
     assert len(both.about["times"]) == both.datasets["theory"].sizes["time"] < 20
-    with pytest.raises(ValueError, match=r"max_megabytes = 0.1: one time and one seed .* 0.132 MB"):
+    with pytest.raises(ValueError, match=r"max_megabytes = 0.1: one time and one seed .* 0.198 MB"):
         page.fitted(content({"many": large(100, 20)}), 0.1)
 
 
@@ -209,7 +285,7 @@ def test_a_million_runs_are_thinned_and_it_is_said() -> None:
 def test_notebooks_show_the_page_and_no_markup_of_it_gets_out(runs: xr.Dataset) -> None:
     shown = sweeps.explore(runs)._repr_html_()
     assert shown.count("<") == 2
-    assert 'sandbox="allow-scripts"' in shown
+    assert 'sandbox="allow-scripts allow-downloads"' in shown
     with pytest.raises(ValueError, match="must be of type xarray"):
         sweeps.explore("runs/some")
 
