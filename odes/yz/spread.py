@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
+from dynsim.problem.checks import check_init
+from dynsim.problem.train import started
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
@@ -26,11 +28,11 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
 from dynsim.yz.checks import theory_rule
+from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
 from odes.solver.integrate import in_program, judge
 from odes.yz import gradient_noise, noise
-from odes.yz.layer import weights
 
 
 def solve(
@@ -185,12 +187,15 @@ def _given(
     dtype: DType,
 ) -> tuple[Any, ...]:
     """The arguments that `_solve` and `_drift` share, as arrays."""
-    task = task.astype(dtype)
+    problem = layer(task)
+    check_init(problem, init)
+    if init is None and problem.start != "zero":
+        raise ValueError(f"init = None: {problem.start} starting weights have to be given")
     return (
-        task,
+        task.astype(dtype),
         optimizer.astype(dtype),
         cast(times, dtype),
-        weights(init, task, dtype),
+        started(problem, jax.random.key(0), init, dtype).params,
         cast(batch, dtype),
         finite_length.contextual(length, dtype),
     )
