@@ -70,6 +70,7 @@ WHOLE: Theory[Any, Any] = Theory(
     ),
     variant=True,
     needs=("key",),
+    single=True,
 )
 """The flow of all weights in the steps of the rule, whatever theories a problem has in its place.
 It records the sharpness."""

@@ -65,6 +65,10 @@ class Theory(Generic[Task, Rates]):
         predicts: the names of the observables that it predicts, from the problem; all of the
             problem's if None.
         adaptive: whether a solver with tolerances integrates it.
+        single: whether a sweep solves its runs one at a time, as each fills the memory or the
+            processor. Of all weights such a flow records the sharpness.
+        held: (batch, steps, number of observables) -> how often a solve holds what a run holds, and
+            how many examples besides; once, and none, if None.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Theory(Generic[Task, Rates]):
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     predicts: Callable[[Task], tuple[str, ...]] | None = None
     adaptive: bool = True
+    single: bool = False
+    held: Callable[[int | float, int | None, int], tuple[int, int]] | None = None
 
     def why_not(
         self, problem: Task, rule: Rates, batch: int | float = math.inf, steps: int | None = None
