@@ -112,11 +112,19 @@ def named(name: str, finite: bool) -> str:
 
 def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
     """The theory for sequences of finite length T, from that of infinite ones."""
+
+    def inapplicable(training: Training) -> str | None:
+        problem = training.problem
+        if math.isinf(problem.length):
+            return "length = inf: leaves nothing to theories of finite T; use those without"
+        return refusal(problem.check_population) or theory.inapplicable(training)
+
     return dataclasses.replace(
         theory,
         name=named(theory.name, finite=True),
         title=f"{theory.title}, finite T",
         assumes=theory.assumes.replace("T, batch -> infinity", "1/T^2 -> 0, batch -> infinity"),
+        inapplicable=inapplicable,
     )
 
 

@@ -6,14 +6,13 @@ finite T read the length of the layer; all others take it as infinite.
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from odes import general, symmetric
-from odes.theory import Theory, Training, of_finite_length, refusal
+from odes.theory import Theory, of_finite_length
 from odes.yz import eq10, fixed_attention, lemma3, population, theorem4
 
 
@@ -24,14 +23,7 @@ def _both(theory: Theory) -> tuple[Theory, Theory]:
         length = getattr(task, "length", 128)
         return theory.solve(task, rule, times, length=length, **options)
 
-    def inapplicable(training: Training) -> str | None:
-        task = training.problem
-        if math.isinf(task.length):
-            return "length = inf: leaves nothing to theories of finite T; use those without"
-        return refusal(task.check_population) or theory.inapplicable(training)
-
-    found = of_finite_length(theory)
-    return dataclasses.replace(found, solve=solve, inapplicable=inapplicable), theory
+    return dataclasses.replace(of_finite_length(theory), solve=solve), theory
 
 
 def _flow(flow: str, title: str = "", variant: bool = False) -> tuple[Theory, Theory]:

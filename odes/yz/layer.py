@@ -44,7 +44,6 @@ def eliminated(
     inapplicable: Inapplicable,
     *,
     bounded: bool = False,
-    variant: bool = False,
     **options: Any,
 ) -> Theory[Any, Any]:
     """A theory that eliminates the decoder, from a `solver` as of `odes.general.computed`, with its
@@ -55,6 +54,7 @@ def eliminated(
         del problem
         return table.resolve(DEFAULT_RECORD if record is None else record)
 
+    options |= {"predicts": (lambda task: tuple(PREDICTED.functions)) if bounded else None}
     found = computed(name, title, assumes, solver, inapplicable, recorded=recorded, **options)
     return dataclasses.replace(
         found,
@@ -62,9 +62,7 @@ def eliminated(
         solve=lambda task, rule, times, **options: on_task(
             found.solve, task, rule, times, math.inf, **options
         ),
-        variant=variant,
         needs=("key",),
-        predicts=(lambda task: tuple(PREDICTED.functions)) if bounded else None,
     )
 
 
