@@ -70,6 +70,7 @@ WHOLE: Theory[Any, Any] = Theory(
     ),
     variant=True,
     needs=("key",),
+    single=True,
 )
 """The flow of all weights in the steps of the rule, whatever theories a problem has in its place.
 It records the sharpness."""
@@ -119,6 +120,7 @@ def computed(
     adaptive: bool = True,
     recorded: Callable[[Problem, Record | None], Any] = recorded_of_flow,
     tolerances: Tolerances | None = None,
+    **about: Any,
 ) -> Theory[Any, Any]:
     """A theory with a solver of its own, which is compiled and has its arguments checked as flows
     have.
@@ -132,6 +134,7 @@ def computed(
             is `adaptive`.
         recorded: from (problem, what was asked for), hashable.
         tolerances: of its solver, where they are not the usual ones.
+        **about: `variant`, `refused` and `predicts` of `Theory`.
     """
     usual_tolerances = tolerances
 
@@ -162,8 +165,8 @@ def computed(
         given = {"key": key, "init": init} if starts else {"key": None, "init": None}
         return compiled(_from_weights, problem, rule, times, dtype=dtype, **given, **options)
 
-    more = {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
-    return Theory(name, title, assumes, solve, inapplicable, **more)
+    about |= {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
+    return Theory(name, title, assumes, solve, inapplicable, **about)
 
 
 def _from_weights(
@@ -222,20 +225,20 @@ def closed_form(
         return formula(problem, start, jnp.ones(()))
 
     predicts = predicted(names, at_one)
-
-    found = computed(
+    out = tuple((refused or {}).items())
+    return computed(
         name,
         title,
         assumes,
-        functools.partial(
-            _evaluated, formula=formula, refused=tuple((refused or {}).items()), name=name
-        ),
+        functools.partial(_evaluated, formula=formula, refused=out, name=name),
         refuse,
         needs=needs,
         adaptive=False,
         recorded=functools.partial(recorded_of, predicts),
+        variant=variant,
+        refused=dict(out),
+        predicts=predicts,
     )
-    return dataclasses.replace(found, variant=variant, refused=refused or {}, predicts=predicts)
 
 
 def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:

@@ -48,12 +48,12 @@ BUILT_IN: Mapping[type[Problem], tuple[Theory[Any, Any], ...]] = {
 }
 """Theories of the problems of dynsim, most exact first."""
 TRAINED_BY = (
-    *("init", "draw", "draw_shared", "with_shared", "batches", "loss", "loss_and_gradient"),
+    *("init", "draw", "_prepared", "batches", "loss", "loss_and_gradient"),
     *(
         "population_loss",
-        "population_loss_and_gradient",
-        "normal",
-        "compact",
+        "_population_loss_and_gradient",
+        "_normal",
+        "_compact",
         "groups",
         "is_frozen",
     ),

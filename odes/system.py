@@ -1,6 +1,5 @@
 """Theories of your own that are systems of ordinary differential equations, of any state."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -99,7 +98,8 @@ def system(
         return observe(jnp.zeros(()), start(training, weights), training)
 
     predicts = predicted(names, at_start)
-    found = computed(
+    out = tuple((refused or {}).items())
+    return computed(
         name,
         title,
         assumes,
@@ -111,14 +111,16 @@ def system(
             observe=observe,
             stop=stop,
             solver=solver,
-            refused=tuple((refused or {}).items()),
+            refused=out,
         ),
         why_not,
         needs=(*needs, "batch", "steps"),
         recorded=functools.partial(recorded_of, predicts),
         tolerances=tolerances,
+        variant=variant,
+        refused=dict(out),
+        predicts=predicts,
     )
-    return dataclasses.replace(found, variant=variant, refused=refused or {}, predicts=predicts)
 
 
 def _solved(

@@ -66,6 +66,10 @@ class Theory(Generic[Task, Rates]):
             problem's if None.
         adaptive: whether a solver with tolerances integrates it.
         drawn: whether a run is a random path, so that seeds are worth having.
+        single: whether a sweep solves its runs one at a time, as each fills the memory or the
+            processor. Of all weights such a flow records the sharpness.
+        held: (batch, steps, number of observables) -> how often a solve holds what a run holds, and
+            how many examples besides; once, and none, if None.
     """
 
     name: str
@@ -80,6 +84,8 @@ class Theory(Generic[Task, Rates]):
     predicts: Callable[[Task], tuple[str, ...]] | None = None
     adaptive: bool = True
     drawn: bool = False
+    single: bool = False
+    held: Callable[[int | float, int | None, int], tuple[int, int]] | None = None
 
     def why_not(
         self, problem: Task, rule: Rates, batch: int | float = math.inf, steps: int | None = None
@@ -108,11 +114,19 @@ def named(name: str, finite: bool) -> str:
 
 def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
     """The theory for sequences of finite length T, from that of infinite ones."""
+
+    def inapplicable(training: Training) -> str | None:
+        problem = training.problem
+        if math.isinf(problem.length):
+            return "length = inf: leaves nothing to theories of finite T; use those without"
+        return refusal(problem.check_population) or theory.inapplicable(training)
+
     return dataclasses.replace(
         theory,
         name=named(theory.name, finite=True),
         title=f"{theory.title}, finite T",
         assumes=theory.assumes.replace("T, batch -> infinity", "1/T^2 -> 0, batch -> infinity"),
+        inapplicable=inapplicable,
     )
 
 

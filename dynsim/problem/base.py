@@ -121,17 +121,12 @@ class Problem(eqx.Module):
 
     # What follows can be replaced by something faster that has the same results.
 
-    def draw_shared(self, key: PRNGKeyArray) -> PyTree:
-        """Arrays that a run draws from its key before it begins, such as a pool of examples, or
-        fresh ones to measure on; by default None. They must not depend on what may be traced: runs
-        of one key share them whatever their numbers."""
+    def _prepared(self, key: PRNGKeyArray, shared: PyTree = None) -> tuple["Problem", PyTree]:
+        """The problem as a run reads it, and arrays that the run draws from its key before it
+        begins, such as a pool of examples, or `shared` ones. They must not depend on what may be
+        traced: runs of one key share them whatever their numbers."""
         del key
-
-    def with_shared(self, shared: PyTree) -> "Problem":
-        """The problem with what `draw_shared` returned, as `batches`, `loss_and_gradient` and
-        `snapshot` read it in a run; by default the problem itself."""
-        del shared
-        return self
+        return self, shared
 
     def batches(
         self, key: PRNGKeyArray, steps: int | None, batch: int
@@ -151,16 +146,16 @@ class Problem(eqx.Module):
         """`loss` of a batch and its gradient by the floating-point arrays of `params`."""
         return eqx.filter_value_and_grad(self.loss)(params, data)
 
-    def normal(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
+    def _normal(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
         """Standard normal numbers in the structure of the gradient `like`, for the noise of a rule
         in step k."""
         return normal_noise(key, k, like)
 
-    def population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
+    def _population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
         """`population_loss` and its gradient by the floating-point arrays of `params`."""
         return eqx.filter_value_and_grad(self.population_loss)(params)
 
-    def compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    def _compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
         """The weights of `init` in fewer numbers, and what makes the usual ones of them again.
 
         For weights that training by `rule` keeps equal. `loss_and_gradient` has to take both forms,
@@ -174,7 +169,7 @@ class Problem(eqx.Module):
         observables start from the same intermediate result."""
         return self, params
 
-    def snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
+    def _snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
         """`snapshot`, and what it leaves for the next record of a training, such as what a change
         is measured from: a pytree of arrays. `before` is what the record before left, None at the
         start of a run."""

@@ -195,8 +195,8 @@ def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Ar
         found = _population_loss(problem, parts.whole(params))
         return check_loss(problem, "population_loss", found, dtype)
 
-    if problem.has("population_loss_and_gradient"):
-        return lambda params: problem.population_loss_and_gradient(parts.whole(params))
+    if problem.has("_population_loss_and_gradient"):
+        return lambda params: problem._population_loss_and_gradient(parts.whole(params))
     return jax.value_and_grad(loss)
 
 

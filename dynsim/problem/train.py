@@ -87,7 +87,7 @@ def train(
         data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
             leading axis of `steps`, or of one more, whose last batch is that of the loss at the
             end. `drawn` makes those of a key, for runs that share it.
-        shared: what `problem.draw_shared(key)` returned, which saves drawing it again.
+        shared: arrays that were drawn with this key, which saves drawing them again.
         dtype: "float32" or "float64" of weights, loss and data.
         limit: batch loss above which a run counts as diverged; by default a thousand times the
             size of that of the starting weights, a mean over the first batches.
@@ -207,9 +207,8 @@ def _run(
     key_init, key_data = keys.split(key)
     with jax.enable_x64(False):
         narrow = problem_in(given, "float32")
-        shared = narrow.draw_shared(key) if shared is None else shared
-        narrow = narrow.with_shared(shared)
-    problem = problem_in(given, dtype).with_shared(narrowed(shared, dtype))
+        narrow, shared = narrow._prepared(key, shared)
+    problem, _ = problem_in(given, dtype)._prepared(key, narrowed(shared, dtype))
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
@@ -218,7 +217,7 @@ def _run(
     params, written_out = parts.params, lambda params: params
     # Norms and the Hessian are those of all weights.
     if finite and init is None and not also and not counts:
-        params, written_out = problem.compact(params, rule)
+        params, written_out = problem._compact(params, rule)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
         with jax.enable_x64(False):
@@ -244,7 +243,7 @@ def _run(
         return jax.value_and_grad(loss)(params, of_step(k))
 
     population = population_of(problem, parts)
-    step = loop.by_rule(gradient, rule, key_init, groups, also, problem.normal)
+    step = loop.by_rule(gradient, rule, key_init, groups, also, problem._normal)
 
     def stable(params: PyTree, memory: PyTree, k: Array, hessian: sharpness.Map) -> sharpness.Map:
         if rule.is_adaptive:
@@ -255,7 +254,7 @@ def _run(
         params: PyTree, memory: PyTree, k: Array, seen: tuple[PyTree, PyTree]
     ) -> tuple[dict[str, Array], tuple[PyTree, PyTree]]:
         model, (seen, vectors) = parts.whole(written_out(params)), seen
-        snapshot, seen = problem.snapshot_after(model, seen)
+        snapshot, seen = problem._snapshot_after(model, seen)
         found = measured(problem, record, model, snapshot)
         slope = population if curved else lambda params: gradient(params, k)
         names, scaled = record.provided, functools.partial(stable, params, memory, k)
@@ -281,7 +280,7 @@ def _run(
         relative=record.relative,
         also=also,
         seen=(
-            problem.snapshot_after(parts.whole(parts.params), None)[1],
+            problem._snapshot_after(parts.whole(parts.params), None)[1],
             sharpness.start(params, counts),
         ),
         checkpoint=checkpoint,

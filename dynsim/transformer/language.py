@@ -198,9 +198,9 @@ class LanguageModel(Problem):
 
     def snapshot(self, params: Transformer) -> tuple[TextSnapshot]:
         """What observables are functions of, of weights without a record before."""
-        return self.snapshot_after(params, None)[0]
+        return self._snapshot_after(params, None)[0]
 
-    def snapshot_after(
+    def _snapshot_after(
         self, params: Transformer, before: Float[Array, "N L H T T"] | None
     ) -> tuple[tuple[TextSnapshot], Float[Array, "N L H T T"]]:
         """The same after a record with the maps `before`, and the maps of this one."""

@@ -223,16 +223,17 @@ class Prompts(Problem):
         """Those of `dynsim.two_stage.observables`."""
         return OBSERVABLES
 
-    def draw_shared(self, key: PRNGKeyArray) -> Shared:
-        """What the pool and the fresh prompts are made of."""
-        _, pool, test, steps = jax.random.split(key, 4)
-        return Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
-
-    def with_shared(self, shared: Shared) -> "Prompts":
-        """The problem with the prompts that its numbers make of what is shared."""
+    def _prepared(
+        self, key: PRNGKeyArray, shared: Shared | None = None
+    ) -> tuple["Prompts", Shared]:
+        """The problem with a pool and fresh prompts, and what its numbers make them of."""
+        if shared is None:
+            _, pool, test, steps = jax.random.split(key, 4)
+            shared = Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
         pool = self.made(shared.pool)
         held = Held(model.laid(pool) if on_cpu() else pool, self.made(shared.test), shared[2])
-        return eqx.tree_at(lambda task: task.held, self, held, is_leaf=lambda x: x is None)
+        made = eqx.tree_at(lambda task: task.held, self, held, is_leaf=lambda x: x is None)
+        return made, shared
 
     def batches(self, key: PRNGKeyArray, steps: int | None, batch: int) -> Callable[[Array], Array]:
         """Places of the prompts of each step in the pool, as a function of the step."""
@@ -257,7 +258,7 @@ class Prompts(Problem):
         )
         return loss, Split(slope, jax.tree.map(jnp.zeros_like, params.noise))
 
-    def normal(self, key: PRNGKeyArray, k: Array, like: Split) -> Split:
+    def _normal(self, key: PRNGKeyArray, k: Array, like: Split) -> Split:
         """Noise of the group "noise", which is the only one that has some."""
         del key
         _, noise_key = jax.random.split(jax.random.fold_in(self.held.steps, k))
@@ -266,9 +267,7 @@ class Prompts(Problem):
 
     def snapshot(self, params: Split) -> tuple[PromptSnapshot]:
         """Outputs on the fresh prompts of the run."""
-        task = (
-            self if self.held is not None else self.with_shared(self.draw_shared(jax.random.key(0)))
-        )
+        task = self if self.held is not None else self._prepared(jax.random.key(0))[0]
         return (measure(params, task.held.test),)
 
     def divergence_limit(self) -> Real[Number, ""]:

@@ -98,7 +98,7 @@ class Layer(SequenceClasses, Problem):
         return yz.loss(params, self, data.astype(params.Y.dtype.name))
 
     def loss_and_gradient(self, params: yz.YZ, data: Batch | Array) -> tuple[Array, yz.YZ]:
-        """`loss` and gradient, written out, for weights `compact` or not, from either form of a
+        """`loss` and gradient, written out, for weights `_compact` or not, from either form of a
         batch."""
         dtype = params.Y.dtype.name
         merged = params.Y.shape[1] < self.M
@@ -124,7 +124,7 @@ class Layer(SequenceClasses, Problem):
         context = finite_length.contextual(self.length, params.Y.dtype.name)
         return finite_length.mean_loss(finite_length.by_counts(params, self), self, context)
 
-    def population_loss_and_gradient(self, params: yz.YZ) -> tuple[Array, yz.YZ]:
+    def _population_loss_and_gradient(self, params: yz.YZ) -> tuple[Array, yz.YZ]:
         """The same with its gradient, written out."""
         context = finite_length.contextual(self.length, params.Y.dtype.name)
         return finite_length.loss_and_grad(params, self, context)
@@ -133,7 +133,7 @@ class Layer(SequenceClasses, Problem):
         """Raise `ValueError` for sequences shorter than an expansion in 1/T describes."""
         finite_length.check_length(self, self.length)
 
-    def compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
+    def _compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
         """One column of Y for all outputs that are no class's next token: training from zero keeps
         them equal."""
         dtype = params.Y.dtype.name

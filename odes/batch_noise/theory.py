@@ -310,5 +310,11 @@ THEORY: Theory[Any, Any] = Theory(
     predicts=_predicts,
     adaptive=False,
     variant=True,
+    single=True,
+    # Of each observable a derivative by all weights, and states from one kept to the next.
+    held=lambda batch, steps, observables: (
+        observables + 2 * math.isqrt(steps or 1),
+        examples_of(batch),
+    ),
 )
 """The theory of every problem with `draw` and `loss`, from the starting weights of one run."""

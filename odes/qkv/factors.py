@@ -45,7 +45,6 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
 from dynsim.problem.checks import measured
 from dynsim.qkv import model as embedded
-from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
 from dynsim.training.recording import Recording
 from dynsim.training.rule import of_layer
@@ -122,18 +121,6 @@ def inapplicable(training: Training) -> str | None:
             "alone (embedding = 'identity')"
         )
     return None
-
-
-def inapplicable_finite(training: Training) -> str | None:
-    """The same, and why an expansion in 1/T describes no sequences of this length."""
-    problem: QKV = training.problem
-    if math.isinf(problem.length):
-        return "length = inf: leaves nothing to theories of finite T; use those without"
-    try:
-        finite_length.check_length(problem.classes, problem.length)
-    except ValueError as error:
-        return str(error)
-    return inapplicable(training)
 
 
 def _solve(
@@ -243,5 +230,5 @@ FINITE = computed(
     _FINITE.title,
     _FINITE.assumes,
     functools.partial(_solve, finite=True),
-    inapplicable_finite,
+    _FINITE.inapplicable,
 )

@@ -13,6 +13,7 @@ import jax
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
@@ -26,9 +27,10 @@ from odes.solver.flows import checked_flow
 from odes.solver.integrate import Derivatives, check_times, in_program
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric.observables import PLACED, TABLE, observe
-from odes.symmetric.placement import Placed
+from odes.symmetric.placement import Placed, placed
 from odes.symmetric.saddle import Law, law_of
 from odes.symmetric.state import State, SymmetricTask, zero_state
+from odes.theory import Training, refusal
 
 
 class Population(NamedTuple):
@@ -39,7 +41,7 @@ class Population(NamedTuple):
 
 
 def solve(
-    task: SymmetricTask | Placed,
+    task: SymmetricTask | Placed | SequenceClasses,
     optimizer: Rule,
     times: Times,
     *,
@@ -55,7 +57,8 @@ def solve(
 
     Args:
         task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost without K and M;
-            or from `placed`. Its numbers may be traced.
+            or from `placed`. Its numbers may be traced. Or concrete sequence classes, which are
+            placed first.
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`.
@@ -74,9 +77,11 @@ def solve(
         the default `max_steps` near t = 5e5.
 
     Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation.
+        ValueError: naming the argument, its value and what is allowed, or the assumption of the
+            reduction that fails, before compilation.
     """
-    checks.kind("task", task, SymmetricTask, Placed)
+    checks.kind("task", task, SymmetricTask, Placed, SequenceClasses)
+    task = placed(task) if isinstance(task, SequenceClasses) else task
     optimizer = theory_rule(optimizer)
     reduced, full = _split(task, record)
     law = law_of(task.reduced if isinstance(task, Placed) else task, length, tails)
@@ -99,6 +104,13 @@ def solve(
         tolerances=checked_tolerances(tolerances, dtype),
         derivatives=derivatives,
     )
+
+
+def inapplicable(training: Training) -> str | None:
+    """Why the flow of sequence classes has no reduction, or None."""
+    if getattr(training.problem, "start", "zero") != "zero":
+        return "it starts from zero weights"
+    return refusal(checked_flow, training.rule) or refusal(placed, training.problem)
 
 
 def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Recording]:

@@ -6,42 +6,24 @@ finite T read the length of the layer; all others take it as infinite.
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz.layer import layer as on_task
-from dynsim.yz.observables import PREDICTED
-from odes import general
-from odes.theory import Inapplicable, Theory, Training, of_finite_length, refusal
-from odes.yz import eq10 as attention
-from odes.yz import fixed_attention, lemma3, population
-from odes.yz import symmetric as symmetric_layer
-from odes.yz import theorem4 as single_common
-
-
-def _read(why_not: Callable[[SequenceClasses, Rule], str | None]) -> Inapplicable:
-    """What reads the task and the rule of a training."""
-    return lambda training: why_not(training.problem, training.rule)
+from odes import general, symmetric
+from odes.theory import Theory, of_finite_length
+from odes.yz import eq10, fixed_attention, lemma3, population, theorem4
 
 
 def _both(theory: Theory) -> tuple[Theory, Theory]:
     """A theory of T infinite, and before it that of T finite."""
 
     def solve(task: SequenceClasses, rule: Rule, times: Times, **options: Any) -> Trajectory:
-        return theory.solve(task, rule, times, length=on_task(task).length, **options)
+        length = getattr(task, "length", 128)
+        return theory.solve(task, rule, times, length=length, **options)
 
-    def inapplicable(training: Training) -> str | None:
-        task = training.problem
-        if math.isinf(task.length):
-            return "length = inf: leaves nothing to theories of finite T; use those without"
-        return refusal(task.check_population) or theory.inapplicable(training)
-
-    found = of_finite_length(theory)
-    return dataclasses.replace(found, solve=solve, inapplicable=inapplicable), theory
+    return dataclasses.replace(of_finite_length(theory), solve=solve), theory
 
 
 def _flow(flow: str, title: str = "", variant: bool = False) -> tuple[Theory, Theory]:
@@ -57,29 +39,11 @@ def _flow(flow: str, title: str = "", variant: bool = False) -> tuple[Theory, Th
     )
 
 
-def _without_y(
-    name: str, title: str, assumes: str, module: Any, variant: bool = False, **options: Any
-) -> Theory:
-    """A theory of a `module` that eliminates the decoder, with `options` of its `solve`."""
-    bounded = module in (attention, single_common)
-    decoder = {name: each for name, each in options.items() if name == "decoder"}
-    return Theory(
-        name,
-        title,
-        assumes,
-        functools.partial(module.solve, **options),
-        _read(functools.partial(module.inapplicable, **decoder)),
-        variant,
-        needs=("key",),
-        # Eq. 10 and Theorem 4 carry the growth factor bound along.
-        predicts=(lambda task: tuple(PREDICTED.functions)) if bounded else None,
-        adaptive=module is not fixed_attention,
-    )
-
-
 _GENERAL = {theory.name: theory for theory in general.flows()}
-_LIMITS = "T, batch -> infinity, eta -> 0"
-_EQ10 = "T -> infinity, Y = 0 at the start, 1/M -> 0, Lemma 3's decoder"
+_START = "T -> infinity, Y = 0 at the start"
+_DECODER = "Lemma 3's decoder"
+_EQ10 = f"{_START}, 1/M -> 0, {_DECODER}"
+_REMARK_1 = "slowed down by 1 - rho as for identical overlaps rho and K = M"
 
 THEORIES: tuple[Theory, ...] = (
     *_flow("plain", "population flow"),
@@ -89,9 +53,9 @@ THEORIES: tuple[Theory, ...] = (
         Theory(
             "symmetric",
             "symmetric reduction",
-            f"{_LIMITS}, symmetric task, zero weights at the start",
-            symmetric_layer.solve,
-            _read(symmetric_layer.inapplicable),
+            "T, batch -> infinity, eta -> 0, symmetric task, zero weights at the start",
+            symmetric.solve,
+            symmetric.inapplicable,
             variant=True,
         )
     ),
@@ -102,57 +66,20 @@ THEORIES: tuple[Theory, ...] = (
     *_flow("adam"),
     *_flow("matched-rmsprop"),
     *_flow("rmsprop"),
-    _without_y(
-        "lemma3",
-        "flow by Lemma 3's update",
-        f"{_LIMITS}, Y = 0 at the start, Lemma 3's decoder",
-        lemma3,
-        variant=True,
+    lemma3.THEORY,
+    eq10.theory("Eq. 10 at finite M", f"{_START}, {_DECODER}", finite_m=True, variant=True),
+    eq10.theory("Eq. 10, sgd clock", _EQ10),
+    eq10.theory(
+        "Eq. 10, paper's clock", f"{_EQ10}, classes summed instead of averaged", clock="paper"
     ),
-    _without_y(
-        "eq10-finite-m",
-        "Eq. 10 at finite M",
-        "T -> infinity, Y = 0 at the start, Lemma 3's decoder",
-        attention,
-        variant=True,
-        finite_m=True,
+    eq10.theory("Eq. 10, Remark 1's rate", f"{_EQ10}, {_REMARK_1}", remark_1=True, variant=True),
+    theorem4.theory(f"{_EQ10}, a single common token, equal normalisers, overlap -> 0, 1/K -> 0"),
+    fixed_attention.theory(
+        "decoder at fixed attention", f"{_START}, eta_Z = 0, eta_Y -> 0, {_DECODER}"
     ),
-    _without_y("eq10", "Eq. 10, sgd clock", _EQ10, attention, clock="sgd"),
-    _without_y(
-        "eq10-paper",
-        "Eq. 10, paper's clock",
-        f"{_EQ10}, classes summed instead of averaged",
-        attention,
-        clock="paper",
-    ),
-    _without_y(
-        "eq10-remark-1",
-        "Eq. 10, Remark 1's rate",
-        f"{_EQ10}, slowed down by 1 - rho as for identical overlaps rho and K = M",
-        attention,
-        variant=True,
-        remark_1=True,
-    ),
-    _without_y(
-        "theorem4",
-        "Theorem 4",
-        f"{_EQ10}, a single common token, equal normalisers, overlap -> 0, 1/K -> 0",
-        single_common,
-        variant=True,
-    ),
-    _without_y(
-        "fixed_attention",
-        "decoder at fixed attention",
-        "T -> infinity, Y = 0 at the start, eta_Z = 0, eta_Y -> 0, Lemma 3's decoder",
-        fixed_attention,
-        variant=True,
-    ),
-    _without_y(
-        "fixed_attention-discrete",
+    fixed_attention.theory(
         "discrete decoder at fixed attention",
-        "T -> infinity, Y = 0 at the start, eta_Z = 0, Lemma 3's decoder",
-        fixed_attention,
-        variant=True,
+        f"{_START}, eta_Z = 0, {_DECODER}",
         decoder="discrete",
     ),
 )

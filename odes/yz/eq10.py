@@ -28,7 +28,6 @@ The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` und
 :math:`\eta_Z\, \xi_n` under the paper's, is integrated along and can be recorded as "B".
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -38,16 +37,15 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType
 from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz import observables
 from odes.formulas import coefficients, decoder, growth
 from odes.solver.integrate import integrate
 from odes.solver.rescaled import Rescaled
-from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.solver.tolerances import Tolerances
+from odes.theory import Theory, Training
 from odes.yz import layer
 
 
@@ -66,8 +64,6 @@ def solve(
     clock: growth.Convention = "sgd",
     finite_m: bool = False,
     remark_1: bool = False,
-    tolerances: Tolerances | None = None,
-    dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
     r"""Integrate Eq. 10.
@@ -79,10 +75,9 @@ def solve(
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         clock: "sgd" or "paper", see above.
         finite_m, remark_1: the options above.
-        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
-        dtype: "float64" or "float32".
-        **options: `init`, `key` and `record` of `odes.yz.layer.solve`. Logits that are recorded are
-            those of the decoder, :math:`w_n`.
+        **options: `init`, of which only Z is used, and `key`, `record`, `dtype` and `tolerances`
+            of `odes.flow`. Weights start at zero where neither they nor the layer say otherwise.
+            Logits that are recorded are those of the decoder, :math:`w_n`.
 
     Returns:
         A `Trajectory` with `params` None and the source "eq10", followed by the options that are
@@ -91,29 +86,33 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.choice("clock", clock, ("sgd", "paper"))
-    trajectory = layer.solve(
-        _solve,
-        task,
-        optimizer,
-        times,
-        table=observables.PREDICTED,
-        why_not=inapplicable,
-        also=lambda task: (layer.class_weight(task.prior, clock),),
-        tolerances=checked_tolerances(tolerances, dtype),
-        finite_m=finite_m,
-        remark_1=remark_1,
-        dtype=dtype,
-        **options,
+    return theory(clock=clock, finite_m=finite_m, remark_1=remark_1).solve(
+        task, optimizer, times, **options
     )
+
+
+def theory(
+    title: str = "Eq. 10",
+    assumes: str = "",
+    *,
+    clock: growth.Convention = "sgd",
+    finite_m: bool = False,
+    remark_1: bool = False,
+    variant: bool = False,
+) -> Theory[Any, Any]:
+    """The theory with options of `solve`; the other arguments are those of `Theory`."""
+    checks.choice("clock", clock, ("sgd", "paper"))
     asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
-    source = "-".join(("eq10", *(name for name, given in asked.items() if given)))
-    return dataclasses.replace(trajectory, source=source)
+    name = "-".join(("eq10", *(name for name, given in asked.items() if given)))
+    solver = layer.same(_solve, name=name, convention=clock, finite_m=finite_m, remark_1=remark_1)
+    return layer.eliminated(
+        name, title, assumes, solver, inapplicable, bounded=True, variant=variant
+    )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
+def inapplicable(training: Training) -> str | None:
     """Why Eq. 10 does not apply, or None. The task is looked at only where it is concrete."""
-    return layer.inapplicable(task, optimizer, "Eq. 10")
+    return layer.inapplicable(training, "Eq. 10")
 
 
 def drift(
@@ -145,22 +144,23 @@ def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
 
 
 def _solve(
-    task: SequenceClasses,
-    optimizer: Rule,
+    training: Training,
+    start: yz.YZ,
     times: Float[Array, " S"],
-    Z: Float[Array, "Q M"],
-    class_weight: Float[Array, " K"],
     *,
-    record: Recording,
-    tolerances: Tolerances,
+    name: str,
+    convention: growth.Convention,
     finite_m: bool,
     remark_1: bool,
+    record: Recording,
+    tolerances: Tolerances,
 ) -> Trajectory:
-    clock = Rescaled.of(optimizer)
+    task, Z = training.problem, layer.starting_logits(start)
+    clock, weight = Rescaled.of(training.rule), layer.class_weight(task.prior, convention)
     eta_y = clock.rate * clock.eta_y
     if remark_1:
-        start = yz.normalise(yz.attend(Z[task.query_index], task.probs))
-        eta_y = (1 - mean_overlap(start)) * eta_y
+        f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
+        eta_y = (1 - mean_overlap(f)) * eta_y
 
     def save(t: Float[Array, ""], state: State, args: PyTree) -> dict[str, Array]:
         task, _, eta_y, _ = args
@@ -172,12 +172,12 @@ def _solve(
         functools.partial(_field, finite_m=finite_m),
         State(Z, jnp.zeros_like(task.prior)),
         times,
-        (task, clock, eta_y, class_weight),
+        (task, clock, eta_y, weight),
         save=save,
         clock=clock,
         tolerances=tolerances,
     )
-    return solved.trajectory("eq10")
+    return solved.trajectory(name)
 
 
 def _field(

@@ -18,7 +18,6 @@ Momentum and schedules are exact in the discrete decoder, and enter the closed f
 """
 
 import dataclasses
-import functools
 from typing import Any, Literal
 
 import jax
@@ -32,11 +31,12 @@ from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz import observables
+from dynsim.yz import model as yz
 from odes.formulas import decoder as closed_form
 from odes.formulas.discrete_decoder import h_star
 from odes.solver.integrate import check_times, judge
 from odes.solver.rescaled import Rescaled
+from odes.theory import Theory, Training
 from odes.yz import layer
 
 Decoder = Literal["closed", "discrete"]
@@ -59,7 +59,7 @@ def solve(
         times: (S,) optimiser steps at which to record, increasing, >= 0. The discrete decoder
             reads a time between two steps at the earlier one, and needs concrete times.
         decoder: "closed" or "discrete", see above.
-        **options: `init`, `key`, `record` and `dtype` of `odes.yz.layer.solve`.
+        **options: `init`, `key`, `record` and `dtype` of `odes.yz.eq10.solve`.
 
     Returns:
         A `Trajectory` with `params` None. Nothing is integrated, so it is not OK only where the
@@ -68,58 +68,53 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.choice("decoder", decoder, ("closed", "discrete"))
-    steps = None
-    if decoder == "discrete":
+    return theory(decoder=decoder).solve(task, optimizer, times, **options)
+
+
+def theory(title: str = "", assumes: str = "", *, decoder: Decoder = "closed") -> Theory[Any, Any]:
+    """The theory with the `decoder` of `solve`; the other arguments are those of `Theory`."""
+    discrete = checks.choice("decoder", decoder, ("closed", "discrete")) == "discrete"
+
+    def inapplicable(training: Training) -> str | None:
+        name, momentum = "the decoder at fixed attention", "heavy-ball" if discrete else "any"
+        return layer.inapplicable(training, name, momentum=momentum, together=False)
+
+    name = "fixed_attention-discrete" if discrete else "fixed_attention"
+    needs = ("key", "steps") if discrete else ("key",)
+    solver = layer.same(_solve, name=name)
+    found = layer.eliminated(
+        *(name, title, assumes, solver, inapplicable), variant=True, adaptive=False, needs=needs
+    )
+
+    def solve(task: SequenceClasses, rule: Rule, times: Times, **options: Any) -> Trajectory:
         check_times(times)
         if checks.is_traced(times):
             raise ValueError("times: the discrete decoder needs concrete times, to count steps")
         steps = int(np.floor(np.asarray(times)[-1]))
-    return layer.solve(
-        _solve,
-        task,
-        optimizer,
-        times,
-        table=observables.MEASURED,
-        why_not=functools.partial(inapplicable, decoder=decoder),
-        steps=steps,
-        **options,
-    )
+        return found.solve(task, rule, times, steps=steps, **options)
 
-
-def inapplicable(
-    task: SequenceClasses, optimizer: Rule, *, decoder: Decoder = "closed"
-) -> str | None:
-    """Why the decoder at fixed attention is not described, or None."""
-    return layer.inapplicable(
-        task,
-        optimizer,
-        "the decoder at fixed attention",
-        momentum="any" if decoder == "closed" else "heavy-ball",
-        together=False,
-    )
+    return dataclasses.replace(found, solve=solve) if discrete else found
 
 
 def _solve(
-    task: SequenceClasses,
-    optimizer: Rule,
+    training: Training,
+    start: yz.YZ,
     times: Float[Array, " S"],
-    Z: Float[Array, "Q M"],
     *,
-    steps: int | None,
+    name: str,
     record: Recording,
 ) -> Trajectory:
+    task, optimizer, steps = training.problem, training.rule, training.steps
+    Z = layer.starting_logits(start)
     assert isinstance(optimizer, SGD)
     clock = Rescaled.of(optimizer)
     if steps is None:
         visits = clock.flow_time(times)[:, None] * task.prior[None]
         h = closed_form.h(visits, clock.rate * clock.eta_y, task.M)
-        source = "fixed_attention"
     else:
         pace = jnp.asarray(dataclasses.replace(clock.Y, peak=1.0).rate(jnp.arange(steps)))
         every = h_star(task.prior * clock.eta_y, task.M, steps, optimizer.mu, pace=pace)
         h = every[jnp.floor(times).astype(int)]
-        source = "fixed_attention-discrete"
 
     def at(h: Float[Array, " K"]) -> tuple[dict[str, Array], Array]:
         snapshot = layer.predict(task, Z, h)
@@ -127,4 +122,4 @@ def _solve(
         return record(task, snapshot), finite
 
     saved, finite = jax.vmap(at)(h)
-    return Trajectory(times, saved, None, *judge(times, finite), source)
+    return Trajectory(times, saved, None, *judge(times, finite), name)

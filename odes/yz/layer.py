@@ -4,6 +4,9 @@ Shared by the theories that eliminate the decoder: :math:`w_n = (M-1)\, h_n \zet
 (Lemmas 5 and 6), Theorem 1 for the gradient that reaches the attention.
 """
 
+import dataclasses
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,116 +17,105 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray, DType, cast
-from dynsim.problem.checks import check_init
-from dynsim.problem.train import started
-from dynsim.training.recording import Record, Table
+from dynsim.precision import AnyArray
+from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz.checks import theory_rule
-from dynsim.yz.layer import layer as on_task
-from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
+from dynsim.yz.layer import layer
+from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, PREDICTED, Snapshot
 from odes.formulas import coefficients, decoder, growth
-from odes.solver.integrate import check_times, in_program
+from odes.general import computed
 from odes.solver.rescaled import undescribed
+from odes.theory import Inapplicable, Theory, Training, named, refusal
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
 
+same = functools.cache(functools.partial)
+"""A partial function, the same each time, so that its compiled program is found again."""
 
-def inapplicable(task: SequenceClasses, optimizer: Rule, theory: str, **options: Any) -> str | None:
+
+def eliminated(
+    name: str,
+    title: str,
+    assumes: str,
+    solver: Callable[..., Trajectory],
+    inapplicable: Inapplicable,
+    *,
+    bounded: bool = False,
+    **options: Any,
+) -> Theory[Any, Any]:
+    """A theory that eliminates the decoder, from a `solver` as of `odes.general.computed`, with its
+    `options`. It records the growth factor bound too where it carries it along, `bounded`."""
+    table = PREDICTED if bounded else MEASURED
+
+    def recorded(problem: Any, record: Any) -> Recording:
+        del problem
+        return table.resolve(DEFAULT_RECORD if record is None else record)
+
+    options |= {"predicts": (lambda task: tuple(PREDICTED.functions)) if bounded else None}
+    found = computed(name, title, assumes, solver, inapplicable, recorded=recorded, **options)
+    return dataclasses.replace(
+        found,
+        # Another length is one argument too many.
+        solve=lambda task, rule, times, **options: on_task(
+            found.solve, task, rule, times, math.inf, **options
+        ),
+        needs=("key",),
+    )
+
+
+def on_task(
+    solve: Callable[..., Trajectory],
+    task: SequenceClasses,
+    rule: Rule,
+    times: Times,
+    length: int | float = math.inf,
+    *,
+    key: PRNGKeyArray | None = None,
+    **options: Any,
+) -> Trajectory:
+    """What `solve` returns for the layer of a task at this sequence length, whatever that of the
+    task. Weights start at zero where neither `init` nor the layer say otherwise."""
+    problem = layer(task, length)
+    if problem.start == "zero" and key is None:
+        key = jax.random.key(0)
+    found = solve(problem, rule, times, key=key, **options)
+    return dataclasses.replace(found, source=named(found.source, not math.isinf(length)))
+
+
+def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
+    """Z of the starting weights; `ValueError` for those of a residual layer."""
+    if start.residual:
+        raise ValueError("init.residual = True: theories without Y describe the plain layer only")
+    return jnp.asarray(start.Z)
+
+
+def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
+    """Why a theory without inertia does not describe a rule, naming `theory`, or None; options are
+    those of `odes.solver.rescaled.undescribed`."""
+    return undescribed(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
+
+
+def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     """Why Theorem 1 does not apply, naming `theory`, or None. The task is looked at only where
     it is concrete; options are those of `odes.solver.rescaled.undescribed`."""
-    problem = undescribed(optimizer, theory, **options)
-    if problem:
-        return problem
-    if not checks.is_traced(task):
+    task = training.problem
+    reason = undescribed_rule(training.rule, theory, **options)
+    if reason is None and not checks.is_traced(task):
         f = np.asarray(task.probs) / np.linalg.norm(task.probs, axis=1, keepdims=True)
         if np.linalg.cond(f @ f.T) > _SINGULAR:
             return f"{theory} needs linearly independent classes (Theorem 1); their P(l|n) are not"
-    return None
+    return reason
 
 
-def class_weight(prior: Float[AnyArray, " K"], convention: growth.Convention) -> Float[Array, " K"]:
+def class_weight(prior: Float[AnyArray, " K"], clock: growth.Convention) -> Float[Array, " K"]:
     r"""(K,) weight of each class's drift of Z per unit of time. "sgd": class n is drawn with
     probability :math:`\pi(n)`, so a step moves Z by the average of the classes' drifts. "paper":
     Eq. 10 as printed adds them up (Figs. 3 and 9)."""
     prior = jnp.asarray(prior)
-    return prior if convention == "sgd" else jnp.ones_like(prior)
-
-
-def solve(
-    compiled: Callable[..., Trajectory],
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Times,
-    *,
-    table: Table,
-    why_not: Callable[[SequenceClasses, Rule], str | None],
-    also: Callable[[SequenceClasses], tuple[Array, ...]] = lambda task: (),
-    init: yz.YZ | None = None,
-    key: PRNGKeyArray | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
-    **options: Any,
-) -> Trajectory:
-    """What the solvers of theories without Y have in common.
-
-    Args:
-        compiled: from (task, rule, times, attention logits to start from, what `also` makes of the
-            task) in `dtype`, with `record` and `options`.
-        task: the sequence classes.
-        optimizer: a rule with rates for Y and Z, or one for both; its numbers may be traced.
-        times: (S,) optimiser steps at which to record, increasing, >= 0.
-        table: what can be recorded.
-        why_not: why the theory does not apply, or None.
-        init: starting weights, of which only Z is used.
-        key: of the starting weights of a layer that starts from random ones; zero otherwise.
-        record: a name of `table`, functions of (task, snapshot) by name, or a list of both.
-        dtype: "float64" or "float32".
-
-    Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation.
-    """
-    checks.kind("task", task, SequenceClasses)
-    if init is not None and init.residual:
-        raise ValueError("init.residual = True: theories without Y describe the plain layer only")
-    optimizer = theory_rule(optimizer)
-    if reason := why_not(task, optimizer):
-        raise ValueError(reason)
-    check_times(times)
-
-    def given() -> tuple[Any, ...]:
-        of_type = task.astype(dtype)
-        Z = weights(init, of_type, dtype, key).Z
-        return of_type, optimizer.astype(dtype), cast(times, dtype), Z, *also(of_type)
-
-    return in_program(
-        compiled,
-        given,
-        (task, optimizer, times, init, key),
-        dtype,
-        record=table.resolve(record),
-        **options,
-    )
-
-
-def weights(
-    init: yz.YZ | None, task: SequenceClasses, dtype: DType, key: PRNGKeyArray | None = None
-) -> yz.YZ:
-    """Starting weights in `dtype`: `init`, those of a layer with this key, or zero.
-
-    Raises:
-        ValueError: for wrong shapes, or random weights without a key.
-    """
-    problem = on_task(task)
-    check_init(problem, init)
-    if init is None and key is None:
-        if problem.start != "zero":
-            raise ValueError("key = None: starting weights need one, or `init`")
-        return yz.init_zero(task, dtype)
-    return started(problem, key, init, dtype).params
+    return prior if clock == "sgd" else jnp.ones_like(prior)
 
 
 def speed(

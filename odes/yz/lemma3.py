@@ -24,59 +24,34 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType
 from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz import observables
 from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients
 from odes.solver.integrate import integrate
 from odes.solver.rescaled import Rescaled
-from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.solver.tolerances import Tolerances
+from odes.theory import Training
 from odes.yz import layer
 
 
-def solve(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Times,
-    *,
-    tolerances: Tolerances | None = None,
-    dtype: DType = "float64",
-    **options: Any,
-) -> Trajectory:
-    r"""Integrate the flow under Lemma 3's update; arguments, result and errors as of
-    `odes.yz.eq10.solve`."""
-    return layer.solve(
-        _solve,
-        task,
-        optimizer,
-        times,
-        table=observables.MEASURED,
-        why_not=inapplicable,
-        tolerances=checked_tolerances(tolerances, dtype),
-        dtype=dtype,
-        **options,
-    )
-
-
-def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
+def inapplicable(training: Training) -> str | None:
     """Why the flow does not apply, or None."""
-    return layer.inapplicable(task, optimizer, "Lemma 3's flow")
+    return layer.inapplicable(training, "Lemma 3's flow")
 
 
 def _solve(
-    task: SequenceClasses,
-    optimizer: Rule,
+    training: Training,
+    start: yz.YZ,
     times: Float[Array, " S"],
-    Z: Float[Array, "Q M"],
     *,
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    clock = Rescaled.of(optimizer)
+    task, Z = training.problem, layer.starting_logits(start)
+    clock = Rescaled.of(training.rule)
 
     def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
         return record(task, _snapshot(args[0], *state)[0])
@@ -118,3 +93,19 @@ def _field(
     )
     eta_y, eta_z = clock.rate * clock.eta_y, clock.rate * clock.eta_z
     return residual * (eta_y * task.prior[:, None]), drift * eta_z
+
+
+THEORY = layer.eliminated(
+    "lemma3",
+    "flow by Lemma 3's update",
+    "T, batch -> infinity, eta -> 0, Y = 0 at the start, Lemma 3's decoder",
+    _solve,
+    inapplicable,
+    variant=True,
+)
+
+
+def solve(task: SequenceClasses, optimizer: Rule, times: Times, **options: Any) -> Trajectory:
+    r"""Integrate the flow under Lemma 3's update; arguments, result and errors as of
+    `odes.yz.eq10.solve`."""
+    return THEORY.solve(task, optimizer, times, **options)

@@ -17,18 +17,14 @@ else is dropped: any overlap, any start. What momentum and Adam make of it is in
 `dynsim.yz.finite_length`, to first order in 1/T.
 """
 
-import dataclasses
-import math
+import functools
 from typing import Any
-
-import jax
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz.layer import layer
 from odes.problem import flow as flow_of
-from odes.theory import named
+from odes.yz.layer import on_task
 
 
 def solve(
@@ -37,7 +33,6 @@ def solve(
     times: Times,
     *,
     flow: str | None = None,
-    length: int | float = math.inf,
     **options: Any,
 ) -> Trajectory:
     """Integrate the population flow that belongs to `optimizer`: `odes.flow` of the layer.
@@ -46,10 +41,9 @@ def solve(
         task: the sequence classes.
         optimizer, times: as of `odes.flow`.
         flow: its `kind`.
-        length: sequence length T, the query included, to first order in 1/T; that of a layer is not
-            looked at.
         **options: `init`, `key`, `record`, `dtype` and `tolerances` of `odes.flow`. Weights start
-            at zero where neither they nor the layer say otherwise.
+            at zero where neither they nor the layer say otherwise. `length` is the sequence length
+            T, the query included, to first order in 1/T; infinite by default, whatever the layer's.
 
     Returns:
         A `Trajectory`; a solve that fails has another status than OK, nothing raises.
@@ -57,8 +51,4 @@ def solve(
     Raises:
         ValueError: as `odes.flow`, and for a length at which an expansion in 1/T says nothing.
     """
-    problem = layer(task, length)
-    if problem.start == "zero" and options.get("key") is None:
-        options["key"] = jax.random.key(0)
-    found = flow_of(problem, optimizer, times, kind=flow, **options)
-    return dataclasses.replace(found, source=named(found.source, not math.isinf(length)))
+    return on_task(functools.partial(flow_of, kind=flow), task, optimizer, times, **options)

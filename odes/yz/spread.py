@@ -8,6 +8,7 @@ The mean follows descent on the loss of finite T, and the linear noise approxima
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +19,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
+from dynsim.problem.checks import check_init
+from dynsim.problem.train import started
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
@@ -26,11 +29,11 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
 from dynsim.yz.checks import theory_rule
+from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
 from odes.solver.integrate import in_program, judge
 from odes.yz import gradient_noise, noise
-from odes.yz.layer import weights
 
 
 def solve(
@@ -93,28 +96,16 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.kind("task", task, SequenceClasses)
-    optimizer = theory_rule(optimizer)
-    steps = _checked(task, optimizer, times, batch, length)
     if draws:
         checks.integer("draws", draws, 2)
         if key is None:
             raise ValueError(f"key = None: {draws} draws of the noise need a key")
 
-    def given() -> tuple[Any, ...]:
-        sample = noise.evenly_spread(task, length).astype(dtype) if tails else None
-        return *_given(task, optimizer, times, init, batch, length, dtype), sample, key
+    def more() -> tuple[Any, ...]:
+        return (noise.evenly_spread(task, length).astype(dtype) if tails else None,)
 
-    return in_program(
-        _solve,
-        given,
-        (task, optimizer, times, init, batch, length, key),
-        dtype,
-        steps=steps,
-        squares=squares,
-        draws=draws,
-        record=observables.MEASURED.resolve(record),
-    )
+    asked = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
+    return _in_program(_solve, task, optimizer, times, batch, length, key, more, **asked)
 
 
 def drift(
@@ -146,53 +137,57 @@ def drift(
     Raises:
         ValueError: as `solve`, and for `draws`.
     """
-    optimizer = theory_rule(optimizer)
-    steps = _checked(task, optimizer, times, batch, length)
     draws = checks.integer("draws", draws, 1)
-    return in_program(
-        _drift,
-        lambda: (*_given(task, optimizer, times, init, batch, length, dtype), key),
-        (task, optimizer, times, init, batch, length, key),
-        dtype,
-        steps=steps,
-        draws=draws,
-        squares=squares,
-        record=observables.MEASURED.resolve(record),
-    )
+    asked = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
+    return _in_program(_drift, task, optimizer, times, batch, length, key, tuple, **asked)
 
 
-def _checked(
+def _in_program(
+    solve: Callable[..., Trajectory],
     task: SequenceClasses,
     optimizer: Rule,
     times: Times,
     batch: Real[Number, ""],
     length: Real[Number, ""],
-) -> tuple[int, ...]:
-    """The times as integers; raises `ValueError` for what cannot be."""
+    key: PRNGKeyArray | None,
+    more: Callable[[], tuple[Any, ...]],
+    *,
+    init: yz.YZ | None,
+    record: Record,
+    dtype: DType,
+    **options: Any,
+) -> Trajectory:
+    """What `solve` returns for these arguments as arrays, `more` of them, and the key of the noise;
+    `ValueError` for what cannot be."""
+    problem, optimizer = layer(task), theory_rule(optimizer)
     linear_noise.check_described(optimizer)
     checks.real("batch", batch, 1)
     finite_length.check_length(task, length)
-    return whole_steps(times)
+    steps = whole_steps(times)
+    check_init(problem, init)
+    if init is None and problem.start != "zero":
+        raise ValueError(f"init = None: {problem.start} starting weights have to be given")
 
+    def given() -> tuple[Any, ...]:
+        return (
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            cast(times, dtype),
+            started(problem, jax.random.key(0), init, dtype).params,
+            cast(batch, dtype),
+            finite_length.contextual(length, dtype),
+            *more(),
+            key,
+        )
 
-def _given(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Times,
-    init: yz.YZ | None,
-    batch: Real[Number, ""],
-    length: Real[Number, ""],
-    dtype: DType,
-) -> tuple[Any, ...]:
-    """The arguments that `_solve` and `_drift` share, as arrays."""
-    task = task.astype(dtype)
-    return (
-        task,
-        optimizer.astype(dtype),
-        cast(times, dtype),
-        weights(init, task, dtype),
-        cast(batch, dtype),
-        finite_length.contextual(length, dtype),
+    return in_program(
+        solve,
+        given,
+        (task, optimizer, times, init, batch, length, key),
+        dtype,
+        steps=steps,
+        record=observables.MEASURED.resolve(record),
+        **options,
     )
 
 

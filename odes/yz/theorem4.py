@@ -28,6 +28,7 @@ little, :math:`B_n \ll 1`: their growth lowers :math:`f_{nc}` and :math:`\xi` fu
 :math:`B_n` is overestimated later.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -37,18 +38,16 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType
 from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz import observables
-from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import Snapshot
 from odes.formulas import decoder, growth
 from odes.solver.integrate import integrate
-from odes.solver.rescaled import Rescaled, undescribed
-from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.solver.rescaled import Rescaled
+from odes.solver.tolerances import Tolerances
+from odes.theory import Theory, Training, refusal
 from odes.yz import layer
 
 # Priors and P(c|n) typed with a few decimals count as equal.
@@ -61,35 +60,31 @@ def solve(
     times: Times,
     *,
     clock: growth.Convention = "sgd",
-    tolerances: Tolerances | None = None,
-    dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
     r"""Solve Theorem 4's flow, for sequence classes with one common token, see `inapplicable`, and
     a positive eta_y. "speed" is :math:`\gamma`, "xi" the theorem's. Other arguments, result and
     errors are those of `odes.yz.eq10.solve`."""
+    return theory(clock=clock).solve(task, optimizer, times, **options)
+
+
+def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any, Any]:
+    """The theory with the `clock` of `solve`, and what it `assumes`, in words."""
     checks.choice("clock", clock, ("sgd", "paper"))
-    eta_y = theory_rule(optimizer).schedules["Y"]
-    checks.real("eta_y", eta_y.peak, 0, open_minimum=True)
-    return layer.solve(
-        _solve,
-        task,
-        optimizer,
-        times,
-        table=observables.PREDICTED,
-        why_not=inapplicable,
-        also=lambda task: (layer.class_weight(task.prior, clock),),
-        tolerances=checked_tolerances(tolerances, dtype),
-        dtype=dtype,
-        **options,
+    solver = layer.same(_solve, convention=clock)
+    return layer.eliminated(
+        "theorem4", "Theorem 4", assumes, solver, inapplicable, bounded=True, variant=True
     )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
+def inapplicable(training: Training) -> str | None:
     """Why Theorem 4 does not apply, or None. The task is looked at only where it is concrete."""
-    problem = undescribed(optimizer, "Theorem 4")
-    if problem:
-        return problem
+    task, rule = training.problem, training.rule
+    if reason := layer.undescribed_rule(rule, "Theorem 4"):
+        return reason
+    peak = rule.of_groups("Y", "Z").schedules["Y"].peak
+    if reason := refusal(functools.partial(checks.real, open_minimum=True), "eta_y", peak, 0):
+        return reason
     if checks.is_traced(task):
         return None
     classes = (np.asarray(task.probs) > 0).sum(0)
@@ -124,20 +119,20 @@ def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""
 
 
 def _solve(
-    task: SequenceClasses,
-    optimizer: Rule,
+    training: Training,
+    start: yz.YZ,
     times: Float[Array, " S"],
-    Z: Float[Array, "Q M"],
-    class_weight: Float[Array, " K"],
     *,
+    convention: growth.Convention,
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
+    task, Z = training.problem, layer.starting_logits(start)
+    clock, weight = Rescaled.of(training.rule), layer.class_weight(task.prior, convention)
     f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1, keepdims=True)
     ratio = jnp.where(task.distinct(), f / dominant, 0)
     c0 = growth.c0(normaliser(task, Z), task.K)
-    clock = Rescaled.of(optimizer)
 
     def save(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> dict[str, Array]:
         return record(args[0], _predict(t, gain, args))
@@ -146,7 +141,7 @@ def _solve(
         _field,
         jnp.zeros_like(task.prior),
         times,
-        (task, clock, class_weight, Z, ratio, c0),
+        (task, clock, weight, Z, ratio, c0),
         save=save,
         clock=clock,
         tolerances=tolerances,

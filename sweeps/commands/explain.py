@@ -14,8 +14,8 @@ from dynsim import Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
+from odes.theory import Training
 from odes.yz import population
-from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
 from sweeps.compare import edge, strain
@@ -178,7 +178,7 @@ def _solve(
 ) -> tuple[str, Trajectory]:
     """The most exact prediction there is, and what it is by."""
     large = isinstance(task, SymmetricTask)
-    if large or symmetric_layer.inapplicable(task, optimizer) is None:
+    if large or symmetric.inapplicable(Training(task, optimizer)) is None:
         reduced = task if large else symmetric.symmetric_task(task)
         if steps <= DESCENT_STEPS:
             run = symmetric.descend(reduced, optimizer, steps=steps, times=[steps], record=record)

@@ -150,7 +150,7 @@ class Identity:
                 "same weights. Use the key, or make fixed weights a field of the problem"
             )
         alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
-        quiet = self.sweep.first.rule.build().noise is None and not problem.has("draw_shared")
+        quiet = self.sweep.first.rule.build().noise is None and not problem.has("_prepared")
         if several and alike and quiet:
             raise ValueError(
                 f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "

@@ -15,7 +15,6 @@ from dynsim import Problem, Trajectory, checks, train
 from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
-from odes import batch_noise, general
 from odes.hierarchy import of_class, theories
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
@@ -82,7 +81,7 @@ def of_infinite_length(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
 
 def _training(like: Like, tile: int) -> Engine:
     draw = None if parts.of_problem(like.problem).numbers else _batches
-    if like.problem.has("draw_shared"):
+    if like.problem.has("_prepared"):
         draw = _shared
     return Engine(
         _train,
@@ -119,8 +118,7 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
 @functools.lru_cache(maxsize=256)
 def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
     """The engine of a theory, the same each time that it is asked for."""
-    whole, noise = theory is general.WHOLE, theory is batch_noise.THEORY
-    known = flow_table(like.problem, whole=whole)
+    known = flow_table(like.problem, whole=theory.single and theory.predicts is None)
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
         known = dataclasses.replace(known, functions=names)
@@ -130,10 +128,10 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
         functools.partial(_solve, theory=theory),
         _assemble,
         known,
-        _bytes_of_noise if noise else functools.partial(_bytes, trains=theory.drawn),
+        functools.partial(_bytes_of_theory, theory=theory),
         functools.partial(_check, theory=theory),
         adaptive=theory.adaptive,
-        tile=1 if whole or noise else 16 if theory.drawn else 64,
+        tile=1 if theory.single else 16 if theory.drawn else 64,
         noisy=theory.drawn,
         prepare=_arrays,
         variant=theory.variant,
@@ -158,7 +156,7 @@ def _assemble(
 def _shared(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
     """What the runs of a seed share, whatever their numbers."""
     with jax.enable_x64(False):
-        return {"shared": _any_of(settings.fixed.problem, arrays).draw_shared(key)}
+        return {"shared": _any_of(settings.fixed.problem, arrays)._prepared(key)[1]}
 
 
 def _any_of(template: parts.Template, arrays: tuple[Array, ...]) -> Problem:
@@ -246,8 +244,7 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
     bare = _any_of(given.template, given.arrays)
 
     def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
-        shared = bare.draw_shared(key)
-        problem, batch = bare.with_shared(shared), ()
+        (problem, shared), batch = bare._prepared(key), ()
         if trains and not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
         with checks.traceable(f"{type(problem).__name__}.init"):
@@ -262,12 +259,13 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
     return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES
 
 
-def _bytes_of_noise(problem: Problem, settings: Settings) -> int:
-    """Of each number recorded a derivative by all weights, states from one kept to the next, and
-    the examples of a step with what their losses need."""
-    steps, batch = settings.fixed.steps or 1, batch_noise.examples_of(settings.fixed.batch)
-    of_examples = settings._replace(fixed=settings.fixed._replace(batch=batch))
-    states = len(settings.record) + 2 * math.isqrt(steps)
+def _bytes_of_theory(problem: Problem, settings: Settings, *, theory: Theory[Any, Any]) -> int:
+    """What a theory holds, and the examples that it does with what their losses need."""
+    if theory.held is None:
+        return _bytes(problem, settings, trains=theory.drawn)
+    fixed = settings.fixed
+    states, batch = theory.held(fixed.batch, fixed.steps, len(settings.record))
+    of_examples = settings._replace(fixed=fixed._replace(batch=batch))
     return states * _bytes(problem, settings) + COPIES * _bytes(problem, of_examples, trains=True)
 
 

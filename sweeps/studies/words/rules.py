@@ -26,8 +26,8 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
 from dynsim.training.rule import Rule
 from odes.formulas import predictions
+from odes.theory import Training
 from odes.yz import eq10 as attention
-from odes.yz import layer
 
 RULES = {
     "theorem-2": "Theorem 2 and Corollary 2, to the letter",
@@ -53,7 +53,7 @@ def rules(
     found = {"theorem-2": predictions.sign_of_drift(task)}
     for name, local in (("owned", False), ("owned-local", True)):
         found[name] = sign(np.where(_for_query(task, owned(task, threshold, local)), 1, -1))
-    if layer.inapplicable(task, optimizer, "Eq. 10") is None:
+    if attention.inapplicable(Training(task, optimizer)) is None:
         found["eq10-start"] = sign(eq10_drift(task))
     found["flow-start"] = sign(plain_drift(task))
     return found

@@ -10,12 +10,12 @@ from jaxtyping import PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory, checks
+from dynsim.problem.train import started
 from dynsim.training import keys
 from dynsim.training.recording import Table
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes.batch_noise import STD
 from odes.yz import spread
-from odes.yz.layer import weights
 from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES
 from sweeps.systems.yz import memory
@@ -42,7 +42,7 @@ def _solve(
     common: dict[str, Any] = {
         "batch": fixed.batch,
         "length": task.length,
-        "init": weights(None, task, settings.dtype, key),
+        "init": started(task, key, None, settings.dtype).params,
         "record": tuple(dict.fromkeys(bases)),
         "dtype": settings.dtype,
         "squares": squares,

@@ -349,10 +349,10 @@ def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     task, rule = dynsim.prompts(3, 5, tau_0=0.25, pool=8, num_test=2), dynsim.sgd(0.1)
     record = ["sharpness", "params"]
     run = dynsim.train(task, rule, KEY, steps=1, times=[0], batch=8, record=record)
-    held = task.with_shared(task.draw_shared(KEY))
+    held, shared = task._prepared(KEY)
     # A batch of the pool, by the same keys.
     chosen = held.batches(KEY, 1, 8)(jnp.int32(0))
-    data = jax.tree.map(lambda leaf: leaf[chosen], task.made(task.draw_shared(KEY).pool))
+    data = jax.tree.map(lambda leaf: leaf[chosen], task.made(shared.pool))
     zero = task.init(KEY)
     noise = PQ(run["params.noise.W"][0], run["params.noise.V"][0])
     want = eigenvalues(

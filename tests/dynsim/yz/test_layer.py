@@ -49,7 +49,7 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
     layer = dynsim.layer(TASK, length, start).astype("float64")
     rng = np.random.default_rng(0)
     first = jax.tree.map(jnp.asarray, layer.init(KEY))
-    params, spread = layer.compact(jax.tree.map(lambda x: x.astype("float64"), first), RULE)
+    params, spread = layer._compact(jax.tree.map(lambda x: x.astype("float64"), first), RULE)
     params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
     batch = jax.jit(layer.batches(KEY, 4, 32))(jnp.int32(2))
     loss, grads = jax.jit(lambda *at: layer.loss_and_gradient(*at))(params, batch)
@@ -67,8 +67,8 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
 def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
     layer = dynsim.layer(TASK, length, "uniform").astype("float64")
     params = jax.tree.map(lambda x: 3 * x.astype("float64"), layer.init(KEY))
-    found = jax.jit(lambda params: layer.population_loss_and_gradient(params))(params)
-    want = jax.jit(lambda params: Problem.population_loss_and_gradient(layer, params))(params)
+    found = jax.jit(lambda params: layer._population_loss_and_gradient(params))(params)
+    want = jax.jit(lambda params: Problem._population_loss_and_gradient(layer, params))(params)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
         # Sums of a hundred numbers, in another order.
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
