@@ -5,7 +5,7 @@ from odes.symmetric.instability import instability, overshoot
 from odes.symmetric.observables import OBSERVABLES
 from odes.symmetric.placement import Placed, expand, placed, symmetric_task
 from odes.symmetric.reduction import direction, merged, symmetric_profiles
-from odes.symmetric.solve import inapplicable, solve
+from odes.symmetric.solve import solve
 from odes.symmetric.spread import spread
 from odes.symmetric.state import State, SymmetricTask
 
@@ -17,7 +17,6 @@ __all__ = [
     "descend",
     "direction",
     "expand",
-    "inapplicable",
     "instability",
     "merged",
     "overshoot",

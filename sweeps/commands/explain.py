@@ -13,6 +13,7 @@ import dynsim
 from dynsim import Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
+from odes.symmetric.solve import inapplicable
 from odes.symmetric.state import SymmetricTask
 from odes.theory import Training
 from odes.yz import population
@@ -178,7 +179,7 @@ def _solve(
 ) -> tuple[str, Trajectory]:
     """The most exact prediction there is, and what it is by."""
     large = isinstance(task, SymmetricTask)
-    if large or symmetric.inapplicable(Training(task, optimizer)) is None:
+    if large or inapplicable(Training(task, optimizer)) is None:
         reduced = task if large else symmetric.symmetric_task(task)
         if steps <= DESCENT_STEPS:
             run = symmetric.descend(reduced, optimizer, steps=steps, times=[steps], record=record)
