@@ -1,6 +1,6 @@
 """Predicted over measured standard deviations across 1000 seeds, with seconds and memory.
 
-    python docs/howto/scatter_ratios.py saxe saad-solla network
+    python docs/howto/scatter_ratios.py saxe softmax network
 
 All seeds start from the same weights. Each part runs in a process of its own: seconds are those of
 its CPU time, with compilation, and memory is its peak.
@@ -44,12 +44,42 @@ class Network(dynsim.Problem):
         return {"output": lambda self, model: model(jnp.ones(8))}
 
 
+class Softmax(dynsim.Problem):
+    """Classification by one layer."""
+
+    RECORD = ("batch_loss",)
+
+    def init(self, key):
+        return jax.random.normal(key, (6, 3)) / 2
+
+    def draw(self, key, batch):
+        inputs, labels = jax.random.split(key)
+        x = jax.random.normal(inputs, (batch, 6))
+        return x, jax.random.categorical(labels, 2 * x[:, :3])
+
+    def loss(self, params, data):
+        x, y = data
+        return -jnp.mean(jax.nn.log_softmax(x @ params)[jnp.arange(len(y)), y])
+
+    def observables(self):
+        return {"weights": lambda self, params: params}
+
+
 CASES = {
     "saxe": (DeepLinear(u0=0.1), dynsim.sgd(0.05), 64, [10, 30, 100, 300], "learned"),
     "saad-solla": (Committee(N=100), dynsim.sgd(0.01), 1, [30, 300, 1000, 4000], "Q"),
+    "softmax": (Softmax(), dynsim.sgd(0.1), 32, [3, 10, 30, 100], "weights"),
     "network": (Network(), dynsim.sgd(0.01, momentum=0.9), 32, [3, 10, 30, 100], "output"),
+    "network-sgd": (Network(), dynsim.sgd(0.05), 32, [3, 10, 30, 100], "output"),
+    "network-adam": (Network(), dynsim.adam(1e-3), 32, [3, 10, 30, 100], "output"),
 }
 """Problem, rule, batch, steps, and what is recorded."""
+
+
+def parts(case: str) -> list[str]:
+    """What is solved: paths are those of SGD alone."""
+    paths = ["sde"] if CASES[case][1].name == "sgd" else []
+    return ["one run", "runs", "linear noise", *paths]
 
 
 def solved(case: str, part: str) -> tuple[list, float, float]:
@@ -83,21 +113,27 @@ def solved(case: str, part: str) -> tuple[list, float, float]:
     return np.array(moments).tolist(), time.process_time() - begin, memory
 
 
+def ratios(found: dict[str, list]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Predicted over measured, and its error, at each time, for each theory in `found`."""
+    measured, error = np.array(found["runs"]).T
+    every = {}
+    for part in sorted(found.keys() & {"linear noise", "sde"}):
+        predicted, own = np.array(found[part]).T
+        every[part] = predicted / measured, np.hypot(predicted * error / measured, own) / measured
+    return every
+
+
 def main() -> None:
     context = multiprocessing.get_context("spawn")
     for case in sys.argv[1:] or CASES:
         found = {}
-        for part in ("one run", "runs", "linear noise", "sde"):
+        for part in parts(case):
             with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
                 found[part], seconds, memory = pool.submit(solved, case, part).result()
             print(f"{case}, {part}: {seconds:.1f} s, {memory:.2f} GiB", flush=True)
-        measured, error = np.array(found["runs"]).T
-        for part in ("linear noise", "sde"):
-            predicted, own = np.array(found[part]).T
-            ratio = predicted / measured
-            errors = ratio * np.hypot(error / measured, own / predicted)
-            for step, r, e in zip(CASES[case][3], ratio, errors, strict=True):
-                print(f"  {part}, step {step}: {r:.3f} +- {e:.3f}", flush=True)
+        for part, both in ratios(found).items():
+            for step, ratio, error in zip(CASES[case][3], *both, strict=True):
+                print(f"  {part}, step {step}: {ratio:.3f} +- {error:.3f}", flush=True)
 
 
 if __name__ == "__main__":

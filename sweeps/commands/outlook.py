@@ -117,6 +117,7 @@ def outlook(run: Experiment) -> Outlook:
         key = jax.random.fold_in(jax.random.key(0), run.seed)
         scattered = noise.measured(problem, rule, key, run.steps, run.batch)
         strained += scattered.strained if scattered else []
+        strained += noise.few_squares(problem, rule, key, run.steps, run.batch)
     fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
     falls = loss[-1] < loss[0]
     half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)

@@ -76,6 +76,9 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
     engines = _applicable(config, kind)
     engines |= {name: of_theory(each, like) for name, each in own.items()}
     training = registry.engines(registry.system_of(run))[TRAINING]
+    solved = [engine for name, engine in engines.items() if name not in kind.MEASURED]
+    if config.rtol is not None and not any(engine.adaptive for engine in solved):
+        raise ValueError(f"rtol = {config.rtol}: none of the theories {tuple(engines)} reads it")
     names = kind.NAMES or _common(config, training, engines)
 
     def sweep(name: str, engine: Engine) -> Sweep:
@@ -84,7 +87,9 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
         record = (*names, *(n for n in also if n in known and n not in names))
         given: dict[str, Any] = {"theory": own[name]} if name in own else {}
         axes = {"seed": {"range": kind.seeds(config, engine)}}
-        cls = _Given if given else Sweep
+        if engine.adaptive:
+            given["rtol"] = config.rtol
+        cls = _Given if name in own else Sweep
         return cls(run, axes, name, record, config.times, root=config.root, **given)
 
     planned = {n: sweep(n, engine) for n, engine in engines.items() if n not in kind.MEASURED}

@@ -11,6 +11,7 @@ from dynsim.decoding import Seed
 from sweeps.language.axes import MOST_VALUES
 from sweeps.language.tree import encode, settle
 from sweeps.output import check_directory
+from sweeps.runner.spec import Tolerance
 from sweeps.systems.base import MOST_TIMES
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
@@ -29,6 +30,8 @@ class CompareOptions:
         theories: names of the theories to compare with; "best" is the most exact one that applies.
             All that apply if omitted.
         times: number of times to record, besides step 0.
+        rtol: relative tolerance of theories with an adaptive solver; by default that of the
+            theory.
         root: root of the random keys; run i uses fold_in(key(root), i).
         json: print the report as JSON, and nothing else, to standard output.
     """
@@ -40,6 +43,7 @@ class CompareOptions:
     out: Path = Path("out/compare")
     theories: tuple[str, ...] = ()
     times: Times = 64
+    rtol: Tolerance | None = None
     root: Seed = 0
     json: bool = False
 

@@ -227,6 +227,29 @@ def test_it_leaves_a_well_after_the_mean_first_passage_time() -> None:
 
 
 @pytest.mark.full("test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process")
+def test_training_leaves_a_well_as_paths_do_and_linear_noise_does_not() -> None:
+    rule, steps, number = dynsim.sgd(0.1), 5000, 1000
+    train = lambda key: dynsim.train(
+        DoubleWell(), rule, key, steps=steps, batch=1, times=range(steps), record="weights"
+    )
+    runs = jax.vmap(train)(jax.random.split(jax.random.key(8), number))
+    paths = solve(DoubleWell(), rule, range(steps), batch=1, paths=number, examples=16)
+    trained, sampled = (escapes(np.asarray(x["weights"])[..., 0]) for x in (runs, paths))
+    error = np.hypot(trained.std(), sampled.std()) / number**0.5
+    assert abs(trained.mean() - sampled.mean()) < 3 * error
+    # An escape is Poisson: its times are exponential but for those to reach the top.
+    for times in (trained, sampled):
+        assert times.std() == pytest.approx(times.mean(), rel=0.15)
+    # Of linear noise, 1/2 is six standard deviations from -1, at all times.
+    linear = odes.linear_noise(
+        DoubleWell(), rule, [100, 4999], batch=1, key=KEY, starts=1, record="weights"
+    )
+    np.testing.assert_allclose(linear["weights"], -1)
+    # 0.1^2 1.5^2 / (1 - (1 - 0.2)^2), to the 512 examples of a step.
+    np.testing.assert_allclose(linear.std["weights"], 0.25, rtol=0.05)
+
+
+@pytest.mark.full("test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process")
 def test_a_network_scatters_as_training_and_linear_noise_have_it() -> None:
     times, batch, record = [10, 50], 32, ["output", "batch_loss"]
     rule, start = dynsim.sgd(0.02, momentum=0.9), Network().init(jax.random.key(0))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import dynsim
 import odes
 import sweeps
 from sweeps import cli
-from sweeps.compare import strain
+from sweeps.compare import noise, strain
 
 NAME = "tests.sweeps.commands.test_outlook:Bowl"
 
@@ -146,6 +147,61 @@ def test_noise_is_compared_with_its_next_order() -> None:
         assert found.noise.moved == pytest.approx(variance / 2, rel=1)
         assert found.noise.wider > 1
         assert any("linear noise" in each for each in found.strained) == strained
+
+
+class Many(Pulled):
+    """400 such weights, each with numbers of its own."""
+
+    def init(self, key: PRNGKeyArray) -> Float[Array, "n"]:
+        return jnp.ones(400)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Float[Array, "B n"]:
+        return jax.random.normal(key, (batch, 400))
+
+    def loss(self, params: Float[Array, "n"], data: Float[Array, "B n"]) -> Float[Array, ""]:
+        return self.population_loss(params) - jnp.mean(data, axis=0) @ params
+
+    def population_loss(self, params: Float[Array, "n"]) -> Float[Array, ""]:
+        return jnp.sum(params**2) / 2
+
+
+@pytest.mark.full("test_noise_is_compared_with_its_next_order")
+def test_noise_is_measured_in_hundreds_of_weights() -> None:
+    eta, batch, steps = 0.08, 16, 50
+    found = noise.measured(Many(), dynsim.sgd(eta), jax.random.key(0), steps, batch)
+    assert found is not None
+    mean, square = (1 - eta) ** steps, (1 - eta) ** (2 * steps)
+    variance = eta**2 / batch * (1 - square) / (1 - (1 - eta) ** 2)
+    # Of a normal weight, w^2 / 2 has the variance mean^2 v + v^2 / 2. As above.
+    assert found.std == pytest.approx(mean * math.sqrt(400 * variance), rel=0.2)
+    assert found.wider == pytest.approx(math.sqrt(1 + variance / mean**2 / 2), rel=0.2)
+    assert "linear noise" in found.strained[0]
+
+
+@pytest.mark.parametrize(
+    ("batch", "b2", "step"),
+    # The gradient is 1 - x with x of variance v = 1 / B, and (1 - x)^2 has the mean 1 + v and the
+    # variance 4 v + 2 v^2: 3/2 of the squared mean for v = 1. With b2 close to 1, the average of 15
+    # has a tenth of that. One of (1 + b2) / (1 - b2) = 3, the most for b2 = 1/2, stays above.
+    [(1, 0.9999, 15), (1, 0.5, 300), (100, 0.9999, None)],
+)
+def test_few_squares_of_noise_strain_adam(batch: int, b2: float, step: int | None) -> None:
+    rule = dynsim.adam(1e-4, b2=b2)
+    found = noise.few_squares(Many(), rule, jax.random.key(0), 300, batch)
+    # The ratio of estimates from 32 batches has a bias of the order of 1/32 of itself.
+    said = [int(re.search(r"up to step (\d+) ", each)[1]) for each in found]
+    assert said == ([] if step is None else [pytest.approx(step, abs=2)])
+
+
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.full("test_few_squares_of_noise_strain_adam")
+def test_explain_has_the_sentence_about_few_squares() -> None:
+    adam = settings(rule="adam", eta=1e-4, batch=1, steps=20)
+    found = sweeps.explain(f"{__name__}:Pulled", **adam)
+    assert any("average of squares of adam" in each for each in found.strained)
+    assert not any(
+        "average of squares" in each for each in sweeps.explain(NAME, **settings()).strained
+    )
 
 
 class Told(Bowl):

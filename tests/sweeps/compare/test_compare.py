@@ -188,6 +188,8 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--theories", "matched"], "does not describe optimizer = sgd"),
         (["--K", "5"], "K = 5: syn-small does not have it; overlapping does"),
         (["--seed", "1"], "seed = 1: the runs of a comparison have the seeds 0 to 7"),
+        (["--rtol", "0"], "rtol = 0: must be a number in [1e-13, 1)"),
+        (["--problem", "saxe", "--theories", "sde", "--rtol", "1e-5"], "('sde',) reads it"),
         (["--root", "4294967296"], "root = 4294967296: must be an integer from 0 to 4294967295"),
     ],
 )
@@ -211,6 +213,20 @@ def test_an_output_path_that_is_a_file_is_refused(
     assert cli.main(["compare", "--out", str(path)]) == 2
     assert "exists and is no directory" in capsys.readouterr().err
     assert path.read_text() == "kept"
+
+
+def test_rtol_is_that_of_the_theories_with_an_adaptive_solver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned = []
+    monkeypatch.setattr(command, "begin", planned.extend)
+    monkeypatch.setattr(command, "computed", lambda sweep: pytest.fail("planned"))
+    names = ("plain", "linear-noise")
+    config = Compare(experiment("saxe", batch=8), times=3, theories=names, rtol=1e-5)
+    with pytest.raises(pytest.fail.Exception, match="planned"):
+        compare(config)
+    found = {each.engine: each.rtol for each in planned}
+    assert found == {"simulation": None, "plain": 1e-5, "linear-noise": None}
 
 
 def test_an_error_in_a_theory_comes_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
