@@ -631,7 +631,9 @@ def test_two_students_mix_tokens_by_softmax() -> None:
     np.testing.assert_allclose(own["theta"], abs(params["w"][:, 1]) / 4, rtol=1e-6)
 
 
-def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do() -> None:
+def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do(
+    optimised: dict[str, Any],
+) -> None:
     """Solutions at alpha = 1.24, in theory/repl_softmax_Mixed_sig0.5_lamb0.01_omega0.3(_para).csv,
     and the transition at omega = 0.3, alpha = 1.241, in 02-toy_model_plots.ipynb, of their code."""
 
@@ -639,7 +641,7 @@ def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do() -> None
         return cui.minima(cui.Attention(D=1000, examples=examples))
 
     with jax.enable_x64(True):
-        found = jax.jit(jax.vmap(solved))(jnp.array([1240.0, 1265.0]))
+        found = jax.jit(jax.vmap(solved), compiler_options=optimised)(jnp.array([1240.0, 1265.0]))
     found = {name: np.asarray(each) for name, each in found.items()}
     # Their rule of integration has degree 7, which shows in the third digit.
     np.testing.assert_allclose(found["train"][0], [0.0026871, 0.0027055], rtol=7e-3)
