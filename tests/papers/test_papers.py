@@ -21,6 +21,7 @@ from odes import Training
 from papers import (
     biehl_schwarze,
     cabannes,
+    cui,
     factorisation,
     gromov,
     induction,
@@ -598,6 +599,72 @@ def test_training_follows_the_theory_of_long_contexts() -> None:
     # A context of 200 tokens knows a chain to about 1/200, times weights of about 4.
     for name in names:
         np.testing.assert_allclose(run[name], theory[name], rtol=0.05)
+
+
+def tokens_of_one_example(params: Any, i: int) -> Any:
+    """The tokens of an example, and where they are seen: positions are the first input."""
+    x = 0.5 * np.asarray(params["x"], float)[:, i]
+    seen = x.copy()
+    seen[:, 0] += [1, -1]
+    return x, seen
+
+
+def test_two_students_mix_tokens_by_softmax() -> None:
+    """Written out by NumPy: whole attention matrices, example by example."""
+    problem = cui.Attention(D=6, examples=5, omega=0.2)
+    params = problem.init(jax.random.key(1))
+    params["w"] = jax.random.normal(jax.random.key(2), (2, 6))
+    teacher, A = np.eye(6)[1], np.array([[0.6, 0.4], [0.4, 0.6]])
+    attention = lambda h: special.softmax(np.outer(h, h), axis=1)
+    losses = []
+    for w in np.asarray(params["w"], float):
+        total = 0.005 * w @ w
+        for i in range(5):
+            x, seen = tokens_of_one_example(params, i)
+            target = (0.8 * attention(x @ teacher) + 0.2 * A) @ x
+            total += ((attention(seen @ w) @ seen - target) ** 2).sum() / (2 * 6**2)
+        losses.append(total)
+    np.testing.assert_allclose(problem.losses(params), losses, rtol=1e-5)
+    own = {name: f(problem, params) for name, f in problem.observables().items()}
+    np.testing.assert_allclose(own["gap"], losses[0] - losses[1], rtol=1e-4)
+    np.testing.assert_allclose(own["m"], abs(params["w"][:, 0]), rtol=1e-6)
+    np.testing.assert_allclose(own["theta"], abs(params["w"][:, 1]) / 4, rtol=1e-6)
+
+
+def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do(
+    optimised: dict[str, Any],
+) -> None:
+    """Solutions at alpha = 1.24, in theory/repl_softmax_Mixed_sig0.5_lamb0.01_omega0.3(_para).csv,
+    and the transition at omega = 0.3, alpha = 1.241, in 02-toy_model_plots.ipynb, of their code."""
+
+    def solved(examples: Any) -> Any:
+        return cui.minima(cui.Attention(D=1000, examples=examples))
+
+    with jax.enable_x64(True):
+        found = jax.jit(jax.vmap(solved), compiler_options=optimised)(jnp.array([1240.0, 1265.0]))
+    found = {name: np.asarray(each) for name, each in found.items()}
+    # Their rule of integration has degree 7, which shows in the third digit.
+    np.testing.assert_allclose(found["train"][0], [0.0026871, 0.0027055], rtol=7e-3)
+    np.testing.assert_allclose(found["m"][0], [0.25321, 0], rtol=0.02, atol=1e-9)
+    np.testing.assert_allclose(found["theta"][0], [0, 0.12105], rtol=0.03, atol=1e-9)
+    assert found["gap"][0] < 0 < found["gap"][1]
+
+
+@pytest.mark.full("test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do")
+@pytest.mark.parametrize(("examples", "sign"), [(60, -1), (150, 1)])
+def test_training_ends_in_the_two_minima(examples: int, sign: int) -> None:
+    problem, rule = cui.Attention(D=100, examples=examples), dynsim.sgd(4.0)
+    options = {"steps": 500, "batch": math.inf, "times": [500], "record": ["train", "gap"]}
+    run = jax.vmap(lambda key: dynsim.train(problem, rule, key, **options))(
+        jax.random.split(jax.random.key(0), 16)
+    )
+    with jax.enable_x64(True):
+        theory = np.asarray(cui.minima(problem)["train"])
+    train, gap = (np.asarray(run[name])[:, 0] for name in ("train", "gap"))
+    # What the student adds of the positions is of the order of 1 / D of the output.
+    error = train.std(0) / math.sqrt(16) + 0.1 * train.mean(0)
+    assert (abs(train.mean(0) - theory) < 2 * error).all()
+    assert sign * gap.mean() > 4 * gap.std() / math.sqrt(16)
 
 
 LAYER = re.compile(r"\b(tokens?|class|classes|attention|Y|Z)\b")
