@@ -110,7 +110,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     except sweeps.Interrupted as stop:
         to_stderr(f"dynsim: {stop.args[0]} Run the same command again to resume.")
-        return 130
+        return 128 + stop.number
     except sweeps.ChunksFailed as error:
         to_stderr(f"dynsim: {error}")
         return 1

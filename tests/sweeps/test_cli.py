@@ -21,6 +21,7 @@ import sweeps
 from sweeps import cli
 from sweeps.commands import table
 from sweeps.commands.parsing import line
+from sweeps.runner import progress
 
 COMPUTING = (
     "sweeps.runner.run",
@@ -281,6 +282,11 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(10)
 
+    def within_a_sweep(config: object) -> None:
+        with progress.stoppable(lambda: sweeps.Interrupted("stopped: 3 runs.")) as check:
+            os.kill(os.getpid(), signal.SIGTERM)
+            check()
+
     def leaving(config: object) -> None:
         raise SystemExit(0)
 
@@ -290,6 +296,10 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
     assert cli.main(["explain"]) == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, within_a_sweep))
+    assert cli.main(["explain"]) == 143
+    message = "dynsim: stopped: 3 runs. Run the same command again to resume.\n"
+    assert capsys.readouterr().err == message
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err
