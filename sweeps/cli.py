@@ -28,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
     failed, 130 after Ctrl-C, or 143 after SIGTERM."""
     tell()
+    for name in ("stdout", "stderr"):
+        # None where the caller has closed it.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (as long as the process)
     try:
         try:
             with _terminable():

@@ -22,6 +22,7 @@ from sweeps import cli
 from sweeps.commands import table
 from sweeps.commands.parsing import line
 from sweeps.runner import progress
+from tests.sweeps.ending import ended
 
 COMPUTING = (
     "sweeps.runner.run",
@@ -273,6 +274,17 @@ def test_ctrl_c_ends_any_command_with_a_line(
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, interrupted))
     assert cli.main(["explain"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
+
+
+def test_closed_streams_change_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    settings, _ = table.COMMANDS["explain"].load()
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, lambda config: print(1)))
+    assert cli.main(["explain"]) == 0
+    assert ended(["sweep", "no-such"]) == 2
+    for stream in (sys.stdout, sys.stderr):
+        stream.close()
 
 
 def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
