@@ -11,10 +11,12 @@ import os
 import re
 import reprlib
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +29,7 @@ DEVICE = re.compile(r"(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
 LONGEST = 200
 """Bytes of a name."""
 LONG = 400
-"""Letters of a list of names beyond which it is made shorter."""
+"""Letters of a list of names, or of a line of code, beyond which it is made shorter."""
 UNTRACEABLE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -35,6 +37,18 @@ UNTRACEABLE = (
     jax.errors.TracerIntegerConversionError,
 )
 """What JAX raises where Python needs the values of traced arrays."""
+OURS = {"dynsim", "odes", "sweeps"}
+OTHERS = {
+    *sys.stdlib_module_names,
+    "diffrax",
+    "equinox",
+    "jax",
+    "lineax",
+    "numpy",
+    "optax",
+    "optimistix",
+}
+"""Packages in which no line is a user's."""
 
 
 def is_traced(tree: Any) -> bool:
@@ -43,17 +57,58 @@ def is_traced(tree: Any) -> bool:
 
 
 @contextlib.contextmanager
-def traceable(where: str) -> Iterator[None]:
-    """Raise `ValueError` for enclosed code of a user that needs the values of traced arrays; the
-    message begins with `where` and ends with JAX's own."""
+def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
+    """Raise `ValueError` for what enclosed code of a user raises; the message begins with `where`,
+    shows the line of the user and the shapes of the `arguments`, and ends with the error's own
+    words. Errors of dynsim's checks, and those in which no line is a user's, are left alone."""
     try:
         yield
-    except UNTRACEABLE as error:
+    except jax.errors.JaxRuntimeError:
+        # Of the device, such as one whose memory does not suffice.
+        raise
+    except Exception as error:
+        line = line_of_user(error)
+        if not line and isinstance(error, TypeError) and _is_of_call(error):
+            raise ValueError(f"{where}: {error}") from error
+        if not line:
+            raise
+        if isinstance(error, UNTRACEABLE):
+            raise ValueError(
+                f"{where}: needs the values of arrays, which JAX does not have while it compiles; "
+                "use jnp.where or jax.lax.cond in place of `if`, and jax.numpy in place of NumPy "
+                f"and float()\n{line}\n{error}"
+            ) from error
+        given = ", ".join(eqx.tree_pformat(each, width=sys.maxsize) for each in arguments)
+        given = f" with the arguments {given}" if given else ""
         raise ValueError(
-            f"{where}: needs the values of arrays, which JAX does not have while it compiles; use "
-            "jnp.where or jax.lax.cond in place of `if`, and jax.numpy in place of NumPy and "
-            f"float()\n{error}"
+            f"{where}: must work while JAX compiles it{given}; raises {type(error).__name__}\n"
+            f"{line}\n{error}"
         ) from error
+
+
+def _is_of_call(error: Exception) -> bool:
+    """Whether the code in a `code_of_user` raised the error itself: by a call with arguments that
+    the function of the user does not take."""
+    return len([*traceback.walk_tb(error.__traceback__)]) <= 2
+
+
+def line_of_user(error: BaseException) -> str:
+    """The innermost line of a user that led to the error, with its place; empty where there is
+    none, or where one of dynsim came after it and raised a `ValueError`, which says what is wrong
+    by itself."""
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package in OURS:
+            found = None if isinstance(error, ValueError) else found
+        elif package not in OTHERS:
+            code = frame.f_code
+            found = traceback.FrameSummary(code.co_filename, line, code.co_name)
+    if found is None:
+        return ""
+    text = found.line or ""
+    text = text if len(text) <= LONG else f"{text[:LONG]}..."
+    return f"{found.filename}, line {found.lineno}: {text}"
 
 
 def integer(field: str, value: Any, minimum: int, maximum: int | None = None) -> int:

@@ -242,7 +242,8 @@ class Trajectory(eqx.Module):
 
 
 def _check_names(field: str, names: Sequence[str], axes: int) -> None:
-    if isinstance(names, str) or len(names) != axes or len(set(names)) != axes:
+    named = isinstance(names, Sequence) and not isinstance(names, str)
+    if not named or len(names) != axes or len({*names}) != axes:
         raise ValueError(f"{field} = {names!r}: must be {axes} different names, one for each axis")
 
 

@@ -111,7 +111,11 @@ def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
     built_in: tuple[Theory[Any, Any], ...] = ()
     if departs(cls) is None:
         built_in = next((BUILT_IN[each] for each in cls.__mro__ if each in BUILT_IN), ())
-        known += (*cls.theories(), *built_in)
+        with checks.code_of_user(f"{cls.__name__}.theories"):
+            own = tuple(cls.theories())
+        for theory in own:
+            checks.kind(f"{cls.__name__}.theories", theory, Theory)
+        known += (*own, *built_in)
     if cls.population_loss is not Problem.population_loss:
         known += (*general.flows(), central.THEORY, general.WHOLE)
     # Built-in theories have the noise of the batches where they can.

@@ -28,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
     failed, 130 after Ctrl-C, or 143 after SIGTERM."""
     tell()
+    for name in ("stdout", "stderr"):
+        # None where the caller has closed it.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (as long as the process)
     try:
         try:
             with _terminable():
@@ -110,7 +114,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     except sweeps.Interrupted as stop:
         to_stderr(f"dynsim: {stop.args[0]} Run the same command again to resume.")
-        return 130
+        return 128 + stop.number
     except sweeps.ChunksFailed as error:
         to_stderr(f"dynsim: {error}")
         return 1

@@ -137,8 +137,7 @@ class Problem(eqx.Module):
         del steps
 
         def drawn(k: Array) -> PyTree:
-            with checks.traceable(f"{type(self).__name__}.draw"):
-                return self.draw(jax.random.fold_in(key, k), batch)
+            return ask(self, "draw", jax.random.fold_in(key, k), batch)
 
         return drawn
 
@@ -173,7 +172,7 @@ class Problem(eqx.Module):
         """`snapshot`, and what it leaves for the next record of a training, such as what a change
         is measured from: a pytree of arrays. `before` is what the record before left, None at the
         start of a run."""
-        return self.snapshot(params), before
+        return ask(self, "snapshot", params), before
 
     def divergence_limit(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. By default, None, it is a thousand times
@@ -186,6 +185,13 @@ class Problem(eqx.Module):
 
 
 ProblemT = Any
+
+
+def ask(problem: Any, method: str, *arguments: Any) -> Any:
+    """What a method of the problem returns for the arguments; `ValueError` that names both and
+    shows the line of a user in which it fails."""
+    with checks.code_of_user(f"{type(problem).__name__}.{method}", *arguments):
+        return getattr(problem, method)(*arguments)
 
 
 def built(problem: Problem, rule: UpdateRule) -> tuple[Any, Rule]:

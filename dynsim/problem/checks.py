@@ -2,6 +2,7 @@
 
 import dataclasses
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from dynsim import checks
 from dynsim.precision import DType
-from dynsim.problem.base import Measured, Problem, narrowed
+from dynsim.problem.base import Measured, Problem, ask, narrowed
 from dynsim.training.recording import (
     BATCH_LOSS,
     ETA_TIME,
@@ -49,15 +49,25 @@ class Parts(NamedTuple):
     @classmethod
     def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Raises `ValueError` if there is nothing to train."""
-        name, frozen = type(problem).__name__, problem.is_frozen(weights)
+        name, frozen = type(problem).__name__, ask(problem, "is_frozen", weights)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
         params, held = narrowed(floats, dtype), None
         if frozen is not None:
-            each = jax.tree.map(
-                lambda frozen, part: jax.tree.map(lambda _: frozen, part), frozen, params
-            )
+            if not all(isinstance(each, bool) for each in jax.tree.leaves(frozen)):
+                raise ValueError(
+                    f"{name}.is_frozen: must return bools in the place of weights, "
+                    f"{_returned(frozen)}"
+                )
+            try:
+                each = jax.tree.map(
+                    lambda frozen, part: jax.tree.map(lambda _: frozen, part), frozen, params
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"{name}.is_frozen: does not have the structure of the weights ({error})"
+                ) from None
             held, params = eqx.partition(params, each)
         if not jax.tree.leaves(params):
             raise ValueError(f"{name}.init: must return weights, has no floating-point array")
@@ -140,9 +150,14 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
     if not rates and not any(some.values()):
         return None
     where = f"{type(problem).__name__}.groups"
-    groups = problem.groups(parts.whole(parts.params))
-    names = set(jax.tree.leaves(groups))
-    if not names or not all(isinstance(name, str) for name in names):
+    groups = ask(problem, "groups", parts.whole(parts.params))
+    leaves = jax.tree.leaves(groups)
+    if not all(isinstance(name, str) for name in leaves):
+        raise ValueError(
+            f"{where}: must return strings in the place of weights, {_returned(groups)}"
+        )
+    names = set(leaves)
+    if not names:
         field = "eta" if rates else next(field for field in some if some[field])
         given = _list(rates or some[field])
         raise ValueError(f"{field}: has rates for {given}, but {where} names no groups")
@@ -164,8 +179,7 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
     """Raise `ValueError` for batches that are of one shape whatever their size."""
 
     def shapes(size: int) -> Any:
-        with checks.traceable(f"{type(problem).__name__}.draw"):
-            drawn = jax.eval_shape(lambda key: problem.draw(key, size), key)
+        drawn = jax.eval_shape(lambda key: ask(problem, "draw", key, size), key)
         return jax.tree.map(lambda leaf: leaf.shape, drawn)
 
     found = shapes(batch)
@@ -176,13 +190,12 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
         )
 
 
-def check_loss(problem: Problem, method: str, loss: Any, dtype: DType) -> Array:
-    """The loss in `dtype`; raises `ValueError` unless it is one real number."""
+def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) -> Array:
+    """The loss in `dtype`, by default its own; raises `ValueError` unless it is one real number."""
     shape = getattr(loss, "shape", () if isinstance(loss, float) else None)
     if shape != () or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
-        what = f"an array of shape {shape}" if shape else repr(loss)
         raise ValueError(
-            f"{type(problem).__name__}.{method}: must return one real number, returned {what}"
+            f"{type(problem).__name__}.{method}: must return one real number, {_returned(loss)}"
         )
     return jnp.asarray(loss, dtype)
 
@@ -192,8 +205,7 @@ def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Ar
     dtype: Any = jax.tree.leaves(parts.params)[0].dtype.name
 
     def loss(params: PyTree) -> Array:
-        found = _population_loss(problem, parts.whole(params))
-        return check_loss(problem, "population_loss", found, dtype)
+        return _population_loss(problem, parts.whole(params), dtype)
 
     if problem.has("_population_loss_and_gradient"):
         return lambda params: problem._population_loss_and_gradient(parts.whole(params))
@@ -258,9 +270,9 @@ def measured(
 ) -> dict[str, Array]:
     """What is to be recorded of the weights, by name; `snapshot` if it is known already."""
     own = _observables(problem, params)
-    snapshot = problem.snapshot(params) if snapshot is None else snapshot
+    given: tuple[Any, ...] = ask(problem, "snapshot", params) if snapshot is None else snapshot
     found = {
-        name: evaluated(name, own[name] if isinstance(function, _Named) else function, snapshot)
+        name: evaluated(name, own[name] if isinstance(function, _Named) else function, given)
         for name, function in record.functions
     }
     if PARAMS in record.provided:
@@ -273,7 +285,7 @@ def measured(
 def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
     whole = problem.has("population_loss")
     loss = {"loss": lambda *_: _population_loss(problem, params)} if whole else {}
-    own = problem.observables()
+    own = ask(problem, "observables")
     if not isinstance(own, Mapping) or not all(
         isinstance(name, str) and isinstance(function, Callable) for name, function in own.items()
     ):
@@ -284,9 +296,14 @@ def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
     return {**loss, **own}
 
 
-def _population_loss(problem: Problem, params: PyTree) -> Any:
-    with checks.traceable(f"{type(problem).__name__}.population_loss"):
-        return problem.population_loss(params)
+def _population_loss(problem: Problem, params: PyTree, dtype: DType | None = None) -> Array:
+    found = ask(problem, "population_loss", params)
+    return check_loss(problem, "population_loss", found, dtype)
+
+
+def _returned(found: Any) -> str:
+    """What a method returned, in words in which arrays are their dtypes and shapes."""
+    return f"returned {eqx.tree_pformat(found, width=sys.maxsize)}"
 
 
 def _list(names: set[str]) -> str:

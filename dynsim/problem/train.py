@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, settle
 from dynsim.problem import sharpness
-from dynsim.problem.base import Problem, ProblemT, built, narrowed, split
+from dynsim.problem.base import Problem, ProblemT, ask, built, narrowed, split
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -168,8 +168,8 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
     """The weights at the start in `dtype`; training and theory draw them alike, in 32 bits."""
     if init is None:
         assert key is not None
-        with jax.enable_x64(False), checks.traceable(f"{type(problem).__name__}.init"):
-            init = problem_in(problem, "float32").init(keys.split(key)[0])
+        with jax.enable_x64(False):
+            init = ask(problem_in(problem, "float32"), "init", keys.split(key)[0])
     return Parts.of(init, dtype, problem)
 
 
@@ -231,15 +231,14 @@ def _run(
         return narrowed(drawn, dtype)
 
     def loss(params: PyTree, data: PyTree) -> Array:
-        with checks.traceable(f"{type(problem).__name__}.loss"):
-            found = problem.loss(parts.whole(params), data)
+        found = ask(problem, "loss", parts.whole(params), data)
         return check_loss(problem, "loss", found, dtype)
 
     def gradient(params: PyTree, k: Array) -> tuple[Array, PyTree]:
         if not finite:
             return population(params)
         if problem.has("loss_and_gradient"):
-            return problem.loss_and_gradient(parts.whole(params), of_step(k))
+            return ask(problem, "loss_and_gradient", parts.whole(params), of_step(k))
         return jax.value_and_grad(loss)(params, of_step(k))
 
     population = population_of(problem, parts)
@@ -261,7 +260,7 @@ def _run(
         values, vectors = sharpness.recorded(names, slope, scaled, params, vectors, k)
         return {**found, **values}, (seen, vectors)
 
-    highest: Any = problem.divergence_limit() if limit is None else limit
+    highest: Any = ask(problem, "divergence_limit") if limit is None else limit
     if highest is None:
         first = jnp.arange(FIRST if finite else 1)
         losses = jax.lax.map(lambda k: gradient(params, k)[0], first)

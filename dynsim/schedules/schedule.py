@@ -154,7 +154,15 @@ class OfStep(Schedule):
                 "schedule of dynsim.schedules"
             )
 
-        return (Piece(jnp.inf, self.function, unknown),)
+        def rate(t: Array) -> AnyArray:
+            with checks.code_of_user("eta", t):
+                found = self.function(t)
+            if not eqx.is_array_like(found) or jnp.shape(found) not in ((), jnp.shape(t)):
+                shown = eqx.tree_pformat(found)
+                raise ValueError(f"eta: must return the rate of a step, returned {shown}")
+            return found
+
+        return (Piece(jnp.inf, rate, unknown),)
 
 
 def proportional(first: Schedule, second: Schedule) -> bool:

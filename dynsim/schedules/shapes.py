@@ -25,6 +25,7 @@ class Fall(Schedule):
 
     def __check_init__(self) -> None:
         if not checks.is_traced((self.steps, self.risen)):
+            checks.real("steps", self.steps)
             checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
 
     @property

@@ -177,9 +177,20 @@ def at_every_step(
         # observables cost nothing on the steps in between.
         at = jnp.minimum(slot, len(times) - 1)
         due = times[at] == k
+
+        def record() -> tuple[Rows, PyTree]:
+            row, found = course.record(before, k, seen, loss)
+            for name, value in row.items():
+                if jnp.shape(value) != rows[name].shape[1:]:
+                    raise ValueError(
+                        f"record = {name!r}: must return arrays of one shape, returned "
+                        f"{rows[name].shape[1:]} and {jnp.shape(value)}"
+                    )
+            return row, found
+
         row, seen = jax.lax.cond(
             due,
-            lambda: course.record(before, k, seen, loss),
+            record,
             lambda: (jax.tree.map(lambda column: column[at], rows), seen),
         )
         rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)

@@ -220,15 +220,18 @@ def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Arr
     """An observable of a snapshot; `ValueError` for a function that takes other arguments or
     returns something else than an array."""
     try:
-        with checks.traceable(f"record = {name!r}"):
-            found = function(*snapshot)
+        inspect.signature(function).bind(*snapshot)
     except TypeError as error:
-        try:
-            inspect.signature(function).bind(*snapshot)
-        except TypeError:
-            given = ", ".join(type(each).__name__ for each in snapshot)
-            raise ValueError(f"record = {name!r}: must take ({given}); {error}") from None
-        raise
+        given = ", ".join(
+            "an array" if checks.is_traced(each) and eqx.is_array(each) else type(each).__name__
+            for each in snapshot
+        )
+        raise ValueError(f"record = {name!r}: must take ({given}); {error}") from None
+    except ValueError:
+        # A function without a signature, such as one in C.
+        pass
+    with checks.code_of_user(f"record = {name!r}", *snapshot[1:]):
+        found = function(*snapshot)
     if not eqx.is_array_like(found):
         what = repr(found) if isinstance(found, str | None) else f"a {type(found).__name__}"
         raise ValueError(f"record = {name!r}: must return an array or a number, returned {what}")

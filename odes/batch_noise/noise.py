@@ -9,8 +9,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from dynsim import Problem, checks
-from dynsim.problem.base import narrowed
+from dynsim import Problem
+from dynsim.problem.base import ask, narrowed
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -86,8 +86,8 @@ class Noise:
         """The examples of a step."""
         if self.fixed is not None:
             return self.fixed
-        with jax.enable_x64(False), checks.traceable(f"{type(self.problem).__name__}.draw"):
-            found = self.narrow.draw(key, self.examples)
+        with jax.enable_x64(False):
+            found = ask(self.narrow, "draw", key, self.examples)
         return narrowed(found, self.dtype)
 
     def of_step(self, k: Int[Array, ""]) -> PyTree:
@@ -96,8 +96,7 @@ class Noise:
     def loss(self, params: PyTree, example: PyTree) -> Float[Array, ""]:
         """Of a single example."""
         batch = jax.tree.map(lambda leaf: leaf[None], example)
-        with checks.traceable(f"{type(self.problem).__name__}.loss"):
-            found = self.problem.loss(self.parts.whole(params), batch)
+        found = ask(self.problem, "loss", self.parts.whole(params), batch)
         return check_loss(self.problem, "loss", found, self.dtype)
 
     def losses(self, params: PyTree, data: PyTree) -> Float[Array, " E"]:

@@ -73,7 +73,10 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
     checks.real("begin", begin, 0)
     if checks.is_traced((times, begin)):
         return
-    array = np.asarray(times, np.float64)
+    try:
+        array = np.asarray(times, np.float64)
+    except (TypeError, ValueError):
+        array = np.array(np.nan)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")
     if array[0] < begin or (np.diff(array) <= 0).any():

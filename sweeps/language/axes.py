@@ -252,8 +252,8 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     values = given
     if isinstance(given, Mapping):
         values = _spaced(path, given) if is_spacing(given) else list(given.values())
-    if isinstance(values, np.ndarray):
-        values = values.tolist()
+    if getattr(values, "ndim", 0):
+        values = np.asarray(values).tolist()
     if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
         raise LanguageError(path, f"must be {LISTS}", given)
     return values

@@ -24,7 +24,7 @@ import docstring_parser
 import jax
 import numpy as np
 
-from dynsim import decoding, plugins
+from dynsim import checks, decoding, plugins
 from sweeps.language.fields import Field, Kind, LanguageError, Value, check
 
 TRACED = "traced"
@@ -90,12 +90,16 @@ def locate(name: str, path: str) -> Any:
     if "<" in name:
         raise LanguageError(path, "must be defined at the top of a module", name)
     module, _, rest = name.partition(":")
+    if not module or not rest:
+        raise LanguageError(path, "must be module:NAME", name)
     try:
         with plugins.x64_kept(name):
             return pkgutil.resolve_name(f"{'__main__' if module == _main() else module}:{rest}")
     # Importing other people's code can raise anything, including an exit.
     except (Exception, SystemExit) as error:
-        raise LanguageError(path, f"cannot be imported ({error!r})", name) from error
+        line = checks.line_of_user(error)
+        reason = f"cannot be imported ({error!r})" + (f"\n{line}" if line else "")
+        raise LanguageError(path, reason, name) from error
 
 
 def _main() -> str:

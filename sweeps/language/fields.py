@@ -164,6 +164,8 @@ def is_spacing(value: object) -> bool:
 @functools.cache
 def fold(name: str) -> str:
     """A name without `-`, `_`, `.`, blanks and case, none of which matter."""
+    if not isinstance(name, str):
+        raise LanguageError("setting", "must be the name of a setting", name)
     return name.translate(dict.fromkeys(map(ord, "-_. "))).casefold()
 
 
@@ -277,6 +279,8 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
         "function": "a function module:name",
     }
     found = [f"one of {', '.join(field.words)}"] if field.words else []
+    if not (found or field.types or kinds):
+        found = ["the word of a kind, or a table with one as its `kind`"]
     # An array in place of a number stands for many runs.
     types = [each for each in field.types if each != "array" or "number" not in field.types]
     found += [names.get(each, each) for each in types]

@@ -34,7 +34,7 @@ def read(path: str | Path) -> dict[str, Any]:
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError("must be a file, is a folder, a pipe or a device")
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise ValueError(f"no such file; built-in sweeps: {', '.join(names())}") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -25,7 +25,7 @@ from jaxtyping import Array, Int, PyTree
 
 from dynsim import Problem
 from dynsim.precision import compiled_for, precision
-from dynsim.problem.base import split
+from dynsim.problem.base import ask, split
 from dynsim.training.recording import Own, traced_anew
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
@@ -188,7 +188,7 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
 
     def at(method: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> PyTree:
-            found = getattr(eqx.combine(numbers, rest), method)(*arguments)
+            found = ask(eqx.combine(numbers, rest), method, *arguments)
             return eqx.filter(found, eqx.is_array)
 
         return call

@@ -35,7 +35,12 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
     """The user asked to stop; every chunk that was finished is stored.
 
     The first argument says how many runs are stored, and where; the second how to resume.
+
+    Attributes:
+        number: of the signal that asked.
     """
+
+    number = signal.SIGINT
 
     def __str__(self) -> str:
         return " ".join(self.args)
@@ -166,17 +171,19 @@ def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    asked = threading.Event()
+    asked: list[int] = []
     before: dict[int, Handler] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
         del frame
-        asked.set()
+        asked.append(number)
         signal.signal(number, before[number])
 
     def check() -> None:
-        if asked.is_set():
-            raise stopped()
+        if asked:
+            stop = stopped()
+            stop.number = signal.Signals(asked[0])
+            raise stop
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, handle)

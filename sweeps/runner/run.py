@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
+import jax
 import numpy as np
 import xarray as xr
 from jax.sharding import Mesh
@@ -97,6 +99,7 @@ def run(
     for name, value in (("chunk", chunk), ("tile", tile)):
         if value is not None:
             checks.integer(name, value, 1)
+    _check_arguments(devices, process, reuse, report)
     where = place(out)
     where.durable |= durable
     if executor is not None:
@@ -161,6 +164,20 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
     """
     checks.kind("path", path, str, os.PathLike)
     return Store.open(path, report).dataset()
+
+
+def _check_arguments(devices: Any, process: Any, reuse: Any, report: Any) -> None:
+    """Raise `ValueError` for an argument of another kind than `run` takes."""
+    if devices is not None:
+        checks.kind("devices", devices, list, tuple)
+        if not devices or not all(isinstance(each, jax.Device) for each in devices):
+            raise ValueError(f"devices = {devices!r}: must be devices, such as jax.devices()")
+    k, n = process if isinstance(process, tuple) and len(process) == 2 else (process, 0)
+    if not isinstance(k, int) or not isinstance(n, int) or not 0 <= k < n:
+        raise ValueError(f"process = {process!r}: must be two integers (k, n) with 0 <= k < n")
+    checks.kind("reuse", reuse, str, os.PathLike, list, tuple)
+    if report is not None and not isinstance(report, Callable):
+        raise ValueError(f"report = {report!r}: must be a function of a line of text")
 
 
 def _check_executor(

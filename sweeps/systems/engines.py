@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from dynsim import Problem, Trajectory, checks, train
+from dynsim import Problem, Trajectory, train
 from dynsim.precision import on_cpu
+from dynsim.problem.base import ask
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
 from odes.hierarchy import of_class, theories
@@ -247,14 +248,13 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
         (problem, shared), batch = bare._prepared(key), ()
         if trains and not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
-        with checks.traceable(f"{type(problem).__name__}.init"):
-            init = problem.init(key)
+        init = ask(problem, "init", key)
         weights = [x for x in jax.tree.leaves((init, batch)) if eqx.is_array(x)]
         return weights, shared if trains else ()
 
     weights, shared = (
         sum(math.prod(x.shape) for x in jax.tree.leaves(made))
-        for made in jax.eval_shape(held, jax.eval_shape(jax.random.key, 0))
+        for made in jax.eval_shape(held, jax.eval_shape(lambda: jax.random.key(0)))
     )
     return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES
 

@@ -96,6 +96,7 @@ class Experiment:
         Raises:
             ValueError: for a name or a value that is not allowed.
         """
+        checks.kind("settings", settings, Mapping)
         objects: Objects = {}
         return _assigned(encode(language(), self, objects, full=False), settings, objects)
 

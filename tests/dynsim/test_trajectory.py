@@ -75,6 +75,8 @@ def test_runs_with_times_of_their_own_keep_them() -> None:
     np.testing.assert_array_equal(made["time"], times)
     with pytest.raises(ValueError, match=r"runs = \('a', 'b'\): must be 1 different names"):
         Trajectory(times, {"loss": times}, None, status, status - 1).to_xarray(("a", "b"))
+    with pytest.raises(ValueError, match="runs = 3: must be 1 different names"):
+        Trajectory(times, {"loss": times}, None, status, status - 1).to_xarray(3)
 
 
 def test_the_spread_is_read_off_the_covariance() -> None:

@@ -21,6 +21,8 @@ import sweeps
 from sweeps import cli
 from sweeps.commands import table
 from sweeps.commands.parsing import line
+from sweeps.runner import progress
+from tests.sweeps.ending import ended
 
 COMPUTING = (
     "sweeps.runner.run",
@@ -274,12 +276,28 @@ def test_ctrl_c_ends_any_command_with_a_line(
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
 
 
+def test_closed_streams_change_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    settings, _ = table.COMMANDS["explain"].load()
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, lambda config: print(1)))
+    assert cli.main(["explain"]) == 0
+    assert ended(["sweep", "no-such"]) == 2
+    for stream in (sys.stdout, sys.stderr):
+        stream.close()
+
+
 def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def terminated(config: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(10)
+
+    def within_a_sweep(config: object) -> None:
+        with progress.stoppable(lambda: sweeps.Interrupted("stopped: 3 runs.")) as check:
+            os.kill(os.getpid(), signal.SIGTERM)
+            check()
 
     def leaving(config: object) -> None:
         raise SystemExit(0)
@@ -290,6 +308,10 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
     assert cli.main(["explain"]) == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, within_a_sweep))
+    assert cli.main(["explain"]) == 143
+    message = "dynsim: stopped: 3 runs. Run the same command again to resume.\n"
+    assert capsys.readouterr().err == message
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err

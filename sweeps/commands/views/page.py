@@ -63,13 +63,13 @@ def filled(about: Mapping[str, Any], arrays: str, policy: str) -> str:
     parts = {
         "title": html.escape(about["title"]),
         "policy": policy,
-        "style": (STATIC / "explorer.css").read_text(),
+        "style": (STATIC / "explorer.css").read_text("utf-8"),
         "about": _inside(about),
         "arrays": arrays,
         "plotly": _plotly(),
-        "scripts": "\n".join((STATIC / name).read_text() for name in (*served, *SCRIPTS)),
+        "scripts": "\n".join((STATIC / name).read_text("utf-8") for name in (*served, *SCRIPTS)),
     }
-    pieces = (STATIC / "page.html").read_text().split("@@")
+    pieces = (STATIC / "page.html").read_text("utf-8").split("@@")
     # What is put in is not looked at again: a title may well hold the name of a place.
     return "".join(parts[each] if i % 2 else each for i, each in enumerate(pieces))
 

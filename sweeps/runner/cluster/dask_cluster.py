@@ -161,7 +161,7 @@ def options_of(config: Path) -> tuple[int, dict[str, Any]]:
     completed by those that sweeps need."""
     checks.regular("config", config)
     try:
-        table = tomllib.loads(config.read_text())
+        table = tomllib.loads(config.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"config = {config}: not readable as TOML ({error})") from None
     for name in table:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import filelock
 
+from dynsim import checks
 from sweeps import output
 from sweeps.runner.store.base import (
     LARGEST,
@@ -291,6 +292,7 @@ def place(where: str | Path | Place | None) -> Place:
         return where
     if where is None:
         return Memory()
+    checks.kind("out", where, str, os.PathLike)
     address = output.address(where)
     if address is None:
         return Folder(Path(where))

@@ -1,7 +1,6 @@
 """What a run did, in five words: rules on what it recorded, for phase diagrams [ours]."""
 
 import enum
-import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import xarray as xr
 from dynsim import Status
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.stability import EDGE
+from sweeps.language.describe import locate
 
 LEARNED = 0.5
 """A run has learned once its loss is below this share of its loss at step 0."""
@@ -235,10 +235,7 @@ def named(word: str) -> Rule:
     """The rule that a word, or MODULE:NAME, stands for; `ValueError` for what is none."""
     if word in NAMED:
         return NAMED[word]
-    try:
-        found = pkgutil.resolve_name(word)
-    except (ValueError, ImportError, AttributeError) as error:
-        raise ValueError(f"regions = {word!r}: cannot be imported ({error})") from None
+    found = locate(word, "regions")
     if not isinstance(found, Rule):
         raise ValueError(f"regions = {word!r}: must stand for a Rule, got {found!r}")
     return found

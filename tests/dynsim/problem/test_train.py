@@ -1,6 +1,8 @@
 """`train` on problems that are known: a linear regression against NumPy, an Equinox network against
 a plain loop, statuses, checkpoints, and what is refused."""
 
+import inspect
+import itertools
 import math
 import re
 import reprlib
@@ -272,7 +274,7 @@ SGD = dynsim.sgd(0.1)
         (
             Several(),
             {},
-            "Several.loss: must return one real number, returned an array of shape (4,",
+            "Several.loss: must return one real number, returned f32[4",
         ),
         (Deaf(), {}, "Deaf.draw: returns arrays of the same shapes for batch = 4 and 5"),
         (Empty(), {}, "Empty.init: must return weights, has no floating-point array"),
@@ -366,10 +368,65 @@ def test_code_that_needs_values_is_named_above_the_words_of_jax(method: str) -> 
     batch = math.inf if method == "population_loss" else 4
     with pytest.raises(ValueError, match="needs the values of arrays") as found:
         dynsim.train(problem, SGD, KEY, steps=3, batch=batch, record="w")
-    first, *words = str(found.value).splitlines()
+    first, line, *words = str(found.value).splitlines()
     where = "record = 'w'" if method == "observables" else f"Valued.{method}"
     assert first.startswith(f"{where}: ")
+    assert line.startswith(f"{__file__}, line ")
+    assert line.endswith(inspect.getsource(VALUES[method]).strip())
     assert words == str(found.value.__cause__).splitlines()
+
+
+def wrong(*_: Any) -> jax.Array:
+    return jnp.ones((3, 4)) @ jnp.ones(2)
+
+
+METHODS = ["init", "draw", "loss", "population_loss", "observables", "snapshot", "is_frozen"]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("method", [*METHODS, "groups", "divergence_limit", "record"])
+def test_code_that_fails_is_named_with_its_line_above_the_words_of_jax(method: str) -> None:
+    """Whatever calls it: training, a flow, or a sweep, which also hashes the methods."""
+    record = {"w": wrong} if method == "record" else "w"
+    problem = type("Wrong", (Line,), {} if method == "record" else {method: wrong})()
+    batch = math.inf if method in ("population_loss", "snapshot") else 4
+    rule = dynsim.sgd({"w": 0.1}) if method == "groups" else SGD
+    with pytest.raises(ValueError, match="while JAX compiles it") as found:
+        dynsim.train(problem, rule, KEY, steps=3, batch=batch, record=record)
+    first, line, words = str(found.value).splitlines()
+    where = "record = 'w'" if method == "record" else f"Wrong.{method}"
+    assert first.startswith(f"{where}: must work")
+    assert first.endswith("raises TypeError")
+    assert line.startswith(f"{__file__}, line ")
+    assert line.endswith("return jnp.ones((3, 4)) @ jnp.ones(2)")
+    assert words == str(found.value.__cause__)
+    given = {"loss": "(f32[4], f32[4])", "draw": "key<fry>[], "}.get(method, "")
+    assert given in first
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("method", "value", "message"),
+    [
+        ("groups", jnp.arange(2), "must return strings in the place of weights, returned i32[2]"),
+        ("is_frozen", "yes", "must return bools in the place of weights, returned 'yes'"),
+        ("is_frozen", {"v": True}, "does not have the structure of the weights"),
+        ("population_loss", jnp.ones(2), "must return one real number, returned f32[2]"),
+        ("population_loss", None, "must return one real number, returned None"),
+    ],
+)
+def test_what_methods_return_is_named(method: str, value: Any, message: str) -> None:
+    """The vector also where it is recorded alone."""
+    problem = type("Odd", (Line,), {method: lambda *_: value})()
+    with pytest.raises(ValueError, match=rf"^Odd.{method}: {re.escape(message)}"):
+        dynsim.train(
+            problem,
+            dynsim.sgd({"w": 0.1}) if method == "groups" else SGD,
+            KEY,
+            steps=3,
+            batch=4,
+            record="loss",
+        )
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -381,6 +438,15 @@ def test_what_an_observable_returns_is_named_unless_it_is_an_array(value: Any, s
     message = f"record = 'mine': must return an array or a number, returned {shown}"
     with pytest.raises(ValueError, match=re.escape(message)):
         dynsim.train(Line(), SGD, KEY, steps=3, batch=4, record={"mine": lambda *_: value})
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_observable_whose_shape_changes_is_named() -> None:
+    lengths = itertools.count(1)
+    record = {"mine": lambda *_: jnp.zeros(next(lengths))}
+    message = r"record = 'mine': must return arrays of one shape, returned \(1,\) and \(2,\)"
+    with pytest.raises(ValueError, match=message):
+        dynsim.train(Line(), SGD, KEY, steps=3, batch=4, record=record)
 
 
 @pytest.mark.usefixtures("unchecked")

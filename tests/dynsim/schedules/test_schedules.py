@@ -1,6 +1,7 @@
 """Schedules against optax, and their sums against sums."""
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +101,21 @@ def test_a_function_of_the_step() -> None:
     np.testing.assert_allclose(found.rate(np.arange(3)), [0.1, 0.05, 0.1 / 3], rtol=1e-6)
     with pytest.raises(ValueError, match="its sum over steps is not known in closed form"):
         found.eta_time(3.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda k: "fast", "eta: must return the rate of a step, returned 'fast'"),
+        (lambda k: jnp.ones(3), r"eta: must return the rate of a step, returned f32\[3\]"),
+        (lambda: 0.1, r"eta: .*<lambda>\(\) takes 0 positional arguments but 1 was given"),
+        (lambda k: 0.1 if k > 3 else 0.2, r"eta: needs the values of arrays, .*\n.*, line \d+: "),
+    ],
+)
+def test_a_function_of_the_step_that_is_none_is_named(function: Any, message: str) -> None:
+    rate = as_schedule("eta", function).rate
+    with pytest.raises(ValueError, match=f"^{message}"):
+        jax.eval_shape(rate, jnp.int32(0))
 
 
 @pytest.mark.parametrize(

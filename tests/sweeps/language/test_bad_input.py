@@ -103,7 +103,14 @@ SETTINGS = [
     ),
     (
         [("rule", "ends_python:Net")],
-        "rule = 'ends_python:Net': cannot be imported (SystemExit('no'))",
+        "rule = 'ends_python:Net': cannot be imported (SystemExit('no'))\n"
+        "FOLDER/ends_python.py, line 1: raise SystemExit('no')",
+    ),
+    ([("rule", "own:")], "rule = 'own:': must be module:NAME"),
+    (
+        [("rule", "fails:Net")],
+        "rule = 'fails:Net': cannot be imported (ZeroDivisionError('division "
+        "by zero'))\nFOLDER/fails.py, line 2: half = one / 0",
     ),
     (
         [("problem", "own:Nett")],
@@ -164,10 +171,11 @@ def test_settings(
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "ends_python.py").write_text("raise SystemExit('no')")
+    (tmp_path / "fails.py").write_text("one = 1\nhalf = one / 0")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(LanguageError) as error:
         build(LANGUAGE, LANGUAGE.assign({}, settings))
-    assert str(error.value) == message
+    assert str(error.value) == message.replace("FOLDER", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -104,5 +104,6 @@ def test_an_interruption_says_what_is_stored_and_how_to_resume(
     assert str(found.value) == (
         f"stopped: 2 of 6 runs are stored in {out}. Make the same call again to resume."
     )
+    assert found.value.number == signal.SIGINT
     with pytest.raises(sweeps.Interrupted, match="a sweep without `out` keeps nothing"):
         sweeps.run(sweep, chunk=2)

@@ -1,8 +1,10 @@
 """The sweep engine: its runs are single runs, whatever the chunks, tiles and devices."""
 
 import dataclasses
+import gc
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -258,6 +260,65 @@ def test_an_engine_of_another_system_is_refused() -> None:
     message = "engine = 'ode': must be one of simulation, des"
     with pytest.raises(ValueError, match=re.escape(message)):
         Sweep(TRAINING, {"eta_z": [1.0]}, engine="ode").check()
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"out": 3}, "out = 3: must be of type str or os.PathLike"),
+        ({"reuse": 3}, "reuse = 3: must be of type str or os.PathLike or list or tuple"),
+        ({"process": 3}, "process = 3: must be two integers (k, n) with 0 <= k < n"),
+        ({"process": (2, 2)}, "process = (2, 2): must be two integers (k, n) with 0 <= k < n"),
+        ({"devices": []}, "devices = []: must be devices, such as jax.devices()"),
+        ({"devices": ["cpu"]}, "devices = ['cpu']: must be devices, such as jax.devices()"),
+        ({"devices": "cpu"}, "devices = 'cpu': must be of type list or tuple"),
+        ({"report": "x"}, "report = 'x': must be a function of a line of text"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(argument: dict[str, Any], message: str) -> None:
+    sweep = Sweep(experiment(steps=1), {"eta_y": [1.0]}, record=("loss",))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        sweeps.run(sweep, **argument)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda run: Sweep(run, {3: [1.0]}), "setting = 3: must be the name of a setting"),
+        (lambda run: run.setting(3), "setting = 3: must be the name of a setting"),
+        (lambda run: run.at(3), "settings = 3: must be of type collections.abc.Mapping"),
+        (
+            lambda run: Sweep(run, {"rule": [{"momentum": 0.5}]}),
+            "axes.rule = {'momentum': 0.5}: must be the word of a kind, or a table with one as its "
+            "`kind`",
+        ),
+    ],
+)
+def test_settings_and_axes_of_another_kind_are_named(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(experiment(steps=1))
+
+
+def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
+    """Apart from caches that are full: of a process that runs hundreds, memory does not grow."""
+
+    def living(number: int) -> int:
+        for i in range(4):
+            axes = {"eta": [1.0, 2.0 + number + i]}
+            sweep = Sweep(experiment("sparse_attention", steps=3), axes, "plain", ("loss",))
+            sweeps.run(sweep, tmp_path / f"{number}-{i}", progress=False)
+        gc.collect()
+        return len(gc.get_objects())
+
+    living(0)
+    before = living(10)
+    # Fewer than what one call of a function that is compiled anew leaves.
+    assert living(20) - before < 4 * 10
+
+
+def test_the_values_of_an_axis_may_be_an_array_of_jax() -> None:
+    run = experiment(steps=1)
+    assert Sweep(run, {"eta_y": jnp.array([0.5, 1.0])}).dims[0].axes == {"eta_y": (0.5, 1.0)}
 
 
 def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
