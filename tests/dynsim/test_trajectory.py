@@ -75,6 +75,11 @@ def test_runs_with_times_of_their_own_keep_them() -> None:
     np.testing.assert_array_equal(made["time"], times)
     with pytest.raises(ValueError, match=r"runs = \('a', 'b'\): must be 1 different names"):
         Trajectory(times, {"loss": times}, None, status, status - 1).to_xarray(("a", "b"))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_names_of_runs_are_a_list() -> None:
+    times, status = np.array([[0.0, 1.0], [0.0, 2.0]]), np.zeros(2, int)
     with pytest.raises(ValueError, match="runs = 3: must be 1 different names"):
         Trajectory(times, {"loss": times}, None, status, status - 1).to_xarray(3)
 
