@@ -9,7 +9,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from sweeps.runner.cluster import hosts
+from sweeps import cli
 
 WHAT = {
     "fig6": "the 640 trainings of Fig. 6 against a PyTorch loop and a loop over jitted runs",
@@ -45,6 +45,10 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="device: sizes for a CPU")
     parser.add_argument("--out", type=Path, default="out/bench", help="device: for device.json")
     asked = parser.parse_args()
+    # Libraries read it when they are imported.
+    cli.tell()
+    from sweeps.runner.cluster import hosts
+
     hosts.use_all_cores()
     if asked.what in WITH_TORCH and importlib.util.find_spec("torch") is None:
         parser.error(f"{asked.what}: compares with PyTorch; make bench installs it")

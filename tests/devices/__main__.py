@@ -10,95 +10,8 @@ in the whole program.
 """
 
 import argparse
-import math
-import time
-from collections.abc import Sequence
 
-import jax
-
-from dynsim.precision import WITHOUT_FLOAT64, precision
-from sweeps import output
-from sweeps.runner import fit, tiles
-from tests.devices import hlo, programs
-from tests.devices.target import TARGETS, Target
-
-BEGIN = 50
-"""Step from which runs go on, for engines whose runs can."""
-HEAD = (
-    "engine",
-    "compiled in",
-    "bytes/run",
-    "estimate",
-    "kernels",
-    "conditionals",
-    "open",
-    "calls",
-)
-
-
-def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
-    """Print a line for each engine as soon as it is known; `ValueError` at the end if one fails.
-
-    Args:
-        name: of the accelerator.
-        systems: to compile; all if empty.
-        engines: to compile, by name; all if empty.
-    """
-    # Else JAX starts the devices whose compilers are here.
-    jax.config.update("jax_platforms", "cpu")
-    target = TARGETS[name]()
-    platform = target.mesh.devices.flat[0].platform
-    print(f"{name}: {programs.SEEDS} seeds x {programs.POINTS} points")
-    print(_line(HEAD))
-    failed = []
-    for case in programs.cases(tuple(systems)):
-        label = f"{case.system} {case.engine}{case.note}"
-        if engines and case.engine not in engines:
-            continue
-        if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:
-            print(f"{label:<40} float64: computed by the host", flush=True)
-            continue
-        for begin in (0, BEGIN) if case.sweep.rules.goes_on else (0,):
-            part = f"{label}, from step {begin}" if begin else label
-            try:
-                print(_line((part, *_checked(case, target, begin))), flush=True)
-            except (jax.errors.JaxRuntimeError, TypeError) as error:
-                # A compiler without a device takes no program that calls the host.
-                calls = "calls the host" if "host_callbacks" in str(error) else str(error)
-                failed.append(part)
-                print(f"{part:<40} FAILED: {calls.splitlines()[0]}", flush=True)
-    if failed:
-        raise ValueError(f"does not compile for {name}: {', '.join(failed)}")
-
-
-def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]:
-    with precision(case.sweep.dtype):
-        job = programs.job(case, target.mesh)
-        if begin:
-            job = programs.going_on(job, begin)
-        draws, traced = tiles.trace(job)
-        began = time.perf_counter()
-        if draws is not None:
-            target.compile(draws)
-        compiled = target.compile(traced)
-    took = time.perf_counter() - began
-    runs = math.prod(job.tile)
-    task = case.sweep.rules.task(case.sweep.plane({}))
-    estimate = case.sweep.rules.bytes_per_run(task, job.settings)
-    try:
-        found = hlo.read(compiled.as_text() or "")
-    except jax.errors.JaxRuntimeError:
-        # A compiler newer than JAX prints what JAX cannot read.
-        about = ("?",) * 4
-    else:
-        step = ("-",) * 3 if found.step is None else tuple(map(str, found.step))
-        about = (*step, str(found.callbacks))
-    return f"{took:.1f} s", f"{fit.needed(compiled) / runs:.0f}", f"{estimate}", *about
-
-
-def _line(columns: tuple[str, ...]) -> str:
-    (line,) = output.aligned([columns], 40, 14)
-    return line
+from sweeps import cli
 
 
 def main() -> None:
@@ -108,12 +21,16 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("target", choices=("h100", "tpu-v5e"))
     parser.add_argument("--systems", nargs="*", default=())
     parser.add_argument("--engines", nargs="*", default=())
     asked = parser.parse_args()
+    # Before Equinox is imported, which would have solvers call the host.
+    cli.tell()
+    from tests.devices import check
+
     try:
-        run(asked.target, asked.systems, asked.engines)
+        check.run(asked.target, asked.systems, asked.engines)
     except ValueError as error:
         parser.exit(1, f"{error}\n")
 

@@ -11,7 +11,7 @@ import pytest
 from dynsim.precision import compiled_for, precision
 from sweeps.runner import fit, tiles
 from tests.devices import hlo, programs
-from tests.devices.__main__ import run
+from tests.devices.check import run
 
 MODULE = """HloModule jit_step, is_scheduled=true
 
