@@ -182,7 +182,7 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
     for name, field in offer.options.items():
         if field.form and field.form[2]:
             _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
-    for name in NAMES.keys() & offer.options.keys():
+    for name in [name for name in NAMES if name in offer.options]:
         _check_names(name, offer, table)
     return table
 
