@@ -4,44 +4,70 @@ Gong et al. (2025, arXiv:2502.20681): after training in two stages the large sin
 of the attention weights carry the specialised component and the small ones the elementary
 component; the traces of W and V tell the stages apart. What is computed here does not depend on
 the model, so whether a real checkpoint shows any of that is for the reader to say.
+
+The null is a matrix of independent Gaussian entries with the same shape and Frobenius norm, or
+for a product A B a product of two of those. Its singular values follow the law of Marchenko and
+Pastur (1967), or its free multiplicative square, in the limit of a large matrix. It is a null
+model to compare with and no test: no level of significance belongs to it, entries of trained
+weights are not independent, and at finite size the largest singular value of a random matrix
+scatters about the edge by a relative size^(-2/3): 13 % of Gaussian 200 x 200 matrices, and 17 %
+of large ones (Tracy and Widom's law), have a value just above it.
 """
 
 import dataclasses
+import functools
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy import stats
 
 from dynsim import checks
 from sweeps import output
 from sweeps.runner import progress
-from sweeps.studies.spectrum import matrices, singular
-from sweeps.studies.spectrum.matrices import Matrix, Skipped
-from sweeps.studies.spectrum.singular import Numbers
-from sweeps.studies.spectrum.weights import tensors
+from sweeps.studies.spectrum import weights
+from sweeps.studies.spectrum.weights import Skipped, Tensor
+
+LEVELS = (0.5, 0.9, 0.99)
+"""Fractions of |A|_F^2 whose smallest number of directions is reported."""
+GRID = 2000
+"""Points at which the density of the null is evaluated."""
+COLUMNS = {
+    "shape": 14,
+    "|A|_F": 10,
+    "sigma_1": 10,
+    "stable rank": 18,
+    "effective rank": 18,
+    "50 / 90 / 99 % in": 19,
+    "top %": 14,
+    "spikes": 7,
+    "trace": 11,
+}
+"""Widths of the columns of the table, after the name of the matrix."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """Singular values of matrices in a .safetensors checkpoint, beside those of random ones.
+class Numbers:
+    """Summary of singular values sigma_1 >= sigma_2 >= ... Ratios of a zero matrix are NaN.
 
     Attributes:
-        checkpoint: a .safetensors file, a .safetensors.index.json, or a directory with either.
-        pattern: shell patterns of the names of tensors, for instance '*attn*'; case counts.
-        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight' for what the
-            scores of PyTorch's (out, in) weights depend on; * must stand for the same on both
-            sides, [i] means block i of a split matrix, and .T transposes.
-        split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
-            queries, keys and values of GPT-2.
-        out: directory for the picture, spectrum.json and spectrum.npz.
+        frobenius: |A|_F, root of the sum of sigma^2.
+        spectral: sigma_1.
+        stable_rank: |A|_F^2 / sigma_1^2.
+        effective_rank: exp of the entropy of sigma^2 / |A|_F^2.
+        directions: smallest number of directions that hold 50, 90 and 99 % of |A|_F^2.
+        top_share: sigma_1^2 / |A|_F^2.
     """
 
-    checkpoint: Path | None
-    pattern: tuple[str, ...] = ("*",)
-    products: tuple[str, ...] = ()
-    split: int = 1
-    out: Path = Path("out/spectrum")
+    frobenius: float
+    spectral: float
+    stable_rank: float
+    effective_rank: float
+    directions: tuple[int, ...]
+    top_share: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +104,7 @@ class Decomposed(Record):
         null_sigma: typical singular values of a random matrix of that shape and norm.
         null: their summary.
         edge: upper end of the null's singular values.
-        spikes: number of singular values above the edge; see `sweeps.studies.spectrum.singular` on
-            what that is not.
+        spikes: number of singular values above the edge, which is no test: see above.
     """
 
     numbers: Numbers
@@ -96,81 +121,96 @@ class Report(NamedTuple):
     skipped: list[Skipped]
 
 
-def report(config: Checkpoint) -> Report:
+def report(
+    checkpoint: Path, patterns: Sequence[str], products: Sequence[str] = (), split: int = 1
+) -> Report:
     """Read and decompose the chosen matrices, one at a time.
 
     Raises `ValueError` for a checkpoint that cannot be read, for a pattern or product that
     nothing matches, for shapes that do not fit, and where nothing is left to decompose. All of
     that is known before the first tensor is read.
     """
-    checks.integer("split", config.split, 1)
-    output.check_directory(config.out)
-    if not config.pattern and not config.products:
+    checks.integer("split", split, 1)
+    if not patterns and not products:
         raise ValueError("pattern = (): needs at least one pattern, or one of products")
-    assert config.checkpoint is not None
-    found = tensors(config.checkpoint)
-    chosen, skipped = matrices.by_patterns(found, config.pattern, config.split)
-    for product in config.products:
-        more, left_out = matrices.by_product(found, product, config.split)
+    found = weights.tensors(checkpoint)
+    chosen, skipped = weights.by_patterns(found, patterns, split)
+    for product in products:
+        more, left_out = weights.by_product(found, product, split)
         chosen += more
         skipped += left_out
-    unique = {matrix.name: matrix for matrix in chosen}
-    if not unique:
-        reasons = "; ".join(f"{s.name} {s.reason}" for s in skipped[: matrices.SHOWN])
+    named = {" @ ".join(factor.name for factor in factors): factors for factors in chosen}
+    if not named:
+        reasons = "; ".join(f"{s.name} {s.reason}" for s in skipped[: weights.SHOWN])
         raise ValueError(
-            f"pattern = {config.pattern}, products = {config.products}: none of the "
-            f"{len(skipped)} tensors that match can be decomposed: {reasons}"
+            f"pattern = {patterns}, products = {products}: none of the {len(skipped)} tensors "
+            f"that match can be decomposed: {reasons}"
         )
-    each = progress.each(list(unique.values()), "matrix", lambda matrix: matrix.name)
-    return Report([record(matrix) for matrix in each], list(dict.fromkeys(skipped)))
+    each = progress.each(list(named.items()), "matrix", lambda matrix: matrix[0])
+    return Report([decomposed(*matrix) for matrix in each], list(dict.fromkeys(skipped)))
 
 
-def record(matrix: Matrix) -> Record:
-    """Read a matrix and find its singular values, in float64."""
-    factors = [block.read() for block in matrix.factors]
+def decomposed(name: str, tensors: Sequence[Tensor]) -> Record:
+    """Read a matrix, or the two factors of a product, and find its singular values in float64."""
+    factors = [tensor.read() for tensor in tensors]
     shape = (factors[0].shape[0], factors[-1].shape[1])
     inner = factors[0].shape[1] if len(factors) == 2 else None
-    dtype = " @ ".join(dict.fromkeys(block.tensor.dtype for block in matrix.factors))
+    dtype = " @ ".join(dict.fromkeys(tensor.dtype for tensor in tensors))
     if bad := sum(int((~np.isfinite(factor)).sum()) for factor in factors):
         entries = sum(factor.size for factor in factors)
         status = f"not finite ({bad} of {entries} entries)"
-        return Record(matrix.name, shape, inner, dtype, status, np.empty(0))
+        return Record(name, shape, inner, dtype, status, np.empty(0))
+    trace = None
     if inner is None:
-        sigma = np.linalg.svd(factors[0], compute_uv=False)
-        diagonal = np.diagonal(factors[0])
+        sigma = np.linalg.svdvals(factors[0])
+        if shape[0] == shape[1]:
+            trace = float(np.trace(factors[0]))
     else:
-        sigma = singular.of_product(*factors)
-        rows = min(shape)
-        diagonal = np.einsum("ij,ji->i", factors[0][:rows], factors[1][:, :rows])
-    numbers = singular.numbers(sigma)
-    null_sigma = singular.null(numbers.frobenius, *shape, inner)
-    edge = singular.edge(numbers.frobenius, *shape, inner)
+        sigma = of_product(*factors)
+        if shape[0] == shape[1]:
+            trace = float(np.einsum("ij,ji->i", *factors).sum())
+    own = numbers(sigma)
+    null_sigma = null(own.frobenius, *shape, inner)
+    end = edge(own.frobenius, *shape, inner)
     return Decomposed(
-        matrix.name,
+        name,
         shape,
         inner,
         dtype,
-        "ok" if numbers.spectral else "zero",
-        sigma=sigma,
-        numbers=numbers,
+        "ok" if own.spectral else "zero",
+        sigma,
+        trace,
+        numbers=own,
         null_sigma=null_sigma,
-        null=singular.numbers(null_sigma),
-        edge=edge,
-        spikes=int((sigma > edge).sum()),
-        trace=float(diagonal.sum()) if shape[0] == shape[1] else None,
+        null=numbers(null_sigma),
+        edge=end,
+        spikes=int((sigma > end).sum()),
     )
 
 
 def table(found: Report) -> str:
     """One line for each matrix; after a slash the same of the null."""
-    width = max(len(r.name) for r in found.records)
-    head = (
-        f"{'matrix':<{width}} {'shape':>13} {'|A|_F':>9} {'sigma_1':>9} {'stable rank':>17} "
-        f"{'effective rank':>17} {'50 / 90 / 99 % in':>18} {'top %':>13} {'spikes':>6} "
-        f"{'trace':>10}"
-    )
-    lines = [head, *(_line(r, width) for r in found.records), ""]
-    lines += [
+    rows = [("matrix", *COLUMNS)]
+    for r in found.records:
+        shape = f"{r.shape[0]} x {r.shape[1]}"
+        if not isinstance(r, Decomposed):
+            rows.append((r.name, shape, f" {r.status}"))
+            continue
+        own, random = r.numbers, r.null
+        cells = (
+            f"{own.frobenius:.4g}",
+            f"{own.spectral:.4g}",
+            f"{own.stable_rank:.1f} / {random.stable_rank:.1f}",
+            f"{own.effective_rank:.1f} / {random.effective_rank:.1f}",
+            " / ".join(map(str, own.directions)),
+            f"{100 * own.top_share:.1f} / {100 * null.top_share:.1f}",
+            str(r.spikes),
+            "-" if r.trace is None else f"{r.trace:.4g}",
+        )
+        rows.append((r.name, shape, *cells))
+    lines = [
+        *output.aligned(rows, max(len(r.name) for r in found.records), *COLUMNS.values()),
+        "",
         "After a slash: a random Gaussian matrix of that shape and norm (a product of two, for "
         "products).",
         "Spikes: singular values above its bulk. It is a model to compare with and no test.",
@@ -181,23 +221,15 @@ def table(found: Report) -> str:
     return "\n".join(lines)
 
 
-def summary(config: Checkpoint, found: Report) -> dict[str, Any]:
+def summary(found: Report) -> dict[str, Any]:
     """The report without its singular values, as JSON values."""
     # Of a matrix without singular values the numbers are there as well, as null.
-    left_out, none = {"sigma", "null_sigma"}, dict.fromkeys(("numbers", "null", "edge", "spikes"))
-    kept = [
-        {name: v for name, v in {**none, **dataclasses.asdict(r)}.items() if name not in left_out}
-        for r in found.records
-    ]
-    asked = {name: getattr(config, name) for name in ("pattern", "products", "split")}
-    return output.as_json(
-        {
-            "checkpoint": str(config.checkpoint),
-            **asked,
-            "matrices": kept,
-            "skipped": [s._asdict() for s in found.skipped],
-        }
-    )
+    absent = dict.fromkeys(("numbers", "null", "edge", "spikes"))
+    matrices = [absent | dataclasses.asdict(r) for r in found.records]
+    for each in matrices:
+        each.pop("sigma")
+        each.pop("null_sigma", None)
+    return output.as_json({"matrices": matrices, "skipped": [s._asdict() for s in found.skipped]})
 
 
 def arrays(found: Report) -> dict[str, np.ndarray]:
@@ -215,22 +247,88 @@ def arrays(found: Report) -> dict[str, np.ndarray]:
     for r in found.records:
         if isinstance(r, Decomposed):
             kept[f"{r.name}/sigma"], kept[f"{r.name}/null_sigma"] = r.sigma, r.null_sigma
-            kept[f"{r.name}/energy"] = singular.energy(r.sigma)
+            kept[f"{r.name}/energy"] = energy(r.sigma)
     return kept
 
 
-def _line(r: Record, width: int) -> str:
-    shape = f"{r.shape[0]} x {r.shape[1]}"
-    start = f"{r.name:<{width}} {shape:>13} "
-    if not isinstance(r, Decomposed):
-        return start + r.status
-    own, null = r.numbers, r.null
-    stable = f"{own.stable_rank:.1f} / {null.stable_rank:.1f}"
-    effective = f"{own.effective_rank:.1f} / {null.effective_rank:.1f}"
-    top = f"{100 * own.top_share:.1f} / {100 * null.top_share:.1f}"
-    trace = "-" if r.trace is None else f"{r.trace:.4g}"
-    holding = " / ".join(map(str, own.directions))
-    return start + (
-        f"{own.frobenius:>9.4g} {own.spectral:>9.4g} {stable:>17} {effective:>17} {holding:>18} "
-        f"{top:>13} {r.spikes:>6} {trace:>10}"
-    )
+def numbers(sigma: Float[np.ndarray, " r"]) -> Numbers:
+    """Summary of r singular values, in descending order."""
+    top = float(sigma[0])
+    if top == 0:
+        return Numbers(0.0, 0.0, math.nan, math.nan, (0, 0, 0), math.nan)
+    # Relative to the largest, whose square may be out of the range of a float.
+    squares = (sigma / top) ** 2
+    stable = float(squares.sum())
+    # A share is a sum of roundings: half of 2n equal values is n of them and not n + 1.
+    directions = np.searchsorted(energy(sigma), np.array(LEVELS) * (1 - 1e-12)) + 1
+    effective = math.exp(stats.entropy(squares))
+    norm, directions = top * math.sqrt(stable), tuple(directions.tolist())
+    return Numbers(norm, top, stable, effective, directions, 1 / stable)
+
+
+def energy(sigma: Float[np.ndarray, " r"]) -> Float[np.ndarray, " r"]:
+    """Share of |A|_F^2 in the first 1, ..., r directions; NaN of a zero matrix."""
+    if sigma[0] == 0:
+        return np.full(sigma.size, np.nan)
+    total = np.cumsum((sigma / sigma[0]) ** 2)
+    return total / total[-1]
+
+
+def of_product(A: Float[np.ndarray, "m k"], B: Float[np.ndarray, "k n"]) -> Float[np.ndarray, " r"]:
+    """The r = min(m, n) singular values of A B; of thin factors by way of a k x k matrix."""
+    size = min(A.shape[0], B.shape[1])
+    if A.shape[1] < size:
+        # Named results come with the modes that compute Q alone; NumPy's types say otherwise.
+        A, B = (np.asarray(np.linalg.qr(each, mode="r")) for each in (A, B.T))
+        B = B.T
+    sigma = np.linalg.svdvals(A @ B)
+    return np.pad(sigma, (0, size - sigma.size))
+
+
+def edge(frobenius: float, m: int, n: int, inner: int | None = None) -> float:
+    """Upper end of the null's singular values, s (sqrt m + sqrt n) with s = |A|_F / sqrt(m n).
+
+    With `inner` = k for a product of Gaussian (m, k) and (k, n) matrices: |A|_F sqrt(L / k), L the
+    minimum over z > 0 of (1 + z) (1 + k z / m) (1 + k z / n) / z.
+    """
+    if inner is None:
+        return frobenius * (1 / math.sqrt(m) + 1 / math.sqrt(n))
+    return frobenius * math.sqrt(_upper(inner / m, inner / n) / inner)
+
+
+def null(frobenius: float, m: int, n: int, inner: int | None = None) -> Float[np.ndarray, " r"]:
+    """Typical singular values (min(m, n),) of the null, as quantiles of its law, of that norm."""
+    return frobenius * _unit_null(m, n, inner)
+
+
+@functools.lru_cache(maxsize=64)
+def _unit_null(m: int, n: int, inner: int | None) -> Float[np.ndarray, " r"]:
+    """As `null`, with a Frobenius norm of 1.
+
+    The eigenvalues x of A B B^T A^T, in units of their mean over k, have the Stieltjes transform
+    G with x G(x) = 1 + z and (1 + z) (1 + a z) (1 + b z) = x z, where a = k / m and b = k / n: the
+    S-transforms 1 / (1 + a z) and 1 / (1 + b z) of the factors multiply. A single matrix is the
+    case k = min(m, n), a = min / max, b = 0.
+    """
+    k = min(m, n) if inner is None else inner
+    a, b = (k / max(m, n), 0.0) if inner is None else (k / m, k / n)
+    # The density may be as steep as x^(-2/3) at 0, which is smooth in t.
+    t = (np.arange(GRID) + 0.5) / GRID
+    x = _upper(a, b) * t**6
+    cubic = np.array([a * b, a + b + a * b, 1 + a + b, 1.0])
+    roots = [np.roots(cubic - [0, 0, value, 0]) for value in x]
+    density = np.array([np.abs(z.imag).max() for z in roots]) / np.pi / x
+    above = np.cumsum((density * 6 * x / t / GRID)[::-1])
+    rank = min(m, n, k)
+    # What is left of the whole after the quadrature's error is put right by the scale.
+    wanted = (np.arange(rank) + 0.5) / rank * above[-1]
+    sigma = np.sqrt(np.interp(wanted, above, x[::-1]))
+    sigma = np.pad(sigma, (0, min(m, n) - rank))
+    return sigma / np.linalg.norm(sigma)
+
+
+def _upper(a: float, b: float) -> float:
+    """Largest x of the law: the minimum over z > 0 of (1 + z) (1 + a z) (1 + b z) / z."""
+    stationary = np.roots([2 * a * b, a + b + a * b, 0.0, -1.0])
+    z = stationary[np.abs(stationary.imag) < 1e-9 * np.abs(stationary)].real.max()
+    return float((1 + z) * (1 + a * z) * (1 + b * z) / z)

@@ -1,15 +1,18 @@
 """Which singular directions carry which component; the same numbers for a real checkpoint."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from dynsim.decoding import Count
 from dynsim.precision import AnyArray
@@ -18,8 +21,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count
 from sweeps.studies.computing import begin
-from sweeps.studies.spectrum import panels as checkpoint
-from sweeps.studies.spectrum.checkpoint import Checkpoint
+from sweeps.studies.spectrum import checkpoint
+from sweeps.studies.spectrum.checkpoint import Decomposed, Record
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.panels import BEST, P, Q
@@ -28,24 +31,39 @@ from sweeps.systems.experiment import Experiment, experiment
 
 LARGEST = 12
 """Number of directions drawn one by one: what comes after is noise."""
+NAMED = 8
+"""Number of entries up to which matrices, kinds of matrices or nulls are told apart."""
+MARKERS = "os^Dv*Ph"
+FLOOR = 1e-7
+"""Singular values below this part of the largest one are roundings and not drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum(Checkpoint):
+class Spectrum:
     """Losses and accuracies after keeping or dropping singular directions of the trained weights,
     at the end of either stage; or the singular values of a .safetensors checkpoint.
 
     Attributes:
         checkpoint: a .safetensors file, a .safetensors.index.json, or a directory with either; if
             left out, two-stage training is examined.
+        pattern: shell patterns of the names of tensors, for instance '*attn*'; case counts.
+        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight' for what the
+            scores of PyTorch's (out, in) weights depend on; * must stand for the same on both
+            sides, [i] means block i of a split matrix, and .T transposes.
+        split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
+            queries, keys and values of GPT-2.
+        out: directory for the picture, spectrum.npz and .json, and the stored sweep, which resumes.
         run: two-stage training.
         seeds: number of runs of it.
-        out: directory for the picture, spectrum.npz and .json, and the stored sweep, which resumes.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "two_stage"}
 
     checkpoint: Path | None = None
+    pattern: tuple[str, ...] = ("*",)
+    products: tuple[str, ...] = ()
+    split: int = 1
+    out: Path = Path("out/spectrum")
     run: Experiment = dataclasses.field(default_factory=lambda: experiment("two_stage"))
     seeds: Count = 6
 
@@ -53,7 +71,17 @@ class Spectrum(Checkpoint):
 def run(config: Spectrum) -> list[Path]:
     """Examine the checkpoint, or run (or resume) two-stage training and examine that."""
     if config.checkpoint is not None:
-        return checkpoint.run(config)
+        output.check_directory(config.out)
+        asked = {name: getattr(config, name) for name in ("pattern", "products", "split")}
+        found = checkpoint.report(config.checkpoint, *asked.values())
+        print(checkpoint.table(found))
+        return output.write(
+            config.out,
+            "spectrum",
+            figure=draw_checkpoint(found.records),
+            arrays=checkpoint.arrays(found),
+            report={"checkpoint": str(config.checkpoint), **asked, **checkpoint.summary(found)},
+        )
     begin(config)
     settings(config.run)
     config.run.check()
@@ -74,12 +102,33 @@ def run(config: Spectrum) -> list[Path]:
 
 
 def draw(about: str, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
-    """A row for each stage, with the curves of every run `about` something."""
+    """Of runs `about` something, a row for each stage: the largest singular values, coloured by
+    their block; K1 and K2 without the largest directions; accuracies with these alone."""
     figure, axes = drawing.panels(2, 3)
-    for row, (stage, curves) in enumerate(found.items()):
-        plot_singular_values(curves, ax=axes[row, 0]).set_title(f"end of {stage}")
-        plot_without(curves, ax=axes[row, 1])
-        plot_alone(curves, ax=axes[row, 2])
+    for (left, middle, right), (stage, curves) in zip(axes, found.items(), strict=True):
+        for i, c in enumerate(curves):
+            for block, (name, place) in enumerate({"W": P, "V": Q}.items()):
+                ranks = np.flatnonzero(c.block[:LARGEST] == block)
+                label = rf"of $\overline{{{name}}}$" if i == 0 else None
+                style = {"ms": 4, "color": drawing.colour(place), "alpha": 0.6}
+                left.plot(ranks + 1, c.singular[ranks], "os"[block], label=label, **style)
+        labels = {"xlabel": "rank", "ylabel": "singular value", "yscale": "log"}
+        drawing.finished(left, {}, **labels).set_title(f"end of {stage}")
+        for name, label, place in (("K1", "$K^1$", P), ("K2", "$K^2$", Q)):
+            _plot_curve(middle, [c.dropped[name] for c in curves], label, place)
+        middle.axhline(np.log(2), color="grey", lw=0.8)
+        xlabel = "number of largest directions {}".format
+        drawing.finished(middle, {}, xlabel=xlabel("dropped"), ylabel="logistic loss (nat)")
+        accuracies = {
+            "accuracy_P": ("P, sign accuracy", P),
+            "auc_Q": ("Q, AUC", Q),
+            "best_accuracy_Q": ("Q, best threshold", BEST),
+        }
+        for name, (label, place) in accuracies.items():
+            _plot_curve(right, [c.kept[name] for c in curves], label, place)
+        drawing.finished(right, {}, xlabel=xlabel("kept"), ylabel="accuracy, AUC")
+    for ax in axes.flat:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(
         rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), {about}, "
         f"mean ± sd of {count(len(curves), 'run')}"
@@ -87,42 +136,146 @@ def draw(about: str, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
     return figure
 
 
-def plot_singular_values(curves: Sequence[RankCurves], ax: Axes) -> Axes:
-    """The largest singular values of every run, coloured by the block that they belong to."""
-    for i, c in enumerate(curves):
-        for block, (name, place) in enumerate({"W": P, "V": Q}.items()):
-            ranks = np.flatnonzero(c.block[:LARGEST] == block)
-            label = rf"of $\overline{{{name}}}$" if i == 0 else None
-            style = {"ms": 4, "color": drawing.colour(place), "alpha": 0.6}
-            ax.plot(ranks + 1, c.singular[ranks], "os"[block], label=label, **style)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return drawing.finished(ax, {}, xlabel="rank", ylabel="singular value", yscale="log")
-
-
-def plot_without(curves: Sequence[RankCurves], ax: Axes) -> Axes:
-    """K1 and K2 without the largest directions."""
-    for name, label, place in (("K1", "$K^1$", P), ("K2", "$K^2$", Q)):
-        _curve(ax, [c.dropped[name] for c in curves], label, place)
-    ax.axhline(np.log(2), color="grey", lw=0.8)
-    return _finished(ax, "dropped", "logistic loss (nat)")
-
-
-def plot_alone(curves: Sequence[RankCurves], ax: Axes) -> Axes:
-    """Accuracies with the largest directions alone."""
-    _curve(ax, [c.kept["accuracy_P"] for c in curves], "P, sign accuracy", P)
-    _curve(ax, [c.kept["auc_Q"] for c in curves], "Q, AUC", Q)
-    best = [c.kept["best_accuracy_Q"] for c in curves]
-    _curve(ax, best, "Q, best threshold", BEST)
-    return _finished(ax, "kept", "accuracy, AUC")
-
-
-def _curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) -> None:
+def _plot_curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) -> None:
     shown = np.stack(values)[:, : LARGEST + 1]
     spread = shown.std(0, ddof=1) if len(shown) > 1 else np.zeros(shown.shape[1])
     style = {"fmt": "os^"[place] + "-", "ms": 4, "color": drawing.colour(place)}
     ax.errorbar(np.arange(shown.shape[1]), shown.mean(0), spread, label=label, **style)
 
 
-def _finished(ax: Axes, what: str, quantity: str) -> Axes:
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return drawing.finished(ax, {}, xlabel=f"number of largest directions {what}", ylabel=quantity)
+def draw_checkpoint(records: Sequence[Record]) -> Figure:
+    """Three panels; up to eight matrices are named, more have a colour bar."""
+    few = len(records) <= NAMED
+    colours = dict(zip([r.name for r in records], drawing.shades(len(records)), strict=True))
+    handles = []
+    if few:
+        handles = [drawing.key(f"{r.name} ({_law(r)})", color=colours[r.name]) for r in records]
+    elif 1 < len(kinds := _kinds(records)) <= NAMED:
+        style = {"color": "0.3", "ls": "", "ms": 5}
+        handles = [drawing.key(name, marker=MARKERS[i], **style) for i, name in enumerate(kinds)]
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    columns = max(1, min(len(handles), 120 // (longest + 8)))
+    rows = -(-len(handles) // columns)
+    figure, (axes,) = drawing.panels(1, 3, height=3.8 + 0.2 * rows)
+    plot_values(records, colours, ax=axes[0])
+    plot_energy(records, colours, ax=axes[1])
+    plot_by_matrix(records, colours, ax=axes[2])
+    if handles:
+        style = {"frameon": False, "fontsize": "small"}
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, **style)
+    if not few:
+        shades = ListedColormap(list(colours.values()))
+        scale = ScalarMappable(Normalize(-0.5, len(records) - 0.5), shades)
+        bar = figure.colorbar(scale, ax=axes, pad=0.01, aspect=35)
+        bar.set_label("matrix, in order of appearance")
+        bar.locator = MaxNLocator(8, integer=True)
+        bar.update_ticks()
+    return figure
+
+
+def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
+    """Singular values over the edge of the null, against the index i = 1 ... min(m, n)."""
+    bottom, keys = 1.0, [drawing.key(r"edge: $\sigma = \sigma_+$", lw=0.8)]
+    for sigma, r, style in _curves(records, colours):
+        shown = sigma[sigma > FLOOR * sigma[0]] / r.edge
+        bottom = min(bottom, shown[-1])
+        ax.plot((np.arange(shown.size) + 0.5) / sigma.size, shown, **style)
+        if sigma is r.null_sigma:
+            keys.append(drawing.key(f"random, {_law(r)}", **style))
+    ax.axhline(1, color="k", lw=0.8, zorder=0)
+    ax.set(yscale="log", xlim=(0, 1), ylim=(bottom / 1.5, None))
+    return drawing.finished(
+        ax,
+        {"handles": keys, "loc": "lower left", "framealpha": 0.8},
+        r"singular values over the random edge $\sigma_+$",
+        xlabel=r"$(i - 1/2) \, / \, \min(m, n)$",
+        ylabel=r"$\sigma_i \, / \, \sigma_+$",
+    )
+
+
+def plot_energy(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
+    """Share of the squared Frobenius norm in the first i directions."""
+    for sigma, _, style in _curves(records, colours):
+        share = np.r_[0, checkpoint.energy(sigma)]
+        ax.plot(np.linspace(0, 1, share.size), share, **style)
+    return drawing.finished(
+        ax,
+        heading="energy in the first $i$ directions",
+        xlabel=r"$i \, / \, \min(m, n)$",
+        ylabel=r"$\sum_{j \leq i} \sigma_j^2 / |A|_F^2$",
+        xlim=(0, 1),
+        ylim=(0, 1.03),
+    )
+
+
+def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
+    """Traces where there are square matrices, with two standard deviations of the null about 0;
+    otherwise stable ranks, with those of the null. A marker for each kind of matrix."""
+    traces = any(r.trace is not None for r in records)
+    shown = [
+        (i, r, r.trace if traces else r.numbers.stable_rank)
+        for i, r in enumerate(records)
+        if isinstance(r, Decomposed) and (r.trace is not None if traces else r.status == "ok")
+    ]
+    kinds, size = _kinds(records), 6 if len(records) <= 30 else 4
+    for number, name in enumerate(kinds):
+        members = [each for each in shown if _kind(each[1].name) == name]
+        x, y = [i for i, _, _ in members], [value for _, _, value in members]
+        if len(records) > NAMED:
+            ax.plot(x, y, color="0.8", lw=0.8, zorder=1)
+        marker = MARKERS[number] if len(kinds) <= NAMED else "o"
+        shades = [colours[r.name] for _, r, _ in members]
+        ax.scatter(x, y, size**2, shades, label=name, marker=marker)
+    x = [i for i, _, _ in shown]
+    if traces:
+        spread = np.array([2 * r.numbers.frobenius / np.sqrt(r.shape[0]) for _, r, _ in shown])
+        ax.vlines(x, -spread, spread, color="0.88", lw=size / 2, zorder=0)
+        ax.axhline(0, color="k", lw=0.8, zorder=0)
+    else:
+        ax.plot(x, [r.null.stable_rank for _, r, _ in shown], "_", color="0.45", ms=size)
+        if shown:
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+    return drawing.finished(
+        ax,
+        heading="trace, square ones (grey: random, 2 sd)"
+        if traces
+        else "stable rank (grey: random)",
+        xlabel="matrix, in order of appearance",
+        ylabel=r"tr $A$" if traces else r"$|A|_F^2 \, / \, \sigma_1^2$",
+        xlim=(-0.6, len(records) - 0.4),
+    )
+
+
+def _curves(
+    records: Sequence[Record], colours: Mapping[str, str]
+) -> Iterator[tuple[np.ndarray, Decomposed, dict[str, Any]]]:
+    """Singular values of matrices that are not zero, and of a random one for each law unless that
+    would be a thicket; with the matrix and the style of its line."""
+    drawn = [r for r in records if isinstance(r, Decomposed) and r.status == "ok"]
+    width = 1.5 if len(records) <= NAMED else 0.7
+    for r in drawn:
+        # Of few values a line alone would show little.
+        marker = "." if r.sigma.size <= 20 else None
+        yield r.sigma, r, {"color": colours[r.name], "lw": width, "marker": marker}
+    laws = {(r.shape, r.inner): r for r in reversed(drawn)}
+    if len(laws) <= NAMED // 2:
+        for r, dashes in zip(laws.values(), drawing.DASHES[1:], strict=False):
+            yield r.null_sigma, r, {"color": "0.45", "lw": 1.2, "ls": dashes}
+
+
+def _kinds(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(_kind(r.name) for r in records))
+
+
+def _kind(name: str) -> str:
+    """Name of a matrix without its layer: * for every number but that of a block."""
+    return re.sub(r"\d+(?![\d\]])", "*", name)
+
+
+def _law(r: Record) -> str:
+    """Of which shape a matrix is, or of which shapes its factors are."""
+    m, n = r.shape
+    return f"{m} x {n}" if r.inner is None else f"{m} x {r.inner} @ {r.inner} x {n}"

@@ -1,10 +1,15 @@
-"""Tensors of a `.safetensors` checkpoint: what there is, and the few that are asked for."""
+"""Matrices of a `.safetensors` checkpoint: what there is, and which of it is asked for.
 
-import dataclasses
+Matrices are chosen by shell patterns, in column blocks, and in pairs that are multiplied.
+"""
+
+import fnmatch
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import ml_dtypes  # noqa: F401  (numpy knows the name bfloat16, by which it is read, only with it)
 import numpy as np
@@ -16,23 +21,30 @@ from dynsim import checks
 INDEX = ".safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")
 """What can be read, by the names of the format."""
+SHOWN = 10
+"""Number of names in a message."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """A tensor as the header of its file describes it; nothing of it has been read.
+class Tensor(NamedTuple):
+    """A tensor as the header of its file describes it, or a part of a matrix; not read yet.
 
     Attributes:
-        name: its name in the checkpoint.
-        path: the file that holds it.
+        name: its name in the checkpoint, with [i] for column block i of it and .T if transposed.
         shape: its axes.
         dtype: its type as the format writes it, for instance BF16.
+        path: the file that holds it.
+        stored: its name in the checkpoint alone.
+        columns: which of the stored columns it has.
+        transposed: whether these are its rows.
     """
 
     name: str
-    path: Path
     shape: tuple[int, ...]
     dtype: str
+    path: Path
+    stored: str
+    columns: slice = slice(None)
+    transposed: bool = False
 
     @property
     def obstacle(self) -> str | None:
@@ -43,16 +55,45 @@ class Tensor:
             return f"dtype {self.dtype}: must be one of {', '.join(DTYPES)}"
         return None if all(self.shape) else "has no entries"
 
-    def read(self, columns: slice = slice(None)) -> Float[np.ndarray, "m n"]:
-        """Some of the columns of a matrix in float64; only their bytes are copied from the file.
+    @property
+    def T(self) -> Self:
+        """The transpose of a matrix."""
+        return self._replace(name=f"{self.name}.T", shape=self.shape[::-1], transposed=True)
+
+    def block(self, i: int, split: int) -> Self:
+        """Block i of a matrix in `split` blocks of columns; `ValueError` unless they are equal."""
+        width, rest = divmod(self.shape[1], split)
+        if rest:
+            raise ValueError(
+                f"split = {split}: must divide the number of columns of {self.name}, {self.shape}"
+            )
+        shape, columns = (self.shape[0], width), slice(i * width, (i + 1) * width)
+        return self._replace(name=f"{self.name}[{i}]", shape=shape, columns=columns)
+
+    def read(self) -> Float[np.ndarray, "m n"]:
+        """The entries of a matrix in float64; only their bytes are copied from the file.
 
         Raises `ValueError` when the file is no longer what its header said.
         """
         try:
             with safe_open(self.path, framework="numpy") as file:
-                return file.get_slice(self.name)[:, columns].astype(np.float64)
+                values = file.get_slice(self.stored)[:, self.columns].astype(np.float64)
         except SafetensorError as error:
-            raise ValueError(f"checkpoint = {self.path}: {self.name}: {error}") from None
+            raise ValueError(f"checkpoint = {self.path}: {self.stored}: {error}") from None
+        return values.T if self.transposed else values
+
+
+class Skipped(NamedTuple):
+    """A tensor that was asked for and has no singular values, and why."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    reason: str
+
+
+Chosen = tuple[list[tuple[Tensor, ...]], list[Skipped]]
+"""Matrices as the one or two factors of each, and what was left out."""
 
 
 def tensors(checkpoint: Path) -> dict[str, Tensor]:
@@ -62,12 +103,122 @@ def tensors(checkpoint: Path) -> dict[str, Tensor]:
     files, or a directory that holds one of the two. Raises `ValueError`, naming the file, where
     it is missing, empty, cut off or of another format.
     """
-    path = locate(checkpoint)
+    path = _located(checkpoint)
     found = _indexed(path) if path.suffix == ".json" else _headers(path)
-    return {name: found[name] for name in sorted(found, key=_counted)}
+    # Digits by their value.
+    key = lambda name: [  # noqa: E731
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
+    return {name: found[name] for name in sorted(found, key=key)}
 
 
-def locate(checkpoint: Path) -> Path:
+def by_patterns(found: Mapping[str, Tensor], patterns: Sequence[str], split: int) -> Chosen:
+    """The 2-D float tensors that match any of the shell `patterns`, each in `split` blocks.
+
+    Case counts. Raises `ValueError` for a pattern without a match, and for a matrix whose
+    columns cannot be cut into `split` equal blocks.
+    """
+    matching = set[str]()
+    for pattern in patterns:
+        names = {name for name in found if fnmatch.fnmatchcase(name, pattern)}
+        if not names:
+            raise ValueError(f"pattern = {pattern!r}: {_nothing(found)}")
+        matching |= names
+    matrices, skipped = [], []
+    for tensor in (tensor for name, tensor in found.items() if name in matching):
+        if tensor.obstacle is not None:
+            skipped.append(Skipped(tensor.name, tensor.shape, tensor.dtype, tensor.obstacle))
+        elif split == 1:
+            matrices.append((tensor,))
+        else:
+            matrices += [(tensor.block(i, split),) for i in range(split)]
+    return matrices, skipped
+
+
+def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
+    """The products that "A @ B" stands for, in the order of the first factors.
+
+    A and B are names in which every * stands for any text; two tensors make a pair when the texts
+    agree, star by star. Only * is special. [i] at the end means block i of `split`, and .T after
+    that the transpose, as in "h.*.c_attn.weight[0] @ h.*.c_attn.weight[1].T". Raises
+    `ValueError` for a product of another form, without a pair, or of shapes that do not fit.
+    """
+    sides = [side.strip() for side in product.split("@")]
+    if len(sides) != 2 or not all(sides):
+        raise ValueError(f"products = {product!r}: must be 'PATTERN @ PATTERN', each perhaps .T")
+    if sides[0].count("*") != sides[1].count("*"):
+        raise ValueError(f"products = {product!r}: must have as many * on the left as on the right")
+    parsed = [_parsed(side, product, split) for side in sides]
+    left, right = (_captured(found, pattern, product) for pattern, _, _ in parsed)
+    matrices, skipped = [], []
+    for stars in dict.fromkeys([*left, *right]):
+        pair = [each[stars] for each in (left, right) if stars in each]
+        obstacles = [tensor for tensor in pair if tensor.obstacle is not None]
+        if len(pair) == 1:
+            lacking = parsed[1 if stars in left else 0][0]
+            tensor, reason = pair[0], f"nothing in {lacking!r} to multiply with"
+            skipped.append(Skipped(tensor.name, tensor.shape, tensor.dtype, reason))
+        elif obstacles:
+            tensor = obstacles[0]
+            reason = f"no factor of {product!r}: {tensor.obstacle}"
+            skipped.append(Skipped(tensor.name, tensor.shape, tensor.dtype, reason))
+        else:
+            factors = []
+            for tensor, (_, block, transposed) in zip(pair, parsed, strict=True):
+                factor = tensor if block is None else tensor.block(block, split)
+                factors.append(factor.T if transposed else factor)
+            A, B = factors
+            if A.shape[1] != B.shape[0]:
+                raise ValueError(
+                    f"products: {A.name} of shape {A.shape} and {B.name} of shape {B.shape} do not "
+                    "fit; must have as many columns on the left as rows on the right"
+                )
+            matrices.append((A, B))
+    if left.keys().isdisjoint(right):
+        raise ValueError(
+            f"products = {product!r}: matches {len(left)} and {len(right)} tensors, and the texts "
+            f"for * agree in none: {_listed(sorted(left))} and {_listed(sorted(right))}"
+        )
+    return matrices, skipped
+
+
+def _parsed(side: str, product: str, split: int) -> tuple[str, int | None, bool]:
+    """Pattern of names, block and transposition of one side of a product."""
+    pattern = side.removesuffix(".T")
+    transposed = pattern != side
+    block = re.fullmatch(r"(.*)\[(\d+)\]", pattern)
+    if block is None:
+        return pattern, None, transposed
+    if int(block[2]) >= split:
+        raise ValueError(f"products = {product!r}: block {block[2]} must be below split = {split}")
+    return block[1], int(block[2]), transposed
+
+
+def _captured(
+    found: Mapping[str, Tensor], pattern: str, product: str
+) -> dict[tuple[str, ...], Tensor]:
+    """Tensors that match, by the texts that the stars stand for."""
+    expression = re.compile(re.escape(pattern).replace(r"\*", "(.*)"))
+    matches = {name: expression.fullmatch(name) for name in found}
+    if not any(matches.values()):
+        raise ValueError(f"products = {product!r}: {pattern!r}: {_nothing(found)}")
+    return {match.groups(): found[name] for name, match in matches.items() if match}
+
+
+def _nothing(found: Mapping[str, Tensor]) -> str:
+    flat = sum(len(tensor.shape) == 2 for tensor in found.values())
+    return (
+        f"matches none of the {len(found)} tensors ({flat} of them 2-D); there are "
+        f"{_listed(list(found))}"
+    )
+
+
+def _listed(entries: Sequence[object]) -> str:
+    more = ", ..." if len(entries) > SHOWN else ""
+    return ", ".join(map(str, entries[:SHOWN])) + more
+
+
+def _located(checkpoint: Path) -> Path:
     """The file that a path means: itself, or the one checkpoint in that directory.
 
     As in other libraries `model.safetensors` comes before an index, an index before shards.
@@ -94,18 +245,18 @@ def _indexed(path: Path) -> dict[str, Tensor]:
     """Tensors of all files that the index at `path` names; they lie beside it."""
     try:
         where = json.loads(path.read_bytes())["weight_map"]
-        shards = {str(file) for file in where.values()}
+        shards = sorted({str(file) for file in where.values()})
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
             f"checkpoint = {path}: must be JSON with a weight_map from tensors to files"
         ) from None
-    for shard in sorted(shards):
+    for shard in shards:
         # An index from elsewhere must not make us open files of its choice.
         if Path(shard).name != shard:
             raise ValueError(f"checkpoint = {path}: file {shard!r}: must lie beside the index")
         if not (path.parent / shard).is_file():
             raise ValueError(f"checkpoint = {path}: file {shard!r}: does not exist")
-    held = {shard: _headers(path.parent / shard) for shard in sorted(shards)}
+    held = {shard: _headers(path.parent / shard) for shard in shards}
     for name, shard in where.items():
         if name not in held[shard]:
             raise ValueError(f"checkpoint = {path}: tensor {name!r} is not in {shard}")
@@ -117,7 +268,7 @@ def _headers(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="numpy") as file:
             views = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {
-                name: Tensor(name, path, tuple(view.get_shape()), view.get_dtype())
+                name: Tensor(name, tuple(view.get_shape()), view.get_dtype(), path, name)
                 for name, view in views.items()
             }
     except (SafetensorError, OSError) as error:
@@ -126,8 +277,3 @@ def _headers(path: Path) -> dict[str, Tensor]:
             f"checkpoint = {path}: must be a whole .safetensors file, is one of {size} bytes that "
             f"cannot be read: {error}"
         ) from None
-
-
-def _counted(name: str) -> list[tuple[int, str]]:
-    """Key to sort by: numbers in a name by their value."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

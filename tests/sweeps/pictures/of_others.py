@@ -18,8 +18,8 @@ from sweeps.studies.optimum import panels as optimum_panels
 from sweeps.studies.optimum.best import best
 from sweeps.studies.optimum.transfer import transfer
 from sweeps.studies.qkv import figure as qkv
+from sweeps.studies.spectrum import checkpoint as singular
 from sweeps.studies.spectrum import figure as spectrum
-from sweeps.studies.spectrum import panels, singular
 from sweeps.studies.spectrum.checkpoint import Decomposed
 from sweeps.studies.trainability import boundary
 from sweeps.studies.trainability import figure as trainability
@@ -142,7 +142,7 @@ def checkpoint(names: Sequence[str], square: bool) -> Figure:
                 spikes=1, trace=float(np.trace(weights)) if square else None,
             )
         )  # fmt: skip
-    return panels.draw(records)
+    return spectrum.draw_checkpoint(records)
 
 
 def truncated() -> Figure:

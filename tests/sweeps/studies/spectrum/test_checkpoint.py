@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sweeps.studies.spectrum import panels as figure
-from sweeps.studies.spectrum import singular
-from sweeps.studies.spectrum.checkpoint import Checkpoint, Record, report, summary
+from sweeps.studies.spectrum import checkpoint as singular
+from sweeps.studies.spectrum import figure
+from sweeps.studies.spectrum.checkpoint import Record, report, summary
 from sweeps.studies.spectrum.weights import Tensor
 
 RNG = np.random.default_rng(5)
@@ -22,7 +22,7 @@ def store(path: Path, **named: np.ndarray) -> Path:
 
 
 def records(checkpoint: Path, *pattern: str, **options: object) -> dict[str, Record]:
-    found = report(Checkpoint(checkpoint, pattern or ("*",), **options))
+    found = report(checkpoint, pattern or ("*",), **options)
     return {record.name: record for record in found.records}
 
 
@@ -126,7 +126,7 @@ def test_patterns_choose_and_the_rest_is_skipped_with_a_reason(tmp_path: Path) -
         "h.0.Attn.empty": np.ones((0, 2)),
     }
     path = store(tmp_path / "a.safetensors", **layers, **others, mlp=eye)
-    found = report(Checkpoint(path, ("*.10.*", "*Attn*")))
+    found = report(path, ("*.10.*", "*Attn*"))
     assert [r.name for r in found.records] == [f"h.{i}.Attn.weight" for i in (0, 2, 10)]
     reasons = {s.name.rsplit(".")[-1]: (s.shape, s.reason) for s in found.skipped}
     assert reasons["bias"] == ((2,), "is 1-D, not 2-D")
@@ -141,9 +141,9 @@ def test_only_the_chosen_tensors_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     path = store(tmp_path / "a.safetensors", a=np.eye(2), b=np.eye(3), c=np.eye(4))
     read = []
     original = Tensor.read
-    monkeypatch.setattr(Tensor, "read", lambda self, c: read.append(self.name) or original(self, c))
+    monkeypatch.setattr(Tensor, "read", lambda self: read.append(self.name) or original(self))
     records(path, "b", products=("c @ c.T",))
-    assert read == ["b", "c", "c"]
+    assert read == ["b", "c", "c.T"]
 
 
 def test_shards_are_found_by_the_index_or_the_directory(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_products_pair_what_the_stars_stand_for(tmp_path: Path) -> None:
     left = {"layers.7.q_proj.weight": np.ones((3, 8))}
     path = store(tmp_path / "a.safetensors", **named, **left)
     product = "layers.*.q_proj.weight.T @ layers.*.k_proj.weight"
-    found = report(Checkpoint(path, (), (product,)))
+    found = report(path, (), (product,))
     names = [f"layers.{i}.q_proj.weight.T @ layers.{i}.k_proj.weight" for i in (0, 1, 10)]
     assert [r.name for r in found.records] == names
     for i, r in zip((0, 1, 10), found.records, strict=True):
@@ -221,7 +221,7 @@ def test_bad_choices(tmp_path: Path, options: dict, messages: tuple[str, ...]) -
     path = store(tmp_path / "a.safetensors", **named, bias=np.ones(3))
     out = tmp_path / "out"
     with pytest.raises(ValueError, match=r"^(pattern|products|split)\b") as caught:
-        figure.run(Checkpoint(path, **options, out=out))
+        figure.run(figure.Spectrum(path, **options, out=out))
     for message in messages:
         assert message in str(caught.value)
     assert "w.11" not in str(caught.value)
@@ -246,13 +246,13 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(ValueError, match=message) as caught:
-            report(Checkpoint(path))
+            report(path, ["*"])
         assert name in str(caught.value)
     with pytest.raises(ValueError, match=r"choose one of cut\.safetensors"):
-        report(Checkpoint(tmp_path))
+        report(tmp_path, ["*"])
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match="has neither"):
-        report(Checkpoint(tmp_path / "folder"))
+        report(tmp_path / "folder", ["*"])
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.full)])
@@ -262,7 +262,7 @@ def test_the_picture_comes_with_its_numbers(
     named = {f"h.{i}.attn": RNG.normal(size=(8, 8)) for i in range(count)}
     nothing = {"nan": np.full((2, 2), np.nan), "zero": np.zeros((3, 2))} if count > 1 else {}
     path = store(tmp_path / "a.safetensors", **named, **nothing)
-    paths = figure.run(Checkpoint(path, out=tmp_path / "out"))
+    paths = figure.run(figure.Spectrum(path, out=tmp_path / "out"))
     assert {p.name for p in paths} == {"spectrum.png", "spectrum.npz", "spectrum.json"}
     with np.load(tmp_path / "out/spectrum.npz", allow_pickle=False) as archive:
         kept = dict(archive)
@@ -274,8 +274,8 @@ def test_the_picture_comes_with_its_numbers(
         share = np.cumsum(sigma(A) ** 2) / (A**2).sum()
         np.testing.assert_allclose(kept[f"{name}/energy"], share)
     written = json.loads((tmp_path / "out/spectrum.json").read_text())
-    config = Checkpoint(path)
-    assert written == summary(config, report(config))
+    asked = {"checkpoint": str(path), "pattern": ["*"], "products": [], "split": 1}
+    assert written == asked | summary(report(path, ["*"]))
     assert [m["name"] for m in written["matrices"]] == order
     assert written["matrices"][0]["numbers"]["spectral"] == pytest.approx(
         sigma(named["h.0.attn"])[0]
