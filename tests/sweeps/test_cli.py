@@ -33,7 +33,6 @@ COMPUTING = (
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
     "sweeps.studies.tables.theorems",
-    "sweeps.studies.trainability.boundary",
     "sweeps.studies.transitions.families",
     "sweeps.studies.two_stage.claims",
     "sweeps.studies.two_stage.outcome",

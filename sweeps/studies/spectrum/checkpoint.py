@@ -203,7 +203,7 @@ def table(found: Report) -> str:
             f"{own.stable_rank:.1f} / {random.stable_rank:.1f}",
             f"{own.effective_rank:.1f} / {random.effective_rank:.1f}",
             " / ".join(map(str, own.directions)),
-            f"{100 * own.top_share:.1f} / {100 * null.top_share:.1f}",
+            f"{100 * own.top_share:.1f} / {100 * random.top_share:.1f}",
             str(r.spikes),
             "-" if r.trace is None else f"{r.trace:.4g}",
         )

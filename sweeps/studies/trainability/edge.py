@@ -75,21 +75,17 @@ def lines(flows: Sweep, axes: Mapping[str, Sequence[float]], out: Path) -> dict[
     # Below a saddle it is negative, far from the edge.
     sharp = (values / EDGE).clip(min=np.finfo(float).tiny)
     logs: xr.DataArray = xr.apply_ufunc(np.log, sharp)
-    found = {"edge-start": logs.isel({recorded: 0}), "edge": logs.max(recorded)}
-    return {name: _everywhere(each, axes) for name, each in found.items()}
+    found = xr.Dataset({"edge-start": logs.isel({recorded: 0}), "edge": logs.max(recorded)})
+    # Linear along the numbers of the points: by the logarithm on a logarithmic axis.
+    found = found.assign_coords({name: _places(len(each)) for name, each in axes.items()})
+    found = found.interp({name: np.arange(len(each)) for name, each in axes.items()})
+    found = found.assign_coords({name: np.asarray(each) for name, each in axes.items()})
+    return {name: found[name].transpose(*reversed(tuple(axes))) for name in LINES}
 
 
 def _places(number: int) -> np.ndarray:
     """Of so many values, those of the coarse grid, with both ends."""
     return np.unique(np.rint(np.linspace(0, number - 1, COARSE)).astype(int))
-
-
-def _everywhere(values: xr.DataArray, axes: Mapping[str, Sequence[float]]) -> xr.DataArray:
-    """Linear along the numbers of the points: by the logarithm on a logarithmic axis."""
-    numbered = values.assign_coords({n: _places(len(each)) for n, each in axes.items()})
-    found = numbered.interp({n: np.arange(len(each)) for n, each in axes.items()})
-    found = found.assign_coords({n: np.asarray(each) for n, each in axes.items()})
-    return found.transpose(*reversed(tuple(axes)))
 
 
 def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> Iterator[Told]:

@@ -1,4 +1,10 @@
-"""Where training succeeds in the plane of learning rates, and how rough its boundary is."""
+"""Where training succeeds in the plane of learning rates, and how rough its boundary is.
+
+A run counts as trained where its relative loss is below 1 (Sohl-Dickstein 2024,
+arXiv:2402.06184). A coarse grid over (log eta_Y, log eta_Z) is refined only where that changes, by
+`sweeps.studies.phase.refinement` without probes. Pieces that nothing connects to those seen on the
+coarse grid are missed: counts are from below.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,21 +14,25 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import xarray as xr
 from annotated_types import Ge, Le
+from jaxtyping import Bool, Float, Int
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from dynsim import Status, checks
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import described
-from sweeps.studies.options import Line, begin
-from sweeps.studies.phase.lattice import CORNERS, Level
+from sweeps.studies.options import Line, begin, heat_map, line
+from sweeps.studies.phase.lattice import CORNERS, Lattice, Level
 from sweeps.studies.phase.panels import plot_lines
+from sweeps.studies.phase.plane import sampled
 from sweeps.studies.phase.refinement import Refinement
 from sweeps.studies.trainability import edge
-from sweeps.studies.trainability.boundary import Window, box_dimension, refine
 from sweeps.systems.experiment import Experiment, experiment
 
 Levels = Annotated[int, Ge(2), Le(12)]
@@ -61,39 +71,90 @@ class Trainability:
     edge: bool = False
     out: Path = Path("out/trainability")
 
+    def rates(self, places: Float[np.ndarray, "*P 2"]) -> Float[np.ndarray, "*P 2"]:
+        """(eta_Y, eta_Z) at places in [0, 1] x [0, 1], between which they are logarithmic."""
+        low, high = np.log([self.eta_y, self.eta_z]).T
+        return np.exp(low + places * (high - low))
+
+    def axes(self, cells: int) -> dict[str, np.ndarray]:
+        """Learning rates at the corners of so many cells along each side."""
+        eta_y, eta_z = self.rates(np.arange(cells + 1)[:, None] / cells).T
+        return {"eta_y": eta_y, "eta_z": eta_z}
+
 
 def run(config: Trainability) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
     begin(config)
-    window = Window(config.eta_y, config.eta_z)
-    window.check()
+    for name in ("eta_y", "eta_z"):
+        ends = getattr(config, name)
+        checks.real(name, ends, 0, open_minimum=True)
+        if not ends[0] < ends[1]:
+            raise ValueError(f"{name} = {ends}: must increase")
     fit = config.fit or (1, config.levels)
     if not 0 <= fit[0] < fit[1] <= config.levels:
         raise ValueError(
             f"fit = {fit}: must increase and lie within the levels 0 to {config.levels}"
         )
-    asked = {name: getattr(config, name) for name in ("engine", "cells", "levels", "out")}
-    found = refine(config.run, window, **asked)
+    found = refine(config)
     levels = found.levels()
     dimension = box_dimension(levels, fit)
-    edges = edges_of(config, window) if config.edge else {}
+    edges = edges_of(config) if config.edge else {}
     for said in (*edge.outside(edges), *edge.shares(edges, levels[0])):
         print(said)
-    named = {f"line/{name}": values.values for name, values in edges.items()}
-    return output.write(
-        config.out,
-        "trainability",
-        figure=draw(config, found, dimension, fit, edges),
-        arrays=arrays(levels, window, dimension, fit) | named,
+    figure = draw(config, found, dimension, fit, edges)
+    kept = arrays(config, levels) | {
+        "fit": np.array(fit),
+        "dimension": np.array([dimension.slope, dimension.error]),
+        **{f"line/{name}": values.values for name, values in edges.items()},
+    }
+    return output.write(config.out, "trainability", figure=figure, arrays=kept)
+
+
+def refine(config: Trainability) -> Refinement:
+    """Map where training succeeds, as stored sweeps: level-0, level-1, ..., and level-1-1,
+    level-1-2, ... of the cells into which the boundary was followed. What is there is not run
+    again. The lattice has 1 as the region of what trained, else 0, and the relative losses."""
+    side = config.cells * 2**config.levels
+    rule = dataclasses.replace(config.run.rule, eta={"Y": 1.0, "Z": 1.0})
+    plane = Sweep(
+        dataclasses.replace(config.run, rule=rule),
+        axes={**config.axes(side), "seed": [config.run.seed]},
+        engine=config.engine,
+        record=("relative_loss",),
+        title="trainability",
     )
 
+    def measure(name: str, points: Int[np.ndarray, "P 2"]) -> tuple[np.ndarray, np.ndarray]:
+        found = run_sweep(sampled(plane, points, name), config.out / name).load()
+        relative_loss = found.relative_loss.values[:, 0]
+        return trained(relative_loss, found.status.values[:, 0]).astype(int), relative_loss
 
-def edges_of(config: Trainability, window: Window) -> dict[str, xr.DataArray]:
+    return Refinement(Lattice((side, side), (config.cells, config.cells), config.levels), measure)
+
+
+def trained(
+    relative_loss: Float[np.ndarray, "*P"], status: Int[np.ndarray, "*P"]
+) -> Bool[np.ndarray, "*P"]:
+    """The rule: the run did not diverge and its relative loss, not NaN, is below 1."""
+    return (status == Status.OK) & (relative_loss < 1)
+
+
+def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Line:
+    """The line of ln N against ln 1/eps over the levels `fit`, the last one included, whose slope
+    is the box-counting dimension of the boundary; NaN without one."""
+    # Only the coarse grid can lack a boundary: a mixed cell has a mixed child.
+    if not len(levels[0].boundary):
+        return Line(np.nan, np.nan, np.nan)
+    part = levels[fit[0] : fit[1] + 1]
+    x = -np.log([level.eps for level in part])
+    return line(x, np.log([len(level.boundary) for level in part]))
+
+
+def edges_of(config: Trainability) -> dict[str, xr.DataArray]:
     """The lines of the edge over the points of the coarse grid; none, with the reason in a line,
     for a rule that has no edge."""
-    places = np.arange(config.cells + 1)[:, None] / config.cells
-    eta_y, eta_z = window.rates(places).T.tolist()
-    axes = {"eta_z": eta_z, "eta_y": eta_y}
+    rates = config.axes(config.cells)
+    axes = {name: rates[name].tolist() for name in ("eta_z", "eta_y")}
     try:
         flows = edge.flow_of(config.run, axes)
     except ValueError as error:
@@ -111,21 +172,16 @@ def draw(
 ) -> Figure:
     """The map with the lines of the edge, and beside it how its boundary cells are counted."""
     figure, ((left, right),) = drawing.panels(1, 2, width=5, height=4.4, width_ratios=[1.6, 1])
-    plot(found, Window(config.eta_y, config.eta_z), ax=left)
+    plot(config, found, ax=left)
     if drawn := list(edge.drawn(edges, COLOUR)):
         plot_lines(drawn, ax=left)
         keys = [drawing.key(each.text, color=COLOUR, ls=each.style[1]) for each in drawn]
         left.legend(handles=keys, fontsize="small", loc="lower left")
-    figure.suptitle(title(config), fontsize="medium")
+    figure.suptitle(f"{config.engine}: {described(config.run, ('eta',))}", fontsize="medium")
     levels = found.levels()
     left.set_title(summary(levels, dimension, fit), fontsize="medium")
     plot_counts(levels, dimension, fit, ax=right)
     return figure
-
-
-def title(config: Trainability) -> str:
-    """What was run, in a line."""
-    return f"{config.engine}: {described(config.run, ('eta',))}"
 
 
 def summary(levels: Sequence[Level], dimension: Line, fit: tuple[int, int]) -> str:
@@ -139,39 +195,31 @@ def summary(levels: Sequence[Level], dimension: Line, fit: tuple[int, int]) -> s
     return f"{slope} (levels {fit[0]} to {fit[1]})"
 
 
-def plot(found: Refinement, window: Window, ax: Axes) -> Axes:
+def plot(config: Trainability, found: Refinement, ax: Axes) -> Axes:
     """Relative loss over both learning rates, trained and untrained in colours of their own, with
     the boundary cells of the last level."""
-    (region, values, _), last = found.infer(), found.levels()[-1]
-    ok, side = region == 1, len(values) - 1
-    middles = (np.arange(side + 2) - 0.5) / side
-    y, x = window.rates(np.stack([middles, middles], axis=-1)).T
+    (region, values, _), boundary = found.infer(), found.levels()[-1].boundary
+    side = len(values) - 1
+    # A loss that is not finite is a large one, which no scale of colours has.
+    losses = xr.DataArray(np.where(np.isfinite(values), values, np.inf), config.axes(side))
+    losses = losses.transpose("eta_z", "eta_y")
     scales = {
-        "trained": (ok, "viridis", LogNorm(1e-2, 1), "min", 0),
-        "untrained": (~ok, "Reds", LogNorm(1, 1e2), "max", 0.54),
+        "trained": (region.T == 1, "viridis", LogNorm(1e-2, 1), "min", 0),
+        "untrained": (region.T == 0, "Reds", LogNorm(1, 1e2), "max", 0.54),
     }
     for name, (chosen, colours, norm, extend, bottom) in scales.items():
         if chosen.any():
-            # A loss that is not finite is a large one, and one of 0 has a place on no log scale.
-            shown = np.where(np.isnan(values), np.inf, np.maximum(values, norm.vmin))
-            mesh = ax.pcolormesh(
-                x, y, np.ma.array(shown, mask=~chosen), cmap=colours, norm=norm, rasterized=True
-            )
+            shown = losses.clip(norm.vmin, norm.vmax).where(chosen)
+            mesh = heat_map(ax, shown, "log", cmap=colours, norm=norm)
             bar = ax.inset_axes((1.02, bottom, 0.025, 0.46))
             ax.figure.colorbar(mesh, cax=bar, extend=extend, label=f"relative loss, {name}")
-    if len(last.boundary):
-        edges = np.arange(side + 1) / side
-        cell_y, cell_x = window.rates(np.stack([edges, edges], axis=-1)).T
-        inside = np.zeros((side, side))
-        inside[tuple(last.boundary.T)] = 1
-        ax.pcolormesh(
-            cell_x,
-            cell_y,
-            np.ma.masked_equal(inside, 0),
-            cmap=ListedColormap(["black"]),
-            rasterized=True,
-        )
-    ax.set(xscale="log", yscale="log", xlim=window.eta_z, ylim=window.eta_y)
+    if len(boundary):
+        inside = np.full((side, side), np.nan)
+        inside[tuple(boundary.T)] = 1
+        corners = config.axes(side)
+        black = {"cmap": ListedColormap(["black"]), "rasterized": True}
+        ax.pcolormesh(corners["eta_z"], corners["eta_y"], inside, **black)
+    ax.set(xscale="log", yscale="log", xlim=config.eta_z, ylim=config.eta_y)
     ax.set(xlabel=r"learning rate $\eta_Z$ (1/step)", ylabel=r"learning rate $\eta_Y$ (1/step)")
     return ax
 
@@ -189,12 +237,12 @@ def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], 
     ax.loglog(eps, counts, "o", color="k", label="boundary cells")
     if not np.isnan(dimension.error):
         part = eps[fit[0] : fit[1] + 1]
-        line = np.exp(dimension.intercept) * part**-dimension.slope
+        fitted = np.exp(dimension.intercept) * part**-dimension.slope
         text = f"fit: slope {dimension.slope:.2f} ± {dimension.error:.2f}"
-        ax.loglog(part, line, color=drawing.colour(1), label=text)
+        ax.loglog(part, fitted, color=drawing.colour(1), label=text)
     slopes = np.diff(np.log(counts)) / -np.diff(np.log(eps))
-    for a, b, slope in zip(range(len(eps)), range(1, len(eps)), slopes, strict=False):
-        at = (np.sqrt(eps[a] * eps[b]), np.sqrt(counts[a] * counts[b]))
+    middles = (np.sqrt(each[1:] * each[:-1]) for each in (eps, counts))
+    for slope, *at in zip(slopes, *middles, strict=True):
         ax.annotate(f"{slope:.2f}", at, (6, 6), textcoords="offset points", fontsize="small")
     ax.set_xticks(eps, [f"1/{1 / side:.0f}" for side in eps])
     ax.xaxis.set_minor_locator(NullLocator())
@@ -203,24 +251,20 @@ def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], 
     return ax
 
 
-def arrays(
-    levels: Sequence[Level], window: Window, dimension: Line, fit: tuple[int, int]
-) -> dict[str, np.ndarray]:
-    """The plotted numbers by name: boundary cells as (eta_y, eta_z) of their four corners."""
+def arrays(config: Trainability, levels: Sequence[Level]) -> dict[str, np.ndarray]:
+    """What was measured by name: boundary cells as (eta_y, eta_z) of their four corners."""
     named = {
         "eps": np.array([level.eps for level in levels]),
         "N": np.array([len(level.boundary) for level in levels]),
-        "fit": np.array(fit),
-        "dimension": np.array([dimension.slope, dimension.error]),
     }
     for i, level in enumerate(levels):
-        eta_y, eta_z = window.rates(level.places).T
-        corners = (level.boundary[:, None] + CORNERS).reshape(-1, 2) * level.eps
+        eta_y, eta_z = config.rates(level.places).T
+        corners = (level.boundary[:, None] + CORNERS) * level.eps
         named |= {
             f"level-{i}/eta_y": eta_y,
             f"level-{i}/eta_z": eta_z,
             f"level-{i}/relative_loss": level.value,
             f"level-{i}/trained": level.region == 1,
-            f"level-{i}/boundary": window.rates(corners).reshape(-1, 4, 2),
+            f"level-{i}/boundary": config.rates(corners),
         }
     return named

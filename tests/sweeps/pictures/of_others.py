@@ -17,11 +17,12 @@ from sweeps.studies.finite_size import order
 from sweeps.studies.optimum import panels as optimum_panels
 from sweeps.studies.optimum.best import best
 from sweeps.studies.optimum.transfer import transfer
+from sweeps.studies.phase.lattice import Lattice
+from sweeps.studies.phase.refinement import Refinement
 from sweeps.studies.qkv import figure as qkv
 from sweeps.studies.spectrum import checkpoint as singular
 from sweeps.studies.spectrum import figure as spectrum
 from sweeps.studies.spectrum.checkpoint import Decomposed
-from sweeps.studies.trainability import boundary
 from sweeps.studies.trainability import figure as trainability
 from sweeps.studies.transitions.edge import panels as edge_panels
 from sweeps.studies.transitions.scaling import panels as scaling_panels
@@ -160,13 +161,15 @@ def truncated() -> Figure:
 def trained_plane(levels: int) -> Figure:
     """A boundary that is a circle."""
 
+    side = 8 * 2**levels
+
     def measure(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        inside = ((points / (8 * 2**levels) - 0.5) ** 2).sum(-1) < 0.1
+        inside = ((points / side - 0.5) ** 2).sum(-1) < 0.1
         return inside.astype(int), np.where(inside, 0.1, 3.0)
 
-    found = boundary.boundary(measure, 8, levels)
+    found = Refinement(Lattice((side, side), (8, 8), levels), measure)
     fit = (levels - 1, levels) if levels == 2 else (1, levels)
-    dimension = boundary.box_dimension(found.levels(), fit)
+    dimension = trainability.box_dimension(found.levels(), fit)
     return trainability.draw(trainability.Trainability(levels=levels), found, dimension, fit, {})
 
 

@@ -1,5 +1,6 @@
 """Trainability maps: the relative loss of a run, and the boundary on sets that are known."""
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -13,10 +14,10 @@ import sweeps
 from dynsim.training.relative_loss import LAST
 from odes import symmetric
 from sweeps import cli
-from sweeps.studies.phase.lattice import Level, mixed
-from sweeps.studies.trainability import boundary as trainability
+from sweeps.studies.phase.lattice import Lattice, Level, mixed
+from sweeps.studies.phase.refinement import Refinement
 from sweeps.studies.trainability import figure
-from sweeps.studies.trainability.boundary import Window, boundary, box_dimension, refine, trained
+from sweeps.studies.trainability.figure import Trainability, box_dimension, refine, trained
 from sweeps.systems.experiment import experiment
 from tests.systems.layers import initial_weights, simulate
 
@@ -160,7 +161,7 @@ def test_points_are_classified_once_and_only_near_the_boundary() -> None:
         radius = np.hypot(*(points / 256 - 0.5).T)
         return (radius < 0.37).astype(int), radius
 
-    levels = boundary(circle, 8, 5).levels()
+    levels = Refinement(Lattice((256, 256), (8, 8), 5), circle).levels()
     assert len(seen) == len(set(seen)) == sum(len(level.places) for level in levels)
     for i, level in enumerate(levels):
         side = 8 * 2**i
@@ -188,7 +189,8 @@ def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
         found = below(*points.T / (16 * 2**7)).astype(int)
         return found, found.astype(float)
 
-    levels = boundary(measure, 16, 7).levels()
+    last = 16 * 2**7
+    levels = Refinement(Lattice((last, last), (16, 16), 7), measure).levels()
     assert D - 0.05 < box_dimension(levels, (3, 7)).slope < D
     # A connected boundary is found whole: as on the full grid of that level.
     side = 16 * 2**4
@@ -210,18 +212,14 @@ def test_a_slope_and_its_error_are_those_of_a_textbook() -> None:
     want = (slope, np.sqrt(covariance[0, 0] * (rest @ rest) / 2), intercept)
     np.testing.assert_allclose(found, want, rtol=1e-9)
     assert np.isnan(box_dimension(levels, (0, 1)).error)
-    with pytest.raises(ValueError, match=re.escape("fit = (2, 4): must lie within the levels 0")):
-        box_dimension(levels, (2, 4))
-    with pytest.raises(ValueError, match=re.escape("fit[1] = 2: must be an integer >= 3")):
-        box_dimension(levels, (2, 2))
 
 
-def test_where_everything_trains_there_is_no_boundary() -> None:
+def test_where_everything_trains_there_is_no_boundary(tmp_path: Path) -> None:
     # From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
     # its start ln M whatever the rates are.
-    window = Window((1e-2, 1e9), (1e-2, 1e9))
-    run = experiment(steps=25)
-    (level,) = refine(run, window, engine="symmetric-descent", cells=6, levels=3).levels()
+    rates = {"eta_y": (1e-2, 1e9), "eta_z": (1e-2, 1e9)}
+    config = Trainability(experiment(steps=25), "symmetric-descent", **rates, cells=6, out=tmp_path)
+    (level,) = refine(config).levels()
     assert level.region.all()
     assert level.boundary.shape == (0, 2)
     assert (level.value < 1).all()
@@ -234,29 +232,26 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
 )
 def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = experiment(steps=20, length=4, batch=8, seed=2)
-    window = Window((10.0, 1e5), (1e-1, 1e3))
-
-    def mapped(levels: int, out: Path | None) -> list:
-        return refine(run, window, cells=3, levels=levels, out=out).levels()
-
-    short = mapped(1, tmp_path)
+    rates = {"eta_y": (10.0, 1e5), "eta_z": (1e-1, 1e3)}
+    config = Trainability(run, **rates, cells=3, levels=1, out=tmp_path)
+    short = refine(config).levels()
     stored = sweeps.open(tmp_path / "level-1")
-    first = window.rates(short[1].places[: stored.sizes["eta_y"]])
+    first = config.rates(short[1].places[: stored.sizes["eta_y"]])
     np.testing.assert_allclose(np.stack([stored.eta_y, stored.eta_z], axis=-1), first)
     np.testing.assert_array_equal(
         stored.relative_loss[:, 0], short[1].value[: stored.sizes["eta_y"]]
     )
     # The levels that are there are read, not run.
     computed = []
-    compute = trainability.run_sweep
+    compute = figure.run_sweep
 
     def count(sweep: object, out: Path, **options: object) -> object:
         if not out.exists():
             computed.append(out.name)
         return compute(sweep, out, **options)
 
-    monkeypatch.setattr(trainability, "run_sweep", count)
-    long = mapped(2, tmp_path)
+    monkeypatch.setattr(figure, "run_sweep", count)
+    long = refine(dataclasses.replace(config, levels=2)).levels()
     assert {name.split("-")[1] for name in computed} == {"2"}
     for a, b in zip(short, long, strict=False):
         np.testing.assert_array_equal(a.boundary, b.boundary)
