@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 
-.PHONY: demo check check_devices check-devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery clean
+.PHONY: demo check check_devices check-devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery tables clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/demo --overwrite
@@ -82,6 +82,11 @@ docs-serve: docs
 # explorer are photographed with the browser of the tests.
 gallery: $(VENV)/.installed-test
 	$(BIN)/python docs/gallery/make.py $(FIGURES)
+
+# Tables of the documentation that take minutes each, printed; of errata, its page is written.
+TABLES ?= errata rules tails verdicts
+tables: $(VENV)/.installed
+	for table in $(TABLES); do $(BIN)/python docs/tools/measured/$$table.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-devices out .pytest_cache .ruff_cache

@@ -32,7 +32,6 @@ COMPUTING = (
     "sweeps.compare.layer",
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
-    "sweeps.studies.tables.theorems",
     "sweeps.studies.transitions.families",
     "sweeps.studies.two_stage.claims",
     "sweeps.studies.two_stage.outcome",

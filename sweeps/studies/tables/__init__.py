@@ -1,1 +1,1 @@
-"""`dynsim validate`: the tables of the docs."""
+"""`dynsim validate`: how accurate the theories are, as tables."""

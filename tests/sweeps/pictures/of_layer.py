@@ -19,7 +19,7 @@ from sweeps.compare.settings import CompareOptions
 from sweeps.studies.phase import figure as phase
 from sweeps.studies.phase import maps, tally, validity
 from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
-from sweeps.studies.tables import measurements, validate
+from sweeps.studies.tables import validate
 from sweeps.studies.transitions import collapse, snap
 from sweeps.studies.transitions.families import FAMILIES
 from sweeps.systems.base import Engine
@@ -268,7 +268,7 @@ def swept(hue: str | None, left: bool) -> Figure:
 
 def validated() -> Figure:
     rng = np.random.default_rng(0)
-    size = (len(measurements.GRID),) * 2
+    size = (len(validate.GRID),) * 2
     flows = {"matched": "matched flow", "corrected": "corrected flow", "heavy-ball": "heavy-ball"}
     return validate.draw(flows, {name: 10 ** rng.uniform(-4, 0, size) for name in flows})  # pyright: ignore
 

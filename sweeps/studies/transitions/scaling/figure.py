@@ -47,8 +47,7 @@ class ScalingFigure:
             is 1 for a run that diverged, else 0.
         origin: its value in the phase without order.
         level: probability with which a width that stays the same may be taken for one that falls; a
-            smaller one leaves more undecided. False crossovers are more frequent with few seeds:
-            `dynsim validate verdicts` measures both.
+            smaller one leaves more undecided. False crossovers are more frequent with few seeds.
         engine: simulation, or a theory that starts from the weights of a seed.
         seeds: number of runs at each point.
         out: folder for the figure, scaling.npz and .json, and the stored sweep, from which the

@@ -1,20 +1,22 @@
-"""`dynsim validate`: the measurements that the documentation quotes."""
+"""The measurements that the documentation quotes: `dynsim validate` and `make tables`."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
 import dynsim
-from sweeps import cli, output
-from sweeps.studies.tables import measurements, rules, tails, verdicts
+from sweeps import output
+from sweeps.studies.tables import validate
 from sweeps.studies.transitions.scaling.analysis import Verdict
+from tests.test_site import tool
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-DOCS = Path(__file__).parents[4] / "docs" / "results"
+errata, rules, tails, verdicts = (
+    tool(f"tools/measured/{name}.py") for name in ("errata", "rules", "tails", "verdicts")
+)
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -32,9 +34,9 @@ def test_tables_in_markdown_and_in_columns() -> None:
 
 @pytest.mark.full("test_the_table_of_rules_has_the_orders_of_flows")
 def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:
-    errors = measurements.flow_error("matched", dynsim.momentum)
+    errors = validate.flow_error("matched", dynsim.momentum)
     assert errors.shape == (12, 12)
-    assert measurements.share_within(errors, 0.01) >= 0.9
+    assert validate.share_within(errors, 0.01) >= 0.9
 
 
 def test_an_overlapping_task_has_the_overlap_asked_for() -> None:
@@ -47,7 +49,7 @@ def test_an_overlapping_task_has_the_overlap_asked_for() -> None:
 
 @pytest.mark.full("systems/test_yz.py::test_theories_in_equal_steps")
 def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
-    errors = measurements.eq10_errors(5, 0.3)
+    errors = validate.eq10_errors(5, 0.3)
     # Twice the solver's tolerance of 1e-8, accumulated over the run.
     assert errors.finite_m < 1e-6
     # By the paper's clock all K = 5 classes count in full instead of 1/K each.
@@ -98,9 +100,8 @@ def test_rare_sequences_make_the_loss_late_in_training() -> None:
     "odes/formulas/test_predictions.py::test_clocks_differ_by_the_prior",
     "odes/formulas/test_predictions.py::test_remark_1_is_a_slower_decoder",
 )
-def test_the_page_of_slips_is_current(tmp_path: Path) -> None:
-    assert cli.main(["validate", "slips", "--out", str(tmp_path)]) == 0
-    written, kept = ((folder / "slips.md").read_text() for folder in (tmp_path, DOCS))
+def test_the_page_of_errata_is_current() -> None:
+    written, kept = errata.markdown(), errata.PAGE.read_text()
     assert NUMBER.sub("#", written) == NUMBER.sub("#", kept)
     for new, old in zip(NUMBER.findall(written), NUMBER.findall(kept), strict=True):
         # Rounding errors, quoted to one digit, differ from machine to machine.

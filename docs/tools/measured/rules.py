@@ -1,4 +1,4 @@
-"""How closely each flow follows its rule, on two problems: `dynsim validate rules`."""
+"""How closely each flow follows its rule, on two problems: `make tables TABLES=rules`."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -150,3 +150,7 @@ def _rule(tested: Tested, eta: float, steps: int, column: str) -> Rule:
 
 def _weights(problem: dynsim.Problem, params: PyTree) -> Float[Array, " N"]:
     return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0]
+
+
+if __name__ == "__main__":
+    print(markdown())

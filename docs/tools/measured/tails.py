@@ -1,4 +1,4 @@
-"""What rare sequences add to the loss late in training: `dynsim validate tails`."""
+"""What rare sequences add to the loss late in training: `make tables TABLES=tails`."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import numpy as np
 import dynsim
 from odes import symmetric
 from sweeps import output
-from sweeps.studies.tables import measurements
+from sweeps.studies.tables.validate import keys
 
 RATES = (1.0, 0.1)
 TIMES = (100, 300, 1000)
@@ -43,7 +43,7 @@ def trained(seeds: int, times: tuple[int, ...]) -> np.ndarray:
     """Losses of runs at each time, (seeds, times)."""
     layer, rule = dynsim.layer(dynsim.syn_small(), length=SIZE), dynsim.sgd(*RATES)
     options = {"steps": times[-1], "batch": SIZE, "times": times, "record": ["loss"]}
-    runs = jax.vmap(lambda key: dynsim.train(layer, rule, key, **options))(measurements.keys(seeds))
+    runs = jax.vmap(lambda key: dynsim.train(layer, rule, key, **options))(keys(seeds))
     return np.asarray(runs["loss"], np.float64)
 
 
@@ -65,3 +65,7 @@ def predicted(
         {name: np.asarray(found["loss"]) for name, found in means.items()},
         {name: np.asarray(found.std["loss"]) for name, found in deviations.items()},
     )
+
+
+if __name__ == "__main__":
+    print(markdown())

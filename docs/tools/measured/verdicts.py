@@ -1,4 +1,4 @@
-"""How often the verdict of `dynsim figure scaling` is false: `dynsim validate verdicts`.
+"""How often the verdict of `dynsim figure scaling` is false: `make tables TABLES=verdicts`.
 
 The order parameter of a seed jumps from 0 to 1 at a threshold of its own, which is logistic: the
 mean over the seeds is a smooth step, whose width is chosen for each size. Steps of fixed width are
@@ -82,3 +82,7 @@ def markdown() -> str:
         lines += [f"Level {100 * level:g} %, transitions and crossovers in %:", ""]
         lines += [*output.markdown_table(head, rows[level]), ""]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())
