@@ -42,13 +42,13 @@ class Command(NamedTuple):
 
 
 _FIGURES = {
-    "3": ("studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"),
+    "3": ("studies.paper.closed_forms:Figure3", "growth factor chi(t) and its phase transition"),
     "4": ("studies.paper.attention_maps:Figure4", "attention over training by SGD"),
     "5": ("studies.paper.attention_maps:Figure5", "attention over training by Adam"),
     "6": ("studies.paper.figure6:Figure6", "entropy of attention after training, with theory"),
     "7": ("studies.paper.figure7:Figure7", "attention over training on text, 1 and 3 layers"),
-    "8": ("studies.paper.figure8:Figure8", "the decoder by discrete steps and by the flow"),
-    "9": ("studies.paper.figure9:Figure9", "growth bound B(t) at a fixed ratio of rates"),
+    "8": ("studies.paper.closed_forms:Figure8", "the decoder by discrete steps and by the flow"),
+    "9": ("studies.paper.closed_forms:Figure9", "growth bound B(t) at a fixed ratio of rates"),
     "10": ("studies.paper.figure10:Figure10", "entropy of attention on text against the rate"),
     "11": ("studies.paper.recall:Figure11", "recall of distinct tokens by attention"),
     "12": ("studies.paper.recall:Figure12", "Fig. 11 at other numbers of queries"),

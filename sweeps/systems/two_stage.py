@@ -27,7 +27,7 @@ SYSTEM = system(
     problems=(Prompts, FastPrompts, JointPrompts),
     engines=_engines,
     tile=1,
-    compare="sweeps.studies.two_stage.outcome:TwoStageComparison",
+    compare="sweeps.studies.two_stage.compare:TwoStageComparison",
     # The rate at which Q grows without noise rises with r.
     stiffness=lambda numbers: numbers["r"],
     labels=Labels(

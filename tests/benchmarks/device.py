@@ -26,7 +26,7 @@ from sweeps import output
 from sweeps.runner import tiles
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep, load
-from sweeps.studies.paper.published import published
+from sweeps.studies.paper.figure6 import published
 from sweeps.systems.experiment import experiment
 from tests.benchmarks import bandwidth, maps
 from tests.benchmarks.timing import cold_and_warm, seconds

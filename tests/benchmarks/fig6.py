@@ -11,7 +11,7 @@ import torch  # pyright: ignore[reportMissingImports]  (comes with the extra ben
 import dynsim
 import sweeps
 from sweeps.runner.spec import Sweep, load
-from sweeps.studies.paper.published import published
+from sweeps.studies.paper.figure6 import published
 from tests.benchmarks.peers.torch_loop import entropy_after_training
 from tests.benchmarks.timing import seconds
 

@@ -34,7 +34,7 @@ COMPUTING = (
     "sweeps.studies.spectrum.checkpoint",
     "sweeps.studies.transitions.families",
     "sweeps.studies.two_stage.claims",
-    "sweeps.studies.two_stage.outcome",
+    "sweeps.studies.two_stage.compare",
     "sweeps.studies.words.report",
 )
 """Modules that compute and draw nothing; each imports others like it."""

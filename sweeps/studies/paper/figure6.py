@@ -1,5 +1,6 @@
 """Fig. 6 of Scan and Snap: entropy of attention against eta_Y / eta_Z, with theory beside it."""
 
+import csv
 import dataclasses
 import itertools
 import math
@@ -21,7 +22,6 @@ from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import by_queries, computed, fig6
 from sweeps.studies.options import Queries
-from sweeps.studies.paper.published import published
 from sweeps.systems.yz.scatter import DRIFT
 
 TRAINING, THEORY = "simulation", "spread"
@@ -82,6 +82,15 @@ def run(config: Figure6) -> list[Path]:
     arrays |= {f"{engine}/entropy": dataset.entropy for engine, dataset in found.items()}
     text = {"csv": table(found, known)}
     return output.write(config.out, "fig6", figure=draw(found, known), arrays=arrays, text=text)
+
+
+def published() -> Cells:
+    """Published mean and standard deviation over 10 seeds by (num_queries, eta_z, ratio), for the
+    cells that are known."""
+    with Path(__file__).with_name("published_fig6.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    numbers = [{name: float(value) for name, value in row.items()} for row in rows]
+    return {(n["num_queries"], n["eta_z"], n["ratio"]): (n["mean"], n["std"]) for n in numbers}
 
 
 def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:

@@ -24,9 +24,8 @@ from sweeps.studies.computing import begin
 from sweeps.studies.spectrum import checkpoint
 from sweeps.studies.spectrum.checkpoint import Decomposed, Record
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.experiment import runs
-from sweeps.studies.two_stage.panels import BEST, P, Q
-from sweeps.studies.two_stage.runs import settings
+from sweeps.studies.two_stage.figure import BEST, P, Q
+from sweeps.studies.two_stage.runs import runs, settings
 from sweeps.systems.experiment import Experiment, experiment
 
 LARGEST = 12
@@ -220,7 +219,7 @@ def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Ax
     kinds, size = _kinds(records), 6 if len(records) <= 30 else 4
     for number, name in enumerate(kinds):
         members = [each for each in shown if _kind(each[1].name) == name]
-        x, y = [i for i, _, _ in members], [value for _, _, value in members]
+        x, y = [i for i, _, _ in members], np.array([value for _, _, value in members], float)
         if len(records) > NAMED:
             ax.plot(x, y, color="0.8", lw=0.8, zorder=1)
         marker = MARKERS[number] if len(kinds) <= NAMED else "o"

@@ -254,11 +254,11 @@ def theorems() -> Outcome:
     """
     task, optimizer = dynsim.syn_small(), dynsim.sgd(*RATES)
     times, record = dynsim.log_times(TRAINED, 40), ("z", "xi")
-    sharp = {"tolerances": Tolerances(1e-10, 1e-12)}
+    sharp = Tolerances(1e-10, 1e-12)
     training = {"steps": TRAINED, "batch": 128, "times": times, "dtype": "float64"}
     with precision("float64"):
-        closed = eq10.solve(task, optimizer, times, record=(*record, "B"), **sharp)
-        flow = population.solve(task, optimizer, times, record=record, **sharp)
+        closed = eq10.solve(task, optimizer, times, record=(*record, "B"), tolerances=sharp)
+        flow = population.solve(task, optimizer, times, record=record, tolerances=sharp)
         runs = jax.vmap(lambda key: dynsim.train(task, optimizer, key, record=record, **training))(
             keys(SEEDS)
         )

@@ -241,8 +241,9 @@ def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], 
         text = f"fit: slope {dimension.slope:.2f} ± {dimension.error:.2f}"
         ax.loglog(part, fitted, color=drawing.colour(1), label=text)
     slopes = np.diff(np.log(counts)) / -np.diff(np.log(eps))
-    middles = (np.sqrt(each[1:] * each[:-1]) for each in (eps, counts))
-    for slope, *at in zip(slopes, *middles, strict=True):
+    x, y = (np.sqrt(each[1:] * each[:-1]) for each in (eps, counts))
+    for i, slope in enumerate(slopes):
+        at = (x[i], y[i])
         ax.annotate(f"{slope:.2f}", at, (6, 6), textcoords="offset points", fontsize="small")
     ax.set_xticks(eps, [f"1/{1 / side:.0f}" for side in eps])
     ax.xaxis.set_minor_locator(NullLocator())

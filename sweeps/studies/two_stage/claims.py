@@ -15,8 +15,7 @@ from dynsim.two_stage.model import PQ
 from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
 from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.maps import JENSEN_FLOOR
-from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import Runs, settings
+from sweeps.studies.two_stage.runs import Runs, settings, theory_mean
 
 LOG_2 = float(np.log(2))
 CHANCE = (0.45, 0.57)
@@ -152,7 +151,7 @@ def tested(
     verdicts = {}
     for name in ("preset", "joint"):
         theory = predicted[name]
-        a, k2 = (two_stage_theory.mean(theory, observable) for observable in ("W_trace", "K2"))
+        a, k2 = (theory_mean(theory, observable) for observable in ("W_trace", "K2"))
         at = found[name].switch
         verdicts[name] = stages(found[name], float(a[at]), float(k2[-1]))
         verdicts[name] += corollary(found[name]) + spectral(found[name])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import begin
-from sweeps.studies.options import Several, cell_edges
+from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.studies.two_stage.runs import settings
 from sweeps.systems.experiment import Experiment, experiment
 
@@ -76,23 +77,6 @@ class TwoStagePhase:
         )
 
 
-class Plane(NamedTuple):
-    """AUC of Q at the end, (tau, r), as NaN where no run ended well."""
-
-    tau: Float[np.ndarray, " T"]
-    r: Float[np.ndarray, " R"]
-    auc: Float[np.ndarray, "T R"]
-
-
-class Lines(NamedTuple):
-    """Noise tau below which Q is learned by theory, over r: in the limit of long times, and within
-    the horizon."""
-
-    r: Float[np.ndarray, " F"]
-    infinite: Float[np.ndarray, " F"]
-    finite: Float[np.ndarray, " F"]
-
-
 class Verdict(NamedTuple):
     """Points of training against the finite-time line: how many lie within a grid cell of it,
     and of the others how many there are on either side and how many behave as it says.
@@ -116,12 +100,11 @@ def run(config: TwoStagePhase) -> list[Path]:
         if first >= last:
             raise ValueError(f"{name} = {first}, {last}: must increase")
     config.training().check()
-    theory = plane(compute(config, "ode", config.resolution), "auc_Q")
+    theory = compute(config, "ode", config.resolution)["auc_Q"]
     trained = compute(config, "simulation", config.points)
-    simulated, signal = (plane(trained, name) for name in ("auc_Q", "auc_Q_signal"))
-    fine = np.geomspace(*config.r, 200)
-    infinite, finite = boundaries(config, fine)
-    line = boundaries(config, simulated.r)[1]
+    simulated, signal = trained["auc_Q"], trained["auc_Q_signal"]
+    lines = boundaries(config, np.geomspace(*config.r, 200))
+    line = boundaries(config, simulated["r"].values)["finite_time"]
     verdicts = {"weights": judge(simulated, line), "signal": judge(signal, line)}
     for name, v in verdicts.items():
         print(
@@ -129,22 +112,36 @@ def run(config: TwoStagePhase) -> list[Path]:
             f"the learned side of the finite-time line, below {UNLEARNED} at {v.unlearned} of "
             f"{v.other_side} on the other; {v.near} lie within a grid cell of it"
         )
-    arrays = {"theory": theory, "simulation": {**simulated._asdict(), "auc_signal": signal.auc}}
-    arrays["lines"] = {"r": fine, "infinite_time": infinite, "finite_time": finite}
+    arrays = {
+        "theory": {"tau": theory["tau"], "r": theory["r"], "auc": theory},
+        "simulation": {
+            "tau": simulated["tau"],
+            "r": simulated["r"],
+            "auc": simulated,
+            "auc_signal": signal,
+        },
+        "lines": lines,
+    }
     report = {name: verdict._asdict() for name, verdict in verdicts.items()}
-    figure = draw(config, theory, simulated, Lines(fine, infinite, finite))
+    figure = draw(config, theory, simulated, lines)
     return output.write(config.out, "two_stage_phase", figure=figure, arrays=arrays, report=report)
 
 
-def draw(config: TwoStagePhase, theory: Plane, simulated: Plane, lines: Lines) -> Figure:
-    """The plane, with the lines of theory on it."""
+def draw(
+    config: TwoStagePhase,
+    theory: xr.DataArray,
+    simulated: xr.DataArray,
+    lines: Mapping[str, np.ndarray],
+) -> Figure:
+    """The plane of the AUC of Q, with the lines of theory on it."""
     figure, ((ax,),) = drawing.panels(1, 1, width=6, height=4.8)
     plot(theory, simulated, ax=ax)
-    ax.plot(lines.infinite, lines.r, color="white", lw=2, label=r"$g = 0$: the limit of long times")
-    ax.plot(
-        lines.finite, lines.r, color="white", lw=2, ls="--",
-        label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}",
-    )  # fmt: skip
+    labels = {
+        "infinite_time": ("-", r"$g = 0$: the limit of long times"),
+        "finite_time": ("--", rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}"),
+    }
+    for name, (dashes, label) in labels.items():
+        ax.plot(lines[name], lines["r"], color="white", lw=2, ls=dashes, label=label)
     runs = count(config.seeds, "run")
     ax.set_title(rf"Q at $\eta$-time {config.eta_time:g}: reduced ODE, dots: {runs}")
     ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
@@ -152,7 +149,8 @@ def draw(config: TwoStagePhase, theory: Plane, simulated: Plane, lines: Lines) -
 
 
 def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
-    """What an engine says of `number` by `number` points, NaN where a run did not end well."""
+    """AUC of Q at the end over `number` by `number` points (tau, r) by an engine, of training the
+    mean over seeds; NaN where no run ended well."""
     axes: dict[str, dict[str, Any]] = {
         "tau": {"logspace": [*config.tau, number]},
         "r": {"logspace": [*config.r, number]},
@@ -162,59 +160,51 @@ def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
         axes["seed"] = {"range": config.seeds}
         record = ("auc_Q", "auc_Q_signal")
     sweep = Sweep(config.training(), axes, engine, record)
-    return valid(run_sweep(sweep, config.out / engine)).load()
+    found = valid(run_sweep(sweep, config.out / engine)).load()[list(record)]
+    return (found.mean("seed") if "seed" in found.dims else found).transpose("tau", "r", ...)
 
 
-def plane(data: xr.Dataset, observable: str) -> Plane:
-    """An AUC of Q over the points of `data`; of training the mean over seeds."""
-    found = data[observable]
-    if "seed" in found.dims:
-        found = found.mean("seed")
-    values = found.transpose("tau", "r").values
-    return Plane(found["tau"].values, found["r"].values, values)
-
-
-def boundaries(
-    config: TwoStagePhase, r: Float[np.ndarray, " R"]
-) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-    """Noise tau below which Q is learned, for every r: in the limit of long times, and within
-    the end."""
+def boundaries(config: TwoStagePhase, r: Float[np.ndarray, " R"]) -> dict[str, np.ndarray]:
+    """Noise tau below which Q is learned by theory, for every `r`: in the limit of long times, and
+    within the eta-time that is looked at."""
     task = settings(config.training())[0]
+    ends = {"infinite_time": math.inf, "finite_time": config.eta_time}
     with precision("float64"):
-        infinite, finite = (
-            np.asarray(thresholds.finite_time_boundary(task, config.decay, eta_time, r))
-            for eta_time in (math.inf, config.eta_time)
-        )
-    return infinite, finite
+        found = {
+            name: np.asarray(thresholds.finite_time_boundary(task, config.decay, end, r))
+            for name, end in ends.items()
+        }
+    return {"r": r, **found}
 
 
-def judge(simulated: Plane, line: Float[np.ndarray, " R"]) -> Verdict:
-    """Count the points of training that behave as their side of the `line` says."""
-    cell = np.log(simulated.tau[1] / simulated.tau[0])
-    distance = np.log(simulated.tau)[:, None] - np.log(line)
+def judge(simulated: xr.DataArray, line: Float[np.ndarray, " R"]) -> Verdict:
+    """Count the points of training (tau, r) that behave as their side of the `line` says."""
+    tau, auc = simulated["tau"].values, simulated.values
+    cell = np.log(tau[1] / tau[0])
+    distance = np.log(tau)[:, None] - np.log(line)
     near: Bool[np.ndarray, "T R"] = np.abs(distance) <= cell
     inside, outside = (distance < 0) & ~near, (distance > 0) & ~near
     return Verdict(
         int(near.sum()),
         int(inside.sum()),
-        int((inside & (simulated.auc > LEARNED)).sum()),
+        int((inside & (auc > LEARNED)).sum()),
         int(outside.sum()),
-        int((outside & (simulated.auc < UNLEARNED)).sum()),
+        int((outside & (auc < UNLEARNED)).sum()),
     )
 
 
-def plot(theory: Plane, simulated: Plane, ax: Axes) -> Axes:
+def plot(theory: xr.DataArray, simulated: xr.DataArray, ax: Axes) -> Axes:
     """AUC of Q: the reduced ODE as a map, training as dots in the same colours."""
-    edges = cell_edges(theory.tau, "log"), cell_edges(theory.r, "log")
-    mesh = ax.pcolormesh(*edges, theory.auc.T, vmin=0.5, vmax=1, cmap="viridis", rasterized=True)
-    tau, r = np.meshgrid(simulated.tau, simulated.r, indexing="ij")
-    ax.scatter(tau, r, c=simulated.auc, vmin=0.5, vmax=1, cmap="viridis", s=70, edgecolors="white")
+    colours = {"vmin": 0.5, "vmax": 1, "cmap": "viridis"}
+    mesh = heat_map(ax, theory, "log", **colours)
+    tau, r = np.meshgrid(simulated["tau"], simulated["r"], indexing="ij")
+    ax.scatter(tau, r, c=simulated, s=70, edgecolors="white", **colours)
     ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
     ax.set_ylabel("shift $r$ of Q")
-    for axis, ends in ((ax.xaxis, edges[0]), (ax.yaxis, edges[1])):
+    limits = {name: cell_edges(theory[name], "log")[[0, -1]] for name in ("tau", "r")}
+    for axis, (low, high) in zip((ax.xaxis, ax.yaxis), limits.values(), strict=True):
         ticks = (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5)
-        drawing.ticks(axis, (t for t in ticks if ends[0] <= t <= ends[-1]))
-    ax.set_xlim(edges[0][0], edges[0][-1])
-    ax.set_ylim(edges[1][0], edges[1][-1])
+        drawing.ticks(axis, (t for t in ticks if low <= t <= high))
+    ax.set(xlim=limits["tau"], ylim=limits["r"])
     ax.figure.colorbar(mesh, ax=ax, label="AUC of Q")
     return ax

@@ -1,21 +1,33 @@
-"""The runs of a two-stage experiment, read from the sweep over its seeds."""
+"""The runs of a two-stage experiment, read from the sweep over its seeds, and what theory predicts
+at the times at which they were recorded."""
 
 import dataclasses
+import functools
+from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
+import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from dynsim import Annealed, Annealing, Prompts, Status, checks
+from dynsim import Annealed, Annealing, Prompts, Status, Trajectory, checks
+from dynsim.precision import precision
 from dynsim.two_stage import observables as prompt_observables
+from odes.two_stage import anchored
+from odes.two_stage.state import ReducedState
+from sweeps.compare.comparison import valid
 from sweeps.compare.scatter import average, spread
+from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.systems.base import MOST_TIMES
 from sweeps.systems.experiment import Experiment
 
 RECORD = (*prompt_observables.OBSERVABLES, "eta_time")
+COMPARED = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
+"""What theory and simulation both have."""
 LEVEL_P, LEVEL_Q = 0.2, 0.6
 """A component counts as learned when its loss falls below this (section 4 of the theory)."""
 
@@ -100,6 +112,13 @@ class Runs:
         return prompt_observables.first_below(self.eta_time, self["K2"], LEVEL_Q)
 
 
+def runs(
+    training: Experiment, seeds: int, times: int, out: Path | None = None, root: int = 0
+) -> Runs:
+    """Run the experiment, or read what `out` holds of it."""
+    return from_dataset(training, run_sweep(sweep(training, seeds, times, root), out))
+
+
 def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
     """The runs of a dataset with `seed` as its only axis."""
     dataset = dataset.load()
@@ -118,3 +137,27 @@ def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
 def modulus(name: str, values: np.ndarray) -> np.ndarray:
     """An observable as it is compared: of V_trace, whose sign is random, the modulus."""
     return np.abs(values) if name == "V_trace" else values
+
+
+def ode(runs: Runs) -> Sweep:
+    """The sweep of the reduced ODE, over one `seed`."""
+    return Sweep(runs.training, {"seed": {"range": 1}}, "ode", COMPARED, len(runs.steps))
+
+
+def from_measured(runs: Runs) -> xr.Dataset:
+    """The reduced ODE for each run, from its measured state at the beginning of each stage."""
+    solve = functools.partial(anchored.solve, *runs.training.built, runs.steps, record=COMPARED)
+
+    @jax.jit
+    @jax.vmap
+    def pieces(states: jax.Array) -> Trajectory:
+        return solve(anchors={at: ReducedState(*states[at]) for at in (0, runs.switch)})
+
+    with precision("float64"):
+        found = jax.device_get(pieces(jnp.asarray(runs.values["state"], jnp.float64)))
+    return found.to_xarray(("seed",))
+
+
+def theory_mean(prediction: xr.Dataset, name: str) -> np.ndarray:
+    """(S,) mean of an observable over the solves that ended well; of V_trace the modulus."""
+    return average(modulus(name, valid(prediction, name)))

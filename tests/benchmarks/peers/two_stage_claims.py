@@ -13,8 +13,7 @@ from dynsim.two_stage.observables import OBSERVABLES, measure
 from dynsim.two_stage.task import sample_prompts
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import RECORD, Runs, from_dataset, sweep
+from sweeps.studies.two_stage.runs import COMPARED, RECORD, Runs, from_dataset, ode, sweep
 from sweeps.systems.experiment import experiment
 from tests.benchmarks.peers.torch_two_stage import trained
 
@@ -34,7 +33,7 @@ def compared() -> Iterator[str]:
         for name, each in EXPERIMENTS.items()
     }
     theirs = {name: by_torch(each) for name, each in ours.items()}
-    predicted = {name: run(two_stage_theory.ode(each)) for name, each in ours.items()}
+    predicted = {name: run(ode(each)) for name, each in ours.items()}
     verdicts = claims.tested(ours, predicted), claims.tested(theirs, predicted)
     same, number = 0, 0
     for name in verdicts[0]:
@@ -81,7 +80,7 @@ def agreeing(ours: Mapping[str, Runs], theirs: Mapping[str, Runs]) -> list[bool]
     lie within three standard errors of each other."""
     good = []
     for name, a in ours.items():
-        for observable in two_stage_theory.RECORD:
+        for observable in COMPARED:
             both = a[observable], theirs[name][observable]
             distance = abs(both[0].mean(0) - both[1].mean(0))
             error = np.sqrt(sum(values.var(0, ddof=1) for values in both) / SEEDS)

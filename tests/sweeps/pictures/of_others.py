@@ -29,11 +29,8 @@ from sweeps.studies.transitions.scaling import panels as scaling_panels
 from sweeps.studies.transitions.scaling.analysis import scaling
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import finite, phase
-from sweeps.studies.two_stage import panels as of_stages
-from sweeps.studies.two_stage.compare import CompareTwoStage
-from sweeps.studies.two_stage.outcome import TwoStageComparison
-from sweeps.studies.two_stage.runs import Runs
-from sweeps.studies.two_stage.theory import RECORD
+from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
+from sweeps.studies.two_stage.runs import COMPARED, Runs
 from sweeps.studies.words import figure as words
 from sweeps.studies.words import rules
 from sweeps.studies.words.fates import THEORIES, Fates, Score
@@ -79,7 +76,7 @@ def experiment(problem: str, count: int = 3) -> tuple[Runs, dict[str, xr.Dataset
     runs = Runs(training, steps.astype(float), eta_time, curves(count, steps, float(first)), 0)
 
     def predicted(shift: float) -> xr.Dataset:
-        values = {name: runs.values[name][:1] * (1 + shift) for name in RECORD}
+        values = {name: runs.values[name][:1] * (1 + shift) for name in COMPARED}
         return dataset(values, steps)
 
     names = ("ode", "infinite", "anchored", "sde")
@@ -96,10 +93,10 @@ def two_stages(problem: str) -> Figure:
 def two_stage_comparison(problem: str) -> Figure:
     runs, predictions = experiment(problem)
     made = TwoStageComparison(
-        CompareTwoStage(runs.training), dataset(runs.values, runs.steps), predictions, {}, RECORD
+        CompareTwoStage(runs.training), dataset(runs.values, runs.steps), predictions, {}, COMPARED
     )
     object.__setattr__(made, "runs", runs)
-    return of_stages.draw(made)
+    return two_stage.draw_comparison(made)
 
 
 def two_stage_finite() -> Figure:
@@ -117,12 +114,14 @@ def two_stage_finite() -> Figure:
 def two_stage_plane() -> Figure:
     config = phase.TwoStagePhase()
 
-    def plane(number: int) -> phase.Plane:
-        tau, r = np.geomspace(*config.tau, number), np.geomspace(*config.r, number)
-        return phase.Plane(tau, r, 0.5 + 0.5 / (1 + (3 * tau[:, None] / r**2) ** 8))
+    def plane(number: int) -> xr.DataArray:
+        axes = {name: np.geomspace(*getattr(config, name), number) for name in ("tau", "r")}
+        tau, r = axes.values()
+        return xr.DataArray(0.5 + 0.5 / (1 + (3 * tau[:, None] / r**2) ** 8), axes)
 
     r = np.geomspace(*config.r, 50)
-    return phase.draw(config, plane(25), plane(6), phase.Lines(r, r**2 / 3, r**2 / 3.5))
+    lines = {"r": r, "infinite_time": r**2 / 3, "finite_time": r**2 / 3.5}
+    return phase.draw(config, plane(25), plane(6), lines)
 
 
 def checkpoint(names: Sequence[str], square: bool) -> Figure:

@@ -8,11 +8,9 @@ from matplotlib.figure import Figure
 
 from sweeps.studies.paper import (
     attention_maps,
-    figure3,
+    closed_forms,
     figure6,
     figure7,
-    figure8,
-    figure9,
     figure10,
     recall,
 )
@@ -21,11 +19,11 @@ from sweeps.systems.yz.scatter import DRIFT, STD
 
 
 def growth_factor() -> Figure:
-    config = figure3.Figure3()
+    config = closed_forms.Figure3()
     t = np.linspace(0, config.end, 71)
     B = np.log1p(np.outer(config.eta_y, t) / 20)
     t0 = 370 / np.array(config.eta_y)
-    return figure3.draw(config, {"t": t, "lower": np.exp(B / 2), "upper": np.exp(2 * B), "t0": t0})
+    return config.draw({"t": t, "lower": np.exp(B / 2), "upper": np.exp(2 * B), "t0": t0})
 
 
 def attention(*rates: float) -> Figure:
@@ -90,22 +88,22 @@ def text_attention(*layers: int) -> Figure:
 
 def decoder() -> Figure:
     arrays = {}
-    for M, rates in figure8.PANELS.items():
+    for M, rates in closed_forms.DECODERS.items():
         s = np.arange(71)
         h = np.log1p(np.outer(rates, s)) / M
         arrays |= {f"M{M}/s": s, f"M{M}/h": h, f"M{M}/h_star": h + np.exp(-s / 10) / M}
-    return figure8.draw(arrays)
+    return closed_forms.Figure8().draw(arrays)
 
 
 def bounds() -> Figure:
     arrays = {}
-    for nu, (_, end) in figure9.PANELS.items():
+    for nu, (_, end) in closed_forms.RATIOS.items():
         t = np.linspace(0, end, 51)
-        B = np.log1p(np.outer(figure9.RATES, t) / end)
-        t0 = end / np.array(figure9.RATES)
+        B = np.log1p(np.outer(closed_forms.RATES, t) / end)
+        t0 = end / np.array(closed_forms.RATES)
         data = {"t": t, "B": B, "t0": t0, "B_at_t0": np.array(0.7)}
         arrays |= {f"nu{nu}/{name}": value for name, value in data.items()}
-    return figure9.draw(figure9.Figure9(), arrays)
+    return closed_forms.Figure9().draw(arrays)
 
 
 def text_entropy() -> Figure:

@@ -12,9 +12,7 @@ import xarray as xr
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims as two_stage_claims
-from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.experiment import runs
-from sweeps.studies.two_stage.runs import Runs
+from sweeps.studies.two_stage.runs import Runs, ode, runs, theory_mean
 from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("optimised_sweeps")
@@ -83,7 +81,7 @@ def train() -> Callable[..., Runs]:
 @pytest.fixture(scope="module")
 def solve(train: Callable[..., Runs]) -> Callable[[str], xr.Dataset]:
     """The reduced ODE for the runs of a size."""
-    return functools.cache(lambda size: run(two_stage_theory.ode(train(size))))
+    return functools.cache(lambda size: run(ode(train(size))))
 
 
 def made_up(values: dict[str, list[list[float]]]) -> Runs:
@@ -156,7 +154,7 @@ def test_reduced_ode_against_the_mean_of_the_runs(
     because K1 alone has 6 % of it over six seeds, nearly all before t = 2."""
     found = train(size)
     mean, error = found.mean(name), found.spread(name) / np.sqrt(SIZES[size].seeds)
-    off = found.over_time(two_stage_theory.mean(solve(size), name) - mean)
+    off = found.over_time(theory_mean(solve(size), name) - mean)
     assert off <= LIMITS[name] * found.over_time(mean) + found.over_time(error)
 
 
@@ -166,7 +164,7 @@ def test_the_claims(
     train: Callable[..., Runs], solve: Callable[[str], xr.Dataset], size: str
 ) -> None:
     runs = train(size)
-    a, k2 = (two_stage_theory.mean(solve(size), name) for name in ("W_trace", "K2"))
+    a, k2 = (theory_mean(solve(size), name) for name in ("W_trace", "K2"))
     found = two_stage_claims.stages(runs, float(a[runs.switch]), float(k2[-1]))
     if size == "full":  # decompositions by the dozen; the figure's test makes a few
         found += two_stage_claims.spectral(runs)

@@ -20,12 +20,10 @@ from sweeps import cli
 from sweeps.compare.comparison import judged
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import figure, finite, outcome, theory
-from sweeps.studies.two_stage.compare import CompareTwoStage
-from sweeps.studies.two_stage.outcome import TwoStageComparison
-from sweeps.studies.two_stage.phase import Plane, judge
-from sweeps.studies.two_stage.runs import RECORD as OF_RUNS
-from sweeps.studies.two_stage.runs import Runs
+from sweeps.studies.two_stage import compare, figure, finite
+from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
+from sweeps.studies.two_stage.phase import judge
+from sweeps.studies.two_stage.runs import COMPARED, RECORD, Runs
 from sweeps.systems.experiment import Experiment, experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -56,7 +54,7 @@ def of_two_stages(problem: str = "two_stage", **settings: Any) -> Experiment:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Experiments of figures that take no time, and few paths of the SDE."""
-    monkeypatch.setattr(outcome, "PATHS", 3)
+    monkeypatch.setattr(compare, "PATHS", 3)
     for module in (figure, finite):
         monkeypatch.setattr(module, "experiment", of_two_stages)
 
@@ -222,7 +220,7 @@ def compared(
     solved: dict[str, np.ndarray] | None = None,
 ) -> TwoStageComparison:
     """Runs that recorded these arrays, and the ODE if it has any."""
-    runs = dict.fromkeys(OF_RUNS, np.ones_like(trained["K1"]))
+    runs = dict.fromkeys(RECORD, np.ones_like(trained["K1"]))
     runs |= {"eta_time": np.broadcast_to(time, trained["K1"].shape)} | trained
     sides = {"ode": dataset(steps, solved)} if solved else {}
     names = tuple(solved or ())
@@ -341,7 +339,7 @@ def test_a_comparison_says_why_a_component_was_not_learned() -> None:
 
 def as_trained(runs: Runs) -> xr.Dataset:
     """A theory that predicts what the first run does, in place of one to compile."""
-    return dataset(runs.steps, {name: runs.values[name][:1] for name in theory.RECORD})
+    return dataset(runs.steps, {name: runs.values[name][:1] for name in COMPARED})
 
 
 # A training and a theory for each of its panels.
@@ -361,7 +359,7 @@ def test_figures_resume_and_keep_what_they_draw(
     # Each control is a training and a theory to compile.
     monkeypatch.setattr(figure, "CONTROLS", {name: figure.CONTROLS[name] for name in controls})
     if len(controls) == 1:
-        monkeypatch.setattr(theory, "ode", as_trained)
+        monkeypatch.setattr(figure, "ode", as_trained)
         monkeypatch.setattr(figure, "computed", lambda found: found)
     out = tmp_path / "two"
     # As many seeds of all, which then share programs.
@@ -430,7 +428,8 @@ def test_points_are_counted_on_their_side_of_the_line() -> None:
     """A line at tau = 1 and a grid of factor 2: tau = 0.5 and 2 are within a cell of it."""
     tau = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
     auc = np.array([[0.95, 0.8], [0.5, 0.5], [0.5, 0.5], [0.9, 0.9], [0.5, 0.7]])
-    verdict = judge(Plane(tau, np.array([1.0, 2.0]), auc), np.array([1.0, 1.0]))
+    simulated = xr.DataArray(auc, {"tau": tau, "r": [1.0, 2.0]})
+    verdict = judge(simulated, np.array([1.0, 1.0]))
     assert verdict == (6, 2, 1, 2, 1)
 
 
