@@ -4,7 +4,7 @@ comparison, and six of them with the controls and the joint loss."""
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import xarray as xr
@@ -19,11 +19,19 @@ from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count
-from sweeps.runner.run import run as computed
-from sweeps.studies.computing import begin
+from sweeps.runner.run import run as run_sweep
+from sweeps.studies.options import begin
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.compare import TwoStageComparison
-from sweeps.studies.two_stage.runs import COMPARED, Runs, Times, ode, runs, settings, theory_mean
+from sweeps.studies.two_stage.runs import (
+    COMPARED,
+    Runs,
+    Times,
+    from_dataset,
+    ode,
+    settings,
+    sweep,
+    theory_mean,
+)
 from sweeps.systems.experiment import Experiment, experiment
 
 P, Q, BEST, AUC, JOINT = range(5)
@@ -39,6 +47,15 @@ CONTROLS: dict[Control, int] = {
     "smallinit": 3,
 }
 """Places of their colours."""
+
+
+class Compared(Protocol):
+    """Of a comparison, the runs and what each theory predicts of them."""
+
+    @property
+    def runs(self) -> Runs: ...
+    @property
+    def predictions(self) -> Predictions: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +97,7 @@ def run(config: FigureTwoStage) -> list[Path]:
         name: runs(training, seeds, config.times, config.out / name)
         for name, (training, seeds) in experiments.items()
     }
-    predicted = {name: computed(ode(r)) for name, r in found.items()}
+    predicted = {name: run_sweep(ode(r)) for name, r in found.items()}
     verdicts = claims.tested(found, predicted)
     for title, tested_claims in verdicts.items():
         print(f"{title}: {count(found[title].count, 'run')}\n{claims.table(tested_claims)}\n")
@@ -90,6 +107,13 @@ def run(config: FigureTwoStage) -> list[Path]:
     report = {name: claims.as_records(found) for name, found in verdicts.items()}
     figure = draw(found, predicted)
     return output.write(config.out, "two_stage", figure=figure, arrays=arrays, report=report)
+
+
+def runs(
+    training: Experiment, seeds: int, times: int, out: Path | None = None, root: int = 0
+) -> Runs:
+    """Run the experiment, or read what `out` holds of it."""
+    return from_dataset(training, run_sweep(sweep(training, seeds, times, root), out))
 
 
 def draw(
@@ -244,7 +268,7 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     return finish(ax, runs, "Frobenius norm")
 
 
-def draw_comparison(result: TwoStageComparison) -> Figure:
+def draw_comparison(result: Compared) -> Figure:
     """Losses, accuracies, traces and norms."""
     runs = result.runs
     figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)

@@ -3,7 +3,6 @@ at the times at which they were recorded."""
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import Annotated
 
 import annotated_types as at
@@ -20,7 +19,6 @@ from odes.two_stage import anchored
 from odes.two_stage.state import ReducedState
 from sweeps.compare.comparison import valid
 from sweeps.compare.scatter import average, spread
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.systems.base import MOST_TIMES
 from sweeps.systems.experiment import Experiment
@@ -110,13 +108,6 @@ class Runs:
     def learned_Q(self) -> Float[np.ndarray, " R"]:
         """t_Q: eta-time at which K2 falls below 0.6; inf where it does not."""
         return prompt_observables.first_below(self.eta_time, self["K2"], LEVEL_Q)
-
-
-def runs(
-    training: Experiment, seeds: int, times: int, out: Path | None = None, root: int = 0
-) -> Runs:
-    """Run the experiment, or read what `out` holds of it."""
-    return from_dataset(training, run_sweep(sweep(training, seeds, times, root), out))
 
 
 def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
