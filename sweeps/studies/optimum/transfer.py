@@ -1,7 +1,5 @@
 """How the best value of one axis changes with another: a power law, and whether one is enough."""
 
-from typing import NamedTuple
-
 import numpy as np
 import xarray as xr
 
@@ -10,30 +8,8 @@ from sweeps.runner.labels import worded
 from sweeps.studies.optimum.best import FEWEST, Place
 from sweeps.studies.options import line, student
 
-USED = (Place.INSIDE, Place.BESIDE_DIVERGED)
-"""Places of best values that are fitted: at an end of the axis only a bound is known."""
 FACTOR = 2.0
 """Change of the best value over all of the other axis that an exponent of 0 must rule out."""
-
-
-class Law(NamedTuple):
-    """A power law through points.
-
-    Attributes:
-        exponent: of the law.
-        error: its standard error.
-        prefactor: the law at 1.
-        off: largest ratio of a point to the law, or the law to a point, minus 1.
-        points: number of points.
-        verdict: what it says, in words.
-    """
-
-    exponent: float
-    error: float
-    prefactor: float
-    off: float
-    points: int
-    verdict: str
 
 
 def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
@@ -88,7 +64,6 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
     laws = [
         _law(ordered.isel(dict(zip(others, at, strict=True))), along) for at in np.ndindex(shape)
     ]
-    columns = dict(zip(Law._fields, zip(*laws, strict=True), strict=True))
     words = {
         "exponent": f"exponent of the best {over} in {along}",
         "error": "standard error of the exponent",
@@ -97,51 +72,47 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
         "points": "number of points",
         "verdict": f"whether the best {over} depends on {along}",
     }
+    columns = zip(words.items(), zip(*laws, strict=True), strict=True)
     return xr.Dataset(
         {
-            name: (others, np.reshape(np.asarray(values), shape), {"long_name": words[name]})
-            for name, values in columns.items()
+            name: (others, np.reshape(np.asarray(values), shape), {"long_name": text})
+            for (name, text), values in columns
         },
         {n: c for n, c in found.coords.items() if c.dims and set(c.dims) <= set(others)},
         {**found.attrs, "along": along},
     )
 
 
-def _law(found: xr.Dataset, along: str) -> Law:
-    """The law of one curve over `along`."""
+def _law(found: xr.Dataset, along: str) -> tuple[float, float, float, float, int, str]:
+    """What `transfer` returns, of one curve over `along`."""
     x, best = found[along].values.astype(float), found["best"].values
-    used = np.isin(found["place"].values, USED) & np.isfinite(x)
+    # At an end of the axis only a bound is known.
+    used = found["place"].isin((Place.INSIDE, Place.BESIDE_DIVERGED)).values & np.isfinite(x)
     points = int(used.sum())
     if points < FEWEST:
-        said = (
+        words = (
             f"no fit: the best lies inside its axis at {points} values of {along}, needs {FEWEST}"
         )
-        return Law(np.nan, np.nan, np.nan, np.nan, points, said)
-    at = np.log(x[used])
-    fitted = line(at, np.log(best[used]))
+        return np.nan, np.nan, np.nan, np.nan, points, words
+    at, logs = np.log(x[used]), np.log(best[used])
+    exponent, residual, intercept = line(at, logs)
     draws = [line(at, np.log(each)).slope for each in found["resampled"].values[:, used]]
     apart = at - at.mean()
     shape = np.linalg.norm(apart * found["shape"].values[used]) / (apart @ apart)
     spread = np.hypot(np.std(draws, ddof=1) if draws else 0.0, shape)
-    law = np.exp(fitted.intercept) * x[used] ** fitted.slope
+    error = float(max(student(points - 2) * residual, spread))
+    law = np.exp(intercept) * x[used] ** exponent
     off = float(np.exp(np.abs(np.log(best[used] / law)).max()) - 1)
-    error = float(max(student(points - 2) * fitted.error, spread))
-    known = np.isfinite(best)
-    shared = found["lower"].values[known].max() <= found["upper"].values[known].min()
-    verdict = f"undecided: {along}^{fitted.slope:.2f} of one seed, whose error is not known"
-    if draws:
-        verdict = _verdict(fitted.slope, error, np.ptp(at), shared, found.attrs, along)
-    return Law(fitted.slope, error, float(np.exp(fitted.intercept)), off, points, verdict)
-
-
-def _verdict(
-    exponent: float, error: float, span: float, shared: bool, about: dict, along: str
-) -> str:
-    law = f"{along}^{exponent:.2f} ± {error:.2f}"
-    if shared:
+    known, about = np.isfinite(best), found.attrs
+    power = f"{along}^{exponent:.2f} ± {error:.2f}"
+    if not draws:
+        verdict = f"undecided: {along}^{exponent:.2f} of one seed, whose error is not known"
+    elif found["lower"].values[known].max() <= found["upper"].values[known].min():
         near = f"{100 * about['within']:g} %"
-        return f"transfers: one {about['over']} is within {near} of the best at every {along}"
-    if abs(exponent) > 2 * error:
-        return f"{'grows' if exponent > 0 else 'falls'} as {law}"
-    certain = (abs(exponent) + 2 * error) * span < np.log(FACTOR)
-    return f"{'transfers' if certain else 'undecided'}: {law}"
+        verdict = f"transfers: one {about['over']} is within {near} of the best at every {along}"
+    elif abs(exponent) > 2 * error:
+        verdict = f"{'grows' if exponent > 0 else 'falls'} as {power}"
+    else:
+        certain = (abs(exponent) + 2 * error) * np.ptp(at) < np.log(FACTOR)
+        verdict = f"{'transfers' if certain else 'undecided'}: {power}"
+    return exponent, error, float(np.exp(intercept)), off, points, verdict

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from scipy import optimize, special
 
 import dynsim
 from dynsim import checks
@@ -171,16 +172,13 @@ def winning_spread(tokens: int) -> float:
     """Standard deviation from which on independent normal logits of so many tokens, two or more,
     make a winner, exp(entropy) < `winners(tokens)`, in more than half of all cases."""
     logits = np.random.default_rng(0).normal(size=(4096, tokens))
-    logits -= logits.max(axis=1, keepdims=True)
-    low, high = 0.0, 1e3
-    for _ in range(40):
-        middle = (low + high) / 2
-        weight = np.exp(middle * logits)
-        total = weight.sum(1)
-        entropy = np.log(total) - middle * (weight * logits).sum(1) / total
-        won = np.median(np.exp(entropy)) < winners(tokens)
-        low, high = (low, middle) if won else (middle, high)
-    return high
+
+    def beyond(spread: float) -> float:
+        entropy = special.entr(special.softmax(spread * logits, axis=1)).sum(1)
+        return float(np.median(np.exp(entropy)) - winners(tokens))
+
+    root: Any = optimize.brentq(beyond, 0.0, 1e3)
+    return float(root)
 
 
 def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:

@@ -24,7 +24,7 @@ MOST_COARSE = 32
 """Cells along a side from which refinement starts, or more than half as many."""
 FEWEST = 8
 """Seeds with which a band begins: from 7 on, all of them in one region tell that it is the most
-probable one, as by `sweeps.studies.phase.bands.TAIL`."""
+probable one, as by `sweeps.studies.phase.tally.TAIL`."""
 NUM_TIMES = 10
 """Recorded steps of a run: a peak is located between two of them."""
 
