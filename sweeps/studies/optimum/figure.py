@@ -20,8 +20,7 @@ from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import AxisWord, axis, described
 from sweeps.studies.computing import computed
-from sweeps.studies.optimum.best import AT_END, FEWEST, Place, at_end, best
-from sweeps.studies.optimum.transfer import transfer
+from sweeps.studies.optimum.best import AT_END, FEWEST, Place, at_end, best, transfer
 from sweeps.studies.options import Several, scale_of
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
@@ -32,15 +31,15 @@ no divergence, so that its best rate is often the largest."""
 VALUES, RATES = 6, 23
 """Values of the axes, unless they say how many."""
 MOMENTUM = 0.9
-"""Of the rules with momentum, unless the run has another one."""
+"""Momentum of the rules that have one, unless the run has another."""
 BOUNDS = {Place.LOWER_END: ("<", "lower"), Place.UPPER_END: (">", "upper")}
-"""What is known of a best value at an end of its axis."""
+"""Sign and name of the bound that is known of a best value at an end of its axis."""
 MOST_TICKS = 6
-"""Of the axis across; of more values every second has one, or fewer."""
+"""Ticks of the axis across; of more values every second has one, or fewer."""
 THEORY: dict[str, Any] = {"color": "k", "ls": "--", "lw": 1.2}
 DIVERGED: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "////", "lw": 0}
 NEAR, ERROR = 0.18, 0.45
-"""How dark the range near the best and the standard error are."""
+"""Opacity of the range near the best, and of the standard error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,8 +217,8 @@ def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) 
 def verdicts(
     trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], laws: xr.Dataset, along: str
 ) -> list[str]:
-    """What the best rate of each rule follows, in training and by theory, and where only a bound of
-    it is known."""
+    """The law that the best rate of each rule follows, in training and by theory, and the values at
+    which only a bound of it is known."""
     lines, over = [], trained.attrs["over"]
     for rule in trained["rule"].values.tolist():
         law, own = laws.sel(rule=rule), trained.sel(rule=rule)
@@ -256,13 +255,8 @@ def draw(
 ) -> Figure:
     """A column for each rule: the best rate over the other axis, and the observable over the rate.
 
-    Args:
-        dataset: training, over the rule, the other axis, the rate and seeds.
-        trained: its best rates.
-        predicted: those of theory by rule, which need not depend on the other axis.
-        laws: the power laws of those of training.
-        theory: what it is called.
-        title: of the figure.
+    `dataset` is training, `trained` its best rates and `laws` their power laws; `predicted` are
+    those of the `theory` by rule, which need not depend on the other axis.
     """
     along, over = str(laws.attrs["along"]), trained.attrs["over"]
     rules = [str(rule) for rule in trained["rule"].values]

@@ -34,11 +34,11 @@ from sweeps.systems.yz import large
 DESCENT = "symmetric-descent"
 LENGTH = ("problem", "length")
 LOGIT = "z_top_distinct"
-"""What noise is compared with the mean of, to tell where it rules."""
+"""The observable whose standard deviation is compared with its mean, to find where noise rules."""
 COARSE = 24
 """Number of values of an axis at which the spread is predicted, about."""
 STAGES = ("rise_end", "peak", "snap")
-"""Of `odes.formulas.decoder.Stages`, those at which a line is drawn."""
+"""The times of `odes.formulas.decoder.Stages` at which a line is drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +190,7 @@ def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
 
 
 def closed_forms(run: Experiment) -> dict[str, jax.Array | float]:
-    """What `lines` holds, for one task; learning rates and momentum may be arrays."""
+    """The quantities of `lines` for one task; learning rates and momentum may be arrays."""
     task, steps = large.classes_of(run), run.steps
     if isinstance(task, SymmetricTask):
         # Too large for a table: of all its classes, which are alike, the numbers of one.

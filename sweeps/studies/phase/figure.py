@@ -94,7 +94,7 @@ def theory(
     noise: xr.DataArray | None,
     own: Mapping[str, xr.DataArray],
 ) -> list[Told]:
-    """What the other engine and each line say of the regions of the first one."""
+    """The agreement of the other engine, and of each line, with the regions of the first one."""
     (_, first), *others = drawn.items()
     told = []
     for name, other in others:
@@ -114,8 +114,8 @@ def theory(
 def with_steps(
     config: Plane, drawn: Mapping[str, xr.Dataset], rule: Rule, unstable: xr.DataArray | None
 ) -> Iterator[Told]:
-    """What theories without noise say of the regions if descent with noise takes their place where
-    steps are too large for a flow."""
+    """The agreement of theories without noise, if descent with noise takes their place where steps
+    are too large for a flow."""
     (_, first), *others = drawn.items()
     for name, other in others:
         if "share" in other:
@@ -141,7 +141,7 @@ def reported(told: Sequence[Told], name: str, region: xr.DataArray) -> Iterator[
 
 
 def said(config: Plane, found: xr.Dataset) -> Iterator[str]:
-    """What a map rests on, in lines."""
+    """Lines about the points and seeds that a map was computed from."""
     about, points, seeds = found.attrs, found.computed, found.seeds
     if config.refine:
         share = f"{100 * float(points.mean()):.2g} % of {count(points.size, 'point')} computed"

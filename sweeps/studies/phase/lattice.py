@@ -73,7 +73,7 @@ class Lattice(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What one level of refinement measured, and where it was cut further.
+    """The points that one level of refinement measured, and the cells that it cut further.
 
     Attributes:
         places: (P, 2) in [0, 1], of the points that this level added, in the order of measuring.

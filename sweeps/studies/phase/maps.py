@@ -26,7 +26,7 @@ from sweeps.studies.phase.tally import Tally, interval, undecided, wide, widths
 __all__ = ["Phase", "Plane", "boundary", "maps"]
 
 LEVELS = (BAND[0], 0.5, BAND[1])
-"""Of the probability of a region, at which curves are drawn."""
+"""Probabilities of a region at which curves are drawn."""
 Compute = Callable[[Sweep, Path], xr.Dataset]
 """Runs a sweep, or reads it where the folder has it."""
 
@@ -84,7 +84,7 @@ def panels_of(
     executor: Executor | None = None,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """What `maps` returns, each with the runs of the full grid, or of the coarse one that was
+    """The datasets of `maps`, each with the runs of the full grid, or of the coarse one that was
     refined. `report` is called with lines for people."""
     begin(config)
     wanted = config.sweeps()

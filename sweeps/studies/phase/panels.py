@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps.output import drawing
 from sweeps.runner.labels import wrapped
+from sweeps.studies.axes import described
 from sweeps.studies.options import colour_range, heat_map, scale_of
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
@@ -34,7 +35,7 @@ LINES = {
 }
 """Transition lines: where a stage of the closed form ends just at the last step."""
 MOST_TICKS = 8
-"""Of an axis of whole numbers."""
+"""Ticks of an axis of whole numbers."""
 NOISE = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
 NOISE_COLOUR = "#c2185b"
 BOUND: dict[str, Any] = {"colors": "0.35", "linewidths": 0.8}
@@ -57,8 +58,8 @@ class Line(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a theory says of the regions, and how far that is what training does; for a line of
-    theory, that line as well."""
+    """A prediction of the regions, in words, and how far training agrees with it; with the line, if
+    a line of theory makes it."""
 
     name: str
     text: str
@@ -133,7 +134,8 @@ def draw(
     keys += [Patch(fc=fc, ec="0.5", label=n) for c, (n, fc) in rule.legend.items() if c in there]
     ncols = 4 if compared else 2
     figure.legend(handles=keys, loc="outside lower center", ncols=ncols, frameon=False)
-    figure.suptitle(textwrap.fill(config.title(), 34 * columns + 10))
+    title = described(config.run, config.axes())
+    figure.suptitle(textwrap.fill(title, 34 * columns + 10))
     return figure
 
 

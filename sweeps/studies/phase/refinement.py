@@ -31,20 +31,22 @@ from sweeps.studies.phase.lattice import (
 )
 
 ERROR_RATE = 0.05
-"""How often the bound of `guard` may be too small."""
+"""Probability with which the bound of `guard` may be too small."""
 ROUNDS = 8
 """Most draws of probes: on a boundary that fills the plane they would never end."""
 NOWHERE = np.empty((0, 2), np.int64)
 SCALES, FEWEST_BOXES = 3, 4
 """Sizes of boxes from which a dimension is found, each twice the one before; and the least number
 of boxes along a side."""
+TOGETHER = 2**18
+"""Points that are inferred at once."""
 PER_CELL = 4
 """Points that a cut cell adds: its middle, and those of four edges, of which it shares about two
 with its neighbours on the boundary."""
 
 
 class Guarded(NamedTuple):
-    """What random probes found at the points that were inferred.
+    """The result of random probes among the points that were inferred.
 
     Attributes:
         rounds: number of draws.
@@ -96,9 +98,7 @@ class Refinement:
         Names of batches begin with the `prefix`."""
         todo = ~self._visited[0]
         for level, (visited, cut) in enumerate(zip(self._visited, self._cut, strict=True)):
-            suspected = np.zeros_like(cut)
-            suspected[tuple(self.lattice.containing(level, suspects).T)] = True
-            apart, call = suspected & visited, 0
+            apart, call = np.zeros_like(cut), 0
             while todo.any():
                 cells = np.argwhere(todo)
                 corners = self.lattice.points(level, cells[:, None] + CORNERS)
@@ -107,27 +107,26 @@ class Refinement:
                 call += len(self._added[level][-1]) > 0
                 region, value = self._look_up(corners)
                 visited |= todo
-                apart |= todo & suspected
                 apart[tuple(cells[self._apart(region, value)].T)] = True
                 # A boundary goes on through an edge whose ends do not agree.
-                across = np.zeros(np.add(todo.shape, 2), bool)
+                beyond = np.zeros(np.add(todo.shape, 2), bool)
                 for direction, (a, b) in EDGES.items():
                     through = cells[region[:, a] != region[:, b]] + 1 + np.array(direction)
-                    across[tuple(through.T)] = True
-                todo = across[1:-1, 1:-1] & ~visited
-            fresh = apart & ~cut
-            cut |= apart
+                    beyond[tuple(through.T)] = True
+                todo = beyond[1:-1, 1:-1] & ~visited
+            suspected = np.zeros_like(cut)
+            suspected[tuple(self.lattice.containing(level, suspects).T)] = True
+            fresh = (apart | (suspected & visited)) & ~cut
+            cut |= fresh
             if level == self.lattice.levels:
                 return
             todo = fresh.repeat(2, axis=0).repeat(2, axis=1) & ~self._visited[level + 1]
             if self._report and todo.any() and not prefix:
-                (dimension, share), (rows, columns) = (
-                    self.forecast(level),
-                    self.lattice.sides(level),
-                )
+                dimension, share = self.forecast(level)
+                across, up = self.lattice.sides(level)
                 self._report(
-                    f"on {rows} x {columns} cells the boundary has the dimension {dimension:.2f}, "
-                    f"by which about {100 * share:.2g} % of {self._measured.size} points will be "
+                    f"on {across} x {up} cells the boundary has the dimension {dimension:.2f}, by "
+                    f"which about {100 * share:.2g} % of {self._measured.size} points will be "
                     "computed"
                 )
 
@@ -157,17 +156,9 @@ class Refinement:
         them are not what was inferred."""
         left = np.argwhere(~self._measured)
         points = self._add(name, rng.choice(left, min(count, len(left)), replace=False))
-        region, value = self._look_up(points[:, None])
-        wrong, todo = np.zeros(len(points), bool), np.arange(len(points))
-        for level in reversed(range(self.lattice.levels + 1)):
-            cells = self.lattice.containing(level, points[todo])
-            seen = self._visited[level][tuple(cells.T)]
-            inside, todo = todo[seen], todo[~seen]
-            corners = self._look_up(self.lattice.points(level, cells[seen, None] + CORNERS))
-            wrong[inside] = self._apart(
-                np.hstack([corners[0], region[inside]]), np.hstack([corners[1], value[inside]])
-            )
-        return points, wrong
+        # The corners and the point itself.
+        around = np.concatenate([self._corners(points), points[:, None]], axis=1)
+        return points, self._apart(*self._look_up(around))
 
     def levels(self) -> list[Level]:
         """The levels, up to the first one that had nothing to cut."""
@@ -182,24 +173,27 @@ class Refinement:
 
     def infer(self) -> Inferred:
         """Every point of the lattice."""
-        region, value = np.zeros_like(self._region), np.full_like(self._value, np.nan)
-        for level, (visited, cut) in enumerate(zip(self._visited, self._cut, strict=True)):
-            cells = np.argwhere(visited & ~cut)
-            corners = self.lattice.points(level, cells[:, None] + CORNERS)
+        region, value = self._region.copy(), self._value.copy()
+        rest = np.argwhere(~self._measured)
+        for start in range(0, len(rest), TOGETHER):
+            points = rest[start : start + TOGETHER]
+            corners = self._corners(points)
             regions, values = self._look_up(corners)
-            for each, codes, ends in zip(corners.tolist(), regions[:, 0], values, strict=True):
-                parts, weights = [], []
-                for first, last, end in zip(each[0], each[-1], self.lattice.last, strict=True):
-                    # A point on an edge is in the cell after it, if there is one.
-                    parts.append(slice(first, last + (last == end)))
-                    share = (np.arange(first, parts[-1].stop) - first) / max(last - first, 1)
-                    weights.append(np.stack([1 - share, share]))
-                region[tuple(parts)] = codes
-                with np.errstate(invalid="ignore"):
-                    value[tuple(parts)] = weights[0].T @ ends.reshape(2, 2) @ weights[1]
-        known = self._measured
-        region, value = np.where(known, self._region, region), np.where(known, self._value, value)
-        return Inferred(region, value, known.copy())
+            first, last = corners[:, 0], corners[:, -1]
+            x, y = ((points - first) / np.maximum(last - first, 1)).T
+            weights = np.stack([(1 - x) * (1 - y), (1 - x) * y, x * (1 - y), x * y], axis=-1)
+            at = tuple(points.T)
+            region[at], value[at] = regions[:, 0], (weights * values).sum(axis=1)
+        return Inferred(region, value, self._measured.copy())
+
+    def _corners(self, points: Int[np.ndarray, "P 2"]) -> Int[np.ndarray, "P 4 2"]:
+        """The corners of the smallest cell that was visited around each point."""
+        found = np.empty((len(points), 4, 2), int)
+        for level, visited in enumerate(self._visited):
+            cells = self.lattice.containing(level, points)
+            seen = visited[tuple(cells.T)]
+            found[seen] = self.lattice.points(level, cells[seen, None] + CORNERS)
+        return found
 
     def _add(self, name: str, points: Int[np.ndarray, "P 2"]) -> Int[np.ndarray, "N 2"]:
         """Measure those of the points that are new, if any, and return them in order."""

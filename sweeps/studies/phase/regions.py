@@ -1,4 +1,4 @@
-"""What a run did, in five words: rules on what it recorded, for phase diagrams [ours]."""
+"""The regions of phase diagrams: rules that classify a run by what it recorded [ours]."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ WINNERS = 2.0
 ROSE = 1.01
 """A loss has risen once it is above so many times its loss at step 0."""
 DIVERGED = "diverged"
-"""What legends call the region of runs that diverge, if they have one."""
+"""Name of the region of runs that diverge, in the legends that have one."""
 
 
 def winners(tokens: Any) -> Any:
@@ -32,7 +32,7 @@ def winners(tokens: Any) -> Any:
 
 
 class Rule(NamedTuple):
-    """How a diagram tells what a run did.
+    """A classification of runs into the regions of a diagram.
 
     Attributes:
         record: names of the observables that it reads, over time.
@@ -50,7 +50,7 @@ class Rule(NamedTuple):
 
 
 class Region(enum.IntEnum):
-    """What the attention of a run did up to the end."""
+    """The state of the attention at the end of a run."""
 
     NOT_LEARNED = 0
     """The loss has not fallen to half of what it was: the decoder has hardly moved, or is lost."""
@@ -85,7 +85,7 @@ def classify(dataset: xr.Dataset) -> xr.DataArray:
 
 
 class Stability(enum.IntEnum):
-    """How a run got on with the edge of stability, a preconditioned sharpness of 2."""
+    """The behaviour of a run at the edge of stability, a preconditioned sharpness of 2."""
 
     STABLE = 0
     """The sharpness stayed below the edge."""
@@ -120,7 +120,7 @@ def stability_of(dataset: xr.Dataset) -> xr.DataArray:
 
 
 class Agreement(NamedTuple):
-    """How far a prediction of the region says what training does.
+    """The agreement of predicted regions with those of training.
 
     Attributes:
         right: share of the plane where it is the region that training ends in, or the one that most
@@ -138,7 +138,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
-    """Of predicted codes of regions with a map of training, over the same axes."""
+    """Compare predicted codes of regions with a map of training, over the same axes."""
     right = float((predicted == found["region"]).mean())
     if "share" not in found:
         return Agreement(right, None)
@@ -148,7 +148,7 @@ def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
 
 
 def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataArray]:
-    """What a line says of the plane: on each of its sides the most common region of that side.
+    """The regions that a line predicts: on each of its sides the most common one of that side.
 
     Args:
         line: values that are zero on the line and have both signs, over the axes of the plane or

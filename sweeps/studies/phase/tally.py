@@ -1,4 +1,4 @@
-"""What the runs at each point of a plane did, counted as they come, and how sure that is.
+"""Counts of what the runs at each point of a plane did, and the uncertainty of their shares.
 
 The share of the seeds that end in a region is an estimate of its probability. Where it is 50 % lies
 the boundary, between 10 and 90 % its band, a property of training that more seeds do not make
@@ -19,9 +19,9 @@ from sweeps.studies.phase.regions import Rule
 
 Mask = Bool[np.ndarray, "X Y"]
 TAIL = 0.0158 / 2
-"""Of each end of an interval. Seeds are added where it is too wide and kept where it is not, so
-each point has several chances to be wrong: this is Pocock's level, at which five looks, such as at
-8, 16, 32, 64 and 128 seeds, are right in 95 % of all cases together."""
+"""Probability beyond each end of an interval. Seeds are added where it is too wide and kept where
+it is not, so each point has several chances to be wrong: this is Pocock's level, at which five looks,
+such as at 8, 16, 32, 64 and 128 seeds, are right in 95 % of all cases together."""
 
 
 class Tally:

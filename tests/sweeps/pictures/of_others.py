@@ -15,8 +15,7 @@ from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order
 from sweeps.studies.optimum import figure as optimum_figure
-from sweeps.studies.optimum.best import best
-from sweeps.studies.optimum.transfer import transfer
+from sweeps.studies.optimum.best import best, transfer
 from sweeps.studies.qkv import figure as qkv
 from sweeps.studies.spectrum import figure as spectrum
 from sweeps.studies.spectrum import panels, singular
