@@ -20,8 +20,8 @@ from sweeps.studies.phase.regions import Rule
 Mask = Bool[np.ndarray, "X Y"]
 TAIL = 0.0158 / 2
 """Probability beyond each end of an interval. Seeds are added where it is too wide and kept where
-it is not, so each point has several chances to be wrong: this is Pocock's level, at which five looks,
-such as at 8, 16, 32, 64 and 128 seeds, are right in 95 % of all cases together."""
+it is not, so each point has several chances to be wrong: this is Pocock's level, at which five
+looks, such as at 8, 16, 32, 64 and 128 seeds, are right in 95 % of all cases together."""
 
 
 class Tally:
