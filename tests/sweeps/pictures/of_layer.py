@@ -11,7 +11,7 @@ import odes
 from dynsim import Status, Trajectory
 from odes.formulas.decoder import Stages
 from sweeps.commands.views import plot
-from sweeps.compare import panels, picture
+from sweeps.compare import picture
 from sweeps.compare import theories as figure_theories
 from sweeps.compare.comparison import Comparison
 from sweeps.compare.layer import DESCENT, FINITE_DESCENT, SPREAD, LayerComparison, Scatter
@@ -83,7 +83,7 @@ def comparison(*theories: str, scatter: bool = True, **settings: object) -> Laye
 
 
 def compare(*theories: str, **settings: object) -> Figure:
-    return panels.draw(comparison(*theories, **settings))
+    return picture.draw_layer(comparison(*theories, **settings))
 
 
 def generic_compare(theories: int) -> Figure:
