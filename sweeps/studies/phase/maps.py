@@ -100,17 +100,18 @@ def panels_of(
         xs, ys = axes.values()
         tally = Tally((len(xs), len(ys)), rule, config.observable)
         about: dict[str, Any] = {}
+        out = config.out / (f"{name}-refined" if config.refine else name)
         if config.refine:
-            out = config.out / f"{name}-refined"
             refinement, runs = refined(sweep, tally, config.tolerance, out, compute, report)
             about |= guard(refinement, config.probes, seed)._asdict()
             about["dimension"] = refinement.dimension()
             whole, runs = refinement.infer(), on_grid(runs, *axes)
         else:
-            whole, runs = None, compute(sweep, config.out / name)
+            whole, runs = None, compute(sweep, out)
             tally.add(np.argwhere(tally.seeds == 0), runs)
         if config.band is not None and sweep.engine == "simulation":
-            about["band"] = add_seeds(sweep, config, tally, config.out / f"{name}-seeds", compute)
+            seeds = out.with_name(f"{out.name}-seeds")
+            about["band"] = add_seeds(sweep, config, tally, seeds, compute)
         found[name] = as_map(tally, whole, axes, runs).assign_attrs(about), runs
     return found
 
