@@ -177,7 +177,11 @@ def test_a_refined_band_says_what_it_did_not_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = options(tmp_path, seeds=8, band=2, refine=True, probes=20)
-    found = mapped(monkeypatch, Runs(True), config)
+    runs = Runs(True)
+    found = mapped(monkeypatch, runs, config)
+    # The folders that a command which resumes looks for.
+    folders = {path.relative_to(tmp_path).parts[0] for path in runs.kept}
+    assert folders == {"simulation-refined", "simulation-refined-seeds"}
     full = mapped(monkeypatch, Runs(True), options(tmp_path, seeds=8, band=2))
     assert found.attrs["band"] <= 2
     assert found.attrs["runs"] == found.seeds.sum() < full.attrs["runs"]
