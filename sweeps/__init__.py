@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from sweeps.runner.spec import Sweep, load
     from sweeps.runner.store.base import StoreError
     from sweeps.runner.tiles import forget
-    from sweeps.studies.optimum.best import best
-    from sweeps.studies.optimum.transfer import transfer
+    from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import maps as phase
     from sweeps.systems.base import Engine, Labels, Settings, System
     from sweeps.systems.experiment import Experiment, experiment
@@ -70,7 +69,7 @@ _SOURCES = {
     "open": "sweeps.runner.run:open_sweep",
     "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",
-    "transfer": "sweeps.studies.optimum.transfer:transfer",
+    "transfer": "sweeps.studies.optimum.best:transfer",
     "valid": "sweeps.runner.labels:valid",
 }
 

@@ -13,7 +13,7 @@ from sweeps.runner.cluster import dask_cluster, hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import load
 from sweeps.runner.store.store import Store
-from sweeps.studies.optimum.report import best_cell
+from sweeps.studies.optimum.best import best_cell
 
 
 @dataclasses.dataclass(frozen=True)

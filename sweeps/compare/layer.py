@@ -43,7 +43,7 @@ class LayerComparison(Comparison):
     NAMES: ClassVar[tuple[str, ...]] = DEFAULT_RECORD
     ALSO: ClassVar[tuple[str, ...]] = ("attention",)
     ALWAYS: ClassVar[tuple[str, ...]] = DESCENTS
-    PICTURE: ClassVar[str] = "sweeps.compare.panels:draw"
+    PICTURE: ClassVar[str] = "sweeps.compare.picture:draw_layer"
 
     @staticmethod
     def further(config: CompareOptions) -> dict[str, Sweep]:

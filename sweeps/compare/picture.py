@@ -1,4 +1,5 @@
-"""The figure of `dynsim compare`: a panel for each observable, runs and theories in it."""
+"""The figures of `dynsim compare`: a panel for each observable, with runs and theories in it. The
+attention layer has panels of its own: curves, the speed coefficient, and attention over time."""
 
 from collections.abc import Callable
 
@@ -6,8 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from sweeps.compare.comparison import Comparison
+from sweeps.compare.comparison import TRAINING, Comparison, valid
+from sweeps.compare.layer import DESCENT, DESCENTS, SPREAD, LayerComparison
 from sweeps.compare.scatter import average, spread
 from sweeps.output import drawing
 from sweeps.runner.progress import count
@@ -16,6 +19,11 @@ MARKS = 15
 """Marks of the mean of the runs on a curve, about."""
 MOST_ENTRIES = 6
 """Entries of a vector or a matrix that are drawn."""
+CURVES = {
+    "loss": "population loss (nat)",
+    "entropy": "entropy on distinct tokens (nat)",
+    "z_top_distinct": "attention logit $z$",
+}
 
 
 def draw(result: Comparison) -> Figure:
@@ -35,20 +43,24 @@ def draw(result: Comparison) -> Figure:
 
 def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     """The entries of an observable one by one; of many, those whose mean changes most over the
-    run."""
+    run. Predicted standard deviations across seeds are thin lines around the predicted means."""
     runs = _flat(result.measured(name))
     mean = average(runs)
     changes = np.ptp(mean, axis=0)
     chosen = np.sort(np.argsort(-changes, kind="stable")[:MOST_ENTRIES])
+    styles = drawing.nested(len(result.predictions))
     for place, entry in enumerate(chosen):
-        own = runs[..., entry]
 
         def predicted(theory: str, entry: int = entry) -> np.ndarray:
             return average(_flat(result.predicted(theory, name)))[:, entry]
 
-        curves = mean[:, entry], spread(own), predicted
+        curves = mean[:, entry], spread(runs[..., entry]), predicted
         plot(result, result.times, *curves, len(runs), ax=ax, labelled=place == 0)
-        _plot_band(result, name, entry, ax=ax)
+        for theory, style in zip(result.predictions, styles, strict=True):
+            if (found := result.scattered(theory, name)) is not None:
+                std = _flat(found.predicted[None])[0, :, entry]
+                for edge in (predicted(theory) - std, predicted(theory) + std):
+                    ax.plot(result.times, edge, color=style["color"], lw=0.8, ls=":")
     ax.set_xscale("symlog", linthresh=1)
     if len(chosen) < len(changes):
         title = f"{len(chosen)} of {len(changes)} entries, those that change most"
@@ -80,19 +92,107 @@ def plot(
     ax.plot(times[::every], mean[::every], label=label, **marks)
 
 
-def _plot_band(result: Comparison, name: str, entry: int, ax: Axes) -> None:
-    """Predicted standard deviations across seeds around the predicted means, as thin lines."""
-    styles = drawing.nested(len(result.predictions))
-    for theory, style in zip(result.predictions, styles, strict=True):
-        if (found := result.scattered(theory, name)) is not None:
-            mean, std = (
-                _flat(each)[0, :, entry]
-                for each in (average(result.predicted(theory, name))[None], found.predicted[None])
-            )
-            for edge in (mean - std, mean + std):
-                ax.plot(result.times, edge, color=style["color"], lw=0.8, ls=":")
+def draw_layer(result: LayerComparison) -> Figure:
+    """Three observables of the attention layer, its speed coefficient, and its attention over time
+    as two heat maps."""
+    figure, axes = drawing.panels(2, 3, height=3.4)
+    plot_curves(result, "loss", ax=axes[0, 0]).set_yscale("log")
+    plot_curves(result, "entropy", ax=axes[0, 1])
+    ax = plot_curves(result, "z_top_distinct", ax=axes[0, 2])
+    plot_curves(result, "z_top_common", ax=ax).set_ylabel(CURVES["z_top_distinct"])
+    ax.set_title("top distinct (up) and common token (down)", fontsize="medium")
+    plot_speed(result, ax=axes[1, 0])
+    best = next((name for name in result.predictions if name not in DESCENTS), DESCENT)
+    # Contextual tokens of class 0, common ones first.
+    present = np.flatnonzero(np.asarray(result.task.probs)[0] > 0)
+    is_common = np.asarray(result.task.common())[0][present]
+    tokens = np.r_[present[is_common], present[~is_common]]
+    sides = {TRAINING: result.simulation, best: result.predictions[best]}
+    maps = {
+        name: average(valid(side, "attention"))[1:, 0][:, tokens] for name, side in sides.items()
+    }
+    largest = max(float(np.nanmax(values, initial=0)) for values in maps.values()) or 1.0
+    for ax, (name, values) in zip(axes[1, 1:], maps.items(), strict=True):
+        plot_attention(result.times[1:], values, int(is_common.sum()), largest, ax=ax)
+        theory = name not in (TRAINING, *DESCENTS)
+        about = result.about(name)[0] if theory else name
+        ax.set_title(f"attention $c_{{0l}}$: {about}", fontsize="medium")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(title(result))
+    return figure
+
+
+def title(result: LayerComparison) -> str:
+    """Task, optimiser, length and batch in a line."""
+    run = result.config.run
+    return f"{run.about}, {run.rule.build()}, T = {result.task.length}, batch = {run.batch}"
+
+
+def plot_curves(result: LayerComparison, name: str, ax: Axes) -> Axes:
+    """An observable over time, averaged over classes: mean and standard deviation of the runs as
+    circles and a band, theories as lines."""
+
+    def mean(side: str) -> np.ndarray:
+        # Without step 0, which a logarithmic axis cannot show.
+        return _over_classes(result.means[side][name].values)[1:]
+
+    times, runs = result.times[1:], result.measured(name)
+    around = _over_classes(spread(runs))[1:]
+    plot(result, times, mean(TRAINING), around, mean, len(runs), ax=ax)
+    if (scattered := result.scatter(name)) is not None:
+        when = result.extra[SPREAD]["time"].values[1:]
+        middle = _over_classes(average(valid(result.extra[SPREAD], name)))[1:]
+        band = _over_classes(scattered.predicted)[1:]
+        label = "predicted mean ± sd"
+        bars = {"ls": "", "color": "0.35", "lw": 1, "capsize": 3, "zorder": 3}
+        ax.errorbar(when, middle, band, label=label, **bars)
+    ax.set(xscale="log", xlim=(times[0], times[-1] if times.size > 1 else times[0] + 1))
+    return drawing.finished(ax, xlabel="optimiser steps", ylabel=CURVES.get(name, name))
+
+
+def plot_speed(result: LayerComparison, ax: Axes) -> Axes:
+    """Measured f.g and predicted gamma(t), with the predicted peak and transition times."""
+    ax = plot_curves(result, "speed", ax=ax)
+    ax.set_ylabel(r"speed coefficient $f_n \cdot g_n$")
+    if result.stages is not None:
+        ax.set_ylim(top=1.12 * ax.get_ylim()[1])
+        marks = {"peak ": "peak", " $t_0'$": "rise_end", " $t_0$": "snap"}
+        for label, field in marks.items():
+            t = float(np.mean(getattr(result.stages, field)))
+            if np.isfinite(t) and ax.get_xlim()[0] <= t <= ax.get_xlim()[1]:
+                at_peak = field == "peak"
+                ax.axvline(t, color="grey", lw=1, ls="--" if at_peak else ":")
+                side = "right" if at_peak else "left"
+                ax.annotate(label, (t, 0.98), xycoords=("data", "axes fraction"), ha=side, va="top")
+        ax.set_title("vertical: times of the closed form", fontsize="medium")
+    return ax
+
+
+def plot_attention(
+    times: Float[np.ndarray, " S"],
+    values: Float[np.ndarray, "S L"],
+    common: int,
+    largest: float,
+    ax: Axes,
+) -> None:
+    """Heat map over time of the attention of class 0 on its contextual tokens, of which the first
+    are `common`."""
+    tokens = np.arange(values.shape[1] + 1)
+    middle = np.sqrt(times[1:] * times[:-1])
+    edges = np.r_[times[0], middle, times[-1]] if times.size > 1 else [times[0], times[0] + 1]
+    mesh = ax.pcolormesh(edges, tokens, values.T, vmin=0, vmax=largest, rasterized=True)
+    if 0 < common < tokens[-1]:
+        ax.axhline(common, color="white", lw=1, ls="--")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xscale="log", xlabel="optimiser steps", ylabel="token: common, then distinct")
+    ax.figure.colorbar(mesh, ax=ax)
 
 
 def _flat(runs: np.ndarray) -> np.ndarray:
     """(R, S, entries) of (R, S, ...)."""
     return runs.reshape(*runs.shape[:2], int(np.prod(runs.shape[2:])))
+
+
+def _over_classes(values: np.ndarray) -> np.ndarray:
+    return values if values.ndim == 1 else values.mean(1)

@@ -18,7 +18,7 @@ from odes.hierarchy import applicable
 from sweeps.compare.command import compare
 from sweeps.compare.comparison import TRAINING, chosen, deliver
 from sweeps.compare.layer import LayerComparison
-from sweeps.compare.panels import title
+from sweeps.compare.picture import title
 from sweeps.compare.scatter import spread
 from sweeps.compare.settings import CompareOptions, Times
 from sweeps.output import drawing

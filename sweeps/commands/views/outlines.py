@@ -10,7 +10,7 @@ import xarray as xr
 from contourpy import contour_generator
 from matplotlib.colors import to_hex
 
-from sweeps.studies.phase.bands import along
+from sweeps.studies.phase.maps import along
 from sweeps.studies.phase.panels import BOUNDARY, Line, lines_of
 from sweeps.studies.trainability import edge, ties
 

@@ -1,19 +1,25 @@
-"""The best value of an axis of a sweep, such as its learning rate, and how well it is known."""
+"""The best value of an axis of a sweep, such as its learning rate: how well it is known, and how it
+changes with another axis."""
 
 import enum
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Int
 
-from dynsim import checks
-from sweeps.runner.labels import worded
-from sweeps.studies.optimum.runs import Averaged, Pick, at_end, chosen, direction
-from sweeps.studies.optimum.valley import Valley, valley
+from dynsim import Status, checks
+from sweeps.runner.labels import shown, valid, worded
+from sweeps.runner.store.arrays import MISSING
+from sweeps.studies.optimum.valley import valley
+from sweeps.studies.options import line, student
 
+Pick = Literal["lowest", "highest"]
 FEWEST = 3
-"""Values of an axis of which one can be inside."""
+"""Values of an axis of which one can be inside, and points of a power law with an error."""
+FACTOR = 2.0
+"""Change of the best value over all of the other axis that an exponent of 0 must rule out."""
+LARGEST = 2**24
+"""Numbers of a sweep up to which its best cell is looked for at its end."""
 
 
 class Place(enum.IntEnum):
@@ -32,7 +38,7 @@ class Place(enum.IntEnum):
 
 
 AT_END = (Place.LOWER_END, Place.UPPER_END)
-"""Where only a bound of the best value is known."""
+"""The places where only a bound of the best value is known."""
 
 
 def best(
@@ -102,81 +108,290 @@ def best(
     checks.real("within", within, 0, open_minimum=True)
     checks.integer("draws", draws, 2)
     _check_axis(dataset, over)
-    name = chosen(dataset, observable)
-    if pick is None:
-        pick = direction(name) or "lowest"
+    name = _chosen(dataset, observable)
+    pick = direction(name) or "lowest" if pick is None else pick
     checks.choice("pick", pick, get_args(Pick))
     runs = dataset[["status"]].assign(value=at_end(dataset, name)).sortby(over)
-    if "seed" not in runs.dims:
-        runs = runs.expand_dims("seed")
+    runs = runs if "seed" in runs.dims else runs.expand_dims("seed")
     others = [dim for dim in runs["status"].dims if dim not in (over, "seed")]
     runs = runs.transpose(*others, over, "seed").load()
-    shape = tuple(runs.sizes[dim] for dim in others)
-    by_curve = (-1, runs.sizes[over], runs.sizes["seed"])
-    averaged = Averaged.of(
-        runs["value"].values.reshape(by_curve), runs["status"].values.reshape(by_curve)
-    )
+    seeds, shape = runs.sizes["seed"], tuple(runs.sizes[dim] for dim in others)
     axis = runs[over].values.astype(float)
     logarithmic = bool((axis > 0).all())
-    x = np.log(axis) if logarithmic else axis
-    back = np.exp if logarithmic else np.asarray
+    x, back = (np.log(axis), np.exp) if logarithmic else (axis, np.asarray)
     sign = 1 if pick == "lowest" else -1
-    found = valley(x, averaged.mean(), sign, within)
-    resampled = averaged.resampled(x, sign, draws)
-    scatter = resampled.std(0, ddof=1) if runs.sizes["seed"] > 1 else np.nan
-    unit = dataset[over].attrs.get("units", "1")
-    words = {
+
+    status = runs["status"]
+    fine = (status == Status.OK) & np.isfinite(runs["value"])
+    failed = (status != Status.OK) & (status != MISSING)
+    lost = (status != MISSING) & ~fine
+    known = (fine.any("seed") & ~lost.any("seed")).values
+    values = runs["value"].where(fine, 0).values.astype(float)
+
+    def means(weights: np.ndarray) -> np.ndarray:
+        """One row for each curve, NaN where none of its runs has a weight."""
+        number = fine.values @ weights
+        mean = (values @ weights) / np.where(number > 0, number, 1)
+        return np.where(known & (number > 0), mean, np.nan).reshape(-1, len(axis))
+
+    found = valley(x, means(np.ones(seeds)), sign, within)
+    resampled, scatter = np.empty((0, len(found.at))), np.full(len(found.at), np.nan)
+    if seeds > 1:
+        weights = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), draws)
+        drawn = np.stack([valley(x, means(each), sign).at for each in weights])
+        # Twice their standard deviation then covers 95 %.
+        scale = student(seeds - 1) * np.sqrt(seeds / (seeds - 1))
+        resampled = drawn.mean(0) + scale * (drawn - drawn.mean(0))
+        scatter = resampled.std(0, ddof=1)
+    last = len(axis) - 1
+    place = np.select(
+        [np.isnan(found.at), found.index == 0, found.index == last, ~found.inside],
+        [Place.NONE, Place.LOWER_END, Place.UPPER_END, Place.BESIDE_DIVERGED],
+        Place.INSIDE,
+    )
+    none, few = ~failed.any("seed"), 2 * failed.sum("seed") <= seeds
+    stable, edge = (runs[over].where(well.cumprod(over) > 0).max(over) for well in (none, few))
+    unit, near = dataset[over].attrs.get("units", "1"), f"within {100 * within:g} %"
+    error = f"standard error of {'log ' * logarithmic}{over}"
+    columns = {
         "best": (back(found.at), f"best {over}", unit),
-        "error": (
-            np.hypot(scatter, found.shape),
-            f"standard error of {'log ' * logarithmic}{over}",
-            "1",
-        ),
+        "error": (np.hypot(scatter, found.shape), error, "1"),
         "shape": (found.shape, "error by the distance of the values", "1"),
         "value": (found.value, f"{pick} {name}", dataset[name].attrs.get("units", "1")),
-        "lower": (back(found.lower), f"smallest {over} within {100 * within:g} %", unit),
-        "upper": (back(found.upper), f"largest {over} within {100 * within:g} %", unit),
-        **averaged.edges(axis, over, unit),
+        "lower": (back(found.lower), f"smallest {over} {near}", unit),
+        "upper": (back(found.upper), f"largest {over} {near}", unit),
+        "stable": (stable.values, f"largest {over} up to which no run diverged", unit),
+        "edge": (edge.values, f"largest {over} up to which at most half diverged", unit),
+        "diverged": (
+            runs[over].where(~none).min(over).values,
+            f"smallest {over} at which a run diverged",
+            unit,
+        ),
     }
     made = xr.Dataset(
-        {n: (others, v.reshape(shape), _about(text, u)) for n, (v, text, u) in words.items()},
+        {
+            column: (others, each.reshape(shape), {"long_name": text, "units": of})
+            for column, (each, text, of) in columns.items()
+        },
         {str(n): c for n, c in runs.coords.items() if set(c.dims) <= set(others) and c.dims},
         {"over": over, "observable": name, "pick": pick, "within": within, "ends": axis[[0, -1]]},
     )
     flags = {"flag_values": [p.value for p in Place], "flag_meanings": " ".join(Place.__members__)}
-    place = _places(averaged, found).reshape(shape)
-    made["place"] = (others, place, {"long_name": f"where the best {over} lies", **flags})
-    spread = back(resampled).reshape(-1, *shape)
-    made["resampled"] = (["draw", *others], spread, _about(f"best {over} of resampled seeds", unit))
+    about = {"long_name": f"where the best {over} lies", **flags}
+    made["place"] = (others, place.reshape(shape), about)
+    about = {"long_name": f"best {over} of resampled seeds", "units": unit}
+    made["resampled"] = (["draw", *others], back(resampled).reshape(-1, *shape), about)
     return made
-
-
-def _about(text: str, unit: str) -> dict[str, str]:
-    return {"long_name": text, "units": unit}
 
 
 def _check_axis(dataset: xr.Dataset, over: str) -> None:
     """Raise `ValueError` unless there is a best value along an axis."""
-    dims = [str(dim) for dim in dataset["status"].dims]
     if over == "seed":
         raise ValueError("over = 'seed': seeds have no best one; must be another axis")
-    checks.choice("over", over, [dim for dim in dims if dim != "seed"])
+    checks.choice("over", over, [str(dim) for dim in dataset["status"].dims if dim != "seed"])
     if worded(dataset, over):
         raise ValueError(f"over = {over!r}: its values are words; must be an axis of numbers")
     values = dataset[over].values
-    different = len(np.unique(values))
-    if not np.isfinite(values).all() or different < max(FEWEST, len(values)):
+    if not np.isfinite(values).all() or len(np.unique(values)) < max(FEWEST, len(values)):
         raise ValueError(
             f"over = {over!r}: has the values {', '.join(f'{v:g}' for v in values[:6])}; needs "
             f"{FEWEST} or more, finite and different"
         )
 
 
-def _places(averaged: Averaged, found: Valley) -> Int[np.ndarray, " C"]:
-    """Where the best of each curve lies, as a `Place`."""
-    last = averaged.known.shape[-1] - 1
-    return np.select(
-        [np.isnan(found.at), found.index == 0, found.index == last, ~found.inside],
-        [Place.NONE, Place.LOWER_END, Place.UPPER_END, Place.BESIDE_DIVERGED],
-        Place.INSIDE,
+def direction(name: str) -> Pick | None:
+    """Which values of an observable are good ones, by its name; None where that does not tell."""
+    if name == "loss" or name.endswith("_loss"):
+        return "lowest"
+    return "highest" if name == "accuracy" or name.endswith("_accuracy") else None
+
+
+def at_end(dataset: xr.Dataset, name: str) -> xr.DataArray:
+    """An observable at the last time that each run recorded."""
+    values = dataset[name]
+    if "time" in values.dims:
+        return values.isel(time=-1)
+    if "record" not in values.dims:
+        return values
+    # Runs of fewer steps recorded fewer times.
+    last = dataset["time"].notnull().sum("record") - 1
+    return values.isel(record=last.clip(min=0))
+
+
+def _observables(dataset: xr.Dataset) -> tuple[list[str], str | None]:
+    """Names of what a sweep recorded, and which of it says what is best: the loss, else the first
+    one with a `direction` and one number for each run and time."""
+    names = [str(name) for name in dataset.data_vars if name not in ("status", "first_bad_step")]
+    known = [name for name in names if direction(name) and not _inner(dataset, name)]
+    known = [name for name in known if dataset[name].dtype.kind == "f"]
+    return names, "loss" if "loss" in known else next(iter(known), None)
+
+
+def _inner(dataset: xr.Dataset, name: str) -> list[str]:
+    """The axes of an observable that are neither those of the runs nor of time."""
+    outer = {*dataset["status"].dims, "time", "record"}
+    return [str(dim) for dim in dataset[name].dims if dim not in outer]
+
+
+def _chosen(dataset: xr.Dataset, observable: str | None) -> str:
+    """The observable that is asked for, else the usual one; `ValueError` where there is none."""
+    names, usual = _observables(dataset)
+    if observable is not None:
+        checks.choice("observable", observable, names)
+        inner, kind = _inner(dataset, observable), dataset[observable].dtype
+        if inner or kind.kind != "f":
+            has = f"an axis {', '.join(inner)}" if inner else f"the type {kind}"
+            raise ValueError(
+                f"observable = {observable!r}: must be one number of each run, has {has}"
+            )
+        return observable
+    if usual is None:
+        raise ValueError(
+            f"observable: of {', '.join(names) or 'nothing recorded'}, none is called a loss or an "
+            "accuracy; choose one"
+        )
+    return usual
+
+
+def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
+    """The power law that the best values of an axis follow along another one, such as the batch.
+
+    A straight line by least squares through the logarithms. Left out are values of `along` whose
+    best lies at an end of its axis, or that are infinite. The error is the larger one of two: that
+    of the line's residuals, with Student's factor; and the standard deviation over the bootstrap
+    draws, each fitted by itself, with the errors of the shape. Of one seed there is the first one
+    alone, and no verdict: its runs share their data, so that residuals are not independent.
+
+    Args:
+        found: what `sweeps.best` returned.
+        along: one of its axes, of positive numbers.
+
+    Returns:
+        A dataset over the remaining axes: `exponent`, `error`, `prefactor` (the law at 1), `off`,
+        by how much the worst point is off the law, as a share, the number of `points`, and a
+        `verdict` in words:
+
+        * "transfers", where one value is near the best (from `lower` to `upper`) at all values of
+          `along`, or the exponent is 0 within two errors and these exclude that the best changes
+          by a factor of 2 between its ends;
+        * "undecided", where it is 0 within two errors and they do not exclude that, or there is
+          one seed;
+        * "grows as batch^0.52 ± 0.03" or "falls as" otherwise;
+        * "no fit" for fewer than three points, with NaN for the numbers.
+
+    Raises:
+        ValueError: for anything but what `sweeps.best` returned, an unknown axis, one of words, or
+            values that are not positive.
+
+    Example:
+        >>> found = sweeps.best(dataset, over="eta")
+        >>> sweeps.transfer(found, along="batch").verdict
+    """
+    checks.kind("found", found, xr.Dataset)
+    missing = [name for name in ("best", "shape", "place", "resampled") if name not in found]
+    if missing:
+        raise ValueError(f"found: has no {missing[0]!r}; must be what sweeps.best returned")
+    checks.choice("along", along, [str(dim) for dim in found["best"].dims])
+    if worded(found, along):
+        raise ValueError(f"along = {along!r}: its values are words; must be an axis of numbers")
+    over = found.attrs["over"]
+    for name in (along, over):
+        values = found["best" if name == over else along].values
+        if (values <= 0).any():
+            raise ValueError(f"{name} = {values.min():g}: a power law needs positive values")
+    others = [dim for dim in found["best"].dims if dim != along]
+    ordered = found.transpose("draw", *others, along)
+    shape = tuple(found.sizes[dim] for dim in others)
+    laws = [
+        _law(ordered.isel(dict(zip(others, at, strict=True))), along) for at in np.ndindex(shape)
+    ]
+    words = {
+        "exponent": f"exponent of the best {over} in {along}",
+        "error": "standard error of the exponent",
+        "prefactor": f"best {over} at {along} = 1 by the power law",
+        "off": "largest distance of a point from the power law, as a share",
+        "points": "number of points",
+        "verdict": f"whether the best {over} depends on {along}",
+    }
+    columns = zip(words.items(), zip(*laws, strict=True), strict=True)
+    return xr.Dataset(
+        {
+            name: (others, np.reshape(np.asarray(values), shape), {"long_name": text})
+            for (name, text), values in columns
+        },
+        {n: c for n, c in found.coords.items() if c.dims and set(c.dims) <= set(others)},
+        {**found.attrs, "along": along},
     )
+
+
+def _law(found: xr.Dataset, along: str) -> tuple[float, float, float, float, int, str]:
+    """The columns of `transfer` for one curve over `along`."""
+    x, best = found[along].values.astype(float), found["best"].values
+    # At an end of the axis only a bound is known.
+    used = found["place"].isin((Place.INSIDE, Place.BESIDE_DIVERGED)).values & np.isfinite(x)
+    points = int(used.sum())
+    if points < FEWEST:
+        words = (
+            f"no fit: the best lies inside its axis at {points} values of {along}, needs {FEWEST}"
+        )
+        return np.nan, np.nan, np.nan, np.nan, points, words
+    at, logs = np.log(x[used]), np.log(best[used])
+    exponent, residual, intercept = line(at, logs)
+    draws = [line(at, np.log(each)).slope for each in found["resampled"].values[:, used]]
+    apart = at - at.mean()
+    shape = np.linalg.norm(apart * found["shape"].values[used]) / (apart @ apart)
+    spread = np.hypot(np.std(draws, ddof=1) if draws else 0.0, shape)
+    error = float(max(student(points - 2) * residual, spread))
+    law = np.exp(intercept) * x[used] ** exponent
+    off = float(np.exp(np.abs(np.log(best[used] / law)).max()) - 1)
+    known, about = np.isfinite(best), found.attrs
+    power = f"{along}^{exponent:.2f} ± {error:.2f}"
+    if not draws:
+        verdict = f"undecided: {along}^{exponent:.2f} of one seed, whose error is not known"
+    elif found["lower"].values[known].max() <= found["upper"].values[known].min():
+        near = f"{100 * about['within']:g} %"
+        verdict = f"transfers: one {about['over']} is within {near} of the best at every {along}"
+    elif abs(exponent) > 2 * error:
+        verdict = f"{'grows' if exponent > 0 else 'falls'} as {power}"
+    else:
+        certain = (abs(exponent) + 2 * error) * np.ptp(at) < np.log(FACTOR)
+        verdict = f"{'transfers' if certain else 'undecided'}: {power}"
+    return exponent, error, float(np.exp(intercept)), off, points, verdict
+
+
+def best_cell(dataset: xr.Dataset) -> list[str]:
+    """The cell of a sweep whose mean over the seeds is best, in a line, and a line for each axis of
+    learning rates at whose end it lies.
+
+    Nothing for a sweep without an axis of numbers, or without a loss or an accuracy, or for more
+    than `LARGEST` numbers.
+    """
+    axes = [str(d) for d in dataset["status"].dims if d != "seed" and dataset.sizes[d] > 1]
+    _, name = _observables(dataset)
+    if name is None or all(worded(dataset, axis) for axis in axes) or dataset[name].size > LARGEST:
+        return []
+    values = at_end(valid(dataset[[name, "status"]]), name)
+    seeds = dataset.sizes.get("seed", 1)
+    if "seed" in values.dims:
+        values = values.mean("seed", skipna=False)
+    if not values.notnull().any():
+        return []
+    pick = values.argmin if direction(name) == "lowest" else values.argmax
+    at = {str(dim): int(i) for dim, i in pick([*values.dims]).items()}
+    cell = values.isel(at)
+    along = {str(n): c for n, c in dataset.coords.items() if c.dims and {*c.dims} <= {*axes}}
+    where = ", ".join(f"{n} = {shown(cell[n].item())}" for n in along if n != "time")
+    mean = f", mean of {seeds} seeds" if seeds > 1 else ""
+    lines = [f"best {name} {float(cell):.4g} at {where}{mean}"]
+    for axis in axes:
+        # Learning rates are what has this unit.
+        if dataset[axis].attrs.get("units") != "1/step" or dataset.sizes[axis] < FEWEST:
+            continue
+        order = np.argsort(dataset[axis].values)
+        for place, end, other in ((0, "lower", "smaller"), (-1, "upper", "larger")):
+            if at[axis] == order[place]:
+                lines.append(
+                    f"the best {axis} lies at the {end} end of its axis "
+                    f"({shown(cell[axis].item())}); try {other} ones"
+                )
+    return lines

@@ -1,21 +1,27 @@
 """`dynsim figure optimum`: the best learning rate against another setting, rule by rule."""
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
 from dynsim import checks
 from dynsim.decoding import Positive
 from sweeps import output
+from sweeps.output import drawing
+from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import AxisWord, axis, described
 from sweeps.studies.computing import computed
-from sweeps.studies.optimum import report
-from sweeps.studies.optimum.best import FEWEST, best
-from sweeps.studies.optimum.panels import draw
-from sweeps.studies.optimum.transfer import transfer
-from sweeps.studies.options import Several
+from sweeps.studies.optimum.best import AT_END, FEWEST, Place, at_end, best, transfer
+from sweeps.studies.options import Several, scale_of
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
 
@@ -24,10 +30,16 @@ LIMITS = ("descent-finite-t", "descent")
 no divergence, so that its best rate is often the largest."""
 VALUES, RATES = 6, 23
 """Values of the axes, unless they say how many."""
-
-
 MOMENTUM = 0.9
-"""Of the rules with momentum, unless the run has another one."""
+"""Momentum of the rules that have one, unless the run has another."""
+BOUNDS = {Place.LOWER_END: ("<", "lower"), Place.UPPER_END: (">", "upper")}
+"""Sign and name of the bound that is known of a best value at an end of its axis."""
+MOST_TICKS = 6
+"""Ticks of the axis across; of more values every second has one, or fewer."""
+THEORY: dict[str, Any] = {"color": "k", "ls": "--", "lw": 1.2}
+DIVERGED: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "////", "lw": 0}
+NEAR, ERROR = 0.18, 0.45
+"""Opacity of the range near the best, and of the standard error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,27 +97,25 @@ class Optimum:
 
     def sweep(self, engine: str, rules: tuple[str, ...], without: str = "") -> Sweep:
         """The runs by some rules, by an engine; `without` one of the axes."""
-        named = {rule: self._settings(rule) for rule in rules}
-        axes = {"rule": named, **self.axes(), "seed": {"range": self.seeds}}
+        momentum = getattr(self.run.rule, "momentum", None) or MOMENTUM
+        heavy = {
+            rule: {"kind": "sgd", "momentum": momentum, "nesterov": rule == "nesterov"}
+            for rule in ("momentum", "nesterov")
+        }
+        named = {rule: heavy.get(rule, rule) for rule in rules}
+        axes: Any = {"rule": named, **self.axes(), "seed": {"range": self.seeds}}
         axes = {name: values for name, values in axes.items() if name != without}
         return Sweep(self.run, axes, engine, (self.observable,))
-
-    def _settings(self, rule: str) -> Any:
-        """The rule that a word stands for."""
-        if rule not in ("momentum", "nesterov"):
-            return rule
-        momentum = getattr(self.run.rule, "momentum", None) or MOMENTUM
-        return {"kind": "sgd", "momentum": momentum, "nesterov": rule == "nesterov"}
 
     def theories(self) -> tuple[dict[str, Sweep], dict[str, str]]:
         """Sweeps of the theory by rule, and why there is none for the other rules."""
         known = tuple(registry.engines(registry.system_of(self.run)))
         if self.theory not in ("auto", "best", "none"):
             checks.choice("theory", self.theory, ("auto", "best", "none", *known))
-        engines = tuple(name for name in LIMITS if name in known)
-        engines = {"auto": engines, "none": ()}.get(self.theory, (self.theory,))
+        limits = tuple(name for name in LIMITS if name in known)
+        engines = {"auto": limits, "none": ()}.get(self.theory, (self.theory,))
         found, refused = {}, {}
-        for rule in self.rules if engines else ():
+        for rule in self.rules:
             for engine in engines:
                 try:
                     # Theory knows no batch but the infinite one.
@@ -159,16 +169,178 @@ def run(config: Optimum) -> list[Path]:
     trained = best(found["training"], **options)
     predicted = {rule: best(found[f"theory/{rule}"], **options) for rule in theories}
     laws = transfer(trained, along)
-    titles = dict.fromkeys(each.rules.title or each.engine for each in theories.values())
-    lines = [*report.table(trained, predicted, along), ""]
-    lines += report.verdicts(trained, predicted, laws, along)
+    lines = [*table(trained, predicted, along), "", *verdicts(trained, predicted, laws, along)]
     lines += [f"{rule}: no theory; {why}" for rule, why in refused.items()]
     print("\n".join(lines))
+    names = dict.fromkeys(each.rules.title or each.engine for each in theories.values())
     title = f"{described(config.run, ('rule', along, over))}, mean of {config.seeds} seeds"
-    figure = draw(found["training"], trained, predicted, laws, ", ".join(titles), title)
+    figure = draw(found["training"], trained, predicted, laws, ", ".join(names), title)
     arrays: dict[str, Any] = {"training": trained, "law": laws.drop_vars("verdict")}
     arrays |= {f"theory/{rule}": each for rule, each in predicted.items()}
     arrays |= {name: found["training"][name] for name in (along, over)}
     return output.write(
         config.out, "optimum", figure=figure, arrays=arrays, report={"lines": lines}
     )
+
+
+def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) -> list[str]:
+    """The best rate of each rule at each value of an axis, and what is known of it."""
+
+    def rate(point: xr.Dataset) -> str:
+        sign, _ = BOUNDS.get(Place(int(point.place)), ("", ""))
+        return f"{sign}{float(point.best):.3g}"
+
+    over, near = trained.attrs["over"], f"within {100 * trained.attrs['within']:g} %"
+    rows = [("rule", along, f"best {over}", "error", near, "edge", "theory", "reached")]
+    for rule in trained["rule"].values.tolist():
+        for value in trained[along].values:
+            point = trained.sel({"rule": rule, along: value})
+            theory = "-"
+            if rule in predicted:
+                solved = predicted[rule].sel(rule=rule)
+                theory = rate(solved.sel({along: value}) if along in solved.dims else solved)
+            stable = float(point.edge) == trained.attrs["ends"][1]
+            row = (
+                rule,
+                shown(value),
+                rate(point),
+                f"{100 * float(point.error):.3g} %" if np.isfinite(point.error) else "-",
+                f"{float(point.lower):.3g} to {float(point.upper):.3g}",
+                "none" if stable else f"{float(point.edge):.3g}",
+                theory,
+                f"{float(point.value):.4g}",
+            )
+            rows.append(row)
+    return output.aligned(rows, 10, 12, 14, 8, 22, 10)
+
+
+def verdicts(
+    trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], laws: xr.Dataset, along: str
+) -> list[str]:
+    """The law that the best rate of each rule follows, in training and by theory, and the values at
+    which only a bound of it is known."""
+    lines, over = [], trained.attrs["over"]
+    for rule in trained["rule"].values.tolist():
+        law, own = laws.sel(rule=rule), trained.sel(rule=rule)
+        off = f" (points up to {100 * float(law.off):.0f} % off)" if law.points else ""
+        lines.append(f"{rule}: {law.verdict.item()}{off}")
+        sides = {rule: own}
+        if rule in predicted:
+            theory = sides[f"{rule}, theory"] = predicted[rule].sel(rule=rule)
+            if along in theory.dims:
+                lines.append(f"{rule}, theory: {transfer(theory, along).verdict.item()}")
+        if coarse := int((2 * own["shape"] ** 2 > own["error"] ** 2).sum()):
+            lines.append(
+                f"{rule}: at {coarse} of {own.sizes[along]} values of {along}, most of the "
+                f"error is that of the shape: try more values of {over}"
+            )
+        for name, side in sides.items():
+            of = side["place"].size
+            for code, (_, end) in BOUNDS.items():
+                if number := int((side["place"] == code).sum()):
+                    where = f" at {number} of {of} values of {along}" if of > 1 else ""
+                    lines.append(
+                        f"{name}: the best {over} lies at the {end} end of its axis{where}"
+                    )
+    return lines
+
+
+def draw(
+    dataset: xr.Dataset,
+    trained: xr.Dataset,
+    predicted: Mapping[str, xr.Dataset],
+    laws: xr.Dataset,
+    theory: str,
+    title: str,
+) -> Figure:
+    """A column for each rule: the best rate over the other axis, and the observable over the rate.
+
+    `dataset` is training, `trained` its best rates and `laws` their power laws; `predicted` are
+    those of the `theory` by rule, which need not depend on the other axis.
+    """
+    along, over = str(laws.attrs["along"]), trained.attrs["over"]
+    rules = [str(rule) for rule in trained["rule"].values]
+    figure, axes = drawing.panels(2, len(rules), width=2.9, height=2.9, sharey="row")
+    limits = []
+    for place, (rule, (upper, lower)) in enumerate(zip(rules, axes.T, strict=True)):
+        own, law = trained.sel(rule=rule), laws.sel(rule=rule)
+        plot_best(own, dataset[along], drawing.colour(place), ax=upper)
+        if rule in predicted:
+            # A level line where theory does not depend on the other axis.
+            solved = predicted[rule].sel(rule=rule)
+            known = solved["best"].where(~solved["place"].isin(AT_END))
+            upper.plot(own[along], known.broadcast_like(own[along]), **THEORY)
+        legend = None
+        if np.isfinite(law["exponent"]):
+            x, exponent = own[along].values, float(law.exponent)
+            power = f"^{{{exponent:.2f} \\pm {float(law.error):.2f}}}"
+            words = f"$\\propto \\mathrm{{{along}}}{power}$".replace("_", r"\_")
+            upper.plot(x, float(law.prefactor) * x**exponent, "k:", lw=1.2, label=words)
+            legend = {"loc": "best", "frameon": False}
+        drawing.finished(upper, legend, heading=rule, xlabel=wrapped(dataset[along]))
+        plot_curves(dataset.sel(rule=rule), own, along, ax=lower)
+        drawing.finished(lower, xlabel=wrapped(dataset[over]))
+        limits.append(lower.get_ylim())
+    # Panels share the axis, of which each has set its own part.
+    axes[1, 0].set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    figure.suptitle(textwrap.fill(title, 100), fontsize="medium")
+    axes[0, 0].set_ylabel(textwrap.fill(f"best {label(dataset[over])}", WIDTH))
+    axes[1, 0].set_ylabel(wrapped(dataset[trained.attrs["observable"]]))
+    near = f"within {100 * trained.attrs['within']:g} % of the best"
+    keys: list[Any] = [
+        drawing.key("training", marker="o", ms=4, lw=1, color="0.4"),
+        Patch(color="0.4", alpha=ERROR, lw=0, label="standard error"),
+        Patch(color="0.4", alpha=NEAR, lw=0, label=near),
+        Patch(label="most runs diverge", **DIVERGED),
+    ]
+    if trained["place"].isin(AT_END).any():
+        style = {"marker": "o", "ms": 5, "ls": "none", "mfc": "white", "color": "0.4"}
+        keys.append(drawing.key("end of the rates tried", **style))
+    if theory:
+        keys.append(drawing.key(textwrap.fill(theory, 24), **THEORY))
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
+    first = axes[0, -1].get_legend()
+    axes[0, -1].legend(handles=keys, fontsize="small", **beside)
+    if first is not None:
+        # A second legend takes the place of the first one.
+        axes[0, -1].add_artist(first)
+    axes[1, -1].legend(title=along, fontsize="small", **beside)
+    return figure
+
+
+def plot_best(found: xr.Dataset, along: xr.DataArray, colour: str, ax: Axes) -> Axes:
+    """Best rates with their errors, the range that is nearly as good, and where runs diverge."""
+    x, best = along.values, found["best"].values
+    first, last = found.attrs["ends"]
+    low, high = first / 1.3, last * 1.3
+    edge = found["edge"].fillna(low)
+    ax.fill_between(x, edge.where(edge < last), high, **DIVERGED)
+    filled: dict[str, Any] = {"color": colour, "lw": 0}
+    ax.fill_between(x, found["lower"], found["upper"], alpha=NEAR, **filled)
+    factor = np.exp(np.nan_to_num(found["error"].values))
+    ax.fill_between(x, best / factor, best * factor, alpha=ERROR, **filled)
+    ax.plot(x, best, color=colour, marker="o", ms=4, lw=1)
+    # A bound: the best lies beyond it.
+    ends = found["place"].isin(AT_END).values
+    ax.plot(x[ends], best[ends], "o", mfc="white", mec=colour, ms=5)
+    ax.set(xscale=scale_of(x), yscale="log", ylim=(low, high))
+    drawing.ticks(ax.xaxis, x if len(x) <= MOST_TICKS else x[:: -(-len(x) // 4)])
+    return ax
+
+
+def plot_curves(dataset: xr.Dataset, found: xr.Dataset, along: str, ax: Axes) -> Axes:
+    """The observable over the rate, a curve for each value of the other axis, with its best; above
+    what the smallest rate reaches it is cut off."""
+    over, name = found.attrs["over"], found.attrs["observable"]
+    values = at_end(valid(dataset[[name, "status"]]), name)
+    mean = values.mean("seed", skipna=False).sortby(over).transpose(over, along)
+    colours = drawing.shades(mean.sizes[along])
+    for value, colour in zip(mean[along].values, colours, strict=True):
+        curve, point = mean.sel({along: value}), found.sel({along: value})
+        ax.plot(curve[over], curve, color=colour, lw=1.2, label=shown(value))
+        ax.plot(point["best"], point["value"], "o", color=colour, ms=4)
+    ax.set(xscale="log", yscale="log" if float(mean.min()) > 0 else "linear")
+    low, high = float(mean.min()), float(mean.isel({over: 0}).max())
+    if found.attrs["pick"] == "lowest" and 0 < low < high:
+        ax.set_ylim(low / (high / low) ** 0.1, high * (high / low) ** 0.1)
+    return ax

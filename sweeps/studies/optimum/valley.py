@@ -1,6 +1,6 @@
 """The lowest place of a curve that is known at some points, and how wide it is there.
 
-A polynomial through the best point and its neighbours says where between them the curve is lowest.
+A polynomial through the best point and its neighbours tells where between them the curve is lowest.
 It is right as far as the curve is one: fewer of the points make other polynomials, and their
 distance is its error. At a steep wall all of them dip below the curve. Where the points belong to a
 convex curve, the straight line through two of them is below it on either side of the two. A
@@ -14,14 +14,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.polynomial.polynomial import polyval
 
-REACH = np.arange(-2, 3)
-"""Points around the best one through which the polynomial goes."""
+from sweeps.studies.options import crossings
+
 PARTS = (slice(1, 4), slice(0, 4), slice(1, 5), slice(0, 5))
-"""Which of them the polynomials go through; the last one is used, the others have its error."""
-SIDES = ((0, 1), (1, 2), (2, 3), (3, 4))
-"""Pairs of them whose lines bound a convex curve from below."""
+"""Which of the five points around the best one the polynomials go through; the last one is used,
+the others have its error."""
 FINE = 101
-"""Places between the neighbours of the best point at which polynomials are looked at."""
+"""Places between the neighbours of the best point at which polynomials are evaluated."""
+UNIFORM = 1 / np.sqrt(12)
+"""Standard deviation of a uniform distribution of width 1."""
 
 
 class Valley(NamedTuple):
@@ -58,34 +59,37 @@ def valley(
     point itself is the place where they describe no valley, or two points on either side are not
     known. `within` is a share of the best value.
     """
-    known = np.asarray(np.isfinite(curves))
-    positive = np.asarray(np.where(known, curves > 0, True).all(-1))
+    known = np.isfinite(curves)
+    positive = np.all(~known | (curves > 0), axis=-1)
     logs = np.log(np.where(known & positive[:, None], curves, 1))
     y = np.where(known, sign * np.where(positive[:, None], logs, curves), np.inf)
-    i = np.argmin(y, -1)
-    near = np.clip(i[:, None] + REACH, 0, len(x) - 1)
+    index = np.argmin(y, -1)
+    near = np.clip(index[:, None] + np.arange(-2, 3), 0, len(x) - 1)
     points = np.take_along_axis(y, near, -1)
-    inner = np.asarray((i > 0) & (i < len(x) - 1))
-    inside = inner & np.asarray(np.isfinite(points[:, 1:4]).all(-1))
-    whole = inside & (i > 1) & (i < len(x) - 2) & np.isfinite(points).all(-1)
-    here, width = x[i], np.where(inner, x[near[:, 3]] - x[near[:, 1]], np.nan)
-    at, lowest, bend = here, points[:, 2], np.full(len(i), np.nan)
-    shape = width / np.sqrt(12)
+    inner = (index > 0) & (index < len(x) - 1)
+    inside = inner & np.all(np.isfinite(points[:, 1:4]), axis=-1)
+    whole = inside & (index > 1) & (index < len(x) - 2) & np.all(np.isfinite(points), axis=-1)
+    at, lowest, curvature = x[index], points[:, 2], np.full(len(index), np.nan)
+    width = np.where(inner, x[near[:, 3]] - x[near[:, 1]], np.nan)
+    shape = width * UNIFORM
     if whole.any():
-        scaled = (x[near[whole]] - here[whole, None]) / width[whole, None]
-        moved, error, sunk, curved = _polynomials(scaled, points[whole] - lowest[whole, None])
-        at[whole] += width[whole] * moved
-        shape[whole] *= np.sqrt(12) * error
-        lowest[whole] += sunk
-        bend[whole] = curved / width[whole] ** 2
+        scaled = (x[near[whole]] - at[whole, None]) / width[whole, None]
+        place, error, depth, bend = _polynomials(scaled, points[whole] - lowest[whole, None])
+        at[whole] += width[whole] * place
+        shape[whole] = width[whole] * error
+        lowest[whole] += depth
+        curvature[whole] = bend / width[whole] ** 2
     gap = np.where(positive, np.log1p(within), within * np.abs(lowest))
-    reach = np.sqrt(gap / bend)
-    lower = _crossing(x, y, i, lowest + gap, at - reach)
-    upper = -_crossing(-x[::-1], y[:, ::-1], len(x) - 1 - i, lowest + gap, -at - reach)
+    level, reach = lowest + gap, np.sqrt(gap / curvature)
+    lower = -_reach(-x[::-1], y[:, ::-1], len(x) - 1 - index, level)
+    upper = _reach(x, y, index, level)
+    # Next to the best the curve is a parabola.
+    lower = np.where(at - reach >= x[np.maximum(index - 1, 0)], at - reach, lower)
+    upper = np.where(at + reach <= x[np.minimum(index + 1, len(x) - 1)], at + reach, upper)
     none = ~known.any(-1)
-    found = np.where(positive, np.exp(np.where(none, 0, sign * lowest)), sign * lowest)
-    places = (np.where(none, np.nan, each) for each in (at, shape, found, lower, upper))
-    return Valley(i, inside, *places)
+    value = np.where(positive, np.exp(np.where(none, 0, sign * lowest)), sign * lowest)
+    found = (np.where(none, np.nan, each) for each in (at, shape, value, lower, upper))
+    return Valley(index, inside, *found)
 
 
 def _polynomials(
@@ -95,14 +99,14 @@ def _polynomials(
     error of that place; y there, and half of the second derivative. The neighbours are at a
     distance of 1 from each other. The middle point, and NaN for the derivative, where there is no
     valley."""
-    t = np.linspace(x[:, 1], x[:, 3], FINE)
+    t, rows = np.linspace(x[:, 1], x[:, 3], FINE), np.arange(len(x))
     floor = np.full(t.shape, -np.inf)
-    for a, b in SIDES:
-        line = y[:, a] + (y[:, b] - y[:, a]) / (x[:, b] - x[:, a]) * (t - x[:, a])
-        beside = (t < x[:, a]) | (t > x[:, b])
+    for a in range(4):
+        line = y[:, a] + (y[:, a + 1] - y[:, a]) / (x[:, a + 1] - x[:, a]) * (t - x[:, a])
+        beside = (t < x[:, a]) | (t > x[:, a + 1])
         floor = np.where(beside, np.maximum(floor, line), floor)
-    places, valid, rows = [], np.ones(len(x), bool), np.arange(len(x))
-    bottom = bend = np.zeros(len(x))
+    places, valid = [], np.ones(len(x), bool)
+    depth = bend = np.zeros(len(x))
     for part in PARTS:
         powers = np.arange(part.stop - part.start)
         numbers = np.linalg.solve(x[:, part, None] ** powers, y[:, part, None])[..., 0]
@@ -112,35 +116,23 @@ def _polynomials(
         valid &= (low >= floor[k, rows]) & (low <= np.minimum(left, right))
         # By a parabola through the three lowest places.
         twice = np.where(left + right > 2 * low, left + right - 2 * low, np.inf)
-        bottom, bend = low - (right - left) ** 2 / (8 * twice), twice * (FINE - 1) ** 2 / 2
+        depth, bend = low - (right - left) ** 2 / (8 * twice), twice * (FINE - 1) ** 2 / 2
         places.append(t[k, rows] + (left - right) / (2 * twice * (FINE - 1)))
     error = np.abs(np.array(places) - places[-1]).max(0)
-    valid &= error < 1 / np.sqrt(12)
-    at, error, bottom = (
-        np.where(valid, each, other)
-        for each, other in ((places[-1], 0.0), (error, 1 / np.sqrt(12)), (bottom, 0.0))
-    )
-    return at, error, bottom, np.where(valid, bend, np.nan)
+    valid &= error < UNIFORM
+    options = ((places[-1], 0.0), (error, UNIFORM), (depth, 0.0), (bend, np.nan))
+    return tuple(np.where(valid, found, otherwise) for found, otherwise in options)
 
 
-def _crossing(
+def _reach(
     x: Float[np.ndarray, " P"],
     y: Float[np.ndarray, "C P"],
-    i: Int[np.ndarray, " C"],
+    index: Int[np.ndarray, " C"],
     level: Float[np.ndarray, " C"],
-    root: Float[np.ndarray, " C"],
 ) -> Float[np.ndarray, " C"]:
-    """Where each curve, followed from its lowest point `i` to smaller x, rises above a level: at
-    the `root` of the parabola if that is on this side of the next point, else on a straight line;
-    the last point before one that is not known, or the first of all, if it does not."""
-    points = np.arange(len(x))
-    above = (y > level[:, None]) & (points < i[:, None])
-    last = np.where(above.any(-1), len(x) - 1 - np.argmax(above[:, ::-1], -1), -1)
-    near, far = np.minimum(last + 1, i), np.maximum(last, 0)
-    rows = np.arange(len(y))
-    low, high = y[rows, near], y[rows, far]
-    rises = (last >= 0) & np.isfinite(high) & (high > low)
-    share = np.clip((level - low) / np.where(rises, high - low, 1), 0, 1)
-    found = np.where(rises, x[near] - share * (x[near] - x[far]), x[near])
-    next_to = np.isfinite(root) & (root >= x[np.maximum(i - 1, 0)])
-    return np.where(next_to, root, found)
+    """Where each curve, followed from its lowest point `index` to larger x on straight lines, rises
+    above a level; the last point before one that is not known, or of all, if it does not."""
+    before = np.arange(len(x)) <= index[:, None]
+    rising = np.where(before, np.minimum(y, level[:, None]), y)
+    found = crossings(x, -rising, -level)
+    return np.where(np.isnan(found), x[-1], found)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from scipy import optimize, special
 
 import dynsim
 from dynsim import checks
@@ -33,11 +34,11 @@ from sweeps.systems.yz import large
 DESCENT = "symmetric-descent"
 LENGTH = ("problem", "length")
 LOGIT = "z_top_distinct"
-"""What noise is compared with the mean of, to tell where it rules."""
+"""The observable whose standard deviation is compared with its mean, to find where noise rules."""
 COARSE = 24
 """Number of values of an axis at which the spread is predicted, about."""
 STAGES = ("rise_end", "peak", "snap")
-"""Of `odes.formulas.decoder.Stages`, those at which a line is drawn."""
+"""The times of `odes.formulas.decoder.Stages` at which a line is drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,16 +172,13 @@ def winning_spread(tokens: int) -> float:
     """Standard deviation from which on independent normal logits of so many tokens, two or more,
     make a winner, exp(entropy) < `winners(tokens)`, in more than half of all cases."""
     logits = np.random.default_rng(0).normal(size=(4096, tokens))
-    logits -= logits.max(axis=1, keepdims=True)
-    low, high = 0.0, 1e3
-    for _ in range(40):
-        middle = (low + high) / 2
-        weight = np.exp(middle * logits)
-        total = weight.sum(1)
-        entropy = np.log(total) - middle * (weight * logits).sum(1) / total
-        won = np.median(np.exp(entropy)) < winners(tokens)
-        low, high = (low, middle) if won else (middle, high)
-    return high
+
+    def beyond(spread: float) -> float:
+        entropy = special.entr(special.softmax(spread * logits, axis=1)).sum(1)
+        return float(np.median(np.exp(entropy)) - winners(tokens))
+
+    root: Any = optimize.brentq(beyond, 0.0, 1e3)
+    return float(root)
 
 
 def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
@@ -192,7 +190,7 @@ def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
 
 
 def closed_forms(run: Experiment) -> dict[str, jax.Array | float]:
-    """What `lines` holds, for one task; learning rates and momentum may be arrays."""
+    """The quantities of `lines` for one task; learning rates and momentum may be arrays."""
     task, steps = large.classes_of(run), run.steps
     if isinstance(task, SymmetricTask):
         # Too large for a table: of all its classes, which are alike, the numbers of one.

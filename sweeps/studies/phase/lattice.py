@@ -73,7 +73,7 @@ class Lattice(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What one level of refinement measured, and where it was cut further.
+    """The points that one level of refinement measured, and the cells that it cut further.
 
     Attributes:
         places: (P, 2) in [0, 1], of the points that this level added, in the order of measuring.
@@ -91,14 +91,9 @@ class Level(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """The whole lattice.
+    """The whole lattice: at points that were not `measured` the `region` is that of the point's
+    cell, and the `value` linear between its corners, for drawing."""
 
-    Attributes:
-        region: (X, Y) measured or that of its cell.
-        value: (X, Y) measured, or between the corners of its cell: for drawing.
-        measured: (X, Y) which points were.
-    """
-
-    region: Region
-    value: Value
+    region: Int[np.ndarray, "X Y"]
+    value: Float[np.ndarray, "X Y"]
     measured: Bool[np.ndarray, "X Y"]

@@ -1,41 +1,34 @@
 """The maps of a diagram: region and observable at each point of its plane, computed or inferred."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Int
+from contourpy import contour_generator
+from jaxtyping import Bool, Float, Int
 
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import begin, colour_range
-from sweeps.studies.phase import bands
-from sweeps.studies.phase.bands import boundary
+from sweeps.studies.options import begin, colour_range, scale_of
 from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.lattice import Inferred, Lattice, Value, mixed
 from sweeps.studies.phase.plane import MOST_COARSE, Plane, sampled
 from sweeps.studies.phase.refinement import Refinement, guard
-from sweeps.studies.phase.regions import Rule
-from sweeps.studies.phase.tally import Tally
+from sweeps.studies.phase.regions import BAND, Rule
+from sweeps.studies.phase.tally import Tally, interval, undecided, wide, widths
 
 __all__ = ["Phase", "Plane", "boundary", "maps"]
 
-
-class Panel(NamedTuple):
-    """What one engine says of the plane.
-
-    Attributes:
-        map: the dataset that `maps` returns.
-        runs: of a full grid, or of the coarse one that was refined, for lines that a rule draws.
-    """
-
-    map: xr.Dataset
-    runs: xr.Dataset
+LEVELS = (BAND[0], 0.5, BAND[1])
+"""Probabilities of a region at which curves are drawn."""
+Compute = Callable[[Sweep, Path], xr.Dataset]
+"""Runs a sweep, or reads it where the folder has it."""
 
 
 def maps(
@@ -80,7 +73,7 @@ def maps(
         >>> regions = sweeps.phase.maps(plane)["simulation"]
     """
     found = panels_of(config, rule or config.rule(), seed=seed, executor=executor)
-    return {name: panel.map for name, panel in found.items()}
+    return {name: drawn for name, (drawn, _) in found.items()}
 
 
 def panels_of(
@@ -90,89 +83,77 @@ def panels_of(
     seed: int = 0,
     executor: Executor | None = None,
     report: Callable[[str], None] | None = None,
-) -> dict[str, Panel]:
-    """What `maps` returns, with runs of each engine. `report` is called with lines for people."""
+) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+    """The datasets of `maps`, each with the runs of the full grid, or of the coarse one that was
+    refined. `report` is called with lines for people."""
     begin(config)
     wanted = config.sweeps()
     for each in wanted.values():
         each.check()
-    return {
-        name: panel(each, config, rule, config.out / name, seed, executor, report)
-        for name, each in wanted.items()
-    }
-
-
-def panel(
-    sweep: Sweep,
-    config: Plane,
-    rule: Rule,
-    out: Path,
-    seed: int,
-    executor: Executor | None,
-    report: Callable[[str], None] | None = None,
-) -> Panel:
-    """The map of one engine; its sweeps are in folders whose names begin with `out`."""
     axes = config.axes()
-    xs, ys = axes.values()
-    tally = Tally((len(xs), len(ys)), rule, config.observable)
-    whole, about = None, {}
-    if config.refine:
-        out = out.with_name(f"{out.name}-refined")
-        runs, refinement = refined(sweep, config, tally, out, executor, report)
-        about = guard(refinement, config.probes, seed)._asdict()
-        about["dimension"] = refinement.dimension()
-        whole = refinement.infer()
-    else:
-        runs = run_sweep(sweep, out, executor=executor).load()
-        tally.add(np.argwhere(tally.seeds == 0), runs)
-    if config.band is not None and sweep.engine == "simulation":
-        about |= add_seeds(sweep, config, tally, out.with_name(f"{out.name}-seeds"), executor)
-    found = as_map(tally, whole, rule, axes, runs, config.observable)
-    return Panel(found.assign_attrs(about), on_grid(runs, *axes) if config.refine else runs)
+
+    def compute(sweep: Sweep, out: Path) -> xr.Dataset:
+        return run_sweep(sweep, out, executor=executor).load()
+
+    found = {}
+    for name, sweep in wanted.items():
+        xs, ys = axes.values()
+        tally = Tally((len(xs), len(ys)), rule, config.observable)
+        about: dict[str, Any] = {}
+        out = config.out / (f"{name}-refined" if config.refine else name)
+        if config.refine:
+            refinement, runs = refined(sweep, tally, config.tolerance, out, compute, report)
+            about |= guard(refinement, config.probes, seed)._asdict()
+            about["dimension"] = refinement.dimension()
+            whole, runs = refinement.infer(), on_grid(runs, *axes)
+        else:
+            whole, runs = None, compute(sweep, out)
+            tally.add(np.argwhere(tally.seeds == 0), runs)
+        if config.band is not None and sweep.engine == "simulation":
+            seeds = out.with_name(f"{out.name}-seeds")
+            about["band"] = add_seeds(sweep, config, tally, seeds, compute)
+        found[name] = as_map(tally, whole, axes, runs).assign_attrs(about), runs
+    return found
 
 
 def refined(
     sweep: Sweep,
-    config: Plane,
     tally: Tally,
+    tolerance: float | None,
     out: Path,
-    executor: Executor | None,
+    compute: Compute,
     report: Callable[[str], None] | None,
-) -> tuple[xr.Dataset, Refinement]:
-    """The runs of the coarse grid, and what refines it, adding to the tally; its sweeps are in
-    folders below `out`."""
-    kept: list[xr.Dataset] = []
+) -> tuple[Refinement, xr.Dataset]:
+    """Refine a plane, adding to the tally: returns that and the runs of the coarse grid. The sweeps
+    are in folders below `out`."""
+    coarse: list[xr.Dataset] = []
     colours = colour_range(np.empty(0))
 
     def measure(name: str, points: Int[np.ndarray, "P 2"]) -> tuple[np.ndarray, np.ndarray]:
         nonlocal colours
-        found = run_sweep(sampled(sweep, points, name), out / name, executor=executor).load()
+        found, at = compute(sampled(sweep, points, name), out / name), tuple(points.T)
         tally.add(points, found)
-        at = tuple(points.T)
-        if not kept:
-            kept.append(found)
+        if not coarse:
+            coarse.append(found)
             # Of the coarse grid alone: cells must not depend on what was refined before them.
             colours = colour_range(tally.value[at])
         return tally.region[at], tally.value[at]
 
     def apart(region: Int[np.ndarray, "N C"], value: Value) -> Bool[np.ndarray, " N"]:
-        if config.tolerance is None:
+        if tolerance is None:
             return mixed(region)
-        return mixed(region) | colours.apart(value, config.tolerance)
+        return mixed(region) | colours.apart(value, tolerance)
 
     lattice = Lattice.of(tally.seeds.shape, MOST_COARSE)
-    refinement = Refinement(lattice, measure, apart, report)
-    return kept[0], refinement
+    return Refinement(lattice, measure, apart, report), coarse[0]
 
 
-def add_seeds(
-    sweep: Sweep, config: Plane, tally: Tally, out: Path, executor: Executor | None
-) -> dict[str, float]:
+def add_seeds(sweep: Sweep, config: Plane, tally: Tally, out: Path, compute: Compute) -> float:
     """Double the seeds where a boundary is uncertain by more than `band` points, until none is or
     they are `max_seeds`; returns the largest uncertainty that is left."""
     width, most = config.band or math.inf, config.max_seeds
-    number, unsure = 0, bands.undecided(tally.shares, tally.seeds)
-    while (todo := bands.wide(unsure, width) & (tally.seeds < most)).any():
+    number, unsure = 0, undecided(tally.shares, tally.seeds)
+    while (todo := wide(unsure, width) & (tally.seeds < most)).any():
         number, seeds = number + 1, tally.seeds
         for have in np.unique(seeds[todo]).tolist():
             # A point that was inferred has none yet.
@@ -181,21 +162,19 @@ def add_seeds(
             name = f"{width:g}-points-{number}-from-{have}-to-{more}"
             wanted = {**sweep.axes, "seed": {"range": [have, more]}}
             added = sampled(dataclasses.replace(sweep, axes=wanted), points, name)
-            tally.add(points, run_sweep(added, out / name, executor=executor).load())
-        unsure = bands.undecided(tally.shares, tally.seeds)
-    return {"band": float(bands.widths(unsure).max())}
+            tally.add(points, compute(added, out / name))
+        unsure = undecided(tally.shares, tally.seeds)
+    return float(widths(unsure).max())
 
 
 def as_map(
     tally: Tally,
     whole: Inferred | None,
-    rule: Rule,
     axes: Mapping[str, Sequence[float]],
     runs: xr.Dataset,
-    observable: str,
 ) -> xr.Dataset:
     """The map of what was counted, and inferred where nothing was; labels are those of `runs`."""
-    seeds = tally.seeds
+    seeds, observable = tally.seeds, tally.observable
     known = seeds > 0
     arrays = {
         observable: tally.value,
@@ -208,12 +187,12 @@ def as_map(
     found = xr.Dataset({name: (tuple(axes), each) for name, each in arrays.items()}, coords)
     if seeds.max() > 1:
         share = tally.shares
-        low, high = bands.interval(share, seeds[..., None])
+        low, high = interval(share, seeds[..., None])
         for name, each in {"share": share, "low": low, "high": high}.items():
             found[name] = ((*axes, "code"), each)
         found["probability"] = found.share.where(found.computed)
-        texts = [text for text, _ in rule.legend.values()]
-        found = found.assign_coords(code=list(rule.legend), name=("code", texts))
+        texts = [text for text, _ in tally.rule.legend.values()]
+        found = found.assign_coords(code=list(tally.rule.legend), name=("code", texts))
     for name in (observable, "drawn"):
         found[name].attrs = dict(runs[observable].attrs)
     return found.assign_attrs(runs=int(seeds.sum()))
@@ -222,3 +201,55 @@ def as_map(
 def on_grid(dataset: xr.Dataset, x: str, y: str) -> xr.Dataset:
     """Runs with zipped axes that are all of a grid, with a dimension for each of these."""
     return dataset.rename_dims({x: "point"}).set_index(point=[x, y]).unstack("point")
+
+
+def boundary(found: xr.Dataset) -> xr.Dataset:
+    """The curves where regions have the probabilities `LEVELS`.
+
+    Args:
+        found: a map of several seeds, as `sweeps.phase.maps` returns it.
+
+    Returns:
+        A table over `vertex`: name of the `region`; the `level` of its probability; `of` what it is
+        the level, the `share` of the seeds, or for 50 % also the `low` and `high` end of its
+        interval; the number of the `piece`, whose vertices are in order; `x` and `y` in units of
+        the axes; and whether the nearest point was `computed`.
+
+    Raises:
+        ValueError: for a map of single runs.
+    """
+    if "share" not in found:
+        raise ValueError("found: holds one run at each point; a boundary needs several seeds")
+    x, y = found["computed"].dims
+    wanted = [*(("share", level) for level in LEVELS), ("low", 0.5), ("high", 0.5)]
+    heads, pieces = [], []
+    for (code, region), (of, level) in itertools.product(enumerate(found["name"].values), wanted):
+        values = found[of].isel(code=code).transpose(x, y).values
+        # A single row has no contours.
+        lines: Any = contour_generator(z=values).lines(level) if min(values.shape) > 1 else []
+        heads += [(region, level, of)] * len(lines)
+        pieces += lines
+    # Where all of a plane is in one region, there is none. Contours are of (row, column), which is
+    # (x, y) here, and begin with the column.
+    sizes, vertices = list(map(len, pieces)), np.concatenate([np.empty((0, 2)), *pieces])
+    nearest = np.rint(vertices).astype(int)
+    names = ("region", "level", "of")
+    columns = {n: np.repeat([head[i] for head in heads], sizes) for i, n in enumerate(names)}
+    columns |= {
+        "piece": np.repeat(np.arange(len(sizes)), sizes),
+        "x": along(found[x], vertices[:, 1]),
+        "y": along(found[y], vertices[:, 0]),
+        "computed": found["computed"].values[nearest[:, 1], nearest[:, 0]],
+    }
+    table = xr.Dataset({name: ("vertex", values) for name, values in columns.items()})
+    for name, axis in (("x", found[x]), ("y", found[y])):
+        table[name].attrs = {**axis.attrs, "axis": axis.name}
+    return table
+
+
+def along(axis: xr.DataArray, index: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
+    """Values of an axis between its points, evenly spaced on its scale."""
+    values = axis.values.astype(float)
+    logarithmic = scale_of(axis) == "log"
+    found = np.interp(index, np.arange(len(values)), np.log(values) if logarithmic else values)
+    return np.exp(found) if logarithmic else found

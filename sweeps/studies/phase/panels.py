@@ -1,6 +1,8 @@
-"""The panels of a phase diagram: maps of an observable and of regions, and the lines on them."""
+"""The picture of a phase diagram: maps of an observable and of regions, and the lines on them."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -8,14 +10,24 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps.output import drawing
 from sweeps.runner.labels import wrapped
+from sweeps.studies.axes import described
 from sweeps.studies.options import colour_range, heat_map, scale_of
+from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
 
+TITLES = {
+    "simulation": "training",
+    "symmetric-descent": "descent, T and batch infinite",
+    "symmetric": "exact flow",
+    "symmetric-finite-t": "flow at finite T",
+    "symmetric-noise": "descent with noise",
+}
 LINES = {
     "rise_end": (r"steps = $t_0'$", ":"),
     "peak": (r"steps = $t_{peak}$ of $\gamma$", "-"),
@@ -23,7 +35,7 @@ LINES = {
 }
 """Transition lines: where a stage of the closed form ends just at the last step."""
 MOST_TICKS = 8
-"""Of an axis of whole numbers."""
+"""Ticks of an axis of whole numbers."""
 NOISE = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
 NOISE_COLOUR = "#c2185b"
 BOUND: dict[str, Any] = {"colors": "0.35", "linewidths": 0.8}
@@ -46,13 +58,85 @@ class Line(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a theory says of the regions, and how far that is what training does; for a line of
-    theory, that line as well."""
+    """A prediction of the regions, in words, and how far training agrees with it; with the line, if
+    a line of theory makes it."""
 
     name: str
     text: str
     agreement: Agreement
     line: Line | None = None
+
+
+def draw(
+    config: Plane,
+    found: Mapping[str, xr.Dataset],
+    rule: Rule,
+    closed: Mapping[str, np.ndarray],
+    told: Sequence[Told],
+    seeded: Mapping[str, xr.Dataset],
+) -> Figure:
+    """The observable above, the regions below: a column for each engine, and for two of them a
+    third one for the difference. `seeded` are the boundaries of engines with several seeds."""
+    maps = {name: each["drawn"] for name, each in found.items()}
+    areas = {name: each["region"] for name, each in found.items()}
+    compared = len(maps) == 2
+    columns = 3 if compared else 1
+    figure, axes = drawing.panels(2, columns, width=3.6 if compared else 5, height=3.6)
+    norm = colours_of(np.concatenate([each.values.ravel() for each in maps.values()]))
+    codes = list(rule.legend)
+    colours: dict[str, Any] = {
+        "cmap": ListedColormap([colour for _, colour in rule.legend.values()]),
+        "norm": BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
+    }
+    bound = closed.get("bound")
+    bound = None if bound is None or not np.isfinite(bound).all() else bound
+    for (name, values), (upper, lower) in zip(maps.items(), axes.T, strict=False):
+        mesh = plot_map(values, norm, ax=upper)
+        upper.set_title(TITLES.get(name, name))
+        area = areas[name]
+        plot_cells(area.copy(data=np.searchsorted(codes, area.values)), ax=lower, **colours)
+        if bound is not None:
+            levels = np.unique(np.round(np.quantile(bound, [0.2, 0.5, 0.8]), 2))
+            places = (area[dim] for dim in area.dims)
+            lines = upper.contour(*places, bound, levels, linestyles="-", **BOUND)
+            upper.clabel(lines, fmt="B = %.2g", fontsize="small")
+    shown = next(iter(found.values()))[config.observable]
+    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=wrapped(shown))
+    if compared:
+        (one, other), (upper, lower) = maps.values(), axes[:, 2]
+        decades = isinstance(norm, LogNorm)
+        difference = xr.apply_ufunc(np.log10, one / other) if decades else one - other
+        span = float(np.nanmax(np.abs(difference))) or 1.0
+        mesh = plot_map(difference, Normalize(-span, span), ax=upper, cmap="RdBu")
+        what = "decades between" if decades else "difference in"
+        figure.colorbar(mesh, ax=upper, label=f"{what} {config.observable}")
+        upper.set_title("left over middle" if decades else "left minus middle")
+        one, other = areas.values()
+        same = one.copy(data=one.values == other.values)
+        plot_cells(same, ax=lower, cmap=ListedColormap(["#d95f02", "#f0f0f0"]), vmin=0, vmax=1)
+        words = [f"{each.text}: {each.agreement}" for each in told if each.line is None]
+        lower.set_title("\n".join(words), fontsize="medium")
+    for ax in axes.flat:
+        plot_lines([each.line for each in told if each.line], ax=ax)
+    for name, table in seeded.items():
+        for ax, panel in zip_longest(axes[1], maps):
+            plot_boundary(table, ax=ax, whole=panel == name)
+    keys: list[Any] = []
+    for each in told:
+        if each.line:
+            color, ls, lw = each.line.style
+            text = f"{each.line.text} ({100 * each.agreement.right:.0f} %)"
+            keys.append(drawing.key(text, color=color, ls=ls, lw=lw))
+    if bound is not None:
+        keys.append(drawing.key("iso-lines of Theorem 4's B", color="0.35", lw=0.8))
+    keys += [drawing.key(text, **style) for text, style in BOUNDARY] if seeded else []
+    there = np.unique(np.concatenate([each.values.ravel() for each in areas.values()]))
+    keys += [Patch(fc=fc, ec="0.5", label=n) for c, (n, fc) in rule.legend.items() if c in there]
+    ncols = 4 if compared else 2
+    figure.legend(handles=keys, loc="outside lower center", ncols=ncols, frameon=False)
+    title = described(config.run, config.axes())
+    figure.suptitle(textwrap.fill(title, 34 * columns + 10))
+    return figure
 
 
 def colours_of(values: np.ndarray) -> Normalize:
@@ -61,32 +145,19 @@ def colours_of(values: np.ndarray) -> Normalize:
     return (LogNorm if logarithmic else Normalize)(low, high)
 
 
-def plot_map(values: xr.DataArray, norm: Normalize, ax: Axes, cmap: str = "viridis"):
+def plot_map(values: xr.DataArray, norm: Normalize, ax: Axes, cmap: str = "viridis") -> Any:
     """Heat map over the plane; points without a valid run have a flat colour of their own.
     Returns the mesh, for a colour bar."""
     colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)
     ax.set_facecolor(DIVERGED_COLOUR)
-    mesh = heat_map(ax, values, cmap=colours, norm=norm)
+    return plot_cells(values, ax, cmap=colours, norm=norm)
+
+
+def plot_cells(values: xr.DataArray, ax: Axes, **options: Any) -> Any:
+    """Values over the plane as colours of cells, on axes with names and units."""
+    mesh = heat_map(ax, values, **options)
     decorate(ax, *(values[dim] for dim in values.dims))
     return mesh
-
-
-def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes) -> Axes:
-    """Map of the regions in the colours of the rule."""
-    codes = list(rule.legend)
-    colours = ListedColormap([colour for _, colour in rule.legend.values()])
-    norm = BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes))
-    places = areas.copy(data=np.searchsorted(codes, areas.values))
-    heat_map(ax, places, cmap=colours, norm=norm)
-    decorate(ax, *(areas[dim] for dim in areas.dims))
-    return ax
-
-
-def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes) -> None:
-    """Where two region maps agree."""
-    same = one.copy(data=one.values == other.values)
-    heat_map(ax, same, cmap=ListedColormap(["#d95f02", "#f0f0f0"]), vmin=0, vmax=1)
-    decorate(ax, *(one[dim] for dim in one.dims))
 
 
 def lines_of(
@@ -124,20 +195,6 @@ def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
         ax.contour(*places, values, [0.0], colors=colour, linestyles=dashes, linewidths=width)
 
 
-def plot_bound(closed: Mapping[str, np.ndarray], region: xr.DataArray, ax: Axes) -> None:
-    """Iso-lines of Theorem 4's B, where it has a value everywhere."""
-    if has_bound(closed):
-        levels = np.unique(np.round(np.quantile(closed["bound"], [0.2, 0.5, 0.8]), 2))
-        places = (region[dim] for dim in region.dims)
-        drawn = ax.contour(*places, closed["bound"], levels, linestyles="-", **BOUND)
-        ax.clabel(drawn, fmt="B = %.2g", fontsize="small")
-
-
-def has_bound(closed: Mapping[str, np.ndarray]) -> bool:
-    """Whether there are iso-lines of B to draw."""
-    return "bound" in closed and bool(np.isfinite(closed["bound"]).all())
-
-
 def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
     """The curves of `bands.boundary`, or the 50 % alone."""
     for _, piece in table.groupby("piece"):
@@ -157,25 +214,3 @@ def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
             line.set_major_locator(FixedLocator(shown.tolist()))
             line.set_major_formatter("{x:.0f}")
             line.set_minor_locator(NullLocator())
-
-
-def legend(
-    rule: Rule,
-    closed: Mapping[str, np.ndarray],
-    told: Sequence[Told],
-    codes: np.ndarray,
-    seeds: bool,
-) -> list:
-    """What the lines that are drawn are, with the share of the plane where they are right, and the
-    colours of the regions that there are. With `seeds`, there are boundaries."""
-    handles: list = []
-    for each in told:
-        if each.line:
-            color, ls, lw = each.line.style
-            text = f"{each.line.text} ({100 * each.agreement.right:.0f} %)"
-            handles.append(drawing.key(text, color=color, ls=ls, lw=lw))
-    if has_bound(closed):
-        handles.append(drawing.key("iso-lines of Theorem 4's B", color="0.35", lw=0.8))
-    handles += [drawing.key(text, **style) for text, style in BOUNDARY] if seeds else []
-    there = [rule.legend[code] for code in rule.legend if code in codes]
-    return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in there]

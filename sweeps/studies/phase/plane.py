@@ -13,7 +13,7 @@ from jaxtyping import Int
 from dynsim import checks
 from dynsim.decoding import Count, Index
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import AxisWord, axis, described
+from sweeps.studies.axes import AxisWord, axis
 from sweeps.studies.phase.regions import Rule, named
 from sweeps.systems import registry
 from sweeps.systems.base import Times
@@ -24,7 +24,7 @@ MOST_COARSE = 32
 """Cells along a side from which refinement starts, or more than half as many."""
 FEWEST = 8
 """Seeds with which a band begins: from 7 on, all of them in one region tell that it is the most
-probable one, as by `sweeps.studies.phase.bands.TAIL`."""
+probable one, as by `sweeps.studies.phase.tally.TAIL`."""
 NUM_TIMES = 10
 """Recorded steps of a run: a peak is located between two of them."""
 
@@ -61,7 +61,7 @@ class Plane:
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
     THEORIES: ClassVar[tuple[str, ...]] = ("none",)
-    """What `theory` may be besides an engine."""
+    """Values of `theory` besides the engines."""
 
     run: Experiment
     x: AxisWord
@@ -110,11 +110,8 @@ class Plane:
             )
         if self.tolerance is not None and not self.refine:
             raise ValueError(f"tolerance = {self.tolerance}: only refine reads it")
-        if self.band is not None:
-            self._check_band()
-        return found
-
-    def _check_band(self) -> None:
+        if self.band is None:
+            return found
         if self.engine != "simulation":
             raise ValueError(
                 f"band = {self.band}: engine = {self.engine!r} has no seeds; must be simulation"
@@ -126,6 +123,7 @@ class Plane:
             )
         if self.max_seeds < self.seeds:
             raise ValueError(f"max_seeds = {self.max_seeds}: must be at least seeds = {self.seeds}")
+        return found
 
     def engines(self) -> tuple[str, ...]:
         """The engines to draw: one, or two to be compared."""
@@ -155,15 +153,13 @@ class Plane:
         """The sweep that predicts how far runs scatter, None where none is drawn."""
         return None
 
-    def title(self) -> str:
-        """What was computed, in a line."""
-        return described(self.run, self.axes())
-
 
 def sweep(config: Plane, engine: str) -> Sweep:
     """The sweep behind one panel."""
     found: dict[str, Any] = dict(config.axes())
-    if engine == "simulation" or is_noisy(config.run, engine):
+    known = registry.engines(registry.system_of(config.run))
+    # The regions of a theory with noise are probabilities.
+    if engine == "simulation" or (engine in known and known[engine].noisy):
         found["seed"] = {"range": checks.integer("seeds", config.seeds, 1)}
     elif config.random_start():
         found["seed"] = {"range": 1}
@@ -171,12 +167,6 @@ def sweep(config: Plane, engine: str) -> Sweep:
     made = Sweep(config.run, found, engine, record, config.times())
     checks.choice("observable", config.observable, made.rules.observables.names())
     return made
-
-
-def is_noisy(run: Experiment, engine: str) -> bool:
-    """Whether an engine is a theory with noise, whose regions are probabilities."""
-    known = registry.engines(registry.system_of(run))
-    return engine in known and known[engine].noisy
 
 
 def sampled(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:

@@ -1,4 +1,4 @@
-"""What a run did, in five words: rules on what it recorded, for phase diagrams [ours]."""
+"""The regions of phase diagrams: rules that classify a run by what it recorded [ours]."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from scipy.stats import mode
 
 from dynsim import Status
 from dynsim.training.recording import PRECONDITIONED
@@ -18,12 +19,10 @@ BAND = (0.1, 0.9)
 """Shares of the seeds in a region between which it depends on the seed where a run ends."""
 WINNERS = 2.0
 """Below so many tokens, effectively, that share the attention, one of them has won."""
-
-
 ROSE = 1.01
 """A loss has risen once it is above so many times its loss at step 0."""
 DIVERGED = "diverged"
-"""What legends call the region of runs that diverge, if they have one."""
+"""Name of the region of runs that diverge, in the legends that have one."""
 
 
 def winners(tokens: Any) -> Any:
@@ -33,7 +32,7 @@ def winners(tokens: Any) -> Any:
 
 
 class Rule(NamedTuple):
-    """How a diagram tells what a run did.
+    """A classification of runs into the regions of a diagram.
 
     Attributes:
         record: names of the observables that it reads, over time.
@@ -51,7 +50,7 @@ class Rule(NamedTuple):
 
 
 class Region(enum.IntEnum):
-    """What the attention of a run did up to the end."""
+    """The state of the attention at the end of a run."""
 
     NOT_LEARNED = 0
     """The loss has not fallen to half of what it was: the decoder has hardly moved, or is lost."""
@@ -67,42 +66,26 @@ class Region(enum.IntEnum):
     """The run did not end well (see `dynsim.Status`)."""
 
 
-def classify(
-    status: np.ndarray, loss: np.ndarray, speed: np.ndarray, entropy: np.ndarray
-) -> np.ndarray:
-    """`Region` of each run.
-
-    Args:
-        status: (...) codes of `dynsim.Status`.
-        loss: (..., S) population loss at the recorded times, of which the first is step 0.
-        speed: (..., S) f . g, averaged over classes.
-        entropy: (..., S) entropy of the attention on distinct tokens, in nat. Its exponential at
-            step 0 is how many tokens there are to share it.
-    """
-    learned = loss[..., -1] < LEARNED * loss[..., 0]
-    past_peak = np.argmax(speed, axis=-1) < speed.shape[-1] - 1
-    found = np.where(past_peak, Region.SNAPPED, Region.SCANNING)
-    tokens = np.exp(entropy)
-    found = np.where(tokens[..., -1] < winners(tokens[..., 0]), Region.WINNER_TAKE_ALL, found)
-    found = np.where(learned, found, Region.NOT_LEARNED)
-    return np.where(status == Status.OK, found, Region.DIVERGED).astype(np.int8)
-
-
-def of_dataset(dataset: xr.Dataset) -> xr.DataArray:
-    """`Region` of each run of a sweep that recorded loss, speed and entropy over time."""
-    runs = list(dataset.status.dims)
-    ordered = dataset[["status", "loss", "speed", "entropy"]].transpose(*runs, "time", ...)
-    codes = classify(
-        ordered.status.values,
-        ordered.loss.values,
-        ordered.speed.mean("class").values,
-        ordered.entropy.values,
+def classify(dataset: xr.Dataset) -> xr.DataArray:
+    """`Region` of each run of a sweep that recorded loss, speed and entropy over time, the first of
+    which is that of step 0. The exponential of the entropy is how many tokens share the
+    attention."""
+    (loss, tokens), (loss_end, tokens_end) = (
+        (at["loss"], np.exp(at["entropy"]))
+        for at in (dataset.isel(time=step, drop=True) for step in (0, -1))
     )
-    return xr.DataArray(codes, dims=runs, coords={d: dataset[d] for d in runs}, name="region")
+    speed = dataset["speed"].mean("class")
+    # A run that did not end well may have recorded nothing but NaN.
+    rising = speed.argmax("time", skipna=False) == speed.sizes["time"] - 1
+    found = xr.where(rising, Region.SCANNING, Region.SNAPPED)
+    found = found.where(~(tokens_end < winners(tokens)), Region.WINNER_TAKE_ALL)
+    found = found.where(loss_end < LEARNED * loss, Region.NOT_LEARNED)
+    found = found.where(dataset["status"] == Status.OK, Region.DIVERGED)
+    return found.transpose(*dataset["status"].dims).astype(np.int8).rename("region")
 
 
 class Stability(enum.IntEnum):
-    """How a run got on with the edge of stability, a preconditioned sharpness of 2."""
+    """The behaviour of a run at the edge of stability, a preconditioned sharpness of 2."""
 
     STABLE = 0
     """The sharpness stayed below the edge."""
@@ -116,19 +99,13 @@ class Stability(enum.IntEnum):
 
 
 def stability(status: np.ndarray, loss: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
-    """`Stability` of each run.
-
-    Args:
-        status: (...) codes of `dynsim.Status`.
-        loss: (..., S) loss at the recorded times, of which the first is step 0.
-        sharpness: (..., S) preconditioned sharpness; NaN where it is not known counts as below the
-            edge.
-    """
+    """`Stability` of each run, from its (...) status, and its (..., S) loss and preconditioned
+    sharpness at the recorded times, of which the first is step 0. A sharpness that is not known,
+    NaN, counts as below the edge."""
     first, last = sharpness[..., 0], sharpness[..., -1]
-    thrown = (np.nanmax(loss, axis=-1, initial=-np.inf) > ROSE * loss[..., 0]) & (
-        loss[..., -1] < loss[..., 0]
-    )
-    thrown &= (last < EDGE) & (last < first)
+    rose = np.nanmax(loss, axis=-1, initial=-np.inf) > ROSE * loss[..., 0]
+    fell = loss[..., -1] < loss[..., 0]
+    thrown = rose & fell & (last < EDGE) & (last < first)
     found = np.where(thrown, Stability.CATAPULT, Stability.EDGE)
     found = np.where((sharpness >= EDGE).any(axis=-1), found, Stability.STABLE)
     return np.where(status == Status.OK, found, Stability.DIVERGED).astype(np.int8)
@@ -136,14 +113,14 @@ def stability(status: np.ndarray, loss: np.ndarray, sharpness: np.ndarray) -> np
 
 def stability_of(dataset: xr.Dataset) -> xr.DataArray:
     """`Stability` of each run of a sweep that recorded loss and sharpness over time."""
-    runs = list(dataset.status.dims)
-    read = dataset[["status", "loss", PRECONDITIONED]].transpose(*runs, ...)
-    codes = stability(read.status.values, read.loss.values, read[PRECONDITIONED].values)
-    return xr.DataArray(codes, dims=runs, coords={d: dataset[d] for d in runs}, name="region")
+    status = dataset["status"]
+    read = dataset[["loss", PRECONDITIONED]].transpose(*status.dims, ...)
+    codes = stability(status.values, read["loss"].values, read[PRECONDITIONED].values)
+    return xr.DataArray(codes, status.coords, status.dims, "region")
 
 
 class Agreement(NamedTuple):
-    """How far a prediction of the region says what training does.
+    """The agreement of predicted regions with those of training.
 
     Attributes:
         right: share of the plane where it is the region that training ends in, or the one that most
@@ -161,7 +138,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
-    """Of predicted codes of regions with a map of training, over the same axes."""
+    """Compare predicted codes of regions with a map of training, over the same axes."""
     right = float((predicted == found["region"]).mean())
     if "share" not in found:
         return Agreement(right, None)
@@ -171,7 +148,7 @@ def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
 
 
 def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataArray]:
-    """What a line says of the plane: on each of its sides the most common region of that side.
+    """The regions that a line predicts: on each of its sides the most common one of that side.
 
     Args:
         line: values that are zero on the line and have both signs, over the axes of the plane or
@@ -185,17 +162,14 @@ def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataAr
         places = {dim: region[dim] for dim in region.dims}
         line = line.interp(places, kwargs={"fill_value": "extrapolate"})
     positive = line.transpose(*region.dims) > 0
-    codes = []
-    for side in (positive, ~positive):
-        values, counts = np.unique(region.values[side], return_counts=True)
-        codes.append(int(values[counts.argmax()]))
-    return codes[0], codes[1], xr.where(positive, codes[0], codes[1])
+    here, there = (int(mode(region.values[side]).mode) for side in (positive, ~positive))
+    return here, there, xr.where(positive, here, there)
 
 
 DIVERGED_COLOUR = "#b0b0b0"
 RULE = Rule(
     record=("loss", "entropy", "speed"),
-    classify=of_dataset,
+    classify=classify,
     legend={
         Region.NOT_LEARNED: ("not learned", "#f0f0f0"),
         Region.SCANNING: ("scanning", "#b7d3ea"),

@@ -64,42 +64,34 @@ class Validity:
     out: Path = Path("out/validity")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn, by plane and engine."""
+        """All that is drawn, by plane and engine: over learning rates on Syn-Small, and over
+        overlap and classes at fixed ones."""
         for name in self.theories:
             checks.choice("theories", name, (*KNOWN, NOISE))
+        common = {"steps": self.steps, "length": self.length, "batch": self.batch}
+        rates = {
+            "ratio": {"logspace": [0.1, 100, self.resolution]},
+            "eta_z": {"logspace": [0.01, 3, self.resolution]},
+        }
+        classes = {"K": [2, 5, 10], "overlap": [0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6]}
+        runs = {
+            "rates": (experiment(eta="ratio", **common), rates),
+            "overlap": (experiment(task="overlapping", **common), classes),
+        }
         wanted = {}
-        for plane, trained in planes(self).items():
+        for plane, (run, axes) in runs.items():
+            axes = {**axes, "seed": {"range": self.seeds}}
+            trained = Sweep(run, axes, "simulation", (QUANTITY,), NUM_TIMES)
             wanted[f"{plane}/simulation"] = trained
-            wanted |= {
-                f"{plane}/{name}": dataclasses.replace(trained, engine=name)
-                if name == NOISE
-                else by_theory(trained, name)
-                for name in self.theories
-            }
+            for name in self.theories:
+                solved = dataclasses.replace(trained, engine=name)
+                wanted[f"{plane}/{name}"] = solved if name == NOISE else by_theory(trained, name)
         return wanted
 
 
-def planes(config: Validity) -> dict[str, Sweep]:
-    """The two sweeps: over learning rates on Syn-Small, over overlap and classes at fixed ones."""
-    common = {"steps": config.steps, "length": config.length, "batch": config.batch}
-    seeds = {"seed": {"range": config.seeds}}
-    rates = {
-        "ratio": {"logspace": [0.1, 100, config.resolution]},
-        "eta_z": {"logspace": [0.01, 3, config.resolution]},
-    }
-    classes = {"K": [2, 5, 10], "overlap": [0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6]}
-    runs = {
-        "rates": (experiment(eta="ratio", **common), rates),
-        "overlap": (experiment(task="overlapping", **common), classes),
-    }
-    return {
-        plane: Sweep(run, {**axes, **seeds}, "simulation", (QUANTITY,), NUM_TIMES)
-        for plane, (run, axes) in runs.items()
-    }
-
-
 def run(config: Validity) -> list[Path]:
-    """Run or resume the sweeps, draw and write the figure, and print what it shows."""
+    """Run or resume the sweeps, draw and write the figure, and print the shares of the plane of
+    rates within the contours, below and above the paper's ratio."""
     found = computed(config)
     errors = {
         (plane, name): relative_error(found[f"{plane}/simulation"], found[f"{plane}/{name}"])
@@ -107,7 +99,15 @@ def run(config: Validity) -> list[Path]:
         for name in config.theories
     }
     for name in config.theories:
-        print(f"{name:<14} " + ", ".join(summary(errors["rates", name])))
+        error = errors["rates", name]
+        below = error.where(error.ratio < PAPER_RATIO, drop=True).values
+        above = error.where(error.ratio >= PAPER_RATIO, drop=True).values
+        shares = [
+            f"within {100 * level:g} %: {100 * np.mean(below <= level):.0f} % of the plane at "
+            f"eta_Y/eta_Z < {PAPER_RATIO:g}, {100 * np.mean(above <= level):.0f} % above"
+            for level in CONTOURS
+        ]
+        print(f"{name:<14} " + ", ".join(shares))
     arrays = {"/".join(at): error for at, error in errors.items()}
     for error in errors.values():
         arrays |= {str(dim): error[dim] for dim in error.dims}
@@ -129,17 +129,6 @@ def relative_error(trained: xr.Dataset, solved: xr.Dataset) -> xr.DataArray:
         for part in (theory - mean, mean)
     ]
     return (norms[0] / norms[1]).where(exists.any("class"))
-
-
-def summary(error: xr.DataArray) -> list[str]:
-    """Shares of the plane within the contours, below and above the paper's ratio."""
-    below = error.where(error.ratio < PAPER_RATIO, drop=True).values
-    above = error.where(error.ratio >= PAPER_RATIO, drop=True).values
-    return [
-        f"within {100 * level:g} %: {100 * np.mean(below <= level):.0f} % of the plane at "
-        f"eta_Y/eta_Z < {PAPER_RATIO:g}, {100 * np.mean(above <= level):.0f} % above"
-        for level in CONTOURS
-    ]
 
 
 def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:

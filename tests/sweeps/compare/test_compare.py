@@ -14,7 +14,7 @@ from dynsim import Status, Trajectory
 from dynsim.trajectory import counts
 from odes.theory import Theory
 from sweeps import cli
-from sweeps.compare import command, comparison, panels, scatter
+from sweeps.compare import command, comparison, picture, scatter
 from sweeps.compare.command import Compare, compare
 from sweeps.compare.comparison import chosen
 from sweeps.compare.layer import SPREAD, LayerComparison
@@ -38,7 +38,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> LayerComparison:
 @pytest.fixture(scope="module")
 def written(compared: LayerComparison) -> Path:
     out = compared.config.out
-    comparison.deliver(compared, panels.draw(compared))
+    comparison.deliver(compared, picture.draw_layer(compared))
     (out / "table.txt").write_text(str(compared))
     return out
 
@@ -117,7 +117,7 @@ def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
 
 
 def test_the_picture_shows_what_the_arrays_hold(compared: LayerComparison, written: Path) -> None:
-    figure = panels.draw(compared)
+    figure = picture.draw_layer(compared)
     loss, *_, speed = figure.axes[:4]
     with np.load(written / "compare.npz", allow_pickle=False) as arrays:
         times = arrays["simulation/times"][0, 1:]

@@ -11,7 +11,7 @@ import odes
 from dynsim import Status, Trajectory
 from odes.formulas.decoder import Stages
 from sweeps.commands.views import plot
-from sweeps.compare import panels, picture
+from sweeps.compare import picture
 from sweeps.compare import theories as figure_theories
 from sweeps.compare.comparison import Comparison
 from sweeps.compare.layer import DESCENT, FINITE_DESCENT, SPREAD, LayerComparison, Scatter
@@ -83,7 +83,7 @@ def comparison(*theories: str, scatter: bool = True, **settings: object) -> Laye
 
 
 def compare(*theories: str, **settings: object) -> Figure:
-    return panels.draw(comparison(*theories, **settings))
+    return picture.draw_layer(comparison(*theories, **settings))
 
 
 def generic_compare(theories: int) -> Figure:
@@ -135,7 +135,7 @@ def mapped(config: phase.Phase, rule: Rule, found: dict[str, xr.Dataset]) -> dic
         axes = config.axes()
         counted = tally.Tally(tuple(map(len, axes.values())), rule, config.observable)
         counted.add(np.argwhere(counted.seeds == 0), runs)
-        maps_[name] = maps.as_map(counted, None, rule, axes, runs, config.observable)
+        maps_[name] = maps.as_map(counted, None, axes, runs)
     return maps_
 
 
@@ -179,7 +179,7 @@ def drawn(
 
 
 def validity_maps(resolution: int, columns: int) -> Figure:
-    names = tuple(KNOWN)[-columns:]
+    names = tuple(validity.KNOWN)[-columns:]
     ratio, eta_z = np.geomspace(0.1, 100, resolution), np.geomspace(0.01, 3, resolution)
     K, overlap = np.array([2, 5, 10]), np.array([0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6])
     rates = np.clip(0.3 * np.outer(1 / ratio, eta_z) ** 0.7, 1e-3, 2)

@@ -14,9 +14,8 @@ from dynsim.training.recording import PRECONDITIONED
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order
-from sweeps.studies.optimum import panels as optimum_panels
-from sweeps.studies.optimum.best import best
-from sweeps.studies.optimum.transfer import transfer
+from sweeps.studies.optimum import figure as optimum_figure
+from sweeps.studies.optimum.best import best, transfer
 from sweeps.studies.phase.lattice import Lattice
 from sweeps.studies.phase.refinement import Refinement
 from sweeps.studies.qkv import figure as qkv
@@ -191,7 +190,7 @@ def optimum(number: int) -> Figure:
     predicted = {rule: trained.sel(rule=[rule]).isel(batch=-1) for rule in rules}
     theory, title = "descent, T infinite, batch infinite", "yz: steps = 100, mean of 4 seeds"
     laws = transfer(trained, "batch")
-    return optimum_panels.draw(dataset, trained, predicted, laws, theory, title)
+    return optimum_figure.draw(dataset, trained, predicted, laws, theory, title)
 
 
 def steps(drift: float, linear: bool) -> Figure:

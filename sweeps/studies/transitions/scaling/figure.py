@@ -16,7 +16,7 @@ from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import AxisWord, SizesWord, axis, described, is_linear, is_whole
 from sweeps.studies.computing import computed
-from sweeps.studies.optimum.runs import at_end
+from sweeps.studies.optimum.best import at_end
 from sweeps.studies.options import Several
 from sweeps.studies.transitions.scaling import report
 from sweeps.studies.transitions.scaling.analysis import FEWEST_SIZES, LEVEL, scaling

@@ -10,9 +10,9 @@ import xarray as xr
 import dynsim
 import sweeps
 from sweeps import cli
-from sweeps.studies.optimum import figure, report
+from sweeps.studies.optimum import figure
+from sweeps.studies.optimum.best import best_cell
 from sweeps.studies.optimum.figure import Optimum
-from sweeps.studies.optimum.report import best_cell
 from sweeps.systems.experiment import experiment
 
 NAME = "deep_linear:DeepLinear"
@@ -88,7 +88,7 @@ def test_an_axis_is_too_coarse_where_its_shape_is_most_of_the_error() -> None:
     laws = sweeps.transfer(found, along="batch")
     found["shape"] = found["shape"] * 0 + 3
     found["error"] = found["error"] * 0 + xr.DataArray([4, 4.5, 2], dims="batch")
-    *_, line = report.verdicts(found, {}, laws, "batch")
+    *_, line = figure.verdicts(found, {}, laws, "batch")
     assert line == (
         "sgd: at 2 of 3 values of batch, most of the error is that of the shape: try more values "
         "of eta"

@@ -9,7 +9,7 @@ import xarray as xr
 from scipy.stats import binomtest, norm
 
 import sweeps
-from sweeps.studies.phase import bands, figure, maps
+from sweeps.studies.phase import figure, maps, tally
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule, agreement, sides
 from sweeps.studies.phase.tally import Tally
@@ -177,7 +177,11 @@ def test_a_refined_band_says_what_it_did_not_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = options(tmp_path, seeds=8, band=2, refine=True, probes=20)
-    found = mapped(monkeypatch, Runs(True), config)
+    runs = Runs(True)
+    found = mapped(monkeypatch, runs, config)
+    # The folders that a command which resumes looks for.
+    folders = {path.relative_to(tmp_path).parts[0] for path in runs.kept}
+    assert folders == {"simulation-refined", "simulation-refined-seeds"}
     full = mapped(monkeypatch, Runs(True), options(tmp_path, seeds=8, band=2))
     assert found.attrs["band"] <= 2
     assert found.attrs["runs"] == found.seeds.sum() < full.attrs["runs"]
@@ -192,26 +196,26 @@ def test_a_refined_band_says_what_it_did_not_compute(
 
 def test_intervals_are_those_of_clopper_and_pearson() -> None:
     k, n = np.array([0, 1, 4, 7, 8]), np.full(5, 8)
-    low, high = bands.interval(k / n, n)
+    low, high = tally.interval(k / n, n)
     for i, count in enumerate(k.tolist()):
-        want = binomtest(count, 8).proportion_ci(1 - 2 * bands.TAIL, "exact")
+        want = binomtest(count, 8).proportion_ci(1 - 2 * tally.TAIL, "exact")
         assert (low[i], high[i]) == pytest.approx((want.low, want.high), rel=1e-9)
     # A point without seeds is as uncertain as those with the fewest.
-    assert bands.interval(np.array([1.0, 1.0]), np.array([0, 8]))[0].tolist() == [low[-1]] * 2
+    assert tally.interval(np.array([1.0, 1.0]), np.array([0, 8]))[0].tolist() == [low[-1]] * 2
 
 
 def test_a_mask_is_wide_where_a_larger_disc_fits() -> None:
     mask = np.zeros((30, 40), bool)
     mask[:, 5:8] = True
     mask[10:20, 20:30] = True
-    assert bands.widths(mask).max() == 10
-    assert not bands.wide(mask, 10).any()
-    found = bands.wide(mask, 3)
+    assert tally.widths(mask).max() == 10
+    assert not tally.wide(mask, 10).any()
+    found = tally.wide(mask, 3)
     assert not found[:, :10].any()
     # All of the square but for what no disc reaches in its corners.
     assert (mask & ~found)[:, 10:].sum() == 0
-    assert bands.wide(mask, 2)[:, 5:8].all()
-    assert bands.widths(np.ones((3, 4), bool)).min() == np.inf
+    assert tally.wide(mask, 2)[:, 5:8].all()
+    assert tally.widths(np.ones((3, 4), bool)).min() == np.inf
 
 
 def test_theory_is_right_where_it_has_the_most_probable_region() -> None:

@@ -36,7 +36,14 @@ def region(
 ) -> Region:
     loss = np.geomspace(3.5, loss_end, TIMES.size)
     entropy = np.linspace(math.log(tokens), entropy_end, TIMES.size)
-    return Region(int(regions.classify(np.array(status), loss, speed, entropy)))
+    curves = {"loss": loss, "entropy": entropy, "speed": np.stack([speed, speed], -1)}
+    return Region(int(regions.classify(recorded(status, curves))))
+
+
+def recorded(status: int, curves: dict[str, np.ndarray]) -> xr.Dataset:
+    """A single run, as a sweep records it."""
+    over = {name: ("time", "class")[: values.ndim] for name, values in curves.items()}
+    return xr.Dataset({name: (over[name], curves[name]) for name in curves}).assign(status=status)
 
 
 def test_each_region_has_its_rule() -> None:
@@ -51,8 +58,9 @@ def test_each_region_has_its_rule() -> None:
     assert region(3.4, FALLING, 0.0) == Region.NOT_LEARNED
     for status in (Status.DIVERGED, Status.MAX_STEPS, Status.SOLVER_FAILED):
         assert region(0.1, FALLING, even, status) == Region.DIVERGED
-    nan = np.full(TIMES.size, np.nan)
-    assert regions.classify(np.array(1), nan, nan, nan) == Region.DIVERGED
+    nan = np.full((TIMES.size, 2), np.nan)
+    lost = recorded(1, {"loss": nan[:, 0], "entropy": nan[:, 0], "speed": nan})
+    assert regions.classify(lost) == Region.DIVERGED
 
 
 def test_nobody_wins_without_others() -> None:

@@ -133,7 +133,7 @@ def test_the_dimension_of_the_boundary_is_that_of_the_curve(
     assert found.dimension() == pytest.approx(-fitted, abs=1e-9 if shape is not basins else 0.01)
     assert low - 1e-9 < found.dimension() < high + 1e-9
     if low == 2:
-        assert found.forecast(0).share == 1
+        assert found.forecast(0)[1] == 1
     assert np.isnan(Plane(stripe, (257, 257)).refined().dimension())
 
 
