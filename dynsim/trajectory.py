@@ -158,6 +158,32 @@ class Trajectory(eqx.Module):
             found[name] = Across(mean, std / number**0.5, std, error)
         return found
 
+    def crossing_time(self, name: str, level: float) -> np.ndarray:
+        """When an observable first gets to the other side of a level, for instance a loss below
+        half of its start.
+
+        Args:
+            name: of the observable, of shape (*B, S, ...).
+            level: the value to cross, from above or from below.
+
+        Returns:
+            (*B, ...) optimiser steps, linear between the recorded ones; NaN where the level is not
+            crossed at any valid time. Record times that are dense enough.
+
+        Raises:
+            KeyError: for a name that was not recorded.
+
+        Example:
+            >>> half = run["loss"][0] / 2
+            >>> run.crossing_time("loss", half)
+        """
+        values, batch = np.asarray(self[name], np.float64), np.ndim(self.status)
+        bad = np.asarray(self.first_bad_step)[..., None]
+        valid = (bad < 0) | (self.times < bad)
+        inner = (..., *(None,) * (values.ndim - batch - 1), slice(None))
+        curve = np.where(valid[inner], np.moveaxis(values, batch, -1), np.nan)
+        return crossings(np.asarray(self.times)[inner], curve, np.float64(level))
+
     @property
     def ok(self) -> Bool[AnyArray | np.bool_, "*B"]:
         """Whether the run is valid to its end; batched like `status`."""
@@ -239,6 +265,25 @@ class Trajectory(eqx.Module):
             label = "at the end" if not shape and not status.ndim else "mean at the end"
             lines.append(f"  {name:<16} {shape!s:<10} {label} {mean}")
         return "\n".join(lines)
+
+
+def crossings(
+    times: Real[np.ndarray, "*#B S"],
+    curve: Float[np.ndarray, "*B S"],
+    level: Float[ArrayLike, "*#B"],
+) -> Float[np.ndarray, "*B"]:
+    """First times at which curves are on the other side of a level than at their start, linear
+    between the recorded times; NaN where they never are."""
+    above = curve >= np.asarray(level)[..., None]
+    crossed = (above != above[..., :1]) & np.isfinite(curve)
+    at = np.maximum(np.argmax(crossed, axis=-1), 1)[..., None]
+    times = np.broadcast_to(times, curve.shape)
+    (before, first), (after, last) = (
+        [np.take_along_axis(x, i, -1)[..., 0] for x in (times, curve)] for i in (at - 1, at)
+    )
+    found = crossed.any(axis=-1)
+    share = np.divide(level - first, last - first, out=np.full(found.shape, np.nan), where=found)
+    return np.asarray(before + share * (after - before))
 
 
 def _check_names(field: str, names: Sequence[str], axes: int) -> None:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
 from dynsim import Problem, Trajectory
-from dynsim.precision import DType, cast, placed
+from dynsim.precision import DType, Result, cast, placed
 from dynsim.problem import sharpness
 from dynsim.problem.base import built, split
 from dynsim.problem.checks import (
@@ -163,7 +163,7 @@ def compiled(
 
 
 def in_own_program(
-    solve: Callable[..., Trajectory],
+    solve: Callable[..., Result],
     problem: Problem,
     rule: Rule,
     times: Times,
@@ -172,7 +172,7 @@ def in_own_program(
     dtype: DType,
     *numbers: Any,
     **options: Any,
-) -> Trajectory:
+) -> Result:
     """What `solve(traced, static, rule, key, init, times, *numbers, **options)` returns, in a
     program of its own whose arrays are in `dtype`, with the problem as `split` divides it."""
     traced, static = split(problem)

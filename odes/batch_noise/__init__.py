@@ -2,6 +2,6 @@
 
 from odes.batch_noise.paths import THEORIES as PATHS
 from odes.batch_noise.paths import sde
-from odes.batch_noise.theory import STD, THEORY, examples_of, linear_noise, size_of
+from odes.batch_noise.theory import STD, THEORY, examples_of, linear_noise, orders, size_of
 
-__all__ = ["PATHS", "STD", "THEORY", "examples_of", "linear_noise", "sde", "size_of"]
+__all__ = ["PATHS", "STD", "THEORY", "examples_of", "linear_noise", "orders", "sde", "size_of"]

@@ -168,8 +168,10 @@ class Noise:
         values, own, loss = self.seen(params, k)
         return ravel_pytree(values)[0], (loss, ravel_pytree(own)[0])
 
-    def reached(self, steps: tuple[int, ...], squares: bool, passes: int, draws: int) -> Reached:
-        """What descent and linear noise lead to; with `draws`, to the next order."""
+    def reached(
+        self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
+    ) -> tuple[Reached, ...]:
+        """What descent and linear noise lead to; with `draws`, also with the next order."""
         descent = solver.Descent(
             self.rule,
             self.derive,
@@ -188,13 +190,15 @@ class Noise:
             values, (loss, own) = solver.followed(descent, start, steps)
             covariance = _between(np.log1p(np.asarray(steps)), some, covariance)
         covariance += jax.vmap(jnp.diag)(own)
-        if draws:
-            drawn = jax.random.split(self.key)[1]
-            added = noise_drift.drift(descent, self.sample, start, steps, drawn, draws, True)
-            values, covariance = values + added.drift, covariance + added.covariance
         absurd = DIVERGENCE_GROWTH * jnp.abs(self.observe(start, jnp.int32(0))[1][0])
-        valid = jnp.isfinite(values).all(axis=1) & (loss <= absurd)
-        return Reached(values, covariance, valid)
+        linear = Reached(values, covariance, jnp.isfinite(values).all(axis=1) & (loss <= absurd))
+        if not draws:
+            return (linear,)
+        drawn = jax.random.split(self.key)[1]
+        added = noise_drift.drift(descent, self.sample, start, steps, drawn, draws, True)
+        values, covariance = values + added.drift, covariance + added.covariance
+        valid = jnp.isfinite(values).all(axis=1) & linear.valid
+        return linear, Reached(values, covariance, valid)
 
 
 def _between(

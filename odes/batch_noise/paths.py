@@ -29,15 +29,21 @@ At second order the flow is the corrected one, and noise changes as well [ours].
     N &\to N + \frac{\eta}{4 (1 + \mu)} (H N - N' G) & &\text{heavy ball}
     \end{align*}
 
-and the velocity of heavy ball begins with noise of covariance
-:math:`C / B\, (3 + \mu) / (1 + \mu)^3` besides its mean, which makes up for what a sum over steps
-has more than its integral. Then not only means are right to second order, as in the paper, but also
-covariances are to second order of themselves: without the change they would err by a share
-:math:`\eta H`, more than at first order. It follows without momentum from the expansion of the
-generator of a step; for heavy ball it is what makes the covariance of a quadratic with linear noise
-that of descent.
+Without momentum the drift has another term, besides those of the corrected flow, which stands for
+the curvature of the gradient that noise has seen already in the middle of a step,
 
-Means over a step include no term of second order in the noise, :math:`O(\eta^3 / B)`.
+.. math::
+
+    \frac{\eta^3}{4 B} \sum_{jk} C_{jk}\, \partial_j \partial_k G ,
+
+of which a path takes :math:`\frac\eta4 D^2 G[k, k]` for another k with the covariance of a step.
+The velocity of heavy ball lags behind the gradient by as much as that of descent, and needs none.
+It begins with noise of covariance :math:`C / B\, (3 + \mu) / (1 + \mu)^3` besides its mean, which
+makes up for what a sum over steps has more than its integral. Then not only means are right to
+second order, as in the paper, but also covariances are to second order of themselves, and so is
+what noise adds to means. Without the changes they would err by a share :math:`\eta H`, more than at
+first order. Without momentum all of this follows from the expansion of the generator of a step. For
+heavy ball it is what makes the covariance of a quadratic with linear noise that of descent.
 """
 
 from __future__ import annotations
@@ -215,6 +221,7 @@ class Path:
         self.noise, rule = noise, noise.rule
         assert isinstance(rule, SGD)
         self.rule, self.order = rule, order
+        self.noises = noise.examples * (2 if order == 2 and not rule.has_inertia else 1)
         groups = check_groups(noise.problem, rule, noise.parts)
         self.driven = Driven(rule, groups)
         self.posed = posed_flow(
@@ -259,11 +266,11 @@ class Path:
         return 1 / self.noise.examples if self.noise.population is None else 0.0
 
     def weights(
-        self, increment: Float[Array, " E"], variance: Float[Array, ""]
-    ) -> Float[Array, " E"]:
+        self, increment: Float[Array, "*k E"], variance: Float[Array, ""]
+    ) -> Float[Array, "*k E"]:
         """Of the losses, for noise of that variance, from the increment of the Brownian path."""
         scale = jnp.sqrt(variance / self.noise.free)
-        return (increment - jnp.mean(increment)) * scale
+        return (increment - jnp.mean(increment, axis=-1, keepdims=True)) * scale
 
     def examples(self, t: Float[Array, ""] | float) -> PyTree:
         """Those of the step at a time."""
@@ -275,14 +282,27 @@ class Path:
     def drift(self, t: Float[Array, ""], state: PyTree) -> PyTree:
         return self.posed.field(t, state, (self.drift_of(t), self.driven))
 
-    def diffusion(self, t: Float[Array, ""], state: PyTree, dW: Float[Array, " E"]) -> PyTree:
+    def diffusion(self, t: Float[Array, ""], state: PyTree, dW: Float[Array, " N"]) -> PyTree:
+        """What an increment of the Brownian path adds to the state."""
         data = self.examples(t)
 
         def moved(weights: Float[Array, " E"]) -> PyTree:
             return self.posed.field(t, state, (Drawn(t, data, weights), self.driven))
 
-        weights = self.weights(dW, 1 / self.noise.batch - self.of_mean)
-        return jax.jvp(moved, (jnp.zeros_like(weights),), (weights,))[1]
+        increments = dW.reshape(-1, self.noise.examples)
+        weights = self.weights(increments, 1 / self.noise.batch - self.of_mean)
+        kick = jax.jvp(moved, (jnp.zeros_like(weights[0]),), (weights[0],))[1]
+        if len(weights) == 1:
+            return kick
+        # Of a kick of its own, as the third moment of k + D^2 G[k, k] would not vanish.
+        (params,), (kick,) = state, kick
+        other = self.driven.descend(self.weighted(Drawn(t, data, weights[1]), params), t)
+
+        def slope(params: PyTree) -> PyTree:
+            return jax.jvp(functools.partial(self.mean, self.drift_of(t)), (params,), (other,))[1]
+
+        curved = self.driven.descend(jax.jvp(slope, (params,), (other,))[1], t)
+        return (jax.tree.map(lambda k, c: k - c / 4, kick, curved),)
 
     def start(self, key: PRNGKeyArray) -> PyTree:
         """The state before the first step."""
@@ -346,7 +366,7 @@ def _solve(
             jnp.concatenate([shift * jnp.arange(ahead, dtype=dtype) / max(ahead, 1), even]),
             jnp.asarray(marks, jnp.int32),
             brownian,
-            noises=path.noise.examples,
+            noises=path.noises,
             save=functools.partial(path.save, recorded),
         )
         first = jnp.abs(path.noise.seen(parts.params, jnp.int32(0))[2])

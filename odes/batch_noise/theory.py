@@ -24,11 +24,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -125,6 +126,40 @@ def linear_noise(
         >>> theory = odes.linear_noise(problem, rule, [10, 100], batch=32, key=jax.random.key(0))
         >>> theory["loss"], theory.std["loss"]
     """
+    return orders(
+        problem,
+        rule,
+        times,
+        batch=batch,
+        key=key,
+        init=init,
+        starts=starts,
+        examples=examples,
+        squares=squares,
+        passes=passes,
+        draws=draws,
+        record=record,
+        dtype=dtype,
+    )[-1]
+
+
+def orders(
+    problem: Problem,
+    rule: UpdateRule,
+    times: Times,
+    *,
+    batch: int | float,
+    key: PRNGKeyArray | None = None,
+    init: PyTree = None,
+    starts: int = STARTS,
+    examples: int | None = None,
+    squares: bool = True,
+    passes: int = PASSES,
+    draws: int = 0,
+    record: Record | None = None,
+    dtype: DType = "float64",
+) -> tuple[Trajectory, ...]:
+    """`linear_noise`, and with `draws` the same with the next order, from one program."""
     problem, rule = built(problem, rule)
     if reason := _undescribed(problem, rule, batch):
         raise ValueError(reason)
@@ -153,7 +188,7 @@ def linear_noise(
         draws=draws,
         asked=asked,
     )
-    return _named(found, asked)
+    return tuple(_named(each, asked) for each in found)
 
 
 def examples_of(batch: int | float) -> int:
@@ -191,8 +226,15 @@ def _inapplicable(training: Training) -> str | None:
 
 
 def size_of(problem: Problem) -> int:
-    """Number of weights that are trained, at most."""
-    start = jax.tree.leaves(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
+    """Number of weights that are trained, at most. The numbers of the problem may have axes."""
+    hints = get_type_hints(type(problem))
+    some = {
+        field.name: np.ravel(value)[0]
+        for field in dataclasses.fields(problem)
+        if hints[field.name] is float and np.ndim(value := getattr(problem, field.name))
+    }
+    init = dataclasses.replace(problem, **some).init
+    start = jax.tree.leaves(eqx.filter_eval_shape(init, jax.random.key(0)))
     weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
     return sum(each.size for each in weights if jnp.issubdtype(each.dtype, jnp.inexact))
 
@@ -259,11 +301,11 @@ def _solve(
     passes: int,
     draws: int,
     asked: Asked,
-) -> Trajectory:
+) -> tuple[Trajectory, ...]:
     given = eqx.combine(numbers, rest)
     dtype: Any = times.dtype.name
 
-    def one(key: PRNGKeyArray) -> Reached:
+    def one(key: PRNGKeyArray) -> tuple[Reached, ...]:
         noise = Noise(
             given,
             started(given, key, init, dtype),
@@ -275,29 +317,33 @@ def _solve(
         )
         return noise.reached(steps, squares, passes, draws)
 
-    if starts == 1:
-        found = one(key)
-    else:
-        every = jax.vmap(one)(jax.random.split(key, starts))
+    def together(every: Reached) -> Reached:
+        """Over all starts."""
         apart = every.values - jnp.mean(every.values, axis=0, keepdims=True)
         between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
         within = jnp.mean(every.covariance, axis=0)
         # Paths of estimated gradients scatter as runs of so many examples do.
         if not (has_population(given) or isinstance(given, FullBatch)):
             within *= 1 - batch / examples
-        found = Reached(
-            jnp.mean(every.values, axis=0),
-            within + between,
-            jnp.all(every.valid, axis=0),
-        )
+        valid = jnp.all(every.valid, axis=0)
+        return Reached(jnp.mean(every.values, axis=0), within + between, valid)
+
+    if starts == 1:
+        orders = one(key)
+    else:
+        orders = tuple(map(together, jax.vmap(one)(jax.random.split(key, starts))))
     start = started(given, key, init, dtype)
     like = Noise(given, start, rule, key, batch, asked, examples).seen(start.params, jnp.int32(0))
     _, unravel = ravel_pytree(like[0])
-    observables = jax.vmap(unravel)(found.values)
-    status, first_bad = judge(times, found.valid)
-    return Trajectory(
-        times, observables, None, status, first_bad, THEORY.name, covariance=found.covariance
-    )
+
+    def trajectory(found: Reached) -> Trajectory:
+        observables = jax.vmap(unravel)(found.values)
+        status, first_bad = judge(times, found.valid)
+        return Trajectory(
+            times, observables, None, status, first_bad, THEORY.name, covariance=found.covariance
+        )
+
+    return tuple(map(trajectory, orders))
 
 
 THEORY: Theory[Any, Any] = Theory(

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import AnyArray, DType, Number, precision, settle
+from dynsim.precision import AnyArray, DType, Number, Result, precision, settle
 from dynsim.trajectory import Status, Times, Trajectory
 from odes.solver.tolerances import Tolerances
 
@@ -84,17 +84,17 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
 
 
 def in_program(
-    solve: Callable[..., Trajectory],
+    solve: Callable[..., Result],
     given: Callable[[], tuple[Any, ...]],
     inputs: tuple[Any, ...],
     dtype: DType,
     **options: Any,
-) -> Trajectory:
+) -> Result:
     """What `solve(*given(), **options)` returns, in a compiled program of the precision `dtype`.
 
     Args:
-        solve: computes a trajectory from traced arrays. It has to be the same function each time,
-            or a program is compiled for each.
+        solve: computes a `Trajectory`, or several, from traced arrays. It has to be the same
+            function each time, or a program is compiled for each.
         given: makes these arguments, within the precision. All in them that is no array is static.
         inputs: what the user gave, looked through for tracers.
         dtype: "float64" or "float32".
@@ -106,7 +106,7 @@ def in_program(
 
 
 @eqx.filter_jit
-def _compiled(solve: Callable[..., Trajectory], *given: Any, **options: Any) -> Trajectory:
+def _compiled(solve: Callable[..., Result], *given: Any, **options: Any) -> Result:
     return solve(*given, **options)
 
 

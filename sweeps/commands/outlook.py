@@ -9,11 +9,11 @@ import numpy as np
 
 from dynsim import Status
 from dynsim.training.recording import BATCH_LOSS
+from dynsim.trajectory import crossings
 from sweeps.compare import edge, noise, strain
 from sweeps.compare.comparison import judged
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import crossings
 from sweeps.systems.experiment import Experiment
 
 TIMES = 256

@@ -11,21 +11,21 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-import odes
 from dynsim import Problem, Rule, Status
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import BATCH_LOSS
-from odes.batch_noise import THEORY, size_of
+from odes.batch_noise import THEORY, orders, size_of
 from odes.solver.linear_noise import AVERAGE_SQUARES
 from sweeps.compare.edge import LARGEST
 
 FIRST, WORK = 300, 300_000
 """Steps over which the noise is carried, at most, and these times the weights: `explain` answers
 within half a minute."""
-EXAMPLES, DRAWS = 128, 32
-"""Examples of a step, and draws of the noise for the next order in 1/B."""
+EXAMPLES, BATCHES_OF, DRAWS = (32, 128), 4, 16
+"""Examples of a step, as many as so many batches within these limits, and draws of the noise for
+the next order in 1/B."""
 NOTHING = 1e-9
 """Share of the loss below which a standard deviation is rounding."""
 WIDER, MOVED = 1.2, 0.05
@@ -100,9 +100,18 @@ def measured(
         return None
     end = min(steps, FIRST, max(WORK // size, 1))
     name = "loss" if problem.has("population_loss") else BATCH_LOSS
-    options = {"batch": batch, "key": key, "starts": 1, "record": name, "examples": EXAMPLES}
-    linear = odes.linear_noise(problem, rule, [0, end], **options)
-    second = odes.linear_noise(problem, rule, [0, end], draws=DRAWS, **options)
+    examples = int(np.clip(BATCHES_OF * batch, *EXAMPLES))
+    linear, second = orders(
+        problem,
+        rule,
+        [0, end],
+        batch=batch,
+        key=key,
+        starts=1,
+        examples=examples,
+        draws=DRAWS,
+        record=name,
+    )
     if int(linear.status) != Status.OK:
         return None
     loss = np.asarray(linear[name], np.float64)

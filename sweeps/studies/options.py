@@ -1,5 +1,5 @@
-"""What several figures share: options and their check, lines and crossings of curves, and the cells
-and colours of maps.
+"""What several figures share: options and their check, lines of curves, and the cells and colours
+of maps.
 """
 
 import dataclasses
@@ -103,19 +103,6 @@ def student(free: int, level: float = TWO_ERRORS) -> float:
     so that as many of it as for a normal distribution are exceeded with the probability `level`;
     NaN for none."""
     return float(stats.t.isf(level, free) / stats.norm.isf(level)) if free > 0 else np.nan
-
-
-def crossings(
-    times: Float[np.ndarray, " S"], curve: Float[np.ndarray, "*B S"], level: Float[np.ndarray, "*B"]
-) -> Float[np.ndarray, "*B"]:
-    """First times at which curves are below a level, linear between the recorded ones; NaN where
-    they never are, or are so from the start."""
-    below = curve < level[..., None]
-    at = np.maximum(np.argmax(below, axis=-1), 1)
-    high, low = (np.take_along_axis(curve, (at - k)[..., None], -1)[..., 0] for k in (1, 0))
-    share = (high - level) / np.where(high > low, high - low, 1)
-    reached = times[at - 1] + share * (times[at] - times[at - 1])
-    return np.where(below.any(-1) & ~below[..., 0], reached, np.nan)
 
 
 def heat_map(

@@ -114,3 +114,21 @@ def test_statistics_across_runs_are_those_of_valid_ones_with_their_errors() -> N
     status[...] = Status.DIVERGED
     with pytest.raises(ValueError, match="runs: 0 of 2000 valid, must be at least 2"):
         Trajectory(times, {"loss": loss}, None, status, status - 1).across_runs()
+
+
+def test_crossing_times_are_those_of_straight_lines_up_to_the_first_bad_step() -> None:
+    times = np.broadcast_to(np.array([0, 10, 30, 40]), (3, 4))
+    # From 4 to 2 within 10 steps, to 1 at step 30; from below, back and up again; not valid.
+    loss = np.array([[4.0, 2, 1, 0], [0, 5, 0, 5], [4, 4, 4, np.inf]])
+    status = np.array([0, 0, Status.DIVERGED])
+    values = {"loss": loss, "pair": np.stack([loss, 3 * loss], axis=-1)}
+    run = Trajectory(times, values, None, status, np.array([-1, -1, 35]))
+    np.testing.assert_allclose(run.crossing_time("loss", 1.5), [20, 3, np.nan])
+    np.testing.assert_allclose(run.crossing_time("pair", 3)[0], [5, 30])
+    np.testing.assert_array_equal(run.crossing_time("loss", 4.5)[[0, 2]], np.nan)
+    # A run that starts at the level is above it.
+    assert run.crossing_time("loss", 4)[0] == 0
+    one = jax.tree.map(lambda leaf: leaf[0], run)
+    assert one.crossing_time("loss", 1.5) == 20
+    with pytest.raises(KeyError, match="'z' was not recorded; recorded: loss, pair"):
+        run.crossing_time("z", 1)

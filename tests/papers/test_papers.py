@@ -18,6 +18,7 @@ from scipy import integrate, optimize, special
 import dynsim
 import sweeps
 from odes import Training
+from odes.batch_noise import size_of
 from papers import (
     biehl_schwarze,
     cabannes,
@@ -324,6 +325,11 @@ def test_the_equations_of_phase_retrieval_are_averages_over_inputs() -> None:
         assert abs(found - sample.mean()) < 4 * sample.std() / math.sqrt(len(sample))
 
 
+def test_weights_are_counted_whatever_axes_the_numbers_have() -> None:
+    for u0 in (0.1, np.geomspace(0.01, 0.1, 3)[:, None]):
+        assert size_of(saxe.DeepLinear(u0=u0)) == 2 * 4 * 4
+
+
 def test_escape_takes_the_logarithm_of_the_inputs() -> None:
     """Steps / N until m = 1/2 grow by ln N / (6 gamma (1 - q)), at a rate of gamma / N."""
     gamma = 0.2
@@ -335,8 +341,8 @@ def test_escape_takes_the_logarithm_of_the_inputs() -> None:
         w = jnp.zeros(N).at[0].set(0.5 * N**-0.5).at[1].set(math.sqrt(0.25 - 0.25 / N))
         options = {"init": w, "batch": 1, "record": "m"}
         problem = phase_retrieval.PhaseRetrieval(N=N)
-        m = phase_retrieval.OVERLAPS.solve(problem, dynsim.sgd(gamma / N), times, **options)["m"]
-        return float(np.interp(0.5, m[: m.argmax()], times[: m.argmax()])) / N
+        run = phase_retrieval.OVERLAPS.solve(problem, dynsim.sgd(gamma / N), times, **options)
+        return float(run.crossing_time("m", 0.5)) / N
 
     slope = (escape(100_000) - escape(1000)) / math.log(100)
     # At N = 1000 the start is not small altogether.

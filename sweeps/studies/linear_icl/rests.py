@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from dynsim.trajectory import crossings
 from odes.linear_icl.plateaus import plateaus
-from sweeps.studies.options import crossings
 from sweeps.systems.experiment import Experiment
 
 NEAR = 0.02
@@ -55,7 +55,7 @@ def escapes(
     level: Float[np.ndarray, "*B D1"],
 ) -> Float[np.ndarray, "*B D"]:
     """(..., D) first times at which losses are halfway from each plateau to the next, linear
-    between the recorded times; NaN where they never are, or are so from the start."""
+    between the recorded times; NaN where they never are."""
     middle = (level[..., 1:] + level[..., :-1]) / 2
     curves = np.broadcast_to(loss[..., None, :], (*middle.shape, times.size))
     return crossings(times, curves, middle)

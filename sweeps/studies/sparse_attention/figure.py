@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 import dynsim
 from dynsim.decoding import CountOrInf, Steps
+from dynsim.trajectory import crossings
 from odes.sparse_attention import finite_batch
 from odes.sparse_attention.early import escape_time
 from sweeps import output
@@ -23,7 +24,7 @@ from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.studies.options import Several, crossings
+from sweeps.studies.options import Several
 from sweeps.systems.experiment import experiment
 
 FALLEN = 0.8
@@ -169,8 +170,8 @@ def noisy(batch: int | float) -> float:
     """The time of escape of Adam at T = d = 64 and a finite batch, with its noise."""
     rule, steps, *_ = RULES["adam"]
     times = np.arange(steps + 1)
-    loss = finite_batch.solve(dynsim.Retrieval(), rule, times, batch=batch)["loss"]
-    return float(crossings(times, np.asarray(loss), FALLEN * np.asarray(loss[0])))
+    run = finite_batch.solve(dynsim.Retrieval(), rule, times, batch=batch)
+    return float(run.crossing_time("loss", FALLEN * float(run["loss"][0])))
 
 
 def exponent_lines(found: dict[str, xr.Dataset], batch: int | float) -> list[str]:
