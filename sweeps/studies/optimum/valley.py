@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.polynomial.polynomial import polyval
 
-from sweeps.studies.options import crossings
+from dynsim.trajectory import crossings
 
 PARTS = (slice(1, 4), slice(0, 4), slice(1, 5), slice(0, 5))
 """Which of the five points around the best one the polynomials go through; the last one is used,
