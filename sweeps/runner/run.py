@@ -117,6 +117,8 @@ def run(
     identity = Identity(sweep, mesh.devices.flat[0].platform)
     if store is None:
         identity.check()
+        if accept_code is not None:
+            raise ValueError(f"accept_code = {accept_code!r}: no run is stored yet; leave it out")
     environment = environment_of(identity, where, sources, mesh, report)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.
