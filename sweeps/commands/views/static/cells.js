@@ -51,7 +51,10 @@ function valueAt(cells, cell, name) {
   if (!cells.sides) return said(cells);
   const both = cells.sides.map(said).join("; ");
   const whole = regions ? AGREEMENT[cells.mean[cell]]?.[1] ?? "no value" : quantity(cells.mean[cell], cells.sd[cell], cells.runs);
-  return `${whole} (${both})`;
+  const times = Math.abs(cells.mean[cell]) / cells.error[cell];
+  const chance = mayBeChance(cells, cell) ? ", may be chance" : "";
+  const errors = regions || !Number.isFinite(times) ? "" : `, ${shown(times)} standard errors${chance}`;
+  return `${whole}${errors} (${both})`;
 }
 
 /** The map as rows below the names of columns: places, and of each sweep mean, spread and status. */
@@ -59,7 +62,7 @@ function mapRows() {
   const { axes: [x, y], cells, all, shape, view, label, regions } = overview.drawn;
   const sides = y ? cells.sides?.map((own, i) => [names[view.of[i]], own]) ?? [] : all.filter((each) => each.cells).map((each) => [each.name, each.cells]);
   const parts = y ? [[view.text, cells], ...sides] : sides;
-  const columns = parts.flatMap(([name]) => [`${name}: mean`, `${name}: standard deviation`, `${name}: did not end well`, `${name}: not computed`]);
+  const columns = parts.flatMap(([name]) => [`${name}: mean`, `${name}: standard deviation`, `${name}: standard error`, `${name}: did not end well`, `${name}: not computed`]);
   const settled = Object.entries(view.places).filter(([dim, place]) => dim !== x && dim !== y && place !== "mean");
   const head = [x, ...(y ? [y] : []), ...settled.map(([dim]) => dim), "quantity", ...columns];
   const number = (value) => (Number.isNaN(value) ? "" : regions ? regions[value]?.[1] ?? value : value);
@@ -68,7 +71,7 @@ function mapRows() {
     ...(y ? [about.dims[y].values[Math.floor(cell / shape[0])]] : []),
     ...settled.map(([dim, place]) => about.dims[dim].values[place]),
     `${label}${stepOf(view)}`,
-    ...parts.flatMap(([, own]) => [number(own.mean[cell]), own.sd[cell], own.bad[cell], own.missing[cell]]),
+    ...parts.flatMap(([, own]) => [number(own.mean[cell]), own.sd[cell], Number.isNaN(own.error[cell]) ? "" : own.error[cell], own.bad[cell], own.missing[cell]]),
   ]);
   return [head, ...rows];
 }

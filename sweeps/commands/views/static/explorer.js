@@ -249,6 +249,7 @@ async function redraw() {
     high: controls.high.value(),
   });
   tellBeyond(y && !regions ? colours : null);
+  byId("chance").hidden = !(y && difference) || !!regions;
   if (overview.cell) overview.cell = cellNow();
   const compared = log ? `size of the ${DIFFERENCES[kind]?.words}` : DIFFERENCES[kind]?.words;
   await overview.draw({
