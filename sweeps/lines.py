@@ -17,9 +17,12 @@ KEPT = ("true", "false", "inf", "nan")
 def stops() -> list[signal.Signals]:
     """The signals that ask a program to stop: Ctrl-C, SIGTERM, and the SIGHUP of a terminal that
     closes, unless `nohup` had it ignored."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    # Windows has none.
     hangup = getattr(signal, "SIGHUP", None)
-    ignored = hangup is None or signal.getsignal(hangup) == signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [hangup])]
+    if hangup and signal.getsignal(hangup) != signal.SIG_IGN:
+        found.append(hangup)
+    return found
 
 
 def printable(text: str) -> str:

@@ -85,7 +85,8 @@ def seconds(program: Jaxpr) -> tuple[float, float]:
         entries += size * ENTRY
         if each.primitive.name == "dot_general":
             summed = each.params["dimension_numbers"][0][0]
-            entries += size * PRODUCT * math.prod(each.invars[0].aval.shape[i] for i in summed)
+            shape = getattr(each.invars[0].aval, "shape", ())
+            entries += size * PRODUCT * math.prod(shape[i] for i in summed)
     return calls, entries
 
 

@@ -255,7 +255,7 @@ OVERRIDES = [
     ),
     ("run.start='magic'", "problem.start = 'magic': must be one of zero, uniform"),
     ("axes.eta_y=3.0", "axes.eta_y = 3.0: must be a list"),
-    ("axes.eta_y=[]", "axes.eta_y = []: must be a list, or a table with linspace, logspace"),
+    ("axes.eta_y=[]", "axes.eta_y = []: has no value; needs one or more"),
     ("axes.eta_y=['a']", "rule.eta.Y = 'a': must be a number in [0, inf), in 1/step"),
     ("axes.eta_y=[1.0, 1.0]", "axes.rule.eta.Y = 1.0: is given twice"),
     ("axes.eta_y={linspace=[1, 2]}", "axes.eta_y.linspace = [1, 2]: must be [first, last, number"),

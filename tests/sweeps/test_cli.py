@@ -303,6 +303,9 @@ def test_signals_and_code_from_outside_end_no_command_without_a_word(
     def leaving(config: object) -> None:
         raise SystemExit(0)
 
+    def without_a_device(config: object) -> None:
+        raise RuntimeError("Unable to initialize backend 'quantum': it is not known")
+
     settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, stopped))
     before = signal.signal(number, signal.SIG_DFL)
@@ -316,6 +319,10 @@ def test_signals_and_code_from_outside_end_no_command_without_a_word(
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, without_a_device))
+    assert cli.main(["explain"]) == 2
+    said = "dynsim: JAX does not start on the devices that its environment names: Unable to init"
+    assert capsys.readouterr().err.startswith(said)
     signal.signal(number, before)
 
 

@@ -17,6 +17,16 @@ function settings(places) {
   return told.join(", ");
 }
 
+/** Where the map has its lowest and its highest value. */
+function extremes(mean) {
+  const [columns] = overview.drawn.shape;
+  const last = (further) =>
+    mean.reduce((found, value, cell) => (found < 0 ? !Number.isNaN(value) : further(value, mean[found])) ? cell : found, -1);
+  const said = (cell) => `${shown(mean[cell])} at ${settings(placesAt([cell % columns, Math.floor(cell / columns)]))}`;
+  const [low, high] = [last((a, b) => a < b), last((a, b) => a > b)];
+  return low < 0 ? "" : `Lowest: ${said(low)}. Highest: ${said(high)}.`;
+}
+
 /** Settings, value and status of a cell, in words. */
 function describe([column, row]) {
   const { cells, view, shape, label, also } = overview.drawn;

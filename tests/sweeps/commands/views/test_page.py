@@ -224,6 +224,14 @@ def test_differences_are_absolute_relative_or_ratios(
         assert seen["low"] == pytest.approx(-seen["high"])
     screen.choose("value-scale", "logarithmic")
     np.testing.assert_allclose(cells(screen), np.log10(abs(ours - theirs)), rtol=1e-4)
+    screen.choose("value-scale", "linear")
+    off = ours - theirs
+    for name, place in (("Lowest", np.nanargmin(off)), ("Highest", np.nanargmax(off))):
+        row, column = np.unravel_index(place, off.shape)
+        at = f"eta_y = {runs['eta_y'].values[row]:g}, eta_z = {runs['eta_z'].values[column]:g}"
+        found = re.search(rf"{name}: (\S+) at {re.escape(at)}\.", screen["extremes"].text)
+        assert found, screen["extremes"].text
+        assert float(found[1]) == pytest.approx(off[row, column], rel=1e-3)
     # A theory is no further seed, and has no spread.
     line = screen.over((0, 1), r"± (\S+), .* errors \(.*; \S+\)\n.*: 2 OK; 2: theory: 1 OK$")
     spread = float(loss.sel(eta_y=5, eta_z=0.1).std("seed", ddof=1))
