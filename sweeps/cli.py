@@ -118,12 +118,6 @@ def _main(arguments: Sequence[str] | None) -> int:
     except (ValueError, OSError) as error:
         to_stderr(f"dynsim: {error}")
         return 2
-    except RuntimeError as error:
-        # JAX has no class of its own for it.
-        if not str(error).startswith("Unable to initialize backend"):
-            raise
-        to_stderr(f"dynsim: JAX does not start on the devices that its environment names: {error}")
-        return 2
     except SystemExit as error:
         # Of somebody else's code that was imported or called: it would end without a word.
         to_stderr(f"dynsim: code from outside dynsim asked to end the program ({error!r})")
@@ -134,6 +128,12 @@ def _main(arguments: Sequence[str] | None) -> int:
     except sweeps.ChunksFailed as error:
         to_stderr(f"dynsim: {error}")
         return 1
+    except RuntimeError as error:
+        # JAX has no class of its own for it.
+        if not str(error).startswith("Unable to initialize backend"):
+            raise
+        to_stderr(f"dynsim: JAX does not start on the devices that its environment names: {error}")
+        return 2
     if paths:
         print("\nwrote " + printable(", ".join(map(str, paths))))
     return 0

@@ -2,6 +2,7 @@
 device says when it runs. On a CPU, tiles by how long they take."""
 
 import math
+from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
@@ -80,14 +81,19 @@ def seconds(program: Jaxpr) -> tuple[float, float]:
         entries += turns * sum(found[1] for found in inner)
         if inner:
             continue
-        size = sum(math.prod(getattr(made.aval, "shape", ())) for made in each.outvars)
+        size = sum(math.prod(_shape(made)) for made in each.outvars)
         calls += CALL
         entries += size * ENTRY
         if each.primitive.name == "dot_general":
-            summed = each.params["dimension_numbers"][0][0]
-            shape = getattr(each.invars[0].aval, "shape", ())
+            summed: tuple[int, ...] = each.params["dimension_numbers"][0][0]
+            shape = _shape(each.invars[0])
             entries += size * PRODUCT * math.prod(shape[i] for i in summed)
     return calls, entries
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    # Tokens, which order effects, have none.
+    return getattr(variable.aval, "shape", ())
 
 
 def exhausted(error: Exception) -> bool:

@@ -145,7 +145,7 @@ COMMANDS = [
     ("phase --steps 1", "steps = 1: must be an integer >= 2"),
     ("phase --refine --probes -1", "probes = -1: must be an integer from 0 to 2147483647"),
     ("phase --refine --tolerance -1", "tolerance = -1: must be a number in (0, 1], or none"),
-    ("phase --tolerance 0.1", "tolerance = 0.1: only refine reads it"),
+    ("phase --tolerance 0.1", "tolerance = 0.1: has no effect without --refine"),
     ("phase --refine --resolution 33", "resolution = 33: refine starts from 33 values"),
     (
         "phase --refine --x K:10:20 --y length:8:12 --task overlapping",
