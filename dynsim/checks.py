@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import equinox as eqx
@@ -89,7 +90,13 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
 def _is_of_call(error: Exception) -> bool:
     """Whether the code in a `code_of_user` raised the error itself: by a call with arguments that
     the function of the user does not take."""
-    return len([*traceback.walk_tb(error.__traceback__)]) <= 2
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    # Methods of modules are called through a wrapper of Equinox.
+    return len([each for each in frames if _package(each) not in OTHERS]) <= 2
+
+
+def _package(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
 def line_of_user(error: BaseException) -> str:
@@ -98,7 +105,7 @@ def line_of_user(error: BaseException) -> str:
     by itself."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        package = _package(frame)
         if package in OURS:
             found = None if isinstance(error, ValueError) else found
         elif package not in OTHERS:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import sweeps
 from sweeps.commands.parsing.line import understood
-from sweeps.lines import printable, to_stderr
+from sweeps.lines import printable, stops, to_stderr
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
@@ -26,7 +26,7 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
-    failed, 130 after Ctrl-C, or 143 after SIGTERM."""
+    failed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after SIGHUP."""
     tell()
     for name in ("stdout", "stderr"):
         # None where the caller has closed it.
@@ -34,22 +34,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (as long as the process)
     try:
         try:
-            with _terminable():
+            with _stoppable():
                 return _main(arguments)
         finally:
             # What is left goes now, help as well: when Python ends, nobody can catch an error.
             sys.stdout.flush()
     except KeyboardInterrupt as stop:
-        by, code = ("SIGTERM", 143) if isinstance(stop, _Terminated) else ("Ctrl-C", 130)
-        print(f"dynsim: stopped by {by}", file=sys.stderr, flush=True)
+        number = stop.args[0] if isinstance(stop, _Stopped) else signal.SIGINT
+        name = "Ctrl-C" if number == signal.SIGINT else number.name
+        to_stderr(f"dynsim: stopped by {name}")
         if arguments is None:
             # Threads that compile are not waited for: some builds crash when Python ends meanwhile.
-            os._exit(code)
-        return code
+            os._exit(128 + number)
+        return 128 + number
     except BrokenPipeError:
-        # Who read the output has gone. What is left of it goes nowhere, when Python ends as well.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go()
         return 141
+    except OSError as error:
+        _let_go()
+        to_stderr(f"dynsim: the output could not be written: {error}")
+        return 2
+
+
+def _let_go() -> None:
+    """What is left of the output goes nowhere, when Python ends as well: nobody reads it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tell() -> None:
@@ -63,25 +72,26 @@ def tell() -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-class _Terminated(KeyboardInterrupt):
-    """The wish of who sends a SIGTERM."""
+class _Stopped(KeyboardInterrupt):
+    """The wish of who sends a signal, which is its argument."""
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """A context in which SIGTERM ends the command with a word, as Ctrl-C does."""
+def _stoppable() -> Iterator[None]:
+    """A context in which SIGTERM and SIGHUP end the command with a word, as Ctrl-C does."""
 
     def end(number: int, frame: object) -> NoReturn:
-        raise _Terminated
+        raise _Stopped(signal.Signals(number))
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in stops() if number != signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -118,6 +128,12 @@ def _main(arguments: Sequence[str] | None) -> int:
     except sweeps.ChunksFailed as error:
         to_stderr(f"dynsim: {error}")
         return 1
+    except RuntimeError as error:
+        # JAX has no class of its own for it.
+        if not str(error).startswith("Unable to initialize backend"):
+            raise
+        to_stderr(f"dynsim: JAX does not start on the devices that its environment names: {error}")
+        return 2
     if paths:
         print("\nwrote " + printable(", ".join(map(str, paths))))
     return 0

@@ -1,6 +1,8 @@
 """Lines for people and from people. Imports nothing that takes time."""
 
+import contextlib
 import re
+import signal
 import sys
 import tomllib
 from typing import Any
@@ -12,6 +14,17 @@ KEPT = ("true", "false", "inf", "nan")
 """Words that TOML reads."""
 
 
+def stops() -> list[signal.Signals]:
+    """The signals that ask a program to stop: Ctrl-C, SIGTERM, and the SIGHUP of a terminal that
+    closes, unless `nohup` had it ignored."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    # Windows has none.
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup and signal.getsignal(hangup) != signal.SIG_IGN:
+        found.append(hangup)
+    return found
+
+
 def printable(text: str) -> str:
     """The text as a line that a terminal shows and does not obey: ends of lines, other control
     characters, and those that turn the direction of writing are escaped."""
@@ -19,8 +32,9 @@ def printable(text: str) -> str:
 
 
 def to_stderr(text: str) -> None:
-    """Print lines to standard error."""
-    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+    """Print lines to standard error, if it is still there: a terminal may have been closed."""
+    with contextlib.suppress(OSError):
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def assignments(text: str) -> dict[str, Any]:

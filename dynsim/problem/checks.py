@@ -53,6 +53,8 @@ class Parts(NamedTuple):
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
+        if any(map(jnp.iscomplexobj, jax.tree.leaves(floats))):
+            raise ValueError(f"{name}.init: must return real weights, {_returned(weights)}")
         params, held = narrowed(floats, dtype), None
         if frozen is not None:
             if not all(isinstance(each, bool) for each in jax.tree.leaves(frozen)):
@@ -70,7 +72,10 @@ class Parts(NamedTuple):
                 ) from None
             held, params = eqx.partition(params, each)
         if not jax.tree.leaves(params):
-            raise ValueError(f"{name}.init: must return weights, has no floating-point array")
+            raise ValueError(
+                f"{name}.init: must return weights, has no floating-point array; "
+                f"{_returned(weights)}"
+            )
         return cls(params, eqx.combine(held, others), fixed)
 
     def whole(self, params: PyTree) -> PyTree:
@@ -179,8 +184,14 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
     """Raise `ValueError` for batches that are of one shape whatever their size."""
 
     def shapes(size: int) -> Any:
-        drawn = jax.eval_shape(lambda key: ask(problem, "draw", key, size), key)
-        return jax.tree.map(lambda leaf: leaf.shape, drawn)
+        return jax.tree.map(np.shape, jax.eval_shape(lambda key: arrays(key, size), key))
+
+    def arrays(key: PRNGKeyArray, size: int) -> PyTree:
+        drawn = ask(problem, "draw", key, size)
+        if drawn is None or not all(map(eqx.is_array_like, jax.tree.leaves(drawn))):
+            name = type(problem).__name__
+            raise ValueError(f"{name}.draw: must return arrays, {_returned(drawn)}")
+        return drawn
 
     found = shapes(batch)
     if found == shapes(batch + 1):

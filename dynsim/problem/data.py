@@ -52,7 +52,8 @@ class Arrays(Data):
         arrays: by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
 
     Raises:
-        ValueError: for arrays of different lengths, or no example to train on.
+        ValueError: for arrays of something else than numbers, arrays of different lengths, or no
+            example to train on.
 
     Example:
         >>> data = dynsim.Arrays({"x": np.eye(10), "y": np.arange(10)}, test=0.2)
@@ -67,6 +68,14 @@ class Arrays(Data):
     def __check_init__(self) -> None:
         # The check of the base class comes later, and `number` needs a valid share.
         decoding.check_stated(self)
+        for name, each in self.arrays.items():
+            try:
+                allowed = np.asarray(each).dtype.kind in "biufcV"
+            except ValueError:
+                # Lists of different lengths.
+                allowed = False
+            if not allowed:
+                raise ValueError(f"arrays[{name!r}]: must be an array of numbers")
         lengths = {name: np.shape(each)[:1] for name, each in self.arrays.items()}
         if len({*lengths.values()}) != 1 or () in lengths.values() or not self.number:
             raise ValueError(

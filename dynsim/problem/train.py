@@ -221,7 +221,12 @@ def _run(
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
         with jax.enable_x64(False):
-            batches = narrow.batches(key_data, steps, int(batch))
+            batches = ask(narrow, "batches", key_data, steps, int(batch))
+        if not callable(batches):
+            raise ValueError(
+                f"{type(problem).__name__}.batches: must return a function of the step, returned "
+                f"{batches!r}"
+            )
 
     def of_step(k: Array) -> PyTree:
         if data is not None:

@@ -185,4 +185,6 @@ def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P'] | No
         return OfStep(1.0, eta)
     checks.real(field, eta, 0)
     assert eta is not None
+    if isinstance(eta, list | tuple):
+        raise ValueError(f"{field} = {eta!r}: must be one rate; several are an axis of a sweep")
     return Constant(eta)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Real
 
-from dynsim import checks
+from dynsim import checks, decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
 from dynsim.schedules.schedule import Piece, Schedule, flat, line, positive
 
@@ -24,8 +24,9 @@ class Fall(Schedule):
     end: AnyNotNegative = 0.0
 
     def __check_init__(self) -> None:
+        # The check of the base class comes later, and `warmup` needs a valid end.
+        decoding.check_stated(self)
         if not checks.is_traced((self.steps, self.risen)):
-            checks.real("steps", self.steps)
             checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
 
     @property

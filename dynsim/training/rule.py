@@ -16,14 +16,17 @@ traced: one compiled program serves a whole grid.
 
 import abc
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree, Real
 
-from dynsim import decoding
+from dynsim import checks, decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number, cast
 from dynsim.schedules.schedule import AnyRate, Constant, Schedule, as_schedule
 
@@ -236,7 +239,12 @@ class Rule(UpdateRule):
 
     def init(self, params: PyTree) -> PyTree:
         """The memory before the first step."""
-        return self.direction().init(params)
+        where = f"{type(self).__name__}.direction"
+        with checks.code_of_user(where, params):
+            made = self.direction()
+            if not isinstance(made, optax.GradientTransformation):
+                raise ValueError(f"{where}: must return an optax transformation, returned {made!r}")
+            return made.init(params)
 
     def update(
         self,
@@ -260,7 +268,12 @@ class Rule(UpdateRule):
             gradient = _changed(lambda s, g, xi: g + s * xi, self.noise, groups, gradient, noise)
         if not self.decoupled:
             gradient = self.decayed(gradient, params, groups)
-        direction, memory = self.direction().update(gradient, memory, params)
+        where = f"{type(self).__name__}.direction"
+        with checks.code_of_user(where, gradient, memory, params):
+            direction, after = self.direction().update(gradient, memory, params)
+        _check_alike(f"{where}: must return an update like the gradient", direction, gradient)
+        _check_alike(f"{where}: must return a state like the one before", after, memory)
+        memory = after
         if self.decoupled:
             direction = self.decayed(direction, params, groups)
         return self.descend(direction, self.rate(step), groups), memory
@@ -290,6 +303,25 @@ def by_group(value: PerGroup | None) -> dict[str, Number]:
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else {"": value}
+
+
+def _check_alike(where: str, found: PyTree, like: PyTree) -> None:
+    """Raise `ValueError` that begins with `where` unless a tree has the structure and the shapes of
+    another one, and real numbers in the same places."""
+
+    def kinds(tree: PyTree) -> PyTree:
+        return jax.tree.map(
+            lambda x: (np.shape(x), jnp.issubdtype(jnp.result_type(x), jnp.inexact)), tree
+        )
+
+    try:
+        same = eqx.tree_equal(kinds(found), kinds(like))
+    except TypeError:
+        # Not all of it are arrays.
+        same = False
+    if not same:
+        a, b = (eqx.tree_pformat(each, width=sys.maxsize) for each in (found, like))
+        raise ValueError(f"{where}, {b}; returned {a}")
 
 
 def _changed(

@@ -201,6 +201,8 @@ class OptaxRule(Rule):
         try:
             yield
         except jax.errors.ConcretizationTypeError as error:
+            if not self.numbers:
+                raise
             raise ValueError(
                 f"from_optax({name}): needs the value of a number in Python, but its numbers "
                 f"({', '.join(self.numbers)}) are traced. Fix such a number beforehand, as in "

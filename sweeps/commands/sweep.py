@@ -26,8 +26,9 @@ class SweepCommand(hosts.Hosts):
             with the name of the file.
         set: override settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]' engine=best. KEY=
             removes KEY from the file; run={...} and axes={...} change the keys that they name.
-        chunk: number of runs in a chunk, the unit of work and storage; by default chosen from the
-            tile.
+        chunk: number of runs in a chunk. A chunk is computed and then stored as a whole, so an
+            interruption loses at most one; by default few enough to store the first within about
+            20 s, if single runs are shorter.
         tile: number of runs that a device computes at once; by default chosen from an estimate of
             memory.
         dask: compute on Dask workers: the address of a scheduler (tcp://HOST:8786), local:4 for

@@ -254,8 +254,10 @@ def _values(path: str, given: Any) -> Sequence[Any]:
         values = _spaced(path, given) if is_spacing(given) else list(given.values())
     if getattr(values, "ndim", 0):
         values = np.asarray(values).tolist()
-    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+    if isinstance(values, str) or not isinstance(values, Sequence):
         raise LanguageError(path, f"must be {LISTS}", given)
+    if not len(values):
+        raise LanguageError(path, "has no value; needs one or more", given)
     return values
 
 

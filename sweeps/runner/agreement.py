@@ -129,6 +129,12 @@ class Agreement:
             self.store.programs.keep(self.stored())
         _, others = self.compared()
         if not others:
+            # Who was let in with that name gives it again.
+            if accept and not any(each.decided for each in self.store.programs.all()):
+                raise StoreError(
+                    f"accept_code = {accept}: no stored run was computed by different code; leave "
+                    "it out"
+                )
             return
         name = digest("".join(each.mine for each in others))[:SHORT]
         if accept != name:

@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 from tqdm.auto import tqdm
 
-from sweeps.lines import to_stderr
+from sweeps.lines import stops, to_stderr
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 ItemT = TypeVar("ItemT")
@@ -166,7 +166,7 @@ class _Lines:
 
 @contextlib.contextmanager
 def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]]:
-    """Turn the first Ctrl-C or SIGTERM into the `Interrupted` that `stopped` makes, at the next
+    """Turn the first signal of `stops` into the `Interrupted` that `stopped` makes, at the next
     call of what this yields, so that a write in flight is finished; the second one acts at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -185,7 +185,7 @@ def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]
             stop.number = signal.Signals(asked[0])
             raise stop
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stops():
         before[number] = signal.signal(number, handle)
     try:
         yield check

@@ -55,8 +55,10 @@ def run(
         sweep: what to run.
         out: folder of the store, or its address in a bucket as a str, such as s3://bucket/run; a
             sweep found there is resumed. None keeps it in memory.
-        chunk: largest number of runs in a chunk, the unit of work and of storage; by default
-            chosen from the tile. A store keeps the chunks that it was made with.
+        chunk: largest number of runs in a chunk. A chunk is computed, and then stored as a whole:
+            what an interruption loses at most. By default it is some tiles, of slow runs on a CPU
+            so few that the first is stored within about 20 seconds, or as soon as one run can be.
+            A store keeps the chunks that it was made with.
         tile: largest number of runs that a device works on at once; by default few on a CPU, and on
             an accelerator as many as its memory holds by the compiled program's own count. Where
             it turns out not to suffice, the tile is halved.
@@ -91,7 +93,7 @@ def run(
         StoreError: when `out` holds something else, runs of other code, is in use, damaged or not
             writable, or when the executor breaks.
         ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
-        Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
+        Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with all finished chunks stored.
     """
     checks.kind("sweep", sweep, Sweep)
     programs.keep()
@@ -115,6 +117,8 @@ def run(
     identity = Identity(sweep, mesh.devices.flat[0].platform)
     if store is None:
         identity.check()
+        if accept_code is not None:
+            raise ValueError(f"accept_code = {accept_code!r}: no run is stored yet; leave it out")
     environment = environment_of(identity, where, sources, mesh, report)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.

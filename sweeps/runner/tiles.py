@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
@@ -54,6 +55,11 @@ class Program:
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of what it returns."""
         return self._traced.out_info
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """What it computes, as it was traced."""
+        return self._traced.jaxpr.jaxpr
 
     @property
     def draws(self) -> bool:

@@ -90,20 +90,41 @@ class Work:
         self._drawn: tuple[Hashable, PyTree] = (None, None)
         memory = max(map(self._estimate, self.sweep.some_slices()))
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
-        if layout is None:
-            total = math.prod(dim.size for dim in sweep.dims)
-            # The first runs of a small sweep are stored soon, and chunks of a large one are few.
-            few = max(total // (FEW_CHUNKS * size), mesh.size)
-            size_of_chunk = chunk or max(size * min(few, chunk_tiles), -(-total // MAX_CHUNKS))
-            layout = layout_of(sweep.dims, size_of_chunk)
-        extent = dict(zip((dim.name for dim in sweep.dims), layout.chunk, strict=True))
-        num_seeds = extent.pop("seed", 1)
-        self.tile = tiles.tile_shape(num_seeds, math.prod(extent.values()), size)
+        cut = functools.partial(self._cut, layout, chunk)
+        _, self.tile = cut(chunk_tiles, size)
+        if tile is None:
+            smaller, turns = self._paced()
+            size = max(math.prod(self.tile) // smaller, 1) if smaller > 1 else size
+            chunk_tiles = min(chunk_tiles, turns * mesh.size)
+        layout, self.tile = cut(chunk_tiles, size)
+        self.program.cache_clear()
         memory *= math.prod(self.tile)
         available = fit.memory_of(mesh.devices.flat[0])
         if available is not None and tile is None:
             memory = self._fit(available)
         self.plan = Plan(layout, self.tile, mesh.size, memory)
+
+    def _cut(
+        self, layout: Layout | None, chunk: int | None, chunk_tiles: int, size: int
+    ) -> tuple[Layout, tuple[int, int]]:
+        """The layout, unless there is one, and the tile of at most `size` runs."""
+        if layout is None:
+            total = math.prod(dim.size for dim in self.sweep.dims)
+            # The first runs of a small sweep are stored soon, and chunks of a large one are few.
+            few = max(total // (FEW_CHUNKS * size), self.mesh.size)
+            size_of_chunk = chunk or max(size * min(few, chunk_tiles), -(-total // MAX_CHUNKS))
+            layout = layout_of(self.sweep.dims, size_of_chunk)
+        extent = dict(zip((dim.name for dim in self.sweep.dims), layout.chunk, strict=True))
+        num_seeds = extent.pop("seed", 1)
+        return layout, tiles.tile_shape(num_seeds, math.prod(extent.values()), size)
+
+    def _paced(self) -> tuple[int, int]:
+        """`fit.paced` of the program of most steps, where that is for a CPU."""
+        if self.mesh.devices.flat[0].platform != "cpu":
+            return 1, CHUNK_TILES
+        sweep = self.sweep
+        longest = max(sweep.some_slices(), key=lambda chosen: sweep.plane(chosen).steps or 0)
+        return fit.paced(self.program(_hashable(longest))[1].jaxpr, math.prod(self.tile))
 
     def compute(
         self,

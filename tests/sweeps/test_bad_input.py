@@ -145,7 +145,7 @@ COMMANDS = [
     ("phase --steps 1", "steps = 1: must be an integer >= 2"),
     ("phase --refine --probes -1", "probes = -1: must be an integer from 0 to 2147483647"),
     ("phase --refine --tolerance -1", "tolerance = -1: must be a number in (0, 1], or none"),
-    ("phase --tolerance 0.1", "tolerance = 0.1: only refine reads it"),
+    ("phase --tolerance 0.1", "tolerance = 0.1: has no effect without --refine"),
     ("phase --refine --resolution 33", "resolution = 33: refine starts from 33 values"),
     (
         "phase --refine --x K:10:20 --y length:8:12 --task overlapping",
@@ -255,7 +255,7 @@ OVERRIDES = [
     ),
     ("run.start='magic'", "problem.start = 'magic': must be one of zero, uniform"),
     ("axes.eta_y=3.0", "axes.eta_y = 3.0: must be a list"),
-    ("axes.eta_y=[]", "axes.eta_y = []: must be a list, or a table with linspace, logspace"),
+    ("axes.eta_y=[]", "axes.eta_y = []: has no value; needs one or more"),
     ("axes.eta_y=['a']", "rule.eta.Y = 'a': must be a number in [0, inf), in 1/step"),
     ("axes.eta_y=[1.0, 1.0]", "axes.rule.eta.Y = 1.0: is given twice"),
     ("axes.eta_y={linspace=[1, 2]}", "axes.eta_y.linspace = [1, 2]: must be [first, last, number"),

@@ -285,31 +285,48 @@ def test_closed_streams_change_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
         stream.close()
 
 
-def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_and_code_from_outside_end_no_command_without_a_word(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def terminated(config: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+    def stopped(config: object) -> None:
+        os.kill(os.getpid(), number)
         time.sleep(10)
 
     def within_a_sweep(config: object) -> None:
         with progress.stoppable(lambda: sweeps.Interrupted("stopped: 3 runs.")) as check:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             check()
 
     def leaving(config: object) -> None:
         raise SystemExit(0)
 
+    def without_a_device(config: object) -> None:
+        raise RuntimeError("Unable to initialize backend 'quantum': it is not known")
+
     settings, _ = table.COMMANDS["explain"].load()
-    monkeypatch.setattr(table.Command, "load", lambda command: (settings, terminated))
-    before = signal.getsignal(signal.SIGTERM)
-    assert cli.main(["explain"]) == 143
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, stopped))
+    before = signal.signal(number, signal.SIG_DFL)
+    assert cli.main(["explain"]) == 128 + number
+    assert signal.getsignal(number) == signal.SIG_DFL
+    assert capsys.readouterr().err == f"dynsim: stopped by {number.name}\n"
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, within_a_sweep))
-    assert cli.main(["explain"]) == 143
+    assert cli.main(["explain"]) == 128 + number
     message = "dynsim: stopped: 3 runs. Run the same command again to resume.\n"
     assert capsys.readouterr().err == message
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, without_a_device))
+    assert cli.main(["explain"]) == 2
+    said = "dynsim: JAX does not start on the devices that its environment names: Unable to init"
+    assert capsys.readouterr().err.startswith(said)
+    signal.signal(number, before)
+
+
+def test_who_ignores_the_end_of_a_terminal_is_not_stopped_by_it() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with progress.stoppable(lambda: sweeps.Interrupted("stopped.")) as check:
+        os.kill(os.getpid(), signal.SIGHUP)
+        check()
+    signal.signal(signal.SIGHUP, before)

@@ -27,6 +27,23 @@ NAMES = {
     "observable": (),
 }
 """Options that name engines or observables of the problem, and the words that they take besides."""
+NEEDS = {
+    "Explore": {
+        "port": "serve",
+        "out": "no-serve",
+        "overwrite": "no-serve",
+        "max_megabytes": "no-serve",
+        "observables": "paths",
+        "times": "paths",
+        "where": "paths",
+    },
+    "Plot": {"y": "view heatmap", "hue": "view lines"},
+    "SweepCommand": {"patience": "coordinator|distributed", "coordinator": "processes|distributed"},
+    "Phase": {"probes": "refine", "tolerance": "refine", "max_seeds": "band"},
+    "Spectrum": {"pattern": "checkpoint", "products": "checkpoint", "split": "checkpoint"},
+}
+"""Options, by the class of the command, that have no effect unless another one is given, one of
+several is, or one is left out."""
 NUMBERED = re.compile(r"sharpness_\d+")
 """The names of several eigenvalues."""
 FINITE = "-finite-t"
@@ -184,7 +201,22 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
             _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
     for name in [name for name in NAMES if name in offer.options]:
         _check_names(name, offer, table)
+    for name, others in NEEDS.get(offer.kind.word.partition(":")[2], {}).items():
+        if name in table and not any(_holds(each, offer, table) for each in others.split("|")):
+            alone = others.startswith("no-")
+            words = " or ".join(f"--{each.removeprefix('no-')}" for each in others.split("|"))
+            reason = f"has no effect {'with' if alone else 'without'} {words}; leave it out"
+            raise LanguageError(name, reason, table[name])
     return table
+
+
+def _holds(needed: str, offer: Offer, table: Table) -> bool:
+    """Whether a line has what an option needs: `NAME`, `no-NAME` or `NAME VALUE`."""
+    name, _, value = needed.removeprefix("no-").partition(" ")
+    found = table.get(name, offer.options[name].default)
+    if value:
+        return found == value
+    return bool(found) != needed.startswith("no-")
 
 
 def _check_names(option: str, offer: Offer, table: Table) -> None:

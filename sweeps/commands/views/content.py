@@ -214,14 +214,15 @@ def _dropped(before: xr.Dataset, after: xr.Dataset) -> list[str]:
 
 def _timed(dataset: xr.Dataset, times: Sequence[float]) -> xr.Dataset:
     """The sweep at the times that were asked for."""
-    if not times or "time" not in dataset.dims:
-        return dataset
-    recorded = dataset["time"].values
+    recorded = _times(dataset)
     for time in times:
+        if "record" in dataset.dims:
+            raise ValueError(f"times = {time:g}: the runs have times of their own; leave it out")
         if not np.isclose(recorded, time).any():
             near = ", ".join(f"{t:g}" for t in recorded[np.argsort(np.abs(recorded - time))[:2]])
             raise ValueError(f"times = {time:g}: was not recorded; the nearest are {near}")
-    return dataset.sel(time=list(times), method="nearest")
+    several = len(times) > 0 and "time" in dataset.dims
+    return dataset.sel(time=list(times), method="nearest") if several else dataset
 
 
 def _times(dataset: xr.Dataset) -> np.ndarray:

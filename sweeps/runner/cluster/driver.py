@@ -153,7 +153,7 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
     Raises:
         ChunksFailed: when all that can be done is done, but not all.
         StoreError: when the executor breaks; what is finished is stored.
-        Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
+        Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with all finished chunks stored.
     """
     done = store.done()
     waiting = collections.deque(np.flatnonzero(~done).tolist())

@@ -123,6 +123,7 @@ def bad(tmp_path: Path, name: str) -> Any:
         ),
         (lambda p: bad(p, "none.npz"), "none.npz: must be an .npz file, or a folder with some"),
         (lambda p: bad(p, "empty"), "empty: must be an .npz file, or a folder with some"),
+        (lambda p: dynsim.Arrays({"x": np.array(["a"])}), r"\['x'\]: must be an array of numbers"),
         (lambda p: bad(p, "text.npz"), "text.npz: cannot be read as .npz"),
         (lambda p: bad(p, "mixed"), "mixed: its files need arrays of the same names"),
     ],

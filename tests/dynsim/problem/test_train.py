@@ -413,6 +413,11 @@ def test_code_that_fails_is_named_with_its_line_above_the_words_of_jax(method: s
         ("is_frozen", {"v": True}, "does not have the structure of the weights"),
         ("population_loss", jnp.ones(2), "must return one real number, returned f32[2]"),
         ("population_loss", None, "must return one real number, returned None"),
+        ("init", np.ones(2, complex), "must return real weights, returned c64[2]"),
+        ("init", None, "must return weights, has no floating-point array; returned None"),
+        ("draw", None, "must return arrays, returned None"),
+        ("draw", range(4), "must return arrays, returned range(0, 4)"),
+        ("batches", (1.0, 2.0), "must return a function of the step, returned (1.0, 2.0)"),
     ],
 )
 def test_what_methods_return_is_named(method: str, value: Any, message: str) -> None:

@@ -140,6 +140,7 @@ def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) 
         (lambda: schedules.constant(-1.0), "peak = -1.0: must be finite and in [0, inf)"),
         (lambda: schedules.constant(1.0, warmup=-1), "warmup = -1.0: must be"),
         (lambda: schedules.cosine(1.0, 0), "steps = 0.0: must be finite and in (0, inf)"),
+        (lambda: schedules.cosine(1.0, -3), "steps = -3.0: must be finite and in (0, inf)"),
         (lambda: schedules.linear(1.0, 10, warmup=11), "warmup = 11.0: must be finite and in [0"),
         (lambda: schedules.linear(1.0, 10, end=-0.1), "end = -0.1: must be"),
         (lambda: schedules.exponential(1.0, 10, 0), "factor = 0.0: must be"),

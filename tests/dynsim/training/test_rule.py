@@ -151,6 +151,7 @@ def test_two_rates_are_those_of_the_layer() -> None:
         (lambda: dynsim.sgd({}), "eta = {}: needs a rate for each group of weights"),
         (lambda: dynsim.sgd({"a": -1.0}), "eta['a'] = -1.0: must be"),
         (lambda: dynsim.sgd(), "eta = None: must be a real number"),
+        (lambda: dynsim.sgd([0.1, 0.2]), "eta = [0.1, 0.2]: must be one rate; several are an axis"),
         (lambda: dynsim.sgd(eta_y=1.0), "eta_z = None: must be given with the other rate"),
         (lambda: dynsim.sgd(1.0, nesterov=True), "nesterov = True: needs momentum"),
         (lambda: dynsim.sgd(1.0, momentum=1.0), "momentum = 1.0: must be finite and in [0, 1)"),
@@ -197,3 +198,45 @@ def test_decay_and_noise_by_group_leave_the_other_groups_alone() -> None:
     for field in options:
         with pytest.raises(ValueError, match=rf"{field}\['a'\] = -1.0: must be"):
             dynsim.sgd(0.1, **{field: {"a": -1.0}})
+
+
+class Odd(dynsim.Rule):
+    """A rule of a user whose direction, or its result, is another thing than it should be."""
+
+    made: Any = None
+    returned: Any = None
+
+    def direction(self) -> Any:
+        return self.made or optax.GradientTransformation(
+            lambda params: {"seen": jnp.zeros(2)}, lambda g, state, params: self.returned
+        )
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Odd(0.1, made="sgd"), "must return an optax transformation, returned 'sgd'"),
+        (
+            Odd(0.1, returned=({"w": jnp.ones(1)}, {"seen": jnp.zeros(2)})),
+            "must return an update like the gradient, {'w': f32[3]}; returned {'w': f32[1]}",
+        ),
+        (
+            Odd(0.1, returned=({"w": jnp.ones(3)}, jnp.zeros(2))),
+            "must return a state like the one before, {'seen': f32[2]}; returned f32[2]",
+        ),
+        (
+            Odd(0.1, returned=({"w": jnp.ones(3)}, {"seen": jnp.zeros(2, bool)})),
+            "must return a state like the one before, {'seen': f32[2]}; returned {'seen': bool[2]}",
+        ),
+        (
+            Odd(0.1, returned=("w", {"seen": jnp.zeros(2)})),
+            "must return an update like the gradient, {'w': f32[3]}; returned 'w'",
+        ),
+        (Odd(0.1), "cannot unpack non-iterable NoneType object"),
+    ],
+)
+def test_what_a_rule_of_ones_own_returns_is_named(rule: Rule, message: str) -> None:
+    """Without compiling: a loop would tell it in the words of JAX's scan."""
+    gradient = {"w": jnp.ones(3)}
+    with pytest.raises(ValueError, match=re.escape(f"Odd.direction: {message}")):
+        rule.update(gradient, rule.init(gradient), gradient, jnp.int32(0))

@@ -8,6 +8,7 @@ import pytest
 
 from sweeps import cli
 from sweeps.commands.parsing import line, metadata
+from sweeps.commands.table import COMMANDS
 from sweeps.lines import assignments
 from sweeps.systems import kinds
 from tests.sweeps.commands.table import written
@@ -141,3 +142,37 @@ def test_help_has_the_settings_of_the_kinds_that_other_words_choose(
     assert "--rule.b1" in page
     assert "--rule.eta.peak" in page
     assert "--rule.momentum" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("explore a --port 80", "port = 80: has no effect without --serve; leave it out"),
+        ("explore a --serve --out b.html", "out = 'b.html': has no effect with --serve; "),
+        ("explore --serve --times 3", "times = [3.0]: has no effect without --paths; leave it out"),
+        ("plot a --y eta", "y = 'eta': has no effect without --view heatmap; leave it out"),
+        ("plot a --view heatmap --hue eta", "hue = 'eta': has no effect without --view lines"),
+        ("sweep a.toml --patience 9", "has no effect without --coordinator or --distributed; "),
+        ("phase yz --probes 9", "probes = 9: has no effect without --refine; leave it out"),
+        ("figure phase --max-seeds 9", "max_seeds = 9: has no effect without --band; leave it out"),
+        ("spectrum --split 3", "split = 3: has no effect without --checkpoint; leave it out"),
+    ],
+)
+def test_an_option_that_has_no_effect_is_a_mistake(words: str, reason: str) -> None:
+    name, problem, left = line.find(words.split())
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        line.parse(metadata.offer(name, problem), left, [])
+    # What it needs is there.
+    line.parse(
+        metadata.offer("phase"),
+        ["--refine", "--probes", "9", "--band", "2", "--max-seeds", "9"],
+        [],
+    )
+
+
+def test_every_option_that_needs_another_is_one() -> None:
+    kinds_of = {metadata.offer(name).kind.word.partition(":")[2]: name for name in COMMANDS}
+    for kind, needs in line.NEEDS.items():
+        options = metadata.offer(kinds_of[kind]).options
+        named = [*needs, *(e for others in needs.values() for e in others.split("|"))]
+        assert {each.removeprefix("no-").split()[0] for each in named} <= {*options}

@@ -45,7 +45,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
     ("table", "message"),
     [
         ({"axes": {"eta_q": [1]}}, "eta_q = 1: is not a setting; did you mean eta"),
-        ({"axes": {"eta_y": []}}, "axes.eta_y = []: must be a list, or a table"),
+        ({"axes": {"eta_y": []}}, "axes.eta_y = []: has no value; needs one or more"),
         ({"axes": {"eta_y": [1, "a"]}}, "eta.Y = 'a': must be a number"),
         ({"axes": {"eta_y": [1, 1.0]}}, "axes.rule.eta.Y = 1.0: is given twice"),
         ({"axes": {"eta_y": [1, -1]}}, "axes.rule.eta.Y = -1: must be a number in [0, inf)"),

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import Jaxpr
 
 import sweeps
 from dynsim.precision import compiled_for, host, precision
@@ -49,6 +50,7 @@ def test_a_tile_is_halved_until_its_program_takes_no_more_than_there_is(
     class Sized:
         def __init__(self, job: tiles.Job) -> None:
             self.bytes = 1000 * math.prod(job.tile) + 500
+            self.jaxpr = jax.make_jaxpr(lambda: None)().jaxpr
 
     monkeypatch.setattr(tiles, "Program", Sized)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
@@ -146,3 +148,31 @@ def test_an_accelerator_begins_with_the_power_of_two_that_fits(
         room = None if available is None else available * 2**20
         monkeypatch.setattr(fit, "memory_of", lambda device, room=room: room)
         assert tiles.default_tile(2**20, GRID.rules, Fake("gpu")) == want
+
+
+def test_slow_runs_are_stored_a_few_at_a_time() -> None:
+    """A matrix of 100 x 100 squared takes 1e6 products a step: by the constants of `fit`, the time
+    of each tile is known, and only that of slow runs makes chunks smaller."""
+
+    def tiled(steps: int) -> Jaxpr:
+        def run(x: jax.Array) -> jax.Array:
+            return jax.lax.scan(lambda x, _: (x @ x, None), x, length=steps)[0]
+
+        return jax.make_jaxpr(jax.vmap(run))(np.zeros((16, 100, 100))).jaxpr
+
+    calls, entries = fit.seconds(tiled(1000))
+    assert calls == pytest.approx(1000 * fit.CALL)
+    assert entries == pytest.approx(1000 * 16 * (1e6 * fit.PRODUCT + 1e4 * fit.ENTRY))
+    a_run = entries / 16 / 1000
+    of_tile = fit.SOON / 16 / a_run
+    assert fit.paced(tiled(round(of_tile / 4.5)), 16) == (1, 4)
+    assert fit.paced(tiled(round(of_tile * 3)), 16) == (4, 1)
+    assert fit.paced(tiled(round(of_tile * 100)), 16) == (16, 1), "one run, however long it takes"
+
+
+def test_where_calls_take_the_time_a_smaller_tile_saves_none() -> None:
+    def run(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 10**9, lambda _, x: x + 1, x)
+
+    program = jax.make_jaxpr(jax.vmap(run))(np.zeros((16, 3))).jaxpr
+    assert fit.paced(program, 16) == (1, 1)

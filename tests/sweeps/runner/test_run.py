@@ -155,6 +155,7 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
 
         draws = False
         shapes: Any = None
+        jaxpr: Any = jax.make_jaxpr(lambda: None)().jaxpr
 
         def __init__(self, job: tiles.Job) -> None:
             made.append(1)

@@ -17,6 +17,16 @@ function settings(places) {
   return told.join(", ");
 }
 
+/** Where the map has its lowest and its highest value. */
+function extremes(mean) {
+  const [columns] = overview.drawn.shape;
+  const last = (further) =>
+    mean.reduce((found, value, cell) => (found < 0 ? !Number.isNaN(value) : further(value, mean[found])) ? cell : found, -1);
+  const said = (cell) => `${shown(mean[cell])} at ${settings(placesAt([cell % columns, Math.floor(cell / columns)]))}`;
+  const [low, high] = [last((a, b) => a < b), last((a, b) => a > b)];
+  return low < 0 ? "" : `Lowest: ${said(low)}. Highest: ${said(high)}.`;
+}
+
 /** Settings, value and status of a cell, in words. */
 function describe([column, row]) {
   const { cells, view, shape, label, also } = overview.drawn;
@@ -51,7 +61,10 @@ function valueAt(cells, cell, name) {
   if (!cells.sides) return said(cells);
   const both = cells.sides.map(said).join("; ");
   const whole = regions ? AGREEMENT[cells.mean[cell]]?.[1] ?? "no value" : quantity(cells.mean[cell], cells.sd[cell], cells.runs);
-  return `${whole} (${both})`;
+  const times = Math.abs(cells.mean[cell]) / cells.error[cell];
+  const chance = mayBeChance(cells, cell) ? ", may be chance" : "";
+  const errors = regions || !Number.isFinite(times) ? "" : `, ${shown(times)} standard errors${chance}`;
+  return `${whole}${errors} (${both})`;
 }
 
 /** The map as rows below the names of columns: places, and of each sweep mean, spread and status. */
@@ -59,7 +72,7 @@ function mapRows() {
   const { axes: [x, y], cells, all, shape, view, label, regions } = overview.drawn;
   const sides = y ? cells.sides?.map((own, i) => [names[view.of[i]], own]) ?? [] : all.filter((each) => each.cells).map((each) => [each.name, each.cells]);
   const parts = y ? [[view.text, cells], ...sides] : sides;
-  const columns = parts.flatMap(([name]) => [`${name}: mean`, `${name}: standard deviation`, `${name}: did not end well`, `${name}: not computed`]);
+  const columns = parts.flatMap(([name]) => [`${name}: mean`, `${name}: standard deviation`, `${name}: standard error`, `${name}: did not end well`, `${name}: not computed`]);
   const settled = Object.entries(view.places).filter(([dim, place]) => dim !== x && dim !== y && place !== "mean");
   const head = [x, ...(y ? [y] : []), ...settled.map(([dim]) => dim), "quantity", ...columns];
   const number = (value) => (Number.isNaN(value) ? "" : regions ? regions[value]?.[1] ?? value : value);
@@ -68,7 +81,7 @@ function mapRows() {
     ...(y ? [about.dims[y].values[Math.floor(cell / shape[0])]] : []),
     ...settled.map(([dim, place]) => about.dims[dim].values[place]),
     `${label}${stepOf(view)}`,
-    ...parts.flatMap(([, own]) => [number(own.mean[cell]), own.sd[cell], own.bad[cell], own.missing[cell]]),
+    ...parts.flatMap(([, own]) => [number(own.mean[cell]), own.sd[cell], Number.isNaN(own.error[cell]) ? "" : own.error[cell], own.bad[cell], own.missing[cell]]),
   ]);
   return [head, ...rows];
 }

@@ -249,6 +249,7 @@ async function redraw() {
     high: controls.high.value(),
   });
   tellBeyond(y && !regions ? colours : null);
+  byId("chance").hidden = !(y && difference) || !!regions;
   if (overview.cell) overview.cell = cellNow();
   const compared = log ? `size of the ${DIFFERENCES[kind]?.words}` : DIFFERENCES[kind]?.words;
   await overview.draw({
@@ -268,6 +269,7 @@ async function redraw() {
     regions: regions && (difference ? AGREEMENT : regions),
     also: beside && also.observable !== view.observable && { cells: one(beside, also.observable), view: also },
   });
+  byId("extremes").textContent = regions ? "" : extremes(own.mean);
   byId("readout").textContent = overview.cell ? describe(overview.cell) : "Point at a cell.";
   if (pinned) await showPinned();
   if (opened) await open(cellNow(), false);

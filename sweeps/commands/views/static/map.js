@@ -84,6 +84,7 @@ class Overview {
         },
       },
       ...this.hatches(),
+      ...this.chance(),
       ...found.lines.flatMap(haloed),
     ];
   }
@@ -104,6 +105,15 @@ class Overview {
     const some = haloed(hatched((cell) => cells.bad[cell] > 0, false));
     const none = haloed(hatched((cell) => cells.bad[cell] > 0 && Number.isNaN(cells.mean[cell]), true));
     return [some[0], none[0], some[1], none[1]];
+  }
+
+  /** Dots along cells whose difference may be chance. */
+  chance() {
+    const { cells, difference, regions, x, y } = this.drawn;
+    if (!difference || regions) return [];
+    const looks = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
+    const at = ruled(x, y, (cell) => mayBeChance(cells, cell));
+    return haloed({ ...looks, ...at, line: { color: DARK, width: 1.6, dash: "2px,5px" } });
   }
 
   lines(found, x) {

@@ -131,6 +131,22 @@ function hatching(x, y, marked, falling, part, lines = 40, steps = 240) {
   return found;
 }
 
+/** Level lines through the middle of all marked cells, as one broken line. */
+function ruled(x, y, marked) {
+  const [columns, found] = [x.at.length, { x: [], y: [] }];
+  y.at.forEach((_, row) => {
+    const middle = y.back((y.inside[row] + y.inside[row + 1]) / 2);
+    for (let column = 0; column < columns; column++) {
+      const first = column;
+      while (column < columns && marked(row * columns + column)) column++;
+      if (column === first) continue;
+      found.x.push(x.edges[first], x.edges[column], null);
+      found.y.push(middle, middle, null);
+    }
+  });
+  return found;
+}
+
 /** Border of a cell as a line. */
 function outline(x, y, [column, row]) {
   const [l, r, b, t] = [x.edges[column], x.edges[column + 1], y.edges[row], y.edges[row + 1]];

@@ -74,7 +74,8 @@ const isTime = (dim) => dim === "time" || dim === "record";
  * Means over seeds, and over inner dimensions that are averaged, at every place of some axes.
  *
  * Returns arrays with an entry for each cell: `mean` and `sd` over the runs that ended well, NaN
- * where there is none; how many runs there are, `runs`, are `bad`, or `missing`. Of regions, `mean`
+ * where there is none; `error`, the standard error of the mean, 0 of the single solution of a theory
+ * and NaN where one training run tells none; how many runs there are, `runs`, are `bad`, or `missing`. Of regions, `mean`
  * is the place in the legend of the most common one, of all runs that have one, and `sd` the number
  * of its runs.
  */
@@ -98,7 +99,9 @@ async function averaged(store, view, axes) {
     source.slice(store, "status", fixed, [...cells, ...along]),
   ]);
   const [mean, sd] = [new Float32Array(number).fill(NaN), new Float32Array(number).fill(NaN)];
+  const error = new Float32Array(number).fill(NaN);
   const [bad, missing] = [new Uint32Array(number), new Uint32Array(number)];
+  const exact = sizeOf(store, "status", "seed") === 1 && known.engine !== "simulation";
   const regions = regionsOf(name)?.map(([code]) => code);
   for (let cell = 0; cell < number; cell++) {
     let [count, sum, squares] = [0, 0, 0];
@@ -123,9 +126,10 @@ async function averaged(store, view, axes) {
     } else if (count) {
       mean[cell] = sum;
       sd[cell] = count > 1 ? Math.sqrt(squares / (count - 1)) : 0;
+      if (count > 1 || exact) error[cell] = sd[cell] / Math.sqrt(count);
     }
   }
-  return { mean, sd, bad, missing, status, runs: seeds };
+  return { mean, sd, error, bad, missing, status, runs: seeds };
 }
 
 /** How two numbers differ, and the spread of that by the spreads of both. */
@@ -158,12 +162,20 @@ function minus(a, b, regions, kind, log) {
   return {
     mean: a.mean.map((own, i) => (regions ? differ : value)(own, b.mean[i])),
     sd: a.sd.map((own, i) => sd(a.mean[i], b.mean[i], own, b.sd[i])),
+    error: a.error.map((own, i) => sd(a.mean[i], b.mean[i], own, b.error[i])),
     bad: a.bad.map((own, i) => own + b.bad[i]),
     missing: a.missing.map((own, i) => own + b.missing[i]),
     runs: Math.max(a.runs, b.runs),
     sides: [a, b],
   };
 }
+
+/** Standard errors of a difference within which seeds may have made it: 95 % of them are below. */
+const CHANCE = 1.96;
+
+/** Whether a difference, as `minus` returns them, may be chance in a cell. */
+const mayBeChance = ({ mean, error }, cell) =>
+  error[cell] > 0 && Math.abs(mean[cell]) <= CHANCE * error[cell];
 
 /**
  * Every run of a sweep at a time: `dims` are its axes and seeds, [dimension, size, values], the last

@@ -185,7 +185,7 @@ def test_axes_times_seeds_and_differences_follow_the_controls(
 
     screen.choose("seed", "mean of 2")
     screen.choose("show", f"1: {runs.title} − 2: theory")
-    line = screen.over((1, 0), r"eta_y = 5.*\ndifference.*: (\S+) ± \S+ \(", (2, 3))
+    line = screen.over((1, 0), r"eta_y = 5.*\ndifference.*: (\S+) ± \S+, ", (2, 3))
     at = {"eta_y": 5.0, "eta_z": 0.1}
     time = runs["time"].values[-1]
     ours, theirs = (each["loss"].sel(at).sel(time=time) for each in (runs, theory))

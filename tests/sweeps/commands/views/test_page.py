@@ -146,11 +146,15 @@ def test_what_is_shown_is_downloaded(
     for row in rows:
         runs_of = runs[["loss", "status"]].sel(eta_y=float(row[1]), eta_z=float(row[0]))
         good = runs_of["loss"].isel(time=-1).values[runs_of["status"].values == 0]
-        assert row[5] == str(2 - len(good))
+        assert row[6] == str(2 - len(good))
         if len(good):
             assert float(row[3]) == pytest.approx(good.mean(), rel=FLOAT)
         else:
             assert row[3] == ""
+        if len(good) > 1:
+            assert float(row[5]) == pytest.approx(good.std(ddof=1) / 2**0.5, rel=1e-4)
+        else:
+            assert row[5] == "", "one run of training tells no error"
     assert len((folder / "trajectories.csv").read_text().splitlines()) == 1 + 2 * 5 + 6
     assert screen.errors() == []
 
@@ -220,10 +224,47 @@ def test_differences_are_absolute_relative_or_ratios(
         assert seen["low"] == pytest.approx(-seen["high"])
     screen.choose("value-scale", "logarithmic")
     np.testing.assert_allclose(cells(screen), np.log10(abs(ours - theirs)), rtol=1e-4)
+    screen.choose("value-scale", "linear")
+    off = ours - theirs
+    for name, place in (("Lowest", np.nanargmin(off)), ("Highest", np.nanargmax(off))):
+        row, column = np.unravel_index(place, off.shape)
+        at = f"eta_y = {runs['eta_y'].values[row]:g}, eta_z = {runs['eta_z'].values[column]:g}"
+        found = re.search(rf"{name}: (\S+) at {re.escape(at)}\.", screen["extremes"].text)
+        assert found, screen["extremes"].text
+        assert float(found[1]) == pytest.approx(off[row, column], rel=1e-3)
     # A theory is no further seed, and has no spread.
-    line = screen.over((0, 1), r"± (\S+) \(.*; \S+\)\n.*: 2 OK; 2: theory: 1 OK$")
+    line = screen.over((0, 1), r"± (\S+), .* errors \(.*; \S+\)\n.*: 2 OK; 2: theory: 1 OK$")
     spread = float(loss.sel(eta_y=5, eta_z=0.1).std("seed", ddof=1))
     assert float(line[1]) == pytest.approx(spread, rel=1e-3)
+
+
+@FULL
+def test_differences_that_seeds_may_have_made_are_marked(
+    screen: Screen, runs: xr.Dataset, theory: xr.Dataset, tmp_path: Path
+) -> None:
+    """A theory that is off by known numbers of standard errors; in two of the cells runs diverged,
+    so that one or no run is left, which tells no error."""
+    time = runs["time"].values[-1]
+    loss = runs["loss"].where(runs["status"] == Status.OK).sel(time=time)
+    error = loss.std("seed", ddof=1, skipna=False) / 2**0.5
+    off = xr.DataArray([[1.9, 2.1, 0.5], [-1.9, -2.1, -40]], dims=("eta_y", "eta_z"))
+    moved = (loss.mean("seed") - off * error).transpose("eta_y", "eta_z")
+    theory["loss"].loc[{"time": time}] = moved.fillna(1.0)
+    screen.open(sweeps.explore(runs, theory).write(tmp_path / "page.html").as_uri())
+    screen.choose("observable", label(runs["loss"]))
+    screen.choose("show", COMPARED.format(runs.title))
+    xs, ys = screen.run("const { x, y } = overview.chance()[1]; return [[...x], [...y]]")
+    across, up = screen.run("return [overview.drawn.x, overview.drawn.y].map((axis) => axis.edges)")
+    pieces = {
+        (across.index(first), across.index(last), np.searchsorted(up, y))
+        for first, last, y in zip(xs[::3], xs[1::3], ys[::3], strict=True)
+    }
+    assert pieces == {(0, 1, 1), (2, 3, 1), (0, 1, 2)}
+    assert screen["chance"].is_displayed()
+    line = screen.over((0, 0), r", (\S+) standard errors, may be chance \(")
+    assert float(line[1]) == pytest.approx(1.9, rel=1e-2)
+    screen.choose("show", f"1: {runs.title}")
+    assert not screen["chance"].is_displayed()
 
 
 def shares(values: xr.DataArray) -> dict[str, float]:
