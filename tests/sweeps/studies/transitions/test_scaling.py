@@ -71,6 +71,24 @@ def test_error_of_a_mean_is_that_of_the_textbook(seeds: int) -> None:
     assert ratio.mean() == pytest.approx(1, rel=0.05)
 
 
+def test_halves_are_smoothed_as_if_they_were_all_seeds() -> None:
+    x, drawn = np.linspace(-4, 4, 33), moments.weights(7, 5)
+    values = thresholds(np.ones(1), x, np.array([3.0]), seeds=7)[0]
+    found = step(x, values, drawn, 1)
+    for i, weights in enumerate(drawn[1:], 1):
+        kept = values[:, weights > 0]
+        assert kept.shape[1] == 4
+        alone = step(x, kept, even(4), 1)
+        np.testing.assert_allclose((found.place[i], found.width[i]), np.concatenate(alone))
+
+
+def test_two_seeds_make_no_verdict() -> None:
+    """One of them says nothing about how much to smooth."""
+    found = scaling(X, SIZES, thresholds(SIZES, X, 3.0 + 0 * SIZES, seeds=2), draws=4)
+    assert found.verdict is Verdict.UNDECIDED
+    assert np.isnan(found.width.error)
+
+
 def test_curves_cross_where_lines_meet_nearest_to_the_step() -> None:
     x = np.linspace(0, 3, 7)
     level, zigzag = np.zeros(7), np.interp(x, [0, 1, 2, 3], [1.0, -1, 1, -1])
@@ -206,7 +224,8 @@ def test_a_step_that_narrows_is_a_transition_until_it_is_finer_than_the_points()
     found = scaling(X, SIZES, thresholds(SIZES, X, widths), draws=20)
     assert found.verdict is Verdict.TRANSITION
     assert -found.width.exponent == pytest.approx(0.5, abs=2 * found.width.error)
-    assert found.width.error < 0.15
+    # By 48 seeds a width is known to about a fifth, and the sizes differ by a factor of 16.
+    assert found.width.error < 0.2
     coarse = X[::5]
     found = scaling(coarse, SIZES, thresholds(SIZES, coarse, widths), draws=20)
     assert found.verdict is Verdict.UNDECIDED
