@@ -59,11 +59,12 @@ def moments(
 ) -> Moments:
     """Moments of an order parameter of each size, point and seed, NaN where a run has none.
 
-    The variance has the factor S / (S - 1), so that it does not depend on the number of seeds. The
-    cumulant has no correction and is biased for few seeds. `origin` is the value of the order
-    parameter in the phase without order: the cumulant tells the phases apart only about that value.
+    The variance has the factor S / (S - 1), of the seeds that have a weight, so that it does not
+    depend on their number; that of one seed is NaN. The cumulant has no correction and is biased
+    for few seeds. `origin` is the value of the order parameter in the phase without order: the
+    cumulant tells the phases apart only about that value.
     """
-    seeds = values.shape[-1]
+    number = 1 / (weights**2).sum(-1)[:, None, None]
     mean = over_seeds(values, weights)
     # Deviations from the plain mean: no digits are lost to a large mean.
     apart = values - values.mean(-1, keepdims=True)
@@ -71,7 +72,9 @@ def moments(
     square = over_seeds((values - origin) ** 2, weights)
     with np.errstate(invalid="ignore", divide="ignore"):
         binder = 1 - over_seeds((values - origin) ** 4, weights) / (3 * square**2)
-    chi = sizes[:, None] * np.maximum(variance, 0) * seeds / (seeds - 1)
+    # Of equal weights up to rounding.
+    free = np.where(number > 1.5, number - 1, np.nan)
+    chi = sizes[:, None] * np.maximum(variance, 0) * number / free
     return Moments(mean, chi, np.where(square > 0, binder, np.nan))
 
 

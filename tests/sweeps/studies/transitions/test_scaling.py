@@ -82,6 +82,25 @@ def test_halves_are_smoothed_as_if_they_were_all_seeds() -> None:
         np.testing.assert_allclose((found.place[i], found.width[i]), np.concatenate(alone))
 
 
+def test_moments_of_halves_are_those_of_their_seeds() -> None:
+    values, size, origin = np.random.default_rng(0).gamma(2, size=(1, 3, 7)), np.array([5.0]), 0.5
+    drawn = moments.weights(7, 4)
+    found = moments.moments(values, size, drawn, origin)
+    for i, weights in enumerate(drawn):
+        kept = values[0][:, weights > 0]
+        q = kept - origin
+        binder = 1 - (q**4).mean(-1) / (3 * (q**2).mean(-1) ** 2)
+        wanted = kept.mean(-1), 5 * kept.var(-1, ddof=1), binder
+        np.testing.assert_allclose([each[i, 0] for each in found], wanted, rtol=1e-12)
+
+
+def test_an_error_needs_half_of_the_draws() -> None:
+    """Of 3 seeds, of which each draw has 2: their distance is that of a mean over the root of 2."""
+    known = np.array([[1.0, 1, 1], [2, 2, 2], [1, np.nan, np.nan], [2, 2, np.nan], [np.nan] * 3])
+    found = moments.error(known, 3)
+    np.testing.assert_allclose(found, np.sqrt(2 * np.array([2 / 3, 1, np.nan])))
+
+
 def test_two_seeds_make_no_verdict() -> None:
     """One of them says nothing about how much to smooth."""
     found = scaling(X, SIZES, thresholds(SIZES, X, 3.0 + 0 * SIZES, seeds=2), draws=4)
