@@ -96,9 +96,12 @@ def test_moments_of_halves_are_those_of_their_seeds() -> None:
 
 def test_an_error_needs_half_of_the_draws() -> None:
     """Of 3 seeds, of which each draw has 2: their distance is that of a mean over the root of 2."""
-    known = np.array([[1.0, 1, 1], [2, 2, 2], [1, np.nan, np.nan], [2, 2, np.nan], [np.nan] * 3])
+    known = np.full((6, 3), 2.0)
+    known[0] = 1
+    known[4:, 1] = known[3:, 2] = np.nan
+    known[1, 0] = 1
     found = moments.error(known, 3)
-    np.testing.assert_allclose(found, np.sqrt(2 * np.array([2 / 3, 1, np.nan])))
+    np.testing.assert_allclose(found, np.sqrt(2 * np.array([4 / 5, 1, np.nan])))
 
 
 def test_two_seeds_make_no_verdict() -> None:
@@ -292,7 +295,8 @@ def law(exponent: float, error: float) -> Power:
         (law(-0.5, 0.1), law(-0.2, 0.1), "undecided"),
         (law(-0.5, 0.1), law(-0.5, 0.6), "undecided"),
         (law(0.0, 0.05), law(0.0, 0.3), "crossover"),
-        (law(0.0, 0.15), law(0.0, 0.3), "undecided"),
+        # 0.25 is 2.08 errors above 0, which excludes it at 2.5 %, and not at the half of it.
+        (law(0.0, 0.12), law(0.0, 0.3), "undecided"),
         # It has levelled off among the larger sizes.
         (law(-0.4, 0.05), law(-0.02, 0.05), "crossover"),
         (law(0.5, 0.1), law(0.5, 0.1), "crossover"),
