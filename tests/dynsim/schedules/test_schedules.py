@@ -50,6 +50,16 @@ def test_rates_are_those_of_optax(name: str) -> None:
     np.testing.assert_allclose(OURS[name].rate(STEPS), want, rtol=2e-6, atol=1e-9)
 
 
+def test_every_step_of_an_array_has_its_rate() -> None:
+    steps = np.arange(120, 126).reshape(2, 3)
+    for name, made in {"plain": schedules.constant(PEAK), **OURS}.items():
+        for of in (made.rate, made.flow_rate, made.eta_time, made.peak_steps):
+            found = of(steps)
+            assert found.shape == steps.shape, name
+            # Rounding in float32.
+            np.testing.assert_allclose(found[1, 2], of(125), rtol=1e-6, err_msg=name)
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", OURS)
 def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:

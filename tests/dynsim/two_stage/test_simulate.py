@@ -297,6 +297,14 @@ def test_rates_of_many_runs_build_the_rules_of_each() -> None:
         assert eqx.tree_equal(jax.tree.map(pick, built), jax.tree.map(np.float64, one.build()))
 
 
+LONGEST = (1.0, 1.0, 0.25)
+"""Rates and decay with which the first stage takes 1 step, the second 4 for each `stage_2`."""
+
+
+def test_the_longest_run_has_as_many_steps_as_an_integer_holds() -> None:
+    assert Annealed(*LONGEST, stage_2=2**29 - 1 / 2).ends == (1, 2**31 - 1)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -309,6 +317,7 @@ def test_rates_of_many_runs_build_the_rules_of_each() -> None:
         (lambda: noisy_sgd(eta_1=100.0), r"eta_1 \* decay = 2.5: must be finite and in \[0, 1\)"),
         (lambda: noisy_sgd(control="big"), "control = 'big'"),
         (lambda: dynsim.two_stage("slow"), "preset = 'slow': must be one of default, fast, joint"),
+        (lambda: noisy_sgd(*LONGEST, stage_2=2**29 - 1 / 4), r"make 2.15e\+09 steps, at most"),
         (lambda: noisy_sgd(1e-12), r"make 1e\+13 steps, at most 2147483647"),
         (lambda: Annealed(np.array([0.1, 100.0])), r"eta_1 \* decay = 2.5: must be finite and in"),
         (lambda: Annealed(tau=np.array([[0.1], [-1.0]])), "tau = -1.0: must be finite and in"),

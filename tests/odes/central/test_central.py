@@ -282,9 +282,17 @@ def test_rmsprop_at_the_edge_is_what_scipy_integrates() -> None:
     follows s, as v_y = b^2 by then."""
     eta, b2, eps, b = 0.02, 0.9, 0.05, 0.05
     rule = dynsim.rmsprop(eta, b2=b2, eps=eps)
-    times = np.array([100.0, 150, 200, 300])
-    found = central(Valleys((b,)), rule, times)
-    np.testing.assert_array_equal(found["at_edge"], 1)
+    early, times = np.arange(3.0, 7), np.array([100.0, 150, 200, 300])
+    found = central(Valleys((b,)), rule, np.r_[early, times])
+    np.testing.assert_array_equal(found["at_edge"], [0] * 4 + [1] * 4)
+    # It starts at the edge. What it oscillates with there fills v_x, so that it falls below, where
+    # nothing oscillates and v_x decays.
+    np.testing.assert_array_equal(found["oscillation"][:4], 0)
+    sharp = eta * (1 + found["y"][:4, 0] ** 2)
+    root = sharp / found["preconditioned_sharpness"][:4] - eps
+    # Of a scheme of fourth order.
+    np.testing.assert_allclose(root, root[0] * np.exp((b2 - 1) / 2 * np.arange(4)), rtol=1e-8)
+    found = {name: found[name][4:] for name in ("y", "oscillation")}
 
     def variance(y: float) -> float:
         r, sharp = eta * (1 + y**2) / 2 - eps, 1 + y**2

@@ -116,6 +116,19 @@ def test_what_cannot_be_written_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_a_table_is_as_large_as_its_cells(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row for each of 2 seeds, 2 rates and 4 times, which stand beside the loss."""
+    made = sweeps.open(stored)[["loss"]]
+    rows, columns = 16, 4
+    monkeypatch.setattr(export, "LARGEST_TABLE", 8 * rows * columns)
+    assert len(pd.read_csv(export.WRITERS[".csv"](made, tmp_path / "a.csv"))) == rows
+    monkeypatch.setattr(export, "LARGEST_TABLE", 8 * rows * columns - 1)
+    with pytest.raises(ValueError, match=f"a table of {rows} rows and {columns} columns takes"):
+        export.WRITERS[".csv"](made, tmp_path / "b.csv")
+
+
 @pytest.mark.parametrize(
     ("path", "file"),
     [

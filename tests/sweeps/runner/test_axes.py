@@ -212,6 +212,30 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
         assert manifest.differences(old, new)
 
 
+def test_the_root_is_any_key_of_32_bits() -> None:
+    assert Sweep(experiment(), {"seed": [0]}, root=2**32 - 1).root == 2**32 - 1
+    with pytest.raises(ValueError, match="root = 4294967296: must be an integer <= 4294967295"):
+        Sweep(experiment(), {"seed": [0]}, root=2**32)
+
+
+def test_differences_are_told_by_field_and_long_lists_by_their_ends() -> None:
+    eight, nine = [list(range(n)) for n in (8, 9)]
+    old = {"title": "a", "steps": 1, "task_holds": "x", "axes": {"b": eight, "c": [1], "d": 0}}
+    new = {"title": "b", "root": 0, "task_holds": "y", "axes": {"c": [1], "b": nine, "d": 0}}
+    assert manifest.differences(old, new) == [
+        "order of the axes: b, c, d -> c, b, d",
+        "axes.b: [0, 1, 2, 3, 4, 5, 6, 7] -> [0, 1, 2, 3, 4, 5, 6, ..., 8] (9 values)",
+        "root: None -> 0",
+        "steps: 1 -> None",
+        "task_holds: the arrays of the task changed ('x' -> 'y')",
+    ]
+    # Values of the same axes in the same order are no other order.
+    assert manifest.differences({"axes": {"b": [1]}}, {"axes": {"b": [2]}}) == [
+        "axes.b: [1] -> [2]"
+    ]
+    assert manifest.differences(old, dict(old)) == []
+
+
 @pytest.mark.full(
     "sweeps/systems/test_static_axes.py::test_of_very_many_combinations_every_word_is_looked_at"
 )

@@ -24,7 +24,7 @@ RESOLVED = 3.0
 """Distances of neighbouring points below which a width says more about the grid than the step: a
 jump between two points has a width of about 1.5."""
 LEVEL = 0.025
-"""Probability of each kind of false verdict, as far as errors are what they claim to be."""
+"""Largest probability of each kind of false verdict."""
 FALL, SLOWEST = 2.0, 0.25
 """Fall of the width over all sizes, and its exponent: what errors must exclude for a crossover.
 Over sizes that differ by little the first alone would exclude little."""
@@ -89,8 +89,8 @@ def scaling(
     """Decide whether an order parameter has a transition or a crossover.
 
     The step of each size is where the mean over the seeds is steepest, and its width that of the
-    peak of the slope at half height (`steps`). All errors are standard errors by a bootstrap over
-    the seeds, the same ones at all points and sizes, with a fixed random state.
+    peak of the slope at half height (`steps`). All errors are standard errors by random halves of
+    the seeds (`moments.error`), the same ones at all points and sizes, with a fixed random state.
 
     Args:
         x: control parameter, increasing, such as the logarithm of a rate.
@@ -99,10 +99,11 @@ def scaling(
         values: order parameter of each size, point and seed; NaN where a run has none.
         origin: its value in the phase without order, about which the Binder cumulant is taken, and
             which beta/nu assumes.
-        level: of significance, in (0, 0.5): the probability with which a width that stays the same
-            is taken for one that falls, and one that falls as L^(-1/4) for one that stays, as far
-            as errors are right; those of few seeds are too small.
-        draws: bootstrap samples.
+        level: of significance, in (0, 0.5): the largest probability with which a width that stays
+            the same is taken for one that falls, and one that falls as L^(-1/4) for one that stays.
+            `dynsim validate verdicts` measures both.
+        draws: halves of the seeds. From two seeds there is no verdict: a half has one, which does
+            not say how much to smooth.
 
     Raises:
         ValueError: for other shapes, too few points, sizes or seeds, or values out of order.
@@ -153,7 +154,7 @@ def scaling(
 
 
 class Judged(NamedTuple):
-    """Steps of N sizes, of the plain mean and R - 1 bootstrap samples, and what they say.
+    """Steps of N sizes, of the plain mean and R - 1 halves of the seeds, and what they say.
 
     Attributes:
         places: where they are steepest.
@@ -181,13 +182,14 @@ def judged(
 ) -> Judged:
     """The verdict of `scaling` and the widths on which it rests, by `moments.weights` of seeds."""
     places, widths = _steps(x, values, resampled)
-    spacing = np.interp(places[0], (x[1:] + x[:-1]) / 2, np.diff(x))
-    coarse = widths[0] < RESOLVED * spacing
-    widths = np.where(coarse, np.nan, widths)
+    spacing = np.interp(places, (x[1:] + x[:-1]) / 2, np.diff(x))
+    narrow = widths < RESOLVED * spacing
+    coarse = narrow[0]
+    widths = np.where(narrow | coarse, np.nan, widths)
     used = np.flatnonzero(np.isfinite(widths[0]))
     later = np.isin(np.arange(len(sizes)), used[len(used) // 2 :])
     law, late = (
-        power(sizes, np.where(part, widths, np.nan), values.shape[-1], level)
+        power(sizes, np.where(part, widths, np.nan), values.shape[-1], level / 2)
         for part in (True, later[None])
     )
     verdict, why = decide(sizes[used], law, late, level)
@@ -219,7 +221,8 @@ def decide(
     and its reason.
 
     A transition has an exponent above 0 at the level, which the larger sizes confirm: theirs is
-    above 0 by one error, and at least half as large.
+    above 0 by one error, and at least half as large. For a crossover either law is enough, each at
+    half the level, so that both together keep to it (Bonferroni).
     """
     if len(sizes) < FEWEST_SIZES:
         known = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"
@@ -233,8 +236,9 @@ def decide(
     excluded = min(SLOWEST, float(np.log(FALL) / np.log(sizes[-1] / sizes[0])))
     # Two widths have a power law whatever they are.
     laws = [(a, width.error), (b, late.error)][: 1 + (len(sizes) - len(sizes) // 2 > 2)]
+    wider = stats.norm.isf(level / 2)
     for exponent, uncertain in laws:
-        if exponent <= errors * uncertain and exponent + errors * uncertain < excluded:
+        if exponent <= errors * uncertain and exponent + wider * uncertain < excluded:
             said += f": it levels off, a > {excluded:.2f} is excluded, a smaller one is not"
             return Verdict.CROSSOVER, said
     if a > errors * width.error:

@@ -46,8 +46,9 @@ class ScalingFigure:
         observable: order parameter, at the last step, averaged over its entries; or diverged, which
             is 1 for a run that diverged, else 0.
         origin: its value in the phase without order.
-        level: probability with which a width that stays the same may be taken for one that falls; a
-            smaller one leaves more undecided. False crossovers are more frequent with few seeds.
+        level: largest probability of each false verdict: a transition where the width stays the
+            same, a crossover where it falls as size^(-1/4). A smaller one leaves more undecided, as
+            do few seeds.
         engine: simulation, or a theory that starts from the weights of a seed.
         seeds: number of runs at each point.
         out: folder for the figure, scaling.npz and .json, and the stored sweep, from which the

@@ -19,8 +19,8 @@ class Power(NamedTuple):
 
     Attributes:
         exponent: of the law.
-        error: its standard error, the larger one of the residuals' and the bootstrap's, which is
-            widened for few seeds (`student`).
+        error: its standard error, the larger one of the residuals' and that over the seeds, which
+            is widened for few of them (`student`).
         prefactor: the law at 1.
         off: largest ratio of a point to the law, or the law to a point, minus 1.
     """
@@ -66,8 +66,8 @@ def power(
     level: float = TWO_ERRORS,
 ) -> Power:
     """The power law through positive values of each size, by least squares of the logarithms: the
-    first row is fitted, the others, of bootstrap samples, have its error, which is for tests at the
-    `level`. NaN for fewer than two sizes."""
+    first row is fitted, the others, of halves of the seeds, have its error, which is for tests at
+    the `level`. NaN for fewer than two sizes."""
     used = np.isfinite(values[0])
     if used.sum() < 2:
         return Power(*[np.nan] * 4)

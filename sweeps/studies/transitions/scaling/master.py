@@ -16,7 +16,7 @@ between points, and scaling has corrections."""
 
 
 class Collapse(NamedTuple):
-    """m L^(beta/nu) = f((x - x_c) L^(1/nu)), with standard errors by the bootstrap.
+    """m L^(beta/nu) = f((x - x_c) L^(1/nu)), with standard errors by halves of the seeds.
 
     Attributes:
         x_c: critical value of the control parameter.

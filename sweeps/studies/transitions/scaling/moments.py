@@ -24,22 +24,31 @@ class Moments(NamedTuple):
 
 
 def weights(seeds: int, draws: int) -> Float[np.ndarray, "R S"]:
-    """Weights of the seeds, of sum 1: equal ones first, then of `draws` bootstrap samples, which
-    are always the same."""
-    drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), draws)
-    return np.concatenate([np.ones((1, seeds)), drawn]) / seeds
+    """Weights of the seeds, of sum 1: equal ones first, then of `draws` random halves of them,
+    which are always the same. No seed is there twice, as it would be in a bootstrap sample: a
+    smoother that is chosen by leaving seeds out would take a copy for confirmation."""
+    chosen = np.random.default_rng(0).permuted(np.tile(np.arange(seeds), (draws, 1)), axis=1)
+    drawn = (chosen < _half(seeds)) / _half(seeds)
+    return np.concatenate([np.full((1, seeds), 1 / seeds), drawn])
+
+
+def _half(seeds: int) -> int:
+    return (seeds + 1) // 2
 
 
 def error(values: Float[np.ndarray, "R *A"], seeds: int) -> Float[np.ndarray, "*A"]:
-    """Standard error of what was computed for each of the `weights`, from the bootstrap samples
-    that have a value; NaN where fewer than half of them have one."""
-    drawn = values[1:]
-    known = np.isfinite(drawn)
-    number = np.maximum(known.sum(0), 2)
-    middle = np.where(known, drawn, 0).sum(0) / number
-    square = np.where(known, drawn - middle, 0) ** 2
-    found = np.sqrt(square.sum(0) / (number - 1) * seeds / (seeds - 1))
-    return np.where(2 * known.sum(0) >= len(drawn), found, np.nan)
+    """Standard error of what was computed for each of the `weights`, from the halves of the seeds
+    that have a value; NaN where fewer than half of them have one.
+
+    It is the jackknife that deletes half (Shao and Wu, 1989): a half differs from all seeds by as
+    much as they from the truth. A bias that grows for fewer seeds is part of it.
+    """
+    apart = values[1:] - values[0]
+    known = np.isfinite(apart)
+    square = np.where(known, apart, 0) ** 2
+    kept = _half(seeds)
+    found = np.sqrt(square.sum(0) / np.maximum(known.sum(0), 1) * kept / (seeds - kept))
+    return np.where(2 * known.sum(0) >= len(apart), found, np.nan)
 
 
 def moments(
@@ -50,11 +59,12 @@ def moments(
 ) -> Moments:
     """Moments of an order parameter of each size, point and seed, NaN where a run has none.
 
-    The variance has the factor S / (S - 1), so that it does not depend on the number of seeds. The
-    cumulant has no correction and is biased for few seeds. `origin` is the value of the order
-    parameter in the phase without order: the cumulant tells the phases apart only about that value.
+    The variance has the factor S / (S - 1), of the seeds that have a weight, so that it does not
+    depend on their number; that of one seed is NaN. The cumulant has no correction and is biased
+    for few seeds. `origin` is the value of the order parameter in the phase without order: the
+    cumulant tells the phases apart only about that value.
     """
-    seeds = values.shape[-1]
+    number = 1 / (weights**2).sum(-1)[:, None, None]
     mean = over_seeds(values, weights)
     # Deviations from the plain mean: no digits are lost to a large mean.
     apart = values - values.mean(-1, keepdims=True)
@@ -62,7 +72,9 @@ def moments(
     square = over_seeds((values - origin) ** 2, weights)
     with np.errstate(invalid="ignore", divide="ignore"):
         binder = 1 - over_seeds((values - origin) ** 4, weights) / (3 * square**2)
-    chi = sizes[:, None] * np.maximum(variance, 0) * seeds / (seeds - 1)
+    # Of equal weights up to rounding.
+    free = np.where(number > 1.5, number - 1, np.nan)
+    chi = sizes[:, None] * np.maximum(variance, 0) * number / free
     return Moments(mean, chi, np.where(square > 0, binder, np.nan))
 
 

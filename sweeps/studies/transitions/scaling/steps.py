@@ -80,13 +80,17 @@ def step(
     """
     if len(x) < FEWEST:
         return Step(*np.full((2, len(weights)), np.nan))
-    seeds = values.shape[-1]
     modes, kept, fine, slope = _smoother(tuple(x.tolist()))
     seen = modes.T @ values
-    mean, variance = seen.mean(-1), seen.var(-1, ddof=1)
+    number = 1 / (weights**2).sum(-1, keepdims=True)
+    mean = weights @ seen.T
+    variance = np.maximum(weights @ (seen**2).T - mean**2, 0)
     # The sum over the seeds that are left out, of each mode, is known in closed form.
-    lost = (1 - kept) ** 2 * mean**2 + (1 + kept / (seeds - 1)) ** 2 * variance * (1 - 1 / seeds)
-    smooth = (kept[np.argmin(lost.sum(-1))] * (weights @ seen.T)) @ modes.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lost = mean**2 @ ((1 - kept) ** 2).T
+        for power, factor in enumerate((1, 2 / (number - 1), 1 / (number - 1) ** 2)):
+            lost = lost + factor * (variance @ (kept**power).T)
+    smooth = (kept[np.argmin(lost, -1)] * mean) @ modes.T
     rise = sign * smooth @ slope.T
     top = np.argmax(rise, -1)
     peak = np.take_along_axis(rise, top[:, None], -1)

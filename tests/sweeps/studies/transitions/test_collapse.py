@@ -105,6 +105,14 @@ def test_horizons_follow_the_predicted_peak() -> None:
     np.testing.assert_allclose(momentum.fields["eta_y"], np.array(families.RATES) / 10)
 
 
+def test_rates_of_a_family_are_effective_and_attention_is_a_hundred_times_slower() -> None:
+    settings = {"task": "syn", "num_queries": 2, "num_common": 1, "M": 60, "momentum": 0.5}
+    family = families.Family("", settings, {"num_common": (1, 2)}, "")
+    for sweep in families.variants(family, seeds=2).values():
+        np.testing.assert_allclose(sweep.fields["eta_y"], np.array(families.RATES) / 2)
+        np.testing.assert_allclose(sweep.fields["eta_z"], np.array(families.RATES) / 200)
+
+
 def test_the_table_takes_median_and_worst() -> None:
     steps = np.array([5.0, 20.0, 40.0])
     error = {"simulation": [0.9, 1.02, 1.01], "symmetric": [np.nan, 1.02, 1.04]}

@@ -71,6 +71,46 @@ def test_error_of_a_mean_is_that_of_the_textbook(seeds: int) -> None:
     assert ratio.mean() == pytest.approx(1, rel=0.05)
 
 
+def test_halves_are_smoothed_as_if_they_were_all_seeds() -> None:
+    x, drawn = np.linspace(-4, 4, 33), moments.weights(7, 5)
+    values = thresholds(np.ones(1), x, np.array([3.0]), seeds=7)[0]
+    found = step(x, values, drawn, 1)
+    for i, weights in enumerate(drawn[1:], 1):
+        kept = values[:, weights > 0]
+        assert kept.shape[1] == 4
+        alone = step(x, kept, even(4), 1)
+        np.testing.assert_allclose((found.place[i], found.width[i]), np.concatenate(alone))
+
+
+def test_moments_of_halves_are_those_of_their_seeds() -> None:
+    values, size, origin = np.random.default_rng(0).gamma(2, size=(1, 3, 7)), np.array([5.0]), 0.5
+    drawn = moments.weights(7, 4)
+    found = moments.moments(values, size, drawn, origin)
+    for i, weights in enumerate(drawn):
+        kept = values[0][:, weights > 0]
+        q = kept - origin
+        binder = 1 - (q**4).mean(-1) / (3 * (q**2).mean(-1) ** 2)
+        wanted = kept.mean(-1), 5 * kept.var(-1, ddof=1), binder
+        np.testing.assert_allclose([each[i, 0] for each in found], wanted, rtol=1e-12)
+
+
+def test_an_error_needs_half_of_the_draws() -> None:
+    """Of 3 seeds, of which each draw has 2: their distance is that of a mean over the root of 2."""
+    known = np.full((6, 3), 2.0)
+    known[0] = 1
+    known[4:, 1] = known[3:, 2] = np.nan
+    known[1, 0] = 1
+    found = moments.error(known, 3)
+    np.testing.assert_allclose(found, np.sqrt(2 * np.array([4 / 5, 1, np.nan])))
+
+
+def test_two_seeds_make_no_verdict() -> None:
+    """One of them says nothing about how much to smooth."""
+    found = scaling(X, SIZES, thresholds(SIZES, X, 3.0 + 0 * SIZES, seeds=2), draws=4)
+    assert found.verdict is Verdict.UNDECIDED
+    assert np.isnan(found.width.error)
+
+
 def test_curves_cross_where_lines_meet_nearest_to_the_step() -> None:
     x = np.linspace(0, 3, 7)
     level, zigzag = np.zeros(7), np.interp(x, [0, 1, 2, 3], [1.0, -1, 1, -1])
@@ -206,7 +246,8 @@ def test_a_step_that_narrows_is_a_transition_until_it_is_finer_than_the_points()
     found = scaling(X, SIZES, thresholds(SIZES, X, widths), draws=20)
     assert found.verdict is Verdict.TRANSITION
     assert -found.width.exponent == pytest.approx(0.5, abs=2 * found.width.error)
-    assert found.width.error < 0.15
+    # By 48 seeds a width is known to about a fifth, and the sizes differ by a factor of 16.
+    assert found.width.error < 0.2
     coarse = X[::5]
     found = scaling(coarse, SIZES, thresholds(SIZES, coarse, widths), draws=20)
     assert found.verdict is Verdict.UNDECIDED
@@ -254,7 +295,8 @@ def law(exponent: float, error: float) -> Power:
         (law(-0.5, 0.1), law(-0.2, 0.1), "undecided"),
         (law(-0.5, 0.1), law(-0.5, 0.6), "undecided"),
         (law(0.0, 0.05), law(0.0, 0.3), "crossover"),
-        (law(0.0, 0.15), law(0.0, 0.3), "undecided"),
+        # 0.25 is 2.08 errors above 0, which excludes it at 2.5 %, and not at the half of it.
+        (law(0.0, 0.12), law(0.0, 0.3), "undecided"),
         # It has levelled off among the larger sizes.
         (law(-0.4, 0.05), law(-0.02, 0.05), "crossover"),
         (law(0.5, 0.1), law(0.5, 0.1), "crossover"),

@@ -166,6 +166,34 @@ def test_drawn_contexts_have_the_moments_of_outputs(on_P: bool) -> None:
     np.testing.assert_allclose(found.std(), deviation, rtol=4 / num**0.5)
 
 
+@pytest.mark.parametrize("loss", ["K1", "K2"])
+def test_remainders_are_those_of_plain_averages(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the terms of mean zero that make the error of the average small."""
+    length, samples, d = 9, 20_000, 5
+    monkeypatch.setattr(finite, "LENGTHS", (length,))
+    task = prompts(d, length, gamma0=0.8, s1=0.6, r=1.4, s2=0.7)
+    U = finite.weights(ReducedState(2.0, 1.5, *np.full(5, 0.3)), d, np.random.default_rng(0))
+    found = finite.remainders(task, U, loss, samples, np.random.default_rng(1))
+    query = finite.sample_prompts(task, jax.random.key(5), samples)
+    on_P = loss == "K1"
+    x, weights = (query.P, U.W) if on_P else (query.Q, U.V)
+    y = np.asarray(query.labels[:, -1], float)
+    score = np.asarray(x[:, -1], float) @ np.asarray(weights).T
+    across = (task.s1 if on_P else task.s2) * np.linalg.norm(score[:, 1:], axis=1)
+    mean, sd = finite.moments(task, score[:, 0], across, on_P)
+    outputs = finite.contexts(task, score[:, 0], across, on_P, np.random.default_rng(2))
+    true, infinite = (np.logaddexp(0, -y * out) for out in (outputs, mean))
+    nodes = np.random.default_rng(3).normal(size=samples)
+    gaussian = np.logaddexp(0, -y * (mean + sd * nodes))
+    # Four standard errors of the differences of averages over the same queries.
+    for name, of in (("infinite", infinite), ("gaussian", gaussian)):
+        near = 4 * (of - true).std() / samples**0.5 / true.mean()
+        assert near < 0.03
+        want = of.mean() / true.mean() - 1
+        np.testing.assert_allclose(getattr(found, name), want, atol=near)
+    assert 0 < found.error[0] < near
+
+
 def test_drawn_weights_have_the_numbers_of_their_state() -> None:
     d, numbers = 400, np.arange(1, 8) / 20
     drawn = finite.projected(finite.weights(ReducedState(*numbers), d, np.random.default_rng(0)))

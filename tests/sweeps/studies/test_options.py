@@ -1,0 +1,105 @@
+"""Lines, crossings, colours and cells that figures share, against SciPy and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dynsim.trajectory import crossings
+from sweeps.studies import options
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize("points", [2, 3, 9])
+def test_a_line_is_that_of_scipy(points: int) -> None:
+    rng = np.random.default_rng(points)
+    x = np.sort(rng.uniform(1, 9, points))
+    y = 3 - 2 * x + rng.normal(size=points)
+    found, want = options.line(x, y), stats.linregress(x, y)
+    np.testing.assert_allclose(found[::2], (want.slope, want.intercept))
+    np.testing.assert_allclose(found.error, want.stderr if points > 2 else NAN)
+
+
+@pytest.mark.parametrize("level", [0.005, 0.1])
+@pytest.mark.parametrize("free", [1, 4, 30])
+def test_errors_widened_for_few_degrees_of_freedom_are_exceeded_as_often(
+    free: int, level: float
+) -> None:
+    limit = options.student(free, level) * stats.norm.isf(level)
+    assert stats.t(free).sf(limit) == pytest.approx(level)
+    assert math.isnan(options.student(0, level))
+    # Two errors above the mean, unless said otherwise.
+    assert stats.t(free).sf(2 * options.student(free)) == pytest.approx(stats.norm.sf(2))
+
+
+def test_crossings_are_between_the_first_point_beyond_and_the_one_before() -> None:
+    times = np.array([0.0, 2, 3, 7])
+    curves = np.array([[4.0, 3, 1, 0], [4, 1, 3, 1], [4, 3, 3, 3], [1, 4, 1, 1], [4, 2, 2, 1]])
+    level = np.array([2.0, 2, 2, 2, 2])
+    found = crossings(times, curves, level)
+    # From above or below; at the level is not below it.
+    np.testing.assert_allclose(found, [2.5, 4 / 3, NAN, 2 / 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "edges"),
+    [
+        ([1, 2, 3], "linear", [0.5, 1.5, 2.5, 3.5]),
+        ([1, 2, 4], "linear", [0.5, 1.5, 3, 5]),
+        ([1.0, 4.0, 16.0], "log", [0.5, 2, 8, 32]),
+        ([0.0, 1.0, 5.0], "linear", [-0.5, 0.5, 3, 7]),
+        ([-1.0, 1.0], "linear", [-2, 0, 2]),
+        ([1.0, 4.0], "log", [0.5, 2, 8]),
+        ([0.1, 0.2, 0.3], "linear", [0.05, 0.15, 0.25, 0.35]),
+        ([4.0], "log", [4 * math.exp(-0.5), 4 * math.exp(0.5)]),
+        ([0], "linear", [-0.5, 0.5]),
+    ],
+)
+def test_cells_around_values(values: list, scale: str, edges: list[float]) -> None:
+    assert options.scale_of(values) == scale
+    np.testing.assert_allclose(options.cell_edges(values), edges, atol=1e-12)
+    np.testing.assert_allclose(options.cell_edges(values, scale), edges, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([2.0, np.inf, NAN, 5.0], (2, 5, False)),
+        ([1.0, 1000.0], (1, 1000, False)),
+        ([1.0, 1001.0], (1, 1001, True)),
+        ([0.0, 1e9], (0, 1e9, False)),
+        ([-1.0, 1e9], (-1, 1e9, False)),
+        ([NAN], (0, 1, False)),
+    ],
+)
+def test_colours_are_logarithmic_beyond_three_decades(values: list, found: tuple) -> None:
+    assert options.colour_range(np.array(values)) == found
+
+
+@pytest.mark.parametrize(
+    ("colours", "values", "apart"),
+    [
+        (options.ColourRange(0, 10, False), [4.0, 5.0], False),
+        (options.ColourRange(0, 10, False), [4.0, 5.1], True),
+        (options.ColourRange(5, 15, False), [5.1, 4.0], True),
+        (options.ColourRange(0, 10, False), [NAN, 5.0], True),
+        (options.ColourRange(0, 10, False), [NAN, NAN], False),
+        # A tenth of four decades is a factor of 2.5; what is below the lowest has its colour.
+        (options.ColourRange(1, 1e4, True), [2.0, 4.9], False),
+        (options.ColourRange(1, 1e4, True), [2.0, 5.1], True),
+        (options.ColourRange(1, 1e4, True), [1e-9, 2.4], False),
+    ],
+)
+def test_values_are_apart_by_a_share_of_the_colours(
+    colours: options.ColourRange, values: list, apart: bool
+) -> None:
+    assert colours.apart(np.array([values]), 0.1).tolist() == [apart]
+
+
+@pytest.mark.parametrize("word", ["", "0", "1,1", "a", "1,2.5"])
+def test_numbers_of_queries_differ_and_are_positive(word: str) -> None:
+    assert options.queries(("3,1", "5,")) == [3, 1, 5]
+    with pytest.raises(ValueError, match=f"num_queries = '{word}': must be different integers"):
+        options.queries((word,))
