@@ -101,7 +101,7 @@ def scaling(
             which beta/nu assumes.
         level: of significance, in (0, 0.5): the largest probability with which a width that stays
             the same is taken for one that falls, and one that falls as L^(-1/4) for one that stays.
-            `dynsim validate verdicts` measures both.
+            `make tables TABLES=verdicts` measures both.
         draws: halves of the seeds. From two seeds there is no verdict: a half has one, which does
             not say how much to smooth.
 
