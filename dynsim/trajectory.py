@@ -275,7 +275,7 @@ def crossings(
     """First times at which curves are on the other side of a level than at their start, linear
     between the recorded times; NaN where they never are."""
     above = curve >= np.asarray(level)[..., None]
-    crossed = (above != above[..., :1]) & np.isfinite(curve)
+    crossed = (above != above[..., :1]) & ~np.isnan(curve)
     at = np.maximum(np.argmax(crossed, axis=-1), 1)[..., None]
     times = np.broadcast_to(times, curve.shape)
     (before, first), (after, last) = (

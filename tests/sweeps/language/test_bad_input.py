@@ -224,7 +224,7 @@ AXES = [
         [],
         "axes.rule.eta.Y: is part of axes.rule.eta; leave one out",
     ),
-    ({"momentum": []}, [], f"axes.momentum = []: {LISTS}"),
+    ({"momentum": []}, [], "axes.momentum = []: has no value; needs one or more"),
     ({"momentum": "0.5"}, [], f"axes.momentum = '0.5': {LISTS}"),
     ({"momentum": 0.5}, [], f"axes.momentum = 0.5: {LISTS}"),
     (
