@@ -100,6 +100,13 @@ async function open(cell, move = true) {
 let drawn = null;
 let pinned = null;
 
+/** Whether these are places of a cell on the axes of this page: an address can have anything. */
+const arePlaces = (places) =>
+  places instanceof Object &&
+  Object.entries(places).every(
+    ([dim, place]) => Object.hasOwn(about.dims, dim) && (place === "mean" || about.dims[dim].values[place] !== undefined),
+  );
+
 /** Draw the trajectories that are opened, and theory over them; a pinned cell has the same axes. */
 async function drawOpened() {
   const { stores, name, label } = drawn;

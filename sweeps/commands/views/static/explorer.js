@@ -105,10 +105,12 @@ function keepState() {
     overview.zoom = four ? { ranges: [ends.slice(0, 2), ends.slice(2)] } : null;
   });
   keep("pin", () => (pinned ? JSON.stringify(pinned.places) : ""), (text) => {
+    pinned = null;
     try {
-      pinned = text ? { places: JSON.parse(text) } : null;
+      const places = text && JSON.parse(text);
+      if (arePlaces(places)) pinned = { places };
     } catch {
-      pinned = null;
+      // An address that was cut off pins nothing.
     }
   });
   noteFirst();

@@ -65,6 +65,12 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
     # The next click opens another cell, although the map has lost the focus to the title.
     screen.click((2, 0))
     assert "eta_y = 0.5, eta_z = 10" in screen["runs-title"].text
+    # Addresses that were cut off, or are of another sweep, pin nothing.
+    for pin in ("null", "-1", '{"eta_y":9}', '{"constructor":0}', '{"eta_y":0', "%E0%A4%A"):
+        before = screen.run("return document.body.dataset.drawn")
+        screen.run("location.hash = arguments[0]", f"pin={pin}")
+        screen.until(lambda b=before: screen.run("return document.body.dataset.drawn") != b)
+        assert not screen["pinned"].is_displayed()
     assert screen.errors() == []
 
 
