@@ -22,12 +22,17 @@ from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
 from sweeps.studies.tables import validate
 from sweeps.studies.transitions import collapse, snap
 from sweeps.studies.transitions.families import FAMILIES
+from sweeps.systems import registry
 from sweeps.systems.base import Engine
 from sweeps.systems.experiment import experiment
 
 TIMES = np.unique(np.geomspace(1, 1000, 30).astype(int))
-ALL = odes.applicable(dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True)
-"""The theories of plain descent, which are most of them."""
+ALL = tuple(
+    name
+    for name in odes.applicable(dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True)
+    if name in registry.engines(registry.system_of(experiment()))
+)
+"""The theories of plain descent that sweeps compute, which are most of them."""
 
 
 def trajectory(runs: int, source: str, shift: float) -> xr.Dataset:
