@@ -339,7 +339,11 @@ def plot_curves(dataset: xr.Dataset, found: xr.Dataset, along: str, ax: Axes) ->
         curve, point = mean.sel({along: value}), found.sel({along: value})
         ax.plot(curve[over], curve, color=colour, lw=1.2, label=shown(value))
         ax.plot(point["best"], point["value"], "o", color=colour, ms=4)
-    ax.set(xscale="log", yscale="log" if float(mean.min()) > 0 else "linear")
+    # All rates, also those that diverge, so that the panels of several rules compare.
+    first, last = mean[over].values[[0, -1]]
+    margin = (last / first) ** 0.05
+    yscale = "log" if float(mean.min()) > 0 else "linear"
+    ax.set(xscale="log", yscale=yscale, xlim=(first / margin, last * margin))
     low, high = float(mean.min()), float(mean.isel({over: 0}).max())
     if found.attrs["pick"] == "lowest" and 0 < low < high:
         ax.set_ylim(low / (high / low) ** 0.1, high * (high / low) ** 0.1)
