@@ -183,22 +183,23 @@ class Cubic(dynsim.Problem):
         return jnp.sum(1 + params**2 / 2 + params**3 / 6)
 
     def loss(self, params, data):
-        return self.population_loss(params) + jnp.mean(data) * params[0] / 4
+        return self.population_loss(params) + jnp.mean(data) * params[0] / 2
 
     def observables(self):
         return {"weights": lambda self, params: params}
 
 
 def test_second_order_has_what_noise_adds_to_the_mean() -> None:
-    """In a potential without symmetry noise moves the mean, here to -0.007."""
+    """In a potential without symmetry noise moves the mean, here to -0.03."""
     eta, steps, rng = 0.4, 8, np.random.default_rng(0)
     runs = np.zeros(1_000_000)
     for _ in range(steps):
-        runs -= eta * (runs + runs**2 / 2 + rng.standard_normal(runs.size) / 4)
-    options = {"batch": 1, "paths": 160_000, "examples": 4, "order": 2}
+        runs -= eta * (runs + runs**2 / 2 + rng.standard_normal(runs.size) / 2)
+    options = {"batch": 1, "paths": 40_000, "examples": 4, "order": 2}
     found = solve(Cubic(), dynsim.sgd(eta), [steps], **options).across_runs()["weights"]
-    # The sampling error of the paths is 0.0003; the term in eta C D^2 G is 0.0025.
-    assert abs(found.mean[0, 0] - runs.mean()) < 0.001
+    # A share of (eta H)^2 is 0.005, the sampling error of the paths 0.0013; the term in C D^2 G is
+    # 0.01.
+    assert abs(found.mean[0, 0] - runs.mean()) < 0.007
     # To a share of (eta H)^2 / 4.
     assert found.std[0, 0] == pytest.approx(runs.std(), rel=0.04)
 
