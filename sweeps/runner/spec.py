@@ -112,6 +112,10 @@ class Sweep:
             put("record", usual or known[:1])
         put("record", _asked(self.record))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is known of the axes is found out again where the sweep arrives.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @property
     def recorded(self) -> tuple[str | Own, ...]:
         """What is recorded: names of observables, and functions with theirs."""
