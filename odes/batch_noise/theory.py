@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -126,40 +126,6 @@ def linear_noise(
         >>> theory = odes.linear_noise(problem, rule, [10, 100], batch=32, key=jax.random.key(0))
         >>> theory["loss"], theory.std["loss"]
     """
-    return orders(
-        problem,
-        rule,
-        times,
-        batch=batch,
-        key=key,
-        init=init,
-        starts=starts,
-        examples=examples,
-        squares=squares,
-        passes=passes,
-        draws=draws,
-        record=record,
-        dtype=dtype,
-    )[-1]
-
-
-def orders(
-    problem: Problem,
-    rule: UpdateRule,
-    times: Times,
-    *,
-    batch: int | float,
-    key: PRNGKeyArray | None = None,
-    init: PyTree = None,
-    starts: int = STARTS,
-    examples: int | None = None,
-    squares: bool = True,
-    passes: int = PASSES,
-    draws: int = 0,
-    record: Record | None = None,
-    dtype: DType = "float64",
-) -> tuple[Trajectory, ...]:
-    """`linear_noise`, and with `draws` the same with the next order, from one program."""
     problem, rule = built(problem, rule)
     if reason := _undescribed(problem, rule, batch):
         raise ValueError(reason)
@@ -176,17 +142,35 @@ def orders(
         checks.integer("draws", draws, 2)
     if squares and isinstance(rule, solver.AVERAGE_SQUARES):
         _check_size(problem, rule, examples)
-    asked = asked_of(problem, record)
-    found = in_own_program(
-        _solve,
-        *(problem, rule, times, key, init, dtype, batch),
+    return orders(
+        *(problem, rule, times, batch, key, init, dtype),
+        record=record,
         steps=steps,
         starts=starts,
         examples=examples,
         squares=squares,
         passes=passes,
         draws=draws,
-        asked=asked,
+    )[-1]
+
+
+def orders(
+    problem: Problem,
+    rule: Rule,
+    times: Times,
+    batch: int | float,
+    key: PRNGKeyArray,
+    init: PyTree = None,
+    dtype: DType = "float64",
+    *,
+    record: Record | None,
+    **settings: Any,
+) -> tuple[Trajectory, ...]:
+    """`linear_noise`, and with `draws` also its next order, from one program. The `settings` are
+    those of `_solve`; none of them is checked."""
+    asked = asked_of(problem, record)
+    found = in_own_program(
+        _solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings
     )
     return tuple(_named(each, asked) for each in found)
 
@@ -227,13 +211,13 @@ def _inapplicable(training: Training) -> str | None:
 
 def size_of(problem: Problem) -> int:
     """Number of weights that are trained, at most. The numbers of the problem may have axes."""
-    hints = get_type_hints(type(problem))
     some = {
         field.name: np.ravel(value)[0]
         for field in dataclasses.fields(problem)
-        if hints[field.name] is float and np.ndim(value := getattr(problem, field.name))
+        # The annotation is a text in modules that postpone them.
+        if field.type in (float, "float") and np.ndim(value := getattr(problem, field.name))
     }
-    init = dataclasses.replace(problem, **some).init
+    init = (dataclasses.replace(problem, **some) if some else problem).init
     start = jax.tree.leaves(eqx.filter_eval_shape(init, jax.random.key(0)))
     weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
     return sum(each.size for each in weights if jnp.issubdtype(each.dtype, jnp.inexact))

@@ -102,15 +102,14 @@ def measured(
     name = "loss" if problem.has("population_loss") else BATCH_LOSS
     examples = int(np.clip(BATCHES_OF * batch, *EXAMPLES))
     linear, second = orders(
-        problem,
-        rule,
-        [0, end],
-        batch=batch,
-        key=key,
+        *(problem, rule, [0, end], batch, key),
+        record=name,
+        steps=(0, end),
         starts=1,
         examples=examples,
+        squares=True,
+        passes=2,
         draws=DRAWS,
-        record=name,
     )
     if int(linear.status) != Status.OK:
         return None
