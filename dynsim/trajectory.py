@@ -159,8 +159,8 @@ class Trajectory(eqx.Module):
         return found
 
     def crossing_time(self, name: str, level: float) -> np.ndarray:
-        """When an observable first gets to the other side of a level, for instance a loss below
-        half of its start.
+        """When an observable first crosses a level, for instance when a loss falls below half of
+        its start.
 
         Args:
             name: of the observable, of shape (*B, S, ...).

@@ -29,21 +29,23 @@ At second order the flow is the corrected one, and noise changes as well [ours].
     N &\to N + \frac{\eta}{4 (1 + \mu)} (H N - N' G) & &\text{heavy ball}
     \end{align*}
 
-Without momentum the drift has another term, besides those of the corrected flow, which stands for
-the curvature of the gradient that noise has seen already in the middle of a step,
+Without momentum the drift has one more term than the corrected flow. A step of SGD evaluates the
+gradient before its noise is added. The equation adds the noise gradually and evaluates the gradient
+in between, where the noise has already changed its mean. The term cancels this:
 
 .. math::
 
-    \frac{\eta^3}{4 B} \sum_{jk} C_{jk}\, \partial_j \partial_k G ,
+    \frac{\eta^3}{4 B} \sum_{jk} C_{jk}\, \partial_j \partial_k G .
 
-of which a path takes :math:`\frac\eta4 D^2 G[k, k]` for another k with the covariance of a step.
-The velocity of heavy ball lags behind the gradient by as much as that of descent, and needs none.
-It begins with noise of covariance :math:`C / B\, (3 + \mu) / (1 + \mu)^3` besides its mean, which
-makes up for what a sum over steps has more than its integral. Then not only means are right to
-second order, as in the paper, but also covariances are to second order of themselves, and so is
-what noise adds to means. Without the changes they would err by a share :math:`\eta H`, more than at
-first order. Without momentum all of this follows from the expansion of the generator of a step. For
-heavy ball it is what makes the covariance of a quadratic with linear noise that of descent.
+A path estimates it by :math:`\frac\eta4 D^2 G[k, k]`, with k independent of the noise of the step
+and of the same covariance. Heavy ball needs no such term, because its velocity lags behind the
+gradient by as much as that of descent. This velocity begins with noise of covariance
+:math:`C / B\, (3 + \mu) / (1 + \mu)^3` besides its mean, which makes up for what a sum over steps
+has more than its integral. With these changes means are right to second order, as in the paper, and
+so are covariances, relative to themselves, and what noise adds to means. Without them these would
+err by a share :math:`\eta H`, more than at first order. Without momentum all of this follows from
+the expansion of the generator of a step. For heavy ball it is what makes the covariance of a
+quadratic with linear noise that of descent.
 """
 
 from __future__ import annotations
@@ -294,7 +296,7 @@ class Path:
         kick = jax.jvp(moved, (jnp.zeros_like(weights[0]),), (weights[0],))[1]
         if len(weights) == 1:
             return kick
-        # Of a kick of its own, as the third moment of k + D^2 G[k, k] would not vanish.
+        # With the same kick, the third moment of k + D^2 G[k, k] would not vanish.
         (params,), (kick,) = state, kick
         other = self.driven.descend(self.weighted(Drawn(t, data, weights[1]), params), t)
 

@@ -113,7 +113,7 @@ class Sweep:
         put("record", _asked(self.record))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is known of the axes is found out again where the sweep arrives.
+        # Cached properties are computed again where the sweep is unpickled.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property

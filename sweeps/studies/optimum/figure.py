@@ -339,7 +339,7 @@ def plot_curves(dataset: xr.Dataset, found: xr.Dataset, along: str, ax: Axes) ->
         curve, point = mean.sel({along: value}), found.sel({along: value})
         ax.plot(curve[over], curve, color=colour, lw=1.2, label=shown(value))
         ax.plot(point["best"], point["value"], "o", color=colour, ms=4)
-    # All rates, also those that diverge, so that the panels of several rules compare.
+    # Show all rates, also those that diverge, so that the panels can be compared.
     first, last = mean[over].values[[0, -1]]
     margin = (last / first) ** 0.05
     yscale = "log" if float(mean.min()) > 0 else "linear"
