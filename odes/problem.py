@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
@@ -118,7 +119,7 @@ def flow(
     if reduction is not None and PARAMS in recording.provided:
         raise ValueError(f"record = {PARAMS!r}: this theory has fewer variables than weights")
     return compiled(
-        _solve if reduction is None else _reduced,
+        _solve,
         problem,
         rule,
         times,
@@ -128,7 +129,7 @@ def flow(
         kind=chosen,
         record=recording,
         tolerances=checked_tolerances(tolerances, dtype),
-        **({} if reduction is None else {"reduction": reduction}),
+        reduction=reduction,
     )
 
 
@@ -170,7 +171,7 @@ def in_own_program(
     key: PRNGKeyArray | None,
     init: PyTree,
     dtype: DType,
-    *numbers: Any,
+    *numbers: PyTree,
     **options: Any,
 ) -> Result:
     """What `solve(traced, static, rule, key, init, times, *numbers, **options)` returns, in a
@@ -185,9 +186,9 @@ def in_own_program(
             key,
             placed(init),
             cast(times, dtype),
-            *(cast(number, dtype) for number in numbers),
+            *jax.tree.map(lambda number: cast(number, dtype), numbers),
         ),
-        (problem, rule, times, key, init),
+        (problem, rule, times, key, init, numbers),
         dtype,
         **options,
     )
@@ -230,16 +231,29 @@ def _from_start(
 
 def _solve(
     problem: Problem,
-    parts: Parts,
+    parts: Any,
     rule: Rule,
     times: Float[Array, " S"],
     *,
     kind: str,
     record: Recording,
     tolerances: Tolerances,
+    reduction: Reduction | None,
 ) -> Trajectory:
+    numbers, rest = eqx.partition(problem, eqx.is_array)
+    if reduction is None:
+        groups, start = check_groups(problem, rule, parts), parts.params
+        gradient = gradient_of(parts, rest)
+    else:
+        dtype: Any = times.dtype.name
+        groups, weights = None, None if parts is None else parts.whole(parts.params)
+        start = reduction.start(problem, weights, dtype)
+        gradient = lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state)  # noqa: E731
+
     def save(numbers: Problem, params: PyTree, t: Array) -> dict[str, Array]:
         problem = eqx.combine(numbers, rest)
+        if reduction is not None:
+            return measured(problem, record, None, reduction.snapshot(problem, params))
         slope = population_of(problem, parts)
         scaled = lambda hessian: preconditioned(  # noqa: E731
             hessian, rule, rule.flow_rate(t), None, params, groups
@@ -248,19 +262,10 @@ def _solve(
         values, _ = sharpness.recorded(record.provided, slope, scaled, params, begin)
         return {**measured(problem, record, parts.whole(params)), **values}
 
-    numbers, rest = eqx.partition(problem, eqx.is_array)
-    groups = check_groups(problem, rule, parts)
-    solved, last = flow_of_rule(
-        gradient_of(parts, rest),
-        numbers,
-        rule,
-        groups,
-        parts.params,
-        times,
-        flow=kind,
-        save=save,
-        tolerances=tolerances,
-    )
+    options: Any = {"flow": kind, "save": save, "tolerances": tolerances}
+    solved, last = flow_of_rule(gradient, numbers, rule, groups, start, times, **options)
+    if reduction is not None:
+        return solved.trajectory(kind, last)
     params, fixed = parts.apart(last)
     return dataclasses.replace(solved.trajectory(kind, params), fixed=Static.of(fixed))
 
@@ -273,40 +278,6 @@ def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
         return population_of(eqx.combine(numbers, rest), parts)(params)[1]
 
     return gradient
-
-
-def _reduced(
-    problem: Problem,
-    parts: Parts | None,
-    rule: Rule,
-    times: Float[Array, " S"],
-    *,
-    kind: str,
-    record: Recording,
-    tolerances: Tolerances,
-    reduction: Reduction,
-) -> Trajectory:
-    numbers, rest = eqx.partition(problem, eqx.is_array)
-    weights = None if parts is None else parts.whole(parts.params)
-    dtype: Any = times.dtype.name
-
-    def save(numbers: Problem, state: PyTree, t: Array) -> dict[str, Array]:
-        del t
-        problem = eqx.combine(numbers, rest)
-        return measured(problem, record, None, reduction.snapshot(problem, state))
-
-    solved, last = flow_of_rule(
-        lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state),
-        numbers,
-        rule,
-        None,
-        reduction.start(problem, weights, dtype),
-        times,
-        flow=kind,
-        save=save,
-        tolerances=tolerances,
-    )
-    return solved.trajectory(kind, last)
 
 
 def descent(problem: Problem, rule: Any, times: Times, **options: Any) -> Trajectory:

@@ -4,11 +4,15 @@ import functools
 
 from odes.theory import Theory
 from odes.two_stage import anchored
-from odes.two_stage.field import DEFAULT_RECORD, OBSERVABLES, inapplicable
+from odes.two_stage.field import (
+    DEFAULT_RECORD,
+    DEFAULT_TOLERANCES,
+    OBSERVABLES,
+    inapplicable,
+    solve,
+)
 from odes.two_stage.loss import Rule
-from odes.two_stage.sde import solve_sde
-from odes.two_stage.solve import DEFAULT_TOLERANCES, solve
-from odes.two_stage.spread import solve_seed
+from odes.two_stage.sde import solve_sde, solve_seed
 from odes.two_stage.state import ReducedState
 
 __all__ = [

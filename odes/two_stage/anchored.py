@@ -17,7 +17,7 @@ from dynsim.precision import DType, precision, settle
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.task import Prompts
-from odes.two_stage.solve import solve as ode
+from odes.two_stage.field import solve as ode
 from odes.two_stage.state import ReducedState
 
 

@@ -1,13 +1,15 @@
-"""Drift of the reduced two-stage state, and what can be read off it (arXiv:2502.20681).
+"""Two-stage training of P and Q as an ODE in seven numbers (arXiv:2502.20681).
 
-In eta-time t, with R_k the n_k weights whose mean square is v_k, gradient flow of the loss
+With a large learning rate the noise of the weights hides Q, which starts at a saddle, while P is
+learned; after the annealing the noise decays and Q follows. In eta-time t, the sum of the learning
+rates so far, with R_k the n_k weights whose mean square is v_k, gradient flow of the loss
 with weight decay lambda and gradient noise tau_xi gives
 
     da/dt = -dLoss/da - lambda a,   db/dt = -dLoss/db - lambda b
     dv_k/dt = -(4/n_k) v_k dLoss/dv_k - 2 lambda v_k + eta tau_xi^2
 
 because R_k . grad Loss = 2 v_k dLoss/dv_k for isotropic blocks. The learning rate enters through
-the noise alone.
+the noise alone. The sign of b is that of its start: in training it is random, and b = 0 stays 0.
 
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
@@ -15,19 +17,29 @@ the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and
 equations from fragments of the paper and derived them ourselves; they are not the authors' text.
 """
 
+import functools
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import Number
-from dynsim.training.recording import Recording, Table
+from dynsim.precision import DType, Number
+from dynsim.problem.base import built, split
+from dynsim.problem.train import problem_in
+from dynsim.training.recording import Record, Recording, Table
+from dynsim.training.rule import UpdateRule
+from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing, refused
 from dynsim.two_stage.task import Prompts
+from odes.problem import in_own_program
+from odes.solver.integrate import Derivatives, check_times, integrate
+from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Training
 from odes.two_stage.loss import Losses, Rule, auc_Q, losses, total
 from odes.two_stage.maps import root
@@ -166,6 +178,7 @@ TABLE = Table(OBSERVABLES)
 """The same, as what the theories can be asked for."""
 DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
 """What is recorded unless something else is asked for."""
+DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 
 
 def observe(
@@ -179,3 +192,152 @@ def observe(
     task, state = args[0], state.clamped()
     found = losses(state, task, finite_length=model.finite_length, rule=model.rule)
     return record(Snapshot(state, task, found, model))
+
+
+def solve(
+    task: Prompts,
+    optimizer: UpdateRule,
+    times: Times,
+    *,
+    start: ReducedState | None = None,
+    tolerances: Tolerances | None = None,
+    derivatives: Derivatives = "reverse",
+    dtype: DType = "float64",
+    **options: Any,
+) -> Trajectory:
+    """Integrate the reduced ODE.
+
+    Args:
+        task: from `prompts`, with core "fresh". Its numbers may be traced; a coupling that is
+            the number 0 and not traced saves the quadrature of J, most of the work.
+        optimizer: a `dynsim.Annealed`, or what it built; its numbers may be traced.
+        times: (S,) optimiser steps at which to record, increasing, >= `begin`; need not be
+            whole. `Annealing.of(optimizer).flow_time` maps them to eta-time.
+        start: state at `begin`, such as `ReducedState.from_weights(W, V)` of a simulation;
+            `ReducedState.nominal(task)` if None.
+        tolerances: of the solver; by default rtol 1e-5 and atol 1e-7, below the error of the
+            quadrature.
+        derivatives: which can be taken through the solve, "reverse" or "forward".
+        dtype: "float64" or "float32".
+        **options: `begin`, an optimiser step, 0 by default, from which on the schedule is as ever;
+            `finite_length`, False to leave out the variance of the outputs at finite L; `rule`, the
+            numbers of quadrature nodes; `record`, a name from `OBSERVABLES`, functions of an
+            `odes.two_stage.field.Snapshot` by name, or a list of both.
+
+    Returns:
+        A `Trajectory` with the final `ReducedState` as `params`, and the source "ode", or
+        "infinite" without `finite_length`; a solve that fails has another status than OK.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    options["tolerances"] = checked_tolerances(tolerances or DEFAULT_TOLERANCES, dtype)
+    options |= {"start": start, "derivatives": derivatives, "dtype": dtype}
+    return run(_solve, task, optimizer, times, **options)
+
+
+class Given(NamedTuple):
+    """What a solver here starts from, in arrays of one precision.
+
+    Attributes:
+        task, stages: as `args` of `drift`.
+        key: of the noise.
+        start, begin: the state at an optimiser step.
+        num_test: of test prompts.
+    """
+
+    task: Prompts
+    stages: Annealing
+    key: PRNGKeyArray | None
+    start: ReducedState
+    begin: Float[Array, ""]
+    num_test: Float[Array, ""]
+
+
+def run(
+    solver: Callable[..., Trajectory],
+    task: Prompts,
+    optimizer: UpdateRule,
+    times: Times,
+    *,
+    start: ReducedState | None = None,
+    key: PRNGKeyArray | None = None,
+    begin: Real[Number, ""] = 0.0,
+    num_test: Real[Number, ""] = math.inf,
+    finite_length: bool = True,
+    rule: Rule | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    **options: Any,
+) -> Trajectory:
+    """What `solver(given, times, model=..., record=..., **options)` returns in a program of its
+    own; the other arguments are those of `solve`, and of `Given`.
+
+    Raises:
+        ValueError: with the reason, where the reduction does not apply; and for bad arguments.
+    """
+    checks.kind("task", task, Prompts)
+    task, built_rule = built(task, optimizer)
+    if reason := inapplicable(Training(task, built_rule)):
+        raise ValueError(reason)
+    check_times(times, begin)
+    start = ReducedState.nominal(task) if start is None else start
+    for name, value in vars(start).items():
+        checks.real(f"start.{name}", value, 0 if name.startswith("v_") else -math.inf)
+    numbers, rest = split(task)
+    # As an array each number is traced: a program is found again for others.
+    numbers = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), numbers)
+    return in_own_program(
+        _with_given,
+        *(eqx.combine(numbers, rest), built_rule, times, key, None, dtype),
+        *(Annealing.of(built_rule), start, begin, num_test),
+        solver=solver,
+        model=checked_model(task, finite_length, rule),
+        record=TABLE.resolve(record),
+        **options,
+    )
+
+
+def _with_given(
+    numbers: Prompts,
+    rest: Prompts,
+    rule: UpdateRule,
+    key: PRNGKeyArray | None,
+    init: None,
+    times: Float[Array, " S"],
+    stages: Annealing,
+    start: ReducedState,
+    begin: Float[Array, ""],
+    num_test: Float[Array, ""],
+    *,
+    solver: Callable[..., Trajectory],
+    **options: Any,
+) -> Trajectory:
+    del rule, init
+    dtype: Any = times.dtype.name
+    task = problem_in(eqx.combine(numbers, rest), dtype)
+    return solver(Given(task, stages, key, start, begin, num_test), times, **options)
+
+
+def _solve(
+    given: Given,
+    times: Float[Array, " S"],
+    *,
+    model: Model,
+    record: Recording,
+    tolerances: Tolerances,
+    derivatives: Derivatives,
+) -> Trajectory:
+    solved = integrate(
+        functools.partial(drift, model),
+        given.start,
+        times,
+        (given.task, given.stages),
+        save=functools.partial(observe, model, record),
+        clock=given.stages,
+        tolerances=tolerances,
+        derivatives=derivatives,
+        jumps=switch_time(given.stages)[None],
+        begin=given.begin,
+    )
+    return solved.trajectory("ode" if model.finite_length else "infinite", solved.final.clamped())

@@ -120,7 +120,7 @@ def runge_kutta_instead() -> Iterator[None]:
 
     forget()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (*FIELDS, "odes.two_stage.solve"):
+        for module in (*FIELDS, "odes.two_stage.field"):
             patch.setattr(importlib.import_module(module), "integrate", integrate)
         patch.setattr(importlib.import_module("odes.two_stage.sde"), "integrate_sde", integrate_sde)
         yield

@@ -15,9 +15,8 @@ from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
-from odes.two_stage import anchored
+from odes.two_stage import ReducedState, Rule, anchored
 from odes.two_stage.sde import solve_sde
-from odes.two_stage.solve import ReducedState, Rule
 from odes.two_stage.thresholds import noise_variance, stationary_signal
 from tests.systems.runge_kutta import runge_kutta_instead
 

@@ -12,7 +12,7 @@ from dynsim.two_stage.annealing import Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes.two_stage.loss import Rule
 from odes.two_stage.minibatch import _moments, gradient_variance
-from odes.two_stage.spread import _start, solve_seed
+from odes.two_stage.sde import _start, solve_seed
 from odes.two_stage.state import ReducedState, block_sizes
 
 pytestmark = pytest.mark.usefixtures("x64")
