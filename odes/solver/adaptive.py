@@ -75,14 +75,14 @@ def _plain_adam(
 def _matched_adam(
     gradient: Gradient[Params], task: Any, driven: Driven[Adam], initial: Params
 ) -> Posed:
-    first, before, after = _first_step(gradient, task, driven, initial, 1.0)
+    moves, before, after = _first_step(gradient, task, driven, initial, 1.0)
     rates = (-jnp.log(jnp.asarray(b)) for b in (driven.rule.b1, driven.rule.b2))
     averages = (
         jax.tree.map(functools.partial(_half_a_step_later, rate, power), before, after)
         for power, rate in enumerate(rates, 1)
     )
-    field = functools.partial(_after_first_step, functools.partial(_adam, gradient, matched=True))
-    return Posed((initial, *averages), field, (task, driven, first), jumps=(1.0,))
+    field = functools.partial(_after_steps, functools.partial(_adam, gradient, matched=True), 1)
+    return Posed((initial, *averages), field, (task, driven, moves), jumps=(1.0,))
 
 
 def _corrected_adam(
@@ -173,13 +173,11 @@ def _matched_rmsprop(
     gradient: Gradient[Params], task: Any, driven: Driven[RMSProp], initial: Params
 ) -> Posed:
     b2 = jnp.asarray(driven.rule.b2)
-    first, before, after = _first_step(gradient, task, driven, initial, jnp.sqrt(1 - b2))
+    moves, before, after = _first_step(gradient, task, driven, initial, jnp.sqrt(1 - b2))
     average = functools.partial(_half_a_step_later, -jnp.log(b2), 2)
-    field = functools.partial(
-        _after_first_step, functools.partial(_rmsprop, gradient, matched=True)
-    )
+    field = functools.partial(_after_steps, functools.partial(_rmsprop, gradient, matched=True), 1)
     state = initial, jax.tree.map(average, before, after)
-    return Posed(state, field, (task, driven, first), jumps=(1.0,))
+    return Posed(state, field, (task, driven, moves), jumps=(1.0,))
 
 
 def _adam(
@@ -227,13 +225,6 @@ def _rmsprop(
     return moved, jax.tree.map(lambda v, g: rate * (g**2 - v), v, g)
 
 
-def _after_first_step(field: Any, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
-    *args, first = args
-    flow = field(t, state, tuple(args))
-    still = jax.tree.map(jnp.zeros_like, state[1:])
-    return jax.tree.map(lambda a, b: jnp.where(t < 1, a, b), (first, *still), flow)
-
-
 def _first_step(
     gradient: Gradient[Params],
     task: Any,
@@ -241,12 +232,13 @@ def _first_step(
     initial: Params,
     weight: Any,
 ) -> tuple[Params, Params, Params]:
-    """The first step, whose root of mean squares is `weight` |G|, and G / eps before and after."""
+    """The first step (1, ...), whose root of mean squares is `weight` |G|, and G / eps before and
+    after."""
     before = _scaled(gradient, task, driven, initial)
     direction = jax.tree.map(lambda g: g / (weight * jnp.abs(g) + 1), before)
     first = driven.descend(direction, jnp.asarray(0.5), initial)
     after = _scaled(gradient, task, driven, jax.tree.map(jnp.add, initial, first))
-    return first, before, after
+    return jax.tree.map(lambda x: x[None], first), before, after
 
 
 def _half_a_step_later(rate: Array, power: int, before: Array, after: Array) -> Array:

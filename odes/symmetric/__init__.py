@@ -1,11 +1,17 @@
 """The exact reduction of symmetric tasks to a few numbers."""
 
-from odes.symmetric.descend import descend
 from odes.symmetric.instability import instability, overshoot
-from odes.symmetric.observables import OBSERVABLES
-from odes.symmetric.placement import Placed, expand, placed, symmetric_task
-from odes.symmetric.reduction import direction, merged, symmetric_profiles
-from odes.symmetric.solve import solve
+from odes.symmetric.reduction import (
+    OBSERVABLES,
+    Placed,
+    direction,
+    expand,
+    merged,
+    placed,
+    symmetric_profiles,
+    symmetric_task,
+)
+from odes.symmetric.solve import descend, solve
 from odes.symmetric.spread import spread
 from odes.symmetric.state import State, SymmetricTask
 

@@ -36,8 +36,7 @@ from dynsim.precision import AnyArray, Number, precision, settle
 from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD
 from dynsim.yz.checks import theory_rule
-from odes.symmetric.descend import descend
-from odes.symmetric.solve import solve
+from odes.symmetric.solve import descend, solve
 from odes.symmetric.state import Reduced, State, SymmetricTask
 
 PATHS = ("flow", "descent")

@@ -1,4 +1,4 @@
-r"""Symmetric sequence classes reduced to a few numbers: gradient and profiles [ours].
+r"""Symmetric sequence classes reduced to a few numbers: gradient, profiles, observables [ours].
 
 Let every class have the same distinct tokens' profile :math:`p_i` (i = 1..D), all classes share the
 common tokens with class-independent probabilities :math:`\rho_j` (j = 1..C), every query serve the
@@ -6,23 +6,31 @@ same number q of classes and all classes be equally likely, as in the Syn tasks 
 (section 6). From zero weights, in the limit :math:`T \to \infty` (Lemma 2), every entry of Y and Z
 then stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
 so does any elementwise optimiser. Nothing is approximated. The numbers are those of
-`odes.symmetric.state`; `odes.symmetric.placement` finds them in a task, and puts them back.
+`odes.symmetric.state`; `placed` finds them in a task, and `Placed.weights` puts them back.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, Real
+from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray, Number
+from dynsim.training.recording import RELATIVE_LOSS, Recording, Table
+from dynsim.yz import model as yz
+from dynsim.yz.observables import MEASURED
 from odes.symmetric.state import Attention, Decoder, Kinds, Reduced, State, SymmetricTask
 
 # Probabilities typed with six decimals still count as normalised. Only their ratios enter the
 # dynamics, because attention normalises itself.
 _SUM_TOLERANCE = 1e-5
+# Rows of a `SequenceClasses` are normalised in float64, which leaves equal ones equal to this.
+_ALIKE = 1e-9
 
 Profile = Real[AnyArray, " _"] | Sequence[float | np.number]
 
@@ -168,3 +176,168 @@ def merge(task: SymmetricTask) -> tuple[SymmetricTask, Kinds]:
     rho, rho_copies, common = kinds(task.rho, task.rho_copies)
     one_each = SymmetricTask(p, rho, task.K, task.M, task.num_queries, p_copies, rho_copies)
     return one_each, Kinds(distinct, common)
+
+
+def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
+    """Entropy (nat) of the attention restricted to distinct tokens; NaN without any."""
+    if now.c.distinct.size == 0:
+        return jnp.full((), jnp.nan, now.loss.dtype)
+    p = now.c.distinct / task.sum_distinct(now.c.distinct)
+    # The inner where keeps the gradient finite where p = 0.
+    found = -task.sum_distinct(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
+    return jnp.where(task.sum_distinct(jnp.ones_like(p)) > 1, found, 0)
+
+
+def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
+    """xi_n as `dynsim.yz.observables.xi` measures it; NaN without distinct tokens."""
+    f, g = now.f.distinct, now.g.distinct
+    if f.size == 0:
+        return jnp.full((1,), jnp.nan, now.loss.dtype)
+    weight = task.sum_distinct(f**2)
+    gain = task.sum_distinct(f * (g - f * now.speed))
+    return (gain / jnp.where(weight > 0, weight, 1))[None]
+
+
+def _most_probable(z: Float[Array, " D"], probability: Float[AnyArray, " D"]) -> Float[Array, "1"]:
+    if z.size == 0:
+        return jnp.full((1,), jnp.nan, z.dtype)
+    return z[jnp.argmax(probability)][None]
+
+
+OBSERVABLES: dict[str, Callable[[SymmetricTask, State, Reduced], Array]] = {
+    "loss": lambda task, state, now: now.loss,
+    "accuracy": lambda task, state, now: (now.margin > 0).astype(now.loss.dtype),
+    "entropy": entropy,
+    "z_top_distinct": lambda task, state, now: _most_probable(state.Z.distinct, task.p),
+    "z_top_common": lambda task, state, now: _most_probable(state.Z.common, task.rho),
+    "speed": lambda task, state, now: now.speed[None],
+    "xi": xi,
+    "z_distinct": lambda task, state, now: state.Z.distinct,
+    "z_common": lambda task, state, now: state.Z.common,
+    "attention_distinct": lambda task, state, now: now.c.distinct,
+    "attention_common": lambda task, state, now: now.c.common,
+}
+"""Observables by the name under which they are recorded, those of `dynsim.yz.observables`: () loss,
+accuracy and entropy; (1,) where that has an entry for each class, as all are alike; (D,) or (C,)
+for each distinct token of a class or each common token."""
+TABLE = Table(OBSERVABLES)
+"""What the flows record."""
+PLACED = dataclasses.replace(MEASURED, functions={**OBSERVABLES, **MEASURED.functions})
+"""What the flows record where the full task is known: all that is measured on weights, and what the
+reduction has alone."""
+DESCENDED = dataclasses.replace(TABLE, provided=("batch_loss", RELATIVE_LOSS))
+"""What descent records."""
+
+
+def observe(record: Recording, task: SymmetricTask, state: State) -> dict[str, Array]:
+    """All recorded observables of one state."""
+    return record(task, state, measure(task, state))
+
+
+class Placed(eqx.Module):
+    """A symmetric task in reduced form together with the full one; build it with `placed`.
+
+    Attributes:
+        reduced: the reduced form.
+        full: the task itself.
+        distinct: (K, D) ids of the distinct tokens of each class.
+        common: (C,) ids of the common tokens.
+        kinds: the entry of `reduced` that stands for each of them.
+    """
+
+    reduced: SymmetricTask
+    full: SequenceClasses
+    distinct: Int[AnyArray, "K D"]
+    common: Int[AnyArray, " C"]
+    kinds: Kinds
+
+    def astype(self, dtype: str) -> "Placed":
+        """The same with its probabilities as JAX arrays of `dtype`."""
+        cast = self.reduced.astype(dtype), self.full.astype(dtype)
+        return eqx.tree_at(lambda placed: (placed.reduced, placed.full), self, cast)
+
+    def weights(self, state: State) -> yz.YZ:
+        """The full weights that `state` stands for: Y (M, M) and Z (Q, M)."""
+        task, row, shared = self.full, jnp.asarray(self.distinct), jnp.asarray(self.common)
+        own, other, rest, z_distinct = (
+            values[self.kinds.distinct]
+            for values in (state.Y.own, state.Y.other, state.Y.rest, state.Z.distinct)
+        )
+        common_next, common_rest, z_common = (
+            values[self.kinds.common]
+            for values in (state.Y.common_next, state.Y.common_rest, state.Z.common)
+        )
+        Y = jnp.zeros((task.M, task.M), own.dtype)
+        Y = Y.at[row].set(rest[:, None]).at[shared].set(common_rest[:, None])
+        Y = Y.at[row[:, :, None], task.next_token].set(other[:, None])
+        Y = Y.at[shared[:, None], task.next_token].set(common_next[:, None])
+        Y = Y.at[row, task.next_token[:, None]].set(own)
+        Z = jnp.zeros((task.num_queries, task.M), z_common.dtype).at[:, shared].set(z_common)
+        return yz.YZ(Y, Z.at[task.query_index[:, None], row].set(z_distinct))
+
+
+def placed(task: SequenceClasses, *, merged: bool = False) -> Placed:
+    """`task` with its reduced form, one token for all of equal probability if `merged`.
+
+    Raises:
+        ValueError: as `symmetric_task`.
+    """
+    distinct, common = tokens(task)
+    p, rho = task.probs[0, distinct[0]], task.probs[0, common]
+    reduced = SymmetricTask(p, rho, task.K, task.M, task.num_queries)
+    kinds = Kinds(np.arange(p.size), np.arange(rho.size))
+    if merged:
+        reduced, kinds = merge(reduced)
+    return Placed(reduced, task, distinct, common, kinds)
+
+
+def symmetric_task(task: SequenceClasses) -> SymmetricTask:
+    """The reduced form of `task`.
+
+    Raises:
+        ValueError: if `task` is not symmetric, naming the assumption that fails.
+    """
+    return placed(task).reduced
+
+
+def expand(task: SequenceClasses, state: State) -> yz.YZ:
+    """The full weights that `state`, a token each, stands for: Y (M, M) and Z (Q, M)."""
+    return placed(task).weights(state)
+
+
+def tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids (K, D) of the distinct tokens of each class by increasing probability, and
+    (C,) of the common ones by id; raises `ValueError` where symmetry fails."""
+    if checks.is_traced(task):
+        raise ValueError(
+            "symmetric reduction needs a concrete task; to differentiate with respect to its "
+            "probabilities, use symmetric_profiles"
+        )
+    probs, prior = np.asarray(task.probs), np.asarray(task.prior)
+    _require_equal("equally likely classes", prior[:, None], "prior of class")
+    _require_equal(
+        "the same number of classes per query",
+        np.bincount(task.query_index)[:, None],
+        "query number",
+    )
+    classes_with = (probs > 0).sum(0)
+    for token in np.flatnonzero((classes_with > 1) & (classes_with < task.K)):
+        raise ValueError(
+            "symmetric reduction needs common tokens shared by all classes; token "
+            f"{token} occurs in {classes_with[token]} of {task.K}"
+        )
+    common = np.flatnonzero((classes_with == task.K) & (task.K > 1))
+    _require_equal("class-independent common tokens", probs[:, common], "class")
+    own = (probs > 0) & (classes_with == 1)
+    _require_equal("equal distinct profiles", own.sum(1)[:, None], "class")
+    own_probs = np.where(own, probs, np.inf)
+    distinct = np.argsort(own_probs, axis=1, kind="stable")[:, : own[0].sum()]
+    _require_equal("equal distinct profiles", np.take_along_axis(probs, distinct, axis=1), "class")
+    return distinct, common
+
+
+def _require_equal(what: str, rows: np.ndarray, entry: str) -> None:
+    differs = (np.abs(rows - rows[0]) > _ALIKE * np.abs(rows[0])).any(1)
+    if differs.any():
+        n = int(np.argmax(differs))
+        raise ValueError(f"symmetric reduction needs {what}; {entry} {n} differs")

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast
+from dynsim.precision import AnyArray, DType, Number, cast
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
@@ -28,7 +28,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise
 from odes.solver.integrate import in_program, judge
 from odes.symmetric import finite_length, reduction, saddle
-from odes.symmetric.observables import TABLE, observe
+from odes.symmetric.reduction import TABLE, observe
 from odes.symmetric.state import Attention, State, SymmetricTask, zero_state
 
 
@@ -106,15 +106,10 @@ def _spread(
         return saddle.gradient_of(task, state, sample), saddle.losses(task, state, sample)
 
     def noise(along: Attention) -> Float[Array, "P P"]:
-        copies = [
-            jnp.ones(part.shape[1:]) if count is None else jnp.asarray(count)
-            for part, count in ((along.distinct, task.p_copies), (along.common, task.rho_copies))
-        ]
-        parts = zip((along.distinct, along.common), copies, strict=True)
-        return sum(
-            (part @ (count[:, None] * part.T) for part, count in parts),
-            start=jnp.zeros(2 * along.distinct.shape[:1]),
-        )
+        def of(part: Array, copies: AnyArray | None) -> Array:
+            return part @ (part.T if copies is None else jnp.asarray(copies)[:, None] * part.T)
+
+        return of(along.distinct, task.p_copies) + of(along.common, task.rho_copies)
 
     def seen(state: State) -> dict[str, Array]:
         return observe(record, task, state)
@@ -128,14 +123,8 @@ def _spread(
         of_layer(start),
     )
     found = linear_noise.spread(descent, start, steps)
-    _, unravel = ravel_pytree(seen(start))
-    status, first_bad = judge(times, found.beside <= DIVERGED_LOSS * jnp.log(task.M))
-    return Trajectory(
-        times,
-        jax.vmap(unravel)(found.values),
-        None,
-        status,
-        first_bad,
-        "symmetric-spread" if sample is None else "symmetric-spread-tails",
-        found.covariance / (batch * context if sample is None else batch),
-    )
+    values = linear_noise.by_name(seen, start, found.values)
+    status = judge(times, found.beside <= DIVERGED_LOSS * jnp.log(task.M))
+    covariance = found.covariance / (batch * context if sample is None else batch)
+    name = "symmetric-spread" if sample is None else "symmetric-spread-tails"
+    return Trajectory(times, values, None, *status, name, covariance)

@@ -16,8 +16,7 @@ from dynsim.training import keys
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer, layer
 from odes import symmetric
-from odes.symmetric.observables import DESCENDED, PLACED
-from odes.symmetric.placement import Placed
+from odes.symmetric.reduction import DESCENDED, PLACED, Placed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import FINITE, Theory, named
 from odes.yz import THEORIES

@@ -18,6 +18,7 @@ from dynsim.yz import model as yz
 from dynsim.yz import observables
 from odes import symmetric
 from odes.solver import adaptive
+from odes.solver.integrate import _compiled
 from odes.solver.posed import Driven
 from odes.symmetric.reduction import gradient, measure
 from odes.symmetric.state import zero_state
@@ -223,8 +224,6 @@ def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
 
 
 def test_one_compilation_serves_all_sizes_and_rates() -> None:
-    from odes.symmetric.descend import _descend
-
     run = lambda K, eta: symmetric.descend(
         symmetric.symmetric_profiles(P, RHO, K, 10 * K),
         dynsim.sgd(eta, eta),
@@ -232,9 +231,9 @@ def test_one_compilation_serves_all_sizes_and_rates() -> None:
         record="loss",
     )
     run(2, 0.1)
-    before = _descend._cache_size()
+    before = _compiled._cached._cache_size()
     run(1000, 0.2)
-    assert _descend._cache_size() == before
+    assert _compiled._cached._cache_size() == before
 
 
 @pytest.mark.parametrize("mode", ["forward", pytest.param("reverse", marks=pytest.mark.full)])
