@@ -224,20 +224,16 @@ def closed_form(
         start = problem.init(jax.random.key(0)) if needs else None
         return formula(problem, start, jnp.ones(()))
 
-    predicts = predicted(names, at_one)
-    out = tuple((refused or {}).items())
     return computed(
         name,
         title,
         assumes,
-        functools.partial(_evaluated, formula=formula, refused=out, name=name),
+        functools.partial(_evaluated, formula=formula, name=name),
         refuse,
         needs=needs,
         adaptive=False,
-        recorded=functools.partial(recorded_of, predicts),
         variant=variant,
-        refused=dict(out),
-        predicts=predicts,
+        **own_names(names, at_one, refused),
     )
 
 
@@ -251,26 +247,30 @@ def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
     return undescribed(rule, "this theory", momentum=momentum)
 
 
-def predicted(
-    names: tuple[str, ...], evaluated: Callable[[Any], Mapping[str, Array]]
-) -> Callable[[Any], tuple[str, ...]]:
-    """From a problem to the names of what a theory predicts: those that are given, or else those
-    of what `evaluated` returns."""
-    return lambda problem: names or tuple(jax.eval_shape(lambda: dict(evaluated(problem))))
+def own_names(
+    names: tuple[str, ...],
+    evaluated: Callable[[Any], Mapping[str, Array]],
+    refused: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """Keywords of `computed` for a theory that predicts observables by `names` of its own, or else
+    those of what `evaluated` returns for a problem. By default it records those of the `RECORD` of
+    the problem, or else all; its solver makes a `Recording` of that by `resolved`."""
+    out = tuple((refused or {}).items())
+
+    def predicts(problem: Any) -> tuple[str, ...]:
+        return names or tuple(jax.eval_shape(lambda: dict(evaluated(problem))))
+
+    def recorded(problem: Problem, record: Record | None) -> Any:
+        known = predicts(problem)
+        found = (usual(problem, known) or known) if record is None else record
+        return found if isinstance(found, str) else tuple(found), out
+
+    return {"recorded": recorded, "refused": dict(out), "predicts": predicts}
 
 
-def recorded_of(
-    predicts: Callable[[Any], tuple[str, ...]], problem: Problem, record: Record | None
-) -> Any:
-    """What to record of a theory with names of its own: by default the `RECORD` of the problem, or
-    else all of them."""
-    names = predicts(problem)
-    found = (usual(problem, names) or names) if record is None else record
-    return found if isinstance(found, str) else tuple(found)
-
-
-def resolved(found: Iterable[str], refused: tuple[tuple[str, str], ...], record: Any) -> Recording:
-    """What is to be recorded of observables by name."""
+def resolved(found: Iterable[str], asked: tuple[Any, tuple[tuple[str, str], ...]]) -> Recording:
+    """What is to be recorded of observables by name, as it was `asked` through `own_names`."""
+    record, refused = asked
     return Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused)).resolve(record)
 
 
@@ -281,14 +281,13 @@ def _evaluated(
     *,
     formula: Formula,
     record: Any,
-    refused: tuple[tuple[str, str], ...],
     name: str,
 ) -> Trajectory:
     rule = training.rule
     assert isinstance(rule, SGD)
     time = rule.eta_time(times) / (1 - jnp.asarray(rule.mu))
     found = jax.vmap(lambda each: dict(formula(training.problem, start, each)))(time)
-    rows = resolved(found, refused, record)(found)
+    rows = resolved(found, record)(found)
     leaves = [x.reshape(len(times), -1) for x in jax.tree.leaves(found)]
     valid = jnp.isfinite(jnp.concatenate(leaves, axis=1)).all(axis=1)
     return Trajectory(times, rows, None, *judge(times, valid), name)

@@ -48,15 +48,8 @@ BUILT_IN: Mapping[type[Problem], tuple[Theory[Any, Any], ...]] = {
 }
 """Theories of the problems of dynsim, most exact first."""
 TRAINED_BY = (
-    *("init", "draw", "_prepared", "batches", "loss", "loss_and_gradient"),
-    *(
-        "population_loss",
-        "_population_loss_and_gradient",
-        "_normal",
-        "_compact",
-        "groups",
-        "is_frozen",
-    ),
+    *("init", "draw", "_prepared", "batches", "loss", "loss_and_gradient", "population_loss"),
+    *("_population_loss_and_gradient", "_normal", "_compact", "groups", "is_frozen"),
 )
 """Methods of a problem that decide how it trains."""
 

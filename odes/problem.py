@@ -246,7 +246,7 @@ def _solve(
         gradient = gradient_of(parts, rest)
     else:
         dtype: Any = times.dtype.name
-        groups, weights = None, None if parts is None else parts.whole(parts.params)
+        groups, weights = None, parts.whole(parts.params) if reduction.from_weights else None
         start = reduction.start(problem, weights, dtype)
         gradient = lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state)  # noqa: E731
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from dynsim import Trajectory
-from odes.general import computed, no_sgd, predicted, recorded_of, resolved
+from odes.general import computed, no_sgd, own_names, resolved
 from odes.solver.integrate import Solver, StepClock, integrate
 from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, always
@@ -97,8 +97,6 @@ def system(
         training = Training(problem, None, 1, 1)
         return observe(jnp.zeros(()), start(training, weights), training)
 
-    predicts = predicted(names, at_start)
-    out = tuple((refused or {}).items())
     return computed(
         name,
         title,
@@ -111,15 +109,12 @@ def system(
             observe=observe,
             stop=stop,
             solver=solver,
-            refused=out,
         ),
         why_not,
         needs=(*needs, "batch", "steps"),
-        recorded=functools.partial(recorded_of, predicts),
         tolerances=tolerances,
         variant=variant,
-        refused=dict(out),
-        predicts=predicts,
+        **own_names(names, at_start, refused),
     )
 
 
@@ -134,7 +129,6 @@ def _solved(
     observe: Observe,
     stop: Stop | None,
     solver: Solver | None,
-    refused: tuple[tuple[str, str], ...],
     record: Any,
     tolerances: Tolerances,
 ) -> Trajectory:
@@ -146,7 +140,7 @@ def _solved(
 
     def save(t: Float[Array, ""], state: PyTree, training: Training) -> dict[str, Array]:
         found = dict(observe(t, state, training))
-        return resolved(found, refused, record)(found)
+        return resolved(found, record)(found)
 
     initial = jax.tree.map(lambda leaf: jnp.asarray(leaf, times.dtype), begin(training, weights))
     solved = integrate(

@@ -10,9 +10,8 @@ for any rank. What momentum, Adam and the next order in eta make of it is in `od
 """
 
 from odes.general import flows
-from odes.linear_icl.closed import FORMULAS, sigmoid
+from odes.linear_icl.closed import FORMULAS, escape_times, sigmoid, time_to_reach
 from odes.linear_icl.plateaus import amplitudes, plateaus
-from odes.linear_icl.single_head import escape_times, time_to_reach
 from odes.solver.tolerances import Tolerances
 
 __all__ = ["THEORIES", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_to_reach"]

@@ -1,40 +1,171 @@
-"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the
+r"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the
 sigmoid of merged attention on white inputs (eq. 10), all of arXiv:2501.16265.
 
 Time is t/tau = 2 eta t for t optimiser steps, with eta / (1 - mu) in place of eta under momentum.
 Assumes batch -> infinity, eta -> 0 and a small start. What the starting weights enter with is
-[ours]: see `odes.linear_icl.single_head`; for merged attention the part of them that grows, of
+[ours]: see below; for merged attention the part of them that grows, of
 norm |w_2 + W_1 u|/2 with u the direction of E[y z], which is the w_init of eq. 10.
+
+A head with :math:`k = q = v\, e_d`, while the others stay where they are, follows
+
+.. math::
+
+    \tau v' = \lambda^2 v^2 - \lambda^3 g\, v^5, \qquad
+    v \to v^* = (\lambda g)^{-1/3}. \tag{21}
+
+In :math:`u = v/v^*` this is :math:`\tau u' = \lambda^2 v^* u^2 (1 - u^3)`, by partial fractions
+[ours]
+
+.. math::
+
+    \begin{align*}
+    F(u) &= -\frac1u + \frac13 \left( -\ln|1 - u| + \frac12 \ln(1 + u + u^2) \right)
+        - \frac{1}{\sqrt3} \arctan\frac{2u + 1}{\sqrt3} \\
+    t &= \frac{\tau}{\lambda^2 v^*} \bigl( F(u) - F(u_0) \bigr)
+    \end{align*}
+
+From an arbitrary small start [ours]: to lowest order :math:`v' = \lambda^2 k q / \tau` and
+cyclically, so that the squares of the three grow at one rate, :math:`2 \lambda^2 v k q / \tau`, and
+:math:`v k q > 0` reaches infinity after :math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)` with
+Carlson's integral. It takes the place of :math:`1/v_0`, to which it reduces for three equal
+numbers. Where :math:`v k q < 0` the smallest square falls to zero first.
 """
 
+import math
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from dynsim.linear_icl.model import Merged, MergedHeads, Model, Separate, SeparateHeads
 from dynsim.linear_icl.regression import Regression, stage
+from dynsim.precision import AnyArray
 from odes.general import closed_form
-from odes.linear_icl import plateaus, single_head
+from odes.linear_icl.plateaus import amplitudes, loss_of
 from odes.theory import Inapplicable, Theory, Training
 
 Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
 """(task, starting weights, time in units of tau) -> shares that are learned."""
+DOUBLINGS = 30
+"""Of Carlson's duplication: each quarters the differences between its arguments."""
+BISECTIONS = 60
+
+
+def antiderivative(u: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
+    """F(u), of which :math:`1/(u^2 (1 - u^3))` is the derivative; u > 0, u != 1."""
+    u = jnp.asarray(u)
+    logarithms = -jnp.log(jnp.abs(1 - u)) + jnp.log1p(u + u**2) / 2
+    turn = jnp.arctan((2 * u + 1) / math.sqrt(3)) / math.sqrt(3)
+    return -1 / u + logarithms / 3 - turn
+
+
+def time_to_reach(
+    v: Float[AnyArray, " D"], v_0: Float[AnyArray, " D"], task: Regression
+) -> Float[Array, " D"]:
+    r"""(D,) time in units of :math:`\tau` that eq. 21 takes from `v_0` to `v`, for each
+    component."""
+    end = amplitudes(task)
+    rate = task.eigenvalues**2 * end
+    return (antiderivative(v / end) - antiderivative(v_0 / end)) / rate
+
+
+def share(
+    t: Float[AnyArray, "S 1"], v_0: Float[AnyArray, " D"], task: Regression
+) -> Float[Array, "S D"]:
+    r"""(S, D) :math:`u = v/v^*` at times `t` in units of :math:`\tau`: the inverse of
+    `time_to_reach`."""
+    end = amplitudes(task)
+    first = jnp.asarray(v_0) / end
+    target = antiderivative(first)[None] + t * (task.eigenvalues**2 * end)[None]
+
+    def at(s: Float[Array, "S D"]) -> Float[Array, "S D"]:
+        # From the start at s = 0 to the end at s = 1, from below or from above, F rises.
+        return first[None] + s * (1 - first)[None]
+
+    def halve(_: Int[Array, ""], bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low + high) / 2
+        below = antiderivative(at(middle)) < target
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    bounds = jnp.zeros_like(target), jnp.ones_like(target)
+    low, _ = jax.lax.stop_gradient(jax.lax.fori_loop(0, BISECTIONS, halve, bounds))
+    u = at(low)
+    # Bisection has no derivatives; a Newton step at the root has those of the root.
+    inside = jnp.abs(1 - u) > jnp.finfo(u.dtype).eps
+    safe = jnp.where(inside, u, jnp.asarray(0.5, u.dtype))
+    step = (antiderivative(safe) - target) * safe**2 * (1 - safe**3)
+    return jnp.where(inside, safe - step, u)
+
+
+def carlson(
+    x: Float[AnyArray, "*B"], y: Float[AnyArray, "*B"], z: Float[AnyArray, "*B"]
+) -> Float[Array, "*B"]:
+    r"""Carlson's integral, by duplication; all arguments >= 0, at most one of them 0:
+
+    .. math::
+
+        R_F(x, y, z) = \frac12 \int_0^\infty \frac{ds}{\sqrt{(s + x) (s + y) (s + z)}}.
+    """
+
+    def double(_: Int[Array, ""], point: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        x, y, z = (jnp.sqrt(each) for each in point)
+        shift = x * y + x * z + y * z
+        return (point[0] + shift) / 4, (point[1] + shift) / 4, (point[2] + shift) / 4
+
+    x, y, z = jax.lax.fori_loop(0, DOUBLINGS, double, (x, y, z))
+    return 1 / jnp.sqrt((x + y + z) / 3)
+
+
+def waits(init: Separate) -> Float[Array, "H D"]:
+    r"""(H, D) time to infinity of the linear term of eq. 21 for each head and component, in units
+    of :math:`\tau/\lambda_d^2`; from a start of any size and sign. Rank 1."""
+    v, k, q = (
+        jnp.broadcast_to(x, init.k[:, 0].shape)
+        for x in (init.v[:, None], init.k[:, 0], init.q[:, 0])
+    )
+    squares = jnp.stack([v**2, k**2, q**2])
+    onwards = carlson(*squares)
+    # Backwards from the smallest at zero it takes as long as forwards to it.
+    turned = squares - squares.min(0)[None]
+    back = 2 * carlson(*turned) - onwards
+    return jnp.where(v * k * q > 0, onwards, back)
+
+
+def starts(init: Separate, D: int) -> Float[Array, " D"]:
+    """(D,) the :math:`v_0` of eq. 21 for each component: one over the shortest wait among the heads
+    that learned none before it; 0 where no head is left."""
+    each = waits(init)
+    free = jnp.ones(each.shape[0], bool)
+    found = []
+    for d in range(D):
+        left = jnp.where(free, each[:, d], jnp.inf)
+        best = jnp.argmin(left)
+        found.append(1 / left[best])
+        free = free.at[best].set(False)
+    return jnp.stack(found)
+
+
+def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, " D"]:
+    r"""(D,) times :math:`1/(\lambda_d^2 v_0)`, in units of :math:`\tau`, at which the loss leaves
+    its plateaus; inf where `v_0` is 0."""
+    return 1 / (task.eigenvalues**2 * v_0)
 
 
 def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
     """Eq. 21 for each component on its own: M_dd = v_d^3."""
-    v_0 = single_head.starts(_separate(init), task.D)
+    v_0 = starts(_separate(init), task.D)
     started = v_0 > 0
-    first = jnp.where(started, v_0, plateaus.amplitudes(task) / 2)
-    u = single_head.share(t[None, None], first, task)[0]
+    first = jnp.where(started, v_0, amplitudes(task) / 2)
+    u = share(t[None, None], first, task)[0]
     return jnp.where(started, u**3, 0)
 
 
 def stairs(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
     """The limit of a small start: a component is learned at its escape time."""
-    v_0 = single_head.starts(_separate(init), task.D)
-    return (t >= single_head.escape_times(task, v_0)).astype(t.dtype)
+    v_0 = starts(_separate(init), task.D)
+    return (t >= escape_times(task, v_0)).astype(t.dtype)
 
 
 def sigmoid(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
@@ -65,7 +196,7 @@ def _theory(
 ) -> Theory:
     def formula(task: Regression, init: Model, time: Float[Array, ""]) -> dict[str, Array]:
         shares = course(task, init, 2 * time)
-        loss = plateaus.loss_of(shares, task)
+        loss = loss_of(shares, task)
         return {"loss": loss, "learned": shares, "stage": stage(shares)}
 
     assumes = f"batch -> infinity, eta -> 0, small start, {assumes}"

@@ -47,6 +47,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from dynsim.precision import AnyArray
@@ -244,6 +245,15 @@ def followed(
         lambda k, state: descent.step(state, k),
         lambda state, k: descent.observe(state.params, k),
     )
+
+
+def by_name(
+    seen: Callable[[PyTree], dict[str, Array]], params: PyTree, values: Float[Array, "S P"]
+) -> dict[str, Array]:
+    """Numbers in one row as the observables that are `seen` of weights such as `params`."""
+    shapes = jax.eval_shape(seen, params)
+    _, unravel = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
+    return jax.vmap(unravel)(values)
 
 
 def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:

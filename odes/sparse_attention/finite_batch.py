@@ -43,8 +43,9 @@ from dynsim.training.rule import Rule
 from dynsim.training.rules import Adam, unread
 from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
-from odes.problem import check_arguments, compiled, recorded_of_flow
+from odes.general import computed
 from odes.solver.integrate import judge
+from odes.theory import Training
 
 
 class Walking(NamedTuple):
@@ -109,8 +110,9 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
     return Moments(mean, variance, S, seen)
 
 
-def inapplicable(task: Retrieval, rule: Rule) -> str | None:
-    """Why this theory does not describe task and rule, or None."""
+def inapplicable(training: Training) -> str | None:
+    """Why this theory does not describe a training, or None."""
+    task, rule = training.problem, training.rule
     if reason := unread(rule):
         return reason
     if not isinstance(rule, Adam):
@@ -155,41 +157,23 @@ def solve(
     checks.kind("task", task, Retrieval)
     if batch != math.inf:
         checks.real("batch", batch, 1)
-    if reason := inapplicable(task, rule):
-        raise ValueError(reason)
-    check_arguments(task, rule, times, None, None, starts=False)
-    return compiled(
-        _solve,
-        task,
-        rule,
-        times,
-        key=None,
-        init=None,
-        dtype=dtype,
-        batch=float(batch),
-        steps=whole_steps(times)[-1],
-        record=recorded_of_flow(task, record),
-    )
+    told = {"batch": float(batch), "steps": whole_steps(times)[-1]}
+    return THEORY.solve(task, rule, times, record=record, dtype=dtype, **told)
 
 
 def _solve(
-    task: Retrieval,
-    start: None,
-    rule: Rule,
-    times: Float[Array, " S"],
-    *,
-    batch: float,
-    steps: int,
-    record: Recording,
+    training: Training, start: None, times: Float[Array, " S"], *, record: Recording
 ) -> Trajectory:
     del start
+    task, rule, steps = training.problem, training.rule, training.steps
     assert isinstance(rule, Adam)
+    assert steps is not None
 
     def step(now: Walking, k: Int[Array, ""]) -> tuple[Walking, Snapshot]:
         variance, with_m, of_m = now.walk
         found = moments(task, now.params, variance)
         b1, b2 = jnp.asarray(rule.b1), jnp.asarray(rule.b2)
-        scatter = found.variance / batch
+        scatter = found.variance / training.batch
         curved = found.curvature**2 * variance
         m = b1 * now.m + (1 - b1) * found.mean
         v = b2 * now.v + (1 - b2) * (found.mean**2 + scatter.at[0].add(curved))
@@ -207,4 +191,15 @@ def _solve(
     _, snapshots = jax.lax.scan(step, zero, jnp.arange(steps + 1))
     at = jax.tree.map(lambda x: x[times.astype(int)], snapshots)
     values = jax.vmap(lambda now: measured(task, record, None, (now,)))(at)
-    return Trajectory(times, values, None, *judge(times, jnp.isfinite(at.loss)), "finite-batch")
+    return Trajectory(times, values, None, *judge(times, jnp.isfinite(at.loss)), THEORY.name)
+
+
+THEORY = computed(
+    "finite-batch",
+    "Adam with the noise of batches",
+    "1/d^2 -> 0, p = 0, entries of W alike but for their walk",
+    _solve,
+    inapplicable,
+    needs=("batch", "steps"),
+    adaptive=False,
+)

@@ -1,4 +1,8 @@
-"""Theory of two-stage dynamics: the reduced ODE and what follows from it."""
+"""Theory of two-stage dynamics (arXiv:2502.20681): the reduced ODE and what follows from it.
+
+We reconstructed its equations from fragments of the paper and derived them ourselves; they are not
+the authors' text.
+"""
 
 import functools
 

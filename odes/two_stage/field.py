@@ -13,8 +13,7 @@ the noise alone. The sign of b is that of its start: in training it is random, a
 
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
-(`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes. We reconstructed these
-equations from fragments of the paper and derived them ourselves; they are not the authors' text.
+(`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes.
 """
 
 import functools
@@ -241,14 +240,14 @@ class Given(NamedTuple):
 
     Attributes:
         task, stages: as `args` of `drift`.
-        key: of the noise.
+        key: of the noise; the ODE has none.
         start, begin: the state at an optimiser step.
         num_test: of test prompts.
     """
 
     task: Prompts
     stages: Annealing
-    key: PRNGKeyArray | None
+    key: PRNGKeyArray
     start: ReducedState
     begin: Float[Array, ""]
     num_test: Float[Array, ""]
@@ -302,7 +301,7 @@ def _with_given(
     numbers: Prompts,
     rest: Prompts,
     rule: UpdateRule,
-    key: PRNGKeyArray | None,
+    key: Any,
     init: None,
     times: Float[Array, " S"],
     stages: Annealing,

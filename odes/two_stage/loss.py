@@ -46,8 +46,7 @@ J needs the covariance of the outputs as well, in which :math:`|g|` of the conte
 Gaussian.
 
 Assumes: isotropic blocks, :math:`d \to \infty` for :math:`\lVert x_L \rVert^2` and
-:math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L. We reconstructed these equations from
-fragments of the paper and derived them ourselves; they are not the authors' text.
+:math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L.
 """
 
 import functools

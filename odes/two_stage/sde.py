@@ -48,8 +48,7 @@ Losses are means over :math:`N_\text{test}` fresh prompts, which adds
 Assumes what `odes.two_stage.field` does, but for the noise: `solve_sde` that of a block averages
 out, `solve_seed` that the test prompts err alike all along a run, and so do the other entries of
 the diagonals. Noise of minibatches and of the pool is left out (`odes.two_stage.minibatch` has its
-size). We reconstructed these equations from fragments of the paper and derived them ourselves; they
-are not the authors' text.
+size).
 """
 
 import dataclasses

@@ -6,9 +6,7 @@ the mean squares of the blocks that remain when row and column 0 are set apart:
 
     W: v_h of W[0,1:], v_W of W[1:,:]    V: v_e of V[0,1:], v_u of V[1:,0], v_M of V[1:,1:]
 
-Assumes that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. We
-reconstructed this reduction from fragments of the paper and derived it ourselves; it is not the
-authors' text.
+Assumes that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it.
 """
 
 import equinox as eqx

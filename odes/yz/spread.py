@@ -8,12 +8,10 @@ The mean follows descent on the loss of finite T, and the linear noise approxima
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
@@ -33,7 +31,7 @@ from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
 from odes.solver.integrate import in_program, judge
-from odes.yz import gradient_noise, noise
+from odes.yz import noise
 
 
 def solve(
@@ -101,11 +99,8 @@ def solve(
         if key is None:
             raise ValueError(f"key = None: {draws} draws of the noise need a key")
 
-    def more() -> tuple[Any, ...]:
-        return (noise.evenly_spread(task, length).astype(dtype) if tails else None,)
-
     asked = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
-    return _in_program(_solve, task, optimizer, times, batch, length, key, more, **asked)
+    return _in_program(task, optimizer, times, batch, length, key, tails=tails, **asked)
 
 
 def drift(
@@ -139,26 +134,25 @@ def drift(
     """
     draws = checks.integer("draws", draws, 1)
     asked = {"init": init, "record": record, "dtype": dtype, "squares": squares, "draws": draws}
-    return _in_program(_drift, task, optimizer, times, batch, length, key, tuple, **asked)
+    return _in_program(task, optimizer, times, batch, length, key, alone=True, **asked)
 
 
 def _in_program(
-    solve: Callable[..., Trajectory],
     task: SequenceClasses,
     optimizer: Rule,
     times: Times,
     batch: Real[Number, ""],
     length: Real[Number, ""],
     key: PRNGKeyArray | None,
-    more: Callable[[], tuple[Any, ...]],
     *,
     init: yz.YZ | None,
     record: Record,
     dtype: DType,
+    tails: bool = False,
+    alone: bool = False,
     **options: Any,
 ) -> Trajectory:
-    """What `solve` returns for these arguments as arrays, `more` of them, and the key of the noise;
-    `ValueError` for what cannot be."""
+    """What `solve` returns, or `drift` if `alone`; `ValueError` for arguments that cannot be."""
     problem, optimizer = layer(task), theory_rule(optimizer)
     linear_noise.check_described(optimizer)
     checks.real("batch", batch, 1)
@@ -167,26 +161,23 @@ def _in_program(
     check_init(problem, init)
     if init is None and problem.start != "zero":
         raise ValueError(f"init = None: {problem.start} starting weights have to be given")
-
-    def given() -> tuple[Any, ...]:
-        return (
+    return in_program(
+        _solve,
+        lambda: (
             task.astype(dtype),
             optimizer.astype(dtype),
             cast(times, dtype),
             started(problem, jax.random.key(0), init, dtype).params,
             cast(batch, dtype),
             finite_length.contextual(length, dtype),
-            *more(),
+            noise.evenly_spread(task, length).astype(dtype) if tails else None,
             key,
-        )
-
-    return in_program(
-        solve,
-        given,
+        ),
         (task, optimizer, times, init, batch, length, key),
         dtype,
         steps=steps,
         record=observables.MEASURED.resolve(record),
+        alone=alone,
         **options,
     )
 
@@ -204,51 +195,29 @@ def _solve(
     steps: tuple[int, ...],
     squares: bool,
     draws: int,
+    alone: bool,
     record: Recording,
 ) -> Trajectory:
     expanded = noise.expanded(task, context)
-    law = expanded if sample is None else noise.sampled(task, sample)
-    variance = gradient_noise.of_batch(task, context, batch) if squares else None
+    variance = noise.variance_of_batch(task, context, batch) if squares else None
     descent = functools.partial(noise.descent, task, optimizer, init, record=record)
-    found = linear_noise.spread(descent(law, variance=variance), init, steps)
-    values, covariance = found.values, found.covariance / batch
-    if key is not None and draws:
+    added = None
+    if draws:
+        assert key is not None
         # To first order in 1/T, as this is of second order in 1/B already.
         drawn = noise.draw(task, context, batch), init, steps, key, draws
-        added = noise_drift.drift(descent(expanded, variance=variance), *drawn, covariance=True)
-        values, covariance = values + added.drift, covariance + added.covariance
-    status, first_bad = judge(times, found.beside <= DIVERGED_LOSS * math.log(task.M))
-    by_name = _by_name(task, init, record, values)
-    return Trajectory(times, by_name, None, status, first_bad, "spread", covariance)
-
-
-def _drift(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Float[Array, " S"],
-    init: yz.YZ,
-    batch: Float[Array, ""],
-    context: finite_length.Context,
-    key: PRNGKeyArray,
-    *,
-    steps: tuple[int, ...],
-    draws: int,
-    squares: bool,
-    record: Recording,
-) -> Trajectory:
-    variance = gradient_noise.of_batch(task, context, batch) if squares else None
-    descent = noise.descent(task, optimizer, init, noise.expanded(task, context), record, variance)
-    sample = noise.draw(task, context, batch)
-    found = noise_drift.drift(descent, sample, init, steps, key, draws)
-    values = _by_name(task, init, record, found.drift)
-    status, first_bad = judge(times, jnp.all(jnp.isfinite(found.drift), axis=1))
-    return Trajectory(times, values, None, status, first_bad, "drift")
-
-
-def _by_name(
-    task: SequenceClasses, init: yz.YZ, record: Recording, values: Float[Array, "S P"]
-) -> dict[str, Array]:
-    """Numbers in one row as observables."""
-    shapes = jax.eval_shape(lambda p: record(task, observables.measure(task, p)), init)
-    _, unravel = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
-    return jax.vmap(unravel)(values)
+        second = descent(expanded, variance=variance)
+        added = noise_drift.drift(second, *drawn, covariance=not alone)
+    if alone and added is not None:
+        name, values, covariance = "drift", added.drift, None
+        valid = jnp.all(jnp.isfinite(values), axis=1)
+    else:
+        law = expanded if sample is None else noise.sampled(task, sample)
+        found = linear_noise.spread(descent(law, variance=variance), init, steps)
+        name, values, covariance = "spread", found.values, found.covariance / batch
+        if added is not None:
+            values, covariance = values + added.drift, covariance + added.covariance
+        valid = found.beside <= DIVERGED_LOSS * math.log(task.M)
+    seen = lambda params: record(task, observables.measure(task, params))  # noqa: E731
+    by_name = linear_noise.by_name(seen, init, values)
+    return Trajectory(times, by_name, None, *judge(times, valid), name, covariance)

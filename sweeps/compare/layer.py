@@ -6,7 +6,6 @@ import math
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dynsim
@@ -15,7 +14,6 @@ from dynsim.precision import precision
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.batch_noise import STD
 from odes.formulas import decoder
-from odes.solver.rescaled import Rescaled, undescribed
 from odes.theory import named, refusal
 from sweeps.compare import strain
 from sweeps.compare.comparison import TRAINING, Comparison, counted, valid
@@ -69,14 +67,8 @@ class LayerComparison(Comparison):
     @functools.cached_property
     def stages(self) -> decoder.Stages | None:
         """Transition times per class; None for rules that the closed form does not describe."""
-        rule = self.config.run.built[1]
-        if undescribed(rule, "the closed form") is not None:
-            return None
         with precision("float64"):
-            clock = Rescaled.of(rule)
-            rate = clock.rate * clock.eta_y
-            found = decoder.stages(rate, 1 / jnp.asarray(self.task.prior), self.task.M)
-            return jax.device_get(found.at(clock.steps_at))
+            return jax.device_get(strain.stages_by_class(self.task, self.config.run.built[1]))
 
     def scatter(self, name: str) -> Scatter | None:
         """Predicted and measured standard deviation over seeds, at the times of the prediction;

@@ -170,14 +170,19 @@ def check_moves(run: Experiment) -> None:
         raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
 
 
-def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
-    """Transition times of the closed form, averaged over classes; None where it does not apply."""
+def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
+    """Transition times of the closed form; None where it does not apply."""
     if undescribed(rule, "the closed form") is not None:
         return None
     clock = Rescaled.of(rule)
     rate = clock.rate * clock.eta_y
-    found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
-    return {name: float(np.mean(t)) for name, t in found.at(clock.steps_at)._asdict().items()}
+    return decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M).at(clock.steps_at)
+
+
+def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
+    """The same, averaged over classes."""
+    found = stages_by_class(task, rule)
+    return {n: float(np.mean(t)) for n, t in found._asdict().items()} if found else None
 
 
 def final_of(solved: Trajectory) -> dict[str, float]:

@@ -18,7 +18,7 @@ from dynsim.yz.observables import Snapshot
 from odes import symmetric
 from odes.solver.integrate import _compiled
 from odes.yz import noise, spread
-from odes.yz.gradient_noise import variance
+from odes.yz.noise import variance
 from tests.systems import sequences
 from tests.systems.layers import initial_weights, simulate
 
