@@ -12,7 +12,7 @@ import operator
 import re
 import reprlib
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
@@ -60,15 +60,15 @@ class Field(NamedTuple):
         default: in text form.
     """
 
-    types: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    bases: tuple[str, ...] = ()
+    types: Sequence[str] = ()
+    words: Sequence[str] = ()
+    bases: Sequence[str] = ()
     groups: bool = False
     named: bool = False
     listed: bool = False
     bounds: Mapping[str, float | str] = {}
     unit: str = ""
-    form: tuple[str, str, bool] | tuple[()] = ()
+    form: Sequence[Any] = ()
     traced: bool = False
     declared: str = ""
     doc: str = ""
@@ -101,12 +101,12 @@ class Kind(NamedTuple):
     word: str
     location: str
     about: str
-    bases: tuple[str, ...]
+    bases: Sequence[str]
     abstract: bool
     fields: Mapping[str, Field]
-    groups: tuple[str, ...] = ()
+    groups: Sequence[str] = ()
     run_defaults: Mapping[str, Value] = {}
-    endings: tuple[str, tuple[str, ...]] | None = None
+    endings: Sequence[Any] | None = None
     short: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -121,11 +121,7 @@ class Kind(NamedTuple):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
         """The kind that `to_json` was called on."""
-        fields: dict[str, Field] = {}
-        for name, field in value["fields"].items():
-            # JSON has lists for tuples.
-            lists = {*field} & {"types", "words", "bases", "form"}
-            fields[name] = Field(**{**field, **{n: tuple(field[n]) for n in lists}})
+        fields = {name: Field(**field) for name, field in value["fields"].items()}
         return cls(**{**value, "fields": fields})
 
 

@@ -86,22 +86,23 @@ class Language:
         self._run = self._by_word[fold(root)][0]
         self.root = Field(bases=(self._run.location,))
 
-    def words(self, field: Field) -> list[str]:
-        """The words of the kinds that a field allows, those of packages last."""
-        registered = (word for base in field.bases for word in self._registered(base))
-        return [*self._built_in(field), *registered]
+    def rooted(self, kind: Kind) -> "Language":
+        """The language with one more kind, which is that of what is described in place of a run."""
+        return Language([*self.kinds, kind], self._more, self._registered, kind.word)
 
-    def _built_in(self, field: Field) -> list[str]:
-        fits = (k for k in self.kinds if not k.abstract and {*field.bases} & {*k.bases})
-        return [kind.word for kind in fits]
+    def words(self, field: Field, packages: bool = True) -> list[str]:
+        """The words of the kinds that a field allows, those of `packages` last."""
+        fits = [k.word for k in self.kinds if not k.abstract and {*field.bases} & {*k.bases}]
+        bases = field.bases if packages else ()
+        return [*fits, *(word for base in bases for word in self._registered(base))]
 
     def kind_of(self, cls: type) -> Kind:
         """The kind of any class."""
-        from sweeps.language.describe import describe
+        from sweeps.language.describe import describe, name_of
 
-        kind = describe(cls)
-        if known := self._by_location.get(kind.location):
+        if known := self._by_location.get(name_of(cls)):
             return known
+        kind = describe(cls)
         if "kind" in kind.fields:
             name = f"{kind.location}.kind"
             raise LanguageError(name, "cannot be the name of a field; choose another one")
@@ -265,7 +266,7 @@ class Language:
 
     def _kinds_with(self, setting: Setting, name: str) -> list[str]:
         """The words of the kinds that have a setting of this name."""
-        words = [] if setting.shared else self._built_in(setting.field)
+        words = [] if setting.shared else self.words(setting.field, packages=False)
         place = setting.field, setting.path, setting.kinds, ()
         inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
         return [word for word in words if inside[word].candidates(name)]

@@ -3,14 +3,14 @@ that is read first."""
 
 import importlib
 import json
+import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
 from odes import two_stage
-from sweeps.commands.parsing.metadata import FILE, RUN
-from sweeps.commands.table import COMMANDS, OF_PROBLEM
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, RUN
 from sweeps.language.describe import describe
-from sweeps.systems import built_in, kinds, registry
+from sweeps.systems import kinds, registry
 
 
 def written() -> str:
@@ -26,7 +26,7 @@ def written() -> str:
         run: Mapping[str, Any] | None = getattr(cls, "RUN", {}) if RUN in kind.fields else None
         commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
     engines = {}
-    for name in built_in.BUILT_IN:
+    for name in kinds.BUILT_IN:
         system = registry.system(name)
         names = [each for each, engine in system.engines.items() if not engine.trains]
         others = [each for each in system.engines if each not in names]
@@ -37,10 +37,11 @@ def written() -> str:
             known = system.engines["simulation"].observables
             observables = [*dict.fromkeys((*known.functions, *known.provided))]
             engines[kinds.language().kind_of(cls).word] = [names, others, observables]
-    described = [kind.to_json() for kind in kinds.language().kinds]
+    words = kinds.WORDS.items()
+    described = [describe(pkgutil.resolve_name(at), word).to_json() for word, at in words]
     found = {"engines": engines, "kinds": described, "commands": commands}
     return json.dumps(found, indent=0) + "\n"
 
 
 if __name__ == "__main__":
-    FILE.write_text(written())
+    kinds.FILE.write_text(written())
