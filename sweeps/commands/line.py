@@ -13,27 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps.commands.table import (
-    COMMANDS,
-    OF_PROBLEM,
-    RUN,
-    Command,
-    Offer,
-    Run,
-    file_name,
-    group,
-    names_for,
-)
-from sweeps.language.fields import (
-    MISSING,
-    Field,
-    LanguageError,
-    Table,
-    allowed,
-    fold,
-    is_branch,
-    must_be,
-)
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, RUN, Command, Offer, Run, file_name, group
+from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
 from sweeps.language.grammar import Language, Pairs
 from sweeps.lines import assignments, to_stderr
 from sweeps.systems import kinds
@@ -245,10 +226,8 @@ def _holds(needed: str, offer: Offer, table: Table) -> bool:
 
 def _check_names(option: str, offer: Offer, table: Table) -> None:
     """Raise `LanguageError` where an option names what the problem does not have."""
-    default = offer.options[option].default
-    asked = table.get(option, [])
-    problem = table.get("problem")
-    known = names_for(str(problem["kind"]) if is_branch(problem) else "", option)
+    asked, default = table.get(option, []), offer.options[option].default
+    known = offer.names(option, table)
     # A figure can have an observable that no run records, such as whether it diverged.
     usual = [default] if isinstance(default, str) else []
     names = [*dict.fromkeys((*NAMES[option], *known, *usual))]
@@ -344,7 +323,7 @@ def settings_page(language: Language, given: Table) -> Iterator[str]:
     for setting in language.walk(given):
         field, value = setting.field, setting.value
         if not setting.shared:
-            shown = value["kind"] if is_branch(value) else "none" if value is None else value
+            shown = setting.kind or ("none" if value is None else value)
             now = "required" if value is MISSING else f"default: {shown}"
             text = f"{field.doc} ({allowed(field, language.words(field))}; {now})"
             yield f"  --{setting.name}"

@@ -3,6 +3,7 @@
 The module of a command is imported when somebody asks for it, so that help costs nothing.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import re
@@ -96,30 +97,22 @@ two_stage_phase studies.two_stage.phase:TwoStagePhase where component Q can be l
 validity studies.phase.validity:Validity where each theory holds
 """
 """Figures: name, class, and what is in them."""
+_printed = functools.partial(Command, draws=False, talks=False)
+_stores = functools.partial(Command, draws=False, recorded=False)
 COMMANDS: dict[str, Command] = {
     "compare": Command(
         "compare.command:Compare",
         "train, solve the theories, and compare; `compare NAME` for another system",
     ),
-    "explain": Command(
+    "explain": _printed(
         "commands.explain:Explain",
         "predict a run from theory, without running it; `explain NAME` for another system",
-        draws=False,
-        talks=False,
     ),
-    "sweep": Command(
-        "commands.sweep:SweepCommand",
-        "run a sweep, or resume an interrupted one",
-        recorded=False,
-        draws=False,
-        reads="file",
+    "sweep": _stores(
+        "commands.sweep:SweepCommand", "run a sweep, or resume an interrupted one", reads="file"
     ),
-    "info": Command(
-        "commands.info:Info",
-        "show a stored sweep's configuration and progress",
-        draws=False,
-        talks=False,
-        reads="store",
+    "info": _printed(
+        "commands.info:Info", "show a stored sweep's configuration and progress", reads="store"
     ),
     "check": Command(
         "commands.check:Check",
@@ -133,18 +126,14 @@ COMMANDS: dict[str, Command] = {
         talks=False,
         reads="store",
     ),
-    "explore": Command(
+    "explore": _stores(
         "commands.views.explore:Explore",
         "write stored sweeps as an interactive page, with theory next to the runs",
-        recorded=False,
-        draws=False,
         reads="store",
     ),
-    "export": Command(
+    "export": _stores(
         "commands.export:Export",
         "export a stored sweep as netCDF, zarr or a table",
-        recorded=False,
-        draws=False,
         talks=False,
         reads="store",
     ),
@@ -159,12 +148,8 @@ COMMANDS: dict[str, Command] = {
     "validate": Command(
         "studies.tables.validate:Validate", "measure the accuracy of the theories", recorded=False
     ),
-    "schema": Command(
-        "commands.schema:Schema",
-        "write a JSON Schema of sweep files, for editors",
-        recorded=False,
-        draws=False,
-        talks=False,
+    "schema": _stores(
+        "commands.schema:Schema", "write a JSON Schema of sweep files, for editors", talks=False
     ),
     **{
         f"figure {name}": Command(settings, about)
@@ -250,12 +235,13 @@ class Offer(NamedTuple):
         """The settings of the run alone."""
         return {n: value for n, value in given.items() if n not in (*self.options, "kind")}
 
-
-def names_for(problem: str, option: str) -> list[str]:
-    """What `--theories`, `--theory`, `--engine` or `--observable` may name of a problem of this
-    project; empty for others, and where packages register more of them."""
-    group = "observables" if option == "observable" else "theories"
-    if importlib.metadata.entry_points(group=f"dynsim.{group}"):
-        return []
-    theories, others, observables = kinds.metadata()["engines"].get(problem, ([], [], []))
-    return {"observable": observables, "theories": theories}.get(option, [*others, *theories])
+    def names(self, option: str, given: Table) -> list[str]:
+        """What `--theories`, `--theory`, `--engine` or `--observable` may name of the problem that
+        is chosen, if it is one of this project; empty for others, and where packages add some."""
+        group = "observables" if option == "observable" else "theories"
+        problem: Any = given.get("problem", {"kind": ""})
+        known = kinds.metadata()["engines"].get(problem["kind"])
+        if not known or importlib.metadata.entry_points(group=f"dynsim.{group}"):
+            return []
+        theories, others, observables = known
+        return {"observable": observables, "theories": theories}.get(option, [*others, *theories])

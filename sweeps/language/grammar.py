@@ -54,6 +54,11 @@ class Setting(NamedTuple):
         return ".".join(self.path)
 
     @property
+    def kind(self) -> str:
+        """The word of the kind that is chosen; empty where the value chooses none."""
+        return self.value["kind"] if is_branch(self.value) else ""
+
+    @property
     def ends(self) -> list[str]:
         """The path and its ends."""
         return [".".join(self.path[i:]) for i in range(len(self.path))]
@@ -205,8 +210,8 @@ class Language:
         places = [each for each in names.settings if all(each.kinds)]
         for setting in sorted(places, key=lambda each: -len(each.path)):
             if others := self._kinds_with(setting, name):
-                now = setting.value["kind"] if is_branch(setting.value) else setting.name
                 does = "does" if len(others) == 1 else "do"
+                now = setting.kind or setting.name
                 reason = f"{now} does not have it; {', '.join(others)} {does}"
                 raise LanguageError(name, reason, value)
         hint = closest(name, [end for setting in names.settings for end in setting.ends])

@@ -8,7 +8,7 @@ import pytest
 
 from sweeps import cli
 from sweeps.commands import line
-from sweeps.commands.table import COMMANDS, Offer, names_for
+from sweeps.commands.table import COMMANDS, Offer
 from sweeps.lines import assignments
 from sweeps.systems import kinds
 from tests.sweeps.commands.table import written
@@ -80,6 +80,7 @@ def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
 
 
 def test_engines_are_known_of_problems_of_this_project_alone() -> None:
+    names_for = lambda word, option: Offer.of("compare").names(option, {"problem": {"kind": word}})
     assert "factors" in names_for("qkv", "theories")
     assert "anchored" in names_for("two_stage-fast", "theories")
     assert "symmetric-descent" in names_for("yz", "engine")
