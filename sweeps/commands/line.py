@@ -312,7 +312,7 @@ def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
     given = [*run, *read(offer, [word for word in words if word not in HELP])]
     table = offer.chosen([pair for pair in given if pair[1] is not MISSING])
     places = "".join(f" {each.upper()}" for each in offer.positional)
-    about = offer.kind.about or offer.command.help
+    about = textwrap.fill(offer.kind.about or offer.command.help, 96)
     first = [f"usage: dynsim {name}{places} [OPTIONS]", "", about, ""]
     return "\n".join([*first, *settings_page(offer.language, table)])
 

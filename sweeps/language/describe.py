@@ -58,7 +58,7 @@ def describe(cls: type, word: str = "") -> Kind:
             declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]
             field = field._replace(declared=name_of(declared[-1]), doc=docs.get(each.name, ""))
             fields[each.name] = _with_default(field, each, path)
-    about = (cls.__doc__ or "").partition("\n")[0]
+    about = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
     return Kind(
         word=word or location,
         location=location,

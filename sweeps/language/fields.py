@@ -87,7 +87,7 @@ class Kind(NamedTuple):
     Attributes:
         word: its name in text, either a short word or module:name.
         location: where to import it from, as module:name.
-        about: the first line of its docstring.
+        about: the first paragraph of its docstring.
         bases: the class and its base classes, as module:name.
         abstract: whether it cannot be instantiated.
         fields: by name.
