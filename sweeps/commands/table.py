@@ -64,39 +64,38 @@ class Command(NamedTuple):
 
 
 FIGURES = """
-3 studies.paper.closed_forms:Figure3 growth factor chi(t) and its phase transition
-4 studies.paper.attention_maps:Figure4 attention over training by SGD
-5 studies.paper.attention_maps:Figure5 attention over training by Adam
-6 studies.paper.figure6:Figure6 entropy of attention after training, with theory
-7 studies.paper.figure7:Figure7 attention over training on text, 1 and 3 layers
-8 studies.paper.closed_forms:Figure8 the decoder by discrete steps and by the flow
-9 studies.paper.closed_forms:Figure9 growth bound B(t) at a fixed ratio of rates
-10 studies.paper.figure10:Figure10 entropy of attention on text against the rate
-11 studies.paper.recall:Figure11 recall of distinct tokens by attention
-12 studies.paper.recall:Figure12 Fig. 11 at other numbers of queries
-collapse studies.transitions.collapse:Collapse transition times on one line
-corpus studies.words.figure:CorpusFigure predicted and trained fate of the words of a text
-finite_size studies.finite_size.figure:FiniteSize accuracy of the finite-length, finite-batch theory
-joma studies.joma.figure:FigureJoMA JoMA: attention from the weights of an MLP, and its growth
-joma_invariant studies.joma.invariant:JoMAInvariant error of JoMA's Theorem 1 along training
-linear_icl studies.linear_icl.figure:FigureLinearICL plateaus of in-context regression
-linear_icl_plateaus studies.linear_icl.diagram:LinearICLPlateaus where heads learn one at a time
-optimum studies.optimum.figure:Optimum best learning rate against a setting; also `optimum NAME`
-edge studies.transitions.edge.figure:Edge sharpness at the edge of stability, with theory
-phase studies.phase.figure:Phase same as `dynsim phase`
-qkv studies.qkv.figure:FigureQKV theory in Y and Z against training of W_Q, W_K, W_V
-scaling studies.transitions.scaling.figure:ScalingFigure transition or crossover; `scaling NAME`
-snap studies.transitions.snap:Snap how the learning rates set transition time and sparsity
-sparse_attention studies.sparse_attention.figure:FigureSparseAttention when attention gets sparse
-spectrum studies.spectrum.figure:Spectrum same as `dynsim spectrum`
-theories compare.theories:Theories every theory next to simulation
-trainability studies.trainability.figure:Trainability which learning rates train at all
-two_stage studies.two_stage.figure:FigureTwoStage two-stage training, claim by claim
-two_stage_finite studies.two_stage.finite:TwoStageFinite two-stage training: finite length and batch
-two_stage_phase studies.two_stage.phase:TwoStagePhase where component Q can be learned
-validity studies.phase.validity:Validity where each theory holds
+3 paper.closed_forms:Figure3 growth factor chi(t) and its phase transition
+4 paper.attention_maps:Figure4 attention over training by SGD
+5 paper.attention_maps:Figure5 attention over training by Adam
+6 paper.figure6:Figure6 entropy of attention after training, with theory
+7 paper.figure7:Figure7 attention over training on text, 1 and 3 layers
+8 paper.closed_forms:Figure8 the decoder by discrete steps and by the flow
+9 paper.closed_forms:Figure9 growth bound B(t) at a fixed ratio of rates
+10 paper.figure10:Figure10 entropy of attention on text against the rate
+11 paper.recall:Figure11 recall of distinct tokens by attention
+12 paper.recall:Figure12 Fig. 11 at other numbers of queries
+collapse transitions.collapse:Collapse transition times on one line
+corpus words.figure:CorpusFigure predicted and trained fate of the words of a text
+finite_size finite_size.figure:FiniteSize accuracy of the finite-length, finite-batch theory
+joma joma.figure:FigureJoMA JoMA: attention from the weights of an MLP, and its growth
+joma_invariant joma.invariant:JoMAInvariant error of JoMA's Theorem 1 along training
+linear_icl linear_icl.figure:FigureLinearICL plateaus of in-context regression
+linear_icl_plateaus linear_icl.diagram:LinearICLPlateaus where heads learn one at a time
+optimum optimum.figure:Optimum best learning rate against batch, width, ...; also `optimum NAME`
+edge transitions.edge.figure:Edge sharpness at the edge of stability, with gradient and central flow
+phase phase.figure:Phase same as `dynsim phase`
+qkv qkv.figure:FigureQKV theory in Y and Z against training of W_Q, W_K, W_V
+scaling transitions.scaling.figure:ScalingFigure transition or crossover; also `scaling NAME`
+snap transitions.snap:Snap how the learning rates set transition time and sparsity
+sparse_attention sparse_attention.figure:FigureSparseAttention how long until attention is sparse
+spectrum spectrum.figure:Spectrum same as `dynsim spectrum`
+trainability trainability.figure:Trainability which learning rates train at all
+two_stage two_stage.figure:FigureTwoStage two-stage training, claim by claim
+two_stage_finite two_stage.finite:TwoStageFinite effect of finite length and batch on the two stages
+two_stage_phase two_stage.phase:TwoStagePhase where component Q can be learned
+validity phase.validity:Validity where each theory holds
 """
-"""Figures: name, class, and what is in them."""
+"""Figures: name, class of the settings below `sweeps.studies`, and what is in them."""
 _printed = functools.partial(Command, draws=False, talks=False)
 _stores = functools.partial(Command, draws=False, recorded=False)
 COMMANDS: dict[str, Command] = {
@@ -152,9 +151,10 @@ COMMANDS: dict[str, Command] = {
         "commands.schema:Schema", "write a JSON Schema of sweep files, for editors", talks=False
     ),
     **{
-        f"figure {name}": Command(settings, about)
+        f"figure {name}": Command(f"studies.{settings}", about)
         for name, settings, about in (line.split(" ", 2) for line in FIGURES.strip().split("\n"))
     },
+    "figure theories": Command("compare.theories:Theories", "every theory next to simulation"),
 }
 """All commands by name; a name has one word, or two."""
 OF_PROBLEM: dict[str, dict[str, str]] = {

@@ -20,10 +20,10 @@ from sweeps.language.fields import (
     Table,
     allowed,
     check,
+    closest,
     fold,
     is_branch,
     is_number,
-    is_spacing,
     must_be,
 )
 from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flattened
@@ -42,6 +42,16 @@ SPACINGS: Mapping[str, tuple[Callable[..., np.ndarray], tuple[Field, ...], str]]
 }
 Groups = list[list[str]]
 """The names of axes by dimension."""
+
+
+def is_spacing(value: object) -> bool:
+    """Whether a table says how the values of an axis are spaced, be it mistyped; and is no table of
+    values by their labels."""
+    if not isinstance(value, Mapping):
+        return False
+    name, inside = next(iter(value.items()), ("", None))
+    mistyped = len(value) == 1 and closest(name, SPACINGS) and isinstance(inside, list)
+    return bool({*value} & {*SPACINGS} or mistyped)
 
 
 class Axis(NamedTuple):

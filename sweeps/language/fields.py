@@ -19,8 +19,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 """A JSON value. Infinity is written as the word `inf`."""
 Table: TypeAlias = dict[str, Value]
-SPACINGS: Final = ("linspace", "logspace", "range")
-"""How the values of an axis may be spaced."""
 MISSING: Final = object()
 """Stands for a value that was not given."""
 
@@ -145,16 +143,6 @@ def is_number(value: object) -> TypeGuard[float | str]:
     if isinstance(value, str):
         return value in ("inf", "-inf")
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_spacing(value: object) -> bool:
-    """Whether a table says how the values of an axis are spaced, be it mistyped; and is no table of
-    values by their labels."""
-    if not isinstance(value, Mapping):
-        return False
-    name, inside = next(iter(value.items()), ("", None))
-    mistyped = len(value) == 1 and closest(name, SPACINGS) and isinstance(inside, list)
-    return bool({*value} & {*SPACINGS} or mistyped)
 
 
 @functools.cache

@@ -167,10 +167,6 @@ class Experiment:
         if isinstance(times, int):
             number = checks.integer("times", times, 2, None if self.steps is None else MOST_TIMES)
             return number if self.steps is None else tuple(log_times(self.steps, number).tolist())
-        if not isinstance(times, tuple) or not all(isinstance(each, int | float) for each in times):
-            raise ValueError(
-                f"times = {times!r}: must be 'end', a number of them, or a list of steps"
-            )
         check_step_times(times, np.iinfo(np.int32).max if self.steps is None else self.steps)
         return times
 
