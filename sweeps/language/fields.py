@@ -107,18 +107,9 @@ class Kind(NamedTuple):
     endings: Sequence[Any] | None = None
     short: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The kind as a JSON value."""
-        usual = Field()._asdict()
-        fields = {
-            name: {n: v for n, v in field._asdict().items() if v != usual[n]}
-            for name, field in self.fields.items()
-        }
-        return {**self._asdict(), "fields": fields}
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
-        """The kind that `to_json` was called on."""
+        """The kind of a JSON value, in which fields leave out what is usual."""
         fields = {name: Field(**field) for name, field in value["fields"].items()}
         return cls(**{**value, "fields": fields})
 

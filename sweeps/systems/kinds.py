@@ -1,7 +1,8 @@
-"""The words of this project's systems and classes, and the language in which runs are described.
+"""The systems and classes of this project by name, and the language in which runs are described.
 
-The metadata of the classes is read from a file, because describing them imports JAX, which takes
-seconds. `python -m tests.sweeps.commands.table` writes it.
+The words and the metadata of classes are read from a file, because describing classes imports JAX,
+which takes seconds. `python -m tests.sweeps.commands.table` brings it up to date, and with
+`WORD=MODULE:CLASS` adds a class by the word that chooses it as a `kind`.
 """
 
 import functools
@@ -20,53 +21,6 @@ GROUP = "dynsim.systems"
 BUILT_IN = ("yz", "qkv", "two_stage", "transformer", "linear_icl", "sparse_attention", "joma")
 """Systems of this project: each is the `SYSTEM` of the module `sweeps.systems.NAME`, which
 is imported when it is asked for."""
-WORDS = {
-    "experiment": "sweeps.systems.experiment:Experiment",
-    "yz": "dynsim:AttentionLayer",
-    "qkv": "dynsim:QKV",
-    "two_stage": "dynsim:Prompts",
-    "two_stage-fast": "dynsim:FastPrompts",
-    "two_stage-joint": "dynsim:JointPrompts",
-    "transformer": "dynsim:LanguageModel",
-    "linear_icl": "dynsim:Regression",
-    "sparse_attention": "dynsim:Retrieval",
-    "joma": "dynsim:JoMA",
-    "syn-small": "dynsim:SynSmall",
-    "syn-medium": "dynsim:SynMedium",
-    "syn": "dynsim:Syn",
-    "overlapping": "dynsim:Overlapping",
-    "file": "dynsim:TaskFile",
-    "table": "dynsim:TaskTable",
-    "joma-classes": "dynsim:JoMAClasses",
-    "synthetic": "dynsim:SyntheticText",
-    "text": "dynsim:TextFile",
-    "folder": "dynsim:TextFolder",
-    "arrays": "dynsim:Arrays",
-    "npz": "dynsim:ArrayFile",
-    "linear-spectrum": "dynsim:LinearSpectrum",
-    "white": "dynsim:WhiteSpectrum",
-    "geometric": "dynsim:GeometricSpectrum",
-    "eigenvalues": "dynsim:GivenSpectrum",
-    "merged": "dynsim:MergedHeads",
-    "separate": "dynsim:SeparateHeads",
-    "network": "dynsim:LinearNetwork",
-    "sgd": "dynsim:SGD",
-    "adam": "dynsim:Adam",
-    "adamw": "dynsim:AdamW",
-    "rmsprop": "dynsim:RMSProp",
-    "sign": "dynsim:Sign",
-    "optax": "dynsim:OptaxRule",
-    "annealed": "dynsim:Annealed",
-    "ratio": "dynsim:Ratio",
-    "constant": "dynsim.schedules:Constant",
-    "linear": "dynsim.schedules:Linear",
-    "cosine": "dynsim.schedules:Cosine",
-    "exponential": "dynsim.schedules:Exponential",
-    "inverse-sqrt": "dynsim.schedules:InverseSqrt",
-    "step": "dynsim.schedules:Steps",
-    "warmup-stable-decay": "dynsim.schedules:WarmupStableDecay",
-}
-"""Classes by the word that chooses them as a `kind`."""
 
 
 @functools.cache

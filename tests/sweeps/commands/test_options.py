@@ -1,5 +1,6 @@
 """What is told of options before anything is imported."""
 
+import json
 import re
 import reprlib
 from typing import Any
@@ -16,6 +17,9 @@ from tests.sweeps.commands.table import written
 
 def test_the_file_is_that_of_the_classes() -> None:
     assert kinds.FILE.read_text() == written(), "run python -m tests.sweeps.commands.table"
+    more = json.loads(written({"mine": "tests.sweeps.language.catalog:Adam"}))["kinds"]
+    assert more[:-1] == kinds.metadata()["kinds"]
+    assert more[-1]["word"] == "mine"
 
 
 def given(*words: str, problem: str = "") -> Any:
