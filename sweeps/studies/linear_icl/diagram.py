@@ -27,7 +27,10 @@ from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.systems.experiment import experiment
 
 TIMES = 160
-TITLES = {"simulation": "descent", "scalar": "one head at a time, eq. 21"}
+SHARE, ESCAPE = "as many as by eq. 21", "first escape, median over seeds"
+TITLES = ("plateaus in descent", "plateaus by eq. 21", ESCAPE)
+LOWER = ("plateaus in descent", SHARE, ESCAPE)
+"""What the panels of the rows are called."""
 LINES = (10, 100, 1000)
 """Predicted first escapes, in tau, at which a line is drawn."""
 
@@ -99,39 +102,50 @@ def run(config: LinearICLPlateaus) -> list[Path]:
     return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
 
 
-def lateness(read: Mapping[str, xr.Dataset]) -> xr.DataArray:
+def lateness(read: Mapping[str, xr.Dataset], at: str = "") -> xr.DataArray:
     """First escape of descent over that of eq. 21, in octaves; NaN where either has none."""
-    return np.log2(read["simulation"].escape / read["scalar"].escape)
+    return np.log2(read[f"{at}simulation"].escape / read[f"{at}scalar"].escape)
 
 
 def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
-    """Both rows, from what is `measured`."""
-    late, theory = lateness(read), read["scalar"]
-    figure, rows = drawing.panels(2, 3, height=3.4, sharey=True)
-    axes, top = rows[0], config.D + 1
-    heads.plot(read, config.D, rows[1])
-    for ax, name in zip(axes, TITLES, strict=False):
-        mesh = plot_map(read[name].plateaus.mean("seed"), ax, vmin=0, vmax=top, cmap="cividis")
-        ax.set_title(f"plateaus seen: {TITLES[name]}")
-    figure.colorbar(mesh, ax=axes[:2], label=f"plateaus seen of {top}, mean over seeds")
-    mesh = plot_map(late.median("seed"), axes[2], vmin=-2, vmax=2, cmap="PuOr")
-    bar = figure.colorbar(mesh, ax=axes[2], label="first escape: descent over eq. 21")
-    bar.set_ticks([-2, -1, 0, 1, 2], labels=["1/4", "1/2", "1", "2", "4"])
-    axes[2].set_title("first escape, median over seeds")
-    middle = theory.escape.median("seed").transpose("ratio", "scale")
-    for ax in axes:
+    """Both rows, over the scale and over the number of heads, from what is `measured`: plateaus in
+    descent, eq. 21 on them, and the first escape."""
+    figure, rows = drawing.panels(2, 3, height=3.3, sharey=True)
+    top = config.D + 1
+    few = int(np.sum(np.array(config.head_counts) < config.D))
+    right = heads.right(read).astype(float)
+    for row, at, names in zip(rows, ("", "heads/"), (TITLES, LOWER), strict=True):
+        seen, by_theory = (read[at + name].plateaus for name in ("simulation", "scalar"))
+        maps = (seen, by_theory if not at else right, lateness(read, at))
+        for ax, values, title in zip(row, maps, names, strict=True):
+            share, late = title == SHARE, title == ESCAPE
+            style = {"vmin": 0, "vmax": 1 if share else top, "cmap": "cividis"}
+            style = {"vmin": -2, "vmax": 2, "cmap": "PuOr"} if late else style
+            middle = values.median("seed") if late else values.mean("seed")
+            mesh = plot_map(middle, ax, **style)
+            ax.set_title(title)
+            label = "share of runs" if share else f"of {top}, mean over seeds"
+            bar = figure.colorbar(mesh, ax=ax, label="descent over eq. 21" if late else label)
+            if late:
+                bar.set_ticks([-2, -1, 0, 1, 2], labels=["1/4", "1/2", "1", "2", "4"])
+            elif not share:
+                bar.set_ticks(range(top + 1))
+            if at and few:
+                style = {"color": "k", "ls": "--", "path_effects": drawing.cased()}
+                ax.axvline(few - 0.5, **style)
+        row[0].set_ylabel("ratio of neighbouring\neigenvalues")
+    middle = read["scalar"].escape.median("seed").transpose("ratio", "scale")
+    for ax in rows[0]:
         lines: dict[str, Any] = {"colors": "k", "linestyles": "--", "linewidths": 1}
         drawn = ax.contour(middle.scale, middle.ratio, middle, LINES, **lines)
-        ax.clabel(drawn, fmt=r"%g $\tau$", fontsize=8)
-        ax.set(xlabel="standard deviation of a starting weight")
-    for row in rows:
-        row[0].set_ylabel("ratio of neighbouring eigenvalues")
-        for ax in row:
-            ax.title.set_fontsize("medium")
+        drawn.set(path_effects=drawing.cased())
+        for text in ax.clabel(drawn, fmt=r"%g $\tau$", fontsize="small"):
+            text.set(path_effects=drawing.cased())
     length = 2 * config.eta * config.steps
     figure.suptitle(
-        f"D = {config.D}, {length:g} $\\tau$; above {config.heads} rank-one heads, dashed: first "
-        f"escape by eq. 21; below starting weights of {config.scale[0]:g}"
+        f"D = {config.D}, {length:g} $\\tau$. Above: {config.heads} rank-one heads, dashed: first "
+        f"escape by eq. 21.\nBelow: starting weights of {config.scale[0]:g}, left of the line "
+        "fewer heads than components"
     )
     return figure
 
@@ -172,10 +186,18 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
 
 
 def plot_map(values: xr.DataArray, ax: Axes, **options):
-    """Heat map over scale and ratio; returns the mesh, for a colour bar."""
-    mesh = heat_map(ax, values.transpose("scale", "ratio"), "log", **options)
-    ax.set(xscale="log", yscale="log")
+    """Heat map over scale or heads, and ratio; returns the mesh, for a colour bar."""
+    if "heads" in values.dims:
+        numbers = values.heads.values
+        places = values.assign_coords(heads=np.arange(numbers.size)).transpose("heads", "ratio")
+        edges = np.arange(numbers.size + 1) - 0.5, cell_edges(values.ratio, "log")
+        mesh = ax.pcolormesh(*edges, places.values.T, rasterized=True, **options)
+        ax.set_xticks(places.heads, [str(number) for number in numbers])
+        ax.set_xlabel("number of heads")
+    else:
+        mesh = heat_map(ax, values.transpose("scale", "ratio"), "log", **options)
+        ax.set(xscale="log", xlabel="standard deviation\nof a starting weight")
+    ax.set_yscale("log")
     low, *_, high = cell_edges(values.ratio, "log")
-    ax.minorticks_off()
     drawing.ticks(ax.yaxis, (t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if low <= t <= high))
     return mesh

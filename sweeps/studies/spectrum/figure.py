@@ -199,7 +199,7 @@ def plot_energy(records: Sequence[Record], colours: Mapping[str, str], ax: Axes)
         ax.plot(np.linspace(0, 1, share.size), share, **style)
     return drawing.finished(
         ax,
-        heading="energy in the first $i$ directions",
+        title="energy in the first $i$ directions",
         xlabel=r"$i \, / \, \min(m, n)$",
         ylabel=r"$\sum_{j \leq i} \sigma_j^2 / |A|_F^2$",
         xlim=(0, 1),
@@ -239,9 +239,7 @@ def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Ax
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     return drawing.finished(
         ax,
-        heading="trace, square ones (grey: random, 2 sd)"
-        if traces
-        else "stable rank (grey: random)",
+        title="trace, square ones (grey: random, 2 sd)" if traces else "stable rank (grey: random)",
         xlabel="matrix, in order of appearance",
         ylabel=r"tr $A$" if traces else r"$|A|_F^2 \, / \, \sigma_1^2$",
         xlim=(-0.6, len(records) - 0.4),
