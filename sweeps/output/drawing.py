@@ -82,8 +82,10 @@ def luminance(colours: Any) -> Float[np.ndarray, " C"]:
 
 
 def cased(width: float = 1.5) -> list[patheffects.AbstractPathEffect]:
-    """A white edge for dark letters, or for a line of a `width`, on a map."""
-    return [patheffects.withStroke(linewidth=width + 2, foreground="white")]
+    """A white edge for dark letters, or for a line of a `width`, on a map; solid where the line has
+    dashes."""
+    solid = {"dash_offset": 0, "dash_list": None}
+    return [patheffects.withStroke(linewidth=width + 2, foreground="white", dashes=solid)]
 
 
 def nested(number: int) -> list[dict[str, Any]]:

@@ -194,8 +194,8 @@ def plot(
     ax.plot(rates, fitted, "--", color=drawing.colour(1), label=str(fit))
     ax.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
     labels = {"xlabel": r"learning rate $\eta$ (1/step)", "ylabel": "entropy of attention (nat)"}
-    # Below the runs, which fall.
-    return drawing.finished(ax, {"loc": "lower left"}, **labels)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2, "frameon": False}
+    return drawing.finished(ax, below, **labels)
 
 
 def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:

@@ -186,7 +186,7 @@ def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes)
     return drawing.finished(
         ax,
         {"handles": keys, "loc": "lower left", "framealpha": 0.8},
-        r"singular values over the random edge $\sigma_+$",
+        title=r"singular values over the random edge $\sigma_+$",
         xlabel=r"$(i - 1/2) \, / \, \min(m, n)$",
         ylabel=r"$\sigma_i \, / \, \sigma_+$",
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -188,24 +189,26 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
     served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
     columns = min(max(len(classes) for classes in served), COLUMNS)
     rows = [row[i : i + columns] for row in served for i in range(0, len(row), columns)]
-    size = (max(3.2 * columns, 8), 2.9 * len(rows) + 3.2)
-    figure = plt.figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(len(rows) + 1, columns)
-    for i, row in enumerate(rows):
-        for j, n in enumerate(row):
-            plot_class(estimate, found, n, ax=figure.add_subplot(grid[i, j]))
-    mesh = plot_scores(found, ax=(scores := figure.add_subplot(grid[len(rows), :])))
-    figure.colorbar(mesh, ax=scores, label="share of signs right", extend="min", pad=0.08)
+    heights = [2.5 * len(rows) + 0.8, 2.6]
+    figure = plt.figure(figsize=(max(3 * columns, 8), sum(heights)), layout="constrained")
+    # Apart from each other, so that the names of rules take no room from the panels.
+    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)
+    axes = above.subplots(len(rows), columns, squeeze=False)
+    for row, panels in zip(rows, axes, strict=True):
+        for n, ax in zip_longest(row, panels):
+            ax.set_axis_off() if n is None else plot_class(estimate, found, n, ax=ax)
+    for ax in axes[-1]:
+        ax.set_xlabel("attention logit $z$")
+    mesh = plot_scores(found, ax=(scores := below.subplots()))
+    below.colorbar(mesh, ax=scores, label="share of signs right", extend="min", pad=0.08)
     # What the panels show is said above them, before anybody looks.
     key: list[Patch | Line2D] = [
         Patch(color=drawing.colour(RIGHT), label="trained logit, sign as by the plain criterion"),
         Patch(color=drawing.colour(WRONG), label="trained logit, opposite sign"),
     ]
     if "eq10-start" in found.signs:
-        key.append(
-            Line2D([], [], color="0.4", marker=">", ls="", label="sign by Eq. 10's criterion")
-        )
-    figure.legend(handles=key, loc="outside upper center", ncols=2, frameon=False)
+        key.append(drawing.key("sign by Eq. 10's criterion", color="0.4", marker=">", ls=""))
+    above.legend(handles=key, loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
@@ -227,7 +230,7 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
         chosen = eq10 == sign
         ax.plot(np.full(chosen.sum(), sign * extent), y[chosen], marker, color="0.4", ms=4)
     ax.set_yticks(y, [estimate.words[token].replace("$", r"\$") for token in tokens])
-    ax.set(xlim=(-1.1 * extent, 1.1 * extent), xlabel="attention logit $z$")
+    ax.set(xlim=(-1.1 * extent, 1.1 * extent))
     ax.set(title=estimate.names[n].replace("$", r"\$"))
     ax.invert_yaxis()
     ax.axvline(0, color="k", lw=0.8)

@@ -112,7 +112,7 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
         (r"1/\nu", fit.inverse_nu, fit.errors[1]),
         (r"\beta/\nu", fit.beta_nu, fit.errors[2]),
     )
-    values_of = ", ".join(f"${name} = {uncertain(*found)}$" for name, *found in exponents)
+    values_of = ", ".join(f"${name} = {uncertain(*numbers)}$" for name, *numbers in exponents)
     return drawing.finished(
         ax,
         xlabel=rf"$({variable}{moving} - x_c)\, {size}^{{1/\nu}}$",
@@ -127,7 +127,7 @@ def uncertain(value: float, error: float) -> str:
     if not (np.isfinite(error) and error > 0):
         return f"{value:.3g}"
     digits = max(0, -math.floor(math.log10(float(f"{error:.1g}"))))
-    return rf"{value:.{digits}f} \pm {error:.{digits}f}"
+    return rf"{round(value, digits) + 0.0:.{digits}f} \pm {error:.{digits}f}"
 
 
 def _sizes(ax: Axes, sizes: xr.DataArray) -> None:
