@@ -141,7 +141,8 @@ def arrays(work: Path) -> dict[str, np.ndarray]:
 
 def fingerprint(found: Mapping[str, np.ndarray]) -> list[float]:
     """Numbers that stand for arrays: sums, with random signs that names and shapes decide, of the
-    values over their root mean square, of its logarithm, and of how many values are not finite.
+    values over their root mean square, of its logarithm, of the number of values that are not
+    finite, and of 1.
 
     Unlike those of a hash they change by as much as the arrays do: rounding in the last digits
     moves them by about that share of the values, so they are kept to six digits and compared within
@@ -154,7 +155,7 @@ def fingerprint(found: Mapping[str, np.ndarray]) -> list[float]:
         numbers = np.where(finite, numbers, 0)
         size = np.sqrt(np.mean(numbers**2)) if numbers.size and numbers.any() else 1.0
         shares = numbers / size / max(numbers.size, 1) ** 0.5
-        parts = np.concatenate([shares, [np.log(size), float((~finite).sum())]])
+        parts = np.concatenate([shares, [np.log(size), float((~finite).sum()), 1.0]])
         # The legacy generator, whose numbers no version of NumPy changes.
         signs = np.random.RandomState(zlib.crc32(f"{name} {np.shape(values)}".encode()))
         total += [(2 * signs.randint(0, 2, parts.size) - 1) @ parts for _ in range(NUMBERS)]
@@ -204,7 +205,6 @@ def run(card: Card, work: Path) -> Path:
 def make(card: Card, work: Path, redraw: bool = False) -> None:
     """Run a card's command in `work`, and keep the picture, its arrays and what it took. To
     `redraw`, what a run has left is used again, and what that took stays on record."""
-    known = made()
     if not redraw:
         shutil.rmtree(work, ignore_errors=True)
     began, cpu = time.monotonic(), _cpu_seconds()
@@ -212,6 +212,7 @@ def make(card: Card, work: Path, redraw: bool = False) -> None:
     took = {"seconds": time.monotonic() - began, "cpu_seconds": _cpu_seconds() - cpu}
     cost = {name: round(value, 1) for name, value in took.items()}
     cost |= {"cores": os.cpu_count(), "jax": importlib.metadata.version("jax")}
+    known = made()
     before = known.get(card.name, {})
     if redraw and before.get("command") == card.command:
         cost = {name: before[name] for name in cost}

@@ -237,7 +237,7 @@ def overlap() -> Outcome:
         # All but Eq. 10 at finite M by the paper's clock.
         errors = (f"{100 * error:.2g} %" for error in eq10_errors(K, overlap)[:-1])
         rows.append((str(K), f"{overlap:g}", *errors))
-    clocks = ("sgd clock", "paper's clock", "sgd clock, Lemma 3", "finite M, Lemma 3")
+    clocks = ("time of SGD", "time of the paper", "time of SGD, Lemma 3", "finite M, Lemma 3")
     lines = output.markdown_table(("K", "overlap", "gamma against f.g", *clocks), rows)
     lines += [
         "",
