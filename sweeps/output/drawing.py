@@ -31,7 +31,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5C4B00", "#332288", "#000000")
 """Okabe and Ito's blue, vermilion, green and purple, which colour-blind readers can tell apart.
 Their orange, sky blue and yellow are hard to see on white: others stand for these."""
-SHEET: dict[str, Any] = {
+SHEET: dict[Any, Any] = {
     "font.size": 10.0,
     "figure.titlesize": "medium",
     "axes.titlesize": "medium",
@@ -193,7 +193,8 @@ def power(ax: Axes, first: float, last: float, end: float, name: str, exponent: 
     middle = (first * last) ** 0.5
     at = middle, end * (middle / last) ** -exponent
     text = f"$\\propto {name}^{{-{exponent}}}$"
-    ax.annotate(text, at, (3, 2), textcoords="offset points", color="0.35")
+    style = {"textcoords": "offset points", "color": "0.3", "path_effects": cased()}
+    ax.annotate(text, at, (3, 2), **style)
 
 
 def key(label: str, **style: Any) -> Line2D:

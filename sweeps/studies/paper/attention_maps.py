@@ -99,41 +99,41 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None)
     rows = [(source, n) for n in range(classes) for source in found]
     width, height = 3 + 1.2 / len(rates), 1.8 + 0.4 / len(rows)
     figure, axes = drawing.panels(len(rows), len(rates), width, height, sharex=True, sharey=True)
-    norm = colours(np.concatenate([each.attention.values.ravel() for each in found.values()]))
+    low, high = limits(np.concatenate([each.attention.values.ravel() for each in found.values()]))
     for row, (source, n) in zip(axes, rows, strict=True):
         for ax, rate in zip(row, rates, strict=True):
             panel = found[source].sel(eta_y=rate)
-            mesh = plot(panel.attention.isel({"class": n, "token": used}), norm, ax=ax)
+            mesh = plot(panel.attention.isel({"class": n, "token": used}), low, high, ax=ax)
             other = rate if eta_z is None else eta_z
             rates_used = rf"$\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
             ax.set_title(f"{source}, class {n}, {rates_used}")
     drawing.outer(axes, "optimiser step (recorded ones)", "token")
     label = "attention $c_{nl}$ (grey: token is not in the class)"
-    extend = "min" if norm.vmin == SMALLEST else "neither"
+    extend = "min" if low == SMALLEST else "neither"
     bar = figure.colorbar(mesh, ax=axes, label=label, extend=extend, aspect=40)
     steps = (digit * 10.0**power for power in range(-4, 1) for digit in (1, 2, 5))
-    drawing.ticks(bar.ax.yaxis, (each for each in steps if norm.vmin <= each <= norm.vmax))
+    drawing.ticks(bar.ax.yaxis, (each for each in steps if low <= each <= high))
     return figure
 
 
-def colours(attention: np.ndarray) -> LogNorm:
-    """Colours of all attention that there is, down to `SMALLEST`."""
+def limits(attention: np.ndarray) -> tuple[float, float]:
+    """The least attention that there is, or `SMALLEST`, and the largest."""
     present = attention[attention > 0]
-    return LogNorm(max(SMALLEST, present.min()), present.max())
+    return max(SMALLEST, float(present.min())), float(present.max())
 
 
-def plot(attention: xr.DataArray, norm: LogNorm, ax: Axes) -> QuadMesh:
-    """Heat map of attention (time, token), on a logarithmic colour scale: the snap to a few
-    tokens spans orders of magnitude. Tokens without attention at the first time, which are not in
+def plot(attention: xr.DataArray, low: float, high: float, ax: Axes) -> QuadMesh:
+    """Heat map of attention (time, token), on a logarithmic colour scale from `low` to `high`: the
+    snap to a few tokens spans orders of magnitude. Tokens without attention at the first time, which are not in
     the class, are grey. Returns the mesh, for a colour bar."""
     absent = np.broadcast_to(attention.isel(time=0).values == 0, attention.shape)
-    values = np.ma.array(np.clip(attention.values, norm.vmin, None), mask=absent).T
+    values = np.ma.array(np.clip(attention.values, low, None), mask=absent).T
     columns = np.arange(attention.sizes["time"])
     mesh = ax.pcolormesh(
         columns,
         attention["token"].values,
         values,
-        norm=norm,
+        norm=LogNorm(low, high),
         cmap=plt.get_cmap("viridis").with_extremes(bad="0.8"),
         rasterized=True,
         shading="nearest",

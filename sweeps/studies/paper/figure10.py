@@ -104,7 +104,7 @@ def run(config: Figure10) -> list[Path]:
     ):
         print(f"entropy against the learning rate, {where}: {fitted}")
     print(f"{diverged} of {final.size} runs diverged")
-    arrays = {name: data[name] for name in (*RECORD, "eta", "time")}
+    arrays: dict[str, Any] = {name: data[name] for name in (*RECORD, "eta", "time")}
     report = {name: fitted._asdict() for name, fitted in found.items()}
     products, lines = at_products(entropy)
     arrays["product"], arrays["slope"] = products, np.array([each[:2] for each in lines])
@@ -214,8 +214,10 @@ def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
 def plot_slopes(products: np.ndarray, lines: Sequence[Trend], ax: Axes) -> Axes:
     """Slope over the rates against eta times steps, `SIGNIFICANT` standard errors as a band."""
     slopes, errors, *_ = (np.array(each) for each in zip(*lines, strict=True))
-    ends = (slopes + sign * SIGNIFICANT * errors for sign in (-1, 1))
-    ax.fill_between(products, *ends, color="0.8", lw=0, label="± 2 standard errors")
+    around = SIGNIFICANT * errors
+    ax.fill_between(
+        products, slopes - around, slopes + around, color="0.8", lw=0, label="± 2 standard errors"
+    )
     ax.plot(products, slopes, color="k")
     ax.axhline(0, color="0.4", lw=0.8)
     labels = {"xlabel": r"$\eta\,\times$ steps", "ylabel": "slope over\nthe rates (nat)"}

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -263,10 +263,10 @@ def plot(ax: Axes, found: dict[str, Remainder]) -> None:
         loss = name.split(",")[0]
         label = f"{loss}, without variance"
         ax.plot(LENGTHS, np.abs(r.infinite), "o:", color=colour, label=label)
-        style = {"fmt": "s-", "color": colour, "label": f"{loss}, with variance"}
+        style: dict[str, Any] = {"fmt": "s-", "color": colour, "label": f"{loss}, with variance"}
         ax.errorbar(LENGTHS, np.abs(r.gaussian), r.error, **style)
     drawing.power(ax, LENGTHS[0], LENGTHS[-1], 0.1 * LENGTHS[0] / LENGTHS[-1], "L", 1)
     drawing.power(ax, LENGTHS[0], LENGTHS[-1], 0.01 * (LENGTHS[0] / LENGTHS[-1]) ** 2, "L", 2)
-    labels = {"xlabel": "tokens L", "ylabel": "relative error of the loss"}
+    labels: dict[str, Any] = {"xlabel": "tokens L", "ylabel": "relative error of the loss"}
     drawing.finished(ax, xscale="log", yscale="log", **labels)
     drawing.ticks(ax.xaxis, LENGTHS)
