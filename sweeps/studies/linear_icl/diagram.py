@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from dynsim.decoding import Count
@@ -27,10 +28,6 @@ from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.systems.experiment import experiment
 
 TIMES = 160
-SHARE, ESCAPE = "as many as by eq. 21", "first escape, median over seeds"
-TITLES = ("plateaus in descent", "plateaus by eq. 21", ESCAPE)
-LOWER = ("plateaus in descent", SHARE, ESCAPE)
-"""What the panels of the rows are called."""
 LINES = (10, 100, 1000)
 """Predicted first escapes, in tau, at which a line is drawn."""
 
@@ -111,41 +108,35 @@ def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
     """Both rows, over the scale and over the number of heads, from what is `measured`: plateaus in
     descent, eq. 21 on them, and the first escape."""
     figure, rows = drawing.panels(2, 3, height=3.3, sharey=True)
-    top = config.D + 1
-    few = int(np.sum(np.array(config.head_counts) < config.D))
-    right = heads.right(read).astype(float)
-    for row, at, names in zip(rows, ("", "heads/"), (TITLES, LOWER), strict=True):
-        seen, by_theory = (read[at + name].plateaus for name in ("simulation", "scalar"))
-        maps = (seen, by_theory if not at else right, lateness(read, at))
-        for ax, values, title in zip(row, maps, names, strict=True):
-            share, late = title == SHARE, title == ESCAPE
-            style = {"vmin": 0, "vmax": 1 if share else top, "cmap": "cividis"}
-            style = {"vmin": -2, "vmax": 2, "cmap": "PuOr"} if late else style
-            middle = values.median("seed") if late else values.mean("seed")
-            mesh = plot_map(middle, ax, **style)
+    count = {"vmin": 0, "vmax": config.D + 1, "cmap": "cividis"}
+    share, late = {**count, "vmax": 1}, {"vmin": -2, "vmax": 2, "cmap": "PuOr"}
+    of = f"plateaus of {config.D + 1}"
+    predicted = {f"{of}, by eq. 21": (read["scalar"].plateaus.mean("seed"), count)}
+    right = {"runs with as many as by eq. 21": (heads.right(read).mean("seed"), share)}
+    for row, at, middle in zip(rows, ("", "heads/"), (predicted, right), strict=True):
+        trained = read[f"{at}simulation"].plateaus.mean("seed")
+        escape = lateness(read, at).median("seed")
+        panels = {f"{of}, in descent": (trained, count), **middle}
+        panels["first escape over that by eq. 21"] = escape, late
+        for ax, (title, (values, style)) in zip(row, panels.items(), strict=True):
+            bar = figure.colorbar(plot_map(values, ax, **style), ax=ax)
             ax.set_title(title)
-            label = "share of runs" if share else f"of {top}, mean over seeds"
-            bar = figure.colorbar(mesh, ax=ax, label="descent over eq. 21" if late else label)
-            if late:
-                bar.set_ticks([-2, -1, 0, 1, 2], labels=["1/4", "1/2", "1", "2", "4"])
-            elif not share:
-                bar.set_ticks(range(top + 1))
-            if at and few:
-                style = {"color": "k", "ls": "--", "path_effects": drawing.cased()}
-                ax.axvline(few - 0.5, **style)
+        bar.set_ticks([-2, -1, 0, 1, 2], labels=["1/4", "1/2", "1", "2", "4"])
         row[0].set_ylabel("ratio of neighbouring\neigenvalues")
+    few = int(np.sum(np.array(config.head_counts) < config.D))
     middle = read["scalar"].escape.median("seed").transpose("ratio", "scale")
-    for ax in rows[0]:
+    for above, below in rows.T:
+        below.axvline(few - 0.5, color="k", ls="--", path_effects=drawing.cased())
         lines: dict[str, Any] = {"colors": "k", "linestyles": "--", "linewidths": 1}
-        drawn = ax.contour(middle.scale, middle.ratio, middle, LINES, **lines)
+        drawn = above.contour(middle.scale, middle.ratio, middle, LINES, **lines)
         drawn.set(path_effects=drawing.cased())
-        for text in ax.clabel(drawn, fmt=r"%g $\tau$", fontsize="small"):
+        for text in above.clabel(drawn, fmt=r"%g $\tau$", fontsize="small"):
             text.set(path_effects=drawing.cased())
     length = 2 * config.eta * config.steps
     figure.suptitle(
-        f"D = {config.D}, {length:g} $\\tau$. Above: {config.heads} rank-one heads, dashed: first "
-        f"escape by eq. 21.\nBelow: starting weights of {config.scale[0]:g}, left of the line "
-        "fewer heads than components"
+        f"D = {config.D}, {length:g} $\\tau$; means, on the right medians, over seeds. Above: "
+        f"{config.heads} rank-one heads, dashed: first escape\nby eq. 21. Below: starting weights "
+        f"of {config.scale[0]:g}, left of the line fewer heads than components"
     )
     return figure
 
@@ -185,14 +176,14 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     )
 
 
-def plot_map(values: xr.DataArray, ax: Axes, **options):
+def plot_map(values: xr.DataArray, ax: Axes, **options: Any) -> QuadMesh:
     """Heat map over scale or heads, and ratio; returns the mesh, for a colour bar."""
     if "heads" in values.dims:
         numbers = values.heads.values
-        places = values.assign_coords(heads=np.arange(numbers.size)).transpose("heads", "ratio")
-        edges = np.arange(numbers.size + 1) - 0.5, cell_edges(values.ratio, "log")
-        mesh = ax.pcolormesh(*edges, places.values.T, rasterized=True, **options)
-        ax.set_xticks(places.heads, [str(number) for number in numbers])
+        places = np.arange(numbers.size)
+        values = values.assign_coords(heads=places).transpose("heads", "ratio")
+        mesh = heat_map(ax, values, **options)
+        ax.set_xticks(places, [str(number) for number in numbers])
         ax.set_xlabel("number of heads")
     else:
         mesh = heat_map(ax, values.transpose("scale", "ratio"), "log", **options)

@@ -111,7 +111,7 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None)
     label = "attention $c_{nl}$ (grey: token is not in the class)"
     extend = "min" if low == SMALLEST else "neither"
     bar = figure.colorbar(mesh, ax=axes, label=label, extend=extend, aspect=40)
-    steps = (digit * 10.0**power for power in range(-4, 1) for digit in (1, 2, 5))
+    steps = np.outer([1e-4, 1e-3, 0.01, 0.1], [1, 2, 5]).ravel()
     drawing.ticks(bar.ax.yaxis, (each for each in steps if low <= each <= high))
     return figure
 
@@ -124,8 +124,8 @@ def limits(attention: np.ndarray) -> tuple[float, float]:
 
 def plot(attention: xr.DataArray, low: float, high: float, ax: Axes) -> QuadMesh:
     """Heat map of attention (time, token), on a logarithmic colour scale from `low` to `high`: the
-    snap to a few tokens spans orders of magnitude. Tokens without attention at the first time, which are not in
-    the class, are grey. Returns the mesh, for a colour bar."""
+    snap to a few tokens spans orders of magnitude. Tokens without attention at the first time,
+    which are not in the class, are grey. Returns the mesh, for a colour bar."""
     absent = np.broadcast_to(attention.isel(time=0).values == 0, attention.shape)
     values = np.ma.array(np.clip(attention.values, low, None), mask=absent).T
     columns = np.arange(attention.sizes["time"])
