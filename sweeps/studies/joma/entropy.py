@@ -161,7 +161,4 @@ def plot_entropy(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 def finished(ax: Axes, quantity: str) -> Axes:
     """An axis of steps, a grid and a legend."""
-    ax.set(xlabel="optimiser steps", ylabel=quantity)
-    ax.grid(alpha=0.25)
-    ax.legend()
-    return ax
+    return drawing.finished(ax, {}, xlabel="optimiser steps", ylabel=quantity)

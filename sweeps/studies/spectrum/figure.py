@@ -160,8 +160,7 @@ def draw_checkpoint(records: Sequence[Record]) -> Figure:
     plot_energy(records, colours, ax=axes[1])
     plot_by_matrix(records, colours, ax=axes[2])
     if handles:
-        style = {"frameon": False, "fontsize": "small"}
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, **style)
+        drawing.below(figure, handles, columns)
     if not few:
         shades = ListedColormap(list(colours.values()))
         scale = ScalarMappable(Normalize(-0.5, len(records) - 0.5), shades)

@@ -217,6 +217,4 @@ def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Ax
     ax.plot(rate, B, "-", color=colours[-1], lw=1, label=label)
     word = "rises" if control.gain > 0 else "falls"
     ax.set(xscale="log", yscale="log", xlabel=f"${control.symbol}$", title=f"paper: final B {word}")
-    ax.legend()
-    ax.grid(alpha=0.25, which="both")
-    return ax
+    return drawing.finished(ax, {})
