@@ -107,7 +107,7 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
     # The letters stand on the axes, their values and errors above them.
     drift = np.nan_to_num(found.place.drift)
     moving = f" - {drift:.2f} \\ln {size}" * bool(drift)
-    variable = rf"{rate}" if linear else rf"\ln\,\mathrm{{{rate}}}"
+    variable = rf"\mathrm{{{rate}}}" if linear else rf"\ln\,\mathrm{{{rate}}}"
     exponents = (
         (r"1/\nu", fit.inverse_nu, fit.errors[1]),
         (r"\beta/\nu", fit.beta_nu, fit.errors[2]),
