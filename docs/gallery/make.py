@@ -265,8 +265,9 @@ def shrink(source: Path, target: Path) -> None:
         size = WIDTH, round(picture.height * WIDTH / picture.width)
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     target.parent.mkdir(exist_ok=True)
-    # By coverage, and not by how often a colour occurs: a thin line keeps its own.
-    few = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    # By coverage, and not by how often a colour occurs: a thin line keeps its own. Then each is
+    # the mean of what it stands for, so that an area keeps its own as well.
+    few = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, 1, dither=Image.Dither.NONE)
     few.save(target, optimize=True)
 
 

@@ -63,12 +63,11 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
     law = found.width
     size = str(sizes.name)
     if np.isfinite(law.exponent):
-        words = f"$\\propto {size}^{{-a}}$, $a = {uncertain(-law.exponent, law.error)}$"
-        ax.plot(sizes, law.prefactor * sizes.values**law.exponent, label=words, **LINE)
+        ax.set_title(f"$\\propto {size}^{{-a}}$, $a = {uncertain(-law.exponent, law.error)}$")
+        ax.plot(sizes, law.prefactor * sizes.values**law.exponent, **LINE)
     drawing.logarithmic(ax, "y", found.widths)
     _sizes(ax, sizes)
-    legend = {"frameon": False} if np.isfinite(law.exponent) else None
-    return drawing.finished(ax, legend, ylabel="width of the step", xlabel=wrapped(sizes))
+    return drawing.finished(ax, ylabel="width of the step", xlabel=wrapped(sizes))
 
 
 def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:
@@ -113,11 +112,13 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
         (r"\beta/\nu", fit.beta_nu, fit.errors[2]),
     )
     values_of = ", ".join(f"${name} = {uncertain(*numbers)}$" for name, *numbers in exponents)
+    known = fit.inverse_nu > 2 * fit.errors[1]
+    place = f"$x_c = {uncertain(fit.x_c, fit.errors[0])}$" if known else "no critical point"
     return drawing.finished(
         ax,
         xlabel=rf"$({variable}{moving} - x_c)\, {size}^{{1/\nu}}$",
         ylabel=rf"order parameter $\times\, {size}^{{\beta/\nu}}$",
-        title=f"{values_of},\n$x_c = {uncertain(fit.x_c, fit.errors[0])}$",
+        title=f"{values_of},\n{place}",
     )
 
 
