@@ -39,9 +39,9 @@ def test_equal_progress_is_equal_rate_times_steps() -> None:
 
 
 def test_slopes_are_told_at_every_product_that_three_rates_reach() -> None:
-    """Entropy falls by 0.1 a unit of rate at any eta times steps, besides a law of the product."""
+    """Entropy falls by a thousandth of eta times steps for each unit of the rate."""
     time, rates = np.arange(0, 101.0, 5), np.array([1.0, 2.0, 4.0, 5.0])
-    values = 3 - 0.1 * rates[:, None] - 0.001 * rates[:, None] * time
+    values = 3 - 0.001 * rates[:, None] ** 2 * time
     array = xr.DataArray(
         values[:, None] + np.array([0.0, 0.0])[:, None],
         dims=("eta", "seed", "time"),
@@ -50,7 +50,7 @@ def test_slopes_are_told_at_every_product_that_three_rates_reach() -> None:
     products, lines = figure10.at_products(array)
     assert products[-1] == 200
     assert [each.runs for each in lines] == [8 if product <= 100 else 6 for product in products]
-    np.testing.assert_allclose([each.slope for each in lines], -0.1)
+    np.testing.assert_allclose([each.slope for each in lines], -0.001 * products)
 
 
 def test_measures_of_sparse_and_frozen() -> None:
