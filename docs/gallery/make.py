@@ -38,7 +38,8 @@ matplotlib place letters a little differently."""
 NUMBERS, APART = 6, 1e-4
 """Numbers that stand for arrays, and how far they may lie apart: arrays that differ by less than so
 much of their size are the same, as rounding differs between machines."""
-PATH = "--corpus-path"
+PATHS = ("--corpus-path", "--corpus")
+"""Options before a corpus, of transformers and of `dynsim figure corpus`."""
 CORPORA = "DYNSIM_CORPORA"
 """Environment variable: the folder that has the corpora which cards name, such as wikitext-2."""
 HEADER = """# Gallery
@@ -94,17 +95,21 @@ class Card(NamedTuple):
     @property
     def words(self) -> list[str]:
         """The words of the command, a corpus where `CORPORA` has it."""
-        words = self.command.split()
-        at = words.index(PATH) + 1 if PATH in words else None
+        words, at = self.command.split(), self.corpus
         if at and (corpora := os.environ.get(CORPORA)):
             words[at] = str(Path(corpora).absolute() / words[at])
         return words
 
     @property
+    def corpus(self) -> int | None:
+        """The place of its corpus among the words of the command, if it has one."""
+        words = self.command.split()
+        return next((words.index(each) + 1 for each in PATHS if each in words), None)
+
+    @property
     def lacks(self) -> str | None:
         """The corpus that it needs and that is not there."""
-        words = self.words
-        found = ROOT / words[words.index(PATH) + 1] if PATH in words else ROOT
+        found = ROOT / self.words[self.corpus] if self.corpus else ROOT
         return None if found.exists() else found.name
 
     @property
