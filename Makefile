@@ -78,8 +78,9 @@ docs: $(VENV)/.installed-docs
 docs-serve: docs
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory out/docs/html
 
-# Pictures and page of the gallery: what is not up to date, or FIGURES="6 theories". Pages of the
-# explorer are photographed with the browser of the tests.
+# Pictures and page of the gallery: what is not up to date, or FIGURES="6 theories". With
+# FIGURES="--check 6" they are made again and compared with what is recorded, and nothing is written.
+# Pages of the explorer are photographed with the browser of the tests.
 gallery: $(VENV)/.installed-test
 	$(BIN)/python docs/gallery/make.py $(FIGURES)
 
