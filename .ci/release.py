@@ -68,9 +68,7 @@ def section(changelog: str, version: str) -> str:
 def misplaced(names: list[str]) -> list[str]:
     """Files of a wheel that belong to no package and are no metadata."""
     return [
-        name
-        for name in names
-        if name.split("/")[0] not in PACKAGES and ".dist-info/" not in name
+        name for name in names if name.split("/")[0] not in PACKAGES and ".dist-info/" not in name
     ]
 
 

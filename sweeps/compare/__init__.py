@@ -23,6 +23,9 @@ def compare(run: Any = "yz", /, theories: Sequence[Any] = (), **settings: Any) -
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
+
+    Example:
+        >>> found = compare("saxe", eta=0.1, steps=20, seeds=2, theories=["modes"])
     """
     import dataclasses
     import pkgutil

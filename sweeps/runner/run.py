@@ -94,6 +94,12 @@ def run(
             writable, or when the executor breaks.
         ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
         Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with all finished chunks stored.
+
+    Example:
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> sweep = sweeps.Sweep(run, {"eta": [0.1, 0.2], "seed": range(3)}, record=["loss"])
+        >>> sweeps.run(sweep, progress=False).loss.mean("seed").shape
+        (2,)
     """
     checks.kind("sweep", sweep, Sweep)
     programs.keep()
@@ -165,6 +171,12 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
         ValueError: for a `path` that is none.
         StoreError: when there is no sweep, or a file of it is missing or damaged; a damaged chunk
             raises it when it is read.
+
+    Example:
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> stored = sweeps.run(sweeps.Sweep(run, {"eta": [0.1, 0.2]}), "runs/modes", progress=False)
+        >>> sweeps.open("runs/modes").equals(stored)
+        True
     """
     checks.kind("path", path, str, os.PathLike)
     return Store.open(path, report).dataset()

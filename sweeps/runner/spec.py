@@ -78,7 +78,7 @@ class Sweep:
         ValueError: naming the axis, its value and what is allowed.
 
     Example:
-        >>> run = sweeps.Experiment(Net(), dynsim.sgd(0.1), steps=200)
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=200)
         >>> sweep = sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}, record=["loss"])
     """
 
@@ -333,6 +333,11 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
     Raises:
         ValueError: naming the file and what is wrong in it.
+
+    Example:
+        >>> sweep = sweeps.load("fig6", ["run.steps = 50", "axes.seed = [0, 1]"])
+        >>> sweep.run.steps
+        50
     """
     checks.kind("path", path, str, os.PathLike)
     with recipes.named(path):

@@ -33,6 +33,11 @@ class Settings(NamedTuple):
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
         checkpoint: as `dynsim.train` takes it, for engines whose runs can go on.
+
+    Example:
+        >>> settings = sweeps.Settings(fixed=(), times=(0, 10), record=("loss",), dtype="float32")
+        >>> settings.checkpoint
+        False
     """
 
     fixed: Any
@@ -80,6 +85,11 @@ class Engine(NamedTuple):
         seeded: whether its runs depend on the seed, if starting weights do.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> sorted(registry.system("yz").engines)[:2]
+        ['adam', 'adam-finite-t']
     """
 
     run: Callable[..., Trajectory]
@@ -113,6 +123,11 @@ class Labels(NamedTuple):
         about: long name and unit of what has more to say than its own name.
         inner_dims: names of the axes of an observable that is not a number.
         values: values along such an axis, where it has some.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> isinstance(registry.system("yz").labels, sweeps.Labels)
+        True
     """
 
     about: Mapping[str, tuple[str, str]] = MappingProxyType({})
@@ -146,6 +161,11 @@ class System(NamedTuple):
         more: engines of theories that other packages register, looked up when they are needed.
         stiffness: what an adaptive solver's number of steps grows with, (P,) from the traced
             numbers.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> registry.system("yz").name
+        'yz'
     """
 
     name: str

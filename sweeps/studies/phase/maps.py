@@ -68,8 +68,8 @@ def maps(
         StoreError: when `out` holds something else.
 
     Example:
-        >>> run = sweeps.experiment("linear_icl", steps=200)
-        >>> plane = sweeps.phase.Plane(run, x="eta:0.05:20", y="scale:0.01:1", resolution=8)
+        >>> run = sweeps.experiment("linear_icl", steps=20, batch=16)
+        >>> plane = sweeps.phase.Plane(run, x="eta:0.05:20", y="scale:0.01:1", resolution=4)
         >>> regions = sweeps.phase.maps(plane)["simulation"]
     """
     found = panels_of(config, rule or config.rule(), seed=seed, executor=executor)

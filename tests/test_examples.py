@@ -1,0 +1,89 @@
+"""Every public name has an example in its docstring, and the examples run."""
+
+import doctest
+import inspect
+import io
+import contextlib
+import math
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dynsim
+import odes
+import sweeps
+from papers.saxe import DeepLinear
+from tests.test_docs import alike
+
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
+KNOWN = {
+    "DeepLinear": DeepLinear,
+    "Path": Path,
+    "dynsim": dynsim,
+    "eqx": eqx,
+    "jax": jax,
+    "jnp": jnp,
+    "math": math,
+    "np": np,
+    "odes": odes,
+    "optax": optax,
+    "sweeps": sweeps,
+}
+"""What examples may use without importing it, as the reference says."""
+LONG: set[str] = set()
+"""Examples that compile for seconds."""
+
+
+def public() -> dict[str, Any]:
+    """All public names that can have a docstring of their own."""
+    return {
+        f"{package.__name__}.{name}": found
+        for package in (dynsim, odes, sweeps)
+        for name in package.__all__
+        if callable(found := getattr(package, name)) or inspect.ismodule(found)
+    }
+
+
+NAMES = public()
+PARSER = doctest.DocTestParser()
+
+
+def test_every_public_name_has_an_example() -> None:
+    assert [
+        name for name, found in NAMES.items() if ">>> " not in (inspect.getdoc(found) or "")
+    ] == []
+
+
+def run(code: str, known: dict[str, Any]) -> None:
+    """Run an example, and compare what it prints with what it says, but for the last digit."""
+    for example in PARSER.get_examples(code):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(example.source, "<example>", "single"), known)
+        if example.want:
+            assert alike(printed.getvalue(), example.want), (example.source, printed.getvalue())
+
+
+FULL = pytest.mark.full("test_examples_run")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[FULL] if n in LONG else []) for n in NAMES]
+)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(inspect.getdoc(NAMES[name]) or "", dict(KNOWN))
+
+
+def test_an_example_that_prints_something_else_is_found_out() -> None:
+    with pytest.raises(AssertionError):
+        run(">>> 1 + 1\n3\n", {})
+    with pytest.raises(NameError):
+        run(">>> unknown\n", {})
