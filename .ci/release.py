@@ -51,7 +51,7 @@ def write_version(root: Path, version: str, date: str) -> None:
         path.write_text(text)
     path = root / "CHANGELOG.md"
     text = path.read_text()
-    if not re.search(rf"(?m)^## {re.escape(version)}\b", text):
+    if not re.search(rf"(?m)^## {re.escape(version)}( |$)", text):
         path.write_text(
             text.replace("## Unreleased\n", f"## Unreleased\n\n## {version} ({date})\n", 1)
         )
@@ -60,7 +60,9 @@ def write_version(root: Path, version: str, date: str) -> None:
 def section(changelog: str, version: str) -> str:
     """The changelog's lines about a version, without the heading; empty if there are none."""
     found = re.search(
-        rf"^## {re.escape(version)}\b[^\n]*\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL
+        rf"^## {re.escape(version)}(?: [^\n]*)?\n(.*?)(?=^## |\Z)",
+        changelog,
+        re.MULTILINE | re.DOTALL,
     )
     return found[1].strip() if found else ""
 

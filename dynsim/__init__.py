@@ -180,8 +180,9 @@ def _clash() -> str | None:
     if found.origin and not os.path.exists(os.path.join(folder, "bayes_search.py")):
         return None
     return (
-        f"the package sweeps ({folder or 'without a file'}) is not dynsim's, or not alone: W&B's distribution "
-        "`sweeps` has the same name. Run `pip uninstall sweeps`, then install dynsim again"
+        f"the package sweeps ({folder or 'without a file'}) is not dynsim's, or not alone: W&B's "
+        "distribution `sweeps` has the same name. Run `pip uninstall sweeps`, then install dynsim "
+        "again"
     )
 
 

@@ -145,7 +145,8 @@ def computed(
         ...     zero = jnp.zeros((), int)
         ...     return dynsim.Trajectory(times, {"loss": loss}, start, zero, zero - 1)
         ...
-        >>> theory = odes.computed("still", "nothing moves", "eta = 0", still, lambda training: None)
+        >>> always = lambda training: None
+        >>> theory = odes.computed("still", "nothing moves", "eta = 0", still, always)
     """
     usual_tolerances = tolerances
 

@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "Sweep" not in getattr(sweeps, "__all__", ()):
         # This file was found, and the package's first one is of another distribution.
         to_stderr(
-            "dynsim: the package sweeps is not dynsim's: W&B's distribution `sweeps` has the same name. "
-            "Run `pip uninstall sweeps`, then install dynsim again"
+            "dynsim: the package sweeps is not dynsim's: W&B's distribution `sweeps` has the same "
+            "name. Run `pip uninstall sweeps`, then install dynsim again"
         )
         return 2
     tell()

@@ -105,7 +105,8 @@ def train(
 
     Example:
         >>> rule = dynsim.adamw(dynsim.schedules.warmup_cosine(1e-2, 10, 20), decay=1e-3, clip=1.0)
-        >>> run = dynsim.train(DeepLinear(), rule, jax.random.key(0), steps=20, record="gradient_norm")
+        >>> key, record = jax.random.key(0), "gradient_norm"
+        >>> run = dynsim.train(DeepLinear(), rule, key, steps=20, record=record)
         >>> run["gradient_norm"].shape == run.times.shape
         True
     """

@@ -46,7 +46,7 @@ class YZ(eqx.Module):
 
     Example:
         >>> task, rule = dynsim.syn_small(), dynsim.sgd(1.0, 0.1)
-        >>> start = dynsim.YZ(Y=jnp.zeros((task.M, task.M)), Z=jnp.zeros((task.num_queries, task.M)))
+        >>> start = dynsim.YZ(Y=jnp.zeros((34, 34)), Z=jnp.zeros((2, 34)))
         >>> run = dynsim.train(task, rule, jax.random.key(0), steps=5, init=start)
         >>> run.params.Z.shape
         (2, 34)

@@ -14,8 +14,9 @@ class Tolerances(NamedTuple):
         ValueError: from `check`, for a value that cannot work in the precision.
 
     Example:
-        >>> loose = odes.Tolerances(rtol=1e-5, atol=1e-7)
-        >>> theory = odes.flow(DeepLinear(), dynsim.sgd(0.1), [0, 50], key=jax.random.key(0), tolerances=loose)
+        >>> loose, key = odes.Tolerances(rtol=1e-5, atol=1e-7), jax.random.key(0)
+        >>> rule = dynsim.sgd(0.1)
+        >>> theory = odes.flow(DeepLinear(), rule, [0, 50], key=key, tolerances=loose)
     """
 
     rtol: float = 1e-8

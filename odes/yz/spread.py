@@ -6,8 +6,8 @@ The mean follows descent on the loss of finite T, and the linear noise approxima
 `odes.yz.noise`. With `draws` of that noise mean and covariance are both to second order.
 
 Example:
-    >>> rule, times = dynsim.sgd(1.0, 0.1), [0, 5, 10]
-    >>> theory = odes.spread.solve(dynsim.syn_small(), rule, times, batch=128, length=128)
+    >>> task, rule = dynsim.syn(1, 2, num_common=1, num_distinct=2), dynsim.sgd(1.0, 0.1)
+    >>> theory = odes.spread.solve(task, rule, [0, 5, 10], batch=128, length=128)
     >>> theory.std["loss"].shape
     (3,)
 """

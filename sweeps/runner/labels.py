@@ -172,7 +172,8 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
 
     Example:
         >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
-        >>> found = sweeps.run(sweeps.Sweep(run, {"eta": [0.1, 100.0]}, record=["loss"]), progress=False)
+        >>> sweep = sweeps.Sweep(run, {"eta": [0.1, 100.0]}, record=["loss"])
+        >>> found = sweeps.run(sweep, progress=False)
         >>> np.isnan(sweeps.valid(found).loss.values).tolist()
         [False, True]
     """
@@ -198,7 +199,8 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
             of a dimension.
 
     Example:
-        >>> run, axes = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20), {"eta": [0.1, 0.2]}
+        >>> axes = {"eta": [0.1, 0.2]}
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
         >>> training = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
         >>> theory = sweeps.run(sweeps.Sweep(run, axes, "modes", ["loss"]), progress=False)
         >>> error = sweeps.difference(theory, training)

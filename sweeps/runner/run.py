@@ -174,7 +174,8 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
 
     Example:
         >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
-        >>> stored = sweeps.run(sweeps.Sweep(run, {"eta": [0.1, 0.2]}), "runs/modes", progress=False)
+        >>> sweep = sweeps.Sweep(run, {"eta": [0.1, 0.2]})
+        >>> stored = sweeps.run(sweep, "runs/modes", progress=False)
         >>> sweeps.open("runs/modes").equals(stored)
         True
     """

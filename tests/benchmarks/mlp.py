@@ -1,5 +1,6 @@
 """A sweep of a small network against a loop that one would write in JAX with optax."""
 
+import itertools
 import statistics
 import tempfile
 import time
@@ -28,7 +29,7 @@ class Net(dynsim.Problem):
 
     def init(self, key: Any) -> list[Any]:
         """Weights and biases of the layers."""
-        pairs = list(zip(SIZES[:-1], SIZES[1:], strict=True))
+        pairs = list(itertools.pairwise(SIZES))
         keys = jax.random.split(key, len(pairs))
         return [
             (jax.random.normal(k, pair) * (2 / pair[0]) ** 0.5, jnp.zeros(pair[1]))
