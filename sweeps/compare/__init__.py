@@ -1,4 +1,8 @@
-"""`dynsim compare`: theory against simulation."""
+"""`dynsim compare`: theory against simulation.
+
+Example:
+    >>> found = sweeps.compare.compare("saxe", eta=0.1, steps=20, seeds=2, theories=["modes"])
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

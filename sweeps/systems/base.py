@@ -35,7 +35,7 @@ class Settings(NamedTuple):
         checkpoint: as `dynsim.train` takes it, for engines whose runs can go on.
 
     Example:
-        >>> settings = sweeps.Settings(fixed=(), times=(0, 10), record=("loss",), dtype="float32")
+        >>> settings = sweeps.Settings((), (0, 10), ("loss",), "float32", rtol=None)
         >>> settings.checkpoint
         False
     """

@@ -59,11 +59,11 @@ class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are ther
 
     Example:
         >>> try:
-        ...     raise sweeps.ChunksFailed("1 of 4 chunks failed")
+        ...     raise sweeps.ChunksFailed("1 of 4 chunks failed", {3: "the worker was killed"})
         ... except sweeps.ChunksFailed as error:
-        ...     print(error)
+        ...     print(error.reasons)
         ...
-        1 of 4 chunks failed
+        {3: 'the worker was killed'}
     """
 
     def __init__(self, message: str, reasons: dict[int, str]) -> None:

@@ -1,4 +1,10 @@
-"""The maps of a diagram: region and observable at each point of its plane, computed or inferred."""
+"""The maps of a diagram: region and observable at each point of its plane, computed or inferred.
+
+Example:
+    >>> run = sweeps.experiment("saxe", steps=5)
+    >>> plane = sweeps.phase.Plane(run, x="eta:0.05:2", y="u0:0.01:1", resolution=4)
+    >>> regions = sweeps.phase.maps(plane)["simulation"].region
+"""
 
 import dataclasses
 import itertools
