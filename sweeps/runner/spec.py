@@ -336,8 +336,8 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
     Example:
         >>> sweep = sweeps.load("fig6", ["run.steps = 50", "axes.seed = [0, 1]"])
-        >>> sweep.run.steps
-        50
+        >>> sweep.axes["seed"]
+        [0, 1]
     """
     checks.kind("path", path, str, os.PathLike)
     with recipes.named(path):

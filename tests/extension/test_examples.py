@@ -39,11 +39,11 @@ KNOWN = {
 }
 """What examples may use without importing it, as the reference says."""
 LONG = {
-    "dynsim": "Annealed JoMA LanguageModel Layer QKV Regression Retrieval Transformer YZ "
+    "dynsim": "Annealed JoMA LanguageModel Layer Prompts QKV Regression Retrieval Transformer YZ "
     "full_batch",
     "odes": "Reduction central_flow eq10 fixed_attention lemma3 linear_noise sde spread symmetric "
     "theorem4 theories two_stage",
-    "sweeps": "Experiment best difference explain explore open phase transfer valid",
+    "sweeps": "Experiment best compare difference explain explore open phase transfer valid",
 }
 """Examples that compile for a second or more, by package."""
 
@@ -100,6 +100,6 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_an_example_that_prints_something_else_is_found_out() -> None:
     with pytest.raises(AssertionError):
-        run(">>> 1 + 1\n3\n", {})
+        run(">>> 1 + 1\n5\n", {})
     with pytest.raises(NameError):
         run(">>> unknown\n", {})
