@@ -71,8 +71,8 @@ def run(
             makes (Dask's `client.get_executor()`, loky). It is not shut down.
         reuse: a store of another sweep, complete or not, or several: their runs are taken over
             where this sweep has the same ones: the way to more seeds, more values of an axis, or
-            another axis. Runs of fewer steps go on from their checkpoints, if those were kept.
-            They are read alone.
+            another axis. Runs of fewer steps resume from their checkpoints, if those were kept.
+            They are only read.
         report: called with lines for people.
         strict: raise an error where stored chunks were made by other versions, or on other
             devices; without it, a few of their runs are computed again and have to be the same.

@@ -71,7 +71,7 @@ class Sweep:
         rtol: relative tolerance of an adaptive solver; by default that of the theory.
         root: root of the random keys; a run uses fold_in(key(root), seed).
         checkpoint: whether to keep what each run ended with, its weights and the memory of its
-            update rule, so that a sweep of more steps can go on from there.
+            update rule, so that a sweep of more steps can resume from there.
         title: one line for people.
 
     Raises:
