@@ -24,7 +24,8 @@ def is_notebook(page: str) -> bool:
 def notebook(text: str) -> nbformat.NotebookNode:
     """The notebook of a page in MyST."""
     found = read_myst_markdown_notebook(text)
-    # What the page asks of Sphinx, such as the description of a picture, means nothing elsewhere.
+    # Metadata for Sphinx and Jupytext, such as descriptions of pictures, mean nothing elsewhere.
+    found.metadata.pop("jupytext", None)
     for cell in found.cells:
         cell.metadata.pop("mystnb", None)
     return found
