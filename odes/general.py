@@ -135,6 +135,18 @@ def computed(
         recorded: from (problem, what was asked for), hashable.
         tolerances: of its solver, where they are not the usual ones.
         **about: `variant`, `refused` and `predicts` of `Theory`.
+
+    Raises:
+        ValueError: from its `solve`, with the reason, for a training that it does not describe.
+
+    Example:
+        >>> def still(training, start, times, *, record, tolerances=None):
+        ...     loss = jnp.full(len(times), training.problem.population_loss(start))
+        ...     zero = jnp.zeros((), int)
+        ...     return dynsim.Trajectory(times, {"loss": loss}, start, zero, zero - 1)
+        ...
+        >>> always = lambda training: None
+        >>> theory = odes.computed("still", "nothing moves", "eta = 0", still, always)
     """
     usual_tolerances = tolerances
 
@@ -208,6 +220,9 @@ def closed_form(
         needs: `("key",)` for starting weights.
         names: of the observables; needed where the formula cannot be evaluated for a problem that
             it does not describe.
+
+    Raises:
+        ValueError: from its `solve`, with the reason, for a training that it does not describe.
 
     Example:
         >>> def decay(problem, init, time):

@@ -27,6 +27,13 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
     failed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after SIGHUP."""
+    if "Sweep" not in getattr(sweeps, "__all__", ()):
+        # This file was found, and the package's first one is of another distribution.
+        to_stderr(
+            "dynsim: the package sweeps is not dynsim's: W&B's distribution `sweeps` has the same "
+            "name. Run `pip uninstall sweeps`, then install dynsim again"
+        )
+        return 2
     tell()
     for name in ("stdout", "stderr"):
         # None where the caller has closed it.

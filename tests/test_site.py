@@ -299,6 +299,9 @@ def test_formulas_of_docstrings_are_set_apart() -> None:
     assert prepared == [*typeset[:-1], r"as h\*."]
     items = ["* of h*", "* of", "  |x|"]
     assert tool("tools/docstrings.py").prepared(items) == [r"* of h\*", "* of", r"  \|x\|"]
+    # Code of an example is code.
+    example = ["Of h.", "", "Example:", "    >>> 2 ** 3 | 1", "    9"]
+    assert tool("tools/docstrings.py").prepared(example) == example
 
 
 def test_signatures_are_short() -> None:
@@ -346,3 +349,12 @@ def test_notebooks_run(page: Path, tmp_path: Path) -> None:
     environment = os.environ | {"MPLBACKEND": "Agg"}
     environment.pop("XLA_FLAGS", None)
     subprocess.run([sys.executable, str(script)], check=True, cwd=DOCS.parent, env=environment)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_a_tutorial_can_be_downloaded_as_a_notebook(page: Path) -> None:
+    pytest.importorskip("myst_nb")
+    found = tool("tools/notebook_downloads.py").notebook(page.read_text())
+    code = [cell.source for cell in found.cells if cell.cell_type == "code"]
+    assert code == [cell["code"].rstrip("\n") for cell in CELL.finditer(page.read_text())]
+    assert not any("mystnb" in cell.metadata for cell in found.cells)

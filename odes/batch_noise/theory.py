@@ -123,7 +123,8 @@ def linear_noise(
 
     Example:
         >>> rule = dynsim.sgd(0.05, momentum=0.9)
-        >>> theory = odes.linear_noise(problem, rule, [10, 100], batch=32, key=jax.random.key(0))
+        >>> problem, key = DeepLinear(), jax.random.key(0)
+        >>> theory = odes.linear_noise(problem, rule, [5, 10], batch=32, key=key)
         >>> theory["loss"], theory.std["loss"]
     """
     problem, rule = built(problem, rule)

@@ -1,4 +1,9 @@
-"""Theory of two-stage dynamics: the reduced ODE and what follows from it."""
+"""Theory of two-stage dynamics: the reduced ODE and what follows from it.
+
+Example:
+    >>> task, rule, batch = dynsim.two_stage("fast")
+    >>> theory = odes.two_stage.solve(task, rule, [0, 100, 1000], record=["K1", "K2"])
+"""
 
 import functools
 

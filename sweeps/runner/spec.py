@@ -71,14 +71,14 @@ class Sweep:
         rtol: relative tolerance of an adaptive solver; by default that of the theory.
         root: root of the random keys; a run uses fold_in(key(root), seed).
         checkpoint: whether to keep what each run ended with, its weights and the memory of its
-            update rule, so that a sweep of more steps can go on from there.
+            update rule, so that a sweep of more steps can resume from there.
         title: one line for people.
 
     Raises:
         ValueError: naming the axis, its value and what is allowed.
 
     Example:
-        >>> run = sweeps.Experiment(Net(), dynsim.sgd(0.1), steps=200)
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=200)
         >>> sweep = sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}, record=["loss"])
     """
 
@@ -335,6 +335,11 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
     Raises:
         ValueError: naming the file and what is wrong in it.
+
+    Example:
+        >>> sweep = sweeps.load("fig6", ["run.steps = 50", "axes.seed = [0, 1]"])
+        >>> sweep.axes["seed"]
+        [0, 1]
     """
     checks.kind("path", path, str, os.PathLike)
     with recipes.named(path):

@@ -161,7 +161,11 @@ def program(job: Job) -> Program:
 
 def forget() -> None:
     """Let go of all compiled programs of this process, and of their memory: those of sweeps, and
-    those that JAX keeps of everything else. They are compiled again when they are needed."""
+    those that JAX keeps of everything else. They are compiled again when they are needed.
+
+    Example:
+        >>> sweeps.forget()
+    """
     PROGRAMS.clear()
     release()
 

@@ -66,6 +66,11 @@ class Settings(NamedTuple):
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
         checkpoint: as `dynsim.train` takes it, for engines whose runs can go on.
+
+    Example:
+        >>> settings = sweeps.Settings((), (0, 10), ("loss",), "float32", rtol=None)
+        >>> settings.checkpoint
+        False
     """
 
     fixed: Any
@@ -113,6 +118,11 @@ class Engine(NamedTuple):
         seeded: whether its runs depend on the seed, if starting weights do.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> sorted(registry.system("yz").engines)[:2]
+        ['adam', 'adam-finite-t']
     """
 
     run: Callable[..., Trajectory]
@@ -146,6 +156,11 @@ class Labels(NamedTuple):
         about: long name and unit of what has more to say than its own name.
         inner_dims: names of the axes of an observable that is not a number.
         values: values along such an axis, where it has some.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> isinstance(registry.system("yz").labels, sweeps.Labels)
+        True
     """
 
     about: Mapping[str, tuple[str, str]] = MappingProxyType({})
@@ -195,6 +210,11 @@ class System(NamedTuple):
         more: engines of theories that other packages register, looked up when they are needed.
         stiffness: what an adaptive solver's number of steps grows with, (P,) from the traced
             numbers.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> registry.system("yz").name
+        'yz'
     """
 
     name: str

@@ -68,8 +68,8 @@ class Experiment:
         ValueError: naming the field, its value and what is allowed.
 
     Example:
-        >>> run = sweeps.Experiment(Net(), dynsim.sgd(0.1), steps=200, batch=32)
-        >>> sweeps.run(sweeps.Sweep(run, {"eta": [0.01, 0.1, 1.0], "seed": range(5)}))
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20, batch=32)
+        >>> found = sweeps.run(sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}))
     """
 
     problem: Problem

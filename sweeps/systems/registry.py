@@ -23,6 +23,10 @@ def register(system: System) -> None:
 
     Raises:
         ValueError: for a name that is taken, or a system without an engine "simulation".
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> sweeps.register(registry.system("yz")._replace(name="my-layer"))
     """
     checks.kind("system", system, System)
     taken = system.name in BUILT_IN or system.name in plugins.entry_points(GROUP)
