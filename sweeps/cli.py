@@ -108,7 +108,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
         if record and not asked.given.get("overwrite"):
             record.check()
-        programs.keep()
+        programs.keep_traced()
         with asked.context():
             paths = asked.run(asked.settings)
         if record:
