@@ -24,8 +24,6 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
 from sweeps.output import programs
-from sweeps.runner.config import config_of
-from sweeps.runner.spec import Sweep
 
 TRACED = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
 """Packages that write programs. Their files are compared, those of others by version."""
@@ -51,17 +49,16 @@ class Known(NamedTuple):
     draws: bool
 
 
-def key_of(sweep: Sweep, mesh: Mesh, *made: Any) -> str:
-    """By what a program of a sweep is found, of whose making no other packages take part; `made`
-    is what else decides it. Empty where programs are not kept: accelerators were not tried."""
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    if not programs.TRACED or type(sweep) is not Sweep or not on_cpu:
+def key_of(mesh: Mesh, *made: Any) -> str:
+    """By what a program is found that is made from `made`, which has a text for all that decides
+    it, and from nothing of other packages. Empty where programs are not kept: accelerators were
+    not tried."""
+    device = mesh.devices.flat[0]
+    if not programs.TRACED or device.platform != "cpu":
         return ""
     devices = [(each.device_kind, each.id) for each in mesh.devices.flat]
-    told = [
-        *(config_of(sweep), made, devices, mesh.devices.flat[0].client.platform_version),
-        *(sorted(jax.config.values.items(), key=str), os.environ.get("XLA_FLAGS"), _code()),
-    ]
+    options = sorted(jax.config.values.items(), key=str), os.environ.get("XLA_FLAGS")
+    told = made, devices, device.client.platform_version, options, _code()
     text = json.dumps(told, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -99,11 +96,14 @@ def load(key: str, mesh: Mesh) -> tuple[Known, Any, Any] | None:
         _initialise_lapack()
         known, *kept = pickle.loads(path.read_bytes())
         found = [
-            each and serialize_executable.deserialize_and_load(*each, devices[0].client, devices)
+            each
+            and serialize_executable.deserialize_and_load(
+                *each, backend=devices[0].client, execution_devices=devices
+            )
             for each in kept
         ]
         os.utime(path)
-        return Known(*known), *found
+        return Known(*known), found[0], found[1]
     return None
 
 
@@ -117,7 +117,7 @@ def _initialise_lapack() -> None:
 
 def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
     """Keep a program, if it can be kept: one that calls Python cannot."""
-    called = {each for made in compiled if made for each in CALLED.findall(made.as_text())}
+    called = {each for made in compiled if made for each in CALLED.findall(made.as_text() or "")}
     if not key or not all(each.startswith(SAFE) for each in called):
         return
     with contextlib.suppress(Exception):

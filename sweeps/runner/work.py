@@ -19,6 +19,7 @@ from dynsim.training.course import Checkpoint
 from sweeps.language.axes import Dimension
 from sweeps.output import programs
 from sweeps.runner import fit, kept, labels, progress, tiles
+from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep, grid
 from sweeps.runner.store.base import CHECKPOINT, Layout, Variable
@@ -289,7 +290,9 @@ class Work:
             return prepared, tiles.program(tiles.Job(*made, self.identity.program(chosen)))
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
         about = chosen, shapes, problem.numbers, self.tile, self.begin, self.state
-        key = kept.key_of(self.sweep, self.mesh, *about)
+        # A subclass may know more than its settings say.
+        told = config_of(self.sweep) if type(self.sweep) is Sweep else None
+        key = kept.key_of(self.mesh, told, *about) if told else ""
         return prepared, tiles.program(tiles.Job(*made, kept=key))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:
