@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import sweeps
-from sweeps.commands.parsing.line import understood
+from sweeps.commands.line import understood
 from sweeps.lines import printable, stops, to_stderr
 
 

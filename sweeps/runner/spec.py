@@ -299,8 +299,10 @@ def _times(given: Any) -> str | int | tuple[Any, ...]:
     # A list of lists of different lengths is no array.
     with contextlib.suppress(ValueError):
         times = np.asarray(given).tolist()
-        if isinstance(times, str | int | list):
-            return tuple(times) if isinstance(times, list) else times
+        if times == "end" or isinstance(times, int):
+            return times
+        if isinstance(times, list) and all(isinstance(each, int | float) for each in times):
+            return tuple(times)
     shown = reprlib.repr(given)
     raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
 

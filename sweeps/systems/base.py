@@ -1,26 +1,59 @@
-"""What a system is to sweeps, comparison and diagrams: problems, engines for them, and labels.
+"""What a system is to sweeps, comparison and diagrams: problems, engines for them, and labels; and
+what compiled programs take of a problem and a rule: traced numbers by name, and arrays by place.
 
 An engine computes the trajectories of a run, `sweeps.systems.experiment`; labels name what it
 records.
 """
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Trajectory
+from dynsim import Problem, Rule, Trajectory, decoding
 from dynsim.precision import DType
+from dynsim.problem.checks import has_population
 from dynsim.schedules.shapes import NUMBERS
 from dynsim.training.course import Checkpoint
-from dynsim.training.recording import Own, Table
+from dynsim.training.recording import PRECONDITIONED, SHARPNESS, Own, Table
+from sweeps.language.describe import docs_of
 
 MOST_TIMES = 2**20
 """How many times are recorded and drawn."""
 Times = Literal["end"] | int | tuple[int, ...]
 """When to record: at the end; at step 0 and so many logarithmically spaced ones; or as given."""
+
+
+class Template(NamedTuple):
+    """A pytree without its numbers, hashable: `structure` of `leaves`, of which each is the name of
+    a traced number, the place of a shared array, or a value in a tuple of its own."""
+
+    structure: Any
+    leaves: tuple[str | int | tuple[Any], ...]
+
+    def filled(self, numbers: Mapping[str, Any], arrays: tuple[Any, ...]) -> PyTree:
+        """The pytree with numbers by name and arrays by place."""
+        found = []
+        for leaf in self.leaves:
+            if isinstance(leaf, tuple):
+                found.append(leaf[0])
+            else:
+                found.append(numbers[leaf] if isinstance(leaf, str) else arrays[leaf])
+        return jax.tree.unflatten(self.structure, found)
+
+
+class Taken(NamedTuple):
+    """A pytree taken apart: its template, its numbers by name, and its arrays."""
+
+    template: Template
+    numbers: dict[str, Any]
+    arrays: tuple[Any, ...]
 
 
 class Settings(NamedTuple):
@@ -120,6 +153,22 @@ class Labels(NamedTuple):
     values: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
+def described(problem: Problem) -> dict[str, tuple[str, str]]:
+    """What the docstring of the class says in `Attributes:` of observables, whose unit stands in
+    square brackets behind the name."""
+    found = {}
+    fields = {field.name for field in dataclasses.fields(problem)}
+    for name, text in docs_of(type(problem)).items():
+        if name not in fields and not hasattr(Problem, name):
+            words, _, unit = re.split("[.:;]", text)[0].partition(" [")
+            found[name] = (words, unit.rstrip("]") or "1")
+    loss = "population loss" if has_population(problem) else "loss of the next batch"
+    return found | {
+        SHARPNESS: (f"largest eigenvalue of the Hessian of the {loss}", "1"),
+        PRECONDITIONED: (f"sharpness of the {loss} in units in which the edge is 2", "1"),
+    }
+
+
 def rates(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
     """The learning rate, or the sum of those of all groups."""
     found = [value for name, value in numbers.items() if _is_peak(name)]
@@ -167,3 +216,71 @@ def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
     if isinstance(times, int):
         raise TypeError("times: the runs of this system tell theirs themselves")
     return times
+
+
+def of_problem(problem: Problem) -> Taken:
+    """A problem taken apart: numbers are what is annotated `float`, and floating-point scalars."""
+    return _taken(problem, {*_reals(problem)}, _path)
+
+
+def of_rule(rule: Rule, problem: Problem) -> Taken:
+    """A rule taken apart: everything in it is a number. One called like a field of the problem is
+    called `rule.NAME`."""
+    clashing = hints_of(problem)
+
+    def name(path: tuple[Any, ...]) -> str:
+        # `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of `numbers.b1`.
+        words = _path(path).split(".")
+        if words[0] == "eta" and words[-1] == "peak":
+            words = words[:-1]
+        found = ".".join(words[1:] if words[0] == "numbers" else words)
+        return f"rule.{found}" if found in clashing else found
+
+    return _taken(rule, None, name)
+
+
+def _taken(tree: PyTree, reals: set[str] | None, name_of: Any) -> Taken:
+    leaves, structure = jax.tree.flatten_with_path(tree)
+    left_out = getattr(tree, "LEFT_OUT_AT_ZERO", ())
+    kept: list[str | int | tuple[Any]] = []
+    numbers: dict[str, Any] = {}
+    arrays: list[Any] = []
+    for path, leaf in leaves:
+        name = name_of(path)
+        array = isinstance(leaf, jax.Array | np.ndarray)
+        scalar = array and np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.floating)
+        number = array or isinstance(leaf, float | int | np.number)
+        zero = name in left_out and not np.ndim(leaf) and leaf == 0
+        if isinstance(leaf, bool) or not number or zero:
+            kept.append((0.0 if zero else leaf,))
+        elif reals is None or name in reals or scalar or isinstance(leaf, float):
+            if name in numbers:
+                raise ValueError(f"{type(tree).__name__}: has two numbers of the name {name!r}")
+            numbers[name] = leaf if array else float(leaf)
+            kept.append(name)
+        elif array:
+            kept.append(len(arrays))
+            arrays.append(leaf)
+        else:
+            kept.append((leaf,))
+    return Taken(Template(structure, tuple(kept)), numbers, tuple(arrays))
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _reals(tree: Any, before: str = "") -> Iterator[str]:
+    """Names of the fields that are real numbers, also in parts of a problem."""
+    for name, hint in hints_of(tree).items():
+        value = getattr(tree, name)
+        if dataclasses.is_dataclass(value):
+            yield from _reals(value, f"{before}{name}.")
+        elif {float} == {float, tuple, dict, decoding.WHOLE} & {*decoding.parts_of(hint)}:
+            yield before + name
+
+
+def hints_of(problem: Any) -> dict[str, Any]:
+    """Annotations of the fields of a problem, by name."""
+    hints = typing.get_type_hints(type(problem), include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(problem)}

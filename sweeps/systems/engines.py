@@ -19,9 +19,17 @@ from dynsim.problem.train import drawn, started
 from odes.hierarchy import of_class, theories
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
-from sweeps.systems import labels as named
-from sweeps.systems import parts
-from sweeps.systems.base import Engine, Labels, Settings, System, known
+from sweeps.systems.base import (
+    Engine,
+    Labels,
+    Settings,
+    System,
+    Template,
+    described,
+    hints_of,
+    known,
+    of_problem,
+)
 
 BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
@@ -57,7 +65,7 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
 
 def of_theories(theories: Mapping[str, Theory[Any, Any]], like: Like) -> dict[str, Engine]:
     """The engines of those theories that need nothing but what a run of the problem has."""
-    known = {"init", "key", "batch", "steps", *parts.hints_of(like.problem)}
+    known = {"init", "key", "batch", "steps", *hints_of(like.problem)}
     return {n: of_theory(each, like) for n, each in theories.items() if {*each.needs} <= known}
 
 
@@ -81,7 +89,7 @@ def of_infinite_length(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
 
 
 def _training(like: Like, tile: int) -> Engine:
-    draw = None if parts.of_problem(like.problem).numbers else _batches
+    draw = None if of_problem(like.problem).numbers else _batches
     if like.problem.has("_prepared"):
         draw = _shared
     return Engine(
@@ -144,7 +152,7 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
 
 def _arrays(problem: Problem, record: tuple[str, ...]) -> tuple[Any, ...]:
     del record
-    return parts.of_problem(problem).arrays
+    return of_problem(problem).arrays
 
 
 def _assemble(
@@ -160,7 +168,7 @@ def _shared(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) ->
         return {"shared": _any_of(settings.fixed.problem, arrays)._prepared(key)[1]}
 
 
-def _any_of(template: parts.Template, arrays: tuple[Array, ...]) -> Problem:
+def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
     """A problem of a template, of which the numbers do not matter."""
     names = (leaf for leaf in template.leaves if isinstance(leaf, str))
     return template.filled(dict.fromkeys(names, 1.0), arrays)
@@ -241,7 +249,7 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
 def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
     """Copies of the weights; in training also of a batch and of what runs of a key share."""
     fixed = settings.fixed
-    given = parts.of_problem(problem)
+    given = of_problem(problem)
     bare = _any_of(given.template, given.arrays)
 
     def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
@@ -297,6 +305,6 @@ def system(
         more = {n: each for n, each in theories(problem).items() if n not in built_in}
         return of_theories(more, like)
 
-    labels = labels._replace(about={**named.of_class(problem), **labels.about})
+    labels = labels._replace(about={**described(problem), **labels.about})
     found = engines(engines_of(like, tile))
     return System(name, problems or (type(problem),), found, labels, more=registered, **options)

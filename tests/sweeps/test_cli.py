@@ -19,8 +19,7 @@ import pytest
 import dynsim
 import sweeps
 from sweeps import cli
-from sweeps.commands import table
-from sweeps.commands.parsing import line
+from sweeps.commands import line, table
 from sweeps.runner import progress
 from tests.sweeps.ending import ended
 
@@ -172,14 +171,12 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
     light = {
         "sweeps.cli",
         "sweeps.commands",
-        "sweeps.commands.parsing",
-        "sweeps.commands.parsing.line",
-        "sweeps.commands.parsing.metadata",
+        "sweeps.commands.line",
         "sweeps.commands.table",
     }
-    language = ("axes", "fields", "grammar", "pages")
+    language = ("axes", "fields", "grammar")
     light |= {"sweeps.language", *(f"sweeps.language.{name}" for name in language)}
-    light |= {"sweeps.systems", "sweeps.systems.kinds", "sweeps.systems.built_in"}
+    light |= {"sweeps.systems", "sweeps.systems.kinds"}
     light |= {"sweeps.recipes", "sweeps.lines"}
     assert not any(name.startswith("sweeps.") for name in found - light)
 
