@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import filelock
@@ -55,13 +55,18 @@ def keep() -> Path | None:
     return folder
 
 
-def keep_traced() -> None:
-    """Keep compiled programs, and those of sweeps in such a way that they need not be traced again
-    (`sweeps.runner.kept`), unless the user has told JAX where to, or not to."""
+@contextlib.contextmanager
+def keeping_traced() -> Iterator[None]:
+    """A context in which compiled programs are kept, and those of sweeps in such a way that they
+    need not be traced again (`sweeps.runner.kept`), unless the user has told JAX otherwise."""
     if keep() == _folder():
         with contextlib.suppress(OSError):
             (_folder() / "sweeps").mkdir(exist_ok=True)
             TRACED.append(_folder() / "sweeps")
+    try:
+        yield
+    finally:
+        TRACED.clear()
 
 
 TRACED: list[Path] = []

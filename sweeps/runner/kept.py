@@ -28,6 +28,8 @@ from sweeps.output import programs
 TRACED = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
 """Packages that write programs. Their files are compared, those of others by version."""
 VERSIONS = ("jaxlib", "numpy")
+VARIABLES = ("XLA_FLAGS", "EQX_ON_ERROR")
+"""Of the environment: what else programs depend on."""
 CALLED = re.compile(r'custom_call_target="([^"]+)"')
 SAFE = ("lapack_", "TopK", "__")
 """What compiled code may call: LAPACK, and what belongs to the compiler."""
@@ -57,7 +59,7 @@ def key_of(mesh: Mesh, *made: Any) -> str:
     if not programs.TRACED or device.platform != "cpu":
         return ""
     devices = [(each.device_kind, each.id) for each in mesh.devices.flat]
-    options = sorted(jax.config.values.items(), key=str), os.environ.get("XLA_FLAGS")
+    options = sorted(jax.config.values.items(), key=str), *map(os.environ.get, VARIABLES)
     told = made, devices, device.client.platform_version, options, _code()
     text = json.dumps(told, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
