@@ -115,8 +115,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
         if record and not asked.given.get("overwrite"):
             record.check()
-        programs.keep()
-        with asked.context():
+        with programs.keeping_traced(), asked.context():
             paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)
