@@ -12,6 +12,10 @@ import scipy.stats
 
 import dynsim
 import odes
+from dynsim.problem.train import started
+from odes.batch_noise.noise import Noise
+from odes.batch_noise.paths import Drawn, Path
+from odes.batch_noise.theory import asked_of
 from tests.odes.test_batch_noise import KEPT, ROOT, START, Bowl, H, Network
 
 KEY = jax.random.key(3)
@@ -168,6 +172,55 @@ def test_second_order_has_mean_and_deviation_of_descent_to_second_order(
 def test_first_order_has_them_to_first_order() -> None:
     (coarse, fine) = np.abs(errors(None, 1))
     np.testing.assert_allclose(coarse[1] / fine[1], 2, rtol=0.15)
+
+
+def path_of(problem: dynsim.Problem, rule: dynsim.Rule, examples: int) -> Path:
+    """Of second order for batches of 4, in float64, which must be enabled."""
+    parts = started(problem, KEY, None, "float64")
+    asked = asked_of(problem, "weights")
+    return Path(Noise(problem, parts, rule, KEY, jnp.asarray(4.0), asked, examples), 2)
+
+
+def test_second_order_with_momentum_changes_the_noise_of_a_step() -> None:
+    """By eta / (4 (1 + mu)) (H N - N' G), with G and N written out by hand."""
+    eta, mu, decay, w = 0.2, 0.5, 0.3, 0.7
+    x, y, u = np.random.default_rng(0).normal(size=(3, 5))
+    with jax.enable_x64(True):
+        path = path_of(Line(), dynsim.sgd(eta, momentum=mu, decay=decay), 5)
+        drawn = Drawn(jnp.asarray(0.0), jnp.stack([x, y], axis=1), jnp.asarray(u))
+        found = path.gradient(drawn, jnp.array([w]))
+    N, slope = u @ (x**2 * w + x * y / 2), u @ x**2
+    H, G = 1 + decay, (1 + decay) * w
+    want = w + N + eta / (4 * (1 + mu)) * (H * N - slope * G)
+    np.testing.assert_allclose(found, [want], rtol=1e-12)
+
+
+@pytest.mark.parametrize("problem", [Line(), Bowl()], ids=["with population", "without"])
+def test_second_order_with_momentum_begins_with_noise_of_the_velocity(
+    problem: dynsim.Problem,
+) -> None:
+    mu, batch, number = 0.5, 4, 20_000
+    with jax.enable_x64(True):
+        path = path_of(problem, dynsim.sgd(0.1, momentum=mu), 16)
+        start = path.noise.parts.params
+        each = np.asarray(path.noise.gradients(start, jnp.int32(-1)))
+        states = jax.vmap(path.start)(jax.random.split(KEY, number))
+        weights, velocity, mean = map(np.asarray, (*states, path.posed.state[1]))
+    own = 0 if isinstance(problem, Line) else 1 / 16 / (1 + mu) ** 2
+    # The mean over the examples has noise of its own where there is no population.
+    want = each.var(axis=0, ddof=1) * ((3 + mu) / (1 + mu) ** 3 / batch - own)
+    np.testing.assert_array_equal(weights, np.broadcast_to(np.asarray(start), weights.shape))
+    np.testing.assert_allclose(velocity.var(axis=0), want, rtol=5 * (2 / number) ** 0.5)
+    assert (np.abs(velocity.mean(axis=0) - mean) < 5 * np.sqrt(want / number)).all()
+
+
+@pytest.mark.parametrize("problem", [Exact(), Bowl()], ids=["with population", "without"])
+def test_the_loss_of_a_batch_scatters_as_batches_do(problem: dynsim.Problem) -> None:
+    """Whatever part of it the examples of the gradient have."""
+    found = solve(problem, dynsim.sgd(0.1), [0], record="batch_loss").across_runs()["batch_loss"]
+    std = np.sqrt(START @ ROOT @ ROOT.T @ START / 4)
+    assert found.std[0] == pytest.approx(std, rel=0.03)
+    assert abs(found.mean[0] - np.sum(H * START**2) / 2) < 5 * std / MANY**0.5
 
 
 class Cubic(dynsim.Problem):
