@@ -15,7 +15,7 @@ import odes
 from dynsim.problem.full_batch import FullBatch
 from dynsim.problem.train import started
 from dynsim.yz.model import Examples
-from odes.batch_noise import noise
+from odes.batch_noise import examples_of, noise
 from odes.batch_noise.theory import asked_of
 
 KEY = jax.random.key(0)
@@ -341,6 +341,11 @@ def test_seeds_of_a_network_scatter_as_predicted(name: str) -> None:
     found = ratios(Network(), rule, [3, 10, 30, 100, 300], 1000, batch=64, examples=4096)
     for ratio, error in found.values():
         assert (np.abs(ratio - 1) < 0.06 + 3 * error)[late].all()
+
+
+@pytest.mark.parametrize(("batch", "examples"), [(8, 512), (32, 512), (33, 528)])
+def test_a_step_has_sixteen_batches_of_examples_or_512(batch: int, examples: int) -> None:
+    assert examples_of(batch) == examples
 
 
 def test_standard_deviations_are_observables_by_name() -> None:
