@@ -15,8 +15,8 @@ from tests.test_site import tool
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-errata, rules, tails, verdicts = (
-    tool(f"tools/measured/{name}.py") for name in ("errata", "rules", "tails", "verdicts")
+bursts, errata, rules, tails, verdicts = (
+    tool(f"tools/measured/{name}.py") for name in ("bursts", "errata", "rules", "tails", "verdicts")
 )
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
@@ -133,6 +133,27 @@ def test_verdicts_on_steps_of_known_widths_are_false_as_often_as_the_level_says(
     narrow = shares(3, 128, "a = 0.5", 20)
     assert narrow[Verdict.CROSSOVER] == 0
     assert narrow[Verdict.TRANSITION] > 0.4
+
+
+def test_the_networks_with_bursts_have_73_weights_and_the_sharpness_of_numpy() -> None:
+    problem = bursts.network(1)
+    assert problem.begin.size == 73
+    x, (first, last) = problem.x, (problem.begin[:48], problem.begin[60:72])
+
+    def loss(w: np.ndarray) -> float:
+        hidden = x @ w[:48].reshape(12, 4).T + w[48:60]
+        out = (hidden * stats.norm.cdf(hidden)) @ w[60:72] + w[72]
+        return float(np.mean((out - np.sin(2 * x[:, 0]) - x[:, 0] * x[:, 1] / 2) ** 2) / 2)
+
+    assert np.std(first) == pytest.approx(0.6 / 2, rel=0.3)
+    assert np.std(last) == pytest.approx(0.6 / 12**0.5, rel=0.6)
+    # Along a direction, half a thousandth away on either side.
+    (found,) = bursts.sharpness(problem, problem.begin[None])
+    bend = lambda v: loss(problem.begin + v) + loss(problem.begin - v) - 2 * loss(problem.begin)
+    directions = np.eye(73) * 1e-3
+    hessian = np.array([[bend(a + b) - bend(a) - bend(b) for a in directions] for b in directions])
+    want = 0.8 * np.linalg.eigvalsh(hessian / 2e-6)[-1]
+    assert found == pytest.approx(want, rel=1e-4)
 
 
 def test_widths_that_level_off_are_those_of_their_names() -> None:
