@@ -9,7 +9,7 @@ them: both flows begin again from averaged weights after it.
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +76,7 @@ def trained(problem: Gelu) -> Float[np.ndarray, "R S P"]:
     nudges = NUDGE * np.random.default_rng(0).normal(size=(RUNS, len(problem.begin)))
     nudges[0] = 0
     steps = STEPS + max(WINDOWS)
-    options = {"times": range(steps + 1), "record": {"w": lambda _, w: w}}
+    options: dict[str, Any] = {"times": range(steps + 1), "record": {"w": lambda _, w: w}}
 
     def run(begin):
         given = dataclasses.replace(problem, begin=begin)
@@ -97,12 +97,12 @@ def flows(problem: Gelu, begin: Float[np.ndarray, " P"], steps: int) -> tuple[Fl
     """The central flow, NaN where it does not hold, and the gradient flow from some weights."""
     given, times = dataclasses.replace(problem, begin=begin), np.arange(0, steps + 1, EVERY)
     own, record = ["oscillation"], {"w": lambda _, w: w}
-    options = {"key": jax.random.key(0)}
+    options: dict[str, Any] = {"key": jax.random.key(0)}
     central = odes.central_flow(given, dynsim.sgd(ETA), times, record=[*own, record], **options)
     failed = central.status != dynsim.Status.OK
     plain = odes.flow(given, dynsim.sgd(ETA), times, record=record, **options)
     held = np.where(failed, np.nan, central["w"])
-    return Flow(held, central["oscillation"]), Flow(plain["w"], 0 * times)
+    return Flow(held, np.asarray(central["oscillation"])), Flow(np.asarray(plain["w"]), 0 * times)
 
 
 def sharpness(problem: Gelu, weights: Float[np.ndarray, "S P"]) -> Float[np.ndarray, " S"]:
@@ -128,7 +128,7 @@ def row(seed: int) -> tuple[str, ...]:
         return np.linalg.norm(at - means(of, SMOOTH), axis=1).mean()
 
     sharp = {window: sharpness(problem, means(runs[0], window)) for window in WINDOWS}
-    central, plain = flows(problem, problem.begin, STEPS)
+    central, plain = flows(problem, np.asarray(problem.begin), STEPS)
     # Where a burst has ended: no flow begins beyond the edge.
     possible = np.arange(AGAIN, STEPS // 2, EVERY)
     middles = averaged(runs[0], SMOOTH)[possible - SMOOTH // 2]
