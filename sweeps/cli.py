@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import sweeps
+from sweeps.commands.parsing.environment import reason
 from sweeps.commands.parsing.line import understood
 from sweeps.lines import printable, stops, to_stderr
 
@@ -116,7 +117,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:
-        to_stderr(f"dynsim: {error}")
+        to_stderr(f"dynsim: {reason(error)}")
         return 2
     except SystemExit as error:
         # Of somebody else's code that was imported or called: it would end without a word.

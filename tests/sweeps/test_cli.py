@@ -20,7 +20,7 @@ import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.commands import table
-from sweeps.commands.parsing import line
+from sweeps.commands.parsing import environment, line
 from sweeps.runner import progress
 from tests.sweeps.ending import ended
 
@@ -173,6 +173,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.cli",
         "sweeps.commands",
         "sweeps.commands.parsing",
+        "sweeps.commands.parsing.environment",
         "sweeps.commands.parsing.line",
         "sweeps.commands.parsing.metadata",
         "sweeps.commands.table",
@@ -228,6 +229,40 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
     with pytest.raises(SystemExit):
         runpy.run_module("dynsim", run_name="__main__")
     assert started == [(sys.executable, [sys.executable, "-m", "dynsim", "info", "x"], "nan")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("JAX_ENABLE_X64", "maybe", "must be true or false"),
+        ("JAX_NUM_CPU_DEVICES", "few", "JAX does not take it ("),
+        (
+            "XLA_FLAGS",
+            "--xla_bogus=1 --xla_dump_to=x",
+            "XLA of this version has no flag xla_bogus;",
+        ),
+        ("XLA_FLAGS", "xla_dump_to=x", "must be flags, --NAME=VALUE, or a file"),
+    ],
+)
+def test_what_jax_and_xla_do_not_take_from_the_environment_is_named(
+    name: str, value: str, said: str
+) -> None:
+    """XLA would end the process with a trace of C++."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "from sweeps import cli; cli.main(['explain'])"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, name: value},
+    )
+    assert ran.stderr.startswith(f"dynsim: {name} = {value!r} in the environment: {said}")
+    assert ran.stderr.count("\n") == 1
+    assert ran.stdout == ""
+
+
+def test_flags_that_xla_has_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in ("", "--xla_cpu_enable_fast_math=false '--xla_dump_to=a b'", "--xla_x='"):
+        monkeypatch.setenv("XLA_FLAGS", given)
+        environment.check_flags()
 
 
 def test_modules_of_the_current_folder_are_found(
