@@ -1,6 +1,7 @@
 """The table of commands: every entry resolves, help and errors name them."""
 
 import dataclasses
+import gc
 import importlib
 import importlib.metadata
 import inspect
@@ -365,3 +366,33 @@ def test_who_ignores_the_end_of_a_terminal_is_not_stopped_by_it() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         check()
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JAX has a callback of the collector, and Python only prints what such a one raises."""
+    sent = []
+
+    def callback(*about: object) -> None:
+        if not sent:
+            sent.append(True)
+            signal.raise_signal(number)
+
+    def collecting(config: object) -> None:
+        gc.callbacks.append(callback)
+        gc.collect()
+        time.sleep(10)
+
+    settings, _ = table.COMMANDS["explain"].load()
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, collecting))
+    before, hook = signal.signal(number, signal.default_int_handler), sys.unraisablehook
+    try:
+        assert cli.main(["explain"]) == 128 + number
+    finally:
+        gc.callbacks.remove(callback)
+        signal.signal(number, before)
+    assert sys.unraisablehook is hook
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert capsys.readouterr().err == f"dynsim: stopped by {name}\n"
