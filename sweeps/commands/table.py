@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from sweeps.lines import unstopped
+
 Run = Callable[[Any], list[Path] | list[str] | None]
 
 
@@ -37,7 +39,8 @@ class Command(NamedTuple):
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
         path, name = self.settings.split(":")
-        module = importlib.import_module(f"sweeps.{path}")
+        with unstopped():
+            module = importlib.import_module(f"sweeps.{path}")
         return getattr(module, name), module.run
 
 

@@ -396,3 +396,18 @@ def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
     assert sys.unraisablehook is hook
     name = "Ctrl-C" if number == signal.SIGINT else number.name
     assert capsys.readouterr().err == f"dynsim: stopped by {name}\n"
+
+
+def test_a_signal_that_comes_while_jax_is_loaded_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library crashes where Python raises an error meanwhile."""
+    loaded, load = [], importlib.import_module
+
+    def loading(name: str) -> typing.Any:
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(name)
+        return load(name)
+
+    monkeypatch.setattr(importlib, "import_module", loading)
+    with pytest.raises(KeyboardInterrupt):
+        table.COMMANDS["explain"].load()
+    assert loaded[0] == "sweeps.commands.explain"
