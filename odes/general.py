@@ -24,7 +24,7 @@ from odes.solver.integrate import judge
 from odes.solver.posed import Flow
 from odes.solver.rescaled import undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import Inapplicable, Theory, Training, always, refusal
+from odes.theory import Inapplicable, Theory, Training, always, reason, refusal
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 """(problem, starting weights, integral of the learning rate) -> observables by name."""
@@ -96,8 +96,8 @@ def without_inertia(
     the `gradient` of the reduction times the learning rate."""
 
     def solve(problem: Problem, rule: Rule, times: Times, **options: Any) -> Trajectory:
-        if reason := inapplicable(Training(problem, rule)):
-            raise ValueError(reason)
+        if why := reason(inapplicable, Training(problem, rule)):
+            raise ValueError(why)
         kind = "rescaled" if rule.has_inertia else "plain"
         found = flow(problem, rule, times, kind=kind, reduction=reduction, **options)
         return dataclasses.replace(found, source=name)
@@ -164,8 +164,8 @@ def computed(
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
         checks.kind("problem", problem, Problem)
-        if reason := inapplicable(Training(problem, rule, batch, steps)):
-            raise ValueError(reason)
+        if why := reason(inapplicable, Training(problem, rule, batch, steps)):
+            raise ValueError(why)
         starts = "key" in needs
         check_arguments(problem, rule, times, key, init, starts=starts)
         told = {name: each for name, each in (("batch", batch), ("steps", steps)) if name in needs}

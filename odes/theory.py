@@ -50,6 +50,15 @@ def always(training: Training) -> None:
     del training
 
 
+def reason(inapplicable: Inapplicable, training: Training) -> str | None:
+    """What `inapplicable` returns; None where that depends on numbers that JAX does not have while
+    it compiles. A sweep asks before, for the numbers of each run."""
+    try:
+        return inapplicable(training)
+    except checks.UNTRACEABLE:
+        return None
+
+
 @dataclasses.dataclass(frozen=True)
 class Theory(Generic[Task, Rates]):
     """A theory of the training of some problem.

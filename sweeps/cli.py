@@ -4,6 +4,7 @@ Commands are those of `sweeps.commands.table`, and those of systems. What comput
 somebody asks for it, so that help costs nothing.
 """
 
+import _thread
 import contextlib
 import importlib.metadata
 import os
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import sweeps
+from sweeps.commands.environment import reason
 from sweeps.commands.line import understood
 from sweeps.lines import printable, stops, to_stderr
 
@@ -85,18 +87,33 @@ class _Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP end the command with a word, as Ctrl-C does."""
+    """A context in which SIGTERM and SIGHUP end the command with a word, as Ctrl-C does, whatever
+    Python does when they come: what a callback of its garbage collector raises, such as that of
+    JAX, Python only prints."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise _Stopped(signal.Signals(number))
+
+    def again(lost: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            hook(lost)
+            return
+        number = lost.exc_value.args[0] if isinstance(lost.exc_value, _Stopped) else signal.SIGINT
+        # Once the callback has ended. Windows has no signals that end waiting.
+        send = getattr(signal, "pthread_kill", lambda _, number: _thread.interrupt_main(number))
+        timer = threading.Timer(0.01, send, [threading.main_thread().ident, number])
+        timer.daemon = True
+        timer.start()
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, end) for number in stops() if number != signal.SIGINT}
+    hook, sys.unraisablehook = sys.unraisablehook, again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -122,7 +139,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:
-        to_stderr(f"dynsim: {error}")
+        to_stderr(f"dynsim: {reason(error)}")
         return 2
     except SystemExit as error:
         # Of somebody else's code that was imported or called: it would end without a word.

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from sweeps.language.fields import Field, Kind, Table, fold
 from sweeps.language.grammar import Language, Pairs
+from sweeps.lines import unstopped
 from sweeps.systems import kinds
 
 Run = Callable[[Any], list[Path] | list[str] | None]
@@ -59,7 +60,8 @@ class Command(NamedTuple):
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
         path, name = self.settings.split(":")
-        module = importlib.import_module(f"sweeps.{path}")
+        with unstopped():
+            module = importlib.import_module(f"sweeps.{path}")
         return getattr(module, name), module.run
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -53,13 +54,17 @@ def _without_run_defaults(table: Table, whole: Table, defaults: Table) -> Table:
 
 def toml(table: Table, path: Path = ()) -> str:
     """A table as TOML."""
-    lines, tables = [f"[{'.'.join(map(_toml, path))}]"] if path else [], ""
+    lines, tables = [f"[{'.'.join(map(_key, path))}]"] if path else [], ""
     for name, value in table.items():
         if isinstance(value, dict):
             tables += "\n" + toml(value, (*path, name))
         else:
-            lines.append(f"{_toml(name)} = {_toml(value)}")
+            lines.append(f"{_key(name)} = {_toml(value)}")
     return "\n".join([*lines, ""]) + tables
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: Value) -> str:

@@ -26,9 +26,9 @@ from sweeps.runner.identity import Identity
 from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError, Variable
-from sweeps.runner.store.growth import Arrays, GoOn, Region, completed, create
+from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
-from sweeps.runner.store.reuse import Reused
+from sweeps.runner.store.reuse import Arrays, GoOn, Region, Reused, completed
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work, layout_of
 

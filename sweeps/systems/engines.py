@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from dynsim import Problem, Trajectory, train
+from dynsim import Problem, Trajectory, checks, train
 from dynsim.precision import on_cpu
 from dynsim.problem.base import ask
 from dynsim.problem.checks import flow_table, table
@@ -242,8 +242,33 @@ def solved(
     return theory.solve(task, rule, _times(settings, rule), **options)
 
 
+MOST_ASKED = 1000
+"""Runs of which a theory is asked one by one."""
+
+
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
-    theory.check(problem, rule, fixed.batch, fixed.steps)
+    given = fixed.batch, fixed.steps
+    try:
+        runs = [(problem, rule)] if theory.why_not(problem, rule, *given) else []
+    except Exception:
+        # The numbers of axes are arrays, of which `if problem.a > 1` has no answer.
+        runs = _single(problem, rule)
+    with checks.code_of_user(f"theory {theory.name!r}, inapplicable"):
+        for one in runs:
+            theory.check(*one, *given)
+
+
+def _single(problem: Problem, rule: Any) -> Iterator[tuple[Any, Any]]:
+    """The runs of a problem and a rule whose numbers may be arrays that broadcast, each with its
+    own numbers. Of very many, the first, the last and some between them."""
+    given = parts.of_problem(problem), parts.of_rule(rule, problem)
+    numbers = {name: np.asarray(v) for each in given for name, v in each.numbers.items()}
+    shape = np.broadcast_shapes(*(v.shape for v in numbers.values()))
+    size = math.prod(shape)
+    for place in np.unique(np.linspace(0, size - 1, min(size, MOST_ASKED)).astype(int)):
+        at = {n: np.broadcast_to(v, shape).flat[place].item() for n, v in numbers.items()}
+        first, second = (each.template.filled(at, each.arrays) for each in given)
+        yield first, second
 
 
 def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
