@@ -29,6 +29,7 @@ from sweeps.systems.base import (
     hints_of,
     known,
     of_problem,
+    of_rule,
 )
 
 BYTES = 2**14
@@ -261,7 +262,7 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
 def _single(problem: Problem, rule: Any) -> Iterator[tuple[Any, Any]]:
     """The runs of a problem and a rule whose numbers may be arrays that broadcast, each with its
     own numbers. Of very many, the first, the last and some between them."""
-    given = parts.of_problem(problem), parts.of_rule(rule, problem)
+    given = of_problem(problem), of_rule(rule, problem)
     numbers = {name: np.asarray(v) for each in given for name, v in each.numbers.items()}
     shape = np.broadcast_shapes(*(v.shape for v in numbers.values()))
     size = math.prod(shape)
