@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 
-.PHONY: demo check check_devices check-devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery tables clean
+.PHONY: demo check check_devices check-devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery tables release clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/demo --overwrite
@@ -51,6 +51,7 @@ check_devices check-devices:
 # PyTorch, to compare with, comes in the CPU build where the index in use offers one.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m tests.benchmarks fig6 --check
+	$(BIN)/python -m tests.benchmarks mlp
 	$(BIN)/python -m tests.benchmarks maps
 	$(BIN)/python -m tests.benchmarks theories
 	$(BIN)/python -m tests.benchmarks two_stage
@@ -78,15 +79,23 @@ docs: $(VENV)/.installed-docs
 docs-serve: docs
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory out/docs/html
 
-# Pictures and page of the gallery: what is not up to date, or FIGURES="6 theories". Pages of the
-# explorer are photographed with the browser of the tests.
+# Pictures and page of the gallery: what is not up to date, or FIGURES="6 theories". With
+# FIGURES="--check 6" they are made again and compared with what is recorded, and nothing is written.
+# Pages of the explorer are photographed with the browser of the tests.
 gallery: $(VENV)/.installed-test
 	$(BIN)/python docs/gallery/make.py $(FIGURES)
 
 # Tables of the documentation that take minutes each, printed; of errata, its page is written.
-TABLES ?= errata rules tails verdicts
+TABLES ?= bursts errata rules tails verdicts
 tables: $(VENV)/.installed
 	for table in $(TABLES); do $(BIN)/python docs/tools/measured/$$table.py || exit 1; done
+
+# A release: source archive, wheel, and the wheel checked in an empty environment of each Python that is
+# installed. VERSION=0.2.0 first writes the version and the date into the files that state them. Nothing
+# is uploaded, and no tag is made.
+VERSION =
+release: $(VENV)/.installed-release
+	$(BIN)/python .ci/release.py $(VERSION)
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-devices out .pytest_cache .ruff_cache

@@ -25,6 +25,7 @@ extensions = [
     "accessible",
     "api_links",
     "docstrings",
+    "notebook_downloads",
     "notebook_times",
     "pictures",
     "tables",
@@ -88,7 +89,7 @@ html_title = f"dynsim {release}"
 html_static_path = ["tools/static"]
 html_favicon = "tools/static/favicon.svg"
 html_css_files = ["style.css"]
-html_js_files = ["math/copy-tex.js"]
+html_js_files = ["math/copy-tex.js", "scrolled.js"]
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}

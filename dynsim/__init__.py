@@ -5,6 +5,9 @@ theories and `sweeps` runs many of both and compares them.
 """
 
 import importlib.metadata
+import importlib.util
+import os
+import warnings
 
 from dynsim import schedules
 from dynsim.classes.task import SequenceClasses, Task
@@ -162,6 +165,29 @@ __all__ = [
     "train",
     "two_stage",
 ]
+
+
+def _clash() -> str | None:
+    """Why `import sweeps` does not give dynsim's package, or not for long; None if it does.
+
+    W&B publishes a distribution `sweeps` with a module of that name: of two that are unpacked into
+    one folder, the second wins, and removing it breaks the first.
+    """
+    found = importlib.util.find_spec("sweeps")
+    if found is None:
+        return None
+    folder = os.path.dirname(found.origin or "")
+    if found.origin and not os.path.exists(os.path.join(folder, "bayes_search.py")):
+        return None
+    return (
+        f"the package sweeps ({folder or 'without a file'}) is not dynsim's, or not alone: W&B's "
+        "distribution `sweeps` has the same name. Run `pip uninstall sweeps`, then install dynsim "
+        "again"
+    )
+
+
+if _why := _clash():
+    warnings.warn(_why, stacklevel=2)
 
 
 def __getattr__(name: str) -> str:

@@ -8,7 +8,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import annotated_types as at
@@ -76,50 +76,37 @@ Decay = Annotated[float, at.Ge(0), at.Lt(1)]
 def check_stated(made: Any) -> None:
     """Raise `ValueError` unless the fields of a dataclass are in the ranges, or among the words,
     that their annotations say. Numbers may be traced, arrays, or by group in a table."""
-    for name, (stated, optional) in _stated(type(made)).items():
+    for name, parts in _stated(type(made)).items():
         value = getattr(made, name)
         for group, each in value.items() if isinstance(value, Mapping) else [("", value)]:
-            if each is not None or not optional:
-                stated(f"{name}[{group!r}]" if group else name, each)
+            if each is not None or types.NoneType not in parts:
+                _check(f"{name}[{group!r}]" if group else name, each, parts)
 
 
 @functools.cache
-def _stated(cls: type) -> dict[str, tuple[Callable[[str, Any], object], bool]]:
-    """The checks of fields whose annotations say more than a type, and whether they may be None."""
-    found = {}
-    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-        parts = parts_of(hint)
-        if name in cls.__dataclass_fields__ and tuple not in parts and (check := _check(parts)):
-            found[name] = check, type(None) in parts
-    return found
+def _stated(cls: type) -> dict[str, tuple[Any, ...]]:
+    """What the annotations of fields say; lists are checked by their classes."""
+    hints = typing.get_type_hints(cls, include_extras=True).items()
+    found = {name: parts_of(hint) for name, hint in hints if name in cls.__dataclass_fields__}
+    return {name: parts for name, parts in found.items() if tuple not in parts}
 
 
-def _check(parts: tuple[Any, ...]) -> Callable[[str, Any], object] | None:
+def _check(name: str, value: Any, parts: tuple[Any, ...]) -> None:
     words = [w for part in parts if typing.get_origin(part) is Literal for w in part.__args__]
     ends = bounds_of(parts)
     if words:
-        alone = not any(isinstance(part, type) for part in parts if part is not types.NoneType)
-        return functools.partial(_word, words) if alone else None
-    if WHOLE in parts:
-        return lambda name, value: checks.count_or_inf(name, value, int(ends["ge"]))
-    if int in parts and float not in parts and ends:
-        least, most = int(ends["ge"]), ends.get("le")
-        return lambda name, value: checks.integer(
-            name, value, least, None if most is None else int(most)
-        )
-    if not ends and FINITE not in parts:
-        return None
-    limits = {
-        "minimum": ends.get("gt", ends.get("ge", -math.inf)),
-        "maximum": ends.get("lt", ends.get("le", math.inf)),
-        "open_minimum": "gt" in ends,
-        "open_maximum": "lt" in ends,
-    }
-    return functools.partial(checks.real, **limits)
-
-
-def _word(words: Sequence[str], name: str, value: Any) -> None:
-    checks.choice(name, value, words)
+        if not any(isinstance(part, type) for part in parts if part is not types.NoneType):
+            checks.choice(name, value, words)
+    elif WHOLE in parts:
+        checks.count_or_inf(name, value, int(ends["ge"]))
+    elif ends and int in parts and float not in parts:
+        most = ends.get("le")
+        checks.integer(name, value, int(ends["ge"]), None if most is None else int(most))
+    elif ends or FINITE in parts:
+        low = ends.get("gt", ends.get("ge", -math.inf))
+        high = ends.get("lt", ends.get("le", math.inf))
+        ajar = {"open_minimum": "gt" in ends, "open_maximum": "lt" in ends}
+        checks.real(name, value, low, high, **ajar)
 
 
 def parts_of(hint: Any) -> tuple[Any, ...]:

@@ -21,7 +21,13 @@ Times = Real[AnyArray, " S"] | Sequence[int | float | np.number]
 
 
 class Status(enum.IntEnum):
-    """How a run ended. Only the entries of an `OK` run mean anything to the end."""
+    """How a run ended. Only the entries of an `OK` run mean anything to the end.
+
+    Example:
+        >>> run = dynsim.train(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=5)
+        >>> dynsim.Status(int(run.status)).name
+        'OK'
+    """
 
     OK = 0
     """Every recorded step was reached with finite weights and loss."""
@@ -89,6 +95,14 @@ class Trajectory(eqx.Module):
             nothing predicts it.
         checkpoint: from which a training that was asked for one can go on, else None.
         fixed: what of the weights is no array; `model` puts it back.
+
+    Raises:
+        KeyError: for an observable that was not recorded.
+
+    Example:
+        >>> run = dynsim.train(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=5)
+        >>> run["loss"].shape == run.times.shape
+        True
     """
 
     times: Real[AnyArray, "... S"]
@@ -299,6 +313,10 @@ def log_times(steps: int, num: int = 64) -> np.ndarray:
 
     Raises:
         ValueError: unless steps >= 1 and num >= 2.
+
+    Example:
+        >>> dynsim.log_times(1000, num=4)
+        array([   0,    1,   10,  100, 1000])
     """
     steps, num = checks.steps("steps", steps), checks.integer("num", num, 2)
     return np.unique(np.r_[0, np.rint(np.geomspace(1, steps, num))]).astype(np.int64)

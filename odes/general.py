@@ -24,7 +24,7 @@ from odes.solver.integrate import judge
 from odes.solver.posed import Flow
 from odes.solver.rescaled import undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import Inapplicable, Theory, Training, always, refusal
+from odes.theory import Inapplicable, Theory, Training, always, reason, refusal
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 """(problem, starting weights, integral of the learning rate) -> observables by name."""
@@ -96,8 +96,8 @@ def without_inertia(
     the `gradient` of the reduction times the learning rate."""
 
     def solve(problem: Problem, rule: Rule, times: Times, **options: Any) -> Trajectory:
-        if reason := inapplicable(Training(problem, rule)):
-            raise ValueError(reason)
+        if why := reason(inapplicable, Training(problem, rule)):
+            raise ValueError(why)
         kind = "rescaled" if rule.has_inertia else "plain"
         found = flow(problem, rule, times, kind=kind, reduction=reduction, **options)
         return dataclasses.replace(found, source=name)
@@ -135,6 +135,18 @@ def computed(
         recorded: from (problem, what was asked for), hashable.
         tolerances: of its solver, where they are not the usual ones.
         **about: `variant`, `refused` and `predicts` of `Theory`.
+
+    Raises:
+        ValueError: from its `solve`, with the reason, for a training that it does not describe.
+
+    Example:
+        >>> def still(training, start, times, *, record, tolerances=None):
+        ...     loss = jnp.full(len(times), training.problem.population_loss(start))
+        ...     zero = jnp.zeros((), int)
+        ...     return dynsim.Trajectory(times, {"loss": loss}, start, zero, zero - 1)
+        ...
+        >>> always = lambda training: None
+        >>> theory = odes.computed("still", "nothing moves", "eta = 0", still, always)
     """
     usual_tolerances = tolerances
 
@@ -152,8 +164,8 @@ def computed(
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
         checks.kind("problem", problem, Problem)
-        if reason := inapplicable(Training(problem, rule, batch, steps)):
-            raise ValueError(reason)
+        if why := reason(inapplicable, Training(problem, rule, batch, steps)):
+            raise ValueError(why)
         starts = "key" in needs
         check_arguments(problem, rule, times, key, init, starts=starts)
         told = {name: each for name, each in (("batch", batch), ("steps", steps)) if name in needs}
@@ -208,6 +220,9 @@ def closed_form(
         needs: `("key",)` for starting weights.
         names: of the observables; needed where the formula cannot be evaluated for a problem that
             it does not describe.
+
+    Raises:
+        ValueError: from its `solve`, with the reason, for a training that it does not describe.
 
     Example:
         >>> def decay(problem, init, time):

@@ -76,6 +76,9 @@ def theories(problem: Problem) -> Theories:
     built-in ones of its class, flows down its population loss, and registered ones. Of those with
     one name, the first is taken. Whether a theory describes a run is up to its `check`.
 
+    Raises:
+        ValueError: for what is no problem.
+
     Example:
         >>> problem = dynsim.layer(dynsim.syn_small(), length=32)
         >>> theory = odes.theories(problem)["plain-finite-t"]
@@ -139,7 +142,15 @@ def applicable(
     steps: int | None = None,
 ) -> tuple[str, ...]:
     """Names of the theories that describe a training, most exact first; `variants` adds those that
-    vary others."""
+    vary others.
+
+    Raises:
+        ValueError: for what is no problem or no rule.
+
+    Example:
+        >>> odes.applicable(dynsim.syn_small(), dynsim.momentum(1.0, 0.1))[0]
+        'matched-finite-t'
+    """
     return tuple(
         name
         for name, theory in theories(problem).items()

@@ -50,6 +50,13 @@ class Reduction(NamedTuple):
         gradient: (problem, variables) -> the slope of the loss by a single weight of each kind.
         snapshot: (problem, variables) -> the arguments of the problem's observables.
         from_weights: whether `start` reads the starting weights, so that a run needs a key.
+
+    Raises:
+        ValueError: when it is solved, for an observable that it has no variables for.
+
+    Example:
+        >>> theory = odes.theories(dynsim.retrieval(length=32, d=16))["plain"]
+        >>> found = theory.solve(dynsim.retrieval(length=32, d=16), dynsim.sgd(1.0), [0, 50])
     """
 
     start: Callable[[Any, Any, DType], PyTree]
@@ -98,7 +105,7 @@ def flow(
 
     Example:
         >>> rule = dynsim.sgd(dynsim.schedules.cosine(0.1, 1000), momentum=0.9, decay=1e-3)
-        >>> theory = odes.flow(problem, rule, [0, 100, 1000], key=jax.random.key(0))
+        >>> theory = odes.flow(DeepLinear(), rule, [0, 100, 1000], key=jax.random.key(0))
     """
     problem, rule = built(problem, rule)
     if reduction is None and not problem.has("population_loss"):
@@ -286,6 +293,12 @@ def descent(problem: Problem, rule: Any, times: Times, **options: Any) -> Trajec
     Args:
         problem, rule, times: as of `flow`; times are whole steps, and the last one is the end.
         **options: `key`, `init`, `record` and others of `dynsim.train`.
+
+    Raises:
+        ValueError: as `dynsim.train`.
+
+    Example:
+        >>> run = odes.descent(DeepLinear(), dynsim.sgd(0.1), [0, 5, 10], key=jax.random.key(0))
     """
     steps = int(list(times)[-1])
     options = {"dtype": "float64", "batch": float("inf")} | options

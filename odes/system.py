@@ -70,6 +70,9 @@ def system(
         solver: of diffrax; by default `diffrax.Tsit5()`.
         tolerances: of the solver; by default those of the precision.
 
+    Raises:
+        ValueError: from its `solve`, with the reason, for a training that it does not describe.
+
     Example:
         Online descent on :math:`(w x - y)^2/2` with label noise, to second order in the rate:
 

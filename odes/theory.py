@@ -24,6 +24,11 @@ class Training(eqx.Module):
         rule: the update rule.
         batch: examples per step; inf for the population loss, or where nothing else is known.
         steps: optimiser steps of the run; None where they are not known.
+
+    Example:
+        >>> training = odes.Training(DeepLinear(), dynsim.sgd(0.1), batch=32, steps=100)
+        >>> float(training.rate(0.0))
+        0.1
     """
 
     problem: Any
@@ -43,6 +48,15 @@ Inapplicable = Callable[[Training], str | None]
 def always(training: Training) -> None:
     """No reason against any training."""
     del training
+
+
+def reason(inapplicable: Inapplicable, training: Training) -> str | None:
+    """What `inapplicable` returns; None where that depends on numbers that JAX does not have while
+    it compiles. A sweep asks before, for the numbers of each run."""
+    try:
+        return inapplicable(training)
+    except checks.UNTRACEABLE:
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +84,15 @@ class Theory(Generic[Task, Rates]):
             processor. Of all weights such a flow records the sharpness.
         held: (batch, steps, number of observables) -> how often a solve holds what a run holds, and
             how many examples besides; once, and none, if None.
+
+    Raises:
+        ValueError: from `check` and `solve`, with the reason, where it does not describe a
+            training.
+
+    Example:
+        >>> theory = odes.theories(DeepLinear())["modes"]
+        >>> theory.why_not(DeepLinear(), dynsim.sgd(0.1)) is None
+        True
     """
 
     name: str

@@ -35,7 +35,7 @@ class Unit(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 2e-3}, "steps": 10_000, "batch": 1}
 
-    N: int = 500
+    N: Annotated[int, at.Ge(1)] = 500
     sigma: Annotated[float, at.Ge(0)] = 0.0
 
     def init(self, key):

@@ -10,6 +10,9 @@ and grows as ln(p C tau): a token ten times as rare needs ten times as long. In 
 than tokens, embeddings overlap, and frequent tokens disturb the rare ones.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -28,8 +31,8 @@ class Memories(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1.0}, "steps": 2000, "batch": 32}
 
-    tokens: int = 5
-    dimension: int = 5
+    tokens: Annotated[int, at.Ge(2)] = 5
+    dimension: Annotated[int, at.Ge(1)] = 5
 
     def frequencies(self):
         p = 1 / jnp.arange(1, self.tokens + 1)

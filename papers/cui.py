@@ -8,6 +8,9 @@ For large D both follow from state evolution, in the equations of the authors' p
 in terms of the scores at the minimum is ours.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,9 +35,9 @@ class Attention(dynsim.Problem):
     """
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 2.0}, "steps": 500, "batch": "inf"}
-    D: int = 200
-    examples: int = 300
-    omega: float = 0.3
+    D: Annotated[int, at.Ge(2)] = 200
+    examples: Annotated[int, at.Ge(1)] = 300
+    omega: Annotated[float, at.Ge(0), at.Le(1)] = 0.3
 
     def init(self, key):
         shape = 2, self.examples, self.D

@@ -11,6 +11,9 @@ W itself is known at all times, since its inverse obeys a linear equation: in th
     W(tau)^-1 = exp(-M tau) W(0)^-1 exp(-M tau) + (1 - exp(-2 M tau)) / M.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -31,9 +34,9 @@ class Factorisation(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 0.05}, "steps": 800, "batch": 1}
 
-    size: int = 4
-    alpha: float = 1e-6
-    noise: float = 0.0
+    size: Annotated[int, at.Ge(1)] = 4
+    alpha: Annotated[float, at.Gt(0)] = 1e-6
+    noise: Annotated[float, at.Ge(0)] = 0.0
 
     def strengths(self):
         return 1 - jnp.arange(self.size) / self.size

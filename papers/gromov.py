@@ -9,6 +9,9 @@ are known: with a frequency k and phases for each unit,
 Terms of other phases average out over many units, so that the output is largest at the right q.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -31,10 +34,9 @@ class ModularAddition(dynsim.Problem):
 
     RULE = {"kind": "adamw", "eta": 0.01, "decay": 1.0}
     RUN_DEFAULTS = {"rule": RULE, "steps": 1500, "batch": "inf"}
-
-    p: int = 23
-    width: int = 128
-    fraction: float = 0.5
+    p: Annotated[int, at.Ge(2)] = 23
+    width: Annotated[int, at.Ge(1)] = 128
+    fraction: Annotated[float, at.Gt(0), at.Lt(1)] = 0.5
 
     def init(self, key):
         u, v, w = jax.random.normal(key, (3, self.width, self.p))

@@ -14,6 +14,9 @@ mean is that of a chain with transitions P and frequencies pi (derived by us),
 and the loss is an integral over the two chances of a change, both uniform.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,8 +40,8 @@ class Chains(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1.0}, "steps": 1000, "batch": 128}
 
-    context: int = 200
-    lags: int = 20
+    context: Annotated[int, at.Ge(1)] = 200
+    lags: Annotated[int, at.Ge(2)] = 20
 
     def init(self, key):
         return {"W": jnp.full((2, 2), 0.01), "v": jnp.zeros(self.lags)}

@@ -13,6 +13,9 @@ r = (y - f) / alpha, and the sum tau of the rates divided by the width,
     a' = g + epsilon G a,  M' = g a^T + a g^T + epsilon (G M + M G).
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -36,11 +39,11 @@ class LazyToRich(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 10.0}, "steps": 5000, "batch": "inf"}
 
-    D: int = 20
-    width: int = 100
-    examples: int = 150
-    alpha: float = 5.0
-    epsilon: float = 0.25
+    D: Annotated[int, at.Ge(1)] = 20
+    width: Annotated[int, at.Ge(1)] = 100
+    examples: Annotated[int, at.Ge(1)] = 150
+    alpha: Annotated[float, at.Gt(0)] = 5.0
+    epsilon: Annotated[float, at.Ge(0)] = 0.25
 
     def inputs(self):
         """The same in every run and precision; the target is half the square of the first one."""
@@ -66,10 +69,8 @@ class LazyToRich(dynsim.Problem):
         return {"loss": train / self.alpha**2, "train": train, "test": test, "alignment": share}
 
     def observables(self):
-        return {
-            name: lambda self, w, name=name: self.measured(averages(w))[name]
-            for name in ("train", "test", "alignment")
-        }
+        names = "train", "test", "alignment"
+        return {n: lambda self, w, n=n: self.measured(averages(w))[n] for n in names}
 
     @classmethod
     def theories(cls):

@@ -11,6 +11,9 @@ m is of order N^(-1/2): q settles, m grows exponentially, and training escapes a
 ln N / (6 eta (1 - q)), which is N ln N steps at a rate of order 1/N.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -31,8 +34,8 @@ class PhaseRetrieval(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1e-3}, "steps": 6000, "batch": 1}
 
-    N: int = 200
-    start: float = 0.5
+    N: Annotated[int, at.Ge(1)] = 200
+    start: Annotated[float, at.Ge(0)] = 0.5
     spike: float = 0.0
 
     def init(self, key):

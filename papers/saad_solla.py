@@ -6,6 +6,9 @@ before these specialise: Q = 1 / (2 K - 1), R = sqrt(Q / K) at a small rate. The
 above the rate sqrt(3) pi / (K + 3 / sqrt(5) - 1) / N.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -18,15 +21,19 @@ class Committee(dynsim.Problem):
 
     Attributes:
         N: number of inputs.
-        K: number of hidden units, of the student and of the teacher.
+        K: number of hidden units, of the student and of the teacher; at most N.
         Q: overlaps of the student's units.
         R: overlaps of the student's units with the teacher's.
     """
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 2e-3}, "steps": 20_000, "batch": 1}
 
-    N: int = 500
-    K: int = 2
+    N: Annotated[int, at.Ge(1)] = 500
+    K: Annotated[int, at.Ge(1)] = 2
+
+    def __check_init__(self):
+        if self.K > self.N > 0:
+            raise ValueError(f"K = {self.K}: must be at most N = {self.N}")
 
     def init(self, key):
         return jax.random.normal(key, (self.K, self.N)) / (2 * self.N**0.5)

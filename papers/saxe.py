@@ -13,7 +13,9 @@ whose solution for two layers is a sigmoid: mode k goes from u_0 to u_f within
 
 import functools
 import itertools
+from typing import Annotated
 
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -33,9 +35,9 @@ class DeepLinear(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 0.05}, "steps": 1000, "batch": 64}
 
-    modes: int = 4
-    layers: int = 2
-    u0: float = 1e-3
+    modes: Annotated[int, at.Ge(1)] = 4
+    layers: Annotated[int, at.Ge(1)] = 2
+    u0: Annotated[float, at.Gt(0)] = 1e-3
 
     def strengths(self):
         return 2.0 ** -jnp.arange(self.modes)

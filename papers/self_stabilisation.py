@@ -18,6 +18,9 @@ The oscillation has the mean square u^2 = m A / strength. With one unit r falls 
 exp(-2 t / strength) over the steps t, whatever the rate.
 """
 
+from typing import Annotated
+
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 
@@ -38,9 +41,9 @@ class Network(dynsim.Problem):
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1e-3}, "steps": 12_000, "batch": "inf"}
 
-    width: int = 10
-    strength: float = 4000.0
-    scale: float = 0.3
+    width: Annotated[int, at.Ge(1)] = 10
+    strength: Annotated[float, at.Gt(0)] = 4000.0
+    scale: Annotated[float, at.Gt(0)] = 0.3
 
     def init(self, key):
         a, w, v = self.scale / self.width**0.5 * jax.random.normal(key, (3, self.width))

@@ -4,6 +4,7 @@ Commands are those of `sweeps.commands.table`, and those of systems. What comput
 somebody asks for it, so that help costs nothing.
 """
 
+import _thread
 import contextlib
 import importlib.metadata
 import os
@@ -15,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import sweeps
-from sweeps.commands.parsing.line import understood
+from sweeps.commands.environment import reason
+from sweeps.commands.line import understood
 from sweeps.lines import printable, stops, to_stderr
 
 
@@ -27,6 +29,13 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
     failed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after SIGHUP."""
+    if "Sweep" not in getattr(sweeps, "__all__", ()):
+        # This file was found, and the package's first one is of another distribution.
+        to_stderr(
+            "dynsim: the package sweeps is not dynsim's: W&B's distribution `sweeps` has the same "
+            "name. Run `pip uninstall sweeps`, then install dynsim again"
+        )
+        return 2
     tell()
     for name in ("stdout", "stderr"):
         # None where the caller has closed it.
@@ -78,18 +87,33 @@ class _Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP end the command with a word, as Ctrl-C does."""
+    """A context in which SIGTERM and SIGHUP end the command with a word, as Ctrl-C does, whatever
+    Python does when they come: what a callback of its garbage collector raises, such as that of
+    JAX, Python only prints."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise _Stopped(signal.Signals(number))
+
+    def again(lost: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            hook(lost)
+            return
+        number = lost.exc_value.args[0] if isinstance(lost.exc_value, _Stopped) else signal.SIGINT
+        # Once the callback has ended. Windows has no signals that end waiting.
+        send = getattr(signal, "pthread_kill", lambda _, number: _thread.interrupt_main(number))
+        timer = threading.Timer(0.01, send, [threading.main_thread().ident, number])
+        timer.daemon = True
+        timer.start()
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, end) for number in stops() if number != signal.SIGINT}
+    hook, sys.unraisablehook = sys.unraisablehook, again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -108,15 +132,14 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
         if record and not asked.given.get("overwrite"):
             record.check()
-        programs.keep()
-        with asked.context():
+        with programs.keeping_traced(), asked.context():
             paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:
-        to_stderr(f"dynsim: {error}")
+        to_stderr(f"dynsim: {reason(error)}")
         return 2
     except SystemExit as error:
         # Of somebody else's code that was imported or called: it would end without a word.

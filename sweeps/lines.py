@@ -4,7 +4,9 @@ import contextlib
 import re
 import signal
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 WORD = re.compile(r"[A-Za-z_./~][\w./:~-]*")
@@ -23,6 +25,21 @@ def stops() -> list[signal.Signals]:
     if hangup and signal.getsignal(hangup) != signal.SIG_IGN:
         found.append(hangup)
     return found
+
+
+@contextlib.contextmanager
+def unstopped() -> Iterator[None]:
+    """A context in which these signals wait. JAX crashes if one comes while its library loads."""
+    came: list[int] = []
+    numbers = stops() if threading.current_thread() is threading.main_thread() else ()
+    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 def printable(text: str) -> str:

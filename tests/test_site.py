@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dynsim
@@ -89,20 +90,19 @@ def test_list_of_commands_is_whole() -> None:
 
 
 def test_gallery_has_a_card_and_a_picture_of_every_figure() -> None:
-    cards, made = make.cards(), make.made()
+    cards = make.cards()
     drawn = {card.figure for card in cards.values() if not card.commands}
     assert drawn == set(group("figure"))
     for name, card in cards.items():
-        assert (make.HERE / card.picture).is_file(), f"{name}: make gallery FIGURES={name}"
         assert (make.HERE / card.page).is_file(), name
-        # Options were changed since the picture was made.
-        assert made[name]["command"] == card.command, f"{name}: make gallery FIGURES={name}"
+        assert make.problem(card) is None, f"make gallery FIGURES={name}"
     assert make.page() == make.PAGE.read_text(), "make gallery"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pictures_are_those_of_cards_and_described(page: Path) -> None:
-    """No picture is older than the code that draws it, as `make gallery` makes all of them."""
+    """`make gallery` makes all of them. The next test makes those again that take seconds, and
+    compares them; `make.py --check` does for any."""
     text = page.read_text()
     cards = {(make.HERE / card.picture).resolve() for card in make.cards().values()}
     for found in PICTURE.finditer(text):
@@ -113,6 +113,38 @@ def test_pictures_are_those_of_cards_and_described(page: Path) -> None:
     assert len(PICTURE.findall(text)) == len(re.findall(r"!\[|\{image\}|\{figure\}|<img", text))
 
 
+CHEAP = 10.0
+"""CPU seconds up to which a card is made again by the tests at full size."""
+
+
+@pytest.mark.full("test_arrays_are_the_same_but_for_rounding")
+@pytest.mark.parametrize(
+    "name", [n for n, found in make.made().items() if found["cpu_seconds"] < CHEAP]
+)
+def test_pictures_are_those_of_the_present_code(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert make.differs(make.cards()[name], tmp_path / "made") is None
+
+
+def test_arrays_are_the_same_but_for_rounding() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"a/x": rng.normal(size=(7, 300)), "a/y": np.arange(5), "a/z": np.zeros(3)}
+    x, found = arrays["a/x"], make.fingerprint(arrays)
+    assert make.same(found, make.fingerprint(arrays))
+    # As float32 rounds, in the worst case always alike.
+    assert make.same(found, make.fingerprint({**arrays, "a/x": x * (1 + 1e-6)}))
+    one, lost = x.copy(), x.copy()
+    one[3, 5] += 0.1
+    lost[0, 0] = np.nan
+    changed = [one, lost, x * 1.001, -x, x.T, x[::-1]]
+    others = [{**arrays, "a/x": each} for each in changed]
+    others += [{"b/x": x, "a/y": np.arange(5), "a/z": np.zeros(3)}, {**arrays, "a/z": np.ones(3)}]
+    for other in (*others, {"a/x": x, "a/y": np.arange(5)}):
+        assert not make.same(found, make.fingerprint(other))
+
+
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
 def test_pictures_of_notebooks_are_described(page: Path) -> None:
     for cell in CELL.finditer(page.read_text()):
@@ -120,14 +152,6 @@ def test_pictures_of_notebooks_are_described(page: Path) -> None:
         if "plt." in cell["code"]:
             assert described, cell["code"]
             assert len(described[1]) >= DESCRIBED
-
-
-def test_pictures_depend_on_their_own_figure() -> None:
-    files = {path.name for path in make.files("10")}
-    assert files >= {"figure10.py", "drawing.py"}
-    assert "figure7.py" not in files
-    assert {"recall.py", "options.py"} <= {path.name for path in make.files("11")}
-    assert {"explore.py", "content.py"} <= {path.name for path in make.files("explore")}
 
 
 def test_pictures_made_with_options_say_so() -> None:
@@ -275,6 +299,9 @@ def test_formulas_of_docstrings_are_set_apart() -> None:
     assert prepared == [*typeset[:-1], r"as h\*."]
     items = ["* of h*", "* of", "  |x|"]
     assert tool("tools/docstrings.py").prepared(items) == [r"* of h\*", "* of", r"  \|x\|"]
+    # Code of an example is code.
+    example = ["Of h.", "", "Example:", "    >>> 2 ** 3 | 1", "    9"]
+    assert tool("tools/docstrings.py").prepared(example) == example
 
 
 def test_signatures_are_short() -> None:
@@ -322,3 +349,12 @@ def test_notebooks_run(page: Path, tmp_path: Path) -> None:
     environment = os.environ | {"MPLBACKEND": "Agg"}
     environment.pop("XLA_FLAGS", None)
     subprocess.run([sys.executable, str(script)], check=True, cwd=DOCS.parent, env=environment)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_a_tutorial_can_be_downloaded_as_a_notebook(page: Path) -> None:
+    pytest.importorskip("myst_nb")
+    found = tool("tools/notebook_downloads.py").notebook(page.read_text())
+    code = [cell.source for cell in found.cells if cell.cell_type == "code"]
+    assert code == [cell["code"].rstrip("\n") for cell in CELL.finditer(page.read_text())]
+    assert not any("mystnb" in cell.metadata for cell in found.cells)

@@ -1,15 +1,15 @@
 """Make the pictures of README and docs, and the page of the gallery: `make gallery`.
 
 For each card of cards.toml its command runs in a fresh folder; the picture is shrunk, and made.json
-keeps what was run, how long it took and where. What is up to date is left as it is: the picture is
-there, and was made by this command from these sources of the figure.
+keeps the command, what it took and where, a digest of the picture, and numbers that stand for the
+arrays that it is made of (`fingerprint`). What is up to date is left as it is: the picture is the
+recorded one, of this command, and its arrays are recorded. Whether the code still gives these
+arrays is known by running it: `--check` does, as do the tests for cards that take seconds.
 """
 
 import argparse
-import ast
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import shutil
@@ -17,12 +17,13 @@ import subprocess
 import sys
 import time
 import tomllib
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from PIL import Image
-
-from sweeps.commands.table import COMMANDS, group
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -31,7 +32,14 @@ WIDTH, COLOURS = 1200, 256
 """Pixels across, and colours, of a picture: enough for a screen, at some 60 kB."""
 SHAPE, CELL = (32, 32), (20, 19)
 """Columns and rows of a map that is photographed, and the cell that is open."""
-PATH = "--corpus-path"
+SEEN = 0.5
+"""Mean difference of pixels, of 255, from which on a picture is drawn in another way; versions of
+matplotlib place letters a little differently."""
+NUMBERS, APART = 6, 1e-4
+"""Numbers that stand for arrays, and how far they may lie apart: arrays that differ by less than so
+much of their size are the same, as rounding differs between machines."""
+PATHS = ("--corpus-path", "--corpus")
+"""Options before a corpus, of transformers and of `dynsim figure corpus`."""
 CORPORA = "DYNSIM_CORPORA"
 """Environment variable: the folder that has the corpora which cards name, such as wikitext-2."""
 HEADER = """# Gallery
@@ -87,17 +95,21 @@ class Card(NamedTuple):
     @property
     def words(self) -> list[str]:
         """The words of the command, a corpus where `CORPORA` has it."""
-        words = self.command.split()
-        at = words.index(PATH) + 1 if PATH in words else None
+        words, at = self.command.split(), self.corpus
         if at and (corpora := os.environ.get(CORPORA)):
             words[at] = str(Path(corpora).absolute() / words[at])
         return words
 
     @property
+    def corpus(self) -> int | None:
+        """The place of its corpus among the words of the command, if it has one."""
+        words = self.command.split()
+        return next((words.index(each) + 1 for each in PATHS if each in words), None)
+
+    @property
     def lacks(self) -> str | None:
         """The corpus that it needs and that is not there."""
-        words = self.words
-        found = ROOT / words[words.index(PATH) + 1] if PATH in words else ROOT
+        found = ROOT / self.words[self.corpus] if self.corpus else ROOT
         return None if found.exists() else found.name
 
     @property
@@ -122,79 +134,113 @@ def made() -> dict[str, Any]:
     return json.loads(MADE.read_text()) if MADE.exists() else {}
 
 
-def sources(card: Card) -> str:
-    """A digest of the files that decide how a figure looks, that of a paper's problem with them."""
-    digest, problems = hashlib.sha256(), importlib.metadata.entry_points(group="dynsim.systems")
-    papers = {_file(problem.module) for problem in problems if problem.name in card.words}
-    for path in sorted(files(card.figure) | (papers - {None})):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def files(figure: str) -> set[Path]:
-    """The figure's module, what it imports of the studies or views, and what all pictures share."""
-    found = {ROOT / "sweeps" / "output" / "drawing.py"}
-    known = COMMANDS | group("figure")
-    waiting = ["sweeps." + known[figure].settings.split(":")[0]]
-    while waiting:
-        file = _file(waiting.pop())
-        if file is not None and file not in found:
-            found.add(file)
-            waiting += _imports(file)
+def arrays(work: Path) -> dict[str, np.ndarray]:
+    """The arrays that a picture is made of, by file and name: commands write them next to it, and
+    for a page of the explorer into the folder that it shows."""
+    found = {}
+    for path in sorted(work.rglob("*.npz")):
+        with np.load(path) as file:
+            found |= {f"{path.relative_to(work)}/{name}": file[name] for name in file.files}
     return found
 
 
-def _file(module: str) -> Path | None:
-    """The file of a module of studies, views or papers; None for another one, or what is none."""
-    if not module.startswith(("sweeps.studies", "sweeps.commands.views", "papers.")):
-        return None
-    path = ROOT.joinpath(*module.split("."))
-    files = path / "__init__.py", path.with_suffix(".py")
-    return next((file for file in files if file.is_file()), None)
+def fingerprint(found: Mapping[str, np.ndarray]) -> list[float]:
+    """Numbers that stand for arrays: sums, with random signs that names and shapes decide, of the
+    values over their root mean square, of its logarithm, of the number of values that are not
+    finite, and of 1.
+
+    Unlike those of a hash they change by as much as the arrays do: rounding in the last digits
+    moves them by about that share of the values, so they are kept to six digits and compared within
+    `APART`. Every array counts as much as any other, however large it is.
+    """
+    total = np.zeros(NUMBERS)
+    for name, values in sorted(found.items()):
+        numbers = np.asarray(values, np.float64).ravel()
+        finite = np.isfinite(numbers)
+        numbers = np.where(finite, numbers, 0)
+        size = np.sqrt(np.mean(numbers**2)) if numbers.size and numbers.any() else 1.0
+        shares = numbers / size / max(numbers.size, 1) ** 0.5
+        parts = np.concatenate([shares, [np.log(size), float((~finite).sum()), 1.0]])
+        # The legacy generator, whose numbers no version of NumPy changes.
+        signs = np.random.RandomState(zlib.crc32(f"{name} {np.shape(values)}".encode()))
+        total += [(2 * signs.randint(0, 2, parts.size) - 1) @ parts for _ in range(NUMBERS)]
+    return [round(float(each), 6) for each in total]
 
 
-def _imports(file: Path) -> list[str]:
-    """What a file imports, by dotted name: modules, and names that may be modules."""
-    found = []
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found += [name.name for name in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
-    return found
+def same(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two fingerprints are those of the same arrays."""
+    return bool(np.allclose(one, other, rtol=0, atol=APART))
+
+
+def digest(picture: Path) -> str:
+    """Of a picture's pixels and colours, whatever compresses them."""
+    with Image.open(picture) as image:
+        return hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[:16]
+
+
+def problem(card: Card) -> str | None:
+    """Why the card's picture is not the one that made.json records; None if it is."""
+    found, picture = made().get(card.name, {}), HERE / card.picture
+    if not picture.exists():
+        return "there is no picture"
+    if found.get("command") != card.command:
+        return "options were changed since the picture was made"
+    return None if found.get("picture") == digest(picture) else "the picture is another one"
 
 
 def is_current(card: Card) -> bool:
-    """Whether the card's picture is there, made by its command from the present sources."""
-    found = made().get(card.name, {})
-    wanted = {"command": card.command, "sources": sources(card)}
-    return (HERE / card.picture).exists() and wanted.items() <= found.items()
+    """Whether the card's picture is the recorded one, and the arrays that it is made of are too."""
+    return problem(card) is None and "arrays" in made()[card.name]
 
 
-def make(card: Card, work: Path) -> None:
-    """Run a card's command in `work`, and keep the picture and what it took."""
-    shutil.rmtree(work, ignore_errors=True)
-    began, cpu = time.monotonic(), _cpu_seconds()
+def run(card: Card, work: Path) -> Path:
+    """Run a card's command in `work`, after what is there; returns its picture."""
     dynsim = [sys.executable, "-m", "dynsim"]
     if card.commands:
-        work.mkdir(parents=True)
+        work.mkdir(parents=True, exist_ok=True)
         for command in card.commands:
             subprocess.run([*dynsim, *command.split()[1:]], check=True, cwd=work)
     else:
         subprocess.run([*dynsim, *card.words[1:], "--out", str(work)], check=True, cwd=ROOT)
-    took = {"seconds": time.monotonic() - began, "cpu_seconds": _cpu_seconds() - cpu}
     for page in work.glob("*.html"):
         photograph(page)
-    shrink(max(work.glob("*.png"), key=lambda path: path.stat().st_mtime), HERE / card.picture)
-    entry = {
-        "command": card.command,
-        "sources": sources(card),
-        **{name: round(value, 1) for name, value in took.items()},
-        "cores": os.cpu_count(),
-        "jax": importlib.metadata.version("jax"),
-    }
-    kept = {**made(), card.name: entry}
+    return max(work.glob("*.png"), key=lambda path: path.stat().st_mtime)
+
+
+def make(card: Card, work: Path, redraw: bool = False) -> None:
+    """Run a card's command in `work`, and keep the picture, its arrays and what it took. To
+    `redraw`, what a run has left is used again, and what that took stays on record."""
+    if not redraw:
+        shutil.rmtree(work, ignore_errors=True)
+    began, cpu = time.monotonic(), _cpu_seconds()
+    picture = run(card, work)
+    took = {"seconds": time.monotonic() - began, "cpu_seconds": _cpu_seconds() - cpu}
+    cost = {name: round(value, 1) for name, value in took.items()}
+    cost |= {"cores": os.cpu_count(), "jax": importlib.metadata.version("jax")}
+    known = made()
+    before = known.get(card.name, {})
+    if redraw and before.get("command") == card.command:
+        cost = {name: before[name] for name in cost}
+    shrink(picture, HERE / card.picture)
+    numbers = " ".join(f"{each:.6f}" for each in fingerprint(arrays(work)))
+    entry = {"command": card.command, "picture": digest(HERE / card.picture), "arrays": numbers}
+    kept = {**known, card.name: {**entry, **cost}}
     MADE.write_text(json.dumps({name: kept[name] for name in sorted(kept)}, indent=2) + "\n")
+
+
+def differs(card: Card, work: Path) -> str | None:
+    """How a fresh run of a card differs from what is recorded of it; None if it does not."""
+    shutil.rmtree(work, ignore_errors=True)
+    picture, recorded = run(card, work), made()[card.name]
+    if "arrays" not in recorded:
+        return "its arrays are not recorded"
+    if not same(fingerprint(arrays(work)), [float(each) for each in recorded["arrays"].split()]):
+        return "it is made of other arrays"
+    shrink(picture, drawn := work / "shrunk.png")
+    pixels = [np.asarray(Image.open(p).convert("L"), float) for p in (drawn, HERE / card.picture)]
+    if pixels[0].shape != pixels[1].shape or np.abs(pixels[0] - pixels[1]).mean() > SEEN:
+        return "it is drawn in another way"
+    return None
 
 
 def photograph(page: Path) -> None:
@@ -224,8 +270,9 @@ def shrink(source: Path, target: Path) -> None:
         size = WIDTH, round(picture.height * WIDTH / picture.width)
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     target.parent.mkdir(exist_ok=True)
-    # By coverage, and not by how often a colour occurs: a thin line keeps its own.
-    few = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    # By coverage, and not by how often a colour occurs: a thin line keeps its own. Then each is
+    # the mean of what it stands for, so that an area keeps its own as well.
+    few = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, 1, dither=Image.Dither.NONE)
     few.save(target, optimize=True)
 
 
@@ -273,8 +320,10 @@ def duration(seconds: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make gallery", description=__doc__)
-    parser.add_argument("names", nargs="*", help="pictures to make anew, up to date or not")
-    parser.add_argument("--all", action="store_true", help="make all anew")
+    parser.add_argument("names", nargs="*", help="pictures, up to date or not")
+    parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("--redraw", action="store_true", help="use again what a run has left")
+    parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
     asked, known = parser.parse_args(), cards()
     if unknown := [name for name in asked.names if name not in known]:
         parser.error(f"no card for {', '.join(unknown)}; there are {', '.join(known)}")
@@ -285,13 +334,18 @@ def main() -> None:
     failed = []
     for number, name in enumerate(chosen, 1):
         print(f"\n[{number}/{len(chosen)}] {known[name].command}", flush=True)
+        card, work = known[name], ROOT / "out" / "gallery" / name
         try:
-            make(known[name], ROOT / "out" / "gallery" / name)
+            if not asked.check:
+                make(card, work, asked.redraw)
+            elif how := differs(card, work):
+                failed.append(f"{name}: {how}")
         except subprocess.CalledProcessError:
-            failed.append(name)
-    PAGE.write_text(page())
+            failed.append(f"{name}: its command failed")
+    if not asked.check:
+        PAGE.write_text(page())
     if failed:
-        parser.exit(1, f"failed, others are made: {', '.join(failed)}\n")
+        parser.exit(1, "\n".join(failed) + "\n")
 
 
 if __name__ == "__main__":

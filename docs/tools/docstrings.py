@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 SECTIONS = {"Args:", "Attributes:", "Raises:", "Returns:", "Yields:"}
+EXAMPLE = "Example:"
+"""A section of code, which is left as it is."""
 QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
 EITHER = re.compile(r'(\w+)\[Array, ("[^"]*"|\'[^\']*\')\] \| \1\[ndarray, \2\]')
 MARKUP = re.compile(r"(^\s*\* )|([\\*|]|(?<=\w)_(?![\w]))", re.MULTILINE)
@@ -71,10 +73,17 @@ def prepared(lines: list[str]) -> list[str]:
         made.extend(_escaped("\n".join(text)).split("\n") if text else [])
         text.clear()
 
-    in_section = in_block = False
+    in_section = in_block = in_example = False
     margin: int | None = None
     for number, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
+        if line and not indent:
+            in_example = line.strip() == EXAMPLE
+            if in_example:
+                flush()
+        if in_example:
+            made.append(line)
+            continue
         if margin is not None and (not line or indent > margin):
             made.append(line)
             continue

@@ -44,6 +44,10 @@ def syn(
     Raises:
         ValueError: for a count that is no integer or too small, an unknown layout, classes
             without any token, or more classes than tokens.
+
+    Example:
+        >>> dynsim.syn(2, 1, num_common=1).K
+        2
     """
     K, M = syn_sizes(
         num_queries, classes_per_query, num_common, num_distinct, num_common_per_query, M, layout
@@ -96,13 +100,29 @@ def syn_sizes(
 
 def syn_small(layout: Layout = "authors") -> SequenceClasses:
     """Syn-Small (Figs. 4 and 5): two classes with a query each, 10 common tokens, 10 distinct
-    tokens per class; M = 34 in the authors' layout, 30 in the paper's."""
+    tokens per class; M = 34 in the authors' layout, 30 in the paper's.
+
+    Raises:
+        ValueError: for an unknown layout.
+
+    Example:
+        >>> dynsim.syn_small().M, dynsim.syn_small("paper").M
+        (34, 30)
+    """
     return syn(2, 1, layout=layout)
 
 
 def syn_medium(num_queries: int, layout: Layout = "authors") -> SequenceClasses:
     """Syn-Medium (Figs. 6, 11, 12): `num_queries` queries (1, 3, 5 or 10 in the paper), two
-    classes for each, 10 common tokens, 10 distinct tokens per class."""
+    classes for each, 10 common tokens, 10 distinct tokens per class.
+
+    Raises:
+        ValueError: for fewer than one query, or an unknown layout.
+
+    Example:
+        >>> dynsim.syn_medium(3).K
+        6
+    """
     return syn(num_queries, 2, layout=layout)
 
 
@@ -113,6 +133,10 @@ def overlapping(K: int, overlap: float) -> SequenceClasses:
 
     Raises:
         ValueError: for a number of classes below 1, or an overlap outside [0, 1).
+
+    Example:
+        >>> dynsim.overlapping(4, 0.2).M
+        25
     """
     K = checks.integer("K", K, 1)
     checks.real("overlap", overlap, 0, 1, open_maximum=True)

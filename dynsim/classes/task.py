@@ -33,6 +33,9 @@ class Task(eqx.Module):
     The fields are the settings of the task, and ranges in their annotations are checked. Make
     numbers with a floating point static, because the table is built before anything is compiled.
 
+    Raises:
+        ValueError: for a setting out of its range, naming the field.
+
     Example:
         >>> class Pair(dynsim.Task):
         ...     share: float = eqx.field(static=True, default=0.5)
@@ -90,6 +93,11 @@ class SequenceClasses(Task):
 
     `probs` and `prior` are kept in NumPy's float64, so that a task loses nothing while JAX
     is in float32; every entry point casts them to the precision that it runs in.
+
+    Example:
+        >>> task = dynsim.syn_small()
+        >>> task.K, task.M
+        (2, 34)
     """
 
     probs: Float[AnyArray, "K M"]
@@ -184,6 +192,11 @@ def sequence_classes(
 
     Raises:
         ValueError: naming the field, the class and the value that is wrong.
+
+    Example:
+        >>> task = dynsim.sequence_classes([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]], query=[0, 1])
+        >>> task.distinct()[0].tolist()
+        [False, True, False]
     """
     table = numeric("probs", probs)
     if table.ndim != 2 or 0 in table.shape:

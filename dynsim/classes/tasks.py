@@ -37,6 +37,11 @@ def load_task(path: str | Path) -> SequenceClasses:
     Raises:
         ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
             bad table.
+
+    Example:
+        >>> dynsim.save_task("task.npz", dynsim.syn_small())
+        >>> dynsim.load_task("task.npz").M
+        34
     """
     checks.kind("path", path, str, os.PathLike)
     path = Path(path)
@@ -67,6 +72,9 @@ def save_task(path: str | Path, task: SequenceClasses) -> None:
 
     Raises:
         ValueError: for a path that does not end in .npz, or a task that is none.
+
+    Example:
+        >>> dynsim.save_task("task.npz", dynsim.overlapping(3, 0.1))
     """
     checks.kind("path", path, str, os.PathLike)
     path = Path(path)
@@ -141,6 +149,13 @@ class SynSmall(Task):
     Attributes:
         layout: authors, where queries and next tokens have ids of their own (M = 34), or paper
             (M = 30).
+
+    Raises:
+        ValueError: for an unknown layout.
+
+    Example:
+        >>> dynsim.SynSmall().sizes
+        (2, 34)
     """
 
     layout: Layout = static(default="authors")
@@ -159,6 +174,13 @@ class SynMedium(Task):
     Attributes:
         num_queries: number of queries; 1, 3, 5 or 10 in the paper.
         layout: authors, where queries and next tokens have ids of their own, or paper.
+
+    Raises:
+        ValueError: for fewer than one query.
+
+    Example:
+        >>> dynsim.SynMedium(num_queries=5).sizes[0]
+        10
     """
 
     num_queries: Count = static(default=3)
@@ -185,6 +207,10 @@ class Syn(Task):
 
     Raises:
         ValueError: for classes without any token, or an M that is too small.
+
+    Example:
+        >>> dynsim.Syn(num_queries=2, classes_per_query=3, layout="paper").sizes[0]
+        6
     """
 
     num_queries: Count = static(default=3)
@@ -212,6 +238,13 @@ class Overlapping(Task):
     Attributes:
         K: number of classes.
         overlap: f_n . f_n' at zero weights.
+
+    Raises:
+        ValueError: for fewer than one class, or an overlap outside [0, 1).
+
+    Example:
+        >>> dynsim.Overlapping(K=4, overlap=0.2).sizes
+        (4, 25)
     """
 
     K: Count = static(default=2)
@@ -232,6 +265,14 @@ class TaskFile(Task):
         path: an .npz file with arrays probs (K, M), query (K,) and optionally next_token (K,) and
             prior (K,); or a .csv file with one row per class and columns of these names, every
             other column being a token.
+
+    Raises:
+        ValueError: as `dynsim.load_task`.
+
+    Example:
+        >>> dynsim.save_task("task.npz", dynsim.syn_small())
+        >>> dynsim.TaskFile("task.npz").build().K
+        2
     """
 
     ENDINGS: ClassVar = ("path", SUFFIXES)
@@ -253,6 +294,14 @@ class TaskTable(Task):
         query: (K,) query token of each class.
         next_token: (K,) next token of each class; 0 .. K-1 if omitted.
         prior: (K,) probability of each class; 1/K if omitted.
+
+    Raises:
+        ValueError: as `dynsim.sequence_classes`.
+
+    Example:
+        >>> task = dynsim.TaskTable(probs=[[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]], query=[0, 1])
+        >>> task.sizes
+        (2, 3)
     """
 
     probs: AnyArray = eqx.field(converter=_array("probs"))

@@ -58,6 +58,13 @@ class JoMAClasses(Task):
     Attributes:
         frequencies: random numbers, or bumps over the classes for the first ten tokens, which are
             then distinct.
+
+    Raises:
+        ValueError: for unknown frequencies.
+
+    Example:
+        >>> dynsim.JoMAClasses().build().K
+        20
     """
 
     frequencies: Frequencies = eqx.field(static=True, default="bumps")
@@ -89,7 +96,13 @@ class Hidden(eqx.Module):
 
 
 class Joint(eqx.Module):
-    """All weights: `Y`, which learns at the rate eta_Y, and the attention logits `Z` (Q, M)."""
+    """All weights: `Y`, which learns at the rate eta_Y, and the attention logits `Z` (Q, M).
+
+    Example:
+        >>> problem = dynsim.JoMA(dynsim.syn_medium(1))
+        >>> isinstance(problem.init(jax.random.key(0)), dynsim.Joint)
+        True
+    """
 
     Y: Hidden
     Z: Float[AnyArray, "Q M"]
@@ -129,7 +142,7 @@ class JoMA(OnClasses):
     Example:
         >>> problem = dynsim.JoMA(dynsim.syn_medium(1), activation="tanh", scale=0.1)
         >>> rule = dynsim.sgd({"Y": 0.1, "Z": 0.1})
-        >>> run = dynsim.train(problem, rule, jax.random.key(0), steps=100, batch=math.inf)
+        >>> run = dynsim.train(problem, rule, jax.random.key(0), steps=10, batch=math.inf)
     """
 
     NAME: ClassVar = "joma"

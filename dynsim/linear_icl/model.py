@@ -33,6 +33,10 @@ class Merged(eqx.Module):
     Attributes:
         v: (H,) value weights.
         U: (H, D, D) key-query matrices.
+
+    Example:
+        >>> dynsim.Merged(v=jnp.ones(2), U=jnp.ones((2, 3, 3))).matrix()[0]
+        Array([2., 2., 2.], dtype=float32)
     """
 
     v: Float[AnyArray, " H"]
@@ -57,6 +61,11 @@ class Separate(eqx.Module):
     Attributes:
         v: (H,) value weights, shared by the pairs of a head.
         k, q: (H, R, D) key and query weights.
+
+    Example:
+        >>> pairs = jnp.ones((2, 1, 3))
+        >>> dynsim.Separate(v=jnp.ones(2), k=pairs, q=pairs).matrix()[0]
+        Array([2., 2., 2.], dtype=float32)
     """
 
     v: Float[AnyArray, " H"]
@@ -89,6 +98,10 @@ class Network(eqx.Module):
         v: (H,) weights of the second layer, :math:`w_2` of eq. 7.
         W: (H, D^2) weights of the first, :math:`W_1`; a row of it is
             :math:`\operatorname{vec}(U_i)` of a merged head.
+
+    Example:
+        >>> dynsim.Network(v=jnp.ones(2), W=jnp.ones((2, 9))).matrix()[0]
+        Array([2., 2., 2.], dtype=float32)
     """
 
     v: Float[AnyArray, " H"]
@@ -121,7 +134,11 @@ class Attention(eqx.Module):
 
 
 class MergedHeads(Attention):
-    """Heads whose key and query are one matrix."""
+    """Heads whose key and query are one matrix.
+
+    Example:
+        >>> task = dynsim.Regression(attention=dynsim.MergedHeads(), heads=8)
+    """
 
     def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Merged:
         """Starting weights."""
@@ -134,6 +151,12 @@ class SeparateHeads(Attention):
 
     Attributes:
         rank: rank R of the key and query of a head.
+
+    Raises:
+        ValueError: for a rank below 1.
+
+    Example:
+        >>> task = dynsim.Regression(attention=dynsim.SeparateHeads(rank=2), heads=4)
     """
 
     rank: Size = eqx.field(default=1, static=True)
@@ -154,6 +177,9 @@ class LinearNetwork(Attention):
     """The fully connected linear network on cubic features that is equivalent to merged heads.
 
     Its hidden units are called heads.
+
+    Example:
+        >>> task = dynsim.Regression(attention=dynsim.LinearNetwork(), heads=8)
     """
 
     def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Network:

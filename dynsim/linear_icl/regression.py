@@ -77,7 +77,7 @@ class Regression(Problem):
         >>> task = dynsim.Regression(
         ...     spectrum=dynsim.WhiteSpectrum(), attention=dynsim.MergedHeads(), heads=8
         ... )
-        >>> run = dynsim.train(task, dynsim.sgd(0.5), jax.random.key(0), steps=100, batch=256)
+        >>> run = dynsim.train(task, dynsim.sgd(0.5), jax.random.key(0), steps=10, batch=256)
     """
 
     NAME: ClassVar = "linear_icl"
@@ -224,6 +224,11 @@ def regression(
 
     Raises:
         ValueError: naming the setting, its value and what is allowed.
+
+    Example:
+        >>> task = dynsim.regression(D=3, spectrum="geometric", ratio=0.4, attention="merged")
+        >>> task.spectrum.ratio
+        0.4
     """
     if isinstance(spectrum, str):
         values = _part("spectrum", spectrum, SPECTRA, ratio=ratio)

@@ -27,7 +27,15 @@ Eigenvalues = Sequence[Positive] | Real[AnyArray, "..."]
 
 
 class Spectrum(eqx.Module):
-    """Eigenvalues of the covariance of x. Subclass it for a spectrum of your own."""
+    """Eigenvalues of the covariance of x. Subclass it for a spectrum of your own.
+
+    Example:
+        >>> class Power(dynsim.Spectrum):
+        ...     def values(self, D):
+        ...         return 1.0 / jnp.arange(1, D + 1) ** 2
+        ...
+        >>> task = dynsim.Regression(D=3, spectrum=Power())
+    """
 
     def __check_init__(self) -> None:
         decoding.check_stated(self)
@@ -43,7 +51,12 @@ class Spectrum(eqx.Module):
 
 
 class LinearSpectrum(Spectrum):
-    """Eigenvalues proportional to D, ..., 1 with trace 1, as in the official code."""
+    """Eigenvalues proportional to D, ..., 1 with trace 1, as in the official code.
+
+    Example:
+        >>> dynsim.LinearSpectrum().values(3)
+        Array([0.5       , 0.33333334, 0.16666667], dtype=float32)
+    """
 
     def values(self, D: int) -> Float[Array, " D"]:
         """D eigenvalues."""
@@ -51,7 +64,12 @@ class LinearSpectrum(Spectrum):
 
 
 class WhiteSpectrum(Spectrum):
-    """All eigenvalues are 1."""
+    """All eigenvalues are 1.
+
+    Example:
+        >>> dynsim.WhiteSpectrum().values(2)
+        Array([1., 1.], dtype=float32)
+    """
 
     def values(self, D: int) -> Float[Array, " D"]:
         """D eigenvalues."""
@@ -68,6 +86,13 @@ class GeometricSpectrum(Spectrum):
 
     Attributes:
         ratio: ratio of neighbouring eigenvalues.
+
+    Raises:
+        ValueError: for a ratio that is not positive, or above 1.
+
+    Example:
+        >>> dynsim.GeometricSpectrum(ratio=0.5).values(2)
+        Array([0.6666667 , 0.33333334], dtype=float32)
     """
 
     ratio: Ratio = 0.5
@@ -89,6 +114,12 @@ class GivenSpectrum(Spectrum):
 
     Attributes:
         eigenvalues: D positive numbers that do not increase.
+
+    Raises:
+        ValueError: for numbers that are not positive, or increase.
+
+    Example:
+        >>> task = dynsim.Regression(D=2, spectrum=dynsim.GivenSpectrum([2.0, 1.0]))
     """
 
     eigenvalues: AnyArray = eqx.field(converter=_as_array)

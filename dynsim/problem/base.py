@@ -45,6 +45,10 @@ class Problem(eqx.Module):
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
 
+    Raises:
+        ValueError: for a setting out of its range, naming the field; and when it is trained,
+            naming the class and the method, for an `init`, `draw` or `loss` that does not fit.
+
     Example:
         >>> class Net(dynsim.Problem):
         ...     width: int = 16

@@ -313,7 +313,7 @@ def _population_loss(problem: Problem, params: PyTree, dtype: DType | None = Non
 
 
 def _returned(found: Any) -> str:
-    """What a method returned, in words in which arrays are their dtypes and shapes."""
+    """A description of what a method returned, with the dtypes and shapes of arrays."""
     return f"returned {eqx.tree_pformat(found, width=sys.maxsize)}"
 
 

@@ -28,6 +28,24 @@ class Data(eqx.Module):
         test: share of the examples, the last ones, that is kept for testing. Shuffle them first if
             they are in any order.
         replace: whether a batch may contain an example twice, which is faster to draw.
+
+    Raises:
+        ValueError: for a share `test` outside [0, 1).
+
+    Example:
+        >>> class Fit(dynsim.Problem):
+        ...     data: dynsim.Data = dynsim.Arrays({"x": np.eye(4), "y": np.arange(4.0)})
+        ...
+        ...     def init(self, key):
+        ...         return jnp.zeros(4)
+        ...
+        ...     def draw(self, key, batch):
+        ...         return self.data.draw(key, batch)
+        ...
+        ...     def loss(self, w, batch):
+        ...         return jnp.mean((batch["x"] @ w - batch["y"]) ** 2)
+        ...
+        >>> run = dynsim.train(Fit(), dynsim.sgd(0.1), jax.random.key(0), steps=5, batch=2)
     """
 
     test: Held = eqx.field(static=True, default=0.0, kw_only=True)
@@ -123,6 +141,16 @@ class ArrayFile(Data):
     Attributes:
         path: an .npz file with arrays (N, ...); or a folder of them, whose examples are joined in
             the order of their names.
+
+    Raises:
+        ValueError: for a path that cannot be read, arrays of something else than numbers or of
+            different lengths, or no example to train on.
+
+    Example:
+        >>> np.savez("examples.npz", x=np.eye(10), y=np.arange(10))
+        >>> data = dynsim.ArrayFile("examples.npz", test=0.2).build()
+        >>> data.draw(jax.random.key(0), 4)["x"].shape
+        (4, 10)
     """
 
     ENDINGS: ClassVar = ("path", (".npz",))

@@ -81,8 +81,8 @@ def full_batch(problem: Problem, key: PRNGKeyArray, size: int) -> FullBatch:
         ValueError: naming the argument, for a problem without these methods, or a size below 1.
 
     Example:
-        >>> fixed = dynsim.full_batch(Net(), jax.random.key(1), 64)
-        >>> options = {"steps": 100, "batch": math.inf, "record": ["loss", "sharpness"]}
+        >>> fixed = dynsim.full_batch(DeepLinear(), jax.random.key(1), 64)
+        >>> options = {"steps": 10, "batch": math.inf, "record": ["loss", "sharpness"]}
         >>> run = dynsim.train(fixed, dynsim.sgd(0.1), jax.random.key(0), **options)
     """
     checks.kind("problem", problem, Problem)

@@ -104,9 +104,11 @@ def train(
         ValueError: naming the argument, or the class and the method, before compilation.
 
     Example:
-        >>> rule = dynsim.adamw(dynsim.schedules.warmup_cosine(1e-2, 10, 200), decay=1e-3, clip=1.0)
-        >>> run = dynsim.train(Net(), rule, jax.random.key(0), steps=200, record="gradient_norm")
-        >>> run.model(jnp.ones(4))
+        >>> rule = dynsim.adamw(dynsim.schedules.warmup_cosine(1e-2, 10, 20), decay=1e-3, clip=1.0)
+        >>> key, record = jax.random.key(0), "gradient_norm"
+        >>> run = dynsim.train(DeepLinear(), rule, key, steps=20, record=record)
+        >>> run["gradient_norm"].shape == run.times.shape
+        True
     """
     problem, rule = built(problem, rule)
     check_single("rule", rule)

@@ -62,7 +62,7 @@ class QKV(OnClasses):
     Example:
         >>> problem = dynsim.QKV(dynsim.syn_small(), width=40)
         >>> rule = dynsim.sgd({"Y": 1.0, "Z": 0.1})
-        >>> run = dynsim.train(problem, rule, jax.random.key(0), steps=100, batch=128)
+        >>> run = dynsim.train(problem, rule, jax.random.key(0), steps=10, batch=32)
     """
 
     NAME: ClassVar = "qkv"

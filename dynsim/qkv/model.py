@@ -58,6 +58,12 @@ class Embedded(eqx.Module):
         W_V: (H, d, d) value weights of each head, with its output weights multiplied in.
         D: (M, d) decoder; None where it is tied to U.
         normalisation, placement, residual: see the module.
+
+    Example:
+        >>> head = jnp.zeros((1, 34, 8))
+        >>> start = dynsim.Embedded(U=jnp.eye(34), W_Q=head, W_K=head, W_V=jnp.eye(34)[None])
+        >>> start.W_Q.shape
+        (1, 34, 8)
     """
 
     # In this order, because stored checkpoints have it.

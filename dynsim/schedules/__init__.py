@@ -5,6 +5,9 @@ traced: one compiled program serves a grid over peaks, warm-up lengths and final
 reads the length of the run; after its last step it keeps its final rate, so that a run can be
 resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate of a
 step and the sum of the rates before it. Subclass `Schedule` for a schedule of your own.
+
+Example:
+    >>> rule = dynsim.adam(dynsim.schedules.warmup_cosine(1e-2, warmup=10, steps=200))
 """
 
 from __future__ import annotations

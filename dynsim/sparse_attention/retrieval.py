@@ -85,7 +85,7 @@ class Retrieval(Problem):
 
     Example:
         >>> task = dynsim.retrieval(length=32, d=16)
-        >>> run = dynsim.train(task, dynsim.sgd(1.0), jax.random.key(0), steps=100)
+        >>> run = dynsim.train(task, dynsim.sgd(1.0), jax.random.key(0), steps=10)
     """
 
     NAME: ClassVar = "sparse_attention"
@@ -222,5 +222,12 @@ class Retrieval(Problem):
 
 
 def retrieval(length: int = 64, d: int = 64, B: int = 1, p: float = 0.0) -> Retrieval:
-    """The problem with these settings; see `Retrieval`."""
+    """The problem with these settings; see `Retrieval`.
+
+    Raises:
+        ValueError: as `Retrieval`.
+
+    Example:
+        >>> task = dynsim.retrieval(length=32, d=16, B=2)
+    """
     return Retrieval(length, d, B, p)

@@ -44,6 +44,10 @@ class SGD(Rule):
 
     Raises:
         ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> dynsim.SGD(0.1, momentum=0.9, nesterov=True).name
+        'nesterov'
     """
 
     momentum: AnyDecay | None = None
@@ -87,6 +91,9 @@ class Sign(Rule):
 
     Raises:
         ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> rule = dynsim.Sign(1e-3, momentum=0.9)
     """
 
     momentum: AnyDecay = 0.0
@@ -110,6 +117,9 @@ class RMSProp(Rule):
 
     Raises:
         ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> rule = dynsim.RMSProp(1e-3, b2=0.99)
     """
 
     b2: AnyDecay = 0.9
@@ -129,6 +139,9 @@ class Adam(Rule):
 
     Raises:
         ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> rule = dynsim.Adam(dynsim.schedules.cosine(1e-3, steps=1000), b2=0.99)
     """
 
     b1: AnyDecay = 0.9
@@ -152,6 +165,10 @@ class AdamW(Adam):
 
     Raises:
         ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> dynsim.AdamW(1e-3, decay=1e-2).decoupled
+        True
     """
 
     decay: PerGroup = eqx.field(kw_only=True)
@@ -169,6 +186,15 @@ class OptaxRule(Rule):
         eta: a factor on the steps of the optimiser, which has a learning rate of its own.
         make: returns the transformation from `numbers` as keywords.
         numbers: its traced numbers by name.
+
+    Raises:
+        ValueError: as `dynsim.from_optax`, and when training starts for an optimiser that needs
+            the value of a traced number.
+
+    Example:
+        >>> rule = dynsim.from_optax(optax.lion, learning_rate=1e-3)
+        >>> sorted(rule.numbers)
+        ['learning_rate']
     """
 
     eta: Schedule | Ratio | dict[str, Schedule] = eqx.field(
@@ -294,6 +320,10 @@ def momentum(eta_y: Eta, eta_z: Eta, momentum: Some = 0.9, **options: Any) -> SG
 
     Raises:
         ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> dynsim.momentum(1.0, 0.1, 0.9).name
+        'momentum'
     """
     return sgd(eta_y, eta_z, momentum=momentum, **options)
 
@@ -317,6 +347,10 @@ def adam(
 
     Raises:
         ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> rule = dynsim.adam(1e-3)
+        >>> layer = dynsim.adam(eta_y=0.1, eta_z=0.01, b2=0.99)
     """
     return Adam(_etas(eta, eta_y, eta_z), b1, b2, eps, **options)
 

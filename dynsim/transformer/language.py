@@ -120,7 +120,7 @@ class LanguageModel(Problem):
 
     Example:
         >>> problem = dynsim.LanguageModel(dynsim.SyntheticText(), layers=2)
-        >>> run = dynsim.train(problem, dynsim.sgd(0.5), jax.random.key(0), steps=20, batch=20)
+        >>> run = dynsim.train(problem, dynsim.sgd(0.5), jax.random.key(0), steps=5, batch=4)
     """
 
     NAME: ClassVar = "transformer"

@@ -37,6 +37,11 @@ class TransformerSpec:
 
     Raises:
         ValueError: naming the field, its value and what is allowed.
+
+    Example:
+        >>> sizes = dynsim.TransformerSpec(vocabulary=50, layers=2, width=16)
+        >>> sizes.heads
+        2
     """
 
     vocabulary: Tokens
@@ -127,6 +132,11 @@ class Transformer(eqx.Module):
     Built from a `TransformerSpec` and a threefry key. Embeddings start as N(0, 1), matrices and
     biases uniform on :math:`\pm 1/\sqrt{\text{inputs}}`, norms as the identity (equinox's
     defaults).
+
+    Example:
+        >>> sizes = dynsim.TransformerSpec(vocabulary=50, width=16)
+        >>> dynsim.Transformer(sizes, jax.random.key(0))(jnp.arange(5)).shape
+        (5, 50)
     """
 
     embedding: eqx.nn.Embedding

@@ -43,6 +43,10 @@ class Text(TextSource):
         held_out: (E,) tokens on which loss and attention are measured.
         prompts: (P, T) sequences whose attention maps can be recorded; P may be 0.
         vocabulary: number of tokens M.
+
+    Example:
+        >>> text = dynsim.text(np.arange(400) % 7, np.arange(80) % 7, vocabulary=7)
+        >>> problem = dynsim.LanguageModel(text)
     """
 
     train: Int[AnyArray, " N"]
@@ -67,6 +71,10 @@ def text(
     Raises:
         ValueError: for an array of another number of axes, without entries, of other than whole
             numbers, or with tokens outside the vocabulary.
+
+    Example:
+        >>> dynsim.text(np.arange(400) % 7, np.arange(80) % 7, vocabulary=7).vocabulary
+        7
     """
     checks.integer("vocabulary", vocabulary, 2)
     given = {"train": (train, 1), "held_out": (held_out, 1)}
@@ -91,7 +99,18 @@ def text(
 
 
 class CorpusSource(TextSource):
-    """A corpus, which is read when it is needed. Subclass it for a corpus of your own."""
+    """A corpus, which is read when it is needed. Subclass it for a corpus of your own.
+
+    Raises:
+        ValueError: from `read`, when the corpus cannot be read.
+
+    Example:
+        >>> class Digits(dynsim.CorpusSource):
+        ...     def read(self):
+        ...         return dynsim.SyntheticText().read()
+        ...
+        >>> problem = dynsim.LanguageModel(Digits())
+    """
 
     @abc.abstractmethod
     def read(self) -> Corpus:
@@ -112,7 +131,11 @@ class CorpusSource(TextSource):
 
 
 class SyntheticText(CorpusSource):
-    """A generated text; see `dynsim.classes.synthetic_corpus`."""
+    """A generated text; see `dynsim.classes.synthetic_corpus`.
+
+    Example:
+        >>> problem = dynsim.LanguageModel(dynsim.SyntheticText())
+    """
 
     def read(self) -> Corpus:
         """The corpus, which is generated once."""
@@ -151,6 +174,13 @@ class TextFile(_Stored):
 
     Attributes:
         path: path of the file.
+
+    Raises:
+        ValueError: for a file that is missing or cannot be read.
+
+    Example:
+        >>> Path("text.txt").write_text("the cat sat on the mat . " * 40)
+        >>> problem = dynsim.LanguageModel(dynsim.TextFile("text.txt"))
     """
 
     ENDINGS: ClassVar = ("path", (".txt",))
@@ -168,6 +198,15 @@ class TextFolder(_Stored):
         path: path of the folder.
         train: file of the training text, which defines the vocabulary.
         held_out: file of the held-out text.
+
+    Raises:
+        ValueError: for a file that is missing or cannot be read.
+
+    Example:
+        >>> for name in ("train.txt", "held_out.txt"):
+        ...     Path(name).write_text("the cat sat on the mat . " * 40)
+        ...
+        >>> problem = dynsim.LanguageModel(dynsim.TextFolder(".", "train.txt", "held_out.txt"))
     """
 
     train: str = eqx.field(default="train.txt", static=True)

@@ -54,10 +54,11 @@ class Annealed(UpdateRule):
             rates at which decay overshoots in a step; and for more than 2^31 - 1 steps.
 
     Example:
-        >>> task, rule = dynsim.prompts(), dynsim.Annealed(eta_1=0.1)
-        >>> times = dynsim.Annealing.of(rule).times()
+        >>> task = dynsim.prompts(d=8, length=17, r=1.6, pool=32, num_test=32)
+        >>> rule = dynsim.Annealed(eta_1=0.2, eta_2=0.1, decay=0.1, tau=0.3, stage_2=0.5)
+        >>> times = dynsim.Annealing.of(rule).times(8)
         >>> key = jax.random.key(0)
-        >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=128)
+        >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=16)
     """
 
     eta_1: AnyPositive = 0.2
@@ -124,7 +125,14 @@ class Annealed(UpdateRule):
 
 
 def noisy_sgd(*rates: Any, **settings: Any) -> Rule:
-    """The rule of `Annealed`, which takes the same arguments."""
+    """The rule of `Annealed`, which takes the same arguments.
+
+    Raises:
+        ValueError: as `dynsim.Annealed`.
+
+    Example:
+        >>> rule = dynsim.noisy_sgd(eta_1=0.1, eta_2=0.01)
+    """
     return Annealed(*rates, **settings).build()
 
 
@@ -147,6 +155,14 @@ class Annealing(eqx.Module):
         decay: weight decay :math:`\lambda`, per unit of eta-time.
         noise: standard deviation :math:`\tau_\xi` of the gradient noise in every entry.
         first, last: steps at which the stages end.
+
+    Raises:
+        ValueError: from `of`, for a rule that is no `dynsim.Annealed`.
+
+    Example:
+        >>> stages = dynsim.Annealing.of(dynsim.Annealed(eta_1=0.1, eta_2=0.01))
+        >>> bool(stages.first < stages.last)
+        True
     """
 
     eta_1: Some

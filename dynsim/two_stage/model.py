@@ -41,6 +41,11 @@ class PQ(eqx.Module):
     Attributes:
         W, V: (d, d) blocks of component P and of component Q.
         beta: () bias added to :math:`N_V`; None for the model without one.
+
+    Example:
+        >>> weights = dynsim.PQ(W=jnp.eye(8), V=jnp.zeros((8, 8)))
+        >>> float(jnp.trace(weights.W))
+        8.0
     """
 
     W: Float[AnyArray, "*B d d"]

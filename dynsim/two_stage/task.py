@@ -129,10 +129,11 @@ class Prompts(Problem):
             0 <= coupling <= 1; or for an unknown core.
 
     Example:
-        >>> task, rule = dynsim.prompts(), dynsim.Annealed()
-        >>> times = dynsim.Annealing.of(rule).times()
+        >>> task = dynsim.prompts(d=8, length=17, r=1.6, pool=32, num_test=32)
+        >>> rule = dynsim.Annealed(eta_1=0.2, eta_2=0.1, decay=0.1, tau=0.3, stage_2=0.5)
+        >>> times = dynsim.Annealing.of(rule).times(8)
         >>> key = jax.random.key(0)
-        >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=128)
+        >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=16)
     """
 
     NAME: ClassVar = "two_stage"
@@ -300,7 +301,14 @@ class Prompts(Problem):
 
 
 def prompts(d: int = 32, length: int = 129, **settings: Any) -> Prompts:
-    """The problem with these settings; see `Prompts`."""
+    """The problem with these settings; see `Prompts`.
+
+    Raises:
+        ValueError: as `Prompts`.
+
+    Example:
+        >>> task = dynsim.prompts(d=8, length=33, r=1.6)
+    """
     return Prompts(d, length, **settings)
 
 
@@ -315,7 +323,15 @@ Preset = Literal["default", "fast", "joint"]
 
 
 class FastPrompts(Prompts):
-    """Prompts that are smaller and quicker to train on."""
+    """Prompts that are smaller and quicker to train on.
+
+    Raises:
+        ValueError: as `Prompts`.
+
+    Example:
+        >>> dynsim.FastPrompts().length
+        65
+    """
 
     RUN_DEFAULTS: ClassVar = {
         "rule": {"kind": "annealed", "eta_2": 0.04, "decay": 0.0125, "tau": 0.3, "stage_2": 2.0},
@@ -330,7 +346,15 @@ class FastPrompts(Prompts):
 
 
 class JointPrompts(Prompts):
-    """Prompts for the loss of the sum of the components, with a larger shift of Q."""
+    """Prompts for the loss of the sum of the components, with a larger shift of Q.
+
+    Raises:
+        ValueError: as `Prompts`.
+
+    Example:
+        >>> dynsim.JointPrompts().coupling
+        1.0
+    """
 
     RUN_DEFAULTS: ClassVar = {
         "rule": {"kind": "annealed", "tau": 0.2},
@@ -367,6 +391,11 @@ def two_stage(preset: Preset = "default", control: Control = "none", **settings:
 
     Raises:
         ValueError: for an unknown preset or control, and for settings that cannot be.
+
+    Example:
+        >>> task, rule, batch = dynsim.two_stage("fast")
+        >>> batch
+        64
     """
     checks.choice("preset", preset, tuple(_CLASSES))
     cls = _CLASSES[preset]

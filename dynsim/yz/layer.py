@@ -39,9 +39,12 @@ class Layer(SequenceClasses, Problem):
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         start: starting weights: zero, or uniform on +-1/sqrt(M).
 
+    Raises:
+        ValueError: naming the field, its value and what is allowed.
+
     Example:
         >>> layer = dynsim.layer(dynsim.syn_small(), length=64)
-        >>> run = dynsim.train(layer, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=100)
+        >>> run = dynsim.train(layer, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=10)
     """
 
     NAME: ClassVar = "yz"
@@ -178,7 +181,14 @@ def layer(
     task: SequenceClasses, length: int | float | None = None, start: yz.Init | None = None
 ) -> Layer:
     """The layer on a task, with the length and the start of the task, if it is a layer, unless
-    others are given; see `Layer`."""
+    others are given; see `Layer`.
+
+    Raises:
+        ValueError: for what is no task, a length below 2, or an unknown start.
+
+    Example:
+        >>> layer = dynsim.layer(dynsim.syn_small(), length=32, start="uniform")
+    """
     checks.kind("task", task, SequenceClasses)
     held = {each.name: getattr(task, each.name) for each in dataclasses.fields(SequenceClasses)}
     own = {"length": getattr(task, "length", 128), "start": getattr(task, "start", "zero")}
@@ -194,9 +204,12 @@ class AttentionLayer(sampling.OnClasses):
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         start: starting weights: zero, or uniform on +-1/sqrt(M).
 
+    Raises:
+        ValueError: naming the field, its value and what is allowed.
+
     Example:
         >>> problem = dynsim.AttentionLayer(dynsim.Overlapping(K=4), length=64)
-        >>> run = dynsim.train(problem, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=100)
+        >>> run = dynsim.train(problem, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=10)
     """
 
     NAME: ClassVar = "yz"

@@ -43,6 +43,13 @@ class YZ(eqx.Module):
         residual: add the query's embedding to f and normalise again (paper, section 7):
             :math:`\alpha = \operatorname{softmax}(Y^\top h)` with
             :math:`h = (f + x_T) / \lVert f + x_T \rVert_2`.
+
+    Example:
+        >>> task, rule = dynsim.syn_small(), dynsim.sgd(1.0, 0.1)
+        >>> start = dynsim.YZ(Y=jnp.zeros((34, 34)), Z=jnp.zeros((2, 34)))
+        >>> run = dynsim.train(task, rule, jax.random.key(0), steps=5, init=start)
+        >>> run.params.Z.shape
+        (2, 34)
     """
 
     Y: Float[AnyArray, "*B M C"]
@@ -57,6 +64,12 @@ class Examples(eqx.Module):
         classes: (E,) class of each example.
         counts: (E, M) how often each contextual token occurs, or its probability (T infinite).
         weight: (E,) weight of each example in the loss; sums to 1. None for equal weights.
+
+    Example:
+        >>> task = dynsim.syn_small()
+        >>> two = dynsim.Examples(classes=jnp.arange(2), counts=jnp.asarray(100 * task.probs))
+        >>> two.counts.shape
+        (2, 34)
     """
 
     classes: Int[AnyArray, "*B E"]

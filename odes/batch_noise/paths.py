@@ -143,7 +143,7 @@ def sde(
 
     Example:
         >>> rule, key = dynsim.sgd(0.05, momentum=0.9), jax.random.key(0)
-        >>> found = odes.sde(problem, rule, [10, 100], batch=32, key=key, paths=256)
+        >>> found = odes.sde(DeepLinear(), rule, [5, 10], batch=32, key=key, paths=16)
         >>> loss = found.across_runs()["loss"]
         >>> loss.mean, loss.std, loss.std_error
     """

@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Trajectory, checks
+from dynsim import Problem, Trajectory, checks, decoding
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import flow_table, has_population, usual
@@ -123,7 +124,8 @@ def linear_noise(
 
     Example:
         >>> rule = dynsim.sgd(0.05, momentum=0.9)
-        >>> theory = odes.linear_noise(problem, rule, [10, 100], batch=32, key=jax.random.key(0))
+        >>> problem, key = DeepLinear(), jax.random.key(0)
+        >>> theory = odes.linear_noise(problem, rule, [5, 10], batch=32, key=key)
         >>> theory["loss"], theory.std["loss"]
     """
     problem, rule = built(problem, rule)
@@ -214,13 +216,19 @@ def size_of(problem: Problem) -> int:
     some = {
         field.name: np.ravel(value)[0]
         for field in dataclasses.fields(problem)
-        # The annotation is a text in modules that postpone them.
-        if field.type in (float, "float") and np.ndim(value := getattr(problem, field.name))
+        if _is_real(field.type) and np.ndim(value := getattr(problem, field.name))
     }
     init = (dataclasses.replace(problem, **some) if some else problem).init
     start = jax.tree.leaves(eqx.filter_eval_shape(init, jax.random.key(0)))
     weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
     return sum(each.size for each in weights if jnp.issubdtype(each.dtype, jnp.inexact))
+
+
+def _is_real(annotation: Any) -> bool:
+    """Whether a field is a real number. Its annotation is a text in modules that postpone them."""
+    if isinstance(annotation, str):
+        return re.match(r"(Annotated\[)?float\b", annotation) is not None
+    return {float} == {float, tuple, dict} & {*decoding.parts_of(annotation)}
 
 
 def _check_size(problem: Problem, rule: Rule, examples: int) -> None:

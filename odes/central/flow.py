@@ -107,7 +107,8 @@ def central_flow(
             its value and what is allowed.
 
     Example:
-        >>> theory = odes.central_flow(problem, dynsim.sgd(0.4), [0, 1000], key=jax.random.key(0))
+        >>> problem, key = DeepLinear(u0=0.1), jax.random.key(0)
+        >>> theory = odes.central_flow(problem, dynsim.sgd(0.4), [0, 20], key=key)
         >>> theory["averaged_loss"], theory["preconditioned_sharpness"]
     """
     checks.kind("problem", problem, Problem)

@@ -45,6 +45,11 @@ which for equal h reads
 
 Assumes that the :math:`f_n` are linearly independent, so that G can be inverted. (The paper's list
 of notation gives E' the opposite sign; Lemma 14's is the consistent one.)
+
+Example:
+    >>> f = jnp.asarray([[0.8, 0.6, 0.0], [0.8, 0.0, 0.6]])
+    >>> odes.coefficients.xi(f, jnp.ones(2)).round(3)
+    Array([0.694, 0.694], dtype=float32)
 """
 
 import jax

@@ -14,6 +14,11 @@ of W = F Y moves when class n is drawn, and after s visits it is
 Assumes: :math:`T \to \infty`, fixed attention, Y = 0 at the start, the update of Lemma 3. The
 implicit (45) is solved in closed form through Wright's omega. Times are optimiser steps;
 class n has been visited :math:`\pi(n)\, t` times at step t, which is t/K in the paper.
+
+Example:
+    >>> round(float(odes.decoder.gamma(10.0, 1.0, 34)), 3)
+    0.806
+    >>> stages = odes.decoder.stages(eta_y=1.0, K=2, M=34)
 """
 
 import functools

@@ -17,6 +17,10 @@ Extension to heavy-ball momentum [ours]: the increment is :math:`\eta_Y v` with
     v \leftarrow \mu v + \frac{1}{(M-1) + e^{M h^*}},
 
 exact for the same reason that Lemma 5 is.
+
+Example:
+    >>> odes.discrete_decoder.h_star(jnp.asarray(1.0), 34, visits=3).shape
+    (4,)
 """
 
 import jax

@@ -35,6 +35,10 @@ for every class. Its :math:`z_c'` holds also for one query (q = K) under the sgd
 The printed (14), (124) and (129) are :math:`\tfrac14 \ln(C_0 + \dots)`, which drops
 :math:`-\tfrac14 \ln C_0` and is not 0 at t = 0. `printed=True` gives that form, for figures. All
 functions are elementwise and keep the precision of what they are given; rates must be positive.
+
+Example:
+    >>> odes.growth.growth_factor(0.5, 0.0).round(3)
+    Array(2.718, dtype=float32, weak_type=True)
 """
 
 import functools

@@ -3,6 +3,10 @@ r"""Wright's omega function on the real line.
 :math:`\omega(x)` solves :math:`\omega + \ln \omega = x`, so :math:`\omega(x) = W_0(e^x)` with
 Lambert's W; unlike the latter it does not overflow. Neither JAX nor `jax.scipy` ships one of the
 two.
+
+Example:
+    >>> float(odes.omega.wrightomega(jnp.asarray(1.0)))
+    1.0
 """
 
 import functools

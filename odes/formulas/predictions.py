@@ -12,6 +12,10 @@ only within a query.
 
 NumPy throughout: these are measurements on concrete results, and float64 ones lose nothing
 wherever JAX is in float32.
+
+Example:
+    >>> odes.predictions.sign_of_drift(dynsim.syn_small())[0, :12].tolist()
+    [-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 1]
 """
 
 from collections.abc import Sequence

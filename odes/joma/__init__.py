@@ -3,6 +3,10 @@ r"""Theory of the joint dynamics of an MLP layer and attention.
 The flows are those of `odes.flow` on the population loss (arXiv:2310.00535, Eqn. 2),
 
     w_k' = E[g_k h_k' f],   z_m' = E[(db/dz_m)^T U_C^T sum_k g_k h_k' w_k]
+
+Example:
+    >>> [theory.name for theory in odes.joma.THEORIES][-2:]
+    ['joma', 'erf']
 """
 
 import math

@@ -7,6 +7,10 @@ The flow down the population loss is, with tau = 1/(2 eta) steps (arXiv:2501.162
     separate  tau v_i' = k_i^T (Lambda^2 - E[S^2] M Lambda) q_i,  k_i and q_i likewise       eq. 14
 
 for any rank. What momentum, Adam and the next order in eta make of it is in `odes.solver.flows`.
+
+Example:
+    >>> odes.linear_icl.plateaus(dynsim.regression(D=2)).shape
+    (3,)
 """
 
 from odes.general import flows

@@ -1,4 +1,9 @@
-"""Theory of the layer in ordinary parameters: the flow of its factors, and those of its weights."""
+"""Theory of the layer in ordinary parameters: the flow of its factors, and those of its weights.
+
+Example:
+    >>> problem = dynsim.QKV(dynsim.syn_small(), length=float("inf"))
+    >>> theory = odes.theories(problem)["factors"]
+"""
 
 import math
 

@@ -75,6 +75,11 @@ class Flow:
         describes: whether it describes a rule of that class.
         decays: names of decays of which it takes the logarithm, which must not be zero.
         variant: whether another flow of these rules is more exact.
+
+    Example:
+        >>> from odes.solver import flows
+        >>> isinstance(flows.FLOWS[0], odes.Flow)
+        True
     """
 
     name: str

@@ -8,7 +8,16 @@ from dynsim.precision import DType
 
 class Tolerances(NamedTuple):
     """Accuracy of an adaptive solve, and the number of solver steps after which it gives up
-    with `Status.MAX_STEPS`."""
+    with `Status.MAX_STEPS`.
+
+    Raises:
+        ValueError: from `check`, for a value that cannot work in the precision.
+
+    Example:
+        >>> loose, key = odes.Tolerances(rtol=1e-5, atol=1e-7), jax.random.key(0)
+        >>> rule = dynsim.sgd(0.1)
+        >>> theory = odes.flow(DeepLinear(), rule, [0, 50], key=key, tolerances=loose)
+    """
 
     rtol: float = 1e-8
     atol: float = 1e-10

@@ -1,4 +1,10 @@
-"""Theory of the emergence of sparse attention: flows of a few numbers, and the plateau's length."""
+"""Theory of the emergence of sparse attention: flows of a few numbers, and the plateau's length.
+
+Example:
+    >>> steps = odes.sparse_attention.escape_time(dynsim.retrieval(length=32, d=16))
+    >>> round(float(steps))
+    160
+"""
 
 from odes.general import flows
 from odes.sparse_attention import finite_batch

@@ -1,4 +1,9 @@
-"""The exact reduction of symmetric tasks to a few numbers."""
+"""The exact reduction of symmetric tasks to a few numbers.
+
+Example:
+    >>> task = odes.symmetric.symmetric_profiles(p=[0.08] * 10, rho=[0.02] * 10, K=1000, M=100_000)
+    >>> run = odes.symmetric.solve(task, dynsim.sgd(1.0, 0.1), [0, 100])
+"""
 
 from odes.symmetric.instability import instability, overshoot
 from odes.symmetric.reduction import (

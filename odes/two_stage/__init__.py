@@ -2,6 +2,10 @@
 
 We reconstructed its equations from fragments of the paper and derived them ourselves; they are not
 the authors' text.
+
+Example:
+    >>> task, rule, batch = dynsim.two_stage("fast")
+    >>> theory = odes.two_stage.solve(task, rule, [0, 100, 1000], record=["K1", "K2"])
 """
 
 import functools

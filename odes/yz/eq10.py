@@ -26,6 +26,9 @@ K < M it is no improvement in general.
 
 The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` under the sgd clock and
 :math:`\eta_Z\, \xi_n` under the paper's, is integrated along and can be recorded as "B".
+
+Example:
+    >>> theory = odes.eq10.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
 """
 
 import functools

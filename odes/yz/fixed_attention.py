@@ -15,6 +15,10 @@ class n runs Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit 
 what is done here; the lemma's own reading is `discrete_decoder.h_star(eta_Y, M, S)` at s = t/K.
 Momentum and schedules are exact in the discrete decoder, and enter the closed form through
 :math:`\eta/(1 - \mu)` and the integral of the rate (`odes.solver.rescaled`).
+
+Example:
+    >>> rule = dynsim.sgd(1.0, 0.0)
+    >>> theory = odes.fixed_attention.solve(dynsim.syn(1, 2, num_common=0), rule, [0, 10, 100])
 """
 
 import dataclasses

@@ -15,6 +15,10 @@ which is minus the gradient of the population loss with the learning rates in fr
 else is dropped: any overlap, any start. What momentum and Adam make of it is in
 `odes.solver.flows`. For sequences of finite length T the loss is that of
 `dynsim.yz.finite_length`, to first order in 1/T.
+
+Example:
+    >>> rule, times = dynsim.sgd(1.0, 0.1), [0, 10, 100]
+    >>> theory = odes.population.solve(dynsim.syn_small(), rule, times, length=128)
 """
 
 import functools

@@ -4,6 +4,12 @@ The mean follows descent on the loss of finite T, and the linear noise approxima
 `odes.solver.linear_noise` gives the covariance; to second order the mean moves as well, by what
 `odes.solver.noise_drift` says. What a batch adds to the gradient is in
 `odes.yz.noise`. With `draws` of that noise mean and covariance are both to second order.
+
+Example:
+    >>> task, rule = dynsim.syn(1, 2, num_common=1, num_distinct=2), dynsim.sgd(1.0, 0.1)
+    >>> theory = odes.spread.solve(task, rule, [0, 5, 10], batch=128, length=128)
+    >>> theory.std["loss"].shape
+    (3,)
 """
 
 import functools

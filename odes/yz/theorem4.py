@@ -26,6 +26,10 @@ Assumes besides: :math:`T \to \infty`, Y = 0 at the start, equal priors, :math:`
 :math:`\gamma K \rho^2`. The normaliser stays at :math:`\rho_0` only while distinct tokens gain
 little, :math:`B_n \ll 1`: their growth lowers :math:`f_{nc}` and :math:`\xi` further, so that
 :math:`B_n` is overestimated later.
+
+Example:
+    >>> task = dynsim.syn(4, 1, num_common=1)
+    >>> theory = odes.theorem4.solve(task, dynsim.sgd(1.0, 0.1), [0, 10, 100])
 """
 
 import functools

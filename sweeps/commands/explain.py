@@ -128,6 +128,9 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | outlook.Outlo
     Raises:
         ValueError: naming the setting, its value and what is allowed; for runs that no theory
             describes.
+
+    Example:
+        >>> found = sweeps.explain("yz", eta_y=1.0, eta_z=0.1, steps=50)
     """
     asked = made(run, **settings)
     asked.check(rounded=False)

@@ -18,7 +18,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 class Record(NamedTuple):
-    """What a command was asked for.
+    """The settings that a command was given.
 
     Attributes:
         command: its words.

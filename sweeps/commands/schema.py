@@ -3,10 +3,16 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from sweeps import output
-from sweeps.language.pages import json_schema
-from sweeps.systems.kinds import language
+from sweeps.language.fields import Field
+from sweeps.language.grammar import Language
+from sweeps.systems.kinds import language as of_runs
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+ENDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+ARRAY = {"type": "object", "required": ["array", "shape", "dtype"]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +34,64 @@ def run(config: Schema) -> list[Path]:
     """
     if not config.out.parent.is_dir():
         raise ValueError(f"out = {config.out}: there is no folder {config.out.parent}")
-    content = json.dumps(json_schema(language()), indent=2).encode()
+    content = json.dumps(json_schema(of_runs()), indent=2).encode()
     output.write_whole(config.out, lambda file: file.write(content))
     return [config.out]
+
+
+def json_schema(language: Language) -> dict[str, Any]:
+    """The JSON Schema of a sweep file whose settings have their full names."""
+    kinds = {
+        kind.location: {
+            "type": "object",
+            "description": kind.about,
+            "properties": {
+                "kind": {"const": kind.word},
+                **{name: _schema(language, field) for name, field in kind.fields.items()},
+            },
+            # What else is needed may follow from the problem, or be an axis.
+            "required": [] if kind.location in language.root.bases else ["kind"],
+            "additionalProperties": False,
+        }
+        for kind in language.kinds
+    }
+    run = {"$ref": f"#/$defs/{language.root.bases[0]}"}
+    return {
+        "$schema": DRAFT,
+        "properties": {"run": run, "axes": {"type": "object", "minProperties": 1}},
+        "required": ["axes"],
+        "$defs": {**kinds, "array": ARRAY},
+    }
+
+
+def _schema(language: Language, field: Field) -> dict[str, Any]:
+    """The schema of a field."""
+    ends = {ENDS[end]: at for end, at in field.bounds.items() if isinstance(at, int | float)}
+    infinite = [] if {"le", "lt"} & {*field.bounds} else [{"const": "inf"}]
+    types = {
+        "number": [{"type": "number", **ends}, {"$ref": "#/$defs/array"}, *infinite],
+        "integer": [{"type": "integer", **ends}],
+        "integer or inf": [{"type": "integer", **ends, "maximum": 2**31 - 1}, {"const": "inf"}],
+        "boolean": [{"type": "boolean"}],
+        "text": [{"type": "string"}],
+        "path": [{"type": "string"}],
+        "array": [{"$ref": "#/$defs/array"}],
+        "function": [{"type": "string", "pattern": ":"}],
+        "none": [{"enum": [None, "none"]}],
+        "object": [{}],
+    }
+    some = [each for name in field.types for each in types[name]]
+    if words := [*field.words, *language.words(field)]:
+        some.append({"enum": words})
+    if field.bases:
+        kinds = [kind for kind in language.kinds if {*field.bases} & {*kind.bases}]
+        some += [{"$ref": f"#/$defs/{kind.location}"} for kind in kinds if not kind.abstract]
+        own = {"type": "string", "pattern": ":"}
+        some += [own, {"type": "object", "properties": {"kind": own}, "required": ["kind"]}]
+    if field.listed:
+        some = [{"type": "array", "items": {"anyOf": some}}]
+    if field.groups:
+        each = {"properties": {"kind": False}, "additionalProperties": {"anyOf": some}}
+        some = [*some, {"type": "object", **each}]
+    default = {} if field.required else {"default": field.default}
+    return {"anyOf": some, "description": field.doc, **default}

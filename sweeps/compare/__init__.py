@@ -1,4 +1,8 @@
-"""`dynsim compare`: theory against simulation."""
+"""`dynsim compare`: theory against simulation.
+
+Example:
+    >>> found = sweeps.compare.compare("saxe", eta=0.1, steps=20, seeds=2, theories=["modes"])
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,9 @@ def compare(run: Any = "yz", /, theories: Sequence[Any] = (), **settings: Any) -
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
+
+    Example:
+        >>> found = compare("saxe", eta=0.1, steps=20, seeds=2, theories=["modes"])
     """
     import dataclasses
     import pkgutil

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,16 +26,15 @@ from sweeps.output import drawing
 
 LEAST = 1e-5
 """Share of the largest value below which a distance is not drawn."""
-PANELS = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi")
 TITLES = {
-    "loss": "population loss",
-    "entropy": "entropy on distinct tokens",
-    "z_top_distinct": "logit $z$ of the top distinct token",
-    "z_top_common": "logit $z$ of the top common token",
-    "speed": r"speed coefficient $f_n \cdot g_n$",
+    "loss": "loss",
+    "entropy": "entropy",
+    "z_top_distinct": "top distinct logit",
+    "z_top_common": "top common logit",
+    "speed": r"speed $f_n \cdot g_n$",
     "xi": r"$\xi_n$",
 }
-SHORT = ("loss", "entropy", "$z$, distinct", "$z$, common", "$f_n \\cdot g_n$", r"$\xi_n$")
+PANELS = tuple(TITLES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,23 +68,33 @@ def run(config: Theories) -> list[Path] | None:
 
 
 def draw(result: LayerComparison) -> Figure:
-    """The errors of every theory in six observables, over time and in a table."""
-    below = 0.8 + 0.2 * len(result.predictions)
-    figure = plt.figure(figsize=(10.5, 6.6 + below), layout="constrained")
+    """The errors of every theory in six observables: over time, a row of panels for theories that
+    are alike, and in a table."""
+    groups: dict[str, list[str]] = {}
+    for name in result.predictions:
+        groups.setdefault(name.split("-")[0], []).append(name)
+    above, below = 0.8 + 1.1 * len(groups), 0.8 + 0.22 * len(result.predictions)
+    figure = plt.figure(figsize=(10.5, above + below), layout="constrained")
     # Apart from each other, so that the names beside the table take no room from the panels.
-    (upper,), (lower,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[6.6, below])
-    axes = upper.subplots(2, 3, sharex=True, sharey=True)
-    for name, ax in zip(PANELS, axes.flat, strict=True):
-        plot_deviation(result, name, ax=ax)
-    drawing.outer(axes, "optimiser steps", "distance from the runs' mean")
+    (upper,), (lower,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[above, below])
+    shape = len(groups), len(PANELS)
+    axes = upper.subplots(*shape, sharex=True, sharey=True, squeeze=False)
+    for row, names in zip(axes, groups.values(), strict=True):
+        for ax, name in zip(row, PANELS, strict=True):
+            plot_deviation(result, name, names, ax=ax)
+        keys = row[0].get_legend_handles_labels()[0]
+        beside = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}
+        row[-1].legend(handles=keys, **beside)
+    for ax, text in zip(axes[0], TITLES.values(), strict=True):
+        ax.set_title(text)
+    upper.supxlabel("optimiser steps", fontsize="medium")
+    upper.supylabel("distance from the runs' mean (grey: its error)", fontsize="medium")
     plot_errors(result, ax=lower.subplots())
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    upper.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(title(result))
     return figure
 
 
-def plot_deviation(result: LayerComparison, name: str, ax: Axes) -> Axes:
+def plot_deviation(result: LayerComparison, name: str, theories: list[str], ax: Axes) -> Axes:
     """|theory - mean of the runs| over time, as a share of the largest mean; root mean square over
     classes. Curves of theories that lie on those of the runs come apart in it. Below the grey area
     is what as many runs cannot tell from nothing."""
@@ -92,16 +102,12 @@ def plot_deviation(result: LayerComparison, name: str, ax: Axes) -> Axes:
     runs = result.measured(name)
     largest = float(np.max(_size(result.means[TRAINING][name].values)))
     error = _size(spread(runs))[1:] / math.sqrt(max(len(runs), 1)) / largest
-    ax.fill_between(times, LEAST, error, color="0.85", lw=0, label="error of the runs' mean")
-    styles = drawing.grouped(tuple(result.predictions))
-    for theory, style in zip(result.predictions, styles, strict=True):
+    ax.fill_between(times, LEAST, error, color="0.85", lw=0)
+    for theory, style in zip(theories, drawing.nested(len(theories)), strict=True):
         apart = _size(result.apart(theory, name))[1:] / largest
-        ax.plot(times, apart, label=result.about(theory)[0], **style)
-    ax.set(xscale="log", yscale="log", xlim=(times[0], times[-1]))
-    ax.set_ylim(LEAST, 1.5)
-    ax.set_title(TITLES[name], fontsize="medium")
-    ax.grid(alpha=0.25)
-    return ax
+        ax.plot(times, apart, label=textwrap.fill(result.about(theory)[0], 24), **style)
+    limits = {"xlim": (times[0], times[-1]), "ylim": (LEAST, 1.5)}
+    return drawing.finished(ax, xscale="log", yscale="log", **limits)
 
 
 def _size(values: np.ndarray) -> np.ndarray:
@@ -112,17 +118,15 @@ def _size(values: np.ndarray) -> np.ndarray:
 def plot_errors(result: LayerComparison, ax: Axes) -> Axes:
     """Table of relative errors over time in %, theory by observable, coloured by size."""
     theories = result.report["theories"]
-    values = np.array(
-        [
-            [theory["relative_error"][name]["over_time"] for name in PANELS]
-            for theory in theories.values()
-        ],
-        dtype=float,
+    rows = [
+        [theory["relative_error"][name]["over_time"] for name in PANELS]
+        for theory in theories.values()
+    ]
+    colours = {"cmap": "cividis_r", "norm": LogNorm(0.1, 100)}
+    names = [result.about(name)[0] for name in theories]
+    drawing.table(
+        ax, 100 * np.array(rows, float), "{:.3g}".format, tuple(TITLES.values()), names, **colours
     )
-    percent = 100 * values
-    ax.imshow(np.clip(percent, 0.1, 100), cmap="cividis_r", norm=LogNorm(0.1, 100), aspect="auto")
-    drawing.cells(ax, percent, "{:.3g}".format, dark=2)
-    ax.set_xticks(range(len(PANELS)), SHORT)
-    ax.set_yticks(range(len(theories)), [result.about(name)[0] for name in theories])
-    ax.set_title("relative error over time against the mean of the runs (%)", fontsize="medium")
+    ax.invert_yaxis()
+    ax.set_title("relative error over time against the mean of the runs (%)")
     return ax

@@ -7,8 +7,9 @@ are static: a program has one value of each.
 import functools
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from sweeps.language.fields import (
     Table,
     allowed,
     check,
+    closest,
     fold,
     is_branch,
     is_number,
-    is_spacing,
     must_be,
 )
 from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flattened
@@ -39,8 +40,18 @@ SPACINGS: Mapping[str, tuple[Callable[..., np.ndarray], tuple[Field, ...], str]]
     "logspace": (np.geomspace, (_POSITIVE, _POSITIVE, _COUNT), "[first, last, number of values]"),
     "range": (np.arange, (_WHOLE, _WHOLE), "n or [first, end]"),
 }
-Groups: TypeAlias = list[list[str]]
+Groups = list[list[str]]
 """The names of axes by dimension."""
+
+
+def is_spacing(value: object) -> bool:
+    """Whether a table says how the values of an axis are spaced, be it mistyped; and is no table of
+    values by their labels."""
+    if not isinstance(value, Mapping):
+        return False
+    name, inside = next(iter(value.items()), ("", None))
+    mistyped = len(value) == 1 and closest(name, SPACINGS) and isinstance(inside, list)
+    return bool({*value} & {*SPACINGS} or mistyped)
 
 
 class Axis(NamedTuple):
@@ -270,43 +281,37 @@ def _checked(field: Field, values: list[Any], path: str) -> list[Any]:
     return [check(field, value, path) for value in values]
 
 
-def _is_names(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-
-
 def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -> Groups:
     """The names of axes by dimension."""
     if not values:
         raise LanguageError("axes", "needs at least one axis")
-    names = {fold(name): name for name in values}
-    groups: Groups = []
-    if not isinstance(zipped, list | tuple) or not all(map(_is_names, zipped)):
+    names, left, groups = {fold(name): name for name in values}, [*values], Groups()
+    lists = isinstance(zipped, list | tuple) and all(isinstance(g, list | tuple) for g in zipped)
+    if not lists or not all(isinstance(name, str) for group in zipped for name in group):
         raise LanguageError("zip", "must be a list of lists of axes", zipped)
     for given in zipped:
-        for name in given:
-            if fold(name) not in names:
+        group = [names.get(fold(name), name) for name in given]
+        for name in group:
+            if name not in values:
                 reason = must_be(name, values, f"one of {', '.join(values)}")
                 raise LanguageError("zip", reason, name)
-            if any(names[fold(name)] in group for group in groups):
+            if name not in left:
                 raise LanguageError("zip", "is in two groups", name)
-        groups.append([name for name in values if fold(name) in map(fold, given)])
-        if len({len(values[name]) for name in groups[-1]}) > 1:
-            lengths = ", ".join(f"{name} {len(values[name])}" for name in groups[-1])
+            left.remove(name)
+        if len({len(values[name]) for name in group}) > 1:
+            lengths = ", ".join(f"{name} {len(values[name])}" for name in values if name in group)
             raise LanguageError("zip", f"axes need the same number of values, got {lengths}")
-    done = {name for group in groups for name in group}
-    groups += [[name] for name in values if name not in done]
-    return sorted(groups, key=lambda group: list(values).index(group[0]))
+        groups.append(sorted(group, key=[*values].index))
+    groups += [[name] for name in left]
+    return sorted(groups, key=lambda group: [*values].index(group[0]))
 
 
 def _check_different(dim: Dimension) -> None:
     """Raise an error if two runs along a dimension are the same."""
-    seen = set()
-    for point in zip(*dim.axes.values(), strict=True):
-        if point in seen:
-            names = ", ".join(".".join(axis.path) for axis in dim.members)
-            value = point if point[1:] else point[0]
-            raise LanguageError(f"axes.{names}", "is given twice", value)
-        seen.add(point)
+    ((point, number),) = Counter(zip(*dim.axes.values(), strict=True)).most_common(1)
+    if number > 1:
+        names = ", ".join(".".join(axis.path) for axis in dim.members)
+        raise LanguageError(f"axes.{names}", "is given twice", point if point[1:] else point[0])
 
 
 def _spaced(path: str, given: Mapping[str, Any]) -> list[float]:

@@ -58,7 +58,7 @@ def describe(cls: type, word: str = "") -> Kind:
             declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]
             field = field._replace(declared=name_of(declared[-1]), doc=docs.get(each.name, ""))
             fields[each.name] = _with_default(field, each, path)
-    about = (cls.__doc__ or "").partition("\n")[0]
+    about = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
     return Kind(
         word=word or location,
         location=location,
@@ -178,17 +178,17 @@ def _with_default(field: Field, of: dataclasses.Field[Any], path: str) -> Field:
 
 
 def plain(
-    field: Field,
+    field: Field | None,
     value: Any,
     path: str,
     kind_of: Callable[[type], Kind] = describe,
     objects: Objects | None = None,
     full: bool = True,
 ) -> Value:
-    """The text form of the value of a field.
+    """The text form of a value.
 
     Args:
-        field: of the value.
+        field: of the value; None for any, which may be a table or a list of others.
         value: an object, or a value in text form.
         path: of the field, for error messages.
         kind_of: returns the kind of a class.
@@ -200,7 +200,8 @@ def plain(
         LanguageError: if the field does not allow the value.
     """
     inside = functools.partial(plain, kind_of=kind_of, objects=objects, full=full)
-    if field.bases and dataclasses.is_dataclass(value) and not isinstance(value, type):
+    made = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if made and (field is None or field.bases):
         kind, table = kind_of(type(value)), {}
         if kept(objects, kind.location, type(value)) != kind.location:
             raise LanguageError(path, "is of one of two classes of this name", kind.location)
@@ -210,8 +211,12 @@ def plain(
                 table[name] = text
         others = {n for n, each in table.items() if each != kind.fields[n].default} - {kind.short}
         return table[kind.short] if kind.short and not others else {"kind": kind.word, **table}
-    if field.groups and isinstance(value, Mapping):
-        return {name: inside(field.one, each, f"{path}.{name}") for name, each in value.items()}
+    if isinstance(value, Mapping) and (field is None or field.groups):
+        one = field.one if field else None
+        return {name: inside(one, each, f"{path}.{name}") for name, each in value.items()}
+    if field is None and isinstance(value, list | tuple):
+        return [inside(None, each, path) for each in value]
+    field = field or Field(types=("object",))
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
         array = np.asarray(value)
         head = f"{array.shape}{array.dtype}".encode()

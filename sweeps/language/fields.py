@@ -12,15 +12,13 @@ import operator
 import re
 import reprlib
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 """A JSON value. Infinity is written as the word `inf`."""
 Table: TypeAlias = dict[str, Value]
-SPACINGS: Final = ("linspace", "logspace", "range")
-"""How the values of an axis may be spaced."""
 MISSING: Final = object()
 """Stands for a value that was not given."""
 
@@ -60,15 +58,15 @@ class Field(NamedTuple):
         default: in text form.
     """
 
-    types: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    bases: tuple[str, ...] = ()
+    types: Sequence[str] = ()
+    words: Sequence[str] = ()
+    bases: Sequence[str] = ()
     groups: bool = False
     named: bool = False
     listed: bool = False
     bounds: Mapping[str, float | str] = {}
     unit: str = ""
-    form: tuple[str, str, bool] | tuple[()] = ()
+    form: Sequence[Any] = ()
     traced: bool = False
     declared: str = ""
     doc: str = ""
@@ -87,7 +85,7 @@ class Kind(NamedTuple):
     Attributes:
         word: its name in text, either a short word or module:name.
         location: where to import it from, as module:name.
-        about: the first line of its docstring.
+        about: the first paragraph of its docstring.
         bases: the class and its base classes, as module:name.
         abstract: whether it cannot be instantiated.
         fields: by name.
@@ -101,31 +99,18 @@ class Kind(NamedTuple):
     word: str
     location: str
     about: str
-    bases: tuple[str, ...]
+    bases: Sequence[str]
     abstract: bool
     fields: Mapping[str, Field]
-    groups: tuple[str, ...] = ()
+    groups: Sequence[str] = ()
     run_defaults: Mapping[str, Value] = {}
-    endings: tuple[str, tuple[str, ...]] | None = None
+    endings: Sequence[Any] | None = None
     short: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The kind as a JSON value."""
-        usual = Field()._asdict()
-        fields = {
-            name: {n: v for n, v in field._asdict().items() if v != usual[n]}
-            for name, field in self.fields.items()
-        }
-        return {**self._asdict(), "fields": fields}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
-        """The kind that `to_json` was called on."""
-        fields: dict[str, Field] = {}
-        for name, field in value["fields"].items():
-            # JSON has lists for tuples.
-            lists = {*field} & {"types", "words", "bases", "form"}
-            fields[name] = Field(**{**field, **{n: tuple(field[n]) for n in lists}})
+        """The kind of a JSON value, in which fields leave out what is usual."""
+        fields = {name: Field(**field) for name, field in value["fields"].items()}
         return cls(**{**value, "fields": fields})
 
 
@@ -149,16 +134,6 @@ def is_number(value: object) -> TypeGuard[float | str]:
     if isinstance(value, str):
         return value in ("inf", "-inf")
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_spacing(value: object) -> bool:
-    """Whether a table says how the values of an axis are spaced, be it mistyped; and is no table of
-    values by their labels."""
-    if not isinstance(value, Mapping):
-        return False
-    name, inside = next(iter(value.items()), ("", None))
-    mistyped = len(value) == 1 and closest(name, SPACINGS) and isinstance(inside, list)
-    return bool({*value} & {*SPACINGS} or mistyped)
 
 
 @functools.cache

@@ -54,6 +54,11 @@ class Setting(NamedTuple):
         return ".".join(self.path)
 
     @property
+    def kind(self) -> str:
+        """The word of the kind that is chosen; empty where the value chooses none."""
+        return self.value["kind"] if is_branch(self.value) else ""
+
+    @property
     def ends(self) -> list[str]:
         """The path and its ends."""
         return [".".join(self.path[i:]) for i in range(len(self.path))]
@@ -86,22 +91,23 @@ class Language:
         self._run = self._by_word[fold(root)][0]
         self.root = Field(bases=(self._run.location,))
 
-    def words(self, field: Field) -> list[str]:
-        """The words of the kinds that a field allows, those of packages last."""
-        registered = (word for base in field.bases for word in self._registered(base))
-        return [*self._built_in(field), *registered]
+    def rooted(self, kind: Kind) -> "Language":
+        """The language with one more kind, which is that of what is described in place of a run."""
+        return Language([*self.kinds, kind], self._more, self._registered, kind.word)
 
-    def _built_in(self, field: Field) -> list[str]:
-        fits = (k for k in self.kinds if not k.abstract and {*field.bases} & {*k.bases})
-        return [kind.word for kind in fits]
+    def words(self, field: Field, packages: bool = True) -> list[str]:
+        """The words of the kinds that a field allows, those of `packages` last."""
+        fits = [k.word for k in self.kinds if not k.abstract and {*field.bases} & {*k.bases}]
+        bases = field.bases if packages else ()
+        return [*fits, *(word for base in bases for word in self._registered(base))]
 
     def kind_of(self, cls: type) -> Kind:
         """The kind of any class."""
-        from sweeps.language.describe import describe
+        from sweeps.language.describe import describe, name_of
 
-        kind = describe(cls)
-        if known := self._by_location.get(kind.location):
+        if known := self._by_location.get(name_of(cls)):
             return known
+        kind = describe(cls)
         if "kind" in kind.fields:
             name = f"{kind.location}.kind"
             raise LanguageError(name, "cannot be the name of a field; choose another one")
@@ -204,8 +210,8 @@ class Language:
         places = [each for each in names.settings if all(each.kinds)]
         for setting in sorted(places, key=lambda each: -len(each.path)):
             if others := self._kinds_with(setting, name):
-                now = setting.value["kind"] if is_branch(setting.value) else setting.name
                 does = "does" if len(others) == 1 else "do"
+                now = setting.kind or setting.name
                 reason = f"{now} does not have it; {', '.join(others)} {does}"
                 raise LanguageError(name, reason, value)
         hint = closest(name, [end for setting in names.settings for end in setting.ends])
@@ -265,7 +271,7 @@ class Language:
 
     def _kinds_with(self, setting: Setting, name: str) -> list[str]:
         """The words of the kinds that have a setting of this name."""
-        words = [] if setting.shared else self._built_in(setting.field)
+        words = [] if setting.shared else self.words(setting.field, packages=False)
         place = setting.field, setting.path, setting.kinds, ()
         inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
         return [word for word in words if inside[word].candidates(name)]

@@ -2,10 +2,10 @@
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,15 +13,7 @@ import numpy as np
 
 from dynsim import checks
 from sweeps.language.describe import Objects, describe, locate, plain
-from sweeps.language.fields import (
-    Field,
-    LanguageError,
-    Table,
-    Value,
-    check,
-    is_array,
-    is_branch,
-)
+from sweeps.language.fields import Field, LanguageError, Table, Value, check, is_array, is_branch
 from sweeps.language.grammar import Language, Path
 
 
@@ -39,20 +31,12 @@ def encode(
     Raises:
         LanguageError: if a value is not allowed.
     """
-    given = functools.partial(plain, kind_of=language.kind_of, objects=objects)
-    if isinstance(tree, type) or not dataclasses.is_dataclass(tree):
-        if isinstance(tree, Mapping):
-            return {n: encode(language, each, objects, full=full) for n, each in tree.items()}
-        if isinstance(tree, list | tuple):
-            return [encode(language, each, objects, full=full) for each in tree]
-        return given(Field(types=("object",)), tree, "")
-    kind = language.kind_of(type(tree))
-    whole: Any = given(Field(bases=(kind.location,)), tree, "")
+    whole: Any = plain(None, tree, "", language.kind_of, objects)
     if full:
         return whole
-    table: Table = {"kind": kind.word}
-    for name, field in kind.fields.items():
-        table[name] = given(field, getattr(tree, name), name, full=False)
+    table: Table = {"kind": whole["kind"]}
+    for name, field in language.kind_of(type(tree)).fields.items():
+        table[name] = plain(field, getattr(tree, name), name, language.kind_of, objects, full=False)
     return _without_run_defaults(table, whole, language.run_defaults(table)[0])
 
 
@@ -68,21 +52,19 @@ def _without_run_defaults(table: Table, whole: Table, defaults: Table) -> Table:
     return told
 
 
-def canonical(language: Language, tree: Any, objects: Objects | None = None) -> str:
-    """The text that identifies a run in a store: JSON that is the same in every process."""
-    table = encode(language, tree, objects)
-    return json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def toml(table: Table, path: Path = ()) -> str:
     """A table as TOML."""
-    lines, tables = [f"[{'.'.join(map(_toml, path))}]"] if path else [], ""
+    lines, tables = [f"[{'.'.join(map(_key, path))}]"] if path else [], ""
     for name, value in table.items():
         if isinstance(value, dict):
             tables += "\n" + toml(value, (*path, name))
         else:
-            lines.append(f"{_toml(name)} = {_toml(value)}")
+            lines.append(f"{_key(name)} = {_toml(value)}")
     return "\n".join([*lines, ""]) + tables
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: Value) -> str:
@@ -90,41 +72,9 @@ def _toml(value: Value) -> str:
     return json.dumps("none" if value is None else value, ensure_ascii=False)
 
 
-def decode(language: Language, table: Table, objects: Objects | None = None) -> Any:
-    """The run that a table describes. Names may be short, as everywhere.
-
-    Args:
-        language: of the settings.
-        table: of a run.
-        objects: what the text only names.
-
-    Raises:
-        LanguageError: if anything in the table is not allowed, or something is missing.
-    """
-    if "kind" in table:
-        language.find(language.root, table["kind"], "kind")
-    settings = [(name, value) for name, value in table.items() if name != "kind"]
-    return build(language, language.assign({}, settings), objects)
-
-
 def build(language: Language, given: Table, objects: Objects | None = None) -> Any:
     """The run with the given settings. Its classes check it."""
     return built(language, language.root, language.finished(given), (), objects or {})
-
-
-def value_of(field: Field, value: Any, name: str) -> Any:
-    """A value in text form, of a field that chooses no kind, as Python has it."""
-    if isinstance(value, list):
-        return tuple(value_of(field.one, each, name) for each in value)
-    if isinstance(value, str) and value not in field.words:
-        if "function" in field.types and ":" in value:
-            return locate(value, name)
-        if "object" in field.types and (":" in value or value.startswith("<")):
-            raise LanguageError(name, "can be given in Python alone", value)
-        if "path" in field.types and "text" not in field.types:
-            return pathlib.Path(value)
-        return value if {"text", "path", "object"} & {*field.types} else float(value)
-    return value
 
 
 def settle(made: Any) -> None:
@@ -135,20 +85,22 @@ def settle(made: Any) -> None:
         LanguageError: naming the field, its value and what is allowed.
     """
     for name, field in describe(type(made)).fields.items():
-        value = getattr(made, name)
-        if field.bases or {"function", "object"} & {*field.types}:
-            continue
-        object.__setattr__(made, name, value_of(field, check(field, value, name), name))
+        if not (field.bases or {"function", "object"} & {*field.types}):
+            value = check(field, getattr(made, name), name)
+            object.__setattr__(made, name, built(None, field, value, (name,)))
 
 
 def built(
-    language: Language, field: Field, value: Any, path: Path, objects: Objects | None = None
+    language: Language | None,
+    field: Field,
+    value: Any,
+    path: Path,
+    objects: Objects | None = None,
 ) -> Any:
     """A value in text form of a field, with what is in it, as Python has it. Classes check their
-    own; errors name the path."""
-    objects = objects or {}
-    name = ".".join(path)
-    if is_branch(value):
+    own; errors name the path. Without a language it chooses no kind."""
+    objects, name = objects or {}, ".".join(path)
+    if language and is_branch(value):
         kind = language.find(field, value["kind"], name)
         given = {
             part: built(language, kind.fields[part], each, (*path, part), objects)
@@ -167,9 +119,17 @@ def built(
     if isinstance(value, list):
         return tuple(built(language, field.one, each, path, objects) for each in value)
     # Words of fields are no names of objects.
-    if isinstance(value, str) and value not in field.words and value in objects:
+    if not isinstance(value, str) or value in field.words:
+        return value
+    if value in objects:
         return objects[value]
-    return value_of(field, value, name)
+    if "function" in field.types and ":" in value:
+        return locate(value, name)
+    if "object" in field.types and (":" in value or value.startswith("<")):
+        raise LanguageError(name, "can be given in Python alone", value)
+    if "path" in field.types and "text" not in field.types:
+        return pathlib.Path(value)
+    return value if {"text", "path", "object"} & {*field.types} else float(value)
 
 
 def put(tree: Any, values: Mapping[Path, Any]) -> Any:

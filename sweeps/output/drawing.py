@@ -1,4 +1,9 @@
-"""How pictures look: one palette for all of them, a style of the user's, and their formats."""
+"""How pictures look: one style sheet for all of them, a style of the user's, and their formats.
+
+Lines and letters are at least three times as bright or dark as the white that they are drawn on,
+and sizes are in points. In the dark the site shows pictures on a white card: captions name what is
+bright and what is dark in a map, which inverted colours would make false.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,11 +13,14 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from cycler import cycler
 from jaxtyping import Float
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex, to_rgba_array
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
@@ -20,13 +28,28 @@ from dynsim import checks
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which colour-blind readers can tell apart, without the yellow, which is hard to
-see on white."""
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5C4B00", "#332288", "#000000")
+"""Okabe and Ito's blue, vermilion, green and purple, which colour-blind readers can tell apart.
+Their orange, sky blue and yellow are hard to see on white: others stand for these."""
+SHEET: dict[Any, Any] = {
+    "font.size": 10.0,
+    "figure.titlesize": "medium",
+    "axes.titlesize": "medium",
+    "xtick.labelsize": "small",
+    "ytick.labelsize": "small",
+    "legend.fontsize": "small",
+    "legend.title_fontsize": "small",
+    "axes.prop_cycle": cycler(color=PALETTE),
+    # Letters in a PDF are text, not outlines; the same picture is the same SVG.
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "dynsim",
+}
+"""The style sheet, below the user's own style. Letters have 10 points; the size of the others is
+relative to that, so that a style with larger letters enlarges all of them."""
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 """Line styles, by which curves differ where they are printed in grey."""
-TRAINED: dict[str, Any] = {"lw": 4, "alpha": 0.4}
-"""Curves of training, below those of theory."""
+TRAINED: dict[str, Any] = {"lw": 4}
+"""Curves of training, below thin ones of theory."""
 
 
 def colour(place: int) -> str:
@@ -39,8 +62,30 @@ def colour(place: int) -> str:
 
 
 def shades(number: int) -> list[str]:
-    """Colours of curves whose values have an order, from dark to light."""
+    """Colours of curves whose values have an order, from dark to light; the lightest still has the
+    contrast 3 to white."""
+    return [to_hex(shade) for shade in plt.get_cmap("inferno")(np.linspace(0, 0.66, number))]
+
+
+def scale(number: int) -> list[str]:
+    """Colours of maps, from low to high values."""
     return [to_hex(shade) for shade in plt.get_cmap("viridis")(np.linspace(0, 0.9, number))]
+
+
+def luminance(colours: Any) -> Float[np.ndarray, " C"]:
+    """Relative luminance of colours on white by WCAG 2, from 0 for black to 1 for white. The
+    contrast of two is the ratio of their luminances, each plus 0.05."""
+    rgba = to_rgba_array(colours)
+    rgb = 1 - rgba[:, 3:] * (1 - rgba[:, :3])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return linear @ np.array([0.2126, 0.7152, 0.0722])
+
+
+def cased(width: float = 1.5) -> list[patheffects.AbstractPathEffect]:
+    """A white edge for dark letters, or for a line of a `width`, on a map; solid where the line has
+    dashes."""
+    solid = {"dash_offset": 0, "dash_list": None}
+    return [patheffects.withStroke(linewidth=width + 2, foreground="white", dashes=solid)]
 
 
 def nested(number: int) -> list[dict[str, Any]]:
@@ -53,17 +98,6 @@ def nested(number: int) -> list[dict[str, Any]]:
             "lw": 1.3 + 0.8 * min(number - 1 - place, 5),
         }
         for place in range(number)
-    ]
-
-
-def grouped(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Styles of many curves that lie apart: those whose names begin alike, up to a hyphen, share a
-    colour and differ by their dashes."""
-    groups = [name.split("-")[0] for name in names]
-    places = list(dict.fromkeys(groups))
-    return [
-        {"color": colour(places.index(group)), "ls": DASHES[groups[:i].count(group) % len(DASHES)]}
-        for i, group in enumerate(groups)
     ]
 
 
@@ -85,13 +119,31 @@ def band(ax: Axes, x: Any, runs: xr.DataArray, style: Mapping[str, Any], ddof: i
     ax.fill_between(x, mean - spread, mean + spread, color=style["color"], alpha=0.2, lw=0)
 
 
-def cells(
-    ax: Axes, values: np.ndarray, text: Callable[[float], str], dark: float, **style: Any
-) -> None:
-    """Write `text` of each of the `values` (rows, columns) into its cell, in white above `dark`."""
-    for (row, column), value in np.ndenumerate(values):
-        colour = "white" if value > dark else "black"
-        ax.text(column, row, text(value), ha="center", va="center", color=colour, **style)
+def table(
+    ax: Axes,
+    values: Float[np.ndarray, "R C"],
+    text: Callable[[float], str],
+    across: Sequence[str],
+    up: Sequence[str],
+    **colours: Any,
+) -> QuadMesh:
+    """Values as coloured cells of one size, each with its `text` in black or in white, whichever is
+    seen better, and their names along both axes. Returns the mesh, for a colour bar."""
+    edges = (np.arange(size + 1) - 0.5 for size in values.T.shape)
+    mesh = ax.pcolormesh(*edges, values, rasterized=True, **colours)
+    # Where the contrast to black is that to white.
+    dark = luminance(mesh.to_rgba(values.ravel())) < 0.05 * (21**0.5 - 1)
+    for ((row, column), value), white in zip(np.ndenumerate(values), dark, strict=True):
+        shown, colour = text(value), "white" if white else "black"
+        ax.text(column, row, shown, ha="center", va="center", color=colour, fontsize="small")
+    ax.set_xticks(range(len(across)), across)
+    ax.set_yticks(range(len(up)), up)
+    return mesh
+
+
+def below(figure: Figure | SubFigure, handles: Sequence[Any], ncols: int) -> None:
+    """A legend below all panels, where it hides nothing."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False)
 
 
 def ticks(axis: Axis, values: Iterable[float], **style: Any) -> None:
@@ -123,18 +175,26 @@ def outer(axes: np.ndarray, xlabel: str, ylabel: str) -> None:
         ax.set_ylabel(ylabel)
 
 
-def finished(
-    ax: Axes, legend: Mapping[str, Any] | None = None, heading: str | None = None, **labels: Any
-) -> Axes:
-    """A panel with its `labels`, as `Axes.set` takes them, a faint grid, a `heading` of medium
-    size, and a small legend where there are options for one."""
+def finished(ax: Axes, legend: Mapping[str, Any] | None = None, **labels: Any) -> Axes:
+    """A panel with its `labels`, as `Axes.set` takes them, a faint grid, and a legend where there
+    are options for one."""
     ax.set(**labels)
-    if heading is not None:
-        ax.set_title(heading, fontsize="medium")
     if legend is not None:
-        ax.legend(**{"fontsize": "small", **legend})
+        ax.legend(**legend)
     ax.grid(alpha=0.25)
     return ax
+
+
+def power(ax: Axes, first: float, last: float, end: float, name: str, exponent: int) -> None:
+    """A grey guide that falls like `name` to the minus `exponent` from `first` on, to the value
+    `end` at `last`."""
+    x = np.array([first, last], float)
+    ax.plot(x, end * (x / last) ** -exponent, color="0.5", lw=1)
+    middle = (first * last) ** 0.5
+    at = middle, end * (middle / last) ** -exponent
+    text = f"$\\propto {name}^{{-{exponent}}}$"
+    style = {"textcoords": "offset points", "color": "0.3", "path_effects": cased()}
+    ax.annotate(text, at, (3, 2), **style)
 
 
 def key(label: str, **style: Any) -> Line2D:
@@ -151,8 +211,7 @@ def style(name: str | None, kind: Format | None = None) -> Iterator[None]:
     Raises:
         ValueError: for a style that does not exist, or a format that is none of `FORMATS`.
     """
-    # Letters in a PDF are text, not outlines; the same picture is the same SVG.
-    with mpl.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "dynsim"}):
+    with mpl.rc_context(SHEET):
         if name is not None:
             try:
                 plt.style.use(name)

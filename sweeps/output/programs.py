@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import filelock
@@ -41,7 +41,7 @@ def keep() -> Path | None:
         return Path(chosen)
     if jax.__version_info__ < LOUD and os.environ.get("TF_CPP_MIN_LOG_LEVEL") != SILENT:
         return None
-    folder = platformdirs.user_cache_path("dynsim") / f"compiled-{_kind()}"
+    folder = _folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lockfile", timeout=10):
@@ -53,6 +53,28 @@ def keep() -> Path | None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", QUICKEST)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     return folder
+
+
+@contextlib.contextmanager
+def keeping_traced() -> Iterator[None]:
+    """A context in which compiled programs are kept, and those of sweeps in such a way that they
+    need not be traced again (`sweeps.runner.kept`), unless the user has told JAX otherwise."""
+    if keep() == _folder():
+        with contextlib.suppress(OSError):
+            (_folder() / "sweeps").mkdir(exist_ok=True)
+            TRACED.append(_folder() / "sweeps")
+    try:
+        yield
+    finally:
+        TRACED.clear()
+
+
+TRACED: list[Path] = []
+"""The folder of programs that need not be traced, if they are kept."""
+
+
+def _folder() -> Path:
+    return platformdirs.user_cache_path("dynsim") / f"compiled-{_kind()}"
 
 
 def _sweep(folder: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeps.language.axes import Axes
-from sweeps.language.fields import LanguageError, is_spacing, must_be
+from sweeps.language.axes import Axes, is_spacing
+from sweeps.language.fields import LanguageError, must_be
 from sweeps.language.grammar import Language
 from sweeps.lines import assignments
 

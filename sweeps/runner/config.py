@@ -9,7 +9,7 @@ from typing import Any
 from dynsim.training.recording import Own
 from sweeps.language.describe import Objects, words
 from sweeps.language.fields import Table
-from sweeps.language.tree import decode, encode
+from sweeps.language.tree import build, encode
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, PARTS
 from sweeps.runner.store.manifest import HASHED, spelt
@@ -85,7 +85,9 @@ def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sw
         ValueError: where a file that it names has changed.
     """
     given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
-    parts, run = config.get(PARTS, {}), decode(language(), config["run"], objects)
+    described = [pair for pair in config["run"].items() if pair[0] != "kind"]
+    run = build(language(), language().assign({}, described), objects)
+    parts = config.get(PARTS, {})
     axes = {name: parts.get(name, values) for name, values in config["axes"].items()}
     made = Sweep(**{**given, "run": run, "axes": axes})
     held, now = config.get("contents", {}), _contents(made)

@@ -52,11 +52,11 @@ def smaller(tile: tuple[int, int], times: float = 2) -> tuple[int, int]:
     return max(seeds >> left, 1), fewer
 
 
-def paced(program: Jaxpr, runs: int) -> tuple[int, int]:
-    """How many times smaller than its `runs` the tile of a program should be to take `SOON`, and
-    how many of those then take that together. Smaller tiles than those in which calls take as long
-    as entries would save nothing."""
-    calls, entries = seconds(program)
+def paced(estimate: tuple[float, float], runs: int) -> tuple[int, int]:
+    """How many times smaller than its `runs` a tile that takes these `seconds` should be to take
+    `SOON`, and how many of those then take that together. Smaller tiles than those in which calls
+    take as long as entries would save nothing."""
+    calls, entries = estimate
     times = 1
     while times < runs and calls + entries / times > SOON and entries / times > calls:
         times *= 2

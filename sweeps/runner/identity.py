@@ -34,7 +34,7 @@ from sweeps.systems.experiment import Experiment
 
 KNOWN = {
     *("dynsim", "odes", "sweeps", "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
-    *("abc", "builtins", "functools", "math", "types", "typing"),
+    *("abc", "builtins", "dataclasses", "functools", "math", "types", "typing"),
 }
 """Packages whose code stays the same in a process, and is known by its version."""
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')

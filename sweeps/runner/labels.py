@@ -169,6 +169,13 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
 
     Raises:
         ValueError: for what is no dataset; `Trajectory.to_xarray()` makes one of a trajectory.
+
+    Example:
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> sweep = sweeps.Sweep(run, {"eta": [0.1, 100.0]}, record=["loss"])
+        >>> found = sweeps.run(sweep, progress=False)
+        >>> np.isnan(sweeps.valid(found).loss.values).tolist()
+        [False, True]
     """
     checks.kind("dataset", dataset, xr.Dataset)
     return dataset.where(dataset["status"] == Status.OK)
@@ -190,6 +197,13 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
     Raises:
         ValueError: when they are no datasets, have no recorded array in common, or no common value
             of a dimension.
+
+    Example:
+        >>> axes = {"eta": [0.1, 0.2]}
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> training = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
+        >>> theory = sweeps.run(sweeps.Sweep(run, axes, "modes", ["loss"]), progress=False)
+        >>> error = sweeps.difference(theory, training)
     """
     for side, dataset in (("theory", theory), ("simulation", simulation)):
         checks.kind(side, dataset, xr.Dataset)

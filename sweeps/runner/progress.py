@@ -38,6 +38,10 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
 
     Attributes:
         number: of the signal that asked.
+
+    Example:
+        >>> issubclass(sweeps.Interrupted, KeyboardInterrupt)
+        False
     """
 
     number = signal.SIGINT

@@ -26,9 +26,9 @@ from sweeps.runner.identity import Identity
 from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError, Variable
-from sweeps.runner.store.growth import Arrays, GoOn, Region, completed, create
+from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
-from sweeps.runner.store.reuse import Reused
+from sweeps.runner.store.reuse import Arrays, GoOn, Region, Reused, completed
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work, layout_of
 
@@ -71,8 +71,8 @@ def run(
             makes (Dask's `client.get_executor()`, loky). It is not shut down.
         reuse: a store of another sweep, complete or not, or several: their runs are taken over
             where this sweep has the same ones: the way to more seeds, more values of an axis, or
-            another axis. Runs of fewer steps go on from their checkpoints, if those were kept.
-            They are read alone.
+            another axis. Runs of fewer steps resume from their checkpoints, if those were kept.
+            They are only read.
         report: called with lines for people.
         strict: raise an error where stored chunks were made by other versions, or on other
             devices; without it, a few of their runs are computed again and have to be the same.
@@ -94,6 +94,12 @@ def run(
             writable, or when the executor breaks.
         ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
         Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with all finished chunks stored.
+
+    Example:
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> sweep = sweeps.Sweep(run, {"eta": [0.1, 0.2], "seed": range(3)}, record=["loss"])
+        >>> sweeps.run(sweep, progress=False).loss.mean("seed").shape
+        (2,)
     """
     checks.kind("sweep", sweep, Sweep)
     programs.keep()
@@ -165,6 +171,13 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
         ValueError: for a `path` that is none.
         StoreError: when there is no sweep, or a file of it is missing or damaged; a damaged chunk
             raises it when it is read.
+
+    Example:
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> sweep = sweeps.Sweep(run, {"eta": [0.1, 0.2]})
+        >>> stored = sweeps.run(sweep, "runs/modes", progress=False)
+        >>> sweeps.open("runs/modes").equals(stored)
+        True
     """
     checks.kind("path", path, str, os.PathLike)
     return Store.open(path, report).dataset()

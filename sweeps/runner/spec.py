@@ -71,14 +71,14 @@ class Sweep:
         rtol: relative tolerance of an adaptive solver; by default that of the theory.
         root: root of the random keys; a run uses fold_in(key(root), seed).
         checkpoint: whether to keep what each run ended with, its weights and the memory of its
-            update rule, so that a sweep of more steps can go on from there.
+            update rule, so that a sweep of more steps can resume from there.
         title: one line for people.
 
     Raises:
         ValueError: naming the axis, its value and what is allowed.
 
     Example:
-        >>> run = sweeps.Experiment(Net(), dynsim.sgd(0.1), steps=200)
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=200)
         >>> sweep = sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}, record=["loss"])
     """
 
@@ -299,8 +299,10 @@ def _times(given: Any) -> str | int | tuple[Any, ...]:
     # A list of lists of different lengths is no array.
     with contextlib.suppress(ValueError):
         times = np.asarray(given).tolist()
-        if isinstance(times, str | int | list):
-            return tuple(times) if isinstance(times, list) else times
+        if times == "end" or isinstance(times, int):
+            return times
+        if isinstance(times, list) and all(isinstance(each, int | float) for each in times):
+            return tuple(times)
     shown = reprlib.repr(given)
     raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
 
@@ -333,6 +335,11 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
     Raises:
         ValueError: naming the file and what is wrong in it.
+
+    Example:
+        >>> sweep = sweeps.load("fig6", ["run.steps = 50", "axes.seed = [0, 1]"])
+        >>> sweep.axes["seed"]
+        [0, 1]
     """
     checks.kind("path", path, str, os.PathLike)
     with recipes.named(path):

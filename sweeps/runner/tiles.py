@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as, traced_anew
-from sweeps.runner import fit
+from sweeps.runner import fit, kept
 from sweeps.runner.store.base import CHECKPOINT, check_names
 from sweeps.systems.base import Engine, Settings, names_of
 
@@ -45,26 +44,26 @@ class Program:
     side."""
 
     def __init__(self, job: "Job") -> None:
-        self._wide = job.settings.dtype == "float64"
-        self._draws, self._traced = trace(job)
+        self._job, self._wide = job, job.settings.dtype == "float64"
+        self._kept = kept.load(job.kept, job.mesh)
+        if self._kept is None:
+            draws, program = self._traced
+            about = fit.seconds(program.jaxpr.jaxpr), draws is not None
+            self.known = kept.Known(program.out_info, *about)
+        else:
+            self.known = self._kept[0]
         # Weights have names as well, which are known from here on.
         check_names(("record", self.shapes))
         self._compiled: Future[tuple[jax.stages.Compiled, jax.stages.Compiled | None]] | None = None
 
+    @functools.cached_property
+    def _traced(self) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
+        return trace(self._job)
+
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of what it returns."""
-        return self._traced.out_info
-
-    @property
-    def jaxpr(self) -> Jaxpr:
-        """What it computes, as it was traced."""
-        return self._traced.jaxpr.jaxpr
-
-    @property
-    def draws(self) -> bool:
-        """Whether it takes what `draw` returns."""
-        return self._draws is not None
+        return self.known.shapes
 
     def start(self) -> Future[tuple[jax.stages.Compiled, jax.stages.Compiled | None]]:
         """Begin to compile, if that has not begun."""
@@ -77,20 +76,26 @@ class Program:
         """What it takes of the memory of each device, as soon as it is compiled."""
         return fit.needed(self.start().result()[0])
 
-    def draw(self, *arguments: PyTree) -> PyTree:
-        """The result of `draw_tiles`, None where the engine draws nothing."""
+    def draw(self, task: PyTree, *others: PyTree) -> list[Array]:
+        """The arrays of the result of `draw_tiles`; none where the engine draws nothing."""
         drawing = self.start().result()[1]
-        return None if drawing is None else drawing(*arguments)
+        return [] if drawing is None else drawing(jax.tree.leaves(task), *others)
 
-    def __call__(self, *arguments: PyTree) -> dict[str, Array]:
-        """The result of `run_tiles`, as soon as the program is there."""
-        return self.start().result()[0](*arguments)
+    def __call__(self, task: PyTree, *others: PyTree) -> dict[str, Array]:
+        """The result of `run_tiles`, as soon as the program is there, from the same arguments but
+        for what is drawn, which is what `draw` returns."""
+        return self.start().result()[0](jax.tree.leaves(task), *others)
 
     def _compile(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled | None]:
+        if self._kept is not None:
+            return self._kept[1:]
+        draws, program = self._traced
         # Threads do not inherit the precision of the one that starts them.
         with jax.enable_x64(self._wide):
-            drawing = None if self._draws is None else self._draws.lower().compile()
-            return self._traced.lower().compile(), drawing
+            drawing = None if draws is None else draws.lower().compile()
+            made = program.lower().compile(), drawing
+        kept.save(self._job.kept, self.known, *made)
+        return made
 
 
 COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
@@ -108,6 +113,7 @@ class Job(NamedTuple):
         state: bytes of the state from which each run goes on; 0 for runs that begin.
         identity: hash of the program of a run, where code that may have changed takes part: what
             was traced or compiled for another one is not used again.
+        kept: by what it is found by another process; empty if it is not kept.
     """
 
     task: PyTree
@@ -118,6 +124,7 @@ class Job(NamedTuple):
     mesh: Mesh
     state: int = 0
     identity: str = ""
+    kept: str = ""
 
 
 def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
@@ -129,19 +136,34 @@ def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
     states = None
     if job.state:
         states = np.zeros((job.mesh.size, *job.tile, job.state), np.uint8)
-    root, (_, _, _, engine, settings, on, _, identity) = np.uint32(0), job
+    root, (_, _, _, engine, settings, on, _, identity, _) = np.uint32(0), job
     known = {"engine": engine, "settings": settings, "mesh": on, "identity": identity}
-    draws, drawn = None, None
+    # Arguments are flat, because structures of modules cannot be read from a file.
+    leaves, task = jax.tree.flatten(job.task)
+    shared = [jax.tree.structure(None)]
+
+    def draw(leaves: list[Array], seeds: Array, root: Array) -> list[Array]:
+        found = draw_tiles(task.unflatten(leaves), seeds, root, **known)
+        shared.append(jax.tree.structure(found))
+        return jax.tree.leaves(found)
+
+    def run(
+        leaves: list[Array], numbers: Any, seeds: Array, root: Array, drawn: Any, states: Any
+    ) -> dict[str, Array]:
+        given = task.unflatten(leaves), numbers, seeds, root, shared[-1].unflatten(drawn)
+        return run_tiles(*given, states, **known)
+
+    draws, drawn = None, []
     anew = traced_anew() if identity else contextlib.nullcontext()
     with compiled_for(job.mesh.devices.flat[0].platform), anew:
         if job.engine.draw is not None:
-            draws = draw_tiles.trace(job.task, seeds, root, **known)
+            draws = jax.jit(draw).trace(leaves, seeds, root)
             placed = NamedSharding(job.mesh, PartitionSpec("devices"))
-            drawn = jax.tree.map(
-                lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placed),
-                draws.out_info,
-            )
-        return draws, run_tiles.trace(job.task, numbers, seeds, root, drawn, states, **known)
+            drawn = [
+                jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placed)
+                for each in draws.out_info
+            ]
+        return draws, jax.jit(run).trace(leaves, numbers, seeds, root, drawn, states)
 
 
 def program(job: Job) -> Program:
@@ -161,7 +183,11 @@ def program(job: Job) -> Program:
 
 def forget() -> None:
     """Let go of all compiled programs of this process, and of their memory: those of sweeps, and
-    those that JAX keeps of everything else. They are compiled again when they are needed."""
+    those that JAX keeps of everything else. They are compiled again when they are needed.
+
+    Example:
+        >>> sweeps.forget()
+    """
     PROGRAMS.clear()
     release()
 

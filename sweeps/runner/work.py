@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree, UInt8
+from jaxtyping import Array, PyTree, UInt8
 
 from dynsim.precision import precision
 from dynsim.training.course import Checkpoint
 from sweeps.language.axes import Dimension
 from sweeps.output import programs
-from sweeps.runner import fit, labels, progress, tiles
+from sweeps.runner import fit, kept, labels, progress, tiles
+from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep, grid
 from sweeps.runner.store.base import CHECKPOINT, Layout, Variable
@@ -87,7 +88,7 @@ class Work:
         self.identity = identity or Identity(sweep, mesh.devices.flat[0].platform)
         self.problem = functools.lru_cache(maxsize=16)(lambda chosen: sweep.problem(dict(chosen)))
         self.program = functools.lru_cache(maxsize=16)(self._program)
-        self._drawn: tuple[Hashable, PyTree] = (None, None)
+        self._drawn: tuple[Hashable, list[Array]] = (None, [])
         memory = max(map(self._estimate, self.sweep.some_slices()))
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
         cut = functools.partial(self._cut, layout, chunk)
@@ -112,6 +113,9 @@ class Work:
             total = math.prod(dim.size for dim in self.sweep.dims)
             # The first runs of a small sweep are stored soon, and chunks of a large one are few.
             few = max(total // (FEW_CHUNKS * size), self.mesh.size)
+            if self.sweep.rules.adaptive:
+                # Within a chunk runs are sorted by stiffness: small ones take a third longer.
+                few = chunk_tiles
             size_of_chunk = chunk or max(size * min(few, chunk_tiles), -(-total // MAX_CHUNKS))
             layout = layout_of(self.sweep.dims, size_of_chunk)
         extent = dict(zip((dim.name for dim in self.sweep.dims), layout.chunk, strict=True))
@@ -124,7 +128,7 @@ class Work:
             return 1, CHUNK_TILES
         sweep = self.sweep
         longest = max(sweep.some_slices(), key=lambda chosen: sweep.plane(chosen).steps or 0)
-        return fit.paced(self.program(_hashable(longest))[1].jaxpr, math.prod(self.tile))
+        return fit.paced(self.program(_hashable(longest))[1].known.seconds, math.prod(self.tile))
 
     def compute(
         self,
@@ -273,7 +277,7 @@ class Work:
     def _shrink(self, times: float) -> None:
         self.tile = fit.smaller(self.tile, times)
         self.program.cache_clear()
-        self._drawn = (None, None)
+        self._drawn = (None, [])
 
     def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
         problem, rules = self.problem(chosen), self.sweep.rules
@@ -281,17 +285,23 @@ class Work:
         settings = problem.settings
         if self.begin:
             settings = settings._replace(checkpoint=Checkpoint(self.begin))
-        found = self.identity.program(chosen) if self.identity.outside else ""
-        job = (prepared, problem.numbers, self.tile, rules, settings, self.mesh, self.state, found)
-        return prepared, tiles.program(tiles.Job(*job))
+        made = prepared, problem.numbers, self.tile, rules, settings, self.mesh, self.state
+        if self.identity.outside:
+            return prepared, tiles.program(tiles.Job(*made, self.identity.program(chosen)))
+        shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
+        about = chosen, shapes, problem.numbers, self.tile, self.begin, self.state
+        # A subclass may know more than its settings say.
+        told = config_of(self.sweep) if type(self.sweep) is Sweep else None
+        key = kept.key_of(self.mesh, told, *about) if told else ""
+        return prepared, tiles.program(tiles.Job(*made, kept=key))
 
-    def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> PyTree:
+    def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:
         """What the runs of these seeds share, kept until that of others is asked for."""
         prepared, program = self.program(chosen)
         wanted = (chosen, seeds.tobytes())
-        if program.draws and self._drawn[0] != wanted:
+        if program.known.draws and self._drawn[0] != wanted:
             # Lets go of the memory before more is taken.
-            self._drawn = (None, None)
+            self._drawn = (None, [])
             self._drawn = (wanted, program.draw(prepared, seeds, np.uint32(self.sweep.root)))
         return self._drawn[1]
 

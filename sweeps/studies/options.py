@@ -161,8 +161,12 @@ class ColourRange(NamedTuple):
 
 
 def colour_range(values: np.ndarray) -> ColourRange:
-    """The range for all of these values, those that are not finite left out: logarithmic if they
-    span decades."""
+    """The range for all of these values, those that are not finite left out: logarithmic if nine in
+    ten of them span decades, as a few that are nearly zero must not hide how the others differ."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    return ColourRange(low, high, 0 < low * MANY_DECADES < high)
+    if not 0 < low * MANY_DECADES < high:
+        return ColourRange(low, high, False)
+    some = np.quantile(finite, 0.05, method="lower")
+    most = np.quantile(finite, 0.95, method="higher")
+    return ColourRange(low, high, bool(some * MANY_DECADES < most))

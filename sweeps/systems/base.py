@@ -1,26 +1,59 @@
-"""What a system is to sweeps, comparison and diagrams: problems, engines for them, and labels.
+"""What a system is to sweeps, comparison and diagrams: problems, engines for them, and labels; and
+what compiled programs take of a problem and a rule: traced numbers by name, and arrays by place.
 
 An engine computes the trajectories of a run, `sweeps.systems.experiment`; labels name what it
 records.
 """
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Trajectory
+from dynsim import Problem, Rule, Trajectory, decoding
 from dynsim.precision import DType
+from dynsim.problem.checks import has_population
 from dynsim.schedules.shapes import NUMBERS
 from dynsim.training.course import Checkpoint
-from dynsim.training.recording import Own, Table
+from dynsim.training.recording import PRECONDITIONED, SHARPNESS, Own, Table
+from sweeps.language.describe import docs_of
 
 MOST_TIMES = 2**20
 """How many times are recorded and drawn."""
 Times = Literal["end"] | int | tuple[int, ...]
 """When to record: at the end; at step 0 and so many logarithmically spaced ones; or as given."""
+
+
+class Template(NamedTuple):
+    """A pytree without its numbers, hashable: `structure` of `leaves`, of which each is the name of
+    a traced number, the place of a shared array, or a value in a tuple of its own."""
+
+    structure: Any
+    leaves: tuple[str | int | tuple[Any], ...]
+
+    def filled(self, numbers: Mapping[str, Any], arrays: tuple[Any, ...]) -> PyTree:
+        """The pytree with numbers by name and arrays by place."""
+        found = []
+        for leaf in self.leaves:
+            if isinstance(leaf, tuple):
+                found.append(leaf[0])
+            else:
+                found.append(numbers[leaf] if isinstance(leaf, str) else arrays[leaf])
+        return jax.tree.unflatten(self.structure, found)
+
+
+class Taken(NamedTuple):
+    """A pytree taken apart: its template, its numbers by name, and its arrays."""
+
+    template: Template
+    numbers: dict[str, Any]
+    arrays: tuple[Any, ...]
 
 
 class Settings(NamedTuple):
@@ -33,6 +66,11 @@ class Settings(NamedTuple):
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
         checkpoint: as `dynsim.train` takes it, for engines whose runs can go on.
+
+    Example:
+        >>> settings = sweeps.Settings((), (0, 10), ("loss",), "float32", rtol=None)
+        >>> settings.checkpoint
+        False
     """
 
     fixed: Any
@@ -80,6 +118,11 @@ class Engine(NamedTuple):
         seeded: whether its runs depend on the seed, if starting weights do.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> sorted(registry.system("yz").engines)[:2]
+        ['adam', 'adam-finite-t']
     """
 
     run: Callable[..., Trajectory]
@@ -113,11 +156,32 @@ class Labels(NamedTuple):
         about: long name and unit of what has more to say than its own name.
         inner_dims: names of the axes of an observable that is not a number.
         values: values along such an axis, where it has some.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> isinstance(registry.system("yz").labels, sweeps.Labels)
+        True
     """
 
     about: Mapping[str, tuple[str, str]] = MappingProxyType({})
     inner_dims: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     values: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+def described(problem: Problem) -> dict[str, tuple[str, str]]:
+    """What the docstring of the class says in `Attributes:` of observables, whose unit stands in
+    square brackets behind the name."""
+    found = {}
+    fields = {field.name for field in dataclasses.fields(problem)}
+    for name, text in docs_of(type(problem)).items():
+        if name not in fields and not hasattr(Problem, name):
+            words, _, unit = re.split("[.:;]", text)[0].partition(" [")
+            found[name] = (words, unit.rstrip("]") or "1")
+    loss = "population loss" if has_population(problem) else "loss of the next batch"
+    return found | {
+        SHARPNESS: (f"largest eigenvalue of the Hessian of the {loss}", "1"),
+        PRECONDITIONED: (f"sharpness of the {loss} in units in which the edge is 2", "1"),
+    }
 
 
 def rates(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
@@ -146,6 +210,11 @@ class System(NamedTuple):
         more: engines of theories that other packages register, looked up when they are needed.
         stiffness: what an adaptive solver's number of steps grows with, (P,) from the traced
             numbers.
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> registry.system("yz").name
+        'yz'
     """
 
     name: str
@@ -167,3 +236,71 @@ def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
     if isinstance(times, int):
         raise TypeError("times: the runs of this system tell theirs themselves")
     return times
+
+
+def of_problem(problem: Problem) -> Taken:
+    """A problem taken apart: numbers are what is annotated `float`, and floating-point scalars."""
+    return _taken(problem, {*_reals(problem)}, _path)
+
+
+def of_rule(rule: Rule, problem: Problem) -> Taken:
+    """A rule taken apart: everything in it is a number. One called like a field of the problem is
+    called `rule.NAME`."""
+    clashing = hints_of(problem)
+
+    def name(path: tuple[Any, ...]) -> str:
+        # `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of `numbers.b1`.
+        words = _path(path).split(".")
+        if words[0] == "eta" and words[-1] == "peak":
+            words = words[:-1]
+        found = ".".join(words[1:] if words[0] == "numbers" else words)
+        return f"rule.{found}" if found in clashing else found
+
+    return _taken(rule, None, name)
+
+
+def _taken(tree: PyTree, reals: set[str] | None, name_of: Any) -> Taken:
+    leaves, structure = jax.tree.flatten_with_path(tree)
+    left_out = getattr(tree, "LEFT_OUT_AT_ZERO", ())
+    kept: list[str | int | tuple[Any]] = []
+    numbers: dict[str, Any] = {}
+    arrays: list[Any] = []
+    for path, leaf in leaves:
+        name = name_of(path)
+        array = isinstance(leaf, jax.Array | np.ndarray)
+        scalar = array and np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.floating)
+        number = array or isinstance(leaf, float | int | np.number)
+        zero = name in left_out and not np.ndim(leaf) and leaf == 0
+        if isinstance(leaf, bool) or not number or zero:
+            kept.append((0.0 if zero else leaf,))
+        elif reals is None or name in reals or scalar or isinstance(leaf, float):
+            if name in numbers:
+                raise ValueError(f"{type(tree).__name__}: has two numbers of the name {name!r}")
+            numbers[name] = leaf if array else float(leaf)
+            kept.append(name)
+        elif array:
+            kept.append(len(arrays))
+            arrays.append(leaf)
+        else:
+            kept.append((leaf,))
+    return Taken(Template(structure, tuple(kept)), numbers, tuple(arrays))
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _reals(tree: Any, before: str = "") -> Iterator[str]:
+    """Names of the fields that are real numbers, also in parts of a problem."""
+    for name, hint in hints_of(tree).items():
+        value = getattr(tree, name)
+        if dataclasses.is_dataclass(value):
+            yield from _reals(value, f"{before}{name}.")
+        elif {float} == {float, tuple, dict, decoding.WHOLE} & {*decoding.parts_of(hint)}:
+            yield before + name
+
+
+def hints_of(problem: Any) -> dict[str, Any]:
+    """Annotations of the fields of a problem, by name."""
+    hints = typing.get_type_hints(type(problem), include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(problem)}

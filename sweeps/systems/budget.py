@@ -36,6 +36,7 @@ def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
         numbers: recorded by a run.
         steps: optimiser steps of a run, 1 where they follow from its numbers.
     """
+    stored, seconds = 4 * runs * numbers, SECONDS * runs * steps
     if runs > MOST_RUNS:
         raise ValueError(f"axes: are {runs} runs, at most {MOST_RUNS} are possible")
     if programs > MOST_PROGRAMS:
@@ -43,44 +44,27 @@ def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
             f"axes: {programs} combinations of values change shapes, and compile a program each; "
             f"at most {MOST_PROGRAMS} are possible"
         )
-    stored = 4 * runs * numbers
     if stored > MOST_STORED:
         raise ValueError(
             f"axes, record, times: {runs} runs would record {stored / 2**40:.3g} TiB, at most "
             f"{MOST_STORED / 2**40:g} TiB are possible"
         )
-    seconds = SECONDS * runs * steps
     if seconds > MOST_SECONDS:
-        raise ValueError(
-            f"steps = {steps}: {runs} runs would take {seconds / 3.2e7:.3g} years at {SECONDS:g} s "
-            "a step"
-        )
-
-
-def check_at_once(field: str, runs: int, bytes_per_run: int) -> None:
-    """Raise `ValueError` where `runs`, said by `field`, at once would take memory that nobody
-    has."""
-    if runs * bytes_per_run > MOST_BYTES:
-        raise ValueError(
-            f"{field} = {runs}: would take {runs * bytes_per_run / 2**30:.4g} GiB of memory at "
-            f"once, more than {MOST_BYTES / 2**30:g} GiB; a sweep takes them in parts"
-        )
+        years = f"{seconds / 3.2e7:.3g} years at {SECONDS:g} s a step"
+        raise ValueError(f"steps = {steps}: {runs} runs would take {years}")
 
 
 def check_held(runs: int, chunk: int, bytes_per_run: int, stored: bool) -> None:
     """Raise `ValueError` where this machine cannot hold the results of a chunk, or of all runs of a
     sweep that is not `stored`, which are there twice: compressed, and as they are returned."""
+    what, at_once, needed = f"{runs} runs", runs, 2 * bytes_per_run
+    then = "choose out, a folder to keep them in, or fewer runs"
     if stored:
         what, at_once, needed = f"a chunk of {chunk} runs", chunk, bytes_per_run + OF_RUN
         then = "choose a smaller chunk"
-    else:
-        what, at_once, needed = f"{runs} runs", runs, 2 * bytes_per_run
-        then = "choose out, a folder to keep them in, or fewer runs"
     if at_once * needed > (there := memory()):
-        raise ValueError(
-            f"axes, record, times: {what} would take {at_once * needed / 2**30:.4g} GiB of memory, "
-            f"of {there / 2**30:.4g} GiB; {then}"
-        )
+        needs = f"{at_once * needed / 2**30:.4g} GiB of memory, of {there / 2**30:.4g} GiB"
+        raise ValueError(f"axes, record, times: {what} would take {needs}; {then}")
 
 
 def memory() -> int:
@@ -94,15 +78,16 @@ def memory() -> int:
 def check_memory(bytes_per_run: int) -> None:
     """Raise `ValueError` where a run in flight would take memory that nobody has."""
     if bytes_per_run > MOST_BYTES:
-        raise ValueError(
-            f"run: would take {bytes_per_run / 2**30:.4g} GiB of memory, more than "
-            f"{MOST_BYTES / 2**30:g} GiB; its sizes are too large"
-        )
+        needs = f"{bytes_per_run / 2**30:.4g} GiB of memory, more than {MOST_BYTES / 2**30:g} GiB"
+        raise ValueError(f"run: would take {needs}; its sizes are too large")
 
 
 def is_large(task: Task) -> bool:
-    """Whether the table of the task is too large to be made."""
-    return _table(task) > LARGEST_TABLE
+    """Whether the table of the task is still to be made, and too large to be."""
+    if isinstance(task, SequenceClasses) or type(task).sizes is Task.sizes:
+        return False
+    K, M = task.sizes
+    return 8 * K * M > LARGEST_TABLE
 
 
 def check_table(task: Task) -> None:
@@ -111,15 +96,7 @@ def check_table(task: Task) -> None:
         K, M = task.sizes
         raise ValueError(
             f"K = {K}: its table of K x M = {K} x {M} probabilities would take "
-            f"{_table(task) / 2**30:.1f} GiB, more than {LARGEST_TABLE / 2**30:.0f} GiB, and "
+            f"{8 * K * M / 2**30:.1f} GiB, more than {LARGEST_TABLE / 2**30:.0f} GiB, and "
             "training more; without a table, at any K: dynsim explain, and sweeps with engine = "
             "'symmetric' or 'symmetric-descent'"
         )
-
-
-def _table(task: Task) -> int:
-    """Bytes of a table that is still to be made, as far as that is known beforehand."""
-    if isinstance(task, SequenceClasses) or type(task).sizes is Task.sizes:
-        return 0
-    K, M = task.sizes
-    return 8 * K * M

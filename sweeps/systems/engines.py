@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from dynsim import Problem, Trajectory, train
+from dynsim import Problem, Trajectory, checks, train
 from dynsim.precision import on_cpu
 from dynsim.problem.base import ask
 from dynsim.problem.checks import flow_table, table
@@ -19,9 +19,18 @@ from dynsim.problem.train import drawn, started
 from odes.hierarchy import of_class, theories
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
-from sweeps.systems import labels as named
-from sweeps.systems import parts
-from sweeps.systems.base import Engine, Labels, Settings, System, known
+from sweeps.systems.base import (
+    Engine,
+    Labels,
+    Settings,
+    System,
+    Template,
+    described,
+    hints_of,
+    known,
+    of_problem,
+    of_rule,
+)
 
 BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
@@ -57,7 +66,7 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
 
 def of_theories(theories: Mapping[str, Theory[Any, Any]], like: Like) -> dict[str, Engine]:
     """The engines of those theories that need nothing but what a run of the problem has."""
-    known = {"init", "key", "batch", "steps", *parts.hints_of(like.problem)}
+    known = {"init", "key", "batch", "steps", *hints_of(like.problem)}
     return {n: of_theory(each, like) for n, each in theories.items() if {*each.needs} <= known}
 
 
@@ -81,7 +90,7 @@ def of_infinite_length(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
 
 
 def _training(like: Like, tile: int) -> Engine:
-    draw = None if parts.of_problem(like.problem).numbers else _batches
+    draw = None if of_problem(like.problem).numbers else _batches
     if like.problem.has("_prepared"):
         draw = _shared
     return Engine(
@@ -144,7 +153,7 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
 
 def _arrays(problem: Problem, record: tuple[str, ...]) -> tuple[Any, ...]:
     del record
-    return parts.of_problem(problem).arrays
+    return of_problem(problem).arrays
 
 
 def _assemble(
@@ -160,7 +169,7 @@ def _shared(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) ->
         return {"shared": _any_of(settings.fixed.problem, arrays)._prepared(key)[1]}
 
 
-def _any_of(template: parts.Template, arrays: tuple[Array, ...]) -> Problem:
+def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
     """A problem of a template, of which the numbers do not matter."""
     names = (leaf for leaf in template.leaves if isinstance(leaf, str))
     return template.filled(dict.fromkeys(names, 1.0), arrays)
@@ -234,14 +243,39 @@ def solved(
     return theory.solve(task, rule, _times(settings, rule), **options)
 
 
+MOST_ASKED = 1000
+"""Runs of which a theory is asked one by one."""
+
+
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
-    theory.check(problem, rule, fixed.batch, fixed.steps)
+    given = fixed.batch, fixed.steps
+    try:
+        runs = [(problem, rule)] if theory.why_not(problem, rule, *given) else []
+    except Exception:
+        # The numbers of axes are arrays, of which `if problem.a > 1` has no answer.
+        runs = _single(problem, rule)
+    with checks.code_of_user(f"theory {theory.name!r}, inapplicable"):
+        for one in runs:
+            theory.check(*one, *given)
+
+
+def _single(problem: Problem, rule: Any) -> Iterator[tuple[Any, Any]]:
+    """The runs of a problem and a rule whose numbers may be arrays that broadcast, each with its
+    own numbers. Of very many, the first, the last and some between them."""
+    given = of_problem(problem), of_rule(rule, problem)
+    numbers = {name: np.asarray(v) for each in given for name, v in each.numbers.items()}
+    shape = np.broadcast_shapes(*(v.shape for v in numbers.values()))
+    size = math.prod(shape)
+    for place in np.unique(np.linspace(0, size - 1, min(size, MOST_ASKED)).astype(int)):
+        at = {n: np.broadcast_to(v, shape).flat[place].item() for n, v in numbers.items()}
+        first, second = (each.template.filled(at, each.arrays) for each in given)
+        yield first, second
 
 
 def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
     """Copies of the weights; in training also of a batch and of what runs of a key share."""
     fixed = settings.fixed
-    given = parts.of_problem(problem)
+    given = of_problem(problem)
     bare = _any_of(given.template, given.arrays)
 
     def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
@@ -297,6 +331,6 @@ def system(
         more = {n: each for n, each in theories(problem).items() if n not in built_in}
         return of_theories(more, like)
 
-    labels = labels._replace(about={**named.of_class(problem), **labels.about})
+    labels = labels._replace(about={**described(problem), **labels.about})
     found = engines(engines_of(like, tile))
     return System(name, problems or (type(problem),), found, labels, more=registered, **options)

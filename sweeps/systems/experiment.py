@@ -1,8 +1,8 @@
 """A run: what is trained, by which rule, for how long. A sweep is many of them.
 
-The problem and the rule may be settings from which others are built. The numbers of both have
-names, by which compiled programs take them: fields of the problem; and `eta`, `eta.Y`, `eta.warmup`
-and what else the rule reads.
+The problem and the rule may be settings from which others are built. Compiled programs take their
+traced numbers by name, and their arrays by place: fields of the problem; and `eta`, `eta.Y`,
+`eta.warmup` and what else the rule reads.
 """
 
 import dataclasses
@@ -26,10 +26,9 @@ from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Table, is_branch
 from sweeps.language.tree import build, encode, settle
-from sweeps.systems import budget, parts
-from sweeps.systems.base import MOST_TIMES, Times
+from sweeps.systems import budget
+from sweeps.systems.base import MOST_TIMES, Taken, Template, Times, of_problem, of_rule
 from sweeps.systems.kinds import language
-from sweeps.systems.parts import Taken, Template
 
 AnySeed = Annotated[Seed, TRACED]
 
@@ -69,8 +68,8 @@ class Experiment:
         ValueError: naming the field, its value and what is allowed.
 
     Example:
-        >>> run = sweeps.Experiment(Net(), dynsim.sgd(0.1), steps=200, batch=32)
-        >>> sweeps.run(sweeps.Sweep(run, {"eta": [0.01, 0.1, 1.0], "seed": range(5)}))
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20, batch=32)
+        >>> found = sweeps.run(sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}))
     """
 
     problem: Problem
@@ -158,7 +157,7 @@ class Experiment:
 
     @functools.cached_property
     def _apart(self) -> tuple[Taken, Taken]:
-        return parts.of_problem(self.bare), parts.of_rule(self.rule.build(), self.bare)
+        return of_problem(self.bare), of_rule(self.rule.build(), self.bare)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
         """The optimiser steps at which a run records; or only their number, where they follow from
@@ -168,10 +167,6 @@ class Experiment:
         if isinstance(times, int):
             number = checks.integer("times", times, 2, None if self.steps is None else MOST_TIMES)
             return number if self.steps is None else tuple(log_times(self.steps, number).tolist())
-        if not isinstance(times, tuple) or not all(isinstance(each, int | float) for each in times):
-            raise ValueError(
-                f"times = {times!r}: must be 'end', a number of them, or a list of steps"
-            )
         check_step_times(times, np.iinfo(np.int32).max if self.steps is None else self.steps)
         return times
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from dynsim import Problem, checks, plugins
 from odes.theory import refusal
 from sweeps.systems.base import Engine, System
-from sweeps.systems.built_in import BUILT_IN, GROUP
 from sweeps.systems.engines import system as of_problem
 from sweeps.systems.experiment import Experiment
+from sweeps.systems.kinds import BUILT_IN, GROUP
 
 BEST = "best"
 """Stands for the most exact theory that describes the runs."""
@@ -23,6 +23,10 @@ def register(system: System) -> None:
 
     Raises:
         ValueError: for a name that is taken, or a system without an engine "simulation".
+
+    Example:
+        >>> from sweeps.systems import registry
+        >>> sweeps.register(registry.system("yz")._replace(name="my-layer"))
     """
     checks.kind("system", system, System)
     taken = system.name in BUILT_IN or system.name in plugins.entry_points(GROUP)
@@ -44,7 +48,7 @@ def system(name: str) -> System:
     """
     if name not in _KNOWN:
         if checks.choice("system", name, names()) in BUILT_IN:
-            _KNOWN[name] = pkgutil.resolve_name(BUILT_IN[name])
+            _KNOWN[name] = pkgutil.resolve_name(f"sweeps.systems.{name}:SYSTEM")
         else:
             found, described = plugins.load(GROUP, name), plugins.described(GROUP, name)
             if isinstance(found, type) and issubclass(found, Problem):

@@ -18,6 +18,7 @@ WHAT = {
     "two_stage": "trainings of the default preset against a PyTorch loop and against what the "
     "memory can move, its reduced ODE, a diagram of 625 of them",
     "linear_icl": "1e5 trainings at once, against a PyTorch loop over one",
+    "mlp": "256 trainings of a small network against a vmapped loop with optax",
     "scaling": "runs per second and memory from 1e2 to 1e5 runs",
     "sharpness": "its error, and the cost of recording it",
     "kills": "20 SIGKILLs of a running sweep, each resumed",

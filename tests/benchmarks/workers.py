@@ -24,7 +24,7 @@ from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Variable
-from sweeps.runner.store.growth import create
+from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import layout_of
 from sweeps.systems.experiment import experiment

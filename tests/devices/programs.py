@@ -13,8 +13,8 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, Settings
-from sweeps.systems.built_in import BUILT_IN
 from sweeps.systems.experiment import experiment
+from sweeps.systems.kinds import BUILT_IN
 
 TRAINING = "simulation"
 POINTS, SEEDS = 64, 2

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dynsim import plugins
-from sweeps.systems import built_in
+from sweeps.systems import kinds
 
 
 def write(
@@ -30,4 +30,4 @@ def forget() -> None:
     """Let what is installed be looked up anew."""
     plugins.entry_points.cache_clear()
     plugins.load.cache_clear()
-    built_in.names.cache_clear()
+    kinds.names.cache_clear()

@@ -1,121 +1,105 @@
-"""The files that docs/howto/extending.md shows whole: each is short, and its class is used by name
-on the command line, in a sweep file and as an axis."""
+"""Every public name has an example in its docstring, and the examples run."""
 
-import json
-import sys
-from collections.abc import Callable, Iterator
+import contextlib
+import doctest
+import inspect
+import io
+import math
+import re
 from pathlib import Path
+from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-import xarray as xr
 
+import dynsim
+import odes
 import sweeps
-from sweeps import cli
-from tests.test_docs import FILE, ROOT
+from papers.saxe import DeepLinear
+from tests.test_docs import alike
 
-FILES = dict(FILE.findall((ROOT / "docs" / "howto" / "extending.md").read_text()))
-Sweep = Callable[[str], xr.Dataset]
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
+KNOWN = {
+    "DeepLinear": DeepLinear,
+    "Path": Path,
+    "dynsim": dynsim,
+    "eqx": eqx,
+    "jax": jax,
+    "jnp": jnp,
+    "math": math,
+    "np": np,
+    "odes": odes,
+    "optax": optax,
+    "sweeps": sweeps,
+}
+"""What examples may use without importing it, as the reference says."""
+LONG = {
+    "dynsim": "Annealed JoMA LanguageModel Layer Prompts QKV Regression Retrieval Transformer YZ "
+    "full_batch",
+    "odes": "Reduction central_flow eq10 fixed_attention lemma3 linear_noise sde spread symmetric "
+    "theorem4 theories two_stage",
+    "sweeps": "Experiment best compare difference explain explore open phase transfer valid",
+}
+"""Examples that compile for a second or more, by package."""
 
 
-@pytest.fixture(autouse=True)
-def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The files lie in the current folder, which an installed command does not search by itself."""
-    for name, code in FILES.items():
-        (tmp_path / name).write_text(code)
+def public() -> dict[str, Any]:
+    """All public names that can have a docstring of their own."""
+    return {
+        f"{package.__name__}.{name}": found
+        for package in (dynsim, odes, sweeps)
+        for name in package.__all__
+        if callable(found := getattr(package, name)) or inspect.ismodule(found)
+    }
+
+
+NAMES = public()
+PARSER = doctest.DocTestParser()
+EXAMPLE = re.compile(r"^ *>>> ", re.MULTILINE)
+
+
+def text(found: Any) -> str:
+    """A docstring, without its indentation."""
+    return inspect.getdoc(found) or ""
+
+
+def test_every_public_name_has_an_example() -> None:
+    assert [name for name, found in NAMES.items() if not EXAMPLE.search(text(found))] == []
+
+
+def run(code: str, known: dict[str, Any]) -> None:
+    """Run an example, and compare what it prints with what it says, but for the last digit."""
+    for example in PARSER.get_examples(code):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(example.source, "<example>", "single"), known)
+        if example.want:
+            assert alike(printed.getvalue(), example.want), (example.source, printed.getvalue())
+
+
+FULL = pytest.mark.full("test_examples_run")
+
+
+def is_long(name: str) -> bool:
+    package, _, rest = name.partition(".")
+    return rest in LONG[package].split()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[FULL] if is_long(n) else []) for n in NAMES]
+)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
-    yield
-    for name in FILES:
-        sys.modules.pop(name.removesuffix(".py"), None)
+    run(text(NAMES[name]), dict(KNOWN))
 
 
-@pytest.fixture
-def sweep(monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    """What `dynsim sweep` stores for a file with these lines."""
-
-    def run(lines: str) -> xr.Dataset:
-        Path("mine.toml").write_text(lines)
-        monkeypatch.setattr(sys, "argv", ["dynsim", "sweep", "mine.toml", "--out", "store"])
-        assert cli.main() == 0
-        return sweeps.open("store").load()
-
-    return run
-
-
-@pytest.mark.parametrize(("name", "most"), [("pair", 20), ("normalised", 40), ("harmonic", 15)])
-def test_a_file_is_short(name: str, most: int) -> None:
-    assert len(FILES[f"{name}.py"].splitlines()) <= most
-
-
-def test_a_task_has_a_setting_that_is_an_axis(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = sweep(
-        """
-        record = ["entropy"]
-        [run]
-        problem = { kind = "yz", task = "pair:Pair", length = "inf" }
-        steps = 1
-        batch = "inf"
-        eta = 0.0
-        [axes]
-        share = [0.2, 0.8]
-        """
-    )
-    # Even attention on what is distinct, which is one token here.
-    np.testing.assert_allclose(found.entropy, 0, atol=1e-6)
-    assert found.share.values.tolist() == [0.2, 0.8]
-    monkeypatch.setattr(sys, "argv", ["dynsim", "compare", "--task", "pair:Pair", "--share", "2"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "problem.task.share = 2: must be a number in [0, 1]" in capsys.readouterr().err
-
-
-def test_a_rule_is_a_value_of_an_axis(sweep: Sweep) -> None:
-    found = sweep(
-        """
-        record = ["update_norm"]
-        [run]
-        problem = { kind = "linear_icl", D = 2, N = 4 }
-        steps = 3
-        [axes]
-        rule = ["sgd", "normalised:Normalised"]
-        eta = [0.01, 0.1]
-        """
-    )
-    own = found.sel(rule="normalised:Normalised")
-    np.testing.assert_allclose(own.update_norm / own.eta, 1, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("quick_theory")
-def test_a_rule_is_compared_with_its_flow(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No theory of the problem describes it, and its stability is not known."""
-    words = "compare linear_icl --rule normalised:Normalised --eta 1e-3 --D 2 --N 4 --batch inf"
-    few = "--steps 50 --seeds 2 --times 4 --dtype float64 --json"
-    monkeypatch.setattr(sys, "argv", ["dynsim", *words.split(), *few.split()])
-    assert cli.main() == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [*report["theories"]] == ["flow"]
-    assert "sharpness" not in report["theories"]["flow"]["relative_error"]
-    # Both go the same way, one in steps of 1e-3.
-    assert report["theories"]["flow"]["relative_error"]["loss"]["over_time"] < 1e-3
-
-
-def test_a_schedule_has_a_setting_that_is_an_axis(sweep: Sweep) -> None:
-    found = sweep(
-        """
-        record = ["eta_time"]
-        [run]
-        problem = { kind = "linear_icl", D = 2, N = 4 }
-        eta = { kind = "harmonic:Harmonic", peak = 0.1 }
-        steps = 3
-        [axes]
-        eta_scale = [10, 20]
-        """
-    )
-    rates = 0.1 / (1 + xr.DataArray([0, 1, 2], dims="k") / found.eta_scale)
-    # The sum of the rates as an integral, up to eta''/24 a step.
-    np.testing.assert_allclose(found.eta_time, rates.sum("k"), rtol=1e-3)
+def test_an_example_that_prints_something_else_is_found_out() -> None:
+    with pytest.raises(AssertionError):
+        run(">>> 1 + 1\n5\n", {})
+    with pytest.raises(NameError):
+        run(">>> unknown\n", {})

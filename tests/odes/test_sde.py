@@ -12,6 +12,10 @@ import scipy.stats
 
 import dynsim
 import odes
+from dynsim.problem.train import started
+from odes.batch_noise.noise import Noise
+from odes.batch_noise.paths import Drawn, Path
+from odes.batch_noise.theory import asked_of
 from tests.odes.test_batch_noise import KEPT, ROOT, START, Bowl, H, Network
 
 KEY = jax.random.key(3)
@@ -170,6 +174,55 @@ def test_first_order_has_them_to_first_order() -> None:
     np.testing.assert_allclose(coarse[1] / fine[1], 2, rtol=0.15)
 
 
+def path_of(problem: dynsim.Problem, rule: dynsim.Rule, examples: int) -> Path:
+    """Of second order for batches of 4, in float64, which must be enabled."""
+    parts = started(problem, KEY, None, "float64")
+    asked = asked_of(problem, "weights")
+    return Path(Noise(problem, parts, rule, KEY, jnp.asarray(4.0), asked, examples), 2)
+
+
+def test_second_order_with_momentum_changes_the_noise_of_a_step() -> None:
+    """By eta / (4 (1 + mu)) (H N - N' G), with G and N written out by hand."""
+    eta, mu, decay, w = 0.2, 0.5, 0.3, 0.7
+    x, y, u = np.random.default_rng(0).normal(size=(3, 5))
+    with jax.enable_x64(True):
+        path = path_of(Line(), dynsim.sgd(eta, momentum=mu, decay=decay), 5)
+        drawn = Drawn(jnp.asarray(0.0), jnp.stack([x, y], axis=1), jnp.asarray(u))
+        found = path.gradient(drawn, jnp.array([w]))
+    N, slope = u @ (x**2 * w + x * y / 2), u @ x**2
+    H, G = 1 + decay, (1 + decay) * w
+    want = w + N + eta / (4 * (1 + mu)) * (H * N - slope * G)
+    np.testing.assert_allclose(found, [want], rtol=1e-12)
+
+
+@pytest.mark.parametrize("problem", [Line(), Bowl()], ids=["with population", "without"])
+def test_second_order_with_momentum_begins_with_noise_of_the_velocity(
+    problem: dynsim.Problem,
+) -> None:
+    mu, batch, number = 0.5, 4, 20_000
+    with jax.enable_x64(True):
+        path = path_of(problem, dynsim.sgd(0.1, momentum=mu), 16)
+        start = path.noise.parts.params
+        each = np.asarray(path.noise.gradients(start, jnp.int32(-1)))
+        states = jax.vmap(path.start)(jax.random.split(KEY, number))
+        weights, velocity, mean = map(np.asarray, (*states, path.posed.state[1]))
+    own = 0 if isinstance(problem, Line) else 1 / 16 / (1 + mu) ** 2
+    # The mean over the examples has noise of its own where there is no population.
+    want = each.var(axis=0, ddof=1) * ((3 + mu) / (1 + mu) ** 3 / batch - own)
+    np.testing.assert_array_equal(weights, np.broadcast_to(np.asarray(start), weights.shape))
+    np.testing.assert_allclose(velocity.var(axis=0), want, rtol=5 * (2 / number) ** 0.5)
+    assert (np.abs(velocity.mean(axis=0) - mean) < 5 * np.sqrt(want / number)).all()
+
+
+@pytest.mark.parametrize("problem", [Exact(), Bowl()], ids=["with population", "without"])
+def test_the_loss_of_a_batch_scatters_as_batches_do(problem: dynsim.Problem) -> None:
+    """Whatever part of it the examples of the gradient have."""
+    found = solve(problem, dynsim.sgd(0.1), [0], record="batch_loss").across_runs()["batch_loss"]
+    std = np.sqrt(START @ ROOT @ ROOT.T @ START / 4)
+    assert found.std[0] == pytest.approx(std, rel=0.03)
+    assert abs(found.mean[0] - np.sum(H * START**2) / 2) < 5 * std / MANY**0.5
+
+
 class Cubic(dynsim.Problem):
     """A weight in the potential 1 + w^2 / 2 + w^3 / 6 with additive noise, from its minimum."""
 
@@ -205,10 +258,10 @@ def test_second_order_has_what_noise_adds_to_the_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "kind"),
-    [(2, "corrected"), pytest.param(1, "matched", marks=pytest.mark.full)],
+    ("order", "kind", "substeps"),
+    [(2, "corrected", 2), pytest.param(1, "matched", 1, marks=pytest.mark.full)],
 )
-def test_without_noise_it_is_the_flow(order: int, kind: str) -> None:
+def test_without_noise_it_is_the_flow(order: int, kind: str, substeps: int) -> None:
     class Grouped(Exact):
         def init(self, key):
             return {"a": jnp.ones(1), "b": -jnp.ones(1)}
@@ -227,10 +280,11 @@ def test_without_noise_it_is_the_flow(order: int, kind: str) -> None:
 
     slow = dynsim.schedules.cosine(0.02, 30)
     rule = dynsim.sgd({"a": slow, "b": 0.01}, momentum=0.9, decay=0.1)
-    found = solve(Grouped(), rule, [0, 3, 30], batch=10**14, order=order, paths=None)
+    options = {"batch": 10**14, "order": order, "paths": None, "substeps": substeps}
+    found = solve(Grouped(), rule, [0, 3, 30], **options)
     want = odes.flow(Grouped(), rule, [0, 3, 30], key=KEY, kind=kind, record="weights")
-    # Noise of the share 1e-7, and steps of one in an oscillation of 20 of them.
-    np.testing.assert_allclose(found["weights"], want["weights"], rtol=2e-3)
+    # Noise of the share 1e-7, and steps of one, or of a half, in an oscillation of 20 of them.
+    np.testing.assert_allclose(found["weights"], want["weights"], rtol=2e-3 / substeps**2)
 
 
 def first_passage(theta: float, start: float, end: float) -> float:

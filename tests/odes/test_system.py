@@ -84,6 +84,16 @@ def test_what_is_no_variant_is_compared_without_being_asked_for() -> None:
         assert made(variant=True).variant
 
 
+def test_a_formula_gets_the_sum_of_the_rates_over_one_minus_momentum() -> None:
+    """Rates of 0.2 (1 - k / 10) add up to 0.68 after 4 steps, and to 1.1 after all ten."""
+    formula = lambda problem, init, time: {"square": jnp.where(time > 4, jnp.nan, time)}
+    made = odes.closed_form("time", "sum of the rates", "nothing", formula)
+    rule = dynsim.sgd(dynsim.schedules.linear(0.2, 10), momentum=0.75)
+    found = made.solve(Line(), rule, [0, 4, 10])
+    np.testing.assert_allclose(found["square"], [0, 0.68 / 0.25, np.nan], rtol=1e-12)
+    assert (found.status, found.first_bad_step) == (Status.DIVERGED, 10)
+
+
 def test_it_starts_where_training_starts() -> None:
     run = dynsim.train(Line(), dynsim.sgd(0.1), KEY, steps=1, batch=1, record="square")
     found = SQUARE.solve(Line(), dynsim.sgd(0.1), [0, 1], key=KEY, batch=1)

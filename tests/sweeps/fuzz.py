@@ -30,8 +30,7 @@ import dynsim
 import odes
 import sweeps
 from sweeps import cli
-from sweeps.commands.parsing.metadata import offer
-from sweeps.commands.table import COMMANDS, OF_PROBLEM
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, Offer
 from sweeps.language.fields import LanguageError, is_number
 from sweeps.runner.config import config_of
 from sweeps.runner.spec import Sweep, from_table
@@ -207,7 +206,7 @@ WORDS_OF_COMMANDS = (
 
 def options_of(name: str, problem: str) -> tuple[str, ...]:
     """Options of a command, and settings of its runs, and some that there are not."""
-    offered = offer(name, problem)
+    offered = Offer.of(name, problem)
     settings = names_of(problem or "yz") if offered.run else ()
     return (*offered.options, *settings, "magic", "num_times")
 

@@ -1,6 +1,7 @@
 """The table of commands: every entry resolves, help and errors name them."""
 
 import dataclasses
+import gc
 import importlib
 import importlib.metadata
 import inspect
@@ -19,8 +20,7 @@ import pytest
 import dynsim
 import sweeps
 from sweeps import cli
-from sweeps.commands import table
-from sweeps.commands.parsing import line
+from sweeps.commands import environment, line, table
 from sweeps.runner import progress
 from tests.sweeps.ending import ended
 
@@ -172,14 +172,13 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
     light = {
         "sweeps.cli",
         "sweeps.commands",
-        "sweeps.commands.parsing",
-        "sweeps.commands.parsing.line",
-        "sweeps.commands.parsing.metadata",
+        "sweeps.commands.environment",
+        "sweeps.commands.line",
         "sweeps.commands.table",
     }
-    language = ("axes", "fields", "grammar", "pages")
+    language = ("axes", "fields", "grammar")
     light |= {"sweeps.language", *(f"sweeps.language.{name}" for name in language)}
-    light |= {"sweeps.systems", "sweeps.systems.kinds", "sweeps.systems.built_in"}
+    light |= {"sweeps.systems", "sweeps.systems.kinds"}
     light |= {"sweeps.recipes", "sweeps.lines"}
     assert not any(name.startswith("sweeps.") for name in found - light)
 
@@ -228,6 +227,40 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
     with pytest.raises(SystemExit):
         runpy.run_module("dynsim", run_name="__main__")
     assert started == [(sys.executable, [sys.executable, "-m", "dynsim", "info", "x"], "nan")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("JAX_ENABLE_X64", "maybe", "must be true or false"),
+        ("JAX_NUM_CPU_DEVICES", "few", "JAX does not take it ("),
+        (
+            "XLA_FLAGS",
+            "--xla_bogus=1 --xla_dump_to=x",
+            "XLA of this version has no flag xla_bogus;",
+        ),
+        ("XLA_FLAGS", "xla_dump_to=x", "must be flags, --NAME=VALUE, or a file"),
+    ],
+)
+def test_what_jax_and_xla_do_not_take_from_the_environment_is_named(
+    name: str, value: str, said: str
+) -> None:
+    """XLA would end the process with a trace of C++."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "from sweeps import cli; cli.main(['explain'])"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, name: value},
+    )
+    assert ran.stderr.startswith(f"dynsim: {name} = {value!r} in the environment: {said}")
+    assert ran.stderr.count("\n") == 1
+    assert ran.stdout == ""
+
+
+def test_flags_that_xla_has_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in ("", "--xla_cpu_enable_fast_math=false '--xla_dump_to=a b'", "--xla_x='"):
+        monkeypatch.setenv("XLA_FLAGS", given)
+        environment.check_flags()
 
 
 def test_modules_of_the_current_folder_are_found(
@@ -330,3 +363,48 @@ def test_who_ignores_the_end_of_a_terminal_is_not_stopped_by_it() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         check()
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JAX has a callback of the collector, and Python only prints what such a one raises."""
+    sent = []
+
+    def callback(*about: object) -> None:
+        if not sent:
+            sent.append(True)
+            signal.raise_signal(number)
+
+    def collecting(config: object) -> None:
+        gc.callbacks.append(callback)
+        gc.collect()
+        time.sleep(10)
+
+    settings, _ = table.COMMANDS["explain"].load()
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, collecting))
+    before, hook = signal.signal(number, signal.default_int_handler), sys.unraisablehook
+    try:
+        assert cli.main(["explain"]) == 128 + number
+    finally:
+        gc.callbacks.remove(callback)
+        signal.signal(number, before)
+    assert sys.unraisablehook is hook
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert capsys.readouterr().err == f"dynsim: stopped by {name}\n"
+
+
+def test_a_signal_that_comes_while_jax_is_loaded_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library crashes where Python raises an error meanwhile."""
+    loaded, load = [], importlib.import_module
+
+    def loading(name: str) -> typing.Any:
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(name)
+        return load(name)
+
+    monkeypatch.setattr(importlib, "import_module", loading)
+    with pytest.raises(KeyboardInterrupt):
+        table.COMMANDS["explain"].load()
+    assert loaded[0] == "sweeps.commands.explain"

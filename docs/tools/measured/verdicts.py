@@ -2,8 +2,14 @@
 
 The order parameter of a seed jumps from 0 to 1 at a threshold of its own, which is logistic: the
 mean over the seeds is a smooth step, whose width is chosen for each size. Steps of fixed width are
-also drawn from Gumbel's distribution, whose step is steeper on one side.
+also drawn from Gumbel's distribution, whose step is steeper on one side. Widths that level off
+within the sizes fall as L^(-1/2) up to the middle one and then stay, or approach half of the first
+one as 1/L.
 """
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -11,25 +17,46 @@ from scipy.special import lambertw
 
 from sweeps import output
 from sweeps.runner import progress
+from sweeps.studies.transitions.scaling import analysis
 from sweeps.studies.transitions.scaling.analysis import Verdict, judged
 from sweeps.studies.transitions.scaling.moments import weights
 
 FIRST, LAST = 8, 128
 """Smallest and largest size."""
 NUMBERS, SEEDS = (3, 5, 8), (8, 32, 128)
-COLUMNS = {
-    "a = 0": ("logistic", 0.0),
-    "a = 0, skewed": ("gumbel", 0.0),
-    "a = 0.1": ("logistic", 0.1),
-    "a = 0.25": ("logistic", 0.25),
-    "a = 0.5": ("logistic", 0.5),
-}
-"""Distribution of the thresholds, and the exponent with which the width falls."""
 LEVELS = (0.025, 0.005)
-DRAWS, RESAMPLED = 200, 50
+DRAWS, RESAMPLED = 100, 50
 POINTS = np.linspace(-6, 6, 49)
 WIDTH = 4.0
 """Of the step of the smallest size."""
+
+
+def power(exponent: float, sizes: Any) -> Any:
+    """Widths that fall as L^-exponent."""
+    return WIDTH * (sizes / FIRST) ** -exponent
+
+
+def stops(sizes: Any) -> Any:
+    """Widths that fall as L^(-1/2) up to the middle of the sizes, and then stay."""
+    return power(0.5, np.minimum(sizes, (FIRST * LAST) ** 0.5))
+
+
+def approaches(sizes: Any) -> Any:
+    """Widths that approach half of the first one."""
+    return WIDTH * (1 + FIRST / sizes) / 2
+
+
+Widths = Callable[[Any], Any]
+COLUMNS: dict[str, tuple[str, Widths]] = {
+    "a = 0": ("logistic", functools.partial(power, 0.0)),
+    "a = 0, skewed": ("gumbel", functools.partial(power, 0.0)),
+    "stops": ("logistic", stops),
+    "approaches 1/2": ("logistic", approaches),
+    "a = 0.1": ("logistic", functools.partial(power, 0.1)),
+    "a = 0.25": ("logistic", functools.partial(power, 0.25)),
+    "a = 0.5": ("logistic", functools.partial(power, 0.5)),
+}
+"""Distribution of the thresholds, and how the width falls."""
 UNITS = {
     "logistic": 2 * np.log(3 + np.sqrt(8)),
     "gumbel": np.log(np.divide(*(lambertw(-0.5 / np.e, k).real for k in (-1, 0)))),
@@ -49,35 +76,39 @@ def steps(
 def shares(
     number: int,
     seeds: int,
-    exponent: float,
-    level: float,
+    widths: Widths,
     draws: int = DRAWS,
     curve: str = "logistic",
-) -> dict[Verdict, float]:
-    """Share of each verdict on so many sizes and seeds, whose width falls as L^-exponent."""
+) -> dict[float, dict[Verdict, float]]:
+    """Share of each verdict at each of `LEVELS` on so many sizes and seeds."""
     rng, resampled = np.random.default_rng(0), weights(seeds, RESAMPLED)
     sizes = np.geomspace(FIRST, LAST, number)
-    widths = WIDTH * (sizes / FIRST) ** -exponent
-    found = [
-        judged(POINTS, sizes, steps(rng, curve, widths, seeds), resampled, level).verdict
-        for _ in range(draws)
-    ]
-    return {verdict: found.count(verdict) / draws for verdict in Verdict}
+    found: dict[float, list[Verdict]] = {level: [] for level in LEVELS}
+    for _ in range(draws):
+        measured = analysis.steps(POINTS, steps(rng, curve, widths(sizes), seeds), resampled)
+        for level, verdicts in found.items():
+            verdicts.append(judged(POINTS, sizes, *measured, seeds, level).verdict)
+    return {
+        level: {verdict: each.count(verdict) / draws for verdict in Verdict}
+        for level, each in found.items()
+    }
 
 
 def markdown() -> str:
     """Tables of the shares of transitions and crossovers that are found, for each level."""
     head = ("sizes", "seeds", *COLUMNS)
-    lines = []
-    cases = [(level, n, seeds) for level in LEVELS for n in NUMBERS for seeds in SEEDS]
+    cases = [(number, seeds) for number in NUMBERS for seeds in SEEDS]
     rows: dict[float, list[tuple[str, ...]]] = {level: [] for level in LEVELS}
-    for level, n, seeds in progress.each(cases, "case"):
-        found = [shares(n, seeds, a, level, curve=curve) for curve, a in COLUMNS.values()]
-        cells = (
-            f"{100 * each[Verdict.TRANSITION]:.0f}, {100 * each[Verdict.CROSSOVER]:.0f}"
-            for each in found
-        )
-        rows[level].append((str(n), str(seeds), *cells))
+    for number, seeds in progress.each(cases, "case"):
+        found = [shares(number, seeds, law, curve=curve) for curve, law in COLUMNS.values()]
+        for level in LEVELS:
+            cells = (
+                f"{100 * each[level][Verdict.TRANSITION]:.0f}, "
+                f"{100 * each[level][Verdict.CROSSOVER]:.0f}"
+                for each in found
+            )
+            rows[level].append((str(number), str(seeds), *cells))
+    lines = []
     for level in LEVELS:
         lines += [f"Level {100 * level:g} %, transitions and crossovers in %:", ""]
         lines += [*output.markdown_table(head, rows[level]), ""]

@@ -128,7 +128,7 @@ def described(
         "times": _plain(common),
         "statuses": {MISSING: "not computed"} | {int(s): s.name for s in Status},
         "palette": drawing.PALETTE,
-        "scale": drawing.shades(9),
+        "scale": drawing.scale(9),
         LINES: [line for each in datasets.values() for line in each.attrs.get(LINES, [])],
         "stores": [_store(name, dataset, common) for name, dataset in datasets.items()],
     }

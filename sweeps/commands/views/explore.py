@@ -134,10 +134,9 @@ def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGE
             different systems; or where the page would be too large.
 
     Example:
-        >>> import sweeps
         >>> rates = {"eta_y": [0.5, 1], "eta_z": [0.1, 1]}
-        >>> runs = sweeps.run(sweeps.Sweep(sweeps.experiment("yz"), rates))
-        >>> sweeps.explore(runs)  # doctest: +SKIP
+        >>> runs = sweeps.run(sweeps.Sweep(sweeps.experiment("yz", steps=5), rates), progress=False)
+        >>> page = sweeps.explore(runs)
     """
     page.check_plotly()
     given = {_name(each, number): each for number, each in enumerate((dataset, *more), start=1)}

@@ -56,6 +56,14 @@ class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are ther
 
     Attributes:
         reasons: by the number of the chunk, what happened the last time.
+
+    Example:
+        >>> try:
+        ...     raise sweeps.ChunksFailed("1 of 4 chunks failed", {3: "the worker was killed"})
+        ... except sweeps.ChunksFailed as error:
+        ...     print(error.reasons)
+        ...
+        {3: 'the worker was killed'}
     """
 
     def __init__(self, message: str, reasons: dict[int, str]) -> None:

@@ -24,7 +24,7 @@ from sweeps.runner.agreement import Agreement
 from sweeps.runner.config import config_of, from_config
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, StoreError
-from sweeps.runner.store.growth import create
+from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
 from sweeps.runner.store.manifest import fingerprint
 from sweeps.runner.store.store import Store

@@ -42,7 +42,16 @@ LARGEST = 2**27
 
 class StoreError(ValueError):
     """A store that cannot be used as asked; the message says why and what to do. What was read from
-    a store cannot break one of its lines in two."""
+    a store cannot break one of its lines in two.
+
+    Example:
+        >>> try:
+        ...     sweeps.open("no/such/sweep")
+        ... except sweeps.StoreError as error:
+        ...     print("not opened")
+        ...
+        not opened
+    """
 
     def __init__(self, *lines: str) -> None:
         super().__init__("\n".join(map(printable, lines)))

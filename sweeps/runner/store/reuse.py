@@ -1,4 +1,4 @@
-"""Finding runs that other sweeps have computed: for more seeds, values, axes, or steps.
+"""Runs of a sweep that other sweeps have computed: for more seeds, values, axes, or steps.
 
 A run is decided by its settings and its seed, so that one of another sweep with the same ones is
 the same run, whatever its place there; with fewer steps, and with a checkpoint, it is the beginning
@@ -13,23 +13,31 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int, UInt8
 
 from dynsim.training.recording import Own
 from sweeps.language.grammar import flattened
 from sweeps.runner.config import config_of, files, from_config
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store.arrays import MISSING
 from sweeps.runner.store.base import CHECKPOINT, PARTS, StoreError, Variable
-from sweeps.runner.store.growth import Found, Region, Source, gathered
 from sweeps.runner.store.manifest import differences, fingerprint
 from sweeps.runner.store.store import Store
 from sweeps.systems.base import known
 
 ALIKE = ("system", "engine", "root", "rtol")
 """What two sweeps must have in common besides the settings of their runs."""
+Region = tuple[slice, ...]
+Arrays = dict[str, np.ndarray]
+Found = tuple[tuple[Int[np.ndarray, " N"], ...], Arrays]
+"""What a source has of a region: places in it along each dimension, and arrays of these."""
+Compute = Callable[[Region, Mapping[str, Variable]], Arrays]
+"""Makes the arrays of a region."""
+GoOn = Callable[[Region, Mapping[str, Variable], UInt8[np.ndarray, "*region N"]], Arrays]
+"""Makes those of runs that go on from states, given as bytes."""
 
 
-class Reused(Source):
+class Reused:
     """A store, and where in it the runs of another sweep are.
 
     Attributes:
@@ -38,6 +46,9 @@ class Reused(Source):
         index: by dimension of the store, the dimension of the sweep that it is, and by its values
             the places along it, -1 for those that it does not have; or None and the one place.
         others: values of static axes whose runs belong to another program.
+        step: at which its runs end, and those of the sweep go on; 0 for whole runs.
+        early: number of times of the sweep until then, at all of which it has recorded.
+        times: the steps after that one at which runs that go on record.
         original: the sweep of the store.
     """
 
@@ -102,6 +113,7 @@ class Reused(Source):
 
     @property
     def state(self) -> int:
+        """Bytes of the state in which a run ended."""
         return self.store.variables[CHECKPOINT].shape[0]
 
     def _is_other(self, region: Region) -> bool:
@@ -116,6 +128,7 @@ class Reused(Source):
         return dataclasses.replace(sweep, times=self.times, checkpoint=True)
 
     def read(self, region: Region, variables: Mapping[str, Variable]) -> Found | None:
+        """What it has of a region; None where that is nothing."""
         keep = tuple(
             np.flatnonzero(known[part]) for known, part in zip(self.known, region, strict=True)
         )
@@ -152,6 +165,87 @@ def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region
         arrays, missing = gathered(sources, region, store.variables)
         if not missing.any():
             store.write(region, arrays, program=program(region))
+
+
+def completed(
+    sources: Sequence[Reused],
+    region: Region,
+    variables: Mapping[str, Variable],
+    compute: Compute,
+    later: Callable[[Reused], GoOn],
+) -> Arrays:
+    """The arrays of a region, computed but for what the sources have.
+
+    Args:
+        sources: stores of other sweeps. Of those that have the beginning of a run, the one that
+            has most of it is taken.
+        region: in the array of all runs.
+        variables: the arrays.
+        compute: for runs of which nothing is there.
+        later: for runs that go on where those of a source end.
+    """
+    if not sources:
+        return compute(region, variables)
+    arrays, missing = gathered([each for each in sources if not each.step], region, variables)
+
+    for source in sorted((s for s in sources if s.step), key=lambda s: -s.step):
+        early, late = source.early, len(source.times)
+        before = {name: _at_times(each, early) for name, each in variables.items()}
+        after = {name: _at_times(each, late) for name, each in variables.items()}
+        # Where none of the times was recorded there, no other array is needed.
+        asked = before if early else {"status": before["status"]}
+        state = Variable((source.state,), ("byte",), np.dtype(np.uint8))
+        found, absent = gathered([source], region, {**asked, CHECKPOINT: state})
+        for box in boxes(missing & ~absent):
+            made = later(source)(_moved(box, region), after, found[CHECKPOINT][box])
+            if early:
+                made = {
+                    name: _joined((found[name][box], early), (made[name], late), each, len(region))
+                    for name, each in variables.items()
+                }
+            _put(arrays, box, made)
+        missing &= absent
+    for box in boxes(missing):
+        _put(arrays, box, compute(_moved(box, region), variables))
+    return arrays
+
+
+def gathered(
+    sources: Sequence[Reused], region: Region, variables: Mapping[str, Variable]
+) -> tuple[Arrays, Bool[np.ndarray, "..."]]:
+    """What the sources have of a region, and which of its runs none of them has."""
+    shape = tuple(part.stop - part.start for part in region)
+    missing = np.ones(shape, bool)
+    arrays = {
+        name: np.zeros((*shape, *variable.shape), variable.dtype)
+        for name, variable in variables.items()
+    }
+    for source in sources:
+        read = source.read(region, variables)
+        if read is None:
+            continue
+        places, found = read
+        there = found["status"] != MISSING
+        for name, values in found.items():
+            old = arrays[name][np.ix_(*places)]
+            mask = there.reshape(there.shape + (1,) * (values.ndim - there.ndim))
+            arrays[name][np.ix_(*places)] = np.where(mask, values, old)
+        missing[np.ix_(*places)] &= ~there
+    return arrays, missing
+
+
+def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[Region]:
+    """Boxes that cover the cells that are missing, each once."""
+    if missing.ndim == 0:
+        if missing:
+            yield ()
+        return
+    start = 0
+    for stop in range(1, len(missing) + 1):
+        if stop == len(missing) or (missing[stop] != missing[start]).any():
+            for inner in boxes(missing[start]):
+                yield (slice(start, stop), *inner)
+            start = stop
 
 
 def _original(store: Store, sweep: Sweep) -> Sweep:
@@ -268,3 +362,35 @@ def _short(times: Sequence[float]) -> str:
 
 def _differs(store: Store, name: str, there: Any, here: Any) -> StoreError:
     return StoreError(f"reuse = {store.name}: {name} = {there} there, {here} here")
+
+
+def _moved(box: Region, region: Region) -> Region:
+    """A box in a region, in the array of all runs."""
+    both = zip(box, region, strict=True)
+    return tuple(slice(b.start + r.start, b.stop + r.start) for b, r in both)
+
+
+def _put(arrays: Arrays, box: Region, made: Arrays) -> None:
+    for name, values in made.items():
+        arrays[name][box] = values
+
+
+def _at_times(variable: Variable, number: int) -> Variable:
+    """An array with another number of recorded times; a single one has no axis."""
+    if "time" not in variable.dims:
+        return variable
+    front, dims = ((number,), variable.dims) if number > 1 else ((), variable.dims[1:])
+    return Variable((*front, *variable.shape[1:]), dims, variable.dtype)
+
+
+def _joined(
+    before: tuple[np.ndarray, int],
+    after: tuple[np.ndarray, int],
+    variable: Variable,
+    outer: int,
+) -> np.ndarray:
+    """Values at so many times before and after, along the axis of times behind the `outer` ones."""
+    if "time" not in variable.dims:
+        return after[0]
+    parts = [np.expand_dims(x, outer) if number == 1 else x for x, number in (before, after)]
+    return np.concatenate(parts, axis=outer)

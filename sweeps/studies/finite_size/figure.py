@@ -9,7 +9,6 @@ import xarray as xr
 from annotated_types import Ge
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 import dynsim
 from dynsim.decoding import Count, Rate
@@ -28,6 +27,13 @@ from sweeps.systems.experiment import experiment
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 SAMPLES = 4000
 """Count vectors of each class in a sampled quadrature."""
+NAMES = {
+    "loss": "loss",
+    "entropy": "entropy",
+    "z_top_distinct": "top distinct logit",
+    "z_top_common": "top common logit",
+}
+"""What legends call the observables."""
 STEPS = {"small": 30, "syn-small": 200}
 """Optimiser steps after which errors are measured, by task."""
 
@@ -133,12 +139,16 @@ def draw(
     second: dict[str, xr.Dataset],
 ) -> Figure:
     """The order in 1/T on two tasks, and the spread to first and to second order in 1/B."""
-    figure, (axes,) = drawing.panels(1, 3, height=4)
+    figure, (axes,) = drawing.panels(1, 3, height=4.4)
     plot_order(LENGTHS, small, ax=axes[0])
-    axes[0].set_title("three tokens a class, enumerated", fontsize="medium")
+    axes[0].set_title("three tokens a class, enumerated")
     plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
-    axes[1].set_title("Syn-Small, sampled quadratures", fontsize="medium")
+    axes[1].set_title("Syn-Small, sampled quadratures")
     plot_ratios(ratios, second, ax=axes[2])
+    # Below what they name: within a panel they would hide marks.
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "frameon": False}
+    for ax in axes:
+        ax.legend(**place)
     return figure
 
 
@@ -172,28 +182,25 @@ def distance(trained: xr.Dataset, theories: dict[str, xr.Dataset]) -> xr.Dataset
 
 
 def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes:
-    """Relative errors of both rungs over T, with the slopes -1 and -2."""
+    """Relative errors over T of the limit and of the first order, with the uncertainty of what they
+    are compared with as bars, and lines of slope -1 and, where that is exact, -2."""
     for place, name in enumerate(order.RECORD):
-        colour = drawing.colour(place)
-        ax.plot(lengths, errors.infinite[:, place], "o:", color=colour, label=f"{name}, T infinite")
-        ax.plot(lengths, errors.finite[:, place], "s-", color=colour, label=f"{name}, first order")
-        if errors.reference.any():
-            ax.plot(lengths, errors.reference[:, place], color=colour, lw=0.8, ls=(0, (1, 3)))
-    far = np.array(lengths[-3:], float)
-    for power, kind in ((1, errors.infinite), (2, errors.finite)):
-        guide = kind[-1].max() * 2 * (far / far[-1]) ** -power
-        ax.plot(far, guide, color="0.5", lw=1)
-        ax.annotate(f"$T^{{-{power}}}$", (far[-1], guide[-1]), color="0.4", ha="right", va="bottom")
+        unsure = errors.reference[:, place] if errors.reference.any() else None
+        for kind, found in (("o:", errors.infinite), ("s-", errors.finite)):
+            style = {"fmt": kind, "color": drawing.colour(place), "capsize": 2}
+            ax.errorbar(lengths, found[:, place], unsure, label=label(name, kind), **style)
+    drawing.power(ax, lengths[-3], lengths[-1], 2 * errors.infinite[-1].max(), "T", 1)
+    if not errors.reference.any():
+        drawing.power(ax, lengths[-3], lengths[-1], 2 * errors.finite[-1].max(), "T", 2)
     ax.set(xscale="log", yscale="log")
-    named = [
-        str(T) if 1.3 * before < T else ""
-        for before, T in zip((1, *lengths), lengths, strict=False)
-    ]
-    ax.set_xticks(lengths, named, fontsize="small")
-    ax.xaxis.set_minor_locator(NullLocator())
-    # The legend goes where no curve is: all of them fall.
-    place = {"loc": "lower left"}
-    return drawing.finished(ax, place, xlabel="sequence length T", ylabel="relative error")
+    named = [T for before, T in zip((1, *lengths), lengths, strict=False) if 1.3 * before < T]
+    drawing.ticks(ax.xaxis, named)
+    return drawing.finished(ax, xlabel="sequence length T", ylabel="relative error")
+
+
+def label(name: str, kind: str) -> str:
+    """The entry of the legend of a curve."""
+    return f"{NAMES[name]}, " + ("T infinite" if kind == "o:" else "first order in 1/T")
 
 
 def plot_ratios(ratios: dict[str, xr.Dataset], second: dict[str, xr.Dataset], ax: Axes) -> Axes:
@@ -207,17 +214,13 @@ def plot_ratios(ratios: dict[str, xr.Dataset], second: dict[str, xr.Dataset], ax
                 at = column + 0.2 * (row - 1.5) + np.linspace(-0.07, 0.07, values.size)
                 style = {"fmt": "os^D"[row], "ms": 3, "color": drawing.colour(row)}
                 if filled:
-                    style["label"] = name if column == 0 else None
+                    style["label"] = NAMES[name] if column == 0 else None
                 else:
                     style |= {"mfc": "w", "ms": 4}
                 ax.errorbar(at, values, errors, **style)
     ax.set_xticks(range(len(ratios)), list(ratios))
-    ax.set_ylabel("predicted / measured")
-    ax.set_title(
-        "standard deviation over seeds\nfilled: linear noise, open: second order", fontsize="medium"
-    )
-    ax.set_yscale("log")
+    ax.set(yscale="log", ylabel="predicted / measured")
+    ax.set_title("standard deviation over seeds\nfilled: linear noise, open: second order")
     drawing.ticks(ax.yaxis, (0.1, 0.2, 0.5, 1, 2, 5))
     ax.grid(alpha=0.25, axis="y")
-    ax.legend(fontsize="small")
     return ax

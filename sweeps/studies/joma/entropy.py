@@ -132,7 +132,7 @@ def plot_toy(course: dict[str, np.ndarray], ax: Axes) -> Axes:
     ax.axhline(float(course["end"]), color="0.5", ls=":", label=r"$v = \mu$")
     finished(ax, "entropy of attention (nat)")
     ax.set(xlabel="time", xlim=(0, course["time"][-1]))
-    ax.set_title(r"toy, $v' = (\mu - v) \circ$ softmax$(v^2/3)$", fontsize="medium")
+    ax.set_title(r"toy, $v' = (\mu - v) \circ$ softmax$(v^2/3)$")
     return ax
 
 
@@ -142,7 +142,7 @@ def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes) -> Axes:
         course = valid(found[f"dense/{kind}/{length:g}"]).entropy.isel(time=slice(1, None))
         for seed in range(course.sizes["seed"]):
             label = f"length {length:g}".replace("inf", "∞") if seed == 0 else None
-            how: dict[str, Any] = {"color": drawing.colour(i), "lw": 2, "alpha": 0.7}
+            how: dict[str, Any] = {"color": drawing.colour(i), "lw": 1.5}
             ax.plot(course.time, course.isel(seed=seed), label=label, **how)
     attention, activation = kind.split("-")
     ax.set(xscale="log", title=f"{attention}, {activation}, 20 classes, each run")
@@ -155,14 +155,10 @@ def plot_entropy(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
         course = found[f"entropy/{activation}"].entropy.sel(temperature=0.5)[:, 1:]
         style = {"color": drawing.colour(i), "lw": 2, "label": f"training, {activation}"}
         drawing.band(ax, course.time, course, style, ddof=0)
-    ax.set(xscale="log", title="softmax, 2 classes, 4 seeds ± sd")
+    ax.set(xscale="log", title="softmax, 2 classes, 4 seeds (band: sd)")
     return finished(ax, "entropy of attention (nat)")
 
 
 def finished(ax: Axes, quantity: str) -> Axes:
     """An axis of steps, a grid and a legend."""
-    ax.set(xlabel="optimiser steps", ylabel=quantity)
-    ax.grid(alpha=0.25)
-    ax.title.set_fontsize("medium")
-    ax.legend(fontsize=8)
-    return ax
+    return drawing.finished(ax, {}, xlabel="optimiser steps", ylabel=quantity)

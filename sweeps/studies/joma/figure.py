@@ -137,7 +137,7 @@ def plot_invariance(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax:
     for i, (kind, (times, values)) in enumerate(along.items()):
         ax.plot(times[1:], values[1:], color=drawing.colour(i), lw=2, label=SEQUENCES[kind])
     ax.axhline(1, color="k", ls="--", lw=1, label="Theorem 1")
-    ax.set(xscale="log", title="softmax attention, T = 0.5, cross-entropy", ylim=(None, 1.001))
+    ax.set(xscale="log", title="softmax, temperature 0.5, cross-entropy", ylim=(None, 1.001))
     return entropy.finished(ax, "correlation of $z$ and Theorem 1")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
@@ -107,9 +108,15 @@ def draw(maps: dict[str, xr.DataArray]) -> Figure:
     for row, (activation, errors) in zip(axes, maps.items(), strict=True):
         for ax, K in zip(row, classes, strict=True):
             mesh = plot_map(errors.sel(classes_per_query=K), ax)
-            ax.set_title(f"{activation}, K = {K}", fontsize=10)
-    drawing.outer(axes, "temperature T", "overlap of classes")
-    figure.colorbar(mesh, ax=axes, label="error of Theorem 1 over how far z has moved", shrink=0.6)
+            ax.set_title(f"{activation}, K = {K}")
+    drawing.outer(axes, "temperature", "overlap of classes")
+    figure.colorbar(
+        mesh,
+        ax=axes,
+        label="error of Theorem 1 over how far $z$ has moved",
+        extend="both",
+        shrink=0.6,
+    )
     return figure
 
 
@@ -181,18 +188,16 @@ def query_lines(sums: dict[str, dict[str, xr.DataArray]]) -> list[str]:
     return lines
 
 
-def plot_map(errors: xr.DataArray, ax: Axes):
+def plot_map(errors: xr.DataArray, ax: Axes) -> QuadMesh:
     """Heat map over temperature and overlap, with the errors as numbers; returns the mesh."""
+
+    def text(error: float) -> str:
+        digits = 0 if error >= 0.1 else 1
+        return f"{100 * error:.{digits}f} %" if np.isfinite(error) else "never"
+
+    temperatures = [f"{T:g}" for T in errors.temperature.values]
+    common = [f"{overlap:.2f}" for overlap in overlaps(errors)]
+    # As in all figures: light where a theory is right.
+    colours = {"norm": LogNorm(*SHOWN), "cmap": "cividis_r"}
     values = errors.transpose("num_common", "temperature").values
-    colours = LogNorm(*SHOWN, clip=True)
-    mesh = ax.pcolormesh(values, norm=colours, cmap="cividis")
-    for (row, column), value in np.ndenumerate(values):
-        digits = 0 if value >= 0.1 else 1
-        shown = f"{100 * value:.{digits}f} %" if np.isfinite(value) else "never"
-        dark = np.isfinite(value) and colours(value) < 0.6
-        where = column + 0.5, row + 0.5
-        ax.text(*where, shown, ha="center", va="center", color="w" if dark else "k", fontsize=8)
-    temperatures, common = errors.temperature.values, overlaps(errors)
-    ax.set_xticks(np.arange(len(temperatures)) + 0.5, [f"{T:g}" for T in temperatures])
-    ax.set_yticks(np.arange(len(common)) + 0.5, [f"{overlap:.2f}" for overlap in common])
-    return mesh
+    return drawing.table(ax, values, text, temperatures, common, **colours)

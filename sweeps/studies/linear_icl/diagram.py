@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from dynsim.decoding import Count
@@ -27,7 +28,6 @@ from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.systems.experiment import experiment
 
 TIMES = 160
-TITLES = {"simulation": "descent", "scalar": "one head at a time, eq. 21"}
 LINES = (10, 100, 1000)
 """Predicted first escapes, in tau, at which a line is drawn."""
 
@@ -99,39 +99,44 @@ def run(config: LinearICLPlateaus) -> list[Path]:
     return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
 
 
-def lateness(read: Mapping[str, xr.Dataset]) -> xr.DataArray:
+def lateness(read: Mapping[str, xr.Dataset], at: str = "") -> xr.DataArray:
     """First escape of descent over that of eq. 21, in octaves; NaN where either has none."""
-    return np.log2(read["simulation"].escape / read["scalar"].escape)
+    return np.log2(read[f"{at}simulation"].escape / read[f"{at}scalar"].escape)
 
 
 def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
-    """Both rows, from what is `measured`."""
-    late, theory = lateness(read), read["scalar"]
-    figure, rows = drawing.panels(2, 3, height=3.4, sharey=True)
-    axes, top = rows[0], config.D + 1
-    heads.plot(read, config.D, rows[1])
-    for ax, name in zip(axes, TITLES, strict=False):
-        mesh = plot_map(read[name].plateaus.mean("seed"), ax, vmin=0, vmax=top, cmap="cividis")
-        ax.set_title(f"plateaus seen: {TITLES[name]}")
-    figure.colorbar(mesh, ax=axes[:2], label=f"plateaus seen of {top}, mean over seeds")
-    mesh = plot_map(late.median("seed"), axes[2], vmin=-2, vmax=2, cmap="PuOr")
-    bar = figure.colorbar(mesh, ax=axes[2], label="first escape: descent over eq. 21")
-    bar.set_ticks([-2, -1, 0, 1, 2], labels=["1/4", "1/2", "1", "2", "4"])
-    axes[2].set_title("first escape, median over seeds")
-    middle = theory.escape.median("seed").transpose("ratio", "scale")
-    for ax in axes:
+    """Both rows, over the scale and over the number of heads, from what is `measured`: plateaus in
+    descent, eq. 21 on them, and the first escape."""
+    figure, rows = drawing.panels(2, 3, height=3.3, sharey=True)
+    count = {"vmin": 0, "vmax": config.D + 1, "cmap": "cividis"}
+    share, late = {**count, "vmax": 1}, {"vmin": -2, "vmax": 2, "cmap": "PuOr"}
+    of = f"plateaus of {config.D + 1}"
+    predicted = {f"{of}, by eq. 21": (read["scalar"].plateaus.mean("seed"), count)}
+    right = {"runs with as many as by eq. 21": (heads.right(read).mean("seed"), share)}
+    for row, at, middle in zip(rows, ("", "heads/"), (predicted, right), strict=True):
+        trained = read[f"{at}simulation"].plateaus.mean("seed")
+        escape = lateness(read, at).median("seed")
+        panels = {f"{of}, in descent": (trained, count), **middle}
+        panels["first escape over that by eq. 21"] = escape, late
+        for ax, (title, (values, style)) in zip(row, panels.items(), strict=True):
+            bar = figure.colorbar(plot_map(values, ax, **style), ax=ax)
+            ax.set_title(title)
+        bar.set_ticks([-2, -1, 0, 1, 2], labels=["1/4", "1/2", "1", "2", "4"])
+        row[0].set_ylabel("ratio of neighbouring\neigenvalues")
+    few = int(np.sum(np.array(config.head_counts) < config.D))
+    middle = read["scalar"].escape.median("seed").transpose("ratio", "scale")
+    for above, below in rows.T:
+        below.axvline(few - 0.5, color="k", ls="--", path_effects=drawing.cased())
         lines: dict[str, Any] = {"colors": "k", "linestyles": "--", "linewidths": 1}
-        drawn = ax.contour(middle.scale, middle.ratio, middle, LINES, **lines)
-        ax.clabel(drawn, fmt=r"%g $\tau$", fontsize=8)
-        ax.set(xlabel="standard deviation of a starting weight")
-    for row in rows:
-        row[0].set_ylabel("ratio of neighbouring eigenvalues")
-        for ax in row:
-            ax.title.set_fontsize("medium")
+        drawn = above.contour(middle.scale, middle.ratio, middle, LINES, **lines)
+        drawn.set(path_effects=drawing.cased())
+        for text in above.clabel(drawn, fmt=r"%g $\tau$", fontsize="small"):
+            text.set(path_effects=drawing.cased())
     length = 2 * config.eta * config.steps
     figure.suptitle(
-        f"D = {config.D}, {length:g} $\\tau$; above {config.heads} rank-one heads, dashed: first "
-        f"escape by eq. 21; below starting weights of {config.scale[0]:g}"
+        f"D = {config.D}, {length:g} $\\tau$; means, on the right medians, over seeds. Above: "
+        f"{config.heads} rank-one heads, dashed: first escape\nby eq. 21. Below: starting weights "
+        f"of {config.scale[0]:g}, left of the line fewer heads than components"
     )
     return figure
 
@@ -171,11 +176,19 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     )
 
 
-def plot_map(values: xr.DataArray, ax: Axes, **options):
-    """Heat map over scale and ratio; returns the mesh, for a colour bar."""
-    mesh = heat_map(ax, values.transpose("scale", "ratio"), "log", **options)
-    ax.set(xscale="log", yscale="log")
+def plot_map(values: xr.DataArray, ax: Axes, **options: Any) -> QuadMesh:
+    """Heat map over scale or heads, and ratio; returns the mesh, for a colour bar."""
+    if "heads" in values.dims:
+        numbers = values.heads.values
+        places = np.arange(numbers.size)
+        values = values.assign_coords(heads=places).transpose("heads", "ratio")
+        mesh = heat_map(ax, values, **options)
+        ax.set_xticks(places, [str(number) for number in numbers])
+        ax.set_xlabel("number of heads")
+    else:
+        mesh = heat_map(ax, values.transpose("scale", "ratio"), "log", **options)
+        ax.set(xscale="log", xlabel="standard deviation\nof a starting weight")
+    ax.set_yscale("log")
     low, *_, high = cell_edges(values.ratio, "log")
-    ax.minorticks_off()
     drawing.ticks(ax.yaxis, (t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if low <= t <= high))
     return mesh

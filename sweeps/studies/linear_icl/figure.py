@@ -146,7 +146,7 @@ def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
         ax.plot(curve.time * rate, curve.loss, **how)
         label = "network on cubic features" if scale == SCALES[-1] else None
         other = network.sel(scale=scale)
-        ax.plot(other.time * rate, other.loss, "+", color="k", ms=5, markevery=6, label=label)
+        ax.plot(other.time * rate, other.loss, "+", color="k", ms=6, markevery=6, label=label)
         label = "closed form, eq. 10" if scale == SCALES[-1] else None
         ax.plot(closed.time * rate, closed.loss, "k--", lw=1.2, label=label)
     ax.set_title("merged key and query, white inputs")
@@ -177,9 +177,9 @@ def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes
         label = "eq. 21" if d == 0 else None
         ax.plot(theory.time * rate, theory.learned[:, d], "k--", lw=1, label=label)
     _logarithmic(ax, trained, rate)
-    ax.set_title("components of the first seed, in training")
-    _finished(ax, "share learned").legend(fontsize=8, loc="center left")
-    return ax
+    # The legend has room above the curves, which fill the rest.
+    ax.set(title="components of the first seed, in training", ylim=(-0.08, 1.75))
+    return _finished(ax, "share learned", loc="upper center", ncols=3)
 
 
 def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes) -> Axes:
@@ -210,6 +210,6 @@ def _logarithmic(ax: Axes, dataset: xr.Dataset, rate: float) -> None:
     ax.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _finished(ax: Axes, quantity: str) -> Axes:
+def _finished(ax: Axes, quantity: str, **legend: Any) -> Axes:
     time = r"time in units of $\tau = 1/(2\eta)$ steps"
-    return drawing.finished(ax, {"fontsize": 8}, xlabel=time, ylabel=quantity)
+    return drawing.finished(ax, legend, xlabel=time, ylabel=quantity)

@@ -99,8 +99,10 @@ def best(
             with fewer than three values, or an observable that is not recorded as one number.
 
     Example:
-        >>> sweep = sweeps.load("sweep.toml")
-        >>> sweeps.best(sweeps.run(sweep), over="eta").best
+        >>> run = sweeps.Experiment(DeepLinear(u0=0.1), dynsim.sgd(0.1), steps=20)
+        >>> axes = {"eta": [0.1, 0.2, 0.4, 0.8, 1.6], "seed": range(3)}
+        >>> found = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
+        >>> rate = sweeps.best(found, over="eta").best
     """
     checks.kind("dataset", dataset, xr.Dataset)
     if "status" not in dataset:
@@ -284,8 +286,11 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
             values that are not positive.
 
     Example:
-        >>> found = sweeps.best(dataset, over="eta")
-        >>> sweeps.transfer(found, along="batch").verdict
+        >>> run = sweeps.Experiment(DeepLinear(u0=0.1), dynsim.sgd(0.1), steps=20)
+        >>> axes = {"batch": [8, 16], "eta": [0.1, 0.2, 0.4, 0.8, 1.6], "seed": range(3)}
+        >>> found = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
+        >>> str(sweeps.transfer(sweeps.best(found, over="eta"), along="batch").verdict.values)
+        'no fit'
     """
     checks.kind("found", found, xr.Dataset)
     missing = [name for name in ("best", "shape", "place", "resampled") if name not in found]

@@ -277,13 +277,13 @@ def draw(
             words = f"$\\propto \\mathrm{{{along}}}{power}$".replace("_", r"\_")
             upper.plot(x, float(law.prefactor) * x**exponent, "k:", lw=1.2, label=words)
             legend = {"loc": "best", "frameon": False}
-        drawing.finished(upper, legend, heading=rule, xlabel=wrapped(dataset[along]))
+        drawing.finished(upper, legend, title=rule, xlabel=wrapped(dataset[along]))
         plot_curves(dataset.sel(rule=rule), own, along, ax=lower)
         drawing.finished(lower, xlabel=wrapped(dataset[over]))
         limits.append(lower.get_ylim())
     # Panels share the axis, of which each has set its own part.
     axes[1, 0].set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-    figure.suptitle(textwrap.fill(title, 100), fontsize="medium")
+    figure.suptitle(textwrap.fill(title, 100))
     axes[0, 0].set_ylabel(textwrap.fill(f"best {label(dataset[over])}", WIDTH))
     axes[1, 0].set_ylabel(wrapped(dataset[trained.attrs["observable"]]))
     near = f"within {100 * trained.attrs['within']:g} % of the best"
@@ -300,11 +300,11 @@ def draw(
         keys.append(drawing.key(textwrap.fill(theory, 24), **THEORY))
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
     first = axes[0, -1].get_legend()
-    axes[0, -1].legend(handles=keys, fontsize="small", **beside)
+    axes[0, -1].legend(handles=keys, **beside)
     if first is not None:
         # A second legend takes the place of the first one.
         axes[0, -1].add_artist(first)
-    axes[1, -1].legend(title=along, fontsize="small", **beside)
+    axes[1, -1].legend(title=along, **beside)
     return figure
 
 

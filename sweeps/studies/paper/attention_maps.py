@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
@@ -22,6 +23,8 @@ from sweeps.studies.computing import by_theory, computed, on_task
 
 FLOWS = {"fig4": "matched", "fig5": "matched-adam"}
 """The flow that describes the optimiser of each figure, with T and batch infinite."""
+SMALLEST = 1e-4
+"""Attention below which colours tell nothing apart."""
 MOST_CLASSES = 6
 """Classes that are drawn, in two rows each."""
 
@@ -96,31 +99,41 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None)
     rows = [(source, n) for n in range(classes) for source in found]
     width, height = 3 + 1.2 / len(rates), 1.8 + 0.4 / len(rows)
     figure, axes = drawing.panels(len(rows), len(rates), width, height, sharex=True, sharey=True)
+    low, high = limits(np.concatenate([each.attention.values.ravel() for each in found.values()]))
     for row, (source, n) in zip(axes, rows, strict=True):
         for ax, rate in zip(row, rates, strict=True):
             panel = found[source].sel(eta_y=rate)
-            mesh = plot(panel.attention.isel({"class": n, "token": used}), ax=ax)
+            mesh = plot(panel.attention.isel({"class": n, "token": used}), low, high, ax=ax)
             other = rate if eta_z is None else eta_z
             rates_used = rf"$\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
-            ax.set_title(f"{source}, class {n}, {rates_used}", fontsize="small")
+            ax.set_title(f"{source}, class {n}, {rates_used}")
     drawing.outer(axes, "optimiser step (recorded ones)", "token")
     label = "attention $c_{nl}$ (grey: token is not in the class)"
-    figure.colorbar(mesh, ax=axes, label=label, extend="min", aspect=40)
+    extend = "min" if low == SMALLEST else "neither"
+    bar = figure.colorbar(mesh, ax=axes, label=label, extend=extend, aspect=40)
+    steps = np.outer([1e-4, 1e-3, 0.01, 0.1], [1, 2, 5]).ravel()
+    drawing.ticks(bar.ax.yaxis, (each for each in steps if low <= each <= high))
     return figure
 
 
-def plot(attention: xr.DataArray, ax: Axes):
-    """Heat map of attention (time, token), on a logarithmic colour scale: the snap to a few
-    tokens spans orders of magnitude. Tokens without attention at the first time, which are not in
-    the class, are grey. Returns the mesh, for a colour bar."""
+def limits(attention: np.ndarray) -> tuple[float, float]:
+    """The least attention that there is, or `SMALLEST`, and the largest."""
+    present = attention[attention > 0]
+    return max(SMALLEST, float(present.min())), float(present.max())
+
+
+def plot(attention: xr.DataArray, low: float, high: float, ax: Axes) -> QuadMesh:
+    """Heat map of attention (time, token), on a logarithmic colour scale from `low` to `high`: the
+    snap to a few tokens spans orders of magnitude. Tokens without attention at the first time,
+    which are not in the class, are grey. Returns the mesh, for a colour bar."""
     absent = np.broadcast_to(attention.isel(time=0).values == 0, attention.shape)
-    values = np.ma.array(np.clip(attention.values, 1e-4, 1), mask=absent).T
+    values = np.ma.array(np.clip(attention.values, low, None), mask=absent).T
     columns = np.arange(attention.sizes["time"])
     mesh = ax.pcolormesh(
         columns,
         attention["token"].values,
         values,
-        norm=LogNorm(1e-4, 1),
+        norm=LogNorm(low, high),
         cmap=plt.get_cmap("viridis").with_extremes(bad="0.8"),
         rasterized=True,
         shading="nearest",

@@ -60,7 +60,7 @@ class Figure3:
     f: float = 0.5
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Both bounds over time, and the transition times, of each eta_Y."""
+        """Both bounds over time, and the times t0' and t0 of the transition, of each eta_Y."""
         K = checks.integer("K", self.K, 1)
         M = checks.integer("M", self.M, max(K, 4))
         if not self.eta_y:
@@ -72,24 +72,33 @@ class Figure3:
         with precision("float64"):
             B = growth.bound(t[None], rates[:, None], self.eta_z, K, M, c0=self.c0, clock="paper")
             bounds = growth.growth_factor_bounds(self.f, B)
-            snaps = decoder.stages(rates, K, M).snap
-        found = {"eta_y": rates, "t": t, "lower": bounds.lower, "upper": bounds.upper, "t0": snaps}
+            stages = decoder.stages(rates, K, M)
+        found = {"eta_y": rates, "t": t, "lower": bounds.lower, "upper": bounds.upper}
+        found |= {"t0_prime": stages.rise_end, "t0": stages.snap}
         return {name: np.asarray(values) for name, values in found.items()}
 
     def draw(self, arrays: Mapping[str, np.ndarray]) -> Figure:
-        """Upper bound (solid) and lower bound (dashed) of chi; dotted lines at the transitions."""
+        """Upper bound (solid) and lower bound (dashed) of chi, with marks at the times t0', until
+        which gamma grows, and t0, from which it decays."""
         figure, ((ax,),) = drawing.panels(1, 1, width=7, height=3.8)
-        t, *curves = (arrays[name] for name in ("t", "lower", "upper", "t0"))
-        shades = drawing.shades(len(self.eta_y))
-        for eta_y, colour, low, high, snap in zip(self.eta_y, shades, *curves, strict=True):
-            ax.plot(t, high, color=colour, label=rf"$\eta_Y = {eta_y:g}$, $t_0 = {snap:.0f}$")
-            ax.plot(t, low, "--", color=colour)
-            ax.axvline(snap, color=colour, ls=":")
+        t, curves = arrays["t"], (arrays["lower"], arrays["upper"])
+        for i, (eta_y, colour) in enumerate(
+            zip(self.eta_y, drawing.shades(len(self.eta_y)), strict=True)
+        ):
+            style = {"color": colour, "mfc": "white"}
+            for curve, dashes in zip(curves, ("--", "-"), strict=True):
+                ax.plot(t, curve[i], dashes, color=colour)
+                for name, mark in (("t0_prime", "o"), ("t0", "s")):
+                    at = float(arrays[name][i])
+                    ax.plot(at, np.interp(at, t, curve[i]), mark, **style)
+            snap = f"$t_0 = {arrays['t0'][i]:.0f}$"
+            ax.plot([], [], color=colour, label=rf"$\eta_Y = {eta_y:g}$, {snap}")
         rates, _ = ax.get_legend_handles_labels()
         kinds = [
             drawing.key("upper bound $e^{2B}$"),
             drawing.key("lower bound $e^{2 f^2 B}$", ls="--"),
-            drawing.key("transition $t_0$", ls=":"),
+            drawing.key("$t_0'$, end of scanning", ls="", marker="o", mfc="white"),
+            drawing.key("$t_0$, snapping begins", ls="", marker="s", mfc="white"),
         ]
         ax.legend(handles=[*rates, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1))
         drawing.finished(
@@ -200,7 +209,7 @@ class Figure9:
             ax.axhline(float(level), color="grey", ls=":", label="$B(t_0)$")
             title = rf"$\nu = \eta_Y/\eta_Z = {nu}$, M = {M}, K = {self.K}"
             labels = {"xlabel": "optimiser steps $t$", "ylabel": "growth factor bound $B(t)$"}
-            drawing.finished(ax, {}, title, xlim=(0, t[-1]), **labels)
+            drawing.finished(ax, {}, title=title, xlim=(0, t[-1]), **labels)
         return figure
 
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -103,26 +104,32 @@ def run(config: Figure10) -> list[Path]:
     ):
         print(f"entropy against the learning rate, {where}: {fitted}")
     print(f"{diverged} of {final.size} runs diverged")
-    arrays = {name: data[name] for name in (*RECORD, "eta", "time")}
+    arrays: dict[str, Any] = {name: data[name] for name in (*RECORD, "eta", "time")}
     report = {name: fitted._asdict() for name, fitted in found.items()}
+    products, lines = at_products(entropy)
+    arrays["product"], arrays["slope"] = products, np.array([each[:2] for each in lines])
     report |= {"diverged": diverged, "final_entropy": final, "eta_time": reach}
     figure = draw(config, entropy, found)
     return output.write(config.out, "fig10", figure=figure, arrays=arrays, report=report)
 
 
 def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) -> Figure:
-    """Entropy (eta, seed, time) of valid runs: at the end against the rate, and over training."""
+    """Entropy (eta, seed, time) of valid runs: at the end against the rate, and over training, with
+    the slope over the rates below it."""
     final = entropy.isel(time=-1).values
-    figure, ((left, right),) = drawing.panels(1, 2, width=4.8, height=4.2)
+    figure = plt.figure(figsize=(9.6, 5), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(5, 3))
+    left, right = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
+    below = figure.add_subplot(grid[1, 1], sharex=right)
     bound = uniform_entropy(transformer(config.run).length)
     plot(entropy["eta"].values, final, found["equal steps"], bound, ax=left)
-    left.set_title(f"after {config.run.steps} steps", fontsize="medium")
-    plot_over_time(entropy, ax=right)
-    at = rf"at $\eta\,\times$ steps = {reached(entropy):g}"
-    right.set_title(f"{at}: {found['equal eta-time']}", fontsize="medium")
+    left.set_title(f"after {config.run.steps} steps")
+    plot_over_time(entropy, ax=right).set_title(r"at equal $\eta\,\times$ steps")
+    right.tick_params(labelbottom=False)
+    plot_slopes(*at_products(entropy), ax=below)
     diverged = int(np.isnan(final).sum())
     runs = f"{transformer(config.run).layers} layer(s), {diverged} of {final.size} runs diverged"
-    figure.suptitle(f"{describe(config.run)}; {runs}", fontsize="medium")
+    figure.suptitle(f"{describe(config.run)}\n{runs}")
     return figure
 
 
@@ -142,14 +149,30 @@ def reached(entropy: xr.DataArray) -> float:
     return float(entropy["eta"].min() * entropy["time"][-1])
 
 
-def at_equal_progress(entropy: xr.DataArray) -> Float[np.ndarray, "R S"]:
-    """Entropy of each run where eta times steps is the number that all have `reached`, between
-    records linear: whether larger rates only get further on the same way."""
+def at_equal_progress(
+    entropy: xr.DataArray, product: float | None = None
+) -> Float[np.ndarray, "R S"]:
+    """Entropy of each run where eta times steps is `product`, by default what all have `reached`;
+    between records linear: whether larger rates only get further on the same way."""
+    product = reached(entropy) if product is None else product
     rows = [
-        [np.interp(reached(entropy) / float(one["eta"]), one["time"], run) for run in one.values]
+        [np.interp(product / float(one["eta"]), one["time"], run) for run in one.values]
         for one in entropy
     ]
     return np.array(rows)
+
+
+def at_products(entropy: xr.DataArray) -> tuple[np.ndarray, list[Trend]]:
+    """Products eta times steps up to the largest that three rates reach, and at each the line
+    through the runs of the rates that reach it, as one product tells nothing about the others."""
+    ends = entropy["eta"].values * float(entropy["time"][-1])
+    last = np.sort(ends)[-min(3, len(ends))]
+    products = np.linspace(0, last, 2 * RECORDS + 1)[1:]
+    there = [entropy.isel(eta=np.flatnonzero(ends >= product * (1 - 1e-9))) for product in products]
+    return products, [
+        trend(part["eta"].values, at_equal_progress(part, product))
+        for part, product in zip(there, products, strict=True)
+    ]
 
 
 def plot(
@@ -171,7 +194,8 @@ def plot(
     ax.plot(rates, fitted, "--", color=drawing.colour(1), label=str(fit))
     ax.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
     labels = {"xlabel": r"learning rate $\eta$ (1/step)", "ylabel": "entropy of attention (nat)"}
-    return drawing.finished(ax, {}, **labels)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2, "frameon": False}
+    return drawing.finished(ax, below, **labels)
 
 
 def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
@@ -184,5 +208,17 @@ def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
             continue
         style = {"color": colour, "label": rf"$\eta = {rate:g}$"}
         drawing.band(ax, rate * one["time"], runs, style)
-    labels = {"xlabel": r"$\eta\,\times$ steps", "ylabel": "entropy of attention (nat)"}
-    return drawing.finished(ax, {} if ax.lines else None, **labels)
+    return drawing.finished(ax, {} if ax.lines else None, ylabel="entropy of attention (nat)")
+
+
+def plot_slopes(products: np.ndarray, lines: Sequence[Trend], ax: Axes) -> Axes:
+    """Slope over the rates against eta times steps, `SIGNIFICANT` standard errors as a band."""
+    slopes, errors, *_ = (np.array(each) for each in zip(*lines, strict=True))
+    around = SIGNIFICANT * errors
+    ax.fill_between(
+        products, slopes - around, slopes + around, color="0.8", lw=0, label="± 2 standard errors"
+    )
+    ax.plot(products, slopes, color="k")
+    ax.axhline(0, color="0.4", lw=0.8)
+    labels = {"xlabel": r"$\eta\,\times$ steps", "ylabel": "slope over\nthe rates (nat)"}
+    return drawing.finished(ax, {}, **labels)

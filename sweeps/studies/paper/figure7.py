@@ -91,8 +91,8 @@ def run(config: Figure7) -> list[Path]:
 def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str]) -> Figure:
     """Maps of every layer by number of layers, and beside them three quantities over training."""
     rows = sum(found)
-    figure = plt.figure(figsize=(10, 2.3 * rows + 4.6), layout="constrained")
-    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.3 * rows + 1, 3.6])
+    figure = plt.figure(figsize=(7.6, 1.75 * rows + 4.0), layout="constrained")
+    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[1.75 * rows + 1, 3])
     axes = above.subplots(rows, len(SHARES), squeeze=False, sharex=True, sharey=True)
     row = 0
     for layers, data in found.items():
@@ -102,28 +102,32 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
                 at = round(share * (maps.sizes["time"] - 1))
                 mesh = plot_map(maps.isel(time=at), ax=ax)
                 step = float(maps["time"][at])
-                ax.set_title(f"layer {layer + 1} of {layers}, step {step:g}", fontsize="small")
+                ax.set_title(f"step {step:g}" if row == 0 else "")
+            axes[row, 0].set_ylabel(f"layer {layer + 1} of {layers}\nquery")
             row += 1
-    drawing.outer(axes, "place of the key", "place of the query")
-    above.colorbar(mesh, ax=axes, label="attention", extend="min", aspect=30)
+    for ax in axes[-1]:
+        ax.set_xlabel("key")
+    above.colorbar(
+        mesh, ax=axes, label="attention; axes: places in the prompt", extend="min", aspect=40
+    )
     above.supxlabel(prompt(words), fontsize="small")
     curves = below.subplots(1, 3)
     plot_curves(found, "layer_entropy", ax=curves[0])
     bound = uniform_entropy(transformer(config.run).length)
     curves[0].axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
-    curves[0].set(title="entropy of attention (nat)", ylim=(0, None))
+    curves[0].set(title="entropy (nat)", ylim=(0, None))
     plot_curves(found, "layer_top", ax=curves[1])
-    curves[1].set(title="largest weight of a row", ylim=(0, 1))
+    curves[1].set(title="largest weight", ylim=(0, 1))
     plot_curves(found, "layer_change", ax=curves[2])
-    moved = f"attention that moved in {(config.run.steps or 0) // RECORDS} steps"
+    moved = f"moved in {(config.run.steps or 0) // RECORDS} steps"
     curves[2].set(title=moved, ylim=(0, None))
     for ax in curves:
         ax.set_xlabel("optimiser step")
-        ax.title.set_fontsize("medium")
     handles, labels = curves[0].get_legend_handles_labels()
-    below.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    below.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     rate = config.run.setting("eta")
-    figure.suptitle(rf"{describe(config.run)}, $\eta$ = {rate}", fontsize="medium")
+    title = rf"{describe(config.run)}, $\eta$ = {rate}"
+    figure.suptitle("\n".join(textwrap.fill(line, 90) for line in title.splitlines()))
     return figure
 
 
@@ -170,7 +174,7 @@ def prompt(words: Sequence[str]) -> str:
     """The prompt in lines, the place of every `EVERY`-th word before it."""
     safe = [word.replace("$", r"\$") for word in words]
     told = [f"[{i}] {word}" if i % EVERY == 0 else word for i, word in enumerate(safe)]
-    return textwrap.fill("prompt: " + " ".join(told), 130)
+    return textwrap.fill("prompt: " + " ".join(told), 100)
 
 
 def plot_map(attention: xr.DataArray, ax: Axes):
@@ -179,9 +183,9 @@ def plot_map(attention: xr.DataArray, ax: Axes):
     values = attention.transpose("query", "key").values
     shown = np.where(np.tril(np.ones(values.shape, bool)), np.maximum(values, SMALLEST), np.nan)
     mesh = ax.pcolormesh(shown, norm=LogNorm(SMALLEST, 1), cmap="viridis", rasterized=True)
-    places = np.arange(0, len(values), EVERY)
-    ax.set_xticks(places + 0.5, [str(place) for place in places], fontsize="small")
-    ax.set_yticks(places + 0.5, [str(place) for place in places], fontsize="small")
+    places = np.arange(0, len(values), 2 * EVERY)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_ticks(places + 0.5, [str(place) for place in places])
     ax.set_aspect("equal")
     if not ax.yaxis_inverted():
         ax.invert_yaxis()

@@ -74,9 +74,9 @@ def draw(data: xr.Dataset) -> Figure:
         for column, eta_z in enumerate(rates):
             word = "query" if number == 1 else "queries"
             ax = plot(data.recall.sel(num_queries=number, eta_z=eta_z), ax=axes[row, column])
-            ax.set_title(rf"{number} {word}, $\eta_Z = {eta_z:g}$", fontsize="medium")
+            ax.set_title(rf"{number} {word}, $\eta_Z = {eta_z:g}$")
     drawing.outer(axes, "threshold (units of 1/M)", "recall of distinct tokens")
-    axes[0, 0].legend(title=r"$\eta_Y/\eta_Z$", fontsize="small")
+    axes[0, 0].legend(title=r"$\eta_Y/\eta_Z$")
     return figure
 
 

@@ -1,4 +1,10 @@
-"""The maps of a diagram: region and observable at each point of its plane, computed or inferred."""
+"""The maps of a diagram: region and observable at each point of its plane, computed or inferred.
+
+Example:
+    >>> run = sweeps.experiment("saxe", steps=5)
+    >>> plane = sweeps.phase.Plane(run, x="eta:0.05:2", y="u0:0.01:1", resolution=4)
+    >>> regions = sweeps.phase.maps(plane)["simulation"].region
+"""
 
 import dataclasses
 import itertools
@@ -68,8 +74,8 @@ def maps(
         StoreError: when `out` holds something else.
 
     Example:
-        >>> run = sweeps.experiment("linear_icl", steps=200)
-        >>> plane = sweeps.phase.Plane(run, x="eta:0.05:20", y="scale:0.01:1", resolution=8)
+        >>> run = sweeps.experiment("linear_icl", steps=20, batch=16)
+        >>> plane = sweeps.phase.Plane(run, x="eta:0.05:20", y="scale:0.01:1", resolution=4)
         >>> regions = sweeps.phase.maps(plane)["simulation"]
     """
     found = panels_of(config, rule or config.rule(), seed=seed, executor=executor)

@@ -38,11 +38,14 @@ MOST_TICKS = 8
 """Ticks of an axis of whole numbers."""
 NOISE = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
 NOISE_COLOUR = "#c2185b"
-BOUND: dict[str, Any] = {"colors": "0.35", "linewidths": 0.8}
+BOUND: dict[str, Any] = {"colors": "k", "linewidths": 0.8}
+BOUNDARY_COLOUR = "#D55E00"
+DIFFERENT = "0.4"
+"""Colour of points where the engines are in different regions."""
 BOUNDARY: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("50 % of the seeds", {"color": "#E69F00", "ls": "-", "lw": 2.0}),
-    ("10 and 90 % of the seeds", {"color": "#E69F00", "ls": "-", "lw": 0.8}),
-    ("95 % confidence of the 50 %", {"color": "#E69F00", "ls": ":", "lw": 1.4}),
+    ("50 % of the seeds", {"color": BOUNDARY_COLOUR, "ls": "-", "lw": 2.0}),
+    ("10 and 90 % of the seeds", {"color": BOUNDARY_COLOUR, "ls": "-", "lw": 0.8}),
+    ("95 % confidence of the 50 %", {"color": BOUNDARY_COLOUR, "ls": ":", "lw": 1.4}),
 )
 """Curves of a boundary: what the legend calls them, and their style."""
 
@@ -99,7 +102,9 @@ def draw(
             levels = np.unique(np.round(np.quantile(bound, [0.2, 0.5, 0.8]), 2))
             places = (area[dim] for dim in area.dims)
             lines = upper.contour(*places, bound, levels, linestyles="-", **BOUND)
-            upper.clabel(lines, fmt="B = %.2g", fontsize="small")
+            lines.set(path_effects=drawing.cased(BOUND["linewidths"]))
+            for text in upper.clabel(lines, fmt="B = %.2g", fontsize="small"):
+                text.set(path_effects=drawing.cased())
     shown = next(iter(found.values()))[config.observable]
     figure.colorbar(mesh, ax=axes[0, : len(maps)], label=wrapped(shown))
     if compared:
@@ -113,9 +118,9 @@ def draw(
         upper.set_title("left over middle" if decades else "left minus middle")
         one, other = areas.values()
         same = one.copy(data=one.values == other.values)
-        plot_cells(same, ax=lower, cmap=ListedColormap(["#d95f02", "#f0f0f0"]), vmin=0, vmax=1)
+        plot_cells(same, ax=lower, cmap=ListedColormap([DIFFERENT, "#f0f0f0"]), vmin=0, vmax=1)
         words = [f"{each.text}: {each.agreement}" for each in told if each.line is None]
-        lower.set_title("\n".join(words), fontsize="medium")
+        lower.set_title("\n".join(words))
     for ax in axes.flat:
         plot_lines([each.line for each in told if each.line], ax=ax)
     for name, table in seeded.items():
@@ -128,12 +133,13 @@ def draw(
             text = f"{each.line.text} ({100 * each.agreement.right:.0f} %)"
             keys.append(drawing.key(text, color=color, ls=ls, lw=lw))
     if bound is not None:
-        keys.append(drawing.key("iso-lines of Theorem 4's B", color="0.35", lw=0.8))
+        keys.append(drawing.key("iso-lines of Theorem 4's B", color="k", lw=0.8))
     keys += [drawing.key(text, **style) for text, style in BOUNDARY] if seeded else []
     there = np.unique(np.concatenate([each.values.ravel() for each in areas.values()]))
     keys += [Patch(fc=fc, ec="0.5", label=n) for c, (n, fc) in rule.legend.items() if c in there]
-    ncols = 4 if compared else 2
-    figure.legend(handles=keys, loc="outside lower center", ncols=ncols, frameon=False)
+    if compared:
+        keys.append(Patch(fc=DIFFERENT, ec="0.5", label="regions differ"))
+    drawing.below(figure, keys, 4 if compared else 2)
     title = described(config.run, config.axes())
     figure.suptitle(textwrap.fill(title, 34 * columns + 10))
     return figure
@@ -192,7 +198,8 @@ def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
     """The lines of theory."""
     for _, _, values, (colour, dashes, width) in lines:
         places = (values[dim] for dim in reversed(values.dims))
-        ax.contour(*places, values, [0.0], colors=colour, linestyles=dashes, linewidths=width)
+        style = {"colors": colour, "linestyles": dashes, "linewidths": width}
+        ax.contour(*places, values, [0.0], **style).set(path_effects=drawing.cased(width))
 
 
 def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
@@ -201,7 +208,7 @@ def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
         level, of = piece["level"].values[0], piece["of"].values[0]
         style = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1][1]
         if whole or style is BOUNDARY[0][1]:
-            ax.plot(piece["x"], piece["y"], **style)
+            ax.plot(piece["x"], piece["y"], path_effects=drawing.cased(style["lw"]), **style)
 
 
 def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:

@@ -138,12 +138,11 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
     figure, axes = drawing.panels(2, len(names), width=width / len(names), height=3.4)
     for column, name in enumerate(names):
         mesh = plot(errors["rates", name], ax=axes[0, column])
-        axes[0, column].axvline(PAPER_RATIO, color="k", ls=":")
+        axes[0, column].axvline(PAPER_RATIO, color="k", ls=":", path_effects=drawing.cased())
         axes[0, column].set(
             title=textwrap.fill(TITLES.get(name) or KNOWN[name].title, 20),
             xlabel=r"$\eta_Y/\eta_Z$",
         )
-        axes[0, column].title.set_fontsize("medium")
         plot_cells(errors["overlap", name].transpose("overlap", "K"), ax=axes[1, column])
         axes[1, column].set(xlabel=r"overlap $f_n \cdot f_{n'}$ at the start")
     axes[0, 0].set_ylabel(r"$\eta_Z$ (1/step)")
@@ -162,9 +161,9 @@ def plot(error: xr.DataArray, ax: Axes) -> QuadMesh:
     values = error.values.T
     mesh = heat_map(ax, error.clip(min=1e-3), **COLOURS)
     if np.nanmin(values) < CONTOURS[1] and np.nanmax(values) > CONTOURS[0]:
-        ax.contour(
-            error[x], error[y], values, CONTOURS, colors="k", linestyles=["-", "--"], linewidths=1.2
-        )
+        style = {"colors": "k", "linestyles": ["-", "--"], "linewidths": 1.2}
+        lines = ax.contour(error[x], error[y], values, CONTOURS, **style)
+        lines.set(path_effects=drawing.cased())
     ax.set(xscale="log", yscale="log")
     return mesh
 
@@ -181,11 +180,7 @@ def percent(error: float) -> str:
 def plot_cells(error: xr.DataArray, ax: Axes) -> QuadMesh:
     """Error over a plane (across, up) of a few values, too few for contours: cells of one size
     with the error in % in each. Returns the mesh."""
-    values = error.values.T
-    columns, rows = (np.arange(size + 1) - 0.5 for size in error.shape)
-    mesh = ax.pcolormesh(columns, rows, np.clip(values, 1e-3, None), rasterized=True, **COLOURS)
-    drawing.cells(ax, values, percent, dark=CONTOURS[1], fontsize=7.5)
     across, up = ([f"{value:g}" for value in error[dim].values] for dim in error.dims)
-    ax.set_xticks(range(len(across)), across, fontsize="small", rotation=90)
-    ax.set_yticks(range(len(up)), up)
+    mesh = drawing.table(ax, error.values.T, percent, across, up, **COLOURS)
+    ax.tick_params(axis="x", rotation=90)
     return mesh

@@ -90,11 +90,11 @@ def draw(config: FigureQKV, errors: dict[str, np.ndarray], M: int) -> Figure:
     for row, measure in enumerate(MEASURES):
         for column, name in enumerate(THEORIES):
             ax = plot(config, errors[name][row], ax=axes[row, column])
-            ax.set_title(f"{THEORIES[name]}: {MEASURES[measure]}", fontsize="medium")
+            ax.set_title(f"{THEORIES[name]}: {MEASURES[measure]}")
             if row == len(MEASURES) - 1:
                 ax.set_xlabel(f"width $d$ (overlapping below M = {M})")
     how = "distance from descent on the factors, relative to how far descent goes"
-    figure.suptitle(how, fontsize="medium")
+    figure.suptitle(how)
     return figure
 
 
@@ -162,10 +162,9 @@ def _percent(value: float) -> str:
 
 def plot(config: FigureQKV, values: np.ndarray, ax: Axes) -> Axes:
     """Heat map (widths, scales) of one error, with its values in %."""
-    shown = np.clip(100 * values.T, 0.1, 200)
-    ax.imshow(shown, norm=LogNorm(0.1, 200), cmap="cividis_r", aspect="auto", origin="lower")
-    drawing.cells(ax, 100 * values.T, _percent, dark=8, fontsize="small")
-    ax.set_xticks(range(len(config.width)), [str(width) for width in config.width])
-    ax.set_yticks(range(len(config.scale)), [f"{scale:g}" for scale in config.scale])
+    widths = [str(width) for width in config.width]
+    scales = [f"{scale:g}" for scale in config.scale]
+    colours = {"norm": LogNorm(0.1, 200), "cmap": "cividis_r"}
+    drawing.table(ax, 100 * values.T, _percent, widths, scales, **colours)
     ax.set(ylabel=r"scale $s$ of $W_Q$, $W_K$")
     return ax

@@ -197,7 +197,7 @@ def exponent_lines(found: dict[str, xr.Dataset], batch: int | float) -> list[str
 def plot_lengths(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Length of the plateau over sqrt(d) T."""
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
-    points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
+    points: dict[str, Any] = {"marker": "o", "ms": 9, "ls": "none"}
     points |= {"color": drawing.colour(0), "label": "descent, d = 64"}
     ax.plot(8 * trained["length"], trained, **points)
     for marker, d in zip("x+", SIZES, strict=True):
@@ -218,7 +218,7 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 def plot_copies(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Length of the plateau over the number of copies."""
     steps = {e: plateau(found[f"copies/{e}"]) for e in ENGINES}
-    points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
+    points: dict[str, Any] = {"marker": "o", "ms": 9, "ls": "none"}
     ax.plot(COPIES, steps["simulation"], color=drawing.colour(0), label="descent", **points)
     ax.plot(COPIES, steps["plain"], "kx", label="flow")
     closed = [predicted(256, 64, B) for B in COPIES]
@@ -237,7 +237,7 @@ def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     for i, (name, (rule, *_)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
         label = f"training, {name}, $\\eta$ = {rule.eta.peak:g}"
-        style = {"color": drawing.colour(i), "lw": 3, "alpha": 0.5, "label": label}
+        style = {"color": drawing.colour(i), "lw": 3, "label": label}
         drawing.band(ax, trained.time, trained.loss, style, ddof=0)
         ax.plot(flow.time, flow.loss, "k--", lw=1, label="flow" if name == "sgd" else None)
     ax.set(xlabel="optimiser steps", title="T = d = 64", xlim=(0, 1500))
@@ -245,7 +245,6 @@ def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 
 def _finished(ax: Axes, quantity: str) -> Axes:
-    ax.title.set_fontsize("medium")
     # Curves fill the panels, so that it stands below them.
-    below = {"fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
     return drawing.finished(ax, below, ylabel=quantity)

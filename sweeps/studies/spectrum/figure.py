@@ -160,8 +160,7 @@ def draw_checkpoint(records: Sequence[Record]) -> Figure:
     plot_energy(records, colours, ax=axes[1])
     plot_by_matrix(records, colours, ax=axes[2])
     if handles:
-        style = {"frameon": False, "fontsize": "small"}
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, **style)
+        drawing.below(figure, handles, columns)
     if not few:
         shades = ListedColormap(list(colours.values()))
         scale = ScalarMappable(Normalize(-0.5, len(records) - 0.5), shades)
@@ -186,7 +185,7 @@ def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes)
     return drawing.finished(
         ax,
         {"handles": keys, "loc": "lower left", "framealpha": 0.8},
-        r"singular values over the random edge $\sigma_+$",
+        title=r"singular values over the random edge $\sigma_+$",
         xlabel=r"$(i - 1/2) \, / \, \min(m, n)$",
         ylabel=r"$\sigma_i \, / \, \sigma_+$",
     )
@@ -199,7 +198,7 @@ def plot_energy(records: Sequence[Record], colours: Mapping[str, str], ax: Axes)
         ax.plot(np.linspace(0, 1, share.size), share, **style)
     return drawing.finished(
         ax,
-        heading="energy in the first $i$ directions",
+        title="energy in the first $i$ directions",
         xlabel=r"$i \, / \, \min(m, n)$",
         ylabel=r"$\sum_{j \leq i} \sigma_j^2 / |A|_F^2$",
         xlim=(0, 1),
@@ -239,9 +238,7 @@ def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Ax
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     return drawing.finished(
         ax,
-        heading="trace, square ones (grey: random, 2 sd)"
-        if traces
-        else "stable rank (grey: random)",
+        title="trace, square ones (grey: random, 2 sd)" if traces else "stable rank (grey: random)",
         xlabel="matrix, in order of appearance",
         ylabel=r"tr $A$" if traces else r"$|A|_F^2 \, / \, \sigma_1^2$",
         xlim=(-0.6, len(records) - 0.4),

@@ -157,8 +157,8 @@ def draw(titles: Mapping[str, str], errors: Mapping[str, Errors]) -> Figure:
 def plot_map(error: Errors, ax: Axes) -> Axes:
     """Relative error over the learning rates, on a logarithmic colour scale."""
     percent = 100 * np.clip(error, 1e-4, 1)
-    style = {"norm": LogNorm(0.01, 100), "shading": "nearest", "rasterized": True}
-    mesh = ax.pcolormesh(GRID, GRID, percent, **style)
+    style = {"norm": LogNorm(0.01, 100), "cmap": "cividis_r", "rasterized": True}
+    mesh = ax.pcolormesh(GRID, GRID, percent, shading="nearest", **style)
     ax.set(xscale="log", yscale="log", xlabel=r"$\eta_Z$", ylabel=r"$\eta_Y$")
     ax.figure.colorbar(mesh, ax=ax, label="relative error (%)")
     return ax
@@ -237,7 +237,7 @@ def overlap() -> Outcome:
         # All but Eq. 10 at finite M by the paper's clock.
         errors = (f"{100 * error:.2g} %" for error in eq10_errors(K, overlap)[:-1])
         rows.append((str(K), f"{overlap:g}", *errors))
-    clocks = ("sgd clock", "paper's clock", "sgd clock, Lemma 3", "finite M, Lemma 3")
+    clocks = ("time of SGD", "time of the paper", "time of SGD, Lemma 3", "finite M, Lemma 3")
     lines = output.markdown_table(("K", "overlap", "gamma against f.g", *clocks), rows)
     lines += [
         "",

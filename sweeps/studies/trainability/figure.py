@@ -176,10 +176,10 @@ def draw(
     if drawn := list(edge.drawn(edges, COLOUR)):
         plot_lines(drawn, ax=left)
         keys = [drawing.key(each.text, color=COLOUR, ls=each.style[1]) for each in drawn]
-        left.legend(handles=keys, fontsize="small", loc="lower left")
-    figure.suptitle(f"{config.engine}: {described(config.run, ('eta',))}", fontsize="medium")
+        left.legend(handles=keys, loc="lower left")
+    figure.suptitle(f"{config.engine}: {described(config.run, ('eta',))}")
     levels = found.levels()
-    left.set_title(summary(levels, dimension, fit), fontsize="medium")
+    left.set_title(summary(levels, dimension, fit))
     plot_counts(levels, dimension, fit, ax=right)
     return figure
 
@@ -229,7 +229,7 @@ def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], 
     eps = np.array([level.eps for level in levels])
     counts = np.array([len(level.boundary) for level in levels])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
-    ax.set_title("numbers: slopes between levels", fontsize="medium")
+    ax.set_title("numbers: slopes between levels")
     if np.isnan(dimension.slope):
         ax.text(0.5, 0.5, summary(levels, dimension, fit), ha="center", transform=ax.transAxes)
         ax.set(xticks=[], yticks=[])
@@ -247,7 +247,7 @@ def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], 
         ax.annotate(f"{slope:.2f}", at, (6, 6), textcoords="offset points", fontsize="small")
     ax.set_xticks(eps, [f"1/{1 / side:.0f}" for side in eps])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.legend(fontsize="small", loc="upper right")
+    ax.legend(loc="upper right")
     ax.grid(alpha=0.25, which="both")
     return ax
 

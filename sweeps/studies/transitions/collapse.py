@@ -139,13 +139,15 @@ def draw(found: Mapping[str, xr.Dataset], families: Mapping[str, Family] = FAMIL
     plot_collapse(found, families, ax=grid["all"])
     for name, ds in found.items():
         plot_deviation(ds, families[name], ax=grid[name])
+    runs = {ds.sizes["seed"] for ds in found.values()} - {1}
+    several = "mean, s.d.; " if runs else "one run; "
     handles = [
-        drawing.key("simulation (mean, s.d.; shifted to the right)", marker="o", ls=""),
+        drawing.key(f"simulation ({several}shifted to the right)", marker="o", ls=""),
         drawing.key("exact flow (T, batch = ∞)"),
         drawing.key("exact descent (T, batch = ∞)", ls="", marker="x"),
-        drawing.key("closed form, measured alike", color="0.6", lw=4),
+        drawing.key("closed form, measured alike", color="0.75", lw=4),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    drawing.below(figure, handles, 2)
     return figure
 
 
@@ -168,8 +170,8 @@ def plot_collapse(
         drawing.logarithmic(ax, which, line)
     return drawing.finished(
         ax,
-        {"framealpha": 0.6},
-        r"peak of $f_n \cdot g_n$, simulation",
+        {},
+        title=r"peak of $f_n \cdot g_n$, simulation",
         xlabel="closed-form peak (optimiser steps)",
         ylabel="measured peak (optimiser steps)",
     )
@@ -188,7 +190,7 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
         label = family.label.format(**{name: float(one[name]) for name in family.axes})
         x, error = one.predicted.values, deviation(one, "simulation")
         spread = error.std("seed", ddof=1) if error.sizes["seed"] > 1 else None
-        ax.plot(x, deviation(one, "gamma"), color="0.85", lw=4, zorder=0)
+        ax.plot(x, deviation(one, "gamma"), color="0.75", lw=4, zorder=0)
         # What is the same for all variants has none of their colours.
         exact = "0.4" if sampled else colour
         ax.plot(x, deviation(one, "symmetric"), "-", color=exact, lw=1)
@@ -205,7 +207,7 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
     return drawing.finished(
         ax,
         {"framealpha": 0.6, "loc": "upper center", "ncols": 2, **narrow},
-        family.title,
+        title=family.title,
         xlabel="closed-form peak (optimiser steps)",
         ylabel="measured / closed form - 1 (%)",
     )

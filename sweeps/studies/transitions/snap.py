@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -30,6 +30,8 @@ from sweeps.systems.experiment import experiment
 
 DENSE = 4
 """Points of a theory line from one trained rate to the next."""
+FLOW: dict[str, Any] = {"lw": 1.2, "path_effects": drawing.cased(0.5)}
+"""Lines of the flow, with a white edge on those of training."""
 STAGES = ("rise_end", "peak", "snap")
 
 
@@ -170,12 +172,12 @@ def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
     axes[0, 0].set_ylabel("entropy on distinct tokens (nat)")
     axes[1, 0].set_ylabel("final gain of the top distinct logit")
     marks = [
-        drawing.key("simulation (mean), s.d. as band", lw=2, alpha=0.4),
-        drawing.key("exact flow", ls="--", lw=1.2),
+        drawing.key("simulation (mean), s.d. as band", lw=2.5),
+        drawing.key("exact flow", ls="--", **FLOW),
         drawing.key("$t_0'$ to $t_0$ in closed form", marker="|"),
         drawing.key("peak of $\\gamma$ in closed form", marker="o", ls=""),
     ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
+    drawing.below(figure, marks, 4)
     return figure
 
 
@@ -186,9 +188,9 @@ def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> A
     for i, colour in enumerate(colours):
         one = trained.isel(rate=i, time=slice(1, None))
         label = f"${control.symbol}$ = {float(one.rate):.3g}"
-        style = {"color": colour, "lw": 2, "alpha": 0.6, "label": label}
+        style = {"color": colour, "lw": 2.5, "label": label}
         drawing.band(ax, one.time, one.entropy, style)
-        ax.plot(flow.time[1:], flow.entropy.isel(rate=i)[1:], "--", color=colour, lw=1.2)
+        ax.plot(flow.time[1:], flow.entropy.isel(rate=i)[1:], "--", color=colour, **FLOW)
         height = 0.04 + 0.03 * i
         across = ax.get_xaxis_transform()
         ends = [float(one.rise_end), float(one.snap)]
@@ -215,6 +217,4 @@ def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Ax
     ax.plot(rate, B, "-", color=colours[-1], lw=1, label=label)
     word = "rises" if control.gain > 0 else "falls"
     ax.set(xscale="log", yscale="log", xlabel=f"${control.symbol}$", title=f"paper: final B {word}")
-    ax.legend(fontsize="small")
-    ax.grid(alpha=0.25, which="both")
-    return ax
+    return drawing.finished(ax, {})

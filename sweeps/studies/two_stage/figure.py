@@ -134,8 +134,7 @@ def draw(
     axes[1, 2].set_title(f"joint loss: r = {joint.r:g}, c = {joint.coupling:g}")
     figure.suptitle(
         f"{main.training.about}, {count(main.count, 'run')}: mean (wide lines) ± sd\n"
-        f"{about(main.training)}",
-        fontsize="medium",
+        f"{about(main.training)}"
     )
     return figure
 
@@ -150,7 +149,8 @@ def plot_controls(
         label = "two stages" if name == "preset" else name
         band(ax, found[name], "K2", place, label)
         theory = theory_mean(predicted[name], "K2")
-        ax.plot(found[name].eta_time[1:], theory[1:], color=drawing.colour(place), lw=1.3)
+        style = {"color": drawing.colour(place), "lw": 1.3, "path_effects": drawing.cased(0.6)}
+        ax.plot(found[name].eta_time[1:], theory[1:], **style)
     ax.set_ylim(0.3, 0.9)
     return finish(ax, found["preset"], "$K^2$ (nat)")
 
@@ -165,9 +165,10 @@ def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "
 
 
 def lines(ax: Axes, runs: Runs, predictions: Predictions, names: Sequence[str]) -> None:
-    """What the theories say of the observables `names`, in the colours of the components."""
+    """What the theories say of the observables `names`, in the colours of the components, with a
+    white edge on the wide lines of training."""
     for theory, prediction in predictions.items():
-        style = {"ls": STYLES.get(theory, "--"), "lw": 1.3}
+        style = {"ls": STYLES.get(theory, "--"), "lw": 1.3, "path_effects": drawing.cased(0.6)}
         for name in names:
             values = theory_mean(prediction, name)[1:]
             colour = drawing.colour(OBSERVABLES[name])
@@ -181,7 +182,7 @@ def key(figure: Figure, theories: Sequence[str]) -> None:
         title = next(each.title for each in THEORIES if each.name == name)
         handles.append(drawing.key(title, ls=STYLES.get(name, "--"), lw=1.3))
     handles.append(drawing.key("end of stage 1", lw=0.8, ls=(0, (1, 4))))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    drawing.below(figure, handles, 3)
 
 
 def finish(ax: Axes, runs: Runs, ylabel: str) -> Axes:
@@ -192,7 +193,7 @@ def finish(ax: Axes, runs: Runs, ylabel: str) -> Axes:
     ax.grid(alpha=0.25)
     handles, _ = ax.get_legend_handles_labels()
     columns = 1 if len(handles) < 5 else 2
-    ax.legend(fontsize="small", framealpha=0.7, ncols=columns, columnspacing=1, handlelength=1.6)
+    ax.legend(framealpha=0.7, ncols=columns, columnspacing=1, handlelength=1.6)
     return ax
 
 
@@ -229,7 +230,7 @@ def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool =
     ax.set_ylim(0, 0.9)
     finish(ax, runs, "logistic loss (nat)")
     # Random weights start with a loss beyond what is of interest; below it is what is learned.
-    ax.legend(fontsize="small", framealpha=0.7, loc="lower left", handlelength=1.6)
+    ax.legend(framealpha=0.7, loc="lower left", handlelength=1.6)
     return ax
 
 
@@ -257,7 +258,7 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     for block, place in (("W", P), ("V", Q)):
         band(ax, runs, f"{block}_norm", place, rf"$\|{block}\|_F$")
         for part, style, name in (("signal", "--", "overline"), ("noise", ":", "widetilde")):
-            how = {"color": drawing.colour(place), "ls": style, "lw": 2.5, "alpha": 0.5}
+            how = {"color": drawing.colour(place), "ls": style, "lw": 2.5}
             how["label"] = rf"$\|\{name}{{{block}}}\|_F$"
             ax.plot(runs.eta_time[1:], runs.mean(f"{block}_{part}_norm")[1:], **how)
     lines(ax, runs, predictions, ("W_norm", "V_norm"))
@@ -278,8 +279,5 @@ def draw_comparison(result: Compared) -> Figure:
     plot_accuracies(runs, ax=axes[0, 1])
     plot_traces(runs, result.predictions, ax=axes[1, 0])
     plot_norms(runs, result.predictions, ax=axes[1, 1])
-    figure.suptitle(
-        f"{count(runs.count, 'run')}: mean (wide lines) ± sd\n{about(runs.training)}",
-        fontsize="medium",
-    )
+    figure.suptitle(f"{count(runs.count, 'run')}: mean (wide lines) ± sd\n{about(runs.training)}")
     return figure

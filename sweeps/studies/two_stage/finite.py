@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -96,10 +96,11 @@ def run(config: TwoStageFinite) -> list[Path]:
 
 def draw(found: Mapping[str, Remainder]) -> Figure:
     """A panel for each moment."""
-    figure, axes = drawing.panels(1, 2, width=4.2, height=3.8, sharey=True)
+    figure, axes = drawing.panels(1, 2, width=4.2, height=4.2, sharey=True)
     for ax, moment in zip(axes[0], MOMENTS[1:], strict=True):
         plot(ax, {name: r for name, r in found.items() if name.endswith(moment)})
         ax.set_title(moment)
+    drawing.below(figure, axes[0, 0].get_legend_handles_labels()[0], 2)
     return figure
 
 
@@ -260,17 +261,12 @@ def plot(ax: Axes, found: dict[str, Remainder]) -> None:
     for place, (name, r) in enumerate(found.items()):
         colour = drawing.colour(place)
         loss = name.split(",")[0]
-        ax.plot(LENGTHS, np.abs(r.infinite), "o:", color=colour, label=f"{loss}, no variance")
-        ax.errorbar(
-            LENGTHS, np.abs(r.gaussian), r.error, fmt="s-", color=colour, label=f"{loss}, Gaussian"
-        )
-    for power, top in ((1, 0.1), (2, 0.01)):
-        guide = top * (np.array(LENGTHS) / LENGTHS[0]) ** -power
-        ax.plot(LENGTHS, guide, color="0.6", lw=1)
-        ax.annotate(
-            f"$L^{{-{power}}}$", (LENGTHS[-1], guide[-1]), color="0.4", ha="right", va="bottom"
-        )
-    ax.set(xscale="log", yscale="log", xlabel="tokens L", ylabel="relative error of the loss")
+        label = f"{loss}, without variance"
+        ax.plot(LENGTHS, np.abs(r.infinite), "o:", color=colour, label=label)
+        style: dict[str, Any] = {"fmt": "s-", "color": colour, "label": f"{loss}, with variance"}
+        ax.errorbar(LENGTHS, np.abs(r.gaussian), r.error, **style)
+    drawing.power(ax, LENGTHS[0], LENGTHS[-1], 0.1 * LENGTHS[0] / LENGTHS[-1], "L", 1)
+    drawing.power(ax, LENGTHS[0], LENGTHS[-1], 0.01 * (LENGTHS[0] / LENGTHS[-1]) ** 2, "L", 2)
+    labels: dict[str, Any] = {"xlabel": "tokens L", "ylabel": "relative error of the loss"}
+    drawing.finished(ax, xscale="log", yscale="log", **labels)
     drawing.ticks(ax.xaxis, LENGTHS)
-    ax.grid(alpha=0.25)
-    ax.legend(fontsize="small")

@@ -134,17 +134,19 @@ def draw(
     lines: Mapping[str, np.ndarray],
 ) -> Figure:
     """The plane of the AUC of Q, with the lines of theory on it."""
-    figure, ((ax,),) = drawing.panels(1, 1, width=6, height=4.8)
+    figure, ((ax,),) = drawing.panels(1, 1, width=6, height=5.2)
     plot(theory, simulated, ax=ax)
     labels = {
         "infinite_time": ("-", r"$g = 0$: the limit of long times"),
         "finite_time": ("--", rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}"),
     }
     for name, (dashes, label) in labels.items():
-        ax.plot(lines[name], lines["r"], color="white", lw=2, ls=dashes, label=label)
-    runs = count(config.seeds, "run")
-    ax.set_title(rf"Q at $\eta$-time {config.eta_time:g}: reduced ODE, dots: {runs}")
-    ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
+        style = {"color": "black", "lw": 1.6, "ls": dashes}
+        ax.plot(lines[name], lines["r"], label=label, path_effects=drawing.cased(), **style)
+    training = f"training, {count(config.seeds, 'run')} each"
+    mark = drawing.key(training, marker="o", ms=9, mec="black", mfc="none", ls="")
+    drawing.below(figure, [*ax.get_legend_handles_labels()[0], mark], 2)
+    ax.set_title(rf"AUC of Q at $\eta$-time {config.eta_time:g} by the reduced ODE")
     return figure
 
 
@@ -198,7 +200,9 @@ def plot(theory: xr.DataArray, simulated: xr.DataArray, ax: Axes) -> Axes:
     colours = {"vmin": 0.5, "vmax": 1, "cmap": "viridis"}
     mesh = heat_map(ax, theory, "log", **colours)
     tau, r = np.meshgrid(simulated["tau"], simulated["r"], indexing="ij")
-    ax.scatter(tau, r, c=simulated, s=70, edgecolors="white", **colours)
+    # A black edge within a white one is seen on either end of the colours.
+    for size, edge in ((110, "white"), (70, "black")):
+        ax.scatter(tau, r, c=simulated, s=size, edgecolors=edge, linewidths=1.5, **colours)
     ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
     ax.set_ylabel("shift $r$ of Q")
     limits = {name: cell_edges(theory[name], "log")[[0, -1]] for name in ("tau", "r")}

@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import math
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -31,6 +33,7 @@ from dynsim.decoding import (
 from sweeps import output
 from sweeps.language.tree import settle
 from sweeps.output import drawing
+from sweeps.studies.options import cell_edges
 from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words import report as text_report
 from sweeps.studies.words.fates import Fates
@@ -186,25 +189,26 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
     served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
     columns = min(max(len(classes) for classes in served), COLUMNS)
     rows = [row[i : i + columns] for row in served for i in range(0, len(row), columns)]
-    size = (max(3.2 * columns, 8), 2.9 * len(rows) + 4.4)
-    figure = plt.figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(len(rows) + 1, columns)
-    for i, row in enumerate(rows):
-        for j, n in enumerate(row):
-            plot_class(estimate, found, n, ax=figure.add_subplot(grid[i, j]))
-    scores = plot_scores(found, ax=figure.add_subplot(grid[len(rows), :]))
+    heights = [2.5 * len(rows) + 0.8, 2.6]
+    figure = plt.figure(figsize=(max(3 * columns, 8), sum(heights)), layout="constrained")
+    # Apart from each other, so that the names of rules take no room from the panels.
+    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)
+    axes = above.subplots(len(rows), columns, squeeze=False)
+    for row, panels in zip(rows, axes, strict=True):
+        for n, ax in zip_longest(row, panels):
+            ax.set_axis_off() if n is None else plot_class(estimate, found, n, ax=ax)
+    for ax in axes[-1]:
+        ax.set_xlabel("attention logit $z$")
+    mesh = plot_scores(found, ax=(scores := below.subplots()))
+    below.colorbar(mesh, ax=scores, label="share of signs right", extend="min", pad=0.08)
     # What the panels show is said above them, before anybody looks.
     key: list[Patch | Line2D] = [
         Patch(color=drawing.colour(RIGHT), label="trained logit, sign as by the plain criterion"),
         Patch(color=drawing.colour(WRONG), label="trained logit, opposite sign"),
     ]
     if "eq10-start" in found.signs:
-        key.append(
-            Line2D([], [], color="0.4", marker=">", ls="", label="sign by Eq. 10's criterion")
-        )
-    figure.legend(handles=key, loc="outside upper center", ncols=2, frameon=False)
-    lines, labels = scores.get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=2, frameon=False)
+        key.append(drawing.key("sign by Eq. 10's criterion", color="0.4", marker=">", ls=""))
+    above.legend(handles=key, loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
@@ -226,21 +230,31 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
         chosen = eq10 == sign
         ax.plot(np.full(chosen.sum(), sign * extent), y[chosen], marker, color="0.4", ms=4)
     ax.set_yticks(y, [estimate.words[token].replace("$", r"\$") for token in tokens])
-    ax.set(xlim=(-1.1 * extent, 1.1 * extent), xlabel="attention logit $z$")
+    ax.set(xlim=(-1.1 * extent, 1.1 * extent))
     ax.set(title=estimate.names[n].replace("$", r"\$"))
     ax.invert_yaxis()
     ax.axvline(0, color="k", lw=0.8)
-    ax.tick_params(labelsize="small")
     ax.grid(alpha=0.25, axis="x")
     return ax
 
 
-def plot_scores(found: Fates, ax: Axes) -> Axes:
-    """Share of signs right over time by each rule, and of the more frequent sign."""
-    spoken = {name: score for name, score in found.scores.items() if score.spoken}
-    for (name, score), style in zip(spoken.items(), drawing.nested(len(spoken)), strict=True):
-        ax.plot(found.times, score.right, label=text_report.title(name), **style)
+def plot_scores(found: Fates, ax: Axes) -> QuadMesh:
+    """Share of signs right over time, a row for each rule and one for the more frequent sign, with
+    the share at the end: curves of rules that are always right would hide one another. Returns the
+    mesh, for a colour bar."""
+    spoken = {text_report.title(n): s.right for n, s in found.scores.items() if s.spoken}
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
-    ax.plot(found.times, base, color="0.6", lw=1, label="the more frequent sign everywhere")
-    ax.set(xscale="log", ylim=(0, 1.03))
-    return drawing.finished(ax, xlabel="optimiser steps", ylabel="share of signs right")
+    rows = {**spoken, "the more frequent sign everywhere": base}
+    shares = np.array(list(rows.values()))
+    edges = np.arange(len(rows) + 1) - 0.5
+    colours = {"cmap": "cividis", "vmin": 0.5, "vmax": 1, "rasterized": True}
+    mesh = ax.pcolormesh(cell_edges(found.times, "log"), edges, shares, **colours)
+    for row, share in enumerate(shares[:, -1]):
+        at = {"xycoords": ("axes fraction", "data"), "va": "center"}
+        ax.annotate(f" {share:.2f}", (1, row), **at)
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.invert_yaxis()
+    ax.set(
+        xscale="log", xlabel="optimiser steps", title="share of signs right; numbers: at the end"
+    )
+    return mesh

@@ -31,8 +31,8 @@ from odes.yz import eq10 as attention
 
 RULES = {
     "theorem-2": "Theorem 2 and Corollary 2, to the letter",
-    "owned": "owned tokens gain, others lose",
-    "owned-local": "the same within a query",
+    "owned": "tokens mainly of one class gain, others lose",
+    "owned-local": "the same, among classes of one query",
     "eq10-start": "Eq. 10's criterion at the start",
     "flow-start": "criterion of the plain update at the start",
 }

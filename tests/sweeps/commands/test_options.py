@@ -1,5 +1,6 @@
 """What is told of options before anything is imported."""
 
+import json
 import re
 import reprlib
 from typing import Any
@@ -7,28 +8,22 @@ from typing import Any
 import pytest
 
 from sweeps import cli
-from sweeps.commands.parsing import line, metadata
-from sweeps.commands.table import COMMANDS
+from sweeps.commands import line
+from sweeps.commands.table import COMMANDS, Offer
 from sweeps.lines import assignments
 from sweeps.systems import kinds
 from tests.sweeps.commands.table import written
 
 
 def test_the_file_is_that_of_the_classes() -> None:
-    assert metadata.FILE.read_text() == written(), "run python -m tests.sweeps.commands.table"
-
-
-def test_the_language_of_the_file_is_that_of_the_classes() -> None:
-    for table in ({}, {"problem": {"kind": "two_stage-fast"}, "steps": 3}):
-        found, expected = (
-            [(each.name, each.value, each.field) for each in language.walk(table)]
-            for language in (metadata.language(), kinds.language())
-        )
-        assert found == expected
+    assert kinds.FILE.read_text() == written(), "run python -m tests.sweeps.commands.table"
+    more = json.loads(written({"mine": "tests.sweeps.language.catalog:Adam"}))["kinds"]
+    assert more[:-1] == kinds.metadata()["kinds"]
+    assert more[-1]["word"] == "mine"
 
 
 def given(*words: str, problem: str = "") -> Any:
-    return line.parse(metadata.offer("compare", problem), words, [])
+    return line.parse(Offer.of("compare", problem), words, [])
 
 
 def test_values_are_those_behind_their_options() -> None:
@@ -89,17 +84,18 @@ def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
 
 
 def test_engines_are_known_of_problems_of_this_project_alone() -> None:
-    assert "factors" in metadata.names_for("qkv", "theories")
-    assert "anchored" in metadata.names_for("two_stage-fast", "theories")
-    assert "symmetric-descent" in metadata.names_for("yz", "engine")
-    assert "simulation" not in metadata.names_for("yz", "theories")
-    assert "entropy" in metadata.names_for("yz", "observable")
+    names_for = lambda word, option: Offer.of("compare").names(option, {"problem": {"kind": word}})
+    assert "factors" in names_for("qkv", "theories")
+    assert "anchored" in names_for("two_stage-fast", "theories")
+    assert "symmetric-descent" in names_for("yz", "engine")
+    assert "simulation" not in names_for("yz", "theories")
+    assert "entropy" in names_for("yz", "observable")
     for word in ("qkv_of_mine:Net", "qkv-mine", ""):
-        assert metadata.names_for(word, "engine") == []
+        assert names_for(word, "engine") == []
 
 
 def test_observables_are_known_of_the_problem_of_a_figure() -> None:
-    scaling = metadata.offer("figure scaling", "linear_icl")
+    scaling = Offer.of("figure scaling", "linear_icl")
     start = [("problem", "linear_icl")]
     with pytest.raises(ValueError, match=r"observable = 'los': did you mean loss\?"):
         line.parse(scaling, ["--observable", "los"], start)
@@ -108,7 +104,7 @@ def test_observables_are_known_of_the_problem_of_a_figure() -> None:
 
 
 def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
-    offer = metadata.offer("figure optimum")
+    offer = Offer.of("figure optimum")
     usual = offer.chosen([])
     assert offer.language.resolve(usual, "scale").value == 0.5
     other = offer.chosen([("Problem", "qkv")])
@@ -161,18 +157,18 @@ def test_help_has_the_settings_of_the_kinds_that_other_words_choose(
 def test_an_option_that_has_no_effect_is_a_mistake(words: str, reason: str) -> None:
     name, problem, left = line.find(words.split())
     with pytest.raises(ValueError, match=re.escape(reason)):
-        line.parse(metadata.offer(name, problem), left, [])
+        line.parse(Offer.of(name, problem), left, [])
     # What it needs is there.
     line.parse(
-        metadata.offer("phase"),
+        Offer.of("phase"),
         ["--refine", "--probes", "9", "--band", "2", "--max-seeds", "9"],
         [],
     )
 
 
 def test_every_option_that_needs_another_is_one() -> None:
-    kinds_of = {metadata.offer(name).kind.word.partition(":")[2]: name for name in COMMANDS}
+    kinds_of = {Offer.of(name).kind.word.partition(":")[2]: name for name in COMMANDS}
     for kind, needs in line.NEEDS.items():
-        options = metadata.offer(kinds_of[kind]).options
+        options = Offer.of(kinds_of[kind]).options
         named = [*needs, *(e for others in needs.values() for e in others.split("|"))]
         assert {each.removeprefix("no-").split()[0] for each in named} <= {*options}

@@ -2,8 +2,9 @@
 
 import abc
 import functools
+import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import annotated_types as at
 import equinox as eqx
@@ -17,6 +18,7 @@ from dynsim.decoding import CountOrInf, Decay, NotNegative, Positive, Rate, Size
 from dynsim.precision import Number
 from sweeps.language.describe import TRACED, describe
 from sweeps.language.grammar import Language
+from sweeps.language.tree import build, encode
 
 static = functools.partial(eqx.field, static=True)
 
@@ -224,3 +226,15 @@ WORDS = {
     "file": File, "table": Table,
 }  # fmt: skip
 LANGUAGE = Language(describe(cls, word) for word, cls in WORDS.items())
+
+
+def canonical(language: Language, tree: Any, objects: dict[str, Any] | None = None) -> str:
+    """The text form of a run as one line, the same in every process."""
+    table = encode(language, tree, objects)
+    return json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def decode(language: Language, table: dict[str, Any], objects: dict[str, Any] | None = None) -> Any:
+    """The run of a table in text form."""
+    pairs = [pair for pair in table.items() if pair[0] != "kind"]
+    return build(language, language.assign({}, pairs), objects)

@@ -259,7 +259,7 @@ AXES = [
         [["eta.Y", "eta.Q"]],
         "zip = 'eta.Q': did you mean eta.Y? It must be one of eta.Y",
     ),
-    ({"eta.Y": [1, 2]}, [["eta.Y"], ["eta-y"]], "zip = 'eta-y': is in two groups"),
+    ({"eta.Y": [1, 2]}, [["eta.Y"], ["eta-y"]], "zip = 'eta.Y': is in two groups"),
     ({"eta.Y": [1, 2]}, ["eta.Y"], "zip = ['eta.Y']: must be a list of lists of axes"),
     (
         {"eta.Y": [1, 1], "eta.Z": [2, 2]},

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from sweeps.language.pages import json_schema, settings_page
+from sweeps.commands.line import settings_page
+from sweeps.commands.schema import json_schema
 from sweeps.language.tree import encode
+from tests.sweeps.commands.table import to_json
 from tests.sweeps.language.catalog import (
     LANGUAGE,
     SGD,
@@ -61,16 +63,17 @@ Options. The end of a name is enough if it is unique; - _ . do not matter.
 
 def test_help_is_about_what_was_chosen() -> None:
     given = LANGUAGE.assign({}, [("problem", "bowl"), ("rule", "adamw")])
-    assert settings_page(LANGUAGE, given) == PAGE
+    assert "\n".join(settings_page(LANGUAGE, given)) == PAGE
     # A rate for all groups is one line.
-    assert "rule.eta.Y" not in settings_page(LANGUAGE, LANGUAGE.assign({}, [("eta", 0.5)]))
+    page = "\n".join(settings_page(LANGUAGE, LANGUAGE.assign({}, [("eta", 0.5)])))
+    assert "rule.eta.Y" not in page
 
 
 WITHOUT_JAX = """
 import json, sys
 from sweeps.language.fields import Kind, LanguageError
 from sweeps.language.grammar import Language
-from sweeps.language.pages import settings_page, json_schema
+from sweeps.commands.line import settings_page
 
 language = Language(map(Kind.from_json, json.load(open(sys.argv[1]))))
 for settings in [("momentm", 1)], [("rule", "admw")], [("momentum", 1)]:
@@ -78,14 +81,14 @@ for settings in [("momentm", 1)], [("rule", "admw")], [("momentum", 1)]:
         language.assign({}, settings)
     except LanguageError as error:
         print(error)
-json_schema(language)
-print(settings_page(language, language.assign({}, [("problem", "bowl"), ("rule", "adamw")])))
+given = language.assign({}, [("problem", "bowl"), ("rule", "adamw")])
+print(*settings_page(language, given), sep="\\n")
 assert not {"jax", "numpy", "equinox", "dynsim", "tests"} & {*sys.modules}
 """
 
 
 def test_names_errors_and_help_do_without_jax(tmp_path: Path) -> None:
-    (tmp_path / "kinds.json").write_text(json.dumps([kind.to_json() for kind in LANGUAGE.kinds]))
+    (tmp_path / "kinds.json").write_text(json.dumps([to_json(kind) for kind in LANGUAGE.kinds]))
     command = [sys.executable, "-c", WITHOUT_JAX, str(tmp_path / "kinds.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     first, second, third, page = done.stdout.split("\n", 3)

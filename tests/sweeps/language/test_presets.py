@@ -9,7 +9,8 @@ import dynsim
 from dynsim.decoding import CountOrInf, Steps
 from sweeps.language.describe import describe
 from sweeps.language.grammar import Language
-from sweeps.language.tree import build, canonical, decode
+from sweeps.language.tree import build
+from tests.sweeps.language.catalog import canonical, decode
 
 
 class Run(eqx.Module):

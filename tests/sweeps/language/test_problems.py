@@ -10,7 +10,8 @@ import dynsim
 from dynsim.decoding import CountOrInf
 from sweeps.language.describe import describe
 from sweeps.language.grammar import Language
-from sweeps.language.tree import decode, encode
+from sweeps.language.tree import encode
+from tests.sweeps.language.catalog import decode
 
 
 class Experiment(eqx.Module):

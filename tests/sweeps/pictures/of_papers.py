@@ -23,7 +23,9 @@ def growth_factor() -> Figure:
     t = np.linspace(0, config.end, 71)
     B = np.log1p(np.outer(config.eta_y, t) / 20)
     t0 = 370 / np.array(config.eta_y)
-    return config.draw({"t": t, "lower": np.exp(B / 2), "upper": np.exp(2 * B), "t0": t0})
+    return config.draw(
+        {"t": t, "lower": np.exp(B / 2), "upper": np.exp(2 * B), "t0_prime": t0 / 2.6, "t0": t0}
+    )
 
 
 def attention(*rates: float) -> Figure:

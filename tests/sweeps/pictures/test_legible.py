@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from sweeps.commands.table import COMMANDS
+from sweeps.output import drawing
 from tests.sweeps.pictures import of_layer, of_others, of_papers, of_systems
 from tests.sweeps.pictures.legible import faults
 
@@ -25,9 +26,10 @@ QUICK = ("figure 3", "figure 6, one", "plot, panels", "two_stage_finite")
     [pytest.param(n, marks=() if n in QUICK else pytest.mark.full, id=n) for n in EXAMPLES],
 )
 def test_a_picture_can_be_read(name: str) -> None:
-    figure = EXAMPLES[name]()
-    assert faults(figure) == []
-    plt.close(figure)
+    with drawing.style(None):
+        figure = EXAMPLES[name]()
+        assert faults(figure) == []
+        plt.close(figure)
 
 
 def test_every_picture_has_an_example() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from cycler import cycler
@@ -97,35 +98,54 @@ def test_commands_that_draw_nothing_have_no_style() -> None:
 
 
 def test_the_palette_differs_to_the_colour_blind() -> None:
-    """Under deuteranopia, by the matrix of Vienot, Brettel and Mollon (1999) for linear RGB, any
-    two colours stay 15 units apart in CIELAB, of which one can be told and ten are seen at a
-    glance; matplotlib's own are alike."""
-    blind = np.array([[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]])
+    """Under deuteranopia and protanopia, by the matrices of Vienot, Brettel and Mollon (1999) for
+    linear RGB, any two colours stay 15 units apart in CIELAB, of which one can be told and ten are
+    seen at a glance; matplotlib's own are alike."""
+    blind = [
+        [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]],
+        [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00401, 1.0]],
+    ]
     # Of linear sRGB, over the white point.
     to_xyz = np.array(
         [[0.4339, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8728]]
     )
 
-    def seen(colour: str) -> np.ndarray:
-        x, y, z = np.cbrt(to_xyz @ blind @ np.array(to_rgb(colour)) ** 2.2)
+    def seen(colour: str, by: list[list[float]]) -> np.ndarray:
+        x, y, z = np.cbrt(to_xyz @ np.array(by) @ np.array(to_rgb(colour)) ** 2.2)
         return np.array([116 * y, 500 * (x - y), 200 * (y - z)])
 
-    def closest(colours: tuple[str, ...]) -> float:
-        found = [seen(colour) for colour in colours]
+    def closest(colours: tuple[str, ...], by: list[list[float]]) -> float:
+        found = [seen(colour, by) for colour in colours]
         return min(float(np.linalg.norm(a - b)) for i, a in enumerate(found) for b in found[:i])
 
-    assert closest(drawing.PALETTE) > 15
-    assert closest(tuple(f"C{place}" for place in range(10))) < 10
+    for by in blind:
+        assert closest(drawing.PALETTE, by) > 15
+        assert closest(tuple(f"C{place}" for place in range(10)), by) < 10
+
+
+def test_lines_are_seen_on_white() -> None:
+    """WCAG 2 asks for a contrast of 3; viridis, which ends in yellow, has less."""
+    assert drawing.luminance(["white", "black", "red", (0, 0, 0, 0)]).tolist() == [
+        pytest.approx(each) for each in (1, 0, 0.2126, 1)
+    ]
+    for colours in (drawing.PALETTE, *(drawing.shades(number) for number in range(1, 10))):
+        assert min(1.05 / (drawing.luminance(list(colours)) + 0.05)) >= 3
+    assert min(1.05 / (drawing.luminance(drawing.scale(5)) + 0.05)) < 2
+
+
+def test_the_numbers_of_a_table_are_seen_in_their_cells() -> None:
+    figure, ((ax,),) = drawing.panels(1, 1)
+    values = np.array([[0.0, 0.5, 1.0, np.nan]])
+    drawing.table(ax, values, "{:g}".format, "abcd", "r", cmap="gray", vmin=0, vmax=1)
+    assert [text.get_color() for text in ax.texts] == ["white", "black", "black", "black"]
+    assert [text.get_text() for text in ax.texts] == ["0", "0.5", "1", "nan"]
+    plt.close(figure)
 
 
 def test_curves_that_lie_on_each_other_can_be_told_apart() -> None:
     widths = [style["lw"] for style in drawing.nested(5)]
     assert widths == sorted(widths, reverse=True)
     assert min(np.diff(widths[::-1])) > 0.5  # half a point of each shows on either side
-    names = ("plain", "eq10", "eq10-paper", "plain-finite-t")
-    styles = drawing.grouped(names)
-    assert styles[1]["color"] == styles[2]["color"] != styles[0]["color"]
-    assert len({(style["color"], str(style["ls"])) for style in styles}) == len(names)
 
 
 def test_without_colours_of_a_style_they_are_the_palette() -> None:

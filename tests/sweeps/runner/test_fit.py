@@ -12,7 +12,7 @@ from jax.extend.core import Jaxpr
 import sweeps
 from dynsim.precision import compiled_for, host, precision
 from sweeps import Sweep, experiment
-from sweeps.runner import fit, tiles
+from sweeps.runner import fit, kept, tiles
 from sweeps.runner.work import Work
 
 TRAINING = experiment(steps=2, length=8, batch=8)
@@ -50,7 +50,7 @@ def test_a_tile_is_halved_until_its_program_takes_no_more_than_there_is(
     class Sized:
         def __init__(self, job: tiles.Job) -> None:
             self.bytes = 1000 * math.prod(job.tile) + 500
-            self.jaxpr = jax.make_jaxpr(lambda: None)().jaxpr
+            self.known = kept.Known({}, (0.0, 0.0), draws=False)
 
     monkeypatch.setattr(tiles, "Program", Sized)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
@@ -165,9 +165,10 @@ def test_slow_runs_are_stored_a_few_at_a_time() -> None:
     assert entries == pytest.approx(1000 * 16 * (1e6 * fit.PRODUCT + 1e4 * fit.ENTRY))
     a_run = entries / 16 / 1000
     of_tile = fit.SOON / 16 / a_run
-    assert fit.paced(tiled(round(of_tile / 4.5)), 16) == (1, 4)
-    assert fit.paced(tiled(round(of_tile * 3)), 16) == (4, 1)
-    assert fit.paced(tiled(round(of_tile * 100)), 16) == (16, 1), "one run, however long it takes"
+    paced = lambda steps: fit.paced(fit.seconds(tiled(round(steps))), 16)
+    assert paced(of_tile / 4.5) == (1, 4)
+    assert paced(of_tile * 3) == (4, 1)
+    assert paced(of_tile * 100) == (16, 1), "one run, however long it takes"
 
 
 def test_where_calls_take_the_time_a_smaller_tile_saves_none() -> None:
@@ -175,4 +176,4 @@ def test_where_calls_take_the_time_a_smaller_tile_saves_none() -> None:
         return jax.lax.fori_loop(0, 10**9, lambda _, x: x + 1, x)
 
     program = jax.make_jaxpr(jax.vmap(run))(np.zeros((16, 3))).jaxpr
-    assert fit.paced(program, 16) == (1, 1)
+    assert fit.paced(fit.seconds(program), 16) == (1, 1)

@@ -17,7 +17,7 @@ import dynsim
 import sweeps
 from odes.yz import population
 from sweeps import Sweep, experiment
-from sweeps.runner import labels, progress, tiles, work
+from sweeps.runner import kept, labels, progress, tiles, work
 from sweeps.runner.labels import valid
 from tests.systems.layers import initial_weights, simulate
 
@@ -153,15 +153,12 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     class Counted(tiles.Program):
         """Nothing is traced or compiled, and every run ends with its rate as its loss."""
 
-        draws = False
-        shapes: Any = None
-        jaxpr: Any = jax.make_jaxpr(lambda: None)().jaxpr
-
         def __init__(self, job: tiles.Job) -> None:
             made.append(1)
             kinds = {"loss": "f4", "status": "i1", "first_bad_step": "i4"}
             runs = (job.mesh.size, *job.tile)
-            self.shapes = {n: jax.ShapeDtypeStruct(runs, kind) for n, kind in kinds.items()}
+            shapes = {n: jax.ShapeDtypeStruct(runs, kind) for n, kind in kinds.items()}
+            self.known = kept.Known(shapes, (0.0, 0.0), draws=False)
 
         def start(self) -> Any:
             pass

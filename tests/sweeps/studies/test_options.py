@@ -69,6 +69,8 @@ def test_cells_around_values(values: list, scale: str, edges: list[float]) -> No
         ([2.0, np.inf, NAN, 5.0], (2, 5, False)),
         ([1.0, 1000.0], (1, 1000, False)),
         ([1.0, 1001.0], (1, 1001, True)),
+        # One in thirty that is nearly zero.
+        ([1e-12, *[1.0] * 20, *[2.0] * 9], (1e-12, 2, False)),
         ([0.0, 1e9], (0, 1e9, False)),
         ([-1.0, 1e9], (-1, 1e9, False)),
         ([NAN], (0, 1, False)),

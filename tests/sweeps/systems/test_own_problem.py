@@ -18,7 +18,7 @@ from dynsim.decoding import Rate
 from sweeps import cli
 from sweeps.language.describe import describe
 from sweeps.runner.spec import Sweep, from_table
-from sweeps.systems import labels
+from sweeps.systems import base
 from sweeps.systems.experiment import experiment
 
 NAME = "deep_linear:DeepLinear"
@@ -141,7 +141,7 @@ def test_labels_are_what_the_class_documents(
     """Python 3.13 takes the indentation of docstrings away."""
     if indentation == "taken away":
         monkeypatch.setattr(Documented, "__doc__", inspect.cleandoc(Documented.__doc__ or ""))
-    found = labels.of_class(Documented())
+    found = base.described(Documented())
     assert {name: said for name, said in found.items() if "sharpness" not in name} == {
         "seen": ("what can be seen", "token")
     }

@@ -19,6 +19,7 @@ import optax
 import pytest
 
 import dynsim
+import odes
 import sweeps
 from dynsim import Status, schedules
 from sweeps import Experiment, Sweep
@@ -273,6 +274,39 @@ def deviation(problem, params):
 
 
 @pytest.mark.full("test_a_run_of_a_sweep_is_the_run_that_train_makes")
+class Decay(dynsim.Problem):
+    """One weight in a quadratic valley."""
+
+    a: float = 0.5
+
+    def init(self, key):
+        return jnp.ones(1)
+
+    def population_loss(self, params):
+        return self.a * jnp.sum(params**2) / 2
+
+    @classmethod
+    def theories(cls):
+        def steep(training):
+            return "a > 1" if training.problem.a > 1 else None
+
+        def decay(problem, init, time):
+            return {"loss": problem.a * jnp.exp(-2 * problem.a * time) / 2}
+
+        return (odes.closed_form("decay", "decay", "a < 1", decay, inapplicable=steep),)
+
+
+def test_a_theory_is_asked_for_the_numbers_of_each_run() -> None:
+    """And not for arrays of an axis, nor while JAX compiles, as `if` needs a number."""
+    run = Experiment(Decay(), dynsim.sgd(0.1), steps=10, batch=math.inf)
+    axes = {"eta": [0.1, 0.2], "a": [0.5, 0.7, 1.0]}
+    found = sweeps.run(Sweep(run, axes, "decay", ["loss"]))
+    eta, a = np.array(axes["eta"])[:, None], np.array(axes["a"])
+    np.testing.assert_allclose(found["loss"], a * np.exp(-20 * eta * a) / 2, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"^theory 'decay' does not apply: a > 1"):
+        Sweep(run, {**axes, "a": [0.5, 1.5, 0.7]}, "decay", ["loss"]).check()
+
+
 def test_functions_are_recorded_next_to_names(tmp_path: Path) -> None:
     record = ("output", {"deviation": deviation})
     sweep = Sweep(Experiment(Net(), RULE, 10, 4), {"peak": [0.01, 0.1]}, record=record)

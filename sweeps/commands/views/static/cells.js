@@ -17,12 +17,19 @@ function settings(places) {
   return told.join(", ");
 }
 
-/** Where the map has its lowest and its highest value. */
-function extremes(mean) {
+/** Where the map has its lowest and its highest value, and how many other cells may have the same. */
+function extremes({ mean, error }) {
   const [columns] = overview.drawn.shape;
   const last = (further) =>
     mean.reduce((found, value, cell) => (found < 0 ? !Number.isNaN(value) : further(value, mean[found])) ? cell : found, -1);
-  const said = (cell) => `${shown(mean[cell])} at ${settings(placesAt([cell % columns, Math.floor(cell / columns)]))}`;
+  const alike = (cell) =>
+    mean.reduce((number, value, i) => number + (i !== cell && Math.abs(value - mean[cell]) <= CHANCE * Math.hypot(error[cell], error[i])), 0);
+  const said = (cell) => {
+    const number = alike(cell);
+    const cells = number ? `${number} other cell${number > 1 ? "s" : ""}` : "no other cell";
+    const others = error[cell] > 0 ? ` (${cells} within ${CHANCE} standard errors)` : "";
+    return `${shown(mean[cell])} at ${settings(placesAt([cell % columns, Math.floor(cell / columns)]))}${others}`;
+  };
   const [low, high] = [last((a, b) => a < b), last((a, b) => a > b)];
   return low < 0 ? "" : `Lowest: ${said(low)}. Highest: ${said(high)}.`;
 }
@@ -114,7 +121,35 @@ async function drawOpened() {
   const ends = pinned?.stores && sharedEnds([stores, pinned.stores], log);
   const axes = { label, log, logTime, ends };
   await drawCurves(byId("curves"), { ...axes, stores, more: live?.traces(name) ?? [] });
-  if (pinned?.stores) await drawCurves(byId("pinned-curves"), { ...axes, stores: pinned.stores, more: [] });
+  if (!pinned?.stores) return;
+  await drawCurves(byId("pinned-curves"), { ...axes, stores: pinned.stores, more: [] });
+  byId("pinned-words").textContent = besidePinned().join("\n");
+}
+
+/** 97.5 % quantiles of Student's distribution for 1 to 9 degrees of freedom; of more, at most 2.23. */
+const STUDENT = [12.7, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
+
+/** By how much the opened cell differs from the pinned one at the step that is shown, in words: of each
+ * sweep the mean over the seeds that ended well in both, which compares runs of the same data. */
+function besidePinned() {
+  const view = numbersOf(chosen());
+  return drawn.stores.map(({ name, store, runs }) => {
+    const there = pinned.stores.find((each) => each.store === store)?.runs ?? [];
+    const value = ({ values }) => values[Math.min(about.stores[store].at[view.time], values.length - 1)];
+    const differences = runs.flatMap((run) => {
+      const other = there.find(({ seed }) => seed === run.seed);
+      const both = other && [run, other].every(({ status }) => isCounted(view.observable, status));
+      return both ? [value(run) - value(other)] : [];
+    });
+    const number = differences.length;
+    if (!number) return `${name}: no run ended well in both cells.`;
+    const mean = differences.reduce((sum, each) => sum + each, 0) / number;
+    const told = `${name}${stepOf({ ...view, of: [store] })}: this cell − pinned = ${shown(mean)}`;
+    if (number < 2) return `${told}.`;
+    const error = Math.sqrt(differences.reduce((sum, each) => sum + (each - mean) ** 2, 0) / (number * (number - 1)));
+    const chance = Math.abs(mean) <= (STUDENT[number - 2] ?? 2.23) * error ? ", which may be chance" : "";
+    return `${told} ± ${shown(error)} (standard error over ${number} seeds)${chance}.`;
+  });
 }
 
 /** Keep a cell next to those that are opened; null for none. */
@@ -126,7 +161,7 @@ async function pin(places) {
 }
 
 async function showPinned() {
-  byId("pinned").hidden = !pinned;
+  byId("pinned-words").hidden = byId("pinned").hidden = !pinned;
   document.querySelector("main").classList.toggle("paired", !!pinned);
   if (pinned) {
     const view = numbersOf(chosen());

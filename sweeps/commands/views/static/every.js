@@ -31,8 +31,9 @@ class Every {
     const { arrays } = about.stores[store];
     const runs = arrays.status.shape.reduce((product, size) => product * size, 1);
     const own = arrays[view.observable] ? [view.observable] : [];
-    const more = numbered.map(({ name }) => name).filter((name) => arrays[name] && ![...own, "first_bad_step"].includes(name));
-    const names = [...own, ...more.slice(0, runs > MANY ? Number(!own.length) : OTHERS)];
+    const more = numbered.map(({ name }) => name).filter((name) => arrays[name] && ![...own, FAILED].includes(name));
+    const failed = arrays[FAILED] && !own.includes(FAILED) ? [FAILED] : [];
+    const names = [...own, ...(runs > MANY ? more.slice(0, Number(!own.length)) : [...more.slice(0, OTHERS), ...failed])];
     const read = await everyRun(store, view, names);
     if (this.found !== found) return;
     Object.assign(this, { dims: read.dims, values: read.values, shown: own[0] ?? names[0], ends, log });
@@ -45,11 +46,13 @@ class Every {
       const at = (run) => Math.floor(run / step) % size;
       return { name: dim, title: dim, words: words && values, place: at, of: words ? at : (run) => values[at(run)] };
     });
-    const observed = names.map((name) => {
+    const some = this.codes.some((code) => code > 0);
+    const observed = names.filter((name) => some || name !== FAILED || own.includes(name)).map((name) => {
       const words = regionsOf(name);
       const codes = words?.map(([code]) => code);
       const values = read.values[name];
-      const of = words ? (run) => codes.indexOf(values[run]) : (run) => values[run];
+      const failing = (run) => (this.codes[run] > 0 ? values[run] : NaN);
+      const of = words ? (run) => codes.indexOf(values[run]) : name === FAILED ? failing : (run) => values[run];
       return { name, title: name, observed: true, words: words?.map(([, text]) => text), of };
     });
     this.columns = [...axes, ...observed];
@@ -94,23 +97,20 @@ class Every {
     const { codes, passing, columns } = this;
     const all = codes.reduce((sum, code) => sum + (code >= 0), 0);
     byId("filtered").textContent = `${passing.length} of ${all} runs pass the filters.`;
-    const shownColumn = columns.find(({ name }) => name === this.shown);
-    if (!shownColumn || shownColumn.words) {
-      byId("explained-words").textContent = "Choose a quantity with numbers to see which axis matters most.";
+    const only = (words) => {
+      byId("explained-words").textContent = words;
       byId("explained").replaceChildren();
-      return;
-    }
+    };
+    const shownColumn = columns.find(({ name }) => name === this.shown);
+    if (!shownColumn || shownColumn.words) return only("Choose a quantity with numbers to see which axis matters most.");
     const raw = this.values[this.shown];
     const values = this.log ? raw.map(Math.log10) : raw;
-    const good = passing.filter((run) => codes[run] === 0 && Number.isFinite(values[run]));
+    const good = passing.filter((run) => isCounted(this.shown, codes[run]) && Number.isFinite(values[run]));
+    if (good.length < 2) return only("Fewer than two of these runs ended well.");
     const { shares, cells, total } = explained(this.dims, values, good);
     const of = `${this.log ? "the logarithm of " : ""}${this.shown}`;
     const words = `Of the variance of ${of} over ${good.length} runs that ended well, the share that the mean over each axis explains alone.`;
-    if (!(total > 0)) {
-      byId("explained-words").textContent = `${of} is the same in all of these runs.`;
-      byId("explained").replaceChildren();
-      return;
-    }
+    if (!(total > 0)) return only(`${of} is the same in all of these runs.`);
     const axes = shares.filter(([dim]) => dim !== "seed");
     const together = axes.length > 1 ? [["all axes together", cells]] : [];
     const ordered = [...shares.sort((a, b) => b[1] - a[1]), ...together];
@@ -130,7 +130,7 @@ class Every {
 
   text({ words, of }, run) {
     const value = of(run);
-    return words ? shown(words[value] ?? "") : shown(value);
+    return words ? shown(words[value] ?? "") : Number.isNaN(value) ? "" : shown(value);
   }
 
   /** Rows of all runs that pass, in order, below the names of the columns. */
@@ -240,7 +240,7 @@ class Every {
       const [, , values] = this.dims.find(([dim]) => dim === column.name);
       return [Math.min(...values), Math.max(...values)];
     }
-    column.ends ??= endsOf(this.values[column.name].filter((_, run) => this.codes[run] === 0), { mode: "robust" }).ends;
+    column.ends ??= endsOf(this.values[column.name].filter((_, run) => isCounted(column.name, this.codes[run])), { mode: "robust" }).ends;
     return column.ends;
   }
 

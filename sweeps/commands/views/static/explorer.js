@@ -271,7 +271,8 @@ async function redraw() {
     regions: regions && (difference ? AGREEMENT : regions),
     also: beside && also.observable !== view.observable && { cells: one(beside, also.observable), view: also },
   });
-  byId("extremes").textContent = regions ? "" : extremes(own.mean);
+  const failing = view.observable === FAILED ? "Means over the runs that did not end well; cells without one are empty. " : "";
+  byId("extremes").textContent = regions ? "" : `${failing}${extremes(own)}`;
   byId("readout").textContent = overview.cell ? describe(overview.cell) : "Point at a cell.";
   if (pinned) await showPinned();
   if (opened) await open(cellNow(), false);

@@ -3,6 +3,8 @@
 
 /** How far a step of zoom goes, and how many cells keys with Shift move. */
 const [CLOSER, LEAP] = [2, 10];
+/** Pixels of a map below which its colour bar lies under it. */
+const NARROW = 560;
 
 /** The ends of the error bars of lines. */
 const beyond = ({ y, error_y: bars }) =>
@@ -77,8 +79,10 @@ class Overview {
         colorscale: looks.colorscale,
         hoverinfo: "none",
         colorbar: {
-          title: { text: regions ? "" : plain(found.label), side: "right" },
+          title: { text: regions ? "" : plain(found.label), side: this.element.clientWidth < NARROW ? "top" : "right" },
           thickness: 14,
+          // Next to the map it would take half of a phone.
+          ...(this.element.clientWidth < NARROW && { orientation: "h", y: -0.2, yanchor: "top" }),
           exponentformat: "power",
           ...looks.colorbar,
         },
@@ -91,7 +95,9 @@ class Overview {
 
   /** Lines over cells with runs that did not end well, and across them where none did. */
   hatches() {
-    const { cells, x, y } = this.drawn;
+    const { cells, view, x, y } = this.drawn;
+    // When runs failed, all that has a colour would be hatched.
+    const failed = (cell) => view.observable !== FAILED && cells.bad[cell] > 0;
     const inside = (axis, range) => (axis.kind === "log" ? range.map((at) => at * Math.LN10) : range);
     const part = this.zoom?.ranges.map((range, i) => inside([x, y][i], range));
     const hatched = (marked, falling) => ({
@@ -102,8 +108,8 @@ class Overview {
       showlegend: false,
       line: { color: DARK, width: 1.2 },
     });
-    const some = haloed(hatched((cell) => cells.bad[cell] > 0, false));
-    const none = haloed(hatched((cell) => cells.bad[cell] > 0 && Number.isNaN(cells.mean[cell]), true));
+    const some = haloed(hatched(failed, false));
+    const none = haloed(hatched((cell) => failed(cell) && Number.isNaN(cells.mean[cell]), true));
     return [some[0], none[0], some[1], none[1]];
   }
 

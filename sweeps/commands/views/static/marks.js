@@ -5,8 +5,11 @@
 const plain = (text) =>
   String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-const shown = (value) =>
-  typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value);
+function shown(value) {
+  if (typeof value !== "number") return String(value);
+  const rounded = Number(value.toPrecision(4));
+  return Number.isFinite(rounded) && Math.abs(rounded) >= 1e7 ? rounded.toExponential() : String(rounded);
+}
 
 /** A value with its spread, or in words that there is none. */
 const quantity = (mean, sd, runs) =>

@@ -68,6 +68,12 @@ function innerOf(store, name) {
   return dims.filter((dim) => about.dims[dim] && !about.dims[dim].axis);
 }
 
+/** What runs have that did not end well, and no others. */
+const FAILED = "first_bad_step";
+
+/** Whether a run of this status counts in the mean of a quantity. */
+const isCounted = (name, code) => (name === FAILED ? code > 0 : code === 0);
+
 const isTime = (dim) => dim === "time" || dim === "record";
 
 /**
@@ -75,7 +81,8 @@ const isTime = (dim) => dim === "time" || dim === "record";
  *
  * Returns arrays with an entry for each cell: `mean` and `sd` over the runs that ended well, NaN
  * where there is none; `error`, the standard error of the mean, 0 of the single solution of a theory
- * and NaN where one training run tells none; how many runs there are, `runs`, are `bad`, or `missing`. Of regions, `mean`
+ * and NaN where one training run tells none; how many runs there are, `runs`, are `bad`, or `missing`. The step at which
+ * runs fail is that of those that did not end well. Of regions, `mean`
  * is the place in the legend of the most common one, of all runs that have one, and `sd` the number
  * of its runs.
  */
@@ -106,9 +113,9 @@ async function averaged(store, view, axes) {
   for (let cell = 0; cell < number; cell++) {
     let [count, sum, squares] = [0, 0, 0];
     for (let run = cell * seeds; run < (cell + 1) * seeds; run++) {
-      if (status[run] < 0) missing[cell]++;
-      else if (status[run] > 0) bad[cell]++;
-      else {
+      missing[cell] += status[run] < 0;
+      bad[cell] += status[run] > 0;
+      if (isCounted(name, status[run])) {
         let value = 0;
         for (let i = run * parts; i < (run + 1) * parts; i++) value += values[i] / parts;
         // Welford's update, which loses nothing where the spread is small.
@@ -120,9 +127,9 @@ async function averaged(store, view, axes) {
     }
     if (regions) {
       const there = values.subarray(cell * seeds, (cell + 1) * seeds);
-      const counts = regions.map((code) => there.filter((each) => each === code).length);
-      sd[cell] = Math.max(...counts);
-      if (sd[cell]) mean[cell] = counts.indexOf(sd[cell]);
+      const numbers = regions.map((code) => there.filter((each) => each === code).length);
+      sd[cell] = Math.max(...numbers);
+      if (sd[cell]) mean[cell] = numbers.indexOf(sd[cell]);
     } else if (count) {
       mean[cell] = sum;
       sd[cell] = count > 1 ? Math.sqrt(squares / (count - 1)) : 0;

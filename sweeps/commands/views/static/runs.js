@@ -102,7 +102,7 @@ function snippetOf(store, view, places) {
   const among = [...(dims.includes("time") ? [["time", about.times[view.time]]] : []), ...picked.map((dim) => [dim, about.dims[dim].values[places[dim]]])];
   const averages = inner.filter((dim) => places[dim] === "mean");
   const lines = [...opening, runs.length ? `cell = runs.sel(${given(runs)})` : "cell = runs"];
-  lines.push(`values = cell[${python(view.observable)}].where(cell["status"] == 0)`);
+  lines.push(`values = cell[${python(view.observable)}].where(cell["status"] ${view.observable === FAILED ? ">" : "=="} 0)`);
   if (averages.length) lines.push(`values = values.mean(${JSON.stringify(averages)}, skipna=False)`);
   lines.push(`print(values.to_series())`);
   const last = [among.length && `.sel(${given(among)})`, dims.includes("record") && `.isel(record=${at[view.time]})`];

@@ -43,7 +43,7 @@ def draw(
         column[0].axhline(EDGE, color="0.4", lw=0.8)
         diverged = int(runs["training"].status) != Status.OK
         heading = rf"$\eta$ = {rate:g}" + ("\ndiverges" if diverged else "")
-        drawing.finished(column[0], heading=heading)
+        drawing.finished(column[0], title=heading)
         drawing.finished(column[1], yscale="log")
     axes[0, 0].set_ylim(0, 2 * EDGE)
     drawing.outer(axes, "optimiser steps", "loss")
@@ -51,7 +51,7 @@ def draw(
     for ax in axes[1]:
         ax.xaxis.set_major_locator(MaxNLocator(2))
     lines = axes[0, 0].get_lines()[:4]
-    parts[0].legend(handles=lines, loc="outside lower center", ncols=4, fontsize="small")
+    parts[0].legend(handles=lines, loc="outside lower center", ncols=4)
     figure.suptitle(f"{system}: descent on all of the data, mean of {SMOOTH} steps (blue)")
     if maps is not None:
         _maps(parts[1], maps)
@@ -62,7 +62,7 @@ def _curves(ax: Axes, runs: Mapping[str, xr.Dataset], names: Mapping[str, str]) 
     """Training at every step, its mean, and both flows."""
     training = runs["training"]
     times, values = training.time.values, training[names["training"]].values
-    ax.plot(times, values, color="0.8", lw=0.6, label="training")
+    ax.plot(times, values, color="0.6", lw=0.6, label="training")
     mean = averaged(values, SMOOTH)
     begin = SMOOTH // 2
     first, second = drawing.colour(0), drawing.colour(1)
@@ -82,7 +82,8 @@ def _maps(part: Any, maps: xr.Dataset) -> None:
         ax.pcolormesh(
             maps[eta], maps[scale], maps[name], cmap=colours, norm=norm, shading="nearest"
         )
-        drawing.finished(ax, heading=f"by {name}", xscale="log", yscale="log")
+        drawing.finished(ax, title=f"by {name}", xscale="log")
+        drawing.logarithmic(ax, "y", maps[scale].values)
         ax.set_xlabel(r"learning rate $\eta$")
     axes[0].set_ylabel("scale of the starting weights")
     keys = [drawing.key(n, color=c, marker="s", ls="") for n, c in legend]

@@ -100,7 +100,8 @@ def scaling(
         origin: its value in the phase without order, about which the Binder cumulant is taken, and
             which beta/nu assumes.
         level: of significance, in (0, 0.5): the largest probability with which a width that stays
-            the same is taken for one that falls, and one that falls as L^(-1/4) for one that stays.
+            the same, at least among the larger half of the sizes, is taken for one that falls, and
+            one that falls as L^(-1/4) for one that stays.
             `make tables TABLES=verdicts` measures both.
         draws: halves of the seeds. From two seeds there is no verdict: a half has one, which does
             not say how much to smooth.
@@ -124,7 +125,9 @@ def scaling(
     seeds = values.shape[-1]
     resampled = weights(seeds, draws)
     drawn = moments(values, sizes, resampled, origin)
-    places, widths, law, late, verdict, why = judged(x, sizes, values, resampled, level)
+    places, widths, law, late, verdict, why = judged(
+        x, sizes, *steps(x, values, resampled), seeds, level
+    )
     # A susceptibility of 0 at all points has no power law.
     highest = np.fmax.reduce(drawn.susceptibility, axis=-1)
     peaks = np.where(highest > 0, highest, np.nan)
@@ -176,12 +179,13 @@ class Judged(NamedTuple):
 def judged(
     x: Float[np.ndarray, " P"],
     sizes: Float[np.ndarray, " N"],
-    values: Float[np.ndarray, "N P S"],
-    resampled: Float[np.ndarray, "R S"],
+    places: Float[np.ndarray, "R N"],
+    widths: Float[np.ndarray, "R N"],
+    seeds: int,
     level: float = LEVEL,
 ) -> Judged:
-    """The verdict of `scaling` and the widths on which it rests, by `moments.weights` of seeds."""
-    places, widths = _steps(x, values, resampled)
+    """The verdict of `scaling` and the widths on which it rests, from the `steps` of so many
+    seeds."""
     spacing = np.interp(places, (x[1:] + x[:-1]) / 2, np.diff(x))
     narrow = widths < RESOLVED * spacing
     coarse = narrow[0]
@@ -189,7 +193,7 @@ def judged(
     used = np.flatnonzero(np.isfinite(widths[0]))
     later = np.isin(np.arange(len(sizes)), used[len(used) // 2 :])
     law, late = (
-        power(sizes, np.where(part, widths, np.nan), values.shape[-1], level / 2)
+        power(sizes, np.where(part, widths, np.nan), seeds, level / 2)
         for part in (True, later[None])
     )
     verdict, why = decide(sizes[used], law, late, level)
@@ -198,7 +202,7 @@ def judged(
     return Judged(places, widths, law, late, verdict, why)
 
 
-def _steps(
+def steps(
     x: Float[np.ndarray, " P"],
     values: Float[np.ndarray, "N P S"],
     weights: Float[np.ndarray, "R S"],
@@ -221,8 +225,9 @@ def decide(
     and its reason.
 
     A transition has an exponent above 0 at the level, which the larger sizes confirm: theirs is
-    above 0 by one error, and at least half as large. For a crossover either law is enough, each at
-    half the level, so that both together keep to it (Bonferroni).
+    above 0 at the level as well, so that a width that has levelled off among them is taken for a
+    transition with that probability at most, and it is at least half as large. For a crossover
+    either law is enough, each at half the level, so that both together keep to it (Bonferroni).
     """
     if len(sizes) < FEWEST_SIZES:
         known = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"
@@ -231,7 +236,7 @@ def decide(
     said = f"the width falls as L^(-a), a = {a:.2f} ± {width.error:.2f}"
     said += f" ({b:.2f} ± {late.error:.2f} for the larger half of the sizes)"
     said += f", at a level of {100 * level:g} %"
-    if a > errors * width.error and b > max(late.error, a / 2):
+    if a > errors * width.error and b > max(errors * late.error, a / 2):
         return Verdict.TRANSITION, said
     excluded = min(SLOWEST, float(np.log(FALL) / np.log(sizes[-1] / sizes[0])))
     # Two widths have a power law whatever they are.

@@ -47,8 +47,8 @@ class ScalingFigure:
             is 1 for a run that diverged, else 0.
         origin: its value in the phase without order.
         level: largest probability of each false verdict: a transition where the width stays the
-            same, a crossover where it falls as size^(-1/4). A smaller one leaves more undecided, as
-            do few seeds.
+            same, at least among the larger sizes, a crossover where it falls as size^(-1/4). A
+            smaller one leaves more undecided, as do few seeds.
         engine: simulation, or a theory that starts from the weights of a seed.
         seeds: number of runs at each point.
         out: folder for the figure, scaling.npz and .json, and the stored sweep, from which the

@@ -1,5 +1,6 @@
 """The picture of `dynsim figure scaling`: six panels, a colour for each size."""
 
+import math
 import textwrap
 from typing import Any
 
@@ -48,11 +49,11 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
     # A rare value has a cumulant of minus its inverse probability, which would hide all others.
     axes[0, 2].set_ylim(max(axes[0, 2].get_ylim()[0], -1.5), 0.8)
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
-    axes[0, 2].legend(title=size, fontsize="small", **beside)
+    axes[0, 2].legend(title=size, **beside)
     plot_width(found, values[size], ax=axes[1, 0])
     plot_place(found, values[size], label(values[rate]), linear, ax=axes[1, 1])
     plot_collapse(found, values, linear, ax=axes[1, 2])
-    figure.suptitle(textwrap.fill(title, 100), fontsize="medium")
+    figure.suptitle(textwrap.fill(title, 100))
     return figure
 
 
@@ -60,13 +61,13 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
     """Widths of the step with their power law."""
     ax.errorbar(sizes, found.widths, found.width_errors, fmt="o", ms=4, color=drawing.colour(0))
     law = found.width
+    size = str(sizes.name)
     if np.isfinite(law.exponent):
-        words = f"a = {-law.exponent:.2f} ± {law.error:.2f}"
-        ax.plot(sizes, law.prefactor * sizes.values**law.exponent, label=words, **LINE)
+        ax.set_title(f"$\\propto {size}^{{-a}}$, $a = {uncertain(-law.exponent, law.error)}$")
+        ax.plot(sizes, law.prefactor * sizes.values**law.exponent, **LINE)
     drawing.logarithmic(ax, "y", found.widths)
     _sizes(ax, sizes)
-    legend = {"frameon": False} if np.isfinite(law.exponent) else None
-    return drawing.finished(ax, legend, ylabel="width of the step", xlabel=wrapped(sizes))
+    return drawing.finished(ax, ylabel="width of the step", xlabel=wrapped(sizes))
 
 
 def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:
@@ -102,16 +103,32 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
         scaled: Float[np.ndarray, " P"] = (x - moved - fit.x_c) * L**fit.inverse_nu
         m = found.moments.mean[i] * L**fit.beta_nu
         ax.plot(scaled[near], m[near], "o-", color=colour, ms=3, lw=0.8)
+    # The letters stand on the axes, their values and errors above them.
     drift = np.nan_to_num(found.place.drift)
-    name = f"ln({rate}{f' / {size}^{drift:.2f}' * bool(drift)})" if not linear else rate
-    name += f" - {drift:.2f} ln {size}" * bool(linear and drift)
+    moving = f" - {drift:.2f} \\ln {size}" * bool(drift)
+    variable = rf"\mathrm{{{rate}}}" if linear else rf"\ln\,\mathrm{{{rate}}}"
+    exponents = (
+        (r"1/\nu", fit.inverse_nu, fit.errors[1]),
+        (r"\beta/\nu", fit.beta_nu, fit.errors[2]),
+    )
+    values_of = ", ".join(f"${name} = {uncertain(*numbers)}$" for name, *numbers in exponents)
+    known = fit.inverse_nu > 2 * fit.errors[1]
+    place = f"$x_c = {uncertain(fit.x_c, fit.errors[0])}$" if known else "no critical point"
     return drawing.finished(
         ax,
-        xlabel=f"({name} {-fit.x_c:+.3g}) × {size}^{round(fit.inverse_nu, 2) + 0:.2f}",
-        ylabel=f"order parameter × {size}^{round(fit.beta_nu, 2) + 0:.2f}",
-        heading=f"1/ν = {fit.inverse_nu:.2f} ± {fit.errors[1]:.2f}, "
-        f"β/ν = {fit.beta_nu:.2f} ± {fit.errors[2]:.2f}",
+        xlabel=rf"$({variable}{moving} - x_c)\, {size}^{{1/\nu}}$",
+        ylabel=rf"order parameter $\times\, {size}^{{\beta/\nu}}$",
+        title=f"{values_of},\n{place}",
     )
+
+
+def uncertain(value: float, error: float) -> str:
+    """A value and its standard error to the first digit of the error that is not 0; without a known
+    error, to three digits."""
+    if not (np.isfinite(error) and error > 0):
+        return f"{value:.3g}"
+    digits = max(0, -math.floor(math.log10(float(f"{error:.1g}"))))
+    return rf"{round(value, digits) + 0.0:.{digits}f} \pm {error:.{digits}f}"
 
 
 def _sizes(ax: Axes, sizes: xr.DataArray) -> None:

@@ -143,7 +143,7 @@ class Screen:
 def opened(profile: Path) -> Iterator[Screen]:
     """A browser with a profile of its own, which nobody asks to download anything."""
     options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
+    options.binary_location = CHROMIUM or ""
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for option in (*OPTIONS, f"--user-data-dir={profile}"):
         options.add_argument(option)

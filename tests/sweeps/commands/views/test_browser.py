@@ -204,7 +204,9 @@ def test_axes_times_seeds_and_differences_follow_the_controls(
 
 
 @FULL
-def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
+def test_what_diverged_is_hatched_and_said(
+    screen: Screen, path: Path, runs: xr.Dataset, tmp_path: Path
+) -> None:
     screen.open(path.as_uri())
     hatched = "return overview.element.data.slice(3, 5).map((t) => t.x.map((x, i) => [x, t.y[i]]))"
     some, none = (
@@ -217,6 +219,21 @@ def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
     screen.over((2, 1), "2 DIVERGED")
     assert "no value" in screen["readout"].text
     screen.over((1, 0), "1 OK, 1 DIVERGED|1 DIVERGED, 1 OK")
+    # When they failed: of these runs alone.
+    steps = xr.where(runs["status"] > 0, 3 + 4 * runs["seed"] + 0 * runs["status"], -1)
+    failed = tmp_path / "failed.html"
+    screen.open(
+        sweeps.explore(runs.assign(first_bad_step=steps.assign_attrs(runs["first_bad_step"].attrs)))
+        .write(failed)
+        .as_uri()
+    )
+    screen.choose("observable", label(runs["first_bad_step"]))
+    rows = screen.run("return overview.element.data[0].z.map((row) => Array.from(row))")
+    assert rows == [[None, 7, None], [None, None, 5]]
+    screen.run("document.getElementById('every').open = true")
+    table = "#every-table tbody tr td:nth-child(4)"
+    told = lambda: [each.text for each in screen.driver.find_elements(By.CSS_SELECTOR, table)]
+    screen.until(lambda: sorted(told()) == [*[""] * 9, "3", "7", "7"])
 
 
 @FULL

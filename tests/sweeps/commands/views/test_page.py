@@ -65,7 +65,11 @@ def test_an_address_shows_the_same_again(screen: Screen, path: Path, runs: xr.Da
     assert np.diff(before["x"]) == pytest.approx(1.5)
     screen.driver.get("about:blank")
     screen.open(path.as_uri() + fragment)
-    assert drawn(screen) == before
+    again = drawn(screen)
+    # The address has seven digits of the part that is seen.
+    for axis in "xy":
+        np.testing.assert_allclose(again.pop(axis), before.pop(axis), rtol=1e-6)
+    assert again == before
     assert "eta_y = 5, eta_z = 1" in before["title"]
     # A link to another view that is pasted into the same tab.
     screen.run("document.body.dataset.drawn = 'before'; location.hash = '#at-eta_z=10&cell=true'")
@@ -229,7 +233,9 @@ def test_differences_are_absolute_relative_or_ratios(
     for name, place in (("Lowest", np.nanargmin(off)), ("Highest", np.nanargmax(off))):
         row, column = np.unravel_index(place, off.shape)
         at = f"eta_y = {runs['eta_y'].values[row]:g}, eta_z = {runs['eta_z'].values[column]:g}"
-        found = re.search(rf"{name}: (\S+) at {re.escape(at)}\.", screen["extremes"].text)
+        found = re.search(
+            rf"{name}: (\S+) at {re.escape(at)} \((\w+) other", screen["extremes"].text
+        )
         assert found, screen["extremes"].text
         assert float(found[1]) == pytest.approx(off[row, column], rel=1e-3)
     # A theory is no further seed, and has no spread.
@@ -335,7 +341,9 @@ def test_all_runs_are_filtered_sorted_and_explained(
 
 
 @FULL
-def test_a_pinned_cell_stays_beside_the_next_one(screen: Screen, path: Path) -> None:
+def test_a_pinned_cell_stays_beside_the_next_one(
+    screen: Screen, path: Path, runs: xr.Dataset
+) -> None:
     screen.open(path.as_uri())
     screen.click((0, 0))
     press = "[...document.querySelectorAll('#curve-tools button')].at(-1).click()"
@@ -350,6 +358,18 @@ def test_a_pinned_cell_stays_beside_the_next_one(screen: Screen, path: Path) -> 
     values = [v for each in data for v in each if v is not None]
     assert ranges[0][0] < min(values) < max(values) < ranges[0][1]
     assert screen["pinned-title"].text == "Pinned: eta_y = 0.5, eta_z = 0.1"
+    # Runs of one seed are compared, of which the theory has none.
+    last = runs["entropy"].sel(eta_y=0.5).isel(time=-1)
+    apart = last.sel(eta_z=10.0) - last.sel(eta_z=0.1)
+    told, exact = screen["pinned-words"].text.split("\n")
+    found = re.search(r"pinned = (\S+) ± (\S+) \(standard error over 2 seeds\)", told)
+    assert found
+    # Four digits are shown.
+    want = [apart.mean(), apart.std(ddof=1) / 2**0.5]
+    np.testing.assert_allclose([float(each) for each in found.groups()], want, rtol=1e-3)
+    # 97.5 % of Student's distribution with one degree of freedom lie below 12.7.
+    assert ("may be chance" in told) == bool(abs(want[0]) < 12.7 * want[1])
+    assert "±" not in exact
     assert screen.barriers() == []
 
 

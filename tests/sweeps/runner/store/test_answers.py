@@ -9,7 +9,7 @@ import pytest
 import sweeps
 from sweeps import Sweep, experiment
 from sweeps.runner.store.base import Layout, StoreError
-from sweeps.runner.store.growth import create
+from sweeps.runner.store.creation import create
 from sweeps.runner.store.remote import objects
 from sweeps.runner.store.remote.objects import Objects
 from sweeps.runner.store.store import Store

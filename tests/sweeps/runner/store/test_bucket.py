@@ -18,7 +18,7 @@ import pytest
 import sweeps
 from sweeps import Sweep, cli, experiment, output
 from sweeps.runner.store.base import RECORDS, Layout, StoreError, Variable
-from sweeps.runner.store.growth import files
+from sweeps.runner.store.creation import files
 from sweeps.runner.store.local import place
 from sweeps.runner.store.remote import bucket, objects
 from sweeps.runner.store.remote.objects import Objects

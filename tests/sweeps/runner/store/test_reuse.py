@@ -15,7 +15,7 @@ import sweeps
 from dynsim import schedules
 from sweeps import Sweep
 from sweeps.runner.store import reuse
-from sweeps.runner.store.growth import boxes
+from sweeps.runner.store.reuse import boxes
 from sweeps.runner.work import Work
 from sweeps.systems.experiment import Experiment, experiment
 from tests.sweeps.studies.transitions.quadratic import Quadratic

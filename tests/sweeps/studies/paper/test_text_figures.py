@@ -38,6 +38,21 @@ def test_equal_progress_is_equal_rate_times_steps() -> None:
     np.testing.assert_allclose(figure10.at_equal_progress(array), 100)
 
 
+def test_slopes_are_told_at_every_product_that_three_rates_reach() -> None:
+    """Entropy falls by a thousandth of eta times steps for each unit of the rate."""
+    time, rates = np.arange(0, 101.0, 5), np.array([1.0, 2.0, 4.0, 5.0])
+    values = 3 - 0.001 * rates[:, None] ** 2 * time
+    array = xr.DataArray(
+        values[:, None] + np.array([0.0, 0.0])[:, None],
+        dims=("eta", "seed", "time"),
+        coords={"eta": rates, "time": time},
+    )
+    products, lines = figure10.at_products(array)
+    assert products[-1] == 200
+    assert [each.runs for each in lines] == [8 if product <= 100 else 6 for product in products]
+    np.testing.assert_allclose([each.slope for each in lines], -0.001 * products)
+
+
 def test_measures_of_sparse_and_frozen() -> None:
     dims = ("seed", "time", "layer")
     entropy = np.array([2.0, 1.5, 1.0])[None, :, None] * np.ones((2, 1, 1))

@@ -1,6 +1,7 @@
 """The measurements that the documentation quotes: `dynsim validate` and `make tables`."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from tests.test_site import tool
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-errata, rules, tails, verdicts = (
-    tool(f"tools/measured/{name}.py") for name in ("errata", "rules", "tails", "verdicts")
+bursts, errata, rules, tails, verdicts = (
+    tool(f"tools/measured/{name}.py") for name in ("bursts", "errata", "rules", "tails", "verdicts")
 )
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
@@ -119,11 +120,44 @@ def test_steps_have_the_width_that_is_asked_for(law: stats.rv_continuous) -> Non
 
 
 def test_verdicts_on_steps_of_known_widths_are_false_as_often_as_the_level_says() -> None:
-    smooth, slow = (verdicts.shares(5, 32, a, 0.025, 80) for a in (0.0, 0.25))
+    def shares(number: int, seeds: int, column: str, draws: int) -> Any:
+        curve, widths = verdicts.COLUMNS[column]
+        return verdicts.shares(number, seeds, widths, draws, curve)[0.025]
+
+    smooth, stops, slow = (shares(5, 32, name, 80) for name in ("a = 0", "stops", "a = 0.25"))
     # Of 80 draws more than 6 are 1 in 200 at 2.5 %.
     assert smooth[Verdict.TRANSITION] <= 6 / 80
+    assert stops[Verdict.TRANSITION] <= 6 / 80
     assert slow[Verdict.CROSSOVER] <= 6 / 80
     assert smooth[Verdict.CROSSOVER] > 0.15
-    narrow = verdicts.shares(3, 64, 0.5, 0.025, 20)
+    narrow = shares(3, 128, "a = 0.5", 20)
     assert narrow[Verdict.CROSSOVER] == 0
-    assert narrow[Verdict.TRANSITION] > 0.5
+    assert narrow[Verdict.TRANSITION] > 0.4
+
+
+def test_the_networks_with_bursts_have_73_weights_and_the_sharpness_of_numpy() -> None:
+    problem = bursts.network(1)
+    assert problem.begin.size == 73
+    x, (first, last) = problem.x, (problem.begin[:48], problem.begin[60:72])
+
+    def loss(w: np.ndarray) -> float:
+        hidden = x @ w[:48].reshape(12, 4).T + w[48:60]
+        out = (hidden * stats.norm.cdf(hidden)) @ w[60:72] + w[72]
+        return float(np.mean((out - np.sin(2 * x[:, 0]) - x[:, 0] * x[:, 1] / 2) ** 2) / 2)
+
+    assert np.std(first) == pytest.approx(0.6 / 2, rel=0.3)
+    assert np.std(last) == pytest.approx(0.6 / 12**0.5, rel=0.6)
+    # Along a direction, half a thousandth away on either side.
+    (found,) = bursts.sharpness(problem, problem.begin[None])
+    bend = lambda v: loss(problem.begin + v) + loss(problem.begin - v) - 2 * loss(problem.begin)
+    directions = np.eye(73) * 1e-3
+    hessian = np.array([[bend(a + b) - bend(a) - bend(b) for a in directions] for b in directions])
+    want = 0.8 * np.linalg.eigvalsh(hessian / 2e-6)[-1]
+    assert found == pytest.approx(want, rel=1e-4)
+
+
+def test_widths_that_level_off_are_those_of_their_names() -> None:
+    sizes = np.array([8, 32, 64, 128])
+    np.testing.assert_allclose(verdicts.stops(sizes), [4, 2, 2, 2])
+    np.testing.assert_allclose(verdicts.approaches(sizes), [4, 2.5, 2.25, 2.125])
+    np.testing.assert_allclose(verdicts.power(0.5, sizes), [4, 2, 2**0.5, 1])

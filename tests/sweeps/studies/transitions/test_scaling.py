@@ -186,14 +186,14 @@ def test_curves_that_scale_exactly_collapse(inverse_nu: float, beta_nu: float) -
     assert found.misfit < 0.2
 
 
-@pytest.fixture(scope="module")
-def ising() -> Scaling:
+def ising_model(samples: int) -> Scaling:
     sizes = (64, 128, 256, 512, 1024)
     x = np.linspace(-0.5, 0.4, 37)
-    return scaling(x, np.array(sizes), curie_weiss(sizes, x, 256), draws=20)
+    return scaling(x, np.array(sizes), curie_weiss(sizes, x, samples), draws=20)
 
 
-def test_the_mean_field_ising_model_has_a_transition(ising: Scaling) -> None:
+def test_the_mean_field_ising_model_has_a_transition() -> None:
+    ising = ising_model(1000)
     assert ising.verdict is Verdict.TRANSITION
     # 1/nu = 1/2 for the number of spins; a size this small has corrections of a tenth.
     assert -ising.width.exponent == pytest.approx(0.5, abs=0.15)
@@ -204,7 +204,15 @@ def test_the_mean_field_ising_model_has_a_transition(ising: Scaling) -> None:
     assert ising.collapse.beta_nu == pytest.approx(0.25, abs=0.1)
 
 
-def test_binder_cumulants_of_the_mean_field_cross_at_the_critical_point(ising: Scaling) -> None:
+def test_few_samples_do_not_tell_that_the_larger_sizes_have_a_transition_too() -> None:
+    found = ising_model(256)
+    assert found.width.exponent < -5 * found.width.error
+    assert found.verdict is Verdict.UNDECIDED
+    assert "whether it keeps falling is not known" in found.why
+
+
+def test_binder_cumulants_of_the_mean_field_cross_at_the_critical_point() -> None:
+    ising = ising_model(256)
     assert (np.abs(ising.crossings) < 4 * ising.crossing_errors).all()
     assert ising.crossing_errors[-1] < 0.02
     at = np.argmin(np.abs(np.linspace(-0.5, 0.4, 37)))
@@ -294,6 +302,9 @@ def law(exponent: float, error: float) -> Power:
         (law(-0.5, 0.3), law(-0.5, 0.2), "undecided"),
         (law(-0.5, 0.1), law(-0.2, 0.1), "undecided"),
         (law(-0.5, 0.1), law(-0.5, 0.6), "undecided"),
+        # Among the larger sizes it may have levelled off: their exponent is 1.9 errors above 0.
+        (law(-0.5, 0.1), law(-0.38, 0.2), "undecided"),
+        (law(-0.5, 0.1), law(-0.41, 0.2), "transition"),
         (law(0.0, 0.05), law(0.0, 0.3), "crossover"),
         # 0.25 is 2.08 errors above 0, which excludes it at 2.5 %, and not at the half of it.
         (law(0.0, 0.12), law(0.0, 0.3), "undecided"),

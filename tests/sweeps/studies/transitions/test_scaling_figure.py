@@ -11,6 +11,7 @@ import xarray as xr
 import dynsim
 from sweeps.studies.transitions.scaling import figure
 from sweeps.studies.transitions.scaling.figure import ScalingFigure, order_parameter
+from sweeps.studies.transitions.scaling.panels import uncertain
 from sweeps.systems.experiment import Experiment
 from tests.sweeps.studies.transitions.quadratic import Quadratic, Wishart
 
@@ -65,3 +66,9 @@ def test_order_parameters_of_runs() -> None:
 def test_axes_are_put_in_order() -> None:
     config = ScalingFigure(size="D:8,2,4", rate="eta:9:1:9:lin")
     assert config.axes() == {"D": (2, 4, 8), "eta": tuple(np.arange(1.0, 10))}
+
+
+def test_values_have_the_digits_that_their_errors_leave() -> None:
+    told = [uncertain(*pair) for pair in ((0.0123, 0.0041), (-0.0004, 0.002), (31.4, 12.0))]
+    assert told == [r"0.012 \pm 0.004", r"0.000 \pm 0.002", r"31 \pm 12"]
+    assert uncertain(1.23456, np.nan) == "1.23"

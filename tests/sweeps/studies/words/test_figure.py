@@ -126,15 +126,21 @@ def test_without_eq_10() -> None:
         length=4,
     )
     figure = draw(estimate, found)
-    *panels, last = figure.axes
+    *panels, empty, strip, _ = figure.axes
+    assert not empty.axison
     assert [panel.get_title() for panel in panels] == [r"\$x \$x", r"\$x b", "b c"]
     labels = [[label.get_text() for label in panel.get_yticklabels()] for panel in panels]
     assert labels == [[r"\$x", "b"], [r"\$x", "b"], ["b", "c"]]
     np.testing.assert_allclose(
         [bar.get_width() for bar in panels[2].patches], found.z[-1, 2, [1, 2]]
     )
-    # A line for each rule that speaks, and one for the more frequent sign.
-    assert len(last.lines) == sum(score.spoken > 0 for score in found.scores.values()) + 1 >= 4
+    # A row for each rule that speaks, and one for the more frequent sign.
+    spoken = [score.right for score in found.scores.values() if score.spoken]
+    (mesh,) = strip.collections
+    assert len(strip.get_yticks()) == len(spoken) + 1 >= 4
+    np.testing.assert_array_equal(mesh.get_array()[:-1], spoken)
+    written = [text.get_text().strip() for text in strip.texts]
+    assert written[:-1] == [f"{share[-1]:.2f}" for share in spoken]
     plt.close(figure)
     lines = text_report.table(estimate, overlap_report(task), found)
     assert "linearly independent" in lines

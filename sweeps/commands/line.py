@@ -8,16 +8,17 @@ import importlib.metadata
 import itertools
 import os
 import re
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps.commands.parsing.metadata import RUN, Offer, language, names_for, offer
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, file_name, group
+from sweeps.commands.environment import check_flags, reason
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, RUN, Command, Offer, Run, file_name, group
 from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
-from sweeps.language.grammar import Pairs
-from sweeps.language.pages import settings_page
+from sweeps.language.grammar import Language, Pairs
 from sweeps.lines import assignments, to_stderr
+from sweeps.systems import kinds
 
 HELP = ("-h", "--help")
 NAMES = {
@@ -113,22 +114,23 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
             _help(group(name), f"dynsim {name}", options)
         parts = [part for option in options for part in option.split("=", 1)]
         at = parts.index("--problem") + 1 if "--problem" in parts[:-1] else 0
-        found = offer(name, parts[at] if at else problem)
+        offer = Offer.of(name, parts[at] if at else problem)
         run = [("problem", problem)] if problem else []
         if {*HELP} & {*options}:
-            print(page(found, name, options, run))
+            print(page(offer, name, options, run))
             raise SystemExit(0)
-        given = parse(found, options, run)
-        if problem and found.recorded:
+        given = parse(offer, options, run)
+        if problem and offer.recorded:
             # What was asked of another problem has a folder of its own.
             given.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
         if places:
-            _check_places(found, given)
-        settings, run_command = _made(found, given)
+            _check_places(offer, given)
+        check_flags()
+        settings, run_command = _made(offer, given)
     except ValueError as error:
-        to_stderr(f"dynsim: {error}")
+        to_stderr(f"dynsim: {reason(error)}")
         raise SystemExit(2) from None
-    return Asked(f"{name} {problem}".strip(), settings, run_command, found, given)
+    return Asked(f"{name} {problem}".strip(), settings, run_command, offer, given)
 
 
 def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
@@ -138,16 +140,17 @@ def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
     Raises:
         ValueError: for a name that does not exist, with those that do.
     """
-    firsts = list(dict.fromkeys(name.split()[0] for name in COMMANDS))
-    first, left = _choose("command", words[0], firsts, near=COMMANDS), list(words[1:])
-    members, named = group(first), bool(left) and left[0][:1] not in ("", "-")
-    name = first
-    if named and members:
-        name, left = f"{first} {_choose(first, left[0], members)}", left[1:]
-        named = bool(left) and left[0][:1] not in ("", "-")
-    if named and name in OF_PROBLEM:
-        return name, left[0], left[1:]
-    return name, "", left
+    firsts, left = list(dict.fromkeys(name.split()[0] for name in COMMANDS)), list(words)
+    name = _choose("command", left.pop(0), firsts, near=COMMANDS)
+    if group(name) and _begins(left):
+        name = f"{name} {_choose(name, left.pop(0), group(name))}"
+    problem = left.pop(0) if name in OF_PROBLEM and _begins(left) else ""
+    return name, problem, left
+
+
+def _begins(words: Sequence[str]) -> bool:
+    """Whether a word that is no option comes next."""
+    return bool(words) and words[0][:1] not in ("", "-")
 
 
 def _choose(what: str, given: str, names: Collection[str], near: Collection[str] = ()) -> str:
@@ -161,15 +164,16 @@ def _choose(what: str, given: str, names: Collection[str], near: Collection[str]
 def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:
     """Do what options without a command ask for; without any, help is printed as well."""
     unknown = [option for option in options if option not in (*HELP, "--version")]
-    if unknown and not {*HELP} & {*options}:
+    helped = not options or {*HELP} & {*options}
+    if unknown and not helped:
         to_stderr(f"{prog}: has no option {unknown[0]}; its options are --help, --version")
         raise SystemExit(2)
-    if "--version" in options and not {*HELP} & {*options}:
-        print(f"dynsim {importlib.metadata.version('dynsim')}")
-    else:
+    if helped:
         width = max(map(len, commands))
         lines = [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
         print("\n".join([USAGE.format(prog=prog), *lines]))
+    else:
+        print(f"dynsim {importlib.metadata.version('dynsim')}")
     raise SystemExit(0 if options else 2)
 
 
@@ -196,11 +200,16 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
             raise ValueError(f"option --{option} needs {some} {needed}")
     table = offer.chosen([(option, value is MISSING or value) for option, value in given])
     offer.language.finished(table)
+    of_run = offer.run_of(table)
     for name, field in offer.options.items():
+        word = table.get(name, field.default)
         if field.form and field.form[2]:
-            _check_setting(name, str(table.get(name, field.default)), offer.run_of(table))
-    for name in [name for name in NAMES if name in offer.options]:
-        _check_names(name, offer, table)
+            try:
+                kinds.language().resolve(of_run, str(word).partition(":")[0])
+            except LanguageError as error:
+                raise LanguageError(name, error.reason, word) from None
+        if name in NAMES:
+            _check_names(name, offer, table)
     for name, others in NEEDS.get(offer.kind.word.partition(":")[2], {}).items():
         if name in table and not any(_holds(each, offer, table) for each in others.split("|")):
             alone = others.startswith("no-")
@@ -214,15 +223,13 @@ def _holds(needed: str, offer: Offer, table: Table) -> bool:
     """Whether a line has what an option needs: `NAME`, `no-NAME` or `NAME VALUE`."""
     name, _, value = needed.removeprefix("no-").partition(" ")
     found = table.get(name, offer.options[name].default)
-    if value:
-        return found == value
-    return bool(found) != needed.startswith("no-")
+    return found == value if value else bool(found) != needed.startswith("no-")
 
 
 def _check_names(option: str, offer: Offer, table: Table) -> None:
     """Raise `LanguageError` where an option names what the problem does not have."""
     asked, default = table.get(option, []), offer.options[option].default
-    known = names_for(offer.word(table), option)
+    known = offer.names(option, table)
     # A figure can have an observable that no run records, such as whether it diverged.
     usual = [default] if isinstance(default, str) else []
     names = [*dict.fromkeys((*NAMES[option], *known, *usual))]
@@ -233,13 +240,6 @@ def _check_names(option: str, offer: Offer, table: Table) -> None:
             shown = (each + f"[{FINITE}]" * (each + FINITE in names) for each in short)
             reason = must_be(word, names, f"one of {', '.join(shown)}")
             raise LanguageError(option, reason, word)
-
-
-def _check_setting(name: str, word: str, run: Table) -> None:
-    try:
-        language().resolve(run, word.partition(":")[0])
-    except LanguageError as error:
-        raise ValueError(f"{name} = {word!r}: {error.reason}") from None
 
 
 def read(offer: Offer, words: Sequence[str]) -> Pairs:
@@ -278,12 +278,10 @@ def read(offer: Offer, words: Sequence[str]) -> Pairs:
 
 def _typed(field: Field, text: str) -> Any:
     """A value as TOML has it, or else the text; of a field for text always the text."""
-    if {"text", "path"} & {*field.types} and text != "none":
-        return text
-    try:
-        return assignments(f"value={text}")["value"]
-    except ValueError:
-        return text
+    if not {"text", "path"} & {*field.types} or text == "none":
+        with contextlib.suppress(ValueError):
+            return assignments(f"value={text}")["value"]
+    return text
 
 
 def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
@@ -294,7 +292,7 @@ def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
         if offer.command.reads == "file":
             from sweeps import recipes
 
-            recipes.check(language(), place, given.get("set", ()))
+            recipes.check(kinds.language(), place, given.get("set", ()))
         elif "://" not in place and not os.path.lexists(place):
             raise ValueError(f"{place}: no such sweep")
 
@@ -303,13 +301,11 @@ def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
     """The settings of a command as its class has them, and what runs them."""
     cls, run = offer.command.load()
     from sweeps.language.tree import build, built
-    from sweeps.systems import kinds
 
     own = {n: field for n, field in offer.kind.fields.items() if n in given}
-    words = kinds.language()
-    settings = {n: built(words, field, given[n], (n,)) for n, field in own.items()}
+    settings = {n: built(offer.language, field, given[n], (n,)) for n, field in own.items()}
     if offer.run:
-        settings[RUN] = build(words, offer.run_of(given))
+        settings[RUN] = build(kinds.language(), offer.run_of(given))
     return cls(**settings), run
 
 
@@ -318,5 +314,20 @@ def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
     given = [*run, *read(offer, [word for word in words if word not in HELP])]
     table = offer.chosen([pair for pair in given if pair[1] is not MISSING])
     places = "".join(f" {each.upper()}" for each in offer.positional)
-    first = [f"usage: dynsim {name}{places} [OPTIONS]", "", offer.kind.about or offer.command.help]
-    return "\n".join([*first, "", settings_page(offer.language, table)])
+    about = textwrap.fill(offer.kind.about or offer.command.help, 96)
+    first = [f"usage: dynsim {name}{places} [OPTIONS]", "", about, ""]
+    return "\n".join([*first, *settings_page(offer.language, table)])
+
+
+def settings_page(language: Language, given: Table) -> Iterator[str]:
+    """All settings, with their descriptions, allowed values and current values, as lines."""
+    yield "Options. The end of a name is enough if it is unique; - _ . do not matter."
+    for setting in language.walk(given):
+        field, value = setting.field, setting.value
+        if not setting.shared:
+            shown = setting.kind or ("none" if value is None else value)
+            now = "required" if value is MISSING else f"default: {shown}"
+            text = f"{field.doc} ({allowed(field, language.words(field))}; {now})"
+            yield f"  --{setting.name}"
+            yield textwrap.indent(textwrap.fill(text.lstrip() + " *" * field.traced, 90), " " * 6)
+    yield "* Runs that differ only in these share one compiled program."

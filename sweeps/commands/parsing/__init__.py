@@ -1,1 +1,0 @@
-"""From the words behind a command to its settings."""

@@ -1,0 +1,133 @@
+"""Programs of the command line, kept as they were compiled: a later process neither traces nor
+lowers them, which takes longer than the runs of a small job.
+
+A program is found again by everything that it was made from: the settings of the sweep, the shapes
+of its arrays, the options of JAX, the devices, and the source files of the packages that it is
+traced with, by size and time of change. Only the command line keeps them, and only for problems of
+this project: in a session of Python functions may have been exchanged, which no file tells.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pickle
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import serialize_executable
+from jax.sharding import Mesh
+
+from sweeps.output import programs
+
+TRACED = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
+"""Packages that write programs. Their files are compared, those of others by version."""
+VERSIONS = ("jaxlib", "numpy")
+VARIABLES = ("XLA_FLAGS", "EQX_ON_ERROR")
+"""Of the environment: what else programs depend on."""
+CALLED = re.compile(r'custom_call_target="([^"]+)"')
+SAFE = ("lapack_", "TopK", "__")
+"""What compiled code may call: LAPACK, and what belongs to the compiler."""
+MOST = 500
+"""Programs that are kept, of 0.1 to 1 MB; those that were used longest ago go first."""
+
+
+class Known(NamedTuple):
+    """What is read of a program before it runs.
+
+    Attributes:
+        shapes: of what it returns.
+        seconds: that it takes, as `sweeps.runner.fit.seconds` estimates.
+        draws: whether it takes what another program draws.
+    """
+
+    shapes: dict[str, jax.ShapeDtypeStruct]
+    seconds: tuple[float, float]
+    draws: bool
+
+
+def key_of(mesh: Mesh, *made: Any) -> str:
+    """By what a program is found that is made from `made`, which has a text for all that decides
+    it, and from nothing of other packages. Empty where programs are not kept: accelerators were
+    not tried."""
+    device = mesh.devices.flat[0]
+    if not programs.TRACED or device.platform != "cpu":
+        return ""
+    devices = [(each.device_kind, each.id) for each in mesh.devices.flat]
+    options = sorted(jax.config.values.items(), key=str), *map(os.environ.get, VARIABLES)
+    told = made, devices, device.client.platform_version, options, _code()
+    text = json.dumps(told, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _code() -> list[Any]:
+    """The source files of `TRACED`, and versions of other packages."""
+    found: list[Any] = [importlib.metadata.version(each) for each in VERSIONS]
+    for package in TRACED:
+        spec = importlib.util.find_spec(package)
+        for root in (spec and spec.submodule_search_locations) or ():
+            found += sorted(_sources(root))
+    return found
+
+
+def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time of change of each source file in a folder and those in it."""
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from _sources(entry.path)
+        elif entry.name.endswith(".py"):
+            about = entry.stat()
+            yield entry.path, about.st_size, about.st_mtime_ns
+
+
+def load(key: str, mesh: Mesh) -> tuple[Known, Any, Any] | None:
+    """What is known of a program, the program and the one that draws for it; None where it is not
+    kept, or not to be read."""
+    if not key:
+        return None
+    devices = tuple(mesh.devices.flat)
+    # A file of half a write, or of another kind, is one that is not there.
+    with contextlib.suppress(Exception):
+        path = programs.TRACED[-1] / key
+        _initialise_lapack()
+        known, *kept = pickle.loads(path.read_bytes())
+        found = [
+            each
+            and serialize_executable.deserialize_and_load(
+                *each, backend=devices[0].client, execution_devices=devices
+            )
+            for each in kept
+        ]
+        os.utime(path)
+        return Known(*known), found[0], found[1]
+    return None
+
+
+@functools.cache
+def _initialise_lapack() -> None:
+    """JAX does so when it lowers a program that calls LAPACK. One that is loaded before would end
+    the process."""
+    matrix = jax.ShapeDtypeStruct((1, 1), "float32")
+    jax.jit(jax.lax.linalg.lu).trace(matrix).lower()
+
+
+def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
+    """Keep a program, if it can be kept: one that calls Python cannot."""
+    called = {each for made in compiled if made for each in CALLED.findall(made.as_text() or "")}
+    if not key or not all(each.startswith(SAFE) for each in called):
+        return
+    with contextlib.suppress(Exception):
+        folder = programs.TRACED[-1]
+        made = [each and serialize_executable.serialize(each) for each in compiled]
+        written = folder / f"{key}.{os.getpid()}"
+        written.write_bytes(pickle.dumps((tuple(known), *made)))
+        written.rename(folder / key)
+        old = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]
+        for path in old:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,139 @@
+"""A sweep of a small network against a loop that one would write in JAX with optax."""
+
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import dynsim
+import sweeps
+from sweeps.runner.spec import Sweep
+
+SIZES = (16, 64, 64, 1)
+STEPS, BATCH, DECAY = 100, 32, 1e-4
+RATES, SEEDS = np.geomspace(1e-4, 1e-2, 8), 32
+REPEATED = 5
+"""Measurements of each, in turns; their median counts."""
+
+
+class Net(dynsim.Problem):
+    """A ReLU network that learns the product of two of its inputs."""
+
+    def init(self, key: Any) -> list[Any]:
+        """Weights and biases of the layers."""
+        pairs = list(itertools.pairwise(SIZES))
+        keys = jax.random.split(key, len(pairs))
+        return [
+            (jax.random.normal(k, pair) * (2 / pair[0]) ** 0.5, jnp.zeros(pair[1]))
+            for k, pair in zip(keys, pairs, strict=True)
+        ]
+
+    def draw(self, key: Any, batch: int) -> Any:
+        """Fresh inputs and targets."""
+        x = jax.random.normal(key, (batch, SIZES[0]))
+        return x, x[:, 0] * x[:, 1]
+
+    def loss(self, params: list[Any], data: Any) -> Any:
+        """Half of the mean squared error."""
+        x, y = data
+        for w, b in params[:-1]:
+            x = jax.nn.relu(x @ w + b[None])
+        w, b = params[-1]
+        return jnp.mean(((x @ w + b[None])[:, 0] - y) ** 2) / 2
+
+
+class Cost(NamedTuple):
+    """Seconds by the clock, and seconds of all cores."""
+
+    wall: float
+    cpu: float
+
+
+def report() -> Iterator[str]:
+    """Lines of the report: seconds of both, cold and warm, their ratios, and their losses."""
+    # Programs that an earlier run has left would be no compilation.
+    jax.config.update("jax_enable_compilation_cache", False)
+    trained = sweeps.Experiment(Net(), dynsim.adamw(1e-3, decay=DECAY), STEPS, BATCH)
+    axes = {"eta": RATES, "seed": range(SEEDS)}
+    sweep = Sweep(trained, axes, record=("batch_loss",), times="end")
+    runs, losses = len(RATES) * SEEDS, {}
+
+    def swept(out: Path | None = None) -> None:
+        found = sweeps.run(sweep, out, progress=False)
+        losses["sweep"] = np.asarray(found.batch_loss).ravel()
+
+    keys = jax.random.split(jax.random.key(1), SEEDS)
+    each = jnp.tile(keys, len(RATES)), jnp.repeat(jnp.asarray(RATES, "float32"), SEEDS)
+    loop = jax.jit(jax.vmap(plain))
+
+    def looped() -> None:
+        losses["loop"] = np.asarray(loop(*each))
+
+    name = "-".join(map(str, SIZES))
+    yield (
+        f"{runs} runs of {STEPS} steps of AdamW, {name}, batch {BATCH}; "
+        f"{len(jax.devices())} devices for the sweep, one for the loop"
+    )
+    cold = {"sweep": cost(swept), "loop": cost(looped)}
+    warm: dict[str, list[Cost]] = {"sweep": [], "loop": [], "stored": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(REPEATED):
+            warm["sweep"].append(cost(swept))
+            warm["loop"].append(cost(looped))
+            warm["stored"].append(cost(lambda i=i: swept(Path(folder) / str(i))))
+    middle = {name: median(costs) for name, costs in warm.items()}
+    lines = {"sweep, cold": cold["sweep"], "loop, cold": cold["loop"]}
+    lines |= {f"{name}, warm": found for name, found in middle.items()}
+    for name, found in lines.items():
+        yield f"  {name:<14} {found.wall:7.3f} s by the clock {found.cpu:7.3f} s of CPU"
+    yield "the loop takes, in units of the sweep:"
+    for name, loops, swept_ in (
+        ("cold", cold["loop"], cold["sweep"]),
+        ("warm", middle["loop"], middle["sweep"]),
+        ("warm, stored", middle["loop"], middle["stored"]),
+    ):
+        clock, cpu = loops.wall / swept_.wall, loops.cpu / swept_.cpu
+        yield f"  {name:<14} {clock:.2f} by the clock, {cpu:.2f} of CPU"
+    # Runs of one seed share their data: of their means the error is known.
+    by_seed = {name: x.reshape(len(RATES), SEEDS).mean(0) for name, x in losses.items()}
+    text = ", ".join(
+        f"{x.mean():.4f} ± {x.std(ddof=1) / SEEDS**0.5:.4f} ({name})" for name, x in by_seed.items()
+    )
+    yield f"loss of the last batch, mean over the runs: {text}"
+
+
+def plain(key: Any, eta: Any) -> Any:
+    """The loss of the last batch of one run."""
+    problem, optimizer = Net(), optax.adamw(eta, weight_decay=DECAY)
+    start, draws = jax.random.split(key)
+    params = problem.init(start)
+
+    def step(carry: Any, key: Any) -> Any:
+        params, state = carry
+        loss, gradient = jax.value_and_grad(problem.loss)(params, problem.draw(key, BATCH))
+        updates, state = optimizer.update(gradient, state, params)
+        return (optax.apply_updates(params, updates), state), loss
+
+    carry = params, optimizer.init(params)
+    (params, _), _ = jax.lax.scan(step, carry, jax.random.split(draws, STEPS))
+    return problem.loss(params, problem.draw(jax.random.fold_in(draws, STEPS), BATCH))
+
+
+def cost(work: Callable[[], object]) -> Cost:
+    """What `work` costs."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def median(costs: list[Cost]) -> Cost:
+    """The median of either."""
+    return Cost(*(statistics.median(found) for found in zip(*costs, strict=True)))
