@@ -43,7 +43,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"zip": 3}, "zip = 3: must be a list of lists"),
     ({"zip": [[["eta_z"]]]}, "zip = [[['eta_z']]]: must be a list of lists"),
     ({"root": {}}, "root = {}: must be an integer >= 0"),
-    ({"times": ["a"]}, "times = ('a',): must be 'end'"),
+    ({"times": ["a"]}, "times = ['a']: must be 'end'"),
     ({"times": 10**12}, "times = 1000000000000: must be an integer <= 1048576"),
     ({"title": 3}, "title = 3: must be of type str"),
     ({"root": 2**63}, "root = 9223372036854775808: must be an integer <= 4294967295"),
