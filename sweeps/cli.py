@@ -20,6 +20,9 @@ from sweeps.commands.environment import reason
 from sweeps.commands.line import understood
 from sweeps.lines import printable, stops, to_stderr
 
+BEGAN = time.time()
+"""When this process began to import modules."""
+
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """The settings that a command line asks for; `SystemExit` where it asks for none."""
@@ -132,7 +135,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
         if record and not asked.given.get("overwrite"):
             record.check()
-        with programs.keeping_traced(), asked.context():
+        with programs.keeping_traced(BEGAN), asked.context():
             paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)

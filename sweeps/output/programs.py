@@ -56,13 +56,15 @@ def keep() -> Path | None:
 
 
 @contextlib.contextmanager
-def keeping_traced() -> Iterator[None]:
+def keeping_traced(began: float) -> Iterator[None]:
     """A context in which compiled programs are kept, and those of sweeps in such a way that they
-    need not be traced again (`sweeps.runner.kept`), unless the user has told JAX otherwise."""
+    need not be traced again (`sweeps.runner.kept`), unless the user has told JAX otherwise. This
+    process `began` to import modules at that time."""
     if keep() == _folder():
         with contextlib.suppress(OSError):
             (_folder() / "sweeps").mkdir(exist_ok=True)
             TRACED.append(_folder() / "sweeps")
+            BEGAN.append(began)
     try:
         yield
     finally:
@@ -71,6 +73,8 @@ def keeping_traced() -> Iterator[None]:
 
 TRACED: list[Path] = []
 """The folder of programs that need not be traced, if they are kept."""
+BEGAN: list[float] = []
+"""When the process that keeps them began, in seconds as of `time.time`."""
 
 
 def _folder() -> Path:

@@ -58,17 +58,26 @@ def key_of(mesh: Mesh, *made: Any) -> str:
     device = mesh.devices.flat[0]
     if not programs.TRACED or device.platform != "cpu":
         return ""
+    code = _code()
+    # A file may have been imported before it was changed.
+    if max(changed for _, _, changed in code) > programs.BEGAN[-1] * 1e9:
+        return ""
     devices = [(each.device_kind, each.id) for each in mesh.devices.flat]
     options = sorted(jax.config.values.items(), key=str), *map(os.environ.get, VARIABLES)
-    told = made, devices, device.client.platform_version, options, _code()
+    told = made, devices, device.client.platform_version, options, code, _versions()
     text = json.dumps(told, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache
-def _code() -> list[Any]:
-    """The source files of `TRACED`, and versions of other packages."""
-    found: list[Any] = [importlib.metadata.version(each) for each in VERSIONS]
+def _versions() -> list[str]:
+    return [importlib.metadata.version(each) for each in VERSIONS]
+
+
+@functools.cache
+def _code() -> list[tuple[str, int, int]]:
+    """The source files of `TRACED`."""
+    found = []
     for package in TRACED:
         spec = importlib.util.find_spec(package)
         for root in (spec and spec.submodule_search_locations) or ():
@@ -119,8 +128,10 @@ def _initialise_lapack() -> None:
 
 def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
     """Keep a program, if it can be kept: one that calls Python cannot."""
+    if not key:
+        return
     called = {each for made in compiled if made for each in CALLED.findall(made.as_text() or "")}
-    if not key or not all(each.startswith(SAFE) for each in called):
+    if not all(each.startswith(SAFE) for each in called):
         return
     with contextlib.suppress(Exception):
         folder = programs.TRACED[-1]

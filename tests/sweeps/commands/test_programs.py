@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,6 +139,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tiles.Job]:
         return trace(job)
 
     monkeypatch.setattr(programs, "TRACED", [tmp_path])
+    monkeypatch.setattr(programs, "BEGAN", [time.time()])
     monkeypatch.setattr(tiles, "trace", counted)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
     return jobs
@@ -170,13 +172,23 @@ def test_what_decides_a_program_is_compared(
     again(longer)
     assert len(traced) > number, "other settings"
     number = len(traced)
-    monkeypatch.setattr(kept, "_code", lambda: ["a file that was edited"])
+    monkeypatch.setattr(kept, "_code", lambda: [("a file that was edited", 1, 1)])
     again()
     assert len(traced) > number, "other code"
     number = len(traced)
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     again()
     assert len(traced) > number, "other options of the compiler"
+
+
+def test_code_that_changed_after_the_process_began_is_not_kept(
+    traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been imported before."""
+    monkeypatch.setattr(programs, "BEGAN", [1.0])
+    again()
+    assert traced
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_edited_file_is_other_code(tmp_path: Path) -> None:

@@ -177,3 +177,22 @@ def test_where_calls_take_the_time_a_smaller_tile_saves_none() -> None:
 
     program = jax.make_jaxpr(jax.vmap(run))(np.zeros((16, 3))).jaxpr
     assert fit.paced(fit.seconds(program), 16) == (1, 1)
+
+
+def test_runs_of_an_adaptive_theory_are_sorted_over_many_tiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs are sorted by stiffness within a chunk, as a tile waits for its stiffest run: a chunk
+    has eight tiles, also where smaller ones would lose less."""
+
+    class Known:
+        def __init__(self, job: tiles.Job) -> None:
+            self.known = kept.Known({}, (0.0, 0.0), draws=False)
+
+    monkeypatch.setattr(tiles, "Program", Known)
+    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    rates = {"logspace": [0.1, 10, 64]}
+    sweep = Sweep(experiment(steps=10), {"eta_y": rates, "eta_z": rates}, "symmetric", ("loss",))
+    with precision("float64"):
+        plan = Work(sweep, tiles.mesh(jax.devices()[:1])).plan
+    assert math.prod(plan.layout.chunk) == 8 * math.prod(plan.tile) == 512
