@@ -25,7 +25,7 @@ WIDTH = 32
 COMMON = {
     "time": ("time", "step"),
     "steps": ("optimiser steps", "step"),
-    "first_bad_step": ("first step of the invalid end of a run, -1 if none", "step"),
+    "first_bad_step": ("first invalid step of a run, -1 if it has none", "step"),
     CHECKPOINT: ("weights and memory of the update rule at the end of a run", "byte"),
 }
 """`Labels.about` of every system."""

@@ -135,7 +135,7 @@ function copyable(text, what) {
   const block = element("pre", { tabIndex: 0, className: "command" }, code);
   block.setAttribute("aria-label", what);
   block.setAttribute("role", "region");
-  return [block, button(`Copy the ${what.toLowerCase()}`, () => copy(text, code))];
+  return [block, button(`Copy the ${what[0].toLowerCase()}${what.slice(1)}`, () => copy(text, code))];
 }
 
 function showCommands(stores, view, places) {
