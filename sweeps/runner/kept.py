@@ -58,31 +58,27 @@ def key_of(mesh: Mesh, *made: Any) -> str:
     device = mesh.devices.flat[0]
     if not programs.TRACED or device.platform != "cpu":
         return ""
-    code = _code()
+    code, changed = _code()
     # A file may have been imported before it was changed.
-    if max(changed for _, _, changed in code) > programs.BEGAN[-1] * 1e9:
+    if changed > programs.BEGAN[-1] * 1e9:
         return ""
     devices = [(each.device_kind, each.id) for each in mesh.devices.flat]
     options = sorted(jax.config.values.items(), key=str), *map(os.environ.get, VARIABLES)
-    told = made, devices, device.client.platform_version, options, code, _versions()
+    told = made, devices, device.client.platform_version, options, code
     text = json.dumps(told, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache
-def _versions() -> list[str]:
-    return [importlib.metadata.version(each) for each in VERSIONS]
-
-
-@functools.cache
-def _code() -> list[tuple[str, int, int]]:
-    """The source files of `TRACED`."""
-    found = []
+def _code() -> tuple[str, int]:
+    """A hash of the source files of `TRACED` and of `VERSIONS`, and when the last file changed."""
+    found: list[tuple[str, int, int]] = []
     for package in TRACED:
         spec = importlib.util.find_spec(package)
         for root in (spec and spec.submodule_search_locations) or ():
             found += sorted(_sources(root))
-    return found
+    told = found, [importlib.metadata.version(each) for each in VERSIONS]
+    return hashlib.sha256(repr(told).encode()).hexdigest(), max(each[2] for each in found)
 
 
 def _sources(folder: str) -> Iterator[tuple[str, int, int]]:

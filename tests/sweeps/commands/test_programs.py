@@ -172,7 +172,7 @@ def test_what_decides_a_program_is_compared(
     again(longer)
     assert len(traced) > number, "other settings"
     number = len(traced)
-    monkeypatch.setattr(kept, "_code", lambda: [("a file that was edited", 1, 1)])
+    monkeypatch.setattr(kept, "_code", lambda: ("of a file that was edited", 1))
     again()
     assert len(traced) > number, "other code"
     number = len(traced)
