@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from dynsim import checks
 from dynsim.decoding import Form
+from sweeps.lines import unstopped
 
 QUEUES = {
     "slurm": "SLURMCluster",
@@ -138,7 +139,9 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
 def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[Any]:
     """Workers in the queue of a batch system."""
     jobs, options = options_of(config)
-    queues = _imported("dask_jobqueue")
+    # It sets a handler of Ctrl-C of its own, with which a sweep would end as if it had succeeded.
+    with unstopped():
+        queues = _imported("dask_jobqueue")
     made = getattr(queues, QUEUES[kind])
     # One that is refused half-made complains again when it is thrown away.
     inits = [vars(c)["__init__"] for c in made.job_cls.__mro__ if "__init__" in vars(c)]

@@ -3,15 +3,18 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import sweeps
 from sweeps import Sweep, experiment
+from sweeps.lines import unstopped
 from sweeps.runner.cluster import dask_cluster, jobs
 
 SWEEP = Sweep(
@@ -44,6 +47,13 @@ class Killing(Executor):
 def whole() -> dict[str, np.ndarray]:
     found = sweeps.run(SWEEP, chunk=2, tile=2).load()
     return {str(name): array.values for name, array in found.variables.items()}
+
+
+@pytest.fixture
+def queues() -> Any:
+    """dask-jobqueue, without the handler of Ctrl-C that it sets when it is imported."""
+    with unstopped():
+        return pytest.importorskip("dask_jobqueue")
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +117,9 @@ def test_other_executors(kind: str, whole: dict[str, np.ndarray], tmp_path: Path
         ("slurm", "cluster.memory = '4GB'\ncluster.queues = 'x'", r"config = .*queues"),
     ],
 )
-def test_bad_input_is_named(where: str, toml: str | None, message: str, tmp_path: Path) -> None:
-    pytest.importorskip("dask_jobqueue")
+def test_bad_input_is_named(
+    where: str, toml: str | None, message: str, tmp_path: Path, queues: Any
+) -> None:
     config = None
     if toml is not None:
         config = tmp_path / "cluster.toml"
@@ -117,8 +128,21 @@ def test_bad_input_is_named(where: str, toml: str | None, message: str, tmp_path
         pass
 
 
-def test_a_job_in_the_queue_is_one_worker_that_ends_in_time(tmp_path: Path) -> None:
-    queues = pytest.importorskip("dask_jobqueue")
+def test_a_queue_leaves_ctrl_c_as_it_was(
+    tmp_path: Path, queues: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == queues.__name__]:
+        monkeypatch.delitem(sys.modules, name)
+    config = tmp_path / "cluster.toml"
+    config.write_text("cluster.queues = 'x'")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ValueError, match="queues"), dask_cluster.executor("slurm", config):
+        pass
+    assert f"{queues.__name__}.runner" in sys.modules
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_job_in_the_queue_is_one_worker_that_ends_in_time(tmp_path: Path, queues: Any) -> None:
     config = tmp_path / "cluster.toml"
     config.write_text(
         "jobs = 16\n[cluster]\nqueue = 'gpu'\nwalltime = '1-02:00:00'\nmemory = '32GB'\n"
