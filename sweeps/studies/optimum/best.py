@@ -290,7 +290,7 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
         >>> axes = {"batch": [8, 16], "eta": [0.1, 0.2, 0.4, 0.8, 1.6], "seed": range(3)}
         >>> found = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
         >>> str(sweeps.transfer(sweeps.best(found, over="eta"), along="batch").verdict.values)
-        'no fit'
+        'no fit: the best lies inside its axis at 2 values of batch, needs 3'
     """
     checks.kind("found", found, xr.Dataset)
     missing = [name for name in ("best", "shape", "place", "resampled") if name not in found]
