@@ -1,4 +1,4 @@
-"""Tasks as problems: the functions of `dynsim.classes` that make one, with the layer on it."""
+"""Tasks as problems: functions that make a task of `dynsim.classes`, with the layer on it."""
 
 import functools
 from collections.abc import Callable
@@ -10,17 +10,18 @@ from dynsim.yz.layer import Layer, layer
 Arguments = ParamSpec("Arguments")
 
 
-def _layered(make: Callable[Arguments, task.SequenceClasses]) -> Callable[Arguments, Layer]:
-    @functools.wraps(make)
+def _layered(make: Callable[Arguments, task.Task]) -> Callable[Arguments, Layer]:
+    # What a class has besides its docstring is none of a function's.
+    @functools.wraps(make, updated=())
     def made(*args: Arguments.args, **options: Arguments.kwargs) -> Layer:
-        return layer(make(*args, **options))
+        return layer(make(*args, **options).build())
 
     return made
 
 
 sequence_classes = _layered(task.sequence_classes)
-load_task = _layered(tasks.load_task)
-overlapping = _layered(synthetic.overlapping)
+load_task = _layered(tasks.TaskFile)
+overlapping = _layered(tasks.Overlapping)
 syn = _layered(synthetic.syn)
-syn_medium = _layered(synthetic.syn_medium)
-syn_small = _layered(synthetic.syn_small)
+syn_medium = _layered(tasks.SynMedium)
+syn_small = _layered(tasks.SynSmall)
