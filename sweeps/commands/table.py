@@ -114,7 +114,8 @@ figure/theories compare.theories:Theories
 
 def _command(settings: str, *words: str) -> Command:
     reads = words[-1] if words and words[-1] in ("file", "store") else ""
-    return Command(settings, *(each not in words for each in ("own", "still", "quick")), reads)
+    recorded, draws, talks = (each not in words for each in ("own", "still", "quick"))
+    return Command(settings, recorded, draws, talks, reads)
 
 
 COMMANDS: dict[str, Command] = {

@@ -175,7 +175,7 @@ def recorded(task: Any, settings: Settings) -> int:
     return settings.width * settings.num_times * len(settings.record) * classes
 
 
-def weights(task: dynsim.SequenceClasses) -> int:
+def weights(task: Any) -> int:
     """How many numbers Y and Z have."""
     return (task.M + task.num_queries) * task.M
 
