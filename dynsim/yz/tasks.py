@@ -1,6 +1,7 @@
 """Tasks as problems: functions that make a task of `dynsim.classes`, with the layer on it."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -10,18 +11,21 @@ from dynsim.yz.layer import Layer, layer
 Arguments = ParamSpec("Arguments")
 
 
-def _layered(make: Callable[Arguments, task.Task]) -> Callable[Arguments, Layer]:
-    # What a class has besides its docstring is none of a function's.
-    @functools.wraps(make, updated=())
+def _layered(name: str, make: Callable[Arguments, task.Task]) -> Callable[Arguments, Layer]:
+    # It has the docstring and the arguments of what it calls, and nothing else of a class.
+    @functools.wraps(make, assigned=("__doc__",), updated=())
     def made(*args: Arguments.args, **options: Arguments.kwargs) -> Layer:
         return layer(make(*args, **options).build())
 
+    made.__name__ = made.__qualname__ = name
+    signature = inspect.signature(make).replace(return_annotation=Layer)
+    setattr(made, "__signature__", signature)  # noqa: B010  (no type of a function has it)
     return made
 
 
-sequence_classes = _layered(task.sequence_classes)
-load_task = _layered(tasks.TaskFile)
-overlapping = _layered(tasks.Overlapping)
-syn = _layered(synthetic.syn)
-syn_medium = _layered(tasks.SynMedium)
-syn_small = _layered(tasks.SynSmall)
+sequence_classes = _layered("sequence_classes", task.sequence_classes)
+load_task = _layered("load_task", tasks.TaskFile)
+overlapping = _layered("overlapping", tasks.Overlapping)
+syn = _layered("syn", synthetic.syn)
+syn_medium = _layered("syn_medium", tasks.SynMedium)
+syn_small = _layered("syn_small", tasks.SynSmall)

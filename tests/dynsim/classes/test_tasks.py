@@ -1,6 +1,8 @@
 """Tasks as classes: each against the function that it stands for, and errors for bad settings."""
 
 import hashlib
+import inspect
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +58,19 @@ def test_classes_overlap_as_much_as_is_asked(K: int, overlap: float) -> None:
     np.testing.assert_allclose(f @ f.T, overlap + (1 - overlap) * np.eye(K), rtol=1e-12)
     assert ((built.probs > 0).sum(1) == (10 if overlap else 5)).all()
     assert task.sizes == (built.K, built.M) == (K, 5 + 5 * K)
+
+
+@pytest.mark.parametrize("name", ["syn_small", "syn_medium", "overlapping", "load_task", "syn"])
+def test_short_functions_are_what_their_classes_describe(name: str) -> None:
+    function = getattr(dynsim, name)
+    assert function.__name__ == name
+    assert pickle.loads(pickle.dumps(function)) is function
+    described = inspect.signature(function)
+    assert described.return_annotation is dynsim.Layer
+    if name != "syn":
+        cls = getattr(dynsim, {"load_task": "TaskFile"}.get(name, name.title().replace("_", "")))
+        assert described.parameters == inspect.signature(cls).parameters
+        assert function.__doc__ == cls.__doc__
 
 
 @pytest.mark.parametrize(("task", "function"), TASKS)
