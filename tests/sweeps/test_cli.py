@@ -105,10 +105,9 @@ def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -
     lines = capsys.readouterr().out.splitlines()
     for name, command in table.COMMANDS.items():
         said = " ".join((command.load()[0].__doc__ or "").split())
-        (about,) = (each for each in lines if re.match(rf" *{name}( \[PROBLEM\])?   *", each))
-        about = re.sub(rf" *{name}( \[PROBLEM\])? *", "", about).removesuffix(" ...")
-        assert len(about) > 10
-        assert said.startswith(about)
+        shown = re.compile(rf"  {name}(?: \[PROBLEM\])?  +(.{{10,}}?)( \.\.\.)?")
+        (found,) = filter(None, map(shown.fullmatch, lines))
+        assert said.startswith(found[1])
     assert "  phase [PROBLEM]             Draw a phase diagram" in lines
     assert stopped() == 2
     assert capsys.readouterr().out.splitlines() == lines
