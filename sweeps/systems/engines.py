@@ -212,12 +212,7 @@ def _descend(
 
 
 def _solve(
-    settings: Settings,
-    problem: Problem,
-    rule: Any,
-    key: PRNGKeyArray,
-    *,
-    theory: Theory[Any, Any],
+    settings: Settings, problem: Problem, rule: Any, key: PRNGKeyArray, *, theory: Theory[Any, Any]
 ) -> Trajectory:
     options: dict[str, Any] = {"key": key} if "key" in theory.needs else {}
     if "init" in theory.needs:

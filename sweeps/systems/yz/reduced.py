@@ -24,6 +24,7 @@ from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES, solved
 from sweeps.systems.yz import large
 
+AnyTask = dynsim.SequenceClasses | SymmetricTask
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
 """Followed by descent with noise."""
@@ -95,16 +96,14 @@ def _descend(
     )
 
 
-def _followed(task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]) -> Followed:
+def _followed(task: AnyTask, record: tuple[str, ...]) -> Followed:
     """The reduced task, not merged: noise breaks the tie between tokens of equal probability."""
     del record
     found = task if isinstance(task, SymmetricTask) else symmetric.symmetric_task(task)
     return Followed(found, np.zeros(min(int(found.K), MOST_CLASSES)))
 
 
-def _check_noise(
-    fixed: Any, task: dynsim.SequenceClasses | SymmetricTask, optimizer: dynsim.Rule
-) -> None:
+def _check_noise(fixed: Any, task: AnyTask, optimizer: dynsim.Rule) -> None:
     checks.integer("batch", fixed.batch, 1)
     finite = math.isfinite(_layer(fixed).length)
     theory = _symmetric(finite)
@@ -121,12 +120,7 @@ def of_finite_length(task: dynsim.SequenceClasses) -> Layer:
 
 
 def _check(
-    fixed: Any,
-    task: dynsim.SequenceClasses | SymmetricTask,
-    optimizer: dynsim.Rule,
-    *,
-    theory: Theory,
-    descends: bool,
+    fixed: Any, task: AnyTask, optimizer: dynsim.Rule, *, theory: Theory, descends: bool
 ) -> None:
     """Descent, unlike the flow, has no rule that it does not describe."""
     start = _layer(fixed).start
@@ -147,9 +141,7 @@ def _check(
             of_finite_length(task)
 
 
-def _merged(
-    task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]
-) -> SymmetricTask | Placed:
+def _merged(task: AnyTask, record: tuple[str, ...]) -> SymmetricTask | Placed:
     """The reduced task, with the full one where something is recorded that takes full weights."""
     if isinstance(task, SymmetricTask):
         if _takes_full_weights(record):
