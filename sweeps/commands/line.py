@@ -111,7 +111,7 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
     try:
         name, problem, options = find(words)
         if name not in COMMANDS and group(name):
-            _help(group(name), f" {name}", options)
+            _help([each for each in COMMANDS if each.startswith(f"{name} ")], name, options)
         parts = [part for option in options for part in option.split("=", 1)]
         at = parts.index("--problem") + 1 if "--problem" in parts[:-1] else 0
         offer = Offer.of(name, parts[at] if at else problem)
@@ -161,19 +161,18 @@ def _choose(what: str, given: str, names: Collection[str], near: Collection[str]
     return word
 
 
-def _help(commands: Collection[str], group: str, options: Sequence[str]) -> NoReturn:
+def _help(names: Collection[str], first: str, options: Sequence[str]) -> NoReturn:
     """Do what options without a command ask for; without any, help is printed as well."""
-    prog = f"dynsim{group}"
+    prog = f"dynsim {first}".strip()
     unknown = [option for option in options if option not in (*HELP, "--version")]
     helped = not options or {*HELP} & {*options}
     if unknown and not helped:
         to_stderr(f"{prog}: has no option {unknown[0]}; its options are --help, --version")
         raise SystemExit(2)
     if helped:
-        names = {each: f"{group} {each}".strip() for each in commands}
-        shown = {n: f"{n} [PROBLEM]" if names[n] in OF_PROBLEM else n for n in names}
+        shown = {n: n.removeprefix(f"{first} ") + " [PROBLEM]" * (n in OF_PROBLEM) for n in names}
         width = max(map(len, shown.values()))
-        lines = [f"  {shown[each]:<{width}}  {summary(names[each])}" for each in names]
+        lines = [f"  {each:<{width}}  {summary(name)}" for name, each in shown.items()]
         print("\n".join([USAGE.format(prog=prog), *lines]))
     else:
         print(f"dynsim {importlib.metadata.version('dynsim')}")
