@@ -1,6 +1,5 @@
 """Tasks as problems: functions that make a task of `dynsim.classes`, with the layer on it."""
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import ParamSpec
@@ -12,12 +11,12 @@ Arguments = ParamSpec("Arguments")
 
 
 def _layered(name: str, make: Callable[Arguments, task.Task]) -> Callable[Arguments, Layer]:
-    # It has the docstring and the arguments of what it calls, and nothing else of a class.
-    @functools.wraps(make, assigned=("__doc__",), updated=())
     def made(*args: Arguments.args, **options: Arguments.kwargs) -> Layer:
         return layer(make(*args, **options).build())
 
+    # The docstring and the arguments are those of what it calls.
     made.__name__ = made.__qualname__ = name
+    made.__doc__ = (make.__doc__ or "").replace("Attributes:", "Args:")
     signature = inspect.signature(make).replace(return_annotation=Layer)
     setattr(made, "__signature__", signature)  # noqa: B010  (no type of a function has it)
     return made
