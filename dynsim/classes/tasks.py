@@ -25,48 +25,6 @@ LARGEST = 2**31
 """Bytes of the arrays of an archive that are read at most: a small archive can claim any number."""
 
 
-def load_task(path: str | Path) -> SequenceClasses:
-    """Read a task from a file.
-
-    Args:
-        path: an `.npz` file with arrays `probs`, `query` and, if wanted, `next_token` and `prior`,
-            as `sequence_classes` takes them; or a `.csv` file with a line per class, columns of
-            the names `query` and, if wanted, `next_token` and `prior`, and one column for each
-            token, in the order of their ids, with P(l|n).
-
-    Raises:
-        ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
-            bad table.
-
-    Example:
-        >>> dynsim.save_task("task.npz", dynsim.syn_small())
-        >>> dynsim.load_task("task.npz").M
-        34
-    """
-    checks.kind("path", path, str, os.PathLike)
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"task file {path}: must end in {' or '.join(SUFFIXES)}")
-    if not os.path.exists(path):
-        raise ValueError(f"task file {path}: no such file")
-    if not os.path.isfile(path):
-        raise ValueError(f"task file {path}: must be a file")
-    read = _table if path.suffix == ".csv" else _archive
-    try:
-        arrays = read(path)
-    # Whatever a damaged file leads NumPy and zipfile to.
-    except Exception as error:
-        what = "table" if path.suffix == ".csv" else ".npz archive"
-        raise ValueError(f"task file {path}: not a readable {what} ({error})") from None
-    missing = [name for name in ("probs", "query") if name not in arrays]
-    if missing:
-        raise ValueError(f"task file {path}: lacks the array {', '.join(missing)}")
-    try:
-        return sequence_classes(**arrays)
-    except ValueError as error:
-        raise ValueError(f"task file {path}: {error}") from None
-
-
 def save_task(path: str | Path, task: SequenceClasses) -> None:
     """Write a task as an `.npz` file, whole or not at all, from which `load_task` reads the same.
 
@@ -161,7 +119,7 @@ class SynSmall(Task):
     layout: Layout = static(default="authors")
 
     def build(self) -> SequenceClasses:
-        return synthetic.syn_small(self.layout)
+        return synthetic.syn(2, 1, layout=self.layout)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -187,7 +145,7 @@ class SynMedium(Task):
     layout: Layout = static(default="authors")
 
     def build(self) -> SequenceClasses:
-        return synthetic.syn_medium(self.num_queries, self.layout)
+        return synthetic.syn(self.num_queries, 2, layout=self.layout)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -235,6 +193,9 @@ class Syn(Task):
 class Overlapping(Task):
     """Classes of one query each that overlap: 5 common and 5 distinct tokens per class.
 
+    Tokens of a kind have equal probabilities. The family shows where theories of weak overlap
+    (Theorem 1's Assumption 1) hold.
+
     Attributes:
         K: number of classes.
         overlap: f_n . f_n' at zero weights.
@@ -251,7 +212,12 @@ class Overlapping(Task):
     overlap: Decay = static(default=0.1)
 
     def build(self) -> SequenceClasses:
-        return synthetic.overlapping(self.K, self.overlap)
+        K, M = self.sizes
+        probs = np.zeros((K, M))
+        probs[:, :5] = np.sqrt(self.overlap / (1 - self.overlap))
+        for n in range(K):
+            probs[n, 5 + 5 * n : 10 + 5 * n] = 1
+        return sequence_classes(probs / probs.sum(1, keepdims=True), query=np.arange(K))
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -259,20 +225,21 @@ class Overlapping(Task):
 
 
 class TaskFile(Task):
-    """A task in a file, as `dynsim.load_task` reads it.
+    """A task in a file, which is read when its classes are built, as `dynsim.load_task` does.
 
     Attributes:
         path: an .npz file with arrays probs (K, M), query (K,) and optionally next_token (K,) and
             prior (K,); or a .csv file with one row per class and columns of these names, every
-            other column being a token.
+            other column being a token, in the order of their ids.
 
     Raises:
-        ValueError: as `dynsim.load_task`.
+        ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
+            bad table.
 
     Example:
         >>> dynsim.save_task("task.npz", dynsim.syn_small())
-        >>> dynsim.TaskFile("task.npz").build().K
-        2
+        >>> dynsim.TaskFile("task.npz").build().K, dynsim.load_task("task.npz").M
+        (2, 34)
     """
 
     ENDINGS: ClassVar = ("path", SUFFIXES)
@@ -280,7 +247,28 @@ class TaskFile(Task):
     path: str | Path = static()
 
     def build(self) -> SequenceClasses:
-        return load_task(self.path)
+        checks.kind("path", self.path, str, os.PathLike)
+        path = Path(self.path)
+        if path.suffix not in SUFFIXES:
+            raise ValueError(f"task file {path}: must end in {' or '.join(SUFFIXES)}")
+        if not os.path.exists(path):
+            raise ValueError(f"task file {path}: no such file")
+        if not os.path.isfile(path):
+            raise ValueError(f"task file {path}: must be a file")
+        read = _table if path.suffix == ".csv" else _archive
+        try:
+            arrays = read(path)
+        # Whatever a damaged file leads NumPy and zipfile to.
+        except Exception as error:
+            what = "table" if path.suffix == ".csv" else ".npz archive"
+            raise ValueError(f"task file {path}: not a readable {what} ({error})") from None
+        missing = [name for name in ("probs", "query") if name not in arrays]
+        if missing:
+            raise ValueError(f"task file {path}: lacks the array {', '.join(missing)}")
+        try:
+            return sequence_classes(**arrays)
+        except ValueError as error:
+            raise ValueError(f"task file {path}: {error}") from None
 
     def contents(self) -> dict[str, str]:
         return self.build().contents()

@@ -47,8 +47,10 @@ __all__ = [
     "warmup_stable_decay",
 ]
 
+Some = Real[Number, "*#P"]
 
-def constant(eta: Real[Number, "*#P"], warmup: Real[Number, "*#P"] | None = None) -> Schedule:
+
+def constant(eta: Some, warmup: Some | None = None) -> Schedule:
     """A constant rate, after a linear warm-up if `warmup` steps are given.
 
     Raises:
@@ -61,12 +63,7 @@ def constant(eta: Real[Number, "*#P"], warmup: Real[Number, "*#P"] | None = None
     return Constant(eta, warmup=warmup)
 
 
-def linear(
-    peak: Real[Number, "*#P"],
-    steps: Real[Number, "*#P"],
-    end: Real[Number, "*#P"] = 0.0,
-    warmup: Real[Number, "*#P"] | None = None,
-) -> Schedule:
+def linear(peak: Some, steps: Some, end: Some = 0.0, warmup: Some | None = None) -> Schedule:
     """A linear fall from `peak` to `end` times `peak` at step `steps`.
 
     Args:
@@ -81,12 +78,7 @@ def linear(
     return Linear(peak, steps, end, warmup=warmup)
 
 
-def cosine(
-    peak: Real[Number, "*#P"],
-    steps: Real[Number, "*#P"],
-    end: Real[Number, "*#P"] = 0.0,
-    warmup: Real[Number, "*#P"] | None = None,
-) -> Schedule:
+def cosine(peak: Some, steps: Some, end: Some = 0.0, warmup: Some | None = None) -> Schedule:
     """Half a period of a cosine from `peak` to `end` times `peak`, as `linear` otherwise.
 
     `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
@@ -94,12 +86,7 @@ def cosine(
     return Cosine(peak, steps, end, warmup=warmup)
 
 
-def warmup_cosine(
-    peak: Real[Number, "*#P"],
-    warmup: Real[Number, "*#P"],
-    steps: Real[Number, "*#P"],
-    end: Real[Number, "*#P"] = 0.0,
-) -> Schedule:
+def warmup_cosine(peak: Some, warmup: Some, steps: Some, end: Some = 0.0) -> Schedule:
     """`cosine` after a linear warm-up: the usual schedule of language models.
 
     Example:
@@ -109,12 +96,7 @@ def warmup_cosine(
     return cosine(peak, steps, end, warmup)
 
 
-def exponential(
-    peak: Real[Number, "*#P"],
-    steps: Real[Number, "*#P"],
-    factor: Real[Number, "*#P"],
-    warmup: Real[Number, "*#P"] | None = None,
-) -> Schedule:
+def exponential(peak: Some, steps: Some, factor: Some, warmup: Some | None = None) -> Schedule:
     """An exponential decay: every `steps` steps after the warm-up multiply the rate by `factor`.
 
     Raises:
@@ -123,7 +105,7 @@ def exponential(
     return Exponential(peak, steps, factor, warmup=warmup)
 
 
-def inverse_sqrt(peak: Real[Number, "*#P"], warmup: Real[Number, "*#P"]) -> Schedule:
+def inverse_sqrt(peak: Some, warmup: Some) -> Schedule:
     """A linear warm-up, then `peak` times sqrt(warmup / step), as in *Attention Is All You Need*.
 
     Raises:
@@ -133,11 +115,7 @@ def inverse_sqrt(peak: Real[Number, "*#P"], warmup: Real[Number, "*#P"]) -> Sche
 
 
 def warmup_stable_decay(
-    peak: Real[Number, "*#P"],
-    warmup: Real[Number, "*#P"],
-    stable: Real[Number, "*#P"],
-    cooldown: Real[Number, "*#P"],
-    end: Real[Number, "*#P"] = 0.0,
+    peak: Some, warmup: Some, stable: Some, cooldown: Some, end: Some = 0.0
 ) -> Schedule:
     """A linear warm-up, a constant rate, and a linear fall to `end` times `peak`.
 
@@ -153,10 +131,7 @@ def warmup_stable_decay(
 
 
 def steps(
-    peak: Real[Number, "*#P"],
-    at: Sequence[Real[Number, "*#P"]],
-    factors: Sequence[Real[Number, "*#P"]],
-    warmup: Real[Number, "*#P"] | None = None,
+    peak: Some, at: Sequence[Some], factors: Sequence[Some], warmup: Some | None = None
 ) -> Schedule:
     """A rate that jumps: from step `at[i]` on it is `factors[i]` times `peak`.
 

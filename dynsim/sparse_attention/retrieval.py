@@ -221,13 +221,4 @@ class Retrieval(Problem):
         return jnp.where(is_fixed, jnp.zeros((1, self.d)).at[0, 0].set(1), drawn)
 
 
-def retrieval(length: int = 64, d: int = 64, B: int = 1, p: float = 0.0) -> Retrieval:
-    """The problem with these settings; see `Retrieval`.
-
-    Raises:
-        ValueError: as `Retrieval`.
-
-    Example:
-        >>> task = dynsim.retrieval(length=32, d=16, B=2)
-    """
-    return Retrieval(length, d, B, p)
+retrieval = Retrieval

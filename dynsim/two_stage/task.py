@@ -300,16 +300,7 @@ class Prompts(Problem):
         return PromptBatch(P.astype(g.dtype), core.at[..., 0].set(side * self.r), labels)
 
 
-def prompts(d: int = 32, length: int = 129, **settings: Any) -> Prompts:
-    """The problem with these settings; see `Prompts`.
-
-    Raises:
-        ValueError: as `Prompts`.
-
-    Example:
-        >>> task = dynsim.prompts(d=8, length=33, r=1.6)
-    """
-    return Prompts(d, length, **settings)
+prompts = Prompts
 
 
 def sample_prompts(

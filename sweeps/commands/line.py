@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from sweeps.commands.environment import check_flags, reason
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, RUN, Command, Offer, Run, file_name, group
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, RUN, Offer, Run, file_name, group, summary
 from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
 from sweeps.language.grammar import Language, Pairs
 from sweeps.lines import assignments, to_stderr
@@ -107,11 +107,11 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
     """What the words behind `dynsim` ask for; `SystemExit` where that is help or a mistake, which
     is printed. `places` also checks that the sweep or the file to read exists."""
     if not words or words[0].startswith("-"):
-        _help(COMMANDS, "dynsim", words)
+        _help(COMMANDS, "", words)
     try:
         name, problem, options = find(words)
         if name not in COMMANDS and group(name):
-            _help(group(name), f"dynsim {name}", options)
+            _help([each for each in COMMANDS if each.startswith(f"{name} ")], name, options)
         parts = [part for option in options for part in option.split("=", 1)]
         at = parts.index("--problem") + 1 if "--problem" in parts[:-1] else 0
         offer = Offer.of(name, parts[at] if at else problem)
@@ -161,16 +161,18 @@ def _choose(what: str, given: str, names: Collection[str], near: Collection[str]
     return word
 
 
-def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:
+def _help(names: Collection[str], first: str, options: Sequence[str]) -> NoReturn:
     """Do what options without a command ask for; without any, help is printed as well."""
+    prog = f"dynsim {first}".strip()
     unknown = [option for option in options if option not in (*HELP, "--version")]
     helped = not options or {*HELP} & {*options}
     if unknown and not helped:
         to_stderr(f"{prog}: has no option {unknown[0]}; its options are --help, --version")
         raise SystemExit(2)
     if helped:
-        width = max(map(len, commands))
-        lines = [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
+        shown = {n: n.removeprefix(f"{first} ") + " [PROBLEM]" * (n in OF_PROBLEM) for n in names}
+        width = max(map(len, shown.values()))
+        lines = [f"  {each:<{width}}  {summary(name)}" for name, each in shown.items()]
         print("\n".join([USAGE.format(prog=prog), *lines]))
     else:
         print(f"dynsim {importlib.metadata.version('dynsim')}")
@@ -314,7 +316,7 @@ def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
     given = [*run, *read(offer, [word for word in words if word not in HELP])]
     table = offer.chosen([pair for pair in given if pair[1] is not MISSING])
     places = "".join(f" {each.upper()}" for each in offer.positional)
-    about = textwrap.fill(offer.kind.about or offer.command.help, 96)
+    about = textwrap.fill(offer.kind.about, 96)
     first = [f"usage: dynsim {name}{places} [OPTIONS]", "", about, ""]
     return "\n".join([*first, *settings_page(offer.language, table)])
 

@@ -3,10 +3,10 @@
 The module of a command is imported when somebody asks for it, so that help costs nothing.
 """
 
-import functools
 import importlib
 import importlib.metadata
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -42,7 +42,6 @@ class Command(NamedTuple):
         settings: "module:Class", below `sweeps`, of the frozen dataclass whose fields are the
             options. The module also has `run`, which takes the settings and returns the paths or
             addresses that it wrote, if any.
-        help: what it does, in a line.
         recorded: whether results that it writes to `out` are kept from being written over by those
             of other settings; stores of sweeps look after that themselves.
         draws: whether it writes pictures, whose style and format can be asked for.
@@ -51,7 +50,6 @@ class Command(NamedTuple):
     """
 
     settings: str
-    help: str
     recorded: bool = True
     draws: bool = True
     talks: bool = True
@@ -65,98 +63,64 @@ class Command(NamedTuple):
         return getattr(module, name), module.run
 
 
-FIGURES = """
-3 paper.closed_forms:Figure3 growth factor chi(t) and its phase transition
-4 paper.attention_maps:Figure4 attention over training by SGD
-5 paper.attention_maps:Figure5 attention over training by Adam
-6 paper.figure6:Figure6 entropy of attention after training, with theory
-7 paper.figure7:Figure7 attention over training on text, 1 and 3 layers
-8 paper.closed_forms:Figure8 the decoder by discrete steps and by the flow
-9 paper.closed_forms:Figure9 growth bound B(t) at a fixed ratio of rates
-10 paper.figure10:Figure10 entropy of attention on text against the rate
-11 paper.recall:Figure11 recall of distinct tokens by attention
-12 paper.recall:Figure12 Fig. 11 at other numbers of queries
-collapse transitions.collapse:Collapse transition times on one line
-corpus words.figure:CorpusFigure predicted and trained fate of the words of a text
-finite_size finite_size.figure:FiniteSize accuracy of the finite-length, finite-batch theory
-joma joma.figure:FigureJoMA JoMA: attention from the weights of an MLP, and its growth
-joma_invariant joma.invariant:JoMAInvariant error of JoMA's Theorem 1 along training
-linear_icl linear_icl.figure:FigureLinearICL plateaus of in-context regression
-linear_icl_plateaus linear_icl.diagram:LinearICLPlateaus where heads learn one at a time
-optimum optimum.figure:Optimum best learning rate against batch, width, ...; also `optimum NAME`
-edge transitions.edge.figure:Edge sharpness at the edge of stability, with gradient and central flow
-phase phase.figure:Phase same as `dynsim phase`
-qkv qkv.figure:FigureQKV theory in Y and Z against training of W_Q, W_K, W_V
-scaling transitions.scaling.figure:ScalingFigure transition or crossover; also `scaling NAME`
-snap transitions.snap:Snap how the learning rates set transition time and sparsity
-sparse_attention sparse_attention.figure:FigureSparseAttention how long until attention is sparse
-spectrum spectrum.figure:Spectrum same as `dynsim spectrum`
-trainability trainability.figure:Trainability which learning rates train at all
-two_stage two_stage.figure:FigureTwoStage two-stage training, claim by claim
-two_stage_finite two_stage.finite:TwoStageFinite effect of finite length and batch on the two stages
-two_stage_phase two_stage.phase:TwoStagePhase where component Q can be learned
-validity phase.validity:Validity where each theory holds
+TABLE = """
+compare compare.command:Compare
+explain commands.explain:Explain still quick
+sweep commands.sweep:SweepCommand own still file
+info commands.info:Info still quick store
+check commands.check:Check still store
+plot commands.views.plot:Plot quick store
+explore commands.views.explore:Explore own still store
+export commands.export:Export own still quick store
+phase studies.phase.figure:Plane
+spectrum studies.spectrum.figure:Spectrum
+validate studies.tables.validate:Validate own
+schema commands.schema:Schema own still quick
+figure/3 studies.paper.closed_forms:Figure3
+figure/4 studies.paper.attention_maps:Figure4
+figure/5 studies.paper.attention_maps:Figure5
+figure/6 studies.paper.figure6:Figure6
+figure/7 studies.paper.figure7:Figure7
+figure/8 studies.paper.closed_forms:Figure8
+figure/9 studies.paper.closed_forms:Figure9
+figure/10 studies.paper.figure10:Figure10
+figure/11 studies.paper.recall:Figure11
+figure/12 studies.paper.recall:Figure12
+figure/collapse studies.transitions.collapse:Collapse
+figure/corpus studies.words.figure:CorpusFigure
+figure/finite_size studies.finite_size.figure:FiniteSize
+figure/joma studies.joma.figure:FigureJoMA
+figure/joma_invariant studies.joma.invariant:JoMAInvariant
+figure/linear_icl studies.linear_icl.figure:FigureLinearICL
+figure/linear_icl_plateaus studies.linear_icl.diagram:LinearICLPlateaus
+figure/optimum studies.optimum.figure:Optimum
+figure/edge studies.transitions.edge.figure:Edge
+figure/phase studies.phase.figure:Phase
+figure/qkv studies.qkv.figure:FigureQKV
+figure/scaling studies.transitions.scaling.figure:ScalingFigure
+figure/snap studies.transitions.snap:Snap
+figure/sparse_attention studies.sparse_attention.figure:FigureSparseAttention
+figure/spectrum studies.spectrum.figure:Spectrum
+figure/trainability studies.trainability.figure:Trainability
+figure/two_stage studies.two_stage.figure:FigureTwoStage
+figure/two_stage_finite studies.two_stage.finite:TwoStageFinite
+figure/two_stage_phase studies.two_stage.phase:TwoStagePhase
+figure/validity studies.phase.validity:Validity
+figure/theories compare.theories:Theories
 """
-"""Figures: name, class of the settings below `sweeps.studies`, and what is in them."""
-_printed = functools.partial(Command, draws=False, talks=False)
-_stores = functools.partial(Command, draws=False, recorded=False)
+"""Names, classes of the settings below `sweeps`, and what is not as in most commands: what is
+`own`, not recorded; `still`, without pictures; `quick`, not talking; and what it reads."""
+
+
+def _command(settings: str, *words: str) -> Command:
+    reads = words[-1] if words and words[-1] in ("file", "store") else ""
+    recorded, draws, talks = (each not in words for each in ("own", "still", "quick"))
+    return Command(settings, recorded, draws, talks, reads)
+
+
 COMMANDS: dict[str, Command] = {
-    "compare": Command(
-        "compare.command:Compare",
-        "train, solve the theories, and compare; `compare NAME` for another system",
-    ),
-    "explain": _printed(
-        "commands.explain:Explain",
-        "predict a run from theory, without running it; `explain NAME` for another system",
-    ),
-    "sweep": _stores(
-        "commands.sweep:SweepCommand", "run a sweep, or resume an interrupted one", reads="file"
-    ),
-    "info": _printed(
-        "commands.info:Info", "show a stored sweep's configuration and progress", reads="store"
-    ),
-    "check": Command(
-        "commands.check:Check",
-        "verify every checksum of a stored sweep",
-        draws=False,
-        reads="store",
-    ),
-    "plot": Command(
-        "commands.views.plot:Plot",
-        "plot a recorded quantity of a stored sweep",
-        talks=False,
-        reads="store",
-    ),
-    "explore": _stores(
-        "commands.views.explore:Explore",
-        "write stored sweeps as an interactive page, with theory next to the runs",
-        reads="store",
-    ),
-    "export": _stores(
-        "commands.export:Export",
-        "export a stored sweep as netCDF, zarr or a table",
-        talks=False,
-        reads="store",
-    ),
-    "phase": Command(
-        "studies.phase.figure:Plane",
-        "draw a phase diagram over two settings; `phase NAME` for another system",
-    ),
-    "spectrum": Command(
-        "studies.spectrum.figure:Spectrum",
-        "measure what singular directions of trained weights contribute",
-    ),
-    "validate": Command(
-        "studies.tables.validate:Validate", "measure the accuracy of the theories", recorded=False
-    ),
-    "schema": _stores(
-        "commands.schema:Schema", "write a JSON Schema of sweep files, for editors", talks=False
-    ),
-    **{
-        f"figure {name}": Command(f"studies.{settings}", about)
-        for name, settings, about in (line.split(" ", 2) for line in FIGURES.strip().split("\n"))
-    },
-    "figure theories": Command("compare.theories:Theories", "every theory next to simulation"),
+    name.replace("/", " "): _command(*words)
+    for name, *words in map(str.split, TABLE.strip().split("\n"))
 }
 """All commands by name; a name has one word, or two."""
 OF_PROBLEM: dict[str, dict[str, str]] = {
@@ -174,6 +138,12 @@ def group(first: str) -> dict[str, Command]:
     """Commands of two words that begin with `first`, by their second one: the figures."""
     names = {tuple(name.split()): command for name, command in COMMANDS.items()}
     return {words[1]: found for words, found in names.items() if words[0] == first and words[1:]}
+
+
+def summary(name: str) -> str:
+    """What a command does, in a line: the beginning of the docstring of its settings."""
+    about = kinds.metadata()["commands"][name][0]["about"]
+    return textwrap.shorten(re.split(r"[:;] |\.(?: (?=[A-Z])|$)", about)[0], 88, placeholder=" ...")
 
 
 def file_name(command: str) -> str:

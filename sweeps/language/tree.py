@@ -91,11 +91,7 @@ def settle(made: Any) -> None:
 
 
 def built(
-    language: Language | None,
-    field: Field,
-    value: Any,
-    path: Path,
-    objects: Objects | None = None,
+    language: Language | None, field: Field, value: Any, path: Path, objects: Objects | None = None
 ) -> Any:
     """A value in text form of a field, with what is in it, as Python has it. Classes check their
     own; errors name the path. Without a language it chooses no kind."""

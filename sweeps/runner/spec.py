@@ -307,18 +307,12 @@ def _times(given: Any) -> str | int | tuple[Any, ...]:
     raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
 
 
-def _is_list(value: Any, *of: type) -> bool:
-    """Whether a value is a list, and its entries are of one of the classes, if any are given."""
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
-    return listed and (not of or all(isinstance(each, of) for each in value))
-
-
 def _asked(given: Any) -> tuple[str | Own, ...]:
     """Names of observables, and functions with theirs."""
     asked: list[Any] = []
-    for each in given if _is_list(given) else [given]:
+    for each in [given] if isinstance(given, str) or not isinstance(given, Sequence) else given:
         asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
-    if not _is_list(asked, str, Own):
+    if not all(isinstance(each, str | Own) for each in asked):
         shown = reprlib.repr(given)
         raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
     return tuple(asked)

@@ -246,7 +246,7 @@ def of_problem(problem: Problem) -> Taken:
 def of_rule(rule: Rule, problem: Problem) -> Taken:
     """A rule taken apart: everything in it is a number. One called like a field of the problem is
     called `rule.NAME`."""
-    clashing = hints_of(problem)
+    clashing = problem.__dataclass_fields__
 
     def name(path: tuple[Any, ...]) -> str:
         # `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of `numbers.b1`.
@@ -292,15 +292,10 @@ def _path(path: tuple[Any, ...]) -> str:
 
 def _reals(tree: Any, before: str = "") -> Iterator[str]:
     """Names of the fields that are real numbers, also in parts of a problem."""
-    for name, hint in hints_of(tree).items():
+    hints = typing.get_type_hints(type(tree), include_extras=True)
+    for name in tree.__dataclass_fields__:
         value = getattr(tree, name)
         if dataclasses.is_dataclass(value):
             yield from _reals(value, f"{before}{name}.")
-        elif {float} == {float, tuple, dict, decoding.WHOLE} & {*decoding.parts_of(hint)}:
+        elif {float} == {float, tuple, dict, decoding.WHOLE} & {*decoding.parts_of(hints[name])}:
             yield before + name
-
-
-def hints_of(problem: Any) -> dict[str, Any]:
-    """Annotations of the fields of a problem, by name."""
-    hints = typing.get_type_hints(type(problem), include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(problem)}

@@ -26,7 +26,6 @@ from sweeps.systems.base import (
     System,
     Template,
     described,
-    hints_of,
     known,
     of_problem,
     of_rule,
@@ -66,7 +65,7 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
 
 def of_theories(theories: Mapping[str, Theory[Any, Any]], like: Like) -> dict[str, Engine]:
     """The engines of those theories that need nothing but what a run of the problem has."""
-    known = {"init", "key", "batch", "steps", *hints_of(like.problem)}
+    known = {"init", "key", "batch", "steps", *like.problem.__dataclass_fields__}
     return {n: of_theory(each, like) for n, each in theories.items() if {*each.needs} <= known}
 
 
@@ -213,12 +212,7 @@ def _descend(
 
 
 def _solve(
-    settings: Settings,
-    problem: Problem,
-    rule: Any,
-    key: PRNGKeyArray,
-    *,
-    theory: Theory[Any, Any],
+    settings: Settings, problem: Problem, rule: Any, key: PRNGKeyArray, *, theory: Theory[Any, Any]
 ) -> Trajectory:
     options: dict[str, Any] = {"key": key} if "key" in theory.needs else {}
     if "init" in theory.needs:

@@ -59,6 +59,8 @@ def public() -> dict[str, Any]:
 
 
 NAMES = public()
+FIRST = {inspect.getdoc(NAMES[name]): name for name in reversed(NAMES)}
+"""Names by docstring: a short function has that of its class."""
 PARSER = doctest.DocTestParser()
 EXAMPLE = re.compile(r"^ *>>> ", re.MULTILINE)
 
@@ -91,7 +93,7 @@ def is_long(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[FULL] if is_long(n) else []) for n in NAMES]
+    "name", [pytest.param(n, marks=[FULL] if is_long(n) else []) for n in FIRST.values()]
 )
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import inspect
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -103,7 +104,11 @@ def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -
     assert stopped("--help") == 0
     lines = capsys.readouterr().out.splitlines()
     for name, command in table.COMMANDS.items():
-        assert [*name.split(), *command.help.split()] in map(str.split, lines)
+        said = " ".join((command.load()[0].__doc__ or "").split())
+        shown = re.compile(rf"  {name}(?: \[PROBLEM\])?  +(.{{10,}}?)( \.\.\.)?")
+        (found,) = filter(None, map(shown.fullmatch, lines))
+        assert said.startswith(found[1])
+    assert "  phase [PROBLEM]             Draw a phase diagram" in lines
     assert stopped() == 2
     assert capsys.readouterr().out.splitlines() == lines
     assert stopped("figure", "--help") == 0

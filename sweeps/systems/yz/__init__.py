@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping
 
-from dynsim import AttentionLayer, Layer
+from dynsim import AttentionLayer, Layer, SequenceClasses
 from odes.general import WHOLE
 from odes.theory import named
 from odes.yz import THEORIES
-from sweeps.systems.base import Engine
+from sweeps.systems.base import Engine, Settings
 from sweeps.systems.engines import descent, of_infinite_length, system
-from sweeps.systems.yz import memory, reduced, scatter
+from sweeps.systems.yz import reduced, scatter
 from sweeps.systems.yz.layer import LABELS, LAYER
+
+BY_CLASS = {"lemma3": 24, "eq10": 12, "theorem4": 3, "fixed_attention": 1}
+"""Arrays of the shape (K, M) that a theory holds which has no array of all weights, by the part of
+its name before the first dash."""
 
 
 def _engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
@@ -28,7 +32,7 @@ def _engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
             assumes="T -> infinity, batch -> infinity",
         ),
     }
-    theories = {each.name: memory.of_theory(each.name, found[each.name]) for each in THEORIES}
+    theories = {each.name: _theory(each.name, found[each.name]) for each in THEORIES}
     reduced_finite = reduced.engines(True, theories, descents[finite_t])
     return {
         "simulation": found["simulation"],
@@ -41,6 +45,17 @@ def _engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
         **reduced.engines(False, theories, descents["descent"]),
         reduced.NOISE: reduced.noisy(reduced_finite[named("symmetric-descent", finite=True)]),
     }
+
+
+def _theory(name: str, engine: Engine) -> Engine:
+    """The engine of a theory, with the memory that it needs where it holds such arrays."""
+    if not (arrays := BY_CLASS.get(name.split("-")[0])):
+        return engine
+
+    def bytes_per_run(task: SequenceClasses, settings: Settings) -> int:
+        return settings.width * arrays * task.K * task.M + reduced.recorded(task, settings)
+
+    return engine._replace(bytes_per_run=bytes_per_run)
 
 
 SYSTEM = system(

@@ -22,8 +22,9 @@ from odes.theory import FINITE, Theory, named
 from odes.yz import THEORIES
 from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES, solved
-from sweeps.systems.yz import large, memory
+from sweeps.systems.yz import large
 
+AnyTask = dynsim.SequenceClasses | SymmetricTask
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
 """Followed by descent with noise."""
@@ -95,16 +96,14 @@ def _descend(
     )
 
 
-def _followed(task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]) -> Followed:
+def _followed(task: AnyTask, record: tuple[str, ...]) -> Followed:
     """The reduced task, not merged: noise breaks the tie between tokens of equal probability."""
     del record
     found = task if isinstance(task, SymmetricTask) else symmetric.symmetric_task(task)
     return Followed(found, np.zeros(min(int(found.K), MOST_CLASSES)))
 
 
-def _check_noise(
-    fixed: Any, task: dynsim.SequenceClasses | SymmetricTask, optimizer: dynsim.Rule
-) -> None:
+def _check_noise(fixed: Any, task: AnyTask, optimizer: dynsim.Rule) -> None:
     checks.integer("batch", fixed.batch, 1)
     finite = math.isfinite(_layer(fixed).length)
     theory = _symmetric(finite)
@@ -121,12 +120,7 @@ def of_finite_length(task: dynsim.SequenceClasses) -> Layer:
 
 
 def _check(
-    fixed: Any,
-    task: dynsim.SequenceClasses | SymmetricTask,
-    optimizer: dynsim.Rule,
-    *,
-    theory: Theory,
-    descends: bool,
+    fixed: Any, task: AnyTask, optimizer: dynsim.Rule, *, theory: Theory, descends: bool
 ) -> None:
     """Descent, unlike the flow, has no rule that it does not describe."""
     start = _layer(fixed).start
@@ -147,9 +141,7 @@ def _check(
             of_finite_length(task)
 
 
-def _merged(
-    task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]
-) -> SymmetricTask | Placed:
+def _merged(task: AnyTask, record: tuple[str, ...]) -> SymmetricTask | Placed:
     """The reduced task, with the full one where something is recorded that takes full weights."""
     if isinstance(task, SymmetricTask):
         if _takes_full_weights(record):
@@ -168,12 +160,31 @@ def _takes_full_weights(record: tuple[str, ...]) -> bool:
     return not set(record) <= set(DESCENDED.names())
 
 
-def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings) -> int:
-    """Of the reduced flow, and of the full layer where something is measured on it."""
-    found = memory.of_reduction(task, settings)
-    if _takes_full_weights(settings.record):
-        found += COPIES * settings.width * memory.weights(task)  # type: ignore[arg-type]
-    return found
+def recorded(task: Any, settings: Settings) -> int:
+    """Bytes of what is recorded of a run."""
+    # In reduced form all classes are one.
+    classes = 1 if isinstance(task, SymmetricTask) else task.K
+    return settings.width * settings.num_times * len(settings.record) * classes
+
+
+def weights(task: Any) -> int:
+    """How many numbers Y and Z have."""
+    return (task.M + task.num_queries) * task.M
+
+
+def _bytes(task: Any, settings: Settings, full: bool = False) -> int:
+    """Of the numbers of the reduction, of what is recorded, and of all weights if `full`."""
+    # Four numbers for a kind of distinct token, three for a kind of common token.
+    if isinstance(task, SymmetricTask):
+        numbers = 4 * (np.size(task.p) + np.size(task.rho))
+    else:
+        numbers = 4 * task.support.shape[1]
+    numbers += weights(task) if full else 0
+    return COPIES * settings.width * numbers + recorded(task, settings)
+
+
+def _bytes_of_flow(task: Any, settings: Settings) -> int:
+    return _bytes(task, settings, _takes_full_weights(settings.record))
 
 
 def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> dict[str, Engine]:
@@ -185,7 +196,7 @@ def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> di
             run=functools.partial(_solve, theory=theory),
             assemble=_assemble,
             observables=PLACED,
-            bytes_per_run=_bytes,
+            bytes_per_run=_bytes_of_flow,
             prepare=_merged,
             check=functools.partial(_check, theory=theory, descends=False),
             task=large.classes_of,
@@ -194,7 +205,7 @@ def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> di
             functools.partial(_descend, finite=finite),
             _assemble,
             DESCENDED,
-            memory.of_reduction,
+            _bytes,
             functools.partial(_check, theory=theory, descends=True),
             tile=4096,
             task=large.classes_of,

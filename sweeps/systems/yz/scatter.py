@@ -18,7 +18,7 @@ from odes.batch_noise import STD
 from odes.yz import spread
 from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES
-from sweeps.systems.yz import memory
+from sweeps.systems.yz import reduced
 
 DRIFT = "_drift"
 """How the names of what noise adds to a mean end."""
@@ -72,7 +72,7 @@ def _check(fixed: Any, task: dynsim.Layer, optimizer: dynsim.Rule) -> None:
 def _bytes(task: dynsim.Layer, settings: Settings) -> int:
     # Of each number recorded a derivative by all weights, and states from one kept to the next.
     shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
-    return COPIES * settings.width * shapes * memory.weights(task)
+    return COPIES * settings.width * shapes * reduced.weights(task)
 
 
 def engine(simulation: Engine, squares: bool = False) -> Engine:

@@ -1,6 +1,8 @@
 """Tasks as classes: each against the function that it stands for, and errors for bad settings."""
 
 import hashlib
+import inspect
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,18 +20,16 @@ from dynsim.joma.model import fig2
 
 PROBS, QUERY = [[0.5, 0.5, 0, 0], [0.5, 0, 0.25, 0.25]], [0, 1]
 TASKS: list[tuple[dynsim.Task, Callable[[], dynsim.SequenceClasses]]] = [
-    (dynsim.SynSmall(), synthetic.syn_small),
-    (dynsim.SynSmall("paper"), lambda: synthetic.syn_small("paper")),
-    (dynsim.SynMedium(), lambda: synthetic.syn_medium(3)),
-    (dynsim.SynMedium(1, "paper"), lambda: synthetic.syn_medium(1, "paper")),
+    (dynsim.SynSmall(), lambda: synthetic.syn(2, 1)),
+    (dynsim.SynSmall("paper"), lambda: synthetic.syn(2, 1, layout="paper")),
+    (dynsim.SynMedium(), lambda: synthetic.syn(3, 2)),
+    (dynsim.SynMedium(1, "paper"), lambda: synthetic.syn(1, 2, layout="paper")),
     (dynsim.Syn(), lambda: synthetic.syn(3, 2)),
     (
         dynsim.Syn(2, 3, num_common=4, num_distinct=1, M=50, layout="paper"),
         lambda: synthetic.syn(2, 3, num_common=4, num_distinct=1, M=50, layout="paper"),
     ),
     (dynsim.Syn(num_common=0), lambda: synthetic.syn(3, 2, num_common=0)),
-    (dynsim.Overlapping(), lambda: synthetic.overlapping(2, 0.1)),
-    (dynsim.Overlapping(K=5, overlap=0.4), lambda: synthetic.overlapping(5, 0.4)),
     (dynsim.JoMAClasses(), fig2),
     (dynsim.JoMAClasses("random"), lambda: fig2("random")),
     (dynsim.TaskTable(PROBS, QUERY), lambda: sequence_classes(PROBS, QUERY)),
@@ -48,6 +48,29 @@ class Pair(dynsim.Task):
     def build(self) -> dynsim.SequenceClasses:
         own = 1 - self.share
         return dynsim.sequence_classes([[self.share, own, 0], [self.share, 0, own]], QUERY)
+
+
+@pytest.mark.parametrize(("K", "overlap"), [(1, 0.3), (5, 0.4), (3, 0.0)])
+def test_classes_overlap_as_much_as_is_asked(K: int, overlap: float) -> None:
+    task = dynsim.Overlapping(K, overlap)
+    built = task.build()
+    f = built.probs / np.linalg.norm(built.probs, axis=1, keepdims=True)
+    np.testing.assert_allclose(f @ f.T, overlap + (1 - overlap) * np.eye(K), rtol=1e-12)
+    assert ((built.probs > 0).sum(1) == (10 if overlap else 5)).all()
+    assert task.sizes == (built.K, built.M) == (K, 5 + 5 * K)
+
+
+@pytest.mark.parametrize("name", ["syn_small", "syn_medium", "overlapping", "load_task", "syn"])
+def test_short_functions_are_what_their_classes_describe(name: str) -> None:
+    function = getattr(dynsim, name)
+    assert function.__name__ == name
+    assert pickle.loads(pickle.dumps(function)) is function
+    described = inspect.signature(function)
+    assert described.return_annotation is dynsim.Layer
+    if name != "syn":
+        cls = getattr(dynsim, {"load_task": "TaskFile"}.get(name, name.title().replace("_", "")))
+        assert described.parameters == inspect.signature(cls).parameters
+        assert function.__doc__ == cls.__doc__.replace("Attributes", "Args")
 
 
 @pytest.mark.parametrize(("task", "function"), TASKS)
