@@ -137,7 +137,8 @@ class Trajectory(eqx.Module):
             ValueError: for a run without `covariance`.
         """
         if self.covariance is None:
-            raise ValueError(f"std: {self.source or 'this run'} predicts no spread over seeds")
+            source = self.source or "this run"
+            raise ValueError(f"std: {source} predicts no standard deviation across seeds")
         axes = len(np.shape(self.times))
         found, first = {}, 0
         for name in sorted(self.observables):
@@ -160,7 +161,7 @@ class Trajectory(eqx.Module):
         """
         ok = np.asarray(self.ok)
         if (number := int(ok.sum())) < 2:
-            raise ValueError(f"runs: {number} of {ok.size} valid, must be at least 2")
+            raise ValueError(f"runs: {number} of {ok.size} are valid; must be at least 2")
         found = {}
         for name, values in self.observables.items():
             valid = np.asarray(values, np.float64)[ok]

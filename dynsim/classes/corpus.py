@@ -218,7 +218,7 @@ def _read(path: Path, lower: bool, field: str) -> list[str]:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"{field} = {path}: must be a readable file ({why})") from None
     if not text.split():
-        raise ValueError(f"{field} = {path}: is empty, must hold at least one word")
+        raise ValueError(f"{field} = {path}: is empty; must contain at least one word")
     lines = (text.lower() if lower else text).removesuffix("\n").split("\n")
     return [word for line in lines for word in (*line.split(), END)]
 
@@ -260,6 +260,6 @@ def _check_length(tokens: AnyArray, length: int, batch: int) -> None:
     needed = batch * length + 1
     if len(tokens) < needed:
         raise ValueError(
-            f"tokens: {len(tokens)} of them, must be at least {needed} for batch = {batch} "
+            f"tokens: got {len(tokens)}; must be at least {needed} for batch = {batch} "
             f"sequences of length = {length} and their targets"
         )

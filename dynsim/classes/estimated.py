@@ -100,7 +100,7 @@ def estimate_classes(
     tokens, words = np.asarray(tokens, np.int64), tuple(vocabulary)
     if tokens.size <= length:
         raise ValueError(
-            f"tokens: {tokens.size} of them, must be more than length = {length}, for a window "
+            f"tokens: got {tokens.size}; must be more than length = {length}, for a window "
             "and its next token"
         )
     if tokens.min() < 0 or tokens.max() >= len(words):
@@ -123,7 +123,7 @@ def estimate_classes(
     stop_mass = counts[:, stop].sum(1) / counts.sum(1)
     counts[:, stop] = 0
     if not counts.any(1).all():
-        raise ValueError(f"stop_words = {stop_words}: leaves no contextual token to some class")
+        raise ValueError(f"stop_words = {stop_words}: leaves some class without a contextual token")
     # Equal counts in order of their ids, so that the same text gives the same task anywhere.
     top = np.argsort(-counts, axis=1, kind="stable")[:, :tokens_per_class]
     frequent = top[np.take_along_axis(counts, top, axis=1) > 0]
@@ -154,8 +154,8 @@ def _choose(
     queries = np.argsort(-frequency, kind="stable")[:num_queries]
     if queries.size < num_queries or not frequency[queries].all():
         raise ValueError(
-            f"num_queries = {num_queries}: the text has {np.count_nonzero(frequency)} words that "
-            f"classes_per_query = {per_query} different words follow"
+            f"num_queries = {num_queries}: only {np.count_nonzero(frequency)} words of the text "
+            f"are followed by classes_per_query = {per_query} different words"
         )
     chosen: dict[int, list[int]] = {int(query): [] for query in queries}
     taken = set()
@@ -168,6 +168,6 @@ def _choose(
         if len(labels) < per_query:
             raise ValueError(
                 f"classes_per_query = {per_query}: token {query} has only {len(labels)} next "
-                "tokens that are no other class's"
+                "tokens that do not belong to another class"
             )
     return np.array([(query, label) for query, labels in chosen.items() for label in labels])

@@ -108,7 +108,7 @@ def _table(path: Path) -> dict[str, np.ndarray]:
         reader = csv.reader(file)
         rows = [(reader.line_num, row) for row in reader if row]
     if len(rows) < 2:
-        raise ValueError("needs a line of names and one for each class")
+        raise ValueError("must have a line of names and one line per class")
     names = [name.strip() for name in rows[0][1]]
     for other in (";", "\t"):
         if len(names) == 1 and other in names[0]:

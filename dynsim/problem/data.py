@@ -161,7 +161,7 @@ class ArrayFile(Data):
         """The examples in memory; `ValueError` for a file that cannot be read."""
         parts = [_read(path) for path in self._paths()]
         if len({tuple(sorted(part)) for part in parts}) != 1:
-            raise ValueError(f"path = {self.path}: its files need arrays of the same names")
+            raise ValueError(f"path = {self.path}: its files must have arrays with the same names")
         names = parts[0]
         arrays: Examples = {n: np.concatenate([part[n] for part in parts]) for n in names}
         return Arrays(arrays, test=self.test, replace=self.replace)
@@ -176,7 +176,7 @@ class ArrayFile(Data):
         path = Path(self.path)
         found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
         if not found or not path.exists():
-            raise ValueError(f"path = {path}: must be an .npz file, or a folder with some")
+            raise ValueError(f"path = {path}: must be an .npz file, or a folder of them")
         checks.regular("path", found[0])
         return found
 

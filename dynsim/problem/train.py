@@ -123,7 +123,9 @@ def train(
         raise ValueError("key = None: starting weights, batches or noise are random and need one")
     if steps is None:
         if times is None or data is not None or checkpoint:
-            raise ValueError("steps = None: needs times, and takes neither data nor checkpoint")
+            raise ValueError(
+                "steps = None: needs times, and cannot be combined with data or checkpoint"
+            )
     else:
         check_rule(rule, steps, resumable=bool(checkpoint))
         _check_data(data, steps)
@@ -305,5 +307,6 @@ def _check_data(data: PyTree, steps: int) -> None:
         if np.ndim(leaf) == 0 or np.shape(leaf)[0] not in (steps, steps + 1):
             name = "data" + jax.tree_util.keystr(path)
             raise ValueError(
-                f"{name}: must have a leading axis of steps = {steps}, has shape {np.shape(leaf)}"
+                f"{name}: must have a leading axis of length steps = {steps}, "
+                f"got shape {np.shape(leaf)}"
             )

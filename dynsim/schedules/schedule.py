@@ -186,5 +186,5 @@ def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P'] | No
     checks.real(field, eta, 0)
     assert eta is not None
     if isinstance(eta, list | tuple):
-        raise ValueError(f"{field} = {eta!r}: must be one rate; several are an axis of a sweep")
+        raise ValueError(f"{field} = {eta!r}: must be one rate; use an axis of a sweep for several")
     return Constant(eta)

@@ -141,7 +141,7 @@ class Table:
             if name in OF_RUNS or (name.startswith(f"{PARAMS}.") and PARAMS in self.provided):
                 raise _taken(name)
             if found.setdefault(name, function) is not function:
-                raise ValueError(f"record = {name!r}: stands for two functions")
+                raise ValueError(f"record = {name!r}: names two functions")
         return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)), _TRACE.get())
 
     def _function(self, name: str) -> Observable:

@@ -78,7 +78,7 @@ def sharpness_threshold(
     decay = by_group(rule.decay)
     if set(rule.schedules) != {""} or set(decay) - {""}:
         raise ValueError(
-            "rule: has rates or decay by group, so that no single sharpness decides; record "
+            "rule: has rates or decay by group, so no single sharpness decides; record "
             "'preconditioned_sharpness', whose threshold is 2"
         )
     rate, each = jnp.asarray(rule.rate(step)), jnp.asarray(decay.get("", 0.0))
@@ -86,7 +86,7 @@ def sharpness_threshold(
     if isinstance(rule, Adam | RMSProp) and decay and not rule.decoupled:
         if preconditioner is None:
             raise ValueError(
-                f"preconditioner = None: {rule.name} divides coupled decay by it, so that it must "
+                f"preconditioner = None: {rule.name} divides coupled decay by it, so it must "
                 "be given; or record 'preconditioned_sharpness', whose threshold is 2"
             )
         inside = inside / jnp.asarray(preconditioner)
@@ -96,7 +96,7 @@ def sharpness_threshold(
 def check_threshold(rule: Rule) -> None:
     """Raise `ValueError` for a rule whose stability no sharpness decides."""
     if isinstance(rule, Sign):
-        raise ValueError("rule = sign: its steps have one length whatever the sharpness")
+        raise ValueError("rule = sign: its steps have the same length at any sharpness")
     if type(rule) not in KNOWN:
         raise ValueError(f"rule = {rule.name}: its stability is not known; use a built-in rule")
 

@@ -78,7 +78,7 @@ class Annealed(UpdateRule):
         last = self.ends[-1]
         if not checks.is_traced(last) and not (most := np.max(last)) < 2**31:
             raise ValueError(
-                f"eta_1, eta_2, decay, stage_2: make {most:.3g} steps, at most {2**31 - 1} are "
+                f"eta_1, eta_2, decay, stage_2: give {most:.3g} steps; at most {2**31 - 1} are "
                 "possible"
             )
 

@@ -173,7 +173,7 @@ class Prompts(Problem):
         """`tau_0`; raises `ValueError` where it is None."""
         if self.tau_0 is None:
             raise ValueError(
-                "tau_0 = None: follows from a `dynsim.Annealed` alone; give tau_0 for other rules"
+                "tau_0 = None: only a `dynsim.Annealed` determines it; give tau_0 for other rules"
             )
         return self.tau_0
 

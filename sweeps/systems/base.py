@@ -234,7 +234,7 @@ def names_of(record: tuple[str | Own, ...]) -> tuple[str, ...]:
 def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
     """The steps at which a run records, where they depend on none of its traced fields."""
     if isinstance(times, int):
-        raise TypeError("times: the runs of this system tell theirs themselves")
+        raise TypeError("times: the runs of this system set their own")
     return times
 
 
@@ -275,7 +275,7 @@ def _taken(tree: PyTree, reals: set[str] | None, name_of: Any) -> Taken:
             kept.append((0.0 if zero else leaf,))
         elif reals is None or name in reals or scalar or isinstance(leaf, float):
             if name in numbers:
-                raise ValueError(f"{type(tree).__name__}: has two numbers of the name {name!r}")
+                raise ValueError(f"{type(tree).__name__}: has two numbers named {name!r}")
             numbers[name] = leaf if array else float(leaf)
             kept.append(name)
         elif array:

@@ -38,9 +38,10 @@ class Fixed(NamedTuple):
 
     Attributes:
         problem, rule: without their numbers.
-        steps: of a run; None where they follow from the numbers of the rule.
+        steps: steps of a run; None where the rule determines them.
         batch: examples per step.
-        spread: then, (rule, number) -> so many steps at which to record, the last one at the end.
+        spread: in that case, (rule, number) -> that many steps at which to record, the last at the
+            end.
     """
 
     problem: Template
@@ -59,10 +60,10 @@ class Experiment:
     Attributes:
         problem: what is trained.
         rule: the update rule.
-        steps: optimiser steps; none where they follow from the numbers of the rule.
-        batch: examples of a step; inf for the population loss.
+        steps: optimiser steps; none where the rule determines them.
+        batch: examples per step; inf for the population loss.
         dtype: precision of training; theories are solved in float64.
-        seed: of starting weights and data: runs of one seed see the same batches.
+        seed: seed of starting weights and data; runs with the same seed see the same batches.
 
     Raises:
         ValueError: naming the field, its value and what is allowed.
@@ -137,7 +138,7 @@ class Experiment:
         if self.steps is not None:
             check_rule(rule, self.steps, resumed)
         elif self.fixed.spread is None:
-            raise ValueError(f"steps = None: the numbers of {rule.name} do not say when a run ends")
+            raise ValueError(f"steps = None: {rule.name} does not determine when a run ends")
         if rounded:
             for node in _nodes(self):
                 _check_rounded(node, self.dtype)

@@ -31,7 +31,7 @@ def register(system: System) -> None:
     checks.kind("system", system, System)
     taken = system.name in BUILT_IN or system.name in plugins.entry_points(GROUP)
     if taken or _KNOWN.get(system.name, system) is not system:
-        raise ValueError(f"system {system.name!r}: is registered already; choose another name")
+        raise ValueError(f"system {system.name!r}: is already registered; choose another name")
     _KNOWN[system.name] = _checked(system)
 
 
@@ -91,7 +91,9 @@ def engines(system: System) -> dict[str, Engine]:
     more = system.more()
     for name in more:
         if name in system.engines:
-            raise ValueError(f"theory {name!r} of a package: {system.name} has an engine so called")
+            raise ValueError(
+                f"theory {name!r} of a package: {system.name} already has an engine of that name"
+            )
     return {**system.engines, **more}
 
 

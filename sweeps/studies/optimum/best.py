@@ -189,7 +189,7 @@ def best(
 def _check_axis(dataset: xr.Dataset, over: str) -> None:
     """Raise `ValueError` unless there is a best value along an axis."""
     if over == "seed":
-        raise ValueError("over = 'seed': seeds have no best one; must be another axis")
+        raise ValueError("over = 'seed': no seed is best; must be another axis")
     checks.choice("over", over, [str(dim) for dim in dataset["status"].dims if dim != "seed"])
     if worded(dataset, over):
         raise ValueError(f"over = {over!r}: its values are words; must be an axis of numbers")
@@ -249,7 +249,7 @@ def _chosen(dataset: xr.Dataset, observable: str | None) -> str:
         return observable
     if usual is None:
         raise ValueError(
-            f"observable: of {', '.join(names) or 'nothing recorded'}, none is called a loss or an "
+            f"observable: of {', '.join(names) or 'nothing recorded'}, none is named a loss or an "
             "accuracy; choose one"
         )
     return usual

@@ -48,7 +48,7 @@ class Optimum:
     over seeds, the range that is nearly as good, the edge of divergence and a power law.
 
     Attributes:
-        run: of which every point is a variation.
+        run: the run that every point varies.
         along: the other setting, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear
             with :lin at the end.
         rate: learning rates to try, in the same form.
@@ -91,7 +91,7 @@ class Optimum:
                     f"{option} = {word!r}: has {len(values)} values; needs {FEWEST} or more"
                 )
             if name in found:
-                raise ValueError(f"along = {self.along!r}: is the axis of the rate as well")
+                raise ValueError(f"along = {self.along!r}: is also the axis of the rate")
             found[name] = values
         return found
 

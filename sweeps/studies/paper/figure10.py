@@ -40,7 +40,7 @@ class Figure10:
         run: the run at all rates.
         eta: learning rates.
         seeds: number of runs at each rate.
-        out: directory for the picture, fig10.npz and .json, and the stored sweep, which resumes.
+        out: folder for the figure, fig10.npz and .json, and the stored sweep, which resumes.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = CLIPPED

@@ -46,7 +46,7 @@ class Figure6:
         theory: predict means and spread at finite T and batch; with training also integrate the
             momentum flow and descend with T and batch infinite.
         task: sequence classes; Syn-Medium at `num_queries` if omitted.
-        out: directory for the picture, fig6.csv and the stored sweeps, which resume.
+        out: folder for the figure, fig6.csv and the stored sweeps, from which the command resumes.
     """
 
     num_queries: Queries = ()

@@ -225,7 +225,7 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
         ValueError: for a map of single runs.
     """
     if "share" not in found:
-        raise ValueError("found: holds one run at each point; a boundary needs several seeds")
+        raise ValueError("found: has one run at each point; a boundary needs several seeds")
     x, y = found["computed"].dims
     wanted = [*(("share", level) for level in LEVELS), ("low", 0.5), ("high", 0.5)]
     heads, pieces = [], []

@@ -34,7 +34,7 @@ class Plane:
     """Draw a phase diagram: the outcome of a run over a plane of two of its settings.
 
     Attributes:
-        run: of which every point is a variation.
+        run: the run that every point varies.
         x: horizontal axis, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear with
             :lin at the end.
         y: vertical axis, in the same form.
@@ -118,8 +118,8 @@ class Plane:
             )
         if self.seeds < FEWEST:
             raise ValueError(
-                f"seeds = {self.seeds}: band needs at least {FEWEST}, as fewer tell nothing with "
-                "95 % confidence"
+                f"seeds = {self.seeds}: band needs at least {FEWEST}, because fewer "
+                "decide nothing with 95 % confidence"
             )
         if self.max_seeds < self.seeds:
             raise ValueError(f"max_seeds = {self.max_seeds}: must be at least seeds = {self.seeds}")

@@ -73,9 +73,9 @@ class Snap:
     Attributes:
         rates: number of values that a rate takes in training.
         seeds: number of runs at each of them.
-        steps: optimiser steps of a run.
+        steps: optimiser steps per run.
         task: sequence classes; Syn-Small if omitted.
-        out: directory for the picture, snap.csv and the stored sweeps, which resume.
+        out: folder for the figure, snap.csv and the stored sweeps, from which the command resumes.
     """
 
     rates: Several = 5

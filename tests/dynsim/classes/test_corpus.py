@@ -120,9 +120,9 @@ def test_text_shorter_than_its_sequences() -> None:
     assert batches(tokens, 1, 2).shape == (5, 2, 2)
     with pytest.raises(ValueError, match="length = 0: must be an integer >= 1"):
         batches(tokens, 0, 2)
-    with pytest.raises(ValueError, match="tokens: 8 of them, must be at least 9 for batch = 2"):
+    with pytest.raises(ValueError, match="tokens: got 8; must be at least 9 for batch = 2"):
         batches(tokens[:8], 4, 2)
-    with pytest.raises(ValueError, match="tokens: 4 of them, must be at least 5"):
+    with pytest.raises(ValueError, match="tokens: got 4; must be at least 5"):
         sample_windows(tokens[:4], jax.random.key(0), 2, 4)
 
 

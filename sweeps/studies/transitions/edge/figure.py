@@ -35,7 +35,8 @@ class Edge:
         steps: optimiser steps of each; 0 for as many as the system needs.
         resolution: points of each axis of the map, learning rate and scale of the starting weights;
             0 for none. Only network and linear_icl have one.
-        out: folder for the figure, edge.npz, edge.json and the stored sweeps, which resume.
+        out: folder for the figure, edge.npz, edge.json and the stored sweeps, from which the
+            command resumes.
     """
 
     system: str = "network"

@@ -38,7 +38,7 @@ class ScalingFigure:
     for several sizes, susceptibility, Binder cumulant, widths and a scaling collapse.
 
     Attributes:
-        run: of which every point is a variation.
+        run: the run that every point varies.
         rate: the axis across the step, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or
             linear with :lin at the end.
         size: what counts as size, NAME:V1,V2,... or in the form of the rate; any setting that has
@@ -78,7 +78,7 @@ class ScalingFigure:
             if len(set(values)) < max(fewest, len(values)):
                 raise ValueError(f"{option} = {word!r}: needs {fewest} or more different values")
             if name in found:
-                raise ValueError(f"rate = {self.rate!r}: is the axis of the size as well")
+                raise ValueError(f"rate = {self.rate!r}: is also the axis of the size")
             found[name] = tuple(sorted(values))
         return found
 
