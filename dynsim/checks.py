@@ -129,8 +129,8 @@ def integer(field: str, value: Any, minimum: int, maximum: int | None = None) ->
 
 
 def steps(field: str, value: Any) -> int:
-    """Return a number of steps, or raise `ValueError` unless it is an integer from 1 that the 32
-    bits of a step's number hold; 1e3 is one as well."""
+    """Return a number of steps, or raise `ValueError` unless it is an integer >= 1 that fits into
+    32 bits; 1e3 counts as an integer."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return integer(field, value, 1, 2**31 - 1)

@@ -30,7 +30,7 @@ class Estimate:
         task: the classes, with token ids of their own; the prior goes with `windows`.
         words: (M,) the word of each token of the task.
         tokens: (M,) its id in the corpus.
-        windows: (K,) number of windows that P(l|n) is from.
+        windows: (K,) number of windows from which P(l|n) is estimated.
         stop_mass: (K,) share of the contextual tokens that were left out as stop words.
         rare_mass: (K,) share of the others that are not in the task's vocabulary and were dropped
             or merged into `<unk>`.
@@ -69,23 +69,23 @@ def estimate_classes(
     """Estimate sequence classes from a text.
 
     Queries are the most frequent tokens that enough others follow, and the classes of a query its
-    most frequent next tokens. A next token names one class, so where it follows several queries
-    it goes to the one that it follows most often, and the others take their next best. The
-    vocabulary of the task is the union of the most frequent contextual tokens of each class, the
-    queries and the next tokens.
+    most frequent next tokens. A next token names one class, so where it follows several queries it
+    goes to the one that it follows most often, and the others take their next most frequent one.
+    The vocabulary of the task is the union of the most frequent contextual tokens of each class,
+    the queries and the next tokens.
 
     Args:
         tokens: token ids of the text.
         vocabulary: the word of each id.
         num_queries: number of queries.
-        classes_per_query: number of classes of each.
+        classes_per_query: number of classes of each query.
         length: length of a window, >= 2: `length` - 1 contextual tokens and the query.
         tokens_per_class: number of contextual tokens that each class adds to the vocabulary.
         stop_words: how many of the most frequent words of the text to leave out of the contexts.
-            They are common to all classes, and what makes classes of real text overlap.
-        rare: what becomes of contextual tokens outside the vocabulary: "drop" leaves them out and
+            They are common to all classes, and the reason why classes of real text overlap.
+        rare: treatment of contextual tokens outside the vocabulary: "drop" leaves them out and
             renormalises P(l|n), "merge" turns them into `<unk>`.
-        exclude: words that are to be neither query nor next token; they may be contextual tokens.
+        exclude: words that may be contextual tokens, but neither queries nor next tokens.
 
     Raises:
         ValueError: for a bad argument, a text shorter than a window and its next token, or one

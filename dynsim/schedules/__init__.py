@@ -4,7 +4,7 @@ Pass one as `eta` to `dynsim.sgd`, `dynsim.adamw` or another rule. Each number o
 traced: one compiled program serves a grid over peaks, warm-up lengths and final rates. No schedule
 reads the length of the run; after its last step it keeps its final rate, so that a run can be
 resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate of a
-step and the sum of the rates before it. Subclass `Schedule` for a schedule of your own.
+step and the sum of the rates before it. Subclass `Schedule` to define your own.
 
 Example:
     >>> rule = dynsim.adam(dynsim.schedules.warmup_cosine(1e-2, warmup=10, steps=200))
@@ -87,7 +87,7 @@ def cosine(
     end: Real[Number, "*#P"] = 0.0,
     warmup: Real[Number, "*#P"] | None = None,
 ) -> Schedule:
-    """Half a period of a cosine from `peak` to `end` times `peak`, as `linear` otherwise.
+    """Half a period of a cosine from `peak` to `end` times `peak`; otherwise like `linear`.
 
     `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
     """
@@ -161,8 +161,8 @@ def steps(
     """A rate that jumps: from step `at[i]` on it is `factors[i]` times `peak`.
 
     Raises:
-        ValueError: for sequences of different lengths, steps that do not increase from `warmup`
-            on, or a negative factor.
+        ValueError: for sequences of different lengths, steps that do not increase after `warmup`,
+            or a negative factor.
     """
     if len(at) != len(factors) or not len(at):
         raise ValueError(f"at, factors: need one factor for each step, got {at!r} and {factors!r}")

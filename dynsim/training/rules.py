@@ -108,8 +108,8 @@ class Sign(Rule):
 
 
 class RMSProp(Rule):
-    """RMSProp: the gradient over the root of the average of its square, which starts at zero and
-    is not corrected for that, as in PyTorch.
+    """RMSProp: the gradient over the root of the average of its square, which starts at zero
+    without bias correction, as in PyTorch.
 
     Attributes:
         b2: decay of the average, in [0, 1).
@@ -157,8 +157,8 @@ class Adam(Rule):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
-    eta(k) * decay of each weight away, as in optax and PyTorch.
+    """Adam with decoupled weight decay: a step reduces each weight by the share eta(k) * decay,
+    with the scheduled rate eta(k), as in optax and PyTorch.
 
     Attributes:
         decay: weight decay; by group, those without one do not decay.
@@ -184,11 +184,11 @@ class OptaxRule(Rule):
 
     Attributes:
         eta: a factor on the steps of the optimiser, which has a learning rate of its own.
-        make: returns the transformation from `numbers` as keywords.
-        numbers: its traced numbers by name.
+        make: function that returns the transformation, called with `numbers` as keywords.
+        numbers: traced numbers of the optimiser, by name.
 
     Raises:
-        ValueError: as `dynsim.from_optax`, and when training starts for an optimiser that needs
+        ValueError: as `dynsim.from_optax`; and, when training starts, for an optimiser that needs
             the value of a traced number.
 
     Example:
@@ -242,16 +242,16 @@ class OptaxRule(Rule):
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """None that are known."""
+        """Unknown, hence none."""
         return {}
 
     @property
     def is_elementwise(self) -> bool:
-        """Not known."""
+        """Unknown, hence False."""
         return False
 
     def of_groups(self, *groups: str) -> OptaxRule:
-        """The same rule: its rates are its own."""
+        """The same rule, which brings its own rates."""
         del groups
         return self
 
@@ -316,7 +316,7 @@ def sgd(
 
 def momentum(eta_y: Eta, eta_z: Eta, momentum: Some = 0.9, **options: Any) -> SGD:
     r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`, of an
-    attention layer: `sgd` with `momentum`, of which the rest are the options.
+    attention layer: `sgd` with `momentum`, which explains the options.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -369,16 +369,16 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Any:
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Some) -> OptaxRule:
-    """Any optax optimiser as a rule for training; theories do not know what it does.
+    """Any optax optimiser as a rule for training. No theory describes it.
 
     Args:
         make: such as `optax.lion`, or a function of yours that chains transformations. It is
             called inside the compiled program, where `numbers` are traced.
-        **numbers: its keyword arguments that are numbers, each a possible axis of a sweep.
+        **numbers: numeric keyword arguments of `make`, each a possible axis of a sweep.
 
     Raises:
-        ValueError: for something that cannot be called, or not with these arguments, or a number
-            that is not finite.
+        ValueError: for a `make` that cannot be called with these arguments, or a number that is not
+            finite.
 
     Example:
         >>> rule = dynsim.from_optax(optax.lion, learning_rate=1e-3, weight_decay=0.1)

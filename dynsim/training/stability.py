@@ -1,4 +1,4 @@
-r"""How sharp a loss an update rule can descend without oscillating.
+r"""How sharp a loss can be before an update rule oscillates.
 
 Near a minimum with the Hessian H a rule multiplies the weights by a fixed matrix each step. Its
 steps along an eigenvector swing from side to side, and grow, once the *preconditioned sharpness*
@@ -48,7 +48,7 @@ def sharpness_threshold(
 
     Compare it with the observable "sharpness", the largest eigenvalue of the Hessian; for Adam and
     RMSProp it is the threshold of the largest eigenvalue of P^-1 H. For rules with rates by group,
-    record "preconditioned_sharpness", whose threshold is 2 whatever the rule.
+    record "preconditioned_sharpness", whose threshold is 2 for every rule.
 
     Coupled decay of Adam and RMSProp is part of the gradient, so that P divides it too: the
     threshold is lower by decay / P. Where P differs between weights no single threshold is exact.
@@ -58,15 +58,15 @@ def sharpness_threshold(
     Args:
         rule: from `dynsim.sgd`, `adam`, `adamw` or `rmsprop`.
         step: (*S) optimiser steps before the update, for rates with a schedule.
-        preconditioner: P, which only Adam and RMSProp with coupled decay read, and need.
+        preconditioner: P, required for Adam and RMSProp with coupled decay, and unused otherwise.
 
     Returns:
         (*S) thresholds in units of the sharpness; infinite where the rate is zero, and negative
         where decay alone makes the steps grow.
 
     Raises:
-        ValueError: for a rule that has none: `sign`, optax rules, rates or decay by group; or for
-            a `preconditioner` that is missing.
+        ValueError: for a rule without a threshold (`sign`, optax rules, rates or decay by group),
+            or if a required `preconditioner` is missing.
 
     Example:
         >>> float(dynsim.sharpness_threshold(dynsim.sgd(0.1)))
@@ -94,7 +94,7 @@ def sharpness_threshold(
 
 
 def check_threshold(rule: Rule) -> None:
-    """Raise `ValueError` for a rule whose stability no sharpness decides."""
+    """Raise `ValueError` for a rule whose stability does not depend on a sharpness."""
     if isinstance(rule, Sign):
         raise ValueError("rule = sign: its steps have the same length at any sharpness")
     if type(rule) not in KNOWN:
@@ -113,8 +113,8 @@ def preconditioned(
 
     Args:
         hessian: H as such a map.
-        rate: of the next update, by group where the rule has groups.
-        memory: of the rule after that update.
+        rate: learning rate of the next update, by group where the rule has groups.
+        memory: memory of the rule after that update.
         groups: names of groups of weights, where the rule has numbers by group.
     """
     ones = jax.tree.map(jnp.ones_like, params)

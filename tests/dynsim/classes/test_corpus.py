@@ -79,7 +79,7 @@ def test_single_file_is_split(tmp_path: Path) -> None:
         ({"valid": "none.txt"}, r"valid = .*no such file; valid=None does without"),
         ({"train": "empty.txt"}, r"train = .*empty\.txt: is empty"),
         ({"train": "latin.txt"}, r"train = .*latin\.txt: must be UTF-8"),
-        ({"train": "folder"}, r"train = .*folder: must be a file, is a folder"),
+        ({"train": "folder"}, r"train = .*folder: must be a file, not a folder"),
         ({"min_count": 9}, r"vocabulary: .*min_count = 9"),
         ({"min_count": 0}, r"min_count = 0: must be an integer >= 1"),
         ({"max_vocabulary": 2}, r"max_vocabulary = 2: must be an integer >= 3"),

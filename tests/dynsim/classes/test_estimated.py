@@ -127,8 +127,8 @@ def test_known_law_is_recovered() -> None:
     ("options", "message"),
     [
         ({"length": 13}, r"tokens: got 13; must be more than length = 13"),
-        ({"num_queries": 9}, r"num_queries = 9: the text has \d+ words"),
-        ({"classes_per_query": 3}, r"num_queries = 1: the text has 0 words"),
+        ({"num_queries": 9}, r"num_queries = 9: only \d+ words"),
+        ({"classes_per_query": 3}, r"num_queries = 1: only 0 words"),
         ({"rare": "keep"}, r"rare = 'keep': must be one of drop, merge"),
         ({"stop_words": 8}, r"stop_words = 8: leaves some class without a contextual token"),
         ({"num_queries": 0}, r"num_queries = 0: must be an integer >= 1"),
