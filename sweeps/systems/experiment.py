@@ -55,7 +55,7 @@ class Fixed(NamedTuple):
 class Experiment:
     """A run.
 
-    Numbers that can be traced may be arrays that broadcast: it then stands for many runs.
+    Numbers that can be traced may be arrays that broadcast; the object then stands for many runs.
 
     Attributes:
         problem: what is trained.
@@ -112,8 +112,8 @@ class Experiment:
 
     @functools.cached_property
     def built(self) -> tuple[Any, Any]:
-        """The problem and the rule that are trained; `ValueError` where settings describe none, or
-        classes whose table would be too large."""
+        """The problem and the rule that are trained; `ValueError` for settings that describe none,
+        or for classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):
             budget.check_table(task)
         return built(self.problem, self.rule)
@@ -127,7 +127,7 @@ class Experiment:
         return self.built[0]
 
     def check(self, *, resumed: bool = False, rounded: bool = True) -> None:
-        """Raise `ValueError` for what the classes do not see when they are made.
+        """Raise `ValueError` for mistakes that the classes cannot detect when they are made.
 
         Args:
             resumed: whether it may be resumed, so that a schedule may end after it.
@@ -151,7 +151,7 @@ class Experiment:
 
     @property
     def fixed(self) -> Fixed:
-        """What the program takes for granted."""
+        """What is fixed in the compiled program."""
         problem, rule = self._apart
         spread = None if self.steps is not None else getattr(type(self.rule), "spread", None)
         return Fixed(problem.template, rule.template, self.steps, self.batch, spread)
@@ -161,8 +161,8 @@ class Experiment:
         return of_problem(self.bare), of_rule(self.rule.build(), self.bare)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
-        """The optimiser steps at which a run records; or only their number, where they follow from
-        the numbers of the rule. `ValueError` for `times` that cannot be."""
+        """The optimiser steps at which a run records; or only their number, where the rule
+        determines them. `ValueError` for invalid `times`."""
         if times == "end":
             return 1 if self.steps is None else (self.steps,)
         if isinstance(times, int):
@@ -179,11 +179,11 @@ class Experiment:
 
 
 def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
-    """A run by the names of its settings, or the ends of these, as the command line has them.
+    """A run, described by the names of its settings or the ends of these, as on the command line.
 
     Args:
-        problem: its word, such as "yz" or "qkv", "my_package:Net", or a problem.
-        settings: values by name; what is left out has the defaults of the problem.
+        problem: a word such as "yz" or "qkv", a class as "my_package:Net", or a problem.
+        settings: values by name; others have the defaults of the problem.
 
     Raises:
         ValueError: for a name or a value that is not allowed.
