@@ -168,7 +168,7 @@ def examples_from_tokens(
     tokens, labels = np.asarray(tokens), np.asarray(labels)
     if tokens.shape[:-1] != labels.shape or tokens.shape[-1] < 2:
         raise ValueError(
-            f"tokens: shape {tokens.shape} must be labels' shape {labels.shape} plus T >= 2"
+            f"tokens: shape {tokens.shape}: must be that of labels, {labels.shape}, and T >= 2"
         )
     if tokens.min() < 0 or tokens.max() >= task.M:
         bad = tokens.min() if tokens.min() < 0 else tokens.max()

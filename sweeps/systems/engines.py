@@ -127,7 +127,7 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
 
 @functools.lru_cache(maxsize=256)
 def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
-    """The engine of a theory, the same each time that it is asked for."""
+    """The engine of a theory; repeated calls return the same object."""
     known = flow_table(like.problem, whole=theory.single and theory.predicts is None)
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}

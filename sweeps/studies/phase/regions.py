@@ -211,5 +211,5 @@ def named(word: str) -> Rule:
         return NAMED[word]
     found = locate(word, "regions")
     if not isinstance(found, Rule):
-        raise ValueError(f"regions = {word!r}: must stand for a Rule, got {found!r}")
+        raise ValueError(f"regions = {word!r}: must name a Rule, got {found!r}")
     return found

@@ -1,4 +1,5 @@
-"""Finite length and finite batch of the two-stage system, each against a Monte Carlo of its own."""
+"""Finite length and finite batch of the two-stage system, each compared with its own Monte
+Carlo."""
 
 import dataclasses
 import math

@@ -95,8 +95,8 @@ class ScalingFigure:
 
 @dataclasses.dataclass(frozen=True)
 class ScalingOfLayer(ScalingFigure):
-    """Decide whether the attention of the layer in Y and Z snaps by a transition or a crossover, by
-    its entropy for several lengths of the sequences."""
+    """Decide whether the attention of the layer in Y and Z snaps by a transition or a crossover,
+    from its entropy at several sequence lengths."""
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
 
