@@ -199,7 +199,7 @@ def name(field: str, value: str) -> None:
 
 
 def regular(field: str, path: str | os.PathLike[str]) -> None:
-    """Raise `ValueError` where `path` is there and is no file: a pipe or a device may never end."""
+    """Raise `ValueError` if `path` exists and is not a file: a pipe or a device may never end."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(f"{field} = {path}: must be a file, not a folder, a pipe or a device")
 

@@ -29,10 +29,10 @@ def load_task(path: str | Path) -> SequenceClasses:
     """Read a task from a file.
 
     Args:
-        path: an `.npz` file with arrays `probs`, `query` and, if wanted, `next_token` and `prior`,
-            as `sequence_classes` takes them; or a `.csv` file with a line per class, columns of
-            the names `query` and, if wanted, `next_token` and `prior`, and one column for each
-            token, in the order of their ids, with P(l|n).
+        path: an `.npz` file with arrays `probs`, `query` and optionally `next_token` and `prior`,
+            as in `sequence_classes`; or a `.csv` file with a line per class, columns named `query`
+            and optionally `next_token` and `prior`, and one column of P(l|n) for each token, in the
+            order of their ids.
 
     Raises:
         ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
@@ -71,7 +71,7 @@ def save_task(path: str | Path, task: SequenceClasses) -> None:
     """Write a task as an `.npz` file, whole or not at all, from which `load_task` reads the same.
 
     Raises:
-        ValueError: for a path that does not end in .npz, or a task that is none.
+        ValueError: for a path that does not end in .npz, or anything but a task.
 
     Example:
         >>> dynsim.save_task("task.npz", dynsim.overlapping(3, 0.1))

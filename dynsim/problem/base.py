@@ -204,7 +204,7 @@ def built(problem: Problem, rule: UpdateRule) -> tuple[Any, Rule]:
     """The problem and the rule that train in place of the given ones.
 
     Raises:
-        ValueError: for what is no problem or no rule, and as they raise it.
+        ValueError: for anything but a problem and a rule, and as they raise it.
     """
     checks.kind("problem", problem, Problem)
     made = rule.build() if isinstance(rule, UpdateRule) else rule

@@ -67,7 +67,7 @@ class Arrays(Data):
     """Examples in arrays.
 
     Attributes:
-        arrays: by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
+        arrays: arrays by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
 
     Raises:
         ValueError: for arrays that are not numeric or differ in length, or without an example to

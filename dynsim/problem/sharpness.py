@@ -159,7 +159,7 @@ def search(
 
     Args:
         sure: how many eigenvectors have to converge. The others support the search.
-        tolerance: of their residuals, relative to the sum of eigenvalue and size.
+        tolerance: tolerance of their residuals, relative to the sum of eigenvalue and size.
     """
     closed = eqx.filter_closure_convert(times, block[:, 0])
     arrays, rest = eqx.partition(closed, eqx.is_array)

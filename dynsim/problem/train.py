@@ -64,8 +64,8 @@ def train(
 
     Args:
         problem: your own, or one from `dynsim`.
-        rule: from `dynsim.sgd`, `adamw`, `from_optax` and so on, or a `dynsim.Annealed`; its
-            numbers may be traced.
+        rule: an update rule from `dynsim.sgd`, `adamw`, `from_optax` and so on, or a
+            `dynsim.Annealed`; its numbers may be traced.
         key: random key for the starting weights, the batches, and the rule's noise. Step k has its
             own key, so that runs with the same key see the same batches at any learning rate.
         steps: number of optimiser steps, >= 1. None runs up to the last of `times`, which may then

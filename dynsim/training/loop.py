@@ -71,9 +71,9 @@ def by_rule(
     """The step of a rule on (weights, k) -> loss and gradient.
 
     Args:
-        key: of the starting weights, for the noise of the rule if it has some.
+        key: random key of the starting weights, for the noise of the rule if it has some.
         groups: the groups of weights, where the rule has rates by group.
-        also: of `NORMS`, those that the step finds besides the loss.
+        also: those of `NORMS` that the step returns in addition to the loss.
         normal: (key, step, gradient) -> the standard normal numbers of the noise.
     """
     noise_key = None

@@ -72,7 +72,7 @@ Etas = Eta | Ratio | Mapping[str, Eta]
 
 
 def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
-    """Learning rates as a rule has them; `ValueError` for what is none."""
+    """Learning rates as a rule has them; `ValueError` for anything else."""
     if isinstance(eta, Ratio):
         return eta
     if not isinstance(eta, Mapping):

@@ -302,7 +302,7 @@ def sgd(
         eta: learning rate per step on the batch-mean loss: a number, a schedule, a function of the
             step, or these by group of weights.
         eta_y, eta_z: in its place, the rates of Y and of Z of an attention layer.
-        momentum, nesterov: as of `SGD`.
+        momentum, nesterov: as in `SGD`.
         **options: `decay`, `decoupled`, `clip`, `noise` of `dynsim.Rule`.
 
     Raises:
@@ -342,7 +342,7 @@ def adam(
 
     Args:
         eta, eta_y, eta_z: as in `sgd`.
-        b1, b2, eps: as of `Adam`.
+        b1, b2, eps: as in `Adam`.
         **options: `decay`, `decoupled`, `clip`, `noise` of `dynsim.Rule`.
 
     Raises:

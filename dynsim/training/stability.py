@@ -56,7 +56,7 @@ def sharpness_threshold(
     the two, and in general, "preconditioned_sharpness" decides.
 
     Args:
-        rule: from `dynsim.sgd`, `adam`, `adamw` or `rmsprop`.
+        rule: an update rule from `dynsim.sgd`, `adam`, `adamw` or `rmsprop`.
         step: (*S) optimiser steps before the update, for rates with a schedule.
         preconditioner: P, required for Adam and RMSProp with coupled decay, and unused otherwise.
 

@@ -99,7 +99,7 @@ class Expansion(NamedTuple):
 
     Attributes:
         losses: (K,) loss of each class in nat, averaged over its sequences.
-        gradient: of the population loss, in which each class weighs its prior.
+        gradient: gradient of the population loss, in which each class weighs its prior.
         slope: (K, M) derivatives of the loss of each class at T infinite by the frequencies of its
             tokens; 0 for tokens that it does not have.
     """

@@ -184,7 +184,7 @@ def layer(
     others are given; see `Layer`.
 
     Raises:
-        ValueError: for what is no task, a length below 2, or an unknown start.
+        ValueError: for anything but a task, a length below 2, or an unknown start.
 
     Example:
         >>> layer = dynsim.layer(dynsim.syn_small(), length=32, start="uniform")

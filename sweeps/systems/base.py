@@ -27,7 +27,8 @@ from sweeps.language.describe import docs_of
 MOST_TIMES = 2**20
 """How many times are recorded and drawn."""
 Times = Literal["end"] | int | tuple[int, ...]
-"""When to record: at the end; at step 0 and so many logarithmically spaced ones; or as given."""
+"""When to record: at the end; at step 0 and a number of logarithmically spaced steps; or at given
+steps."""
 
 
 class Template(NamedTuple):
@@ -62,7 +63,7 @@ class Settings(NamedTuple):
     Attributes:
         fixed: the value of `Experiment.fixed`.
         times: optimiser steps at which to record, or their number where the run decides.
-        record: names of observables, and functions with theirs.
+        record: names of observables, and functions with their names.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
         checkpoint: as in `dynsim.train`, for engines whose runs can resume.

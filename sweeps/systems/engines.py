@@ -317,7 +317,7 @@ def system(
 
     Args:
         problem: as it is trained.
-        name: by which sweep files and the command line ask for it.
+        name: name in sweep files and on the command line.
         problems: classes that are settings of such a problem; by default that of the problem.
         engines: the engines of the system, from those of the problem.
         labels: names and units, besides those of the docstring.

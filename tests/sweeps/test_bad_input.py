@@ -109,7 +109,7 @@ COMMANDS = [
         "compare --task os:getcwd",
         "problem.task = 'os:getcwd': must be a dataclass or an Equinox module",
     ),
-    ("compare --out FILE", "exists and is no directory"),
+    ("compare --out FILE", "exists and is not a folder"),
     ("compare --out /proc/none", "out = /proc/none: cannot be made"),
     (
         "compare transformer --theories plain",

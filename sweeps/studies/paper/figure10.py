@@ -67,7 +67,7 @@ class Trend(NamedTuple):
 
     Attributes:
         slope: nat per unit of the learning rate, NaN with less than three runs.
-        standard_error: of the slope, from the residuals.
+        standard_error: standard error of the slope, from the residuals.
         intercept: nat.
         runs: number of runs that it is through.
         falls: whether the slope is below zero by `SIGNIFICANT` standard errors.

@@ -45,7 +45,7 @@ class Spectrum:
     Attributes:
         checkpoint: a .safetensors file, a .safetensors.index.json, or a folder with one of them; if
             omitted, two-stage training is examined.
-        pattern: shell patterns of the names of tensors, for instance '*attn*'; case counts.
+        pattern: shell patterns of the names of tensors, for instance '*attn*', in the right case.
         products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight', on which
             attention scores depend where weights are (out, in) as in PyTorch; * must stand for the
             same on both sides, [i] means block i of a split matrix, and .T transposes.

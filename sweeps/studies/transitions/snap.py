@@ -39,9 +39,9 @@ class Control(NamedTuple):
     """What is varied, by a factor of 100 in all.
 
     Attributes:
-        title: of its column.
+        title: title of its column.
         ends: smallest and largest value of each rate.
-        symbol: of the varied rate.
+        symbol: symbol of the varied rate.
         gain: sign of the slope of the final logit gain, by the paper.
     """
 
