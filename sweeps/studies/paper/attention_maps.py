@@ -34,7 +34,7 @@ class _Maps:
     """What both figures have.
 
     Attributes:
-        task: sequence classes; Syn-Small if omitted. Of more than 6 classes the first 6 are drawn.
+        task: sequence classes; Syn-Small if omitted. Only the first 6 classes are drawn.
     """
 
     name: ClassVar[Literal["fig4", "fig5"]]

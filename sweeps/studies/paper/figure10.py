@@ -40,7 +40,8 @@ class Figure10:
         run: the run at all rates.
         eta: learning rates.
         seeds: number of runs at each rate.
-        out: folder for the figure, fig10.npz and .json, and the stored sweep, which resumes.
+        out: folder for the figure, fig10.npz and .json, and the stored sweep, from which the
+            command resumes.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = CLIPPED

@@ -43,7 +43,7 @@ class Figure7:
 
     Attributes:
         run: the run with each number of layers.
-        layers: blocks of the transformers.
+        layers: numbers of blocks of the transformers.
         seeds: number of runs behind the curves; the maps are those of the first that ended well.
         out: folder for the figure, fig7.npz and .json, and the stored sweeps, from which the
             command resumes.

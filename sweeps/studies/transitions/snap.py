@@ -71,8 +71,8 @@ class Snap:
     task of your own.
 
     Attributes:
-        rates: number of values that a rate takes in training.
-        seeds: number of runs at each of them.
+        rates: number of values of a rate in training.
+        seeds: number of runs at each of these values.
         steps: optimiser steps per run.
         task: sequence classes; Syn-Small if omitted.
         out: folder for the figure, snap.csv and the stored sweeps, from which the command resumes.

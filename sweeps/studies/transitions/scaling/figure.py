@@ -41,11 +41,11 @@ class ScalingFigure:
         run: the run that every point varies.
         rate: the axis across the step, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or
             linear with :lin at the end.
-        size: what counts as size, NAME:V1,V2,... or in the form of the rate; any setting that has
-            numbers.
+        size: the setting that counts as size, NAME:V1,V2,... or in the form of the rate; any
+            setting with numeric values.
         observable: order parameter, at the last step, averaged over its entries; or diverged, which
             is 1 for a run that diverged, else 0.
-        origin: its value in the phase without order.
+        origin: value of the observable in the disordered phase.
         level: largest probability of each false verdict: a transition where the width stays the
             same, at least among the larger sizes, a crossover where it falls as size^(-1/4). A
             smaller one leaves more undecided, as do few seeds.
