@@ -85,7 +85,7 @@ def best(
         * `best`, and `error`, the standard error of its logarithm (of itself for an axis with
           values that are not positive), NaN for one seed;
         * `shape`, the part of the error that more values of the axis lower, but more seeds do not;
-        both are NaN where the best lies at an end;
+          both are NaN where the best lies at an end;
         * `value`, the observable there, by the polynomial;
         * `lower` and `upper`, between which the observable stays within `within` of the best:
           by a parabola next to the best, then linear; the last value where it does so to the end;
@@ -280,7 +280,7 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
           `along`, or the exponent is 0 within two errors and these exclude that the best changes
           by a factor of 2 between its ends;
         * "undecided", where it is 0 within two errors but such a change is not excluded, or there
-        is only one seed;
+          is only one seed;
         * "grows as batch^0.52 ± 0.03" or "falls as" otherwise;
         * "no fit" for fewer than three points, with NaN for the numbers.
 
