@@ -35,8 +35,8 @@ def checked_times(
         raise ValueError(f"times = {times!r}: must be after step {begin} of the checkpoint")
     if record.relative and checkpoint is not None:
         raise ValueError(
-            f"record = {RELATIVE_LOSS!r}: is measured over the last steps of a run, which are "
-            "others when the run resumes; omit it or the checkpoint"
+            f"record = {RELATIVE_LOSS!r}: is measured over the last steps of a run, which "
+            "change when the run resumes; omit it or the checkpoint"
         )
     if record.relative and not checks.is_traced(times) and np.asarray(times)[-1] != steps:
         raise ValueError(
