@@ -129,8 +129,8 @@ def integer(field: str, value: Any, minimum: int, maximum: int | None = None) ->
 
 
 def steps(field: str, value: Any) -> int:
-    """Return a number of steps, or raise `ValueError` unless it is an integer from 1 that the 32
-    bits of a step's number hold; 1e3 is one as well."""
+    """Return a number of steps, or raise `ValueError` unless it is an integer >= 1 that fits into
+    32 bits; 1e3 counts as an integer."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return integer(field, value, 1, 2**31 - 1)
@@ -193,15 +193,15 @@ def name(field: str, value: str) -> None:
     if long or not NAME.fullmatch(value) or DEVICE.fullmatch(value):
         raise ValueError(
             f"{field} = {reprlib.repr(value)}: must be letters, digits, spaces and . _ -, with a "
-            f"letter, a digit or _ at both ends, at most {LONGEST} bytes, and no name that Windows "
-            "keeps for itself: a store has a folder of that name"
+            f"letter, a digit or _ at both ends, at most {LONGEST} bytes, and not a reserved name "
+            "of Windows, because a store has a folder of that name"
         )
 
 
 def regular(field: str, path: str | os.PathLike[str]) -> None:
-    """Raise `ValueError` where `path` is there and is no file: a pipe or a device may never end."""
+    """Raise `ValueError` if `path` exists and is not a file: a pipe or a device may never end."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"{field} = {path}: must be a file, is a folder, a pipe or a device")
+        raise ValueError(f"{field} = {path}: must be a file, not a folder, a pipe or a device")
 
 
 def kind(field: str, value: Any, *classes: type) -> None:
@@ -234,7 +234,7 @@ def key(field: str, value: Any) -> None:
         raise ValueError(f"{field} = {value!r}: must be a key, such as jax.random.key(0)")
     if np.shape(value):
         raise ValueError(
-            f"{field}: must be one key, got shape {np.shape(value)}; map over several by jax.vmap"
+            f"{field}: must be one key, got shape {np.shape(value)}; use jax.vmap for several"
         )
 
 

@@ -1,13 +1,13 @@
-"""The one place that decides in which precision a computation runs, and for which device.
+"""In which precision a computation runs, and for which device.
 
-Theory defaults to float64 and simulation to float32, each whatever the global
-`jax_enable_x64` says. Matrix products run at "highest", because accelerators otherwise
-round float32 inputs to TF32 or bfloat16, which is visible in trajectories. Where the default device
-has no float64, what asks for it runs on the host's CPU.
+Theory defaults to float64 and simulation to float32, regardless of the global `jax_enable_x64`.
+Matrix products run at "highest", because accelerators otherwise round float32 inputs to TF32 or
+bfloat16, which is visible in trajectories. Where the default device has no float64, computations
+that need it run on the host's CPU.
 
-What saves a CPU arithmetic, such as gathering, scattering and branches, costs an accelerator more
-time than it saves: such code asks `on_cpu` when it is traced, and keeps the answer in an argument
-that is static, so that programs of both kinds live side by side in one process.
+Gathering, scattering and branches save arithmetic on a CPU, but cost an accelerator more time than
+they save. Such code asks `on_cpu` when it is traced, and keeps the answer in a static argument, so
+that one process can have programs of both kinds.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ _TARGET: ContextVar[str | None] = ContextVar("dynsim_target", default=None)
 
 @contextlib.contextmanager
 def compiled_for(platform: str) -> Iterator[None]:
-    """Trace the enclosed programs for `platform`, by the name that its devices have, such as "cpu",
-    "gpu" or "tpu", instead of for the default device."""
+    """Trace the enclosed programs for `platform`, such as "cpu", "gpu" or "tpu", instead of for the
+    default device."""
     token = _TARGET.set(platform)
     try:
         yield
@@ -56,7 +56,7 @@ def compiled_for(platform: str) -> Iterator[None]:
 
 
 def on_cpu() -> bool:
-    """Whether what is traced now is to run on a CPU."""
+    """Whether the program that is being traced will run on a CPU."""
     return _platform() == "cpu"
 
 
@@ -72,7 +72,7 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
 
     Args:
         dtype: "float32" or "float64". The latter is enabled for the enclosed block alone.
-        inputs: the arguments of the entry point, looked through for tracers.
+        inputs: the arguments of the entry point, searched for tracers.
 
     Raises:
         ValueError: for another dtype; or for float64 asked for inside a JAX transformation
@@ -106,7 +106,7 @@ def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def host() -> Device:
-    """The host's CPU, which is there whatever the accelerator."""
+    """The host's CPU, which exists next to any accelerator."""
     return jax.local_devices(backend="cpu")[0]
 
 

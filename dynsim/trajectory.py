@@ -87,14 +87,13 @@ class Trajectory(eqx.Module):
         params: final parameters: a `YZ`, a reduced form of one with fields `Y` and `Z`, the
             weights of another model, the state of a reduced ODE, or None where there are none.
         status: () a `Status` code.
-        first_bad_step: () optimiser step from which on the run was no longer valid, -1 if none.
-            A theory knows it to the next recorded time.
-        source: what made it, for instance "simulation" or "population".
-        covariance: (S, P, P) predicted covariance over seeds, at each recorded time, of all numbers
-            recorded: the P entries of the observables one after the other, by name. None where
-            nothing predicts it.
-        checkpoint: from which a training that was asked for one can go on, else None.
-        fixed: what of the weights is no array; `model` puts it back.
+        first_bad_step: () first optimiser step at which the run was invalid, -1 if none. A theory
+            resolves it up to the next recorded time.
+        source: what computed it, for instance "simulation" or "population".
+        covariance: (S, P, P) predicted covariance across seeds at each recorded time, over all P
+            entries of the observables, in the order of their names. None where it is not predicted.
+        checkpoint: state from which training can resume, if requested, else None.
+        fixed: the parts of the weights that are not arrays; `model` puts them back.
 
     Raises:
         KeyError: for an observable that was not recorded.
@@ -117,8 +116,8 @@ class Trajectory(eqx.Module):
 
     @property
     def model(self) -> PyTree:
-        """The final weights with what is no array, for instance an Equinox module that can be
-        called; of a batch of runs, with the axes of the batch on its arrays."""
+        """The final weights including parts that are not arrays, for instance an Equinox module
+        that can be called. For a batch of runs, its arrays have the axes of the batch."""
         if self.fixed is None:
             return self.params
         return eqx.combine(self.params, jax.tree.unflatten(self.fixed.structure, self.fixed.leaves))
@@ -131,13 +130,14 @@ class Trajectory(eqx.Module):
 
     @property
     def std(self) -> dict[str, AnyArray]:
-        """Predicted standard deviation over seeds of each observable, of its shape.
+        """Predicted standard deviation across seeds of each observable, with its shape.
 
         Raises:
             ValueError: for a run without `covariance`.
         """
         if self.covariance is None:
-            raise ValueError(f"std: {self.source or 'this run'} predicts no spread over seeds")
+            source = self.source or "this run"
+            raise ValueError(f"std: {source} predicts no standard deviation across seeds")
         axes = len(np.shape(self.times))
         found, first = {}, 0
         for name in sorted(self.observables):
@@ -149,10 +149,10 @@ class Trajectory(eqx.Module):
 
     def across_runs(self) -> dict[str, Across]:
         """Mean and standard deviation of each observable over the runs that are valid to their end,
-        with their errors; all batch axes count as runs.
+        with standard errors; all batch axes count as runs.
 
         Raises:
-            ValueError: for less than two of these.
+            ValueError: for fewer than two valid runs.
 
         Example:
             >>> runs = jax.vmap(train)(jax.random.split(jax.random.key(0), 64))
@@ -160,7 +160,7 @@ class Trajectory(eqx.Module):
         """
         ok = np.asarray(self.ok)
         if (number := int(ok.sum())) < 2:
-            raise ValueError(f"runs: {number} of {ok.size} valid, must be at least 2")
+            raise ValueError(f"runs: {number} of {ok.size} are valid; must be at least 2")
         found = {}
         for name, values in self.observables.items():
             valid = np.asarray(values, np.float64)[ok]
@@ -177,12 +177,12 @@ class Trajectory(eqx.Module):
         its start.
 
         Args:
-            name: of the observable, of shape (*B, S, ...).
+            name: name of the observable, whose shape is (*B, S, ...).
             level: the value to cross, from above or from below.
 
         Returns:
             (*B, ...) optimiser steps, linear between the recorded ones; NaN where the level is not
-            crossed at any valid time. Record times that are dense enough.
+            crossed at any valid time. Record at sufficiently dense times.
 
         Raises:
             KeyError: for a name that was not recorded.
@@ -212,16 +212,16 @@ class Trajectory(eqx.Module):
 
         Args:
             runs: names of the batch axes; by default `run`, or `run_0`, `run_1`, ...
-            inner: names of an observable's own axes, behind that of time, by its name: for
-                instance {"attention": ("class", "token")}. By default NAME_0, NAME_1, ...
+            inner: for each observable, names of its axes after time, for instance {"attention":
+                ("class", "token")}. By default NAME_0, NAME_1, ...
 
         Returns:
-            A dataset of the observables, of `status` and `first_bad_step`, and of NAME_std where a
-            spread over seeds is predicted. Its coordinate `time`, in optimiser steps, lies on the
-            dimension `time`, or where runs have times of their own on their axes and `record`.
+            A dataset of the observables, `status`, `first_bad_step`, and NAME_std where a standard
+            deviation across seeds is predicted. Its coordinate `time`, in optimiser steps, has the
+            dimension `time`; if times differ between runs, it has their axes and `record`.
 
         Raises:
-            ValueError: for names that are not as many as the axes.
+            ValueError: unless there is one name for each axis.
         """
         import xarray as xr
 

@@ -1,4 +1,4 @@
-"""Theories that problems have in common: flows of their rules, and formulas in closed form."""
+"""Theories that problems share: flows of their rules, and formulas in closed form."""
 
 from __future__ import annotations
 
@@ -122,19 +122,19 @@ def computed(
     tolerances: Tolerances | None = None,
     **about: Any,
 ) -> Theory[Any, Any]:
-    """A theory with a solver of its own, which is compiled and has its arguments checked as flows
-    have.
+    """A theory with its own solver, which is compiled and whose arguments are checked like those of
+    flows.
 
     Args:
-        name, title, assumes, inapplicable, needs, adaptive: as of `Theory`.
+        name, title, assumes, inapplicable, needs, adaptive: as in `Theory`.
         solver: `solver(training, start, times, record=..., tolerances=...)` returns the
             trajectory, in traced arrays of one precision. The `Training` has the batch and the
             steps where it `needs` them. `start` are the starting weights, None unless it needs
             the "key"; `record` is what `recorded` returns, and tolerances are left out unless it
             is `adaptive`.
-        recorded: from (problem, what was asked for), hashable.
-        tolerances: of its solver, where they are not the usual ones.
-        **about: `variant`, `refused` and `predicts` of `Theory`.
+        recorded: function of (problem, requested record) that returns what is recorded, hashable.
+        tolerances: tolerances of its solver, if not the defaults.
+        **about: `variant`, `refused` and `predicts`, as in `Theory`.
 
     Raises:
         ValueError: from its `solve`, with the reason, for a training that it does not describe.
@@ -208,18 +208,18 @@ def closed_form(
     refused: Mapping[str, str] | None = None,
     variant: bool = False,
 ) -> Theory[Any, Any]:
-    r"""A theory that is a formula in the integral of the learning rate.
+    r"""A theory that is a formula in terms of the integral of the learning rate.
 
-    It describes SGD with any schedule, and momentum by the rate :math:`\eta / (1 - \mu)`.
+    It describes SGD with any schedule, and momentum through the rate :math:`\eta / (1 - \mu)`.
 
     Args:
-        name, title, assumes, refused, variant: as of `Theory`.
-        formula: from the problem, the starting weights and :math:`\int \eta\, dt`, a number, to
-            observables by name. Starting weights are None unless it `needs` them.
-        inapplicable: returns why it does not describe a `Training`, or None.
+        name, title, assumes, refused, variant: as in `Theory`.
+        formula: function of the problem, the starting weights and the number :math:`\int \eta\, dt`
+            that returns observables by name. Starting weights are None unless it `needs` them.
+        inapplicable: function that returns why it does not describe a `Training`, or None.
         needs: `("key",)` for starting weights.
-        names: of the observables; needed where the formula cannot be evaluated for a problem that
-            it does not describe.
+        names: names of the observables; needed where the formula cannot be evaluated for a problem
+            that it does not describe.
 
     Raises:
         ValueError: from its `solve`, with the reason, for a training that it does not describe.

@@ -72,9 +72,9 @@ class Theories(dict[str, Theory[Any, Any]]):
 
 
 def theories(problem: Problem) -> Theories:
-    """All theories of a problem by name, most exact first: those that it returns itself, the
-    built-in ones of its class, flows down its population loss, and registered ones. Of those with
-    one name, the first is taken. Whether a theory describes a run is up to its `check`.
+    """All theories of a problem by name, most exact first: those that the problem returns, the
+    built-in ones of its class, flows down its population loss, and registered ones. If several have
+    the same name, the first is used. Whether a theory describes a run is decided by its `check`.
 
     Raises:
         ValueError: for what is no problem.
@@ -141,8 +141,8 @@ def applicable(
     batch: int | float = math.inf,
     steps: int | None = None,
 ) -> tuple[str, ...]:
-    """Names of the theories that describe a training, most exact first; `variants` adds those that
-    vary others.
+    """Names of the theories that describe a training, most exact first; `variants` adds variants of
+    other theories.
 
     Raises:
         ValueError: for what is no problem or no rule.

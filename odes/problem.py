@@ -42,17 +42,19 @@ from odes.solver.tolerances import Tolerances, checked_tolerances
 
 
 class Reduction(NamedTuple):
-    """Variables, fewer than the weights, that descent from the usual start moves alike.
+    """Variables, fewer than the weights, each of which stands for weights that descent from the
+    usual start keeps equal.
 
     Attributes:
-        start: (problem, weights, dtype) -> their values at the start, a pytree. `weights` are the
-            starting weights if it reads them `from_weights`, else None.
-        gradient: (problem, variables) -> the slope of the loss by a single weight of each kind.
+        start: (problem, weights, dtype) -> the values at the start, a pytree. `weights` are the
+            starting weights with `from_weights`, else None.
+        gradient: (problem, variables) -> the derivative of the loss with respect to a single weight
+            of each kind.
         snapshot: (problem, variables) -> the arguments of the problem's observables.
         from_weights: whether `start` reads the starting weights, so that a run needs a key.
 
     Raises:
-        ValueError: when it is solved, for an observable that it has no variables for.
+        ValueError: when it is solved, for an observable that cannot be computed from its variables.
 
     Example:
         >>> theory = odes.theories(dynsim.retrieval(length=32, d=16))["plain"]
@@ -81,19 +83,19 @@ def flow(
     """Integrate the flow of a rule down `problem.population_loss`.
 
     Args:
-        problem: with a `population_loss`.
-        rule: of any kind, with any schedules, rates by group, and coupled or decoupled decay;
-            without clipping and noise.
+        problem: a problem with a `population_loss`.
+        rule: any rule that has a flow, with any schedules, rates by group, and coupled or decoupled
+            decay; without clipping and noise.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        key: of the starting weights, the same as those of `dynsim.train` with this key.
-        init: starting weights in their place.
+        key: random key of the starting weights, as in `dynsim.train`.
+        init: starting weights that replace these.
         kind: by default "plain" for SGD and sign descent, "matched" for these with momentum of
             either kind, "matched-rmsprop" and "matched-adam"; `odes.solver.flows` has all of them.
-        record: as of `dynsim.train`, without what is of a batch; by default the `RECORD` of the
+        record: as in `dynsim.train`, except quantities of a batch; by default the `RECORD` of the
             problem.
         dtype: "float64" or "float32".
-        tolerances: of the solver.
-        reduction: fewer variables that move as the weights do, in place of all weights.
+        tolerances: tolerances of the solver.
+        reduction: variables to integrate in place of all weights.
 
     Returns:
         A `Trajectory`, as `dynsim.train` returns it, whose `source` is the kind of flow. With a
@@ -288,10 +290,11 @@ def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
 
 
 def descent(problem: Problem, rule: Any, times: Times, **options: Any) -> Trajectory:
-    """Descent on `problem.population_loss`, step by step in float64: what flows are the limit of.
+    """Descent on `problem.population_loss`, step by step in float64: flows are its limit of small
+    steps.
 
     Args:
-        problem, rule, times: as of `flow`; times are whole steps, and the last one is the end.
+        problem, rule, times: as in `flow`; times are whole steps, and the last one is the end.
         **options: `key`, `init`, `record` and others of `dynsim.train`.
 
     Raises:

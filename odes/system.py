@@ -43,32 +43,33 @@ def system(
     refused: Mapping[str, str] | None = None,
     variant: bool = False,
 ) -> Theory[Any, Any]:
-    r"""A theory that you write as a vector field, such as equations of motion of order parameters.
+    r"""A theory that you write as a vector field, such as the equations of motion of order
+    parameters.
 
-    dynsim checks the arguments, compiles the solve, maps it over the runs of a sweep, records at
-    the times that you ask for, and reports a failure as a status.
+    dynsim checks the arguments, compiles the solver, maps it over the runs of a sweep, records at
+    the requested times, and reports a failure as a status.
 
     Args:
-        name, title, assumes, refused, variant: as of `odes.Theory`.
+        name, title, assumes, refused, variant: as in `odes.Theory`.
         field: `field(t, state, training)` returns the derivative of the state by t, in optimiser
             steps. `training.problem`, `training.rule`, `training.batch` and `training.steps` say
             what is trained; `training.rate(t)` is the learning rate, which may follow a schedule.
         start: `start(training, weights)` returns the state before the first step, a pytree of
             arrays. `weights` are those that training starts from with the same key; None without
             "key" in `needs`.
-        observe: `observe(t, state, training)` returns observables by name. Give them the names that
-            the problem gives them, and `dynsim compare` draws both.
-        inapplicable: returns why the equations do not describe a `Training`, or None. A theory of
-            single examples, for instance, has to look at `training.batch`.
+        observe: `observe(t, state, training)` returns observables by name. Use the same names as
+            the problem, so that `dynsim compare` draws both.
+        inapplicable: function that returns why the equations do not describe a `Training`, or None.
+            A theory of single examples, for instance, has to check `training.batch`.
         any_rule: whether it describes other rules than gradient descent with one learning rate,
-            without momentum, decay, clipping and noise. Then `inapplicable` looks at the rule.
-        names: of the observables; needed where `observe` cannot be evaluated for a problem that
-            the theory does not describe.
+            without momentum, decay, clipping and noise. Then `inapplicable` has to check the rule.
+        names: names of the observables; needed where `observe` cannot be evaluated for a problem
+            that the theory does not describe.
         needs: `()` for a theory whose start does not depend on the weights.
-        stop: `stop(t, state, training)` is true where the equations cease to hold. The run has
-            `Status.DIVERGED` from there on.
-        solver: of diffrax; by default `diffrax.Tsit5()`.
-        tolerances: of the solver; by default those of the precision.
+        stop: `stop(t, state, training)` returns whether the equations have ceased to hold. From
+            there the run has `Status.DIVERGED`.
+        solver: a solver of diffrax; by default `diffrax.Tsit5()`.
+        tolerances: tolerances of the solver; by default those of the precision.
 
     Raises:
         ValueError: from its `solve`, with the reason, for a training that it does not describe.

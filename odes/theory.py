@@ -22,7 +22,7 @@ class Training(eqx.Module):
     Attributes:
         problem: what is trained.
         rule: the update rule.
-        batch: examples per step; inf for the population loss, or where nothing else is known.
+        batch: examples per step; inf for the population loss, or if unknown.
         steps: optimiser steps of the run; None where they are not known.
 
     Example:
@@ -64,30 +64,30 @@ class Theory(Generic[Task, Rates]):
     """A theory of the training of some problem.
 
     Attributes:
-        name: by which it is asked for, and the `source` of its trajectories.
-        title: for legends and tables.
-        assumes: what it takes for granted, in words.
-        solve: the solver, from (problem, rule, times) with the keywords `record` and `dtype`,
-            and whatever else is its own.
-        inapplicable: returns why it does not describe a `Training`, or None if it does.
-        variant: whether it varies or isolates a part of another theory, so that it is compared on
-            demand alone.
-        needs: keywords without which `solve` cannot do, such as "init", "key", "batch", "steps" or
-            a field of the problem.
-        tolerances: of its solver, where they are not the usual ones.
+        name: its name, and the `source` of its trajectories.
+        title: title for legends and tables.
+        assumes: its assumptions, in words.
+        solve: the solver, called with (problem, rule, times), the keywords `record` and `dtype`,
+            and its own options.
+        inapplicable: function that returns why it does not describe a `Training`, or None if it
+            does.
+        variant: whether it varies or isolates a part of another theory, so that it is compared only
+            on request.
+        needs: keywords that `solve` requires, such as "init", "key", "batch", "steps" or a field of
+            the problem.
+        tolerances: tolerances of its solver, if not the defaults.
         refused: names of observables that it cannot predict, with the reason.
-        predicts: the names of the observables that it predicts, from the problem; all of the
-            problem's if None.
+        predicts: function of the problem that returns the names of the observables that it
+            predicts; all observables of the problem if None.
         adaptive: whether a solver with tolerances integrates it.
-        drawn: whether a run is a random path, so that seeds are worth having.
-        single: whether a sweep solves its runs one at a time, as each fills the memory or the
-            processor. Of all weights such a flow records the sharpness.
-        held: (batch, steps, number of observables) -> how often a solve holds what a run holds, and
-            how many examples besides; once, and none, if None.
+        drawn: whether a run is a random path, so that seeds differ.
+        single: whether a sweep solves its runs one at a time, because each fills the memory or the
+            processor. Such a flow of all weights can record the sharpness.
+        held: (batch, steps, number of observables) -> the memory of a solve, in units of that of a
+            run, and the number of examples that it holds in addition; once and none if None.
 
     Raises:
-        ValueError: from `check` and `solve`, with the reason, where it does not describe a
-            training.
+        ValueError: from `check` and `solve`, with the reason, if it does not describe a training.
 
     Example:
         >>> theory = odes.theories(DeepLinear())["modes"]

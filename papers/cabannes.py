@@ -25,7 +25,7 @@ class Memories(dynsim.Problem):
 
     Attributes:
         tokens: number of tokens, one for each class; token k has a frequency like 1 / k.
-        dimension: of the embeddings; with as many as tokens, or more, they are orthogonal.
+        dimension: dimension of the embeddings; with at least as many as tokens they are orthogonal.
         margin: logit of the right class of each token less the largest other one.
     """
 

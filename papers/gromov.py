@@ -25,7 +25,7 @@ class ModularAddition(dynsim.Problem):
     Attributes:
         p: modulus.
         width: number of hidden units.
-        fraction: of all pairs that it is trained on.
+        fraction: fraction of all pairs that it is trained on.
         train_accuracy: share of right answers on these pairs.
         test_accuracy: share of right answers on all other pairs.
         purity: share of the largest frequency in the power of the input weights.

@@ -12,6 +12,10 @@ from typing import Any
 WORD = re.compile(r"[A-Za-z_./~][\w./:~-]*")
 """Text that needs no quotes in a value."""
 WORDS = re.compile(rf"\s*({WORD.pattern}|\[\s*{WORD.pattern}\s*(,\s*{WORD.pattern}\s*)*\])\s*")
+POINT = re.compile(
+    r"(?<![\w./~:+-])([+-]?)(?=\.?\d)(\d*)\.(\d*)(?=(?:[eE][+-]?\d+)?\s*(?:[],}]|$))"
+)
+"""A number with a point, which may be its first or its last character."""
 KEPT = ("true", "false", "inf", "nan")
 """Words that TOML reads."""
 
@@ -56,8 +60,12 @@ def to_stderr(text: str) -> None:
 
 def assignments(text: str) -> dict[str, Any]:
     """The values by name that a line `NAME = VALUE` of TOML gives. Text needs no quotes in a value
-    that is one word or a list of words; `ValueError` for what cannot be read."""
+    that is one word or a list of words, and a number without quotes no digit before or after its
+    point: .5 or 5.; `ValueError` for what cannot be read."""
     name, _, value = text.partition("=")
+    if not {'"', "'"} & {*value}:
+        value = POINT.sub(lambda found: f"{found[1]}{found[2] or 0}.{found[3] or 0}", value)
+        text = f"{name}={value}"
     if WORDS.fullmatch(value):
         value = WORD.sub(lambda word: word[0] if word[0] in KEPT else f'"{word[0]}"', value)
         text = f"{name}={value}"

@@ -39,7 +39,13 @@ DESCRIBED = 40
 """Letters that an alternative text has at least: with less it names a picture."""
 DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|py:module):: (\S+)$", re.MULTILINE)
 PACKAGES = [vars(odes)[name] for name in odes.__all__ if hasattr(vars(odes)[name], "__path__")]
-FRONTS = ["dynsim", "dynsim.classes", "sweeps", *sorted(found.__name__ for found in PACKAGES)]
+FRONTS = [
+    "dynsim",
+    "dynsim.classes",
+    "dynsim.schedules",
+    "sweeps",
+    *sorted(found.__name__ for found in PACKAGES),
+]
 
 
 def tool(path: str) -> ModuleType:
@@ -69,18 +75,24 @@ def resolve(name: str) -> object:
     return found
 
 
-def in_reference() -> list[object]:
-    """What the pages of the reference document, by its own directives."""
+def names_in_reference() -> list[str]:
+    """The names that the pages of the reference document, by their own directives."""
     pages = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
-    return [resolve(name) for name in DIRECTIVE.findall(pages)]
+    return DIRECTIVE.findall(pages)
 
 
 @pytest.mark.parametrize("front", [*FRONTS, "odes"])
 def test_reference_has_every_public_name(front: str) -> None:
-    package, documented = importlib.import_module(front), {id(each) for each in in_reference()}
+    package = importlib.import_module(front)
+    documented = {id(resolve(name)) for name in names_in_reference()}
     public = getattr(package, "__all__", ())
     assert public
     assert [name for name in public if id(getattr(package, name)) not in documented] == []
+
+
+def test_reference_documents_each_name_on_one_page() -> None:
+    names = names_in_reference()
+    assert sorted(names) == sorted(set(names))
 
 
 def test_list_of_commands_is_whole() -> None:

@@ -26,8 +26,8 @@ class Corpus:
     """Text as ids into one vocabulary.
 
     Attributes:
-        vocabulary: the words, by falling count in the training split, then alphabetically;
-            always with `<unk>` and `<eos>`.
+        vocabulary: the words, in order of decreasing count in the training split, then
+            alphabetically; always with `<unk>` and `<eos>`.
         train: (N,) int32 token ids of the training split.
         valid: (V,) int32, or None without one.
         test: (T,) int32, or None without one.
@@ -39,10 +39,10 @@ class Corpus:
     test: Int[np.ndarray, " T"] | None = None
 
     def ids(self, words: Iterable[str]) -> Int[np.ndarray, " W"]:
-        """The ids of `words`, as int32; a word out of the vocabulary is `<unk>`.
+        """The ids of `words`, as int32; a word outside the vocabulary becomes `<unk>`.
 
         Raises:
-            ValueError: for a bare string, whose letters would be looked up.
+            ValueError: for a bare string, whose letters would otherwise be looked up.
         """
         if isinstance(words, str):
             raise ValueError(f"words = {words!r}: must be a sequence of words, not one string")
@@ -77,12 +77,12 @@ def load_corpus(
     """Read a word-level corpus in UTF-8.
 
     Args:
-        path: a folder with one file a split, or one text file, of which the first 90 % of the
+        path: a folder with one file per split, or one text file, of which the first 90 % of the
             tokens are for training and 5 % each for validation and test.
-        min_count: words that the training split has less often become `<unk>`.
+        min_count: words that occur less often in the training split become `<unk>`.
         max_vocabulary: size of the vocabulary with `<unk>` and `<eos>`, which are always kept:
             the rarest words become `<unk>`. None keeps all that `min_count` leaves.
-        lower: turn the text into lower case first.
+        lower: convert the text to lower case first.
         train: file of the training split in the folder; the vocabulary comes from it.
         valid: file of the validation split in the folder, or None for none.
         test: file of the test split in the folder, or None for none.
@@ -113,7 +113,7 @@ def batches(
 
     The text is cut into `batch` contiguous streams, and sequence b of batch i continues that of
     batch i - 1. Every token but the first is a target once, except for the last ones of the text,
-    fewer than batch * length, which fill no further batch.
+    fewer than batch * length, which do not fill another batch.
 
     Returns:
         (num_batches, batch, length + 1) int32.
@@ -169,15 +169,15 @@ def synthetic_corpus(
     """A generated text whose tokens are distinct or common by design, for tests and demos.
 
     A sentence has a topic, of which there are 6 with 5 words each. Its words are drawn
-    independently, those of the topic with falling probabilities or one of 16 stop words alike;
-    then come the query of the topic, "the" or "a", and its next word.
+    independently: words of the topic with decreasing probabilities, or one of 16 equally likely
+    stop words. Then come the query of the topic, "the" or "a", and its next word.
 
     Args:
         seed: the same seed gives the same text.
         num_sentences: number of lines, >= 20, so that every split has one.
-        words_per_sentence: words drawn before the query, >= 1.
-        topic_share: probability that such a word is of the topic, in (0, 1).
-        sentences_per_topic: lines until a new topic is drawn, >= 1.
+        words_per_sentence: number of words drawn before the query, >= 1.
+        topic_share: probability that such a word belongs to the topic, in (0, 1).
+        sentences_per_topic: number of lines until the topic is drawn again, >= 1.
 
     Returns:
         A corpus split like a single file.
@@ -218,7 +218,7 @@ def _read(path: Path, lower: bool, field: str) -> list[str]:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"{field} = {path}: must be a readable file ({why})") from None
     if not text.split():
-        raise ValueError(f"{field} = {path}: is empty, must hold at least one word")
+        raise ValueError(f"{field} = {path}: is empty; must contain at least one word")
     lines = (text.lower() if lower else text).removesuffix("\n").split("\n")
     return [word for line in lines for word in (*line.split(), END)]
 
@@ -260,6 +260,6 @@ def _check_length(tokens: AnyArray, length: int, batch: int) -> None:
     needed = batch * length + 1
     if len(tokens) < needed:
         raise ValueError(
-            f"tokens: {len(tokens)} of them, must be at least {needed} for batch = {batch} "
+            f"tokens: got {len(tokens)}; must be at least {needed} for batch = {batch} "
             f"sequences of length = {length} and their targets"
         )

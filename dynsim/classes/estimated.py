@@ -30,7 +30,7 @@ class Estimate:
         task: the classes, with token ids of their own; the prior goes with `windows`.
         words: (M,) the word of each token of the task.
         tokens: (M,) its id in the corpus.
-        windows: (K,) number of windows that P(l|n) is from.
+        windows: (K,) number of windows from which P(l|n) is estimated.
         stop_mass: (K,) share of the contextual tokens that were left out as stop words.
         rare_mass: (K,) share of the others that are not in the task's vocabulary and were dropped
             or merged into `<unk>`.
@@ -69,23 +69,23 @@ def estimate_classes(
     """Estimate sequence classes from a text.
 
     Queries are the most frequent tokens that enough others follow, and the classes of a query its
-    most frequent next tokens. A next token names one class, so where it follows several queries
-    it goes to the one that it follows most often, and the others take their next best. The
-    vocabulary of the task is the union of the most frequent contextual tokens of each class, the
-    queries and the next tokens.
+    most frequent next tokens. A next token names one class, so where it follows several queries it
+    goes to the one that it follows most often, and the others take their next most frequent one.
+    The vocabulary of the task is the union of the most frequent contextual tokens of each class,
+    the queries and the next tokens.
 
     Args:
         tokens: token ids of the text.
         vocabulary: the word of each id.
         num_queries: number of queries.
-        classes_per_query: number of classes of each.
+        classes_per_query: number of classes of each query.
         length: length of a window, >= 2: `length` - 1 contextual tokens and the query.
         tokens_per_class: number of contextual tokens that each class adds to the vocabulary.
         stop_words: how many of the most frequent words of the text to leave out of the contexts.
-            They are common to all classes, and what makes classes of real text overlap.
-        rare: what becomes of contextual tokens outside the vocabulary: "drop" leaves them out and
+            They are common to all classes, and the reason why classes of real text overlap.
+        rare: treatment of contextual tokens outside the vocabulary: "drop" leaves them out and
             renormalises P(l|n), "merge" turns them into `<unk>`.
-        exclude: words that are to be neither query nor next token; they may be contextual tokens.
+        exclude: words that may be contextual tokens, but neither queries nor next tokens.
 
     Raises:
         ValueError: for a bad argument, a text shorter than a window and its next token, or one
@@ -100,7 +100,7 @@ def estimate_classes(
     tokens, words = np.asarray(tokens, np.int64), tuple(vocabulary)
     if tokens.size <= length:
         raise ValueError(
-            f"tokens: {tokens.size} of them, must be more than length = {length}, for a window "
+            f"tokens: got {tokens.size}; must be more than length = {length}, for a window "
             "and its next token"
         )
     if tokens.min() < 0 or tokens.max() >= len(words):
@@ -123,7 +123,7 @@ def estimate_classes(
     stop_mass = counts[:, stop].sum(1) / counts.sum(1)
     counts[:, stop] = 0
     if not counts.any(1).all():
-        raise ValueError(f"stop_words = {stop_words}: leaves no contextual token to some class")
+        raise ValueError(f"stop_words = {stop_words}: leaves some class without a contextual token")
     # Equal counts in order of their ids, so that the same text gives the same task anywhere.
     top = np.argsort(-counts, axis=1, kind="stable")[:, :tokens_per_class]
     frequent = top[np.take_along_axis(counts, top, axis=1) > 0]
@@ -154,8 +154,8 @@ def _choose(
     queries = np.argsort(-frequency, kind="stable")[:num_queries]
     if queries.size < num_queries or not frequency[queries].all():
         raise ValueError(
-            f"num_queries = {num_queries}: the text has {np.count_nonzero(frequency)} words that "
-            f"classes_per_query = {per_query} different words follow"
+            f"num_queries = {num_queries}: only {np.count_nonzero(frequency)} words of the text "
+            f"are followed by classes_per_query = {per_query} different words"
         )
     chosen: dict[int, list[int]] = {int(query): [] for query in queries}
     taken = set()
@@ -168,6 +168,6 @@ def _choose(
         if len(labels) < per_query:
             raise ValueError(
                 f"classes_per_query = {per_query}: token {query} has only {len(labels)} next "
-                "tokens that are no other class's"
+                "tokens that do not belong to another class"
             )
     return np.array([(query, label) for query, labels in chosen.items() for label in labels])

@@ -23,9 +23,9 @@ class OverlapReport:
 
     Attributes:
         overlaps: (K, K) :math:`f_n \cdot f_{n'}` at zero weights, G of the theory.
-        within: of classes that share a query.
-        across: of classes with different queries.
-        all: of all pairs.
+        within: overlaps of classes that share a query.
+        across: overlaps of classes with different queries.
+        all: overlaps of all pairs.
         spectral: largest absolute eigenvalue of E = G - I. From 1 on, the expansion of
             :math:`(I + E)^{-1}` in E does not converge, and "to first order in the overlap" means
             nothing.
@@ -34,9 +34,9 @@ class OverlapReport:
         distinct, common: number of tokens with :math:`|\Omega(l)| = 1` and > 1.
         nearly_distinct: number of tokens that are not distinct, but owned (see `owned`).
         distinct_mass, owned_mass: (K,) probability of a class's distinct and owned tokens.
-        threshold: of ownership.
-        local: whether `distinct` to `owned_mass` look at the classes of one query only; a token
-            then counts in each query that has it.
+        threshold: threshold of ownership.
+        local: whether `distinct` to `owned_mass` consider only the classes of one query; a token
+            then counts once for each query that has it.
     """
 
     overlaps: Float[np.ndarray, "K K"]
@@ -55,12 +55,12 @@ class OverlapReport:
 
 
 def owned(task: SequenceClasses, threshold: float, local: bool = False) -> Bool[np.ndarray, "K M"]:
-    r"""Mask of the tokens that belong to a class for the most part: P(l|n) is at least `threshold`
-    of the sum of :math:`P(l \mid n')` over all classes.
+    r"""Mask of the tokens that mostly belong to one class: P(l|n) is at least `threshold` times the
+    sum of :math:`P(l \mid n')` over all classes.
 
     For text, where nearly every token occurs in nearly every class, this stands in for distinct
-    tokens, which are those with threshold = 1. Classes count alike, whatever their prior: P alone
-    makes the :math:`f_n` of the theory.
+    tokens, which are those with threshold = 1. Classes count equally, regardless of their prior,
+    because the :math:`f_n` of the theory depend on P alone.
 
     Args:
         threshold: in (0.5, 1], so that a token has one owner at most.
@@ -79,7 +79,7 @@ def overlap_report(
     """Measure the assumptions of the theory on a task at zero weights.
 
     Args:
-        threshold: from which share on a token is owned, in (0.5, 1].
+        threshold: share from which a token counts as owned, in (0.5, 1].
         local: whether tokens are distinct, common or owned among the classes of one query, as
             with the residual (paper, section 7), instead of among all.
     """

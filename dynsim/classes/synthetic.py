@@ -36,14 +36,14 @@ def syn(
         num_common_per_query: number of tokens common to the classes of one query only.
         M: vocabulary size, at least what the layout needs, which is the default; the
             tokens beyond it never occur, but are outputs like any other.
-        layout: "authors" gives queries and next tokens ids of their own, as the code behind
-            the published numbers does; "paper" counts contextual tokens alone in M and reuses
-            ids 0, 1, ... for queries and next tokens. A query id only labels a row of Z and a
-            next-token id a column of Y, so the layouts differ in the number of outputs alone.
+        layout: "authors" gives queries and next tokens separate ids, as the code behind the
+            published numbers does; "paper" counts only contextual tokens in M and reuses ids 0, 1,
+            ... for queries and next tokens. A query id only labels a row of Z and a next-token id a
+            column of Y, so the layouts differ only in the number of outputs.
 
     Raises:
-        ValueError: for a count that is no integer or too small, an unknown layout, classes
-            without any token, or more classes than tokens.
+        ValueError: for a count that is not an integer or too small, an unknown layout, classes
+            without tokens, or more classes than tokens.
 
     Example:
         >>> dynsim.syn(2, 1, num_common=1).K

@@ -28,10 +28,10 @@ FIELDS = ("probs", "query", "next_token", "prior")
 
 
 class Task(eqx.Module):
-    """A description of sequence classes. Subclass it for a task of your own.
+    """A description of sequence classes. Subclass it to define your own task.
 
     The fields are the settings of the task, and ranges in their annotations are checked. Make
-    numbers with a floating point static, because the table is built before anything is compiled.
+    floating-point numbers static, because the table is built before anything is compiled.
 
     Raises:
         ValueError: for a setting out of its range, naming the field.
@@ -62,7 +62,7 @@ class Task(eqx.Module):
         return built.K, built.M
 
     def contents(self) -> dict[str, str]:
-        """Hashes by name of what the fields refer to but do not contain, such as a file."""
+        """Hashes, by name, of data that the fields refer to but do not contain, such as a file."""
         return {}
 
 
@@ -79,20 +79,20 @@ class SequenceClasses(Task):
         query: (K,) query token :math:`\psi(n)` of each class, in [0, M).
         next_token: (K,) next token :math:`\nu(n)` of each class, in [0, M); no two classes share
             one.
-        queries: (Q,) the distinct query tokens, sorted; row i of the stored Z is theirs.
+        queries: (Q,) the distinct query tokens, sorted; row i of the stored Z belongs to query i.
         query_index: (K,) the row of the stored Z that class n uses.
         support: (K, S) contextual tokens of each class in increasing order, S the largest
-            number of them; shorter rows are filled up with tokens of probability zero.
-        owner: (M,) the one class whose sequences hold the token; `SHARED` for a token of
-            several classes, `UNSEEN` for one of none.
+            number of them; shorter rows are padded with tokens of probability zero.
+        owner: (M,) the only class that contains the token; `SHARED` for a token of several classes,
+            `UNSEEN` for a token of none.
         shared: (C,) the tokens of several classes.
-        place: (M,) where the token stands in its owner's row of `support`; for a shared token,
-            where it stands in `shared`.
-        place_shared: (K, C) where each shared token stands in each row of `support`; S in
-            those that do not hold it.
+        place: (M,) index of the token in its owner's row of `support`; for a shared token, its
+            index in `shared`.
+        place_shared: (K, C) index of each shared token in each row of `support`; S in rows that do
+            not contain it.
 
-    `probs` and `prior` are kept in NumPy's float64, so that a task loses nothing while JAX
-    is in float32; every entry point casts them to the precision that it runs in.
+    `probs` and `prior` are stored in NumPy's float64, so that a task keeps its precision when JAX
+    runs in float32; every entry point casts them to its own precision.
 
     Example:
         >>> task = dynsim.syn_small()
@@ -113,7 +113,7 @@ class SequenceClasses(Task):
     place_shared: Int[AnyArray, "K C"]
 
     def build(self) -> SequenceClasses:
-        """The task itself, which is built."""
+        """The task itself, which is already built."""
         return self
 
     def contents(self) -> dict[str, str]:
@@ -180,7 +180,7 @@ def sequence_classes(
     next_token: ArrayLike | None = None,
     prior: ArrayLike | None = None,
 ) -> SequenceClasses:
-    r"""Check a user's table :math:`P(l \mid n)` and make a task of it.
+    r"""Make a task from a table :math:`P(l \mid n)`, which is checked.
 
     Args:
         probs: (K, M) :math:`P(l \mid n)`, non-negative, rows summing to 1 (to 1e-5, then made
@@ -191,7 +191,7 @@ def sequence_classes(
         prior: (K,) positive sampling probability of each class, summing to 1; by default 1/K.
 
     Raises:
-        ValueError: naming the field, the class and the value that is wrong.
+        ValueError: naming the field, the class and the wrong value.
 
     Example:
         >>> task = dynsim.sequence_classes([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]], query=[0, 1])

@@ -26,10 +26,10 @@ LARGEST = 2**31
 
 
 def save_task(path: str | Path, task: SequenceClasses) -> None:
-    """Write a task as an `.npz` file, whole or not at all, from which `load_task` reads the same.
+    """Write a task atomically as an `.npz` file, from which `load_task` reads it back.
 
     Raises:
-        ValueError: for a path that does not end in .npz, or a task that is none.
+        ValueError: for a path that does not end in .npz, or anything but a task.
 
     Example:
         >>> dynsim.save_task("task.npz", dynsim.overlapping(3, 0.1))
@@ -66,7 +66,7 @@ def _table(path: Path) -> dict[str, np.ndarray]:
         reader = csv.reader(file)
         rows = [(reader.line_num, row) for row in reader if row]
     if len(rows) < 2:
-        raise ValueError("needs a line of names and one for each class")
+        raise ValueError("must have a line of names and one line per class")
     names = [name.strip() for name in rows[0][1]]
     for other in (";", "\t"):
         if len(names) == 1 and other in names[0]:
@@ -105,7 +105,7 @@ class SynSmall(Task):
     """Syn-Small: two classes with a query each, 10 common tokens, and 10 distinct tokens per class.
 
     Attributes:
-        layout: authors, where queries and next tokens have ids of their own (M = 34), or paper
+        layout: authors, where queries and next tokens have separate ids (M = 34), or paper
             (M = 30).
 
     Raises:
@@ -131,7 +131,7 @@ class SynMedium(Task):
 
     Attributes:
         num_queries: number of queries; 1, 3, 5 or 10 in the paper.
-        layout: authors, where queries and next tokens have ids of their own, or paper.
+        layout: authors, where queries and next tokens have separate ids, or paper.
 
     Raises:
         ValueError: for fewer than one query.
@@ -161,10 +161,10 @@ class Syn(Task):
         num_common: number of tokens common to all classes.
         num_distinct: number of distinct tokens of each class.
         M: vocabulary size; the smallest possible if omitted.
-        layout: authors, where queries and next tokens have ids of their own, or paper.
+        layout: authors, where queries and next tokens have separate ids, or paper.
 
     Raises:
-        ValueError: for classes without any token, or an M that is too small.
+        ValueError: for classes without tokens, or an M that is too small.
 
     Example:
         >>> dynsim.Syn(num_queries=2, classes_per_query=3, layout="paper").sizes[0]

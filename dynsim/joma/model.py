@@ -56,8 +56,8 @@ class JoMAClasses(Task):
     """The classes of JoMA's Fig. 2: 20 classes of one query over 20 tokens.
 
     Attributes:
-        frequencies: random numbers, or bumps over the classes for the first ten tokens, which are
-            then distinct.
+        frequencies: random, or bumps over the classes for the first ten tokens, which are then
+            distinct.
 
     Raises:
         ValueError: for unknown frequencies.
@@ -133,8 +133,8 @@ class JoMA(OnClasses):
         correlation: correlation of both sides of Theorem 1.
         weight: norm of the weights of a token.
 
-    A run that blows up, as exp attention does in finite time, is `Status.DIVERGED` from the step at
-    which it did. `batch = math.inf` needs sequences of infinite length, for which theories are.
+    A run that blows up, as exp attention does in finite time, has `Status.DIVERGED` from that step.
+    `batch = math.inf` needs sequences of infinite length, which the theories describe.
 
     Raises:
         ValueError: naming the field, its value and what is allowed.
@@ -210,15 +210,16 @@ class JoMA(OnClasses):
             raise ValueError(f"batch = inf: needs length = inf, got length = {self.length}")
 
     def invariant(self, params: Joint) -> Float[Array, " M"]:
-        """(M,) half the sum of squares of V that Theorem 1 makes of the attention of all queries:
+        """(M,) half the sum of squares of V, which Theorem 1 derives from the attention of all
+        queries:
 
             linear   sum_m z_m^2/2           = (1/2) sum_k v_k^2 + c
             exp      T sum_m z_m             = (1/2) sum_k v_k^2 + c
             softmax  T z_m                   = (1/2) sum_k (v_k^2 - |v_k|^2 b_m) + c,  b_m at Z = 0
 
-        elementwise, for equal rates of V and z. The softmax line is approximate, and here that of
-        the mean b over all sequences. The other two are exact for any activation and loss [ours:
-        also for the sum over several queries].
+        elementwise, for equal rates of V and z. The softmax line is approximate, and here uses the
+        mean b over all sequences. The other two are exact for any activation and loss [ours: also
+        for the sum over several queries].
         """
         square = jnp.asarray(params.Y.V) ** 2
         if self.attention != "softmax":
@@ -234,7 +235,7 @@ class JoMA(OnClasses):
         return jnp.sum(each, axis=0)
 
     def snapshot(self, params: Joint) -> tuple[Snapshot]:
-        """What observables are functions of."""
+        """The arguments of the observables."""
         return (Snapshot(self, params, self.attended(params.Z, population(self.classes))),)
 
     def observables(self) -> dict[str, Callable[[Snapshot], Array]]:

@@ -124,12 +124,12 @@ class Regression(Problem):
         return 1 + (1 + self.eigenvalues.sum() / self.eigenvalues) / self.N
 
     def init(self, key: PRNGKeyArray) -> Model:
-        """Independent N(0, scale^2) weights; from one key those of a network are those of merged
-        heads."""
+        """Independent N(0, scale^2) weights; with the same key, a network and merged heads start
+        equal."""
         return self.attention.init(self.heads, self.D, key, self.scale)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Sequences:
-        """What models read of so many sequences."""
+        """A batch of sequences, reduced to what models read of them."""
         return sampling.draw(self.eigenvalues, self.N, key, batch)
 
     def batches(
@@ -160,7 +160,7 @@ class Regression(Problem):
         return jnp.sum(s) - 2 * jnp.sum(jnp.diag(s**2) * M) + jnp.sum(weight * M**2)
 
     def snapshot(self, params: Model) -> tuple[Snapshot]:
-        """What observables are functions of."""
+        """The arguments of the observables."""
         return (Snapshot(self, params, params.matrix()),)
 
     def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
@@ -178,8 +178,8 @@ class Regression(Problem):
         }
 
     def divergence_limit(self) -> Real[Number, ""]:
-        """A thousand times the loss of an output of zero: that of a single sequence has heavy
-        tails."""
+        """A thousand times the loss of an output of zero, because the loss of a single sequence has
+        heavy tails."""
         return 1e3 * self.trace
 
 
@@ -211,15 +211,15 @@ def regression(
     rank: int | None = None,
     **settings: Any,
 ) -> Regression:
-    """The problem by words and numbers.
+    """The problem, described by words and numbers.
 
     Args:
         D: dimension of x.
         N: number of pairs (x, y) in the context.
         spectrum: "linear", "white" or "geometric", or D positive numbers that do not increase.
-        ratio: of neighbouring eigenvalues, for "geometric"; 0.5 if omitted.
+        ratio: ratio of neighbouring eigenvalues, for "geometric"; 0.5 if omitted.
         attention: "merged", "separate" or "network".
-        rank: of the key and query of a head, for "separate"; 1 if omitted.
+        rank: rank of the key and query of a head, for "separate"; 1 if omitted.
         **settings: the other fields of `Regression`.
 
     Raises:

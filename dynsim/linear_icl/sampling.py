@@ -27,7 +27,7 @@ Eigenvalues = Sequence[Positive] | Real[AnyArray, "..."]
 
 
 class Spectrum(eqx.Module):
-    """Eigenvalues of the covariance of x. Subclass it for a spectrum of your own.
+    """Eigenvalues of the covariance of x. Subclass it to define your own spectrum.
 
     Example:
         >>> class Power(dynsim.Spectrum):
@@ -136,7 +136,8 @@ class GivenSpectrum(Spectrum):
 
     @property
     def is_white(self) -> bool:
-        """Whether they are close to each other, which is not known of traced ones."""
+        """Whether they are all close to each other; False for traced values, which are not
+        known."""
         if checks.is_traced(self.eigenvalues):
             return False
         return np.allclose(self.eigenvalues, self.eigenvalues[0])

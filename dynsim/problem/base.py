@@ -34,16 +34,16 @@ class Problem(eqx.Module):
 
     Attributes:
         NAME: a short name. Other packages register observables and theories under it.
-        RECORD: names of what is recorded unless asked otherwise, where it is known.
-        REFUSED: names of what only some theories predict, with the reason that others give.
-        LIKE: names of other problems whose registered observables it has too.
-        LEFT_OUT_AT_ZERO: numbers that are constants of the compiled program where they are 0, so
-            that it leaves out what only they need.
-        RUN_DEFAULTS: what a run of sweeps and commands has unless asked otherwise: its rule, and
-            `steps` and `batch`.
+        RECORD: names recorded by default, where they are known.
+        REFUSED: names that only some theories predict, with the reason that the others give.
+        LIKE: names of other problems whose registered observables it shares.
+        LEFT_OUT_AT_ZERO: numbers that become constants of the compiled program where they are 0, so
+            that it skips the computations that only they need.
+        RUN_DEFAULTS: defaults of a run in sweeps and commands: its rule, and `steps` and `batch`.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
-    so that theory, training in float32 and training in float64 start alike and see the same data.
+    so that theory, training in float32 and training in float64 have the same start and see the same
+    data.
 
     Raises:
         ValueError: for a setting out of its range, naming the field; and when it is trained,
@@ -75,9 +75,9 @@ class Problem(eqx.Module):
         decoding.check_stated(self)
 
     def build(self, rule: UpdateRule) -> "Problem":
-        """The problem that is trained by the rule in place of this one, with `Data` in memory.
-        Override it where arrays follow from settings, or settings from the rule. The rule may be
-        such settings too."""
+        """The problem that the rule trains in place of this one, with `Data` in memory. Override it
+        where arrays follow from settings, or settings from the rule. The rule may itself still be
+        unbuilt."""
         del rule
         data = {name: each for name, each in vars(self).items() if isinstance(each, Data)}
         parts = {n: each.build() for n, each in data.items() if not isinstance(each, Arrays)}
@@ -85,11 +85,11 @@ class Problem(eqx.Module):
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray) -> PyTree:
-        """The starting weights: any pytree, an Equinox module too. Floating-point arrays in it are
-        trained; other arrays and functions stay as they are."""
+        """The starting weights: any pytree, including an Equinox module. Its floating-point arrays
+        are trained; other arrays and functions stay fixed."""
 
     def draw(self, key: PRNGKeyArray, batch: int) -> PyTree:
-        """A batch of that many examples, any pytree of arrays with a leading axis `batch`."""
+        """A batch of examples: any pytree of arrays with a leading axis `batch`."""
         raise NotImplementedError
 
     def loss(self, params: PyTree, data: PyTree) -> Float[Array, ""]:
@@ -101,27 +101,28 @@ class Problem(eqx.Module):
         raise NotImplementedError
 
     def observables(self) -> Mapping[str, Measured]:
-        """What can be recorded by name: functions of (problem, weights) that return an array."""
+        """Quantities that can be recorded, by name: functions of (problem, weights) that return an
+        array."""
         return {}
 
     def groups(self, params: PyTree) -> PyTree:
-        """Names of groups of weights with learning rates of their own: a pytree of strings, each
-        in the place of the weights, or of the part of them, that it names. None for no groups."""
+        """Names of groups of weights with separate learning rates: a pytree of strings, each in
+        place of the weights, or the part of them, that it names. None for no groups."""
         return None
 
     def is_frozen(self, params: PyTree) -> PyTree:
-        """Which weights are not trained: a pytree of bools, each in the place of the weights, or of
-        the part of them, that it is about. None for training all."""
+        """Which weights are not trained: a pytree of bools, each in place of the weights, or the
+        part of them, to which it applies. None trains all."""
         return None
 
     @classmethod
     def theories(cls) -> Iterable[Any]:
-        """Theories of this problem alone, each an `odes.Theory`. One called like a general flow
-        replaces it, for instance by an exact reduction to fewer variables."""
+        """Theories specific to this problem, each an `odes.Theory`. One with the name of a general
+        flow replaces that flow, for instance by an exact reduction to fewer variables."""
         return ()
 
     def check_population(self) -> None:
-        """Raise `ValueError` for settings at which `population_loss` means nothing."""
+        """Raise `ValueError` for settings at which `population_loss` is not defined."""
 
     # What follows can be replaced by something faster that has the same results.
 
@@ -135,9 +136,9 @@ class Problem(eqx.Module):
     def batches(
         self, key: PRNGKeyArray, steps: int | None, batch: int
     ) -> Callable[[Array], PyTree]:
-        """The batch of each step of a run, as a function of the step. What it needs before the
-        first step is computed once. By default step k draws with `fold_in(key, k)`. The number of
-        steps is None where it is traced."""
+        """The batch of each step of a run, as a function of the step. Preparations for all steps
+        are computed once. By default step k draws with `fold_in(key, k)`. The number of steps is
+        None where it is traced."""
         del steps
 
         def drawn(k: Array) -> PyTree:
@@ -146,7 +147,8 @@ class Problem(eqx.Module):
         return drawn
 
     def loss_and_gradient(self, params: PyTree, data: PyTree) -> tuple[Array, PyTree]:
-        """`loss` of a batch and its gradient by the floating-point arrays of `params`."""
+        """`loss` of a batch and its gradient with respect to the floating-point arrays of
+        `params`."""
         return eqx.filter_value_and_grad(self.loss)(params, data)
 
     def _normal(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
@@ -179,12 +181,12 @@ class Problem(eqx.Module):
         return ask(self, "snapshot", params), before
 
     def divergence_limit(self) -> Real[Number, ""] | None:
-        """Batch loss above which a run counts as diverged. By default, None, it is a thousand times
-        the size of that of the starting weights, a mean over the first 16 batches."""
+        """Batch loss above which a run counts as diverged. The default, None, means a thousand
+        times the loss of the starting weights, averaged over the first 16 batches."""
         return None
 
     def has(self, method: str) -> bool:
-        """Whether a method that can be left out is there."""
+        """Whether the problem has an optional method."""
         return getattr(type(self), method) is not getattr(Problem, method)
 
 
@@ -202,7 +204,7 @@ def built(problem: Problem, rule: UpdateRule) -> tuple[Any, Rule]:
     """The problem and the rule that train in place of the given ones.
 
     Raises:
-        ValueError: for what is no problem or no rule, and as they raise it.
+        ValueError: for anything but a problem and a rule, and as they raise it.
     """
     checks.kind("problem", problem, Problem)
     made = rule.build() if isinstance(rule, UpdateRule) else rule

@@ -59,7 +59,7 @@ class Parts(NamedTuple):
         if frozen is not None:
             if not all(isinstance(each, bool) for each in jax.tree.leaves(frozen)):
                 raise ValueError(
-                    f"{name}.is_frozen: must return bools in the place of weights, "
+                    f"{name}.is_frozen: must return bools in place of the weights, "
                     f"{_returned(frozen)}"
                 )
             try:
@@ -116,7 +116,7 @@ def check_single(field: str, tree: PyTree) -> None:
     for leaf in jax.tree.leaves(tree):
         if np.shape(leaf):
             raise ValueError(
-                f"{field}: its numbers must be single ones, got shape {np.shape(leaf)}; map over "
+                f"{field}: its numbers must be scalars, got shape {np.shape(leaf)}; map over "
                 "several by jax.vmap"
             )
 
@@ -159,7 +159,7 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
     leaves = jax.tree.leaves(groups)
     if not all(isinstance(name, str) for name in leaves):
         raise ValueError(
-            f"{where}: must return strings in the place of weights, {_returned(groups)}"
+            f"{where}: must return strings in place of the weights, {_returned(groups)}"
         )
     names = set(leaves)
     if not names:
@@ -237,13 +237,13 @@ def table(problem: Problem) -> Table:
     """What can be recorded of a problem.
 
     Raises:
-        ValueError: for an observable with the name of what is recorded of every problem.
+        ValueError: for an observable with the name of what is recorded for every problem.
     """
     functions = {name: _Named(name) for name in _observables(problem, None)}
     for name in functions:
         if name in PROVIDED:
             raise ValueError(
-                f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
+                f"{type(problem).__name__}.observables: {name!r} is recorded for every problem; "
                 "choose another name"
             )
     systems = (problem.NAME,) if problem.NAME else ()

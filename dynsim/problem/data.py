@@ -21,8 +21,8 @@ Held = Annotated[float, at.Ge(0), at.Lt(1)]
 
 
 class Data(eqx.Module):
-    """Examples of your own. As a field of a problem they can be an axis, stores know them by their
-    content, and compiled programs share them.
+    """Your own examples. As a field of a problem they can be an axis of a sweep, stores identify
+    them by their content, and compiled programs share them.
 
     Attributes:
         test: share of the examples, the last ones, that is kept for testing. Shuffle them first if
@@ -59,7 +59,7 @@ class Data(eqx.Module):
         """Load the examples into memory; a problem is trained on the result."""
 
     def contents(self) -> dict[str, str]:
-        """Hashes by name of what the fields refer to but do not contain, such as a file."""
+        """Hashes, by name, of data that the fields refer to but do not contain, such as a file."""
         return {}
 
 
@@ -67,11 +67,11 @@ class Arrays(Data):
     """Examples in arrays.
 
     Attributes:
-        arrays: by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
+        arrays: arrays by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
 
     Raises:
-        ValueError: for arrays of something else than numbers, arrays of different lengths, or no
-            example to train on.
+        ValueError: for arrays that are not numeric or differ in length, or without an example to
+            train on.
 
     Example:
         >>> data = dynsim.Arrays({"x": np.eye(10), "y": np.arange(10)}, test=0.2)
@@ -117,8 +117,7 @@ class Arrays(Data):
         return {name: each[self.number :] for name, each in self.arrays.items()}
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
-        """A batch of training examples, drawn anew in each step. Without replacement no example is
-        in it twice.
+        """A fresh batch of training examples. Without replacement it contains no example twice.
 
         Raises:
             ValueError: for a batch without replacement that is larger than the training set.
@@ -143,8 +142,8 @@ class ArrayFile(Data):
             the order of their names.
 
     Raises:
-        ValueError: for a path that cannot be read, arrays of something else than numbers or of
-            different lengths, or no example to train on.
+        ValueError: for a path that cannot be read, for arrays that are not numeric or differ in
+            length, or without an example to train on.
 
     Example:
         >>> np.savez("examples.npz", x=np.eye(10), y=np.arange(10))
@@ -161,7 +160,7 @@ class ArrayFile(Data):
         """The examples in memory; `ValueError` for a file that cannot be read."""
         parts = [_read(path) for path in self._paths()]
         if len({tuple(sorted(part)) for part in parts}) != 1:
-            raise ValueError(f"path = {self.path}: its files need arrays of the same names")
+            raise ValueError(f"path = {self.path}: its files must have arrays with the same names")
         names = parts[0]
         arrays: Examples = {n: np.concatenate([part[n] for part in parts]) for n in names}
         return Arrays(arrays, test=self.test, replace=self.replace)
@@ -176,7 +175,7 @@ class ArrayFile(Data):
         path = Path(self.path)
         found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
         if not found or not path.exists():
-            raise ValueError(f"path = {path}: must be an .npz file, or a folder with some")
+            raise ValueError(f"path = {path}: must be an .npz file, or a folder of them")
         checks.regular("path", found[0])
         return found
 

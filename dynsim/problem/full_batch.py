@@ -73,8 +73,8 @@ def full_batch(problem: Problem, key: PRNGKeyArray, size: int) -> FullBatch:
     questions about descent on a training set, such as where the edge of stability lies.
 
     Args:
-        problem: with `draw` and `loss`.
-        key: of the examples.
+        problem: a problem with `draw` and `loss`.
+        key: random key of the examples.
         size: number of examples, >= 1.
 
     Raises:

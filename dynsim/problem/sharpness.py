@@ -85,7 +85,7 @@ def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b
     for name, k in counts.items():
         if k > n or (n > DENSE and 5 * (k + 1) >= n):
             most = n if n <= DENSE else n // 5 - 2
-            raise ValueError(f"record = '{name}_{k}': of {n} weights, at most {most} are found")
+            raise ValueError(f"record = '{name}_{k}': at most {most} can be found with {n} weights")
     return {name: random(0, n, k if n > DENSE else 0, dtype) for name, k in counts.items()}
 
 
@@ -159,7 +159,7 @@ def search(
 
     Args:
         sure: how many eigenvectors have to converge. The others support the search.
-        tolerance: of their residuals, relative to the sum of eigenvalue and size.
+        tolerance: tolerance of their residuals, relative to the sum of eigenvalue and size.
     """
     closed = eqx.filter_closure_convert(times, block[:, 0])
     arrays, rest = eqx.partition(closed, eqx.is_array)

@@ -63,14 +63,14 @@ def train(
     """Train a problem by an update rule, from the weights of `problem.init`.
 
     Args:
-        problem: yours, or one of `dynsim`'s.
-        rule: from `dynsim.sgd`, `adamw`, `from_optax` and so on, or a `dynsim.Annealed`; its
-            numbers may be traced.
-        key: for the starting weights, the batches, and the rule's noise. Step k draws with a key
-            of its own, so that runs of one key see the same batches whatever their rates.
-        steps: number of optimiser steps, >= 1. None goes from record to record up to the last of
-            `times`, which may then be traced: runs of different lengths share a program. Such a run
-            cannot be resumed or differentiated backwards.
+        problem: your own, or one from `dynsim`.
+        rule: an update rule from `dynsim.sgd`, `adamw`, `from_optax` and so on, or a
+            `dynsim.Annealed`; its numbers may be traced.
+        key: random key for the starting weights, the batches, and the rule's noise. Step k has its
+            own key, so that runs with the same key see the same batches at any learning rate.
+        steps: number of optimiser steps, >= 1. None runs up to the last of `times`, which may then
+            be traced, so that runs of different lengths share a program. Such a run cannot be
+            resumed or differentiated backwards.
         batch: examples per step; `math.inf` descends `problem.population_loss`.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
             `log_times(steps)`.
@@ -83,20 +83,20 @@ def train(
             and "eta_time", the sum of the learning rates so far; "loss" is `population_loss`,
             recorded by default where there is one. "params" keeps the weights: each of their arrays
             as "params.<its path>", such as "params.Y" or "params.layers.0.weight".
-        init: starting weights in place of those of `problem.init`.
-        data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
-            leading axis of `steps`, or of one more, whose last batch is that of the loss at the
-            end. `drawn` makes those of a key, for runs that share it.
-        shared: arrays that were drawn with this key, which saves drawing them again.
+        init: starting weights that replace those of `problem.init`.
+        data: batches that replace those of `problem.draw`: a pytree of arrays with a leading axis
+            of length `steps`, or one more for a last batch, on which the final loss is measured.
+            `drawn` makes the batches of a key, for runs that share it.
+        shared: arrays already drawn with this key, to avoid drawing them again.
         dtype: "float32" or "float64" of weights, loss and data.
-        limit: batch loss above which a run counts as diverged; by default a thousand times the
-            size of that of the starting weights, a mean over the first batches.
-        checkpoint: True for a run that can be resumed: `Trajectory.checkpoint` is where it ended.
-            Pass that one, with more `steps` and later `times`, to resume it exactly.
+        limit: batch loss above which a run counts as diverged; by default a thousand times the loss
+            of the starting weights, averaged over the first batches.
+        checkpoint: True for a run that can be resumed: `Trajectory.checkpoint` then holds its final
+            state. Pass this, with more `steps` and later `times`, to resume exactly.
 
     Returns:
         A `Trajectory` with times in optimiser steps. `params` are the arrays of the final weights,
-        and `model` is the same with the functions of an Equinox module, ready to be called. A run
+        and `model` also has the functions of an Equinox module, ready to be called. A run
         that ends with weights that are not finite, or with a loss above `limit`, has
         `Status.DIVERGED`; nothing raises.
 
@@ -123,7 +123,9 @@ def train(
         raise ValueError("key = None: starting weights, batches or noise are random and need one")
     if steps is None:
         if times is None or data is not None or checkpoint:
-            raise ValueError("steps = None: needs times, and takes neither data nor checkpoint")
+            raise ValueError(
+                "steps = None: needs times, and cannot be combined with data or checkpoint"
+            )
     else:
         check_rule(rule, steps, resumable=bool(checkpoint))
         _check_data(data, steps)
@@ -305,5 +307,6 @@ def _check_data(data: PyTree, steps: int) -> None:
         if np.ndim(leaf) == 0 or np.shape(leaf)[0] not in (steps, steps + 1):
             name = "data" + jax.tree_util.keystr(path)
             raise ValueError(
-                f"{name}: must have a leading axis of steps = {steps}, has shape {np.shape(leaf)}"
+                f"{name}: must have a leading axis of length steps = {steps}, "
+                f"got shape {np.shape(leaf)}"
             )

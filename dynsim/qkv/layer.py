@@ -46,13 +46,13 @@ class QKV(OnClasses):
         residual: add the embedding of the query.
         train_embedding: train U as well.
         head_width: width of a head; that of the embedding if omitted.
-        slope: of a positional prior, minus slope times the distance from the query, on the
-            attention logits of sampled sequences (ALiBi); none if omitted. Observables, which are
-            of infinite length, leave it out.
-        frozen: names of further weights that stay as they are.
+        slope: slope of a positional prior on the attention logits of sampled sequences, minus slope
+            times the distance from the query (ALiBi); none if omitted. Observables, which describe
+            infinite length, leave it out.
+        frozen: names of further weights that are not trained.
 
     An embedding is the "identity" (d = M), "orthogonal" (a random U with U U^T = I, d >= M) or
-    "gaussian" (normal with standard deviation 1/sqrt(d)). From value_scale = 0 an untied decoder
+    "gaussian" (normal with standard deviation 1/sqrt(d)). With value_scale = 0 an untied decoder
     never moves. With `batch=math.inf` it descends the population loss, for finite `length` to first
     order in 1/T. Runs count as diverged above 10 log M.
 
@@ -110,7 +110,7 @@ class QKV(OnClasses):
 
     @property
     def held(self) -> frozenset[str]:
-        """Names of all weights that stay as they are."""
+        """Names of all weights that are not trained."""
         return frozenset(self.frozen) | (set() if self.train_embedding else {"U"})
 
     def init(self, key: PRNGKeyArray) -> Embedded:
@@ -169,7 +169,7 @@ class QKV(OnClasses):
         return _named(params, self.held.__contains__)
 
     def snapshot(self, params: Embedded) -> tuple[SequenceClasses, Snapshot]:
-        """The classes, and what every observable reads."""
+        """The classes and the quantities that every observable reads."""
         return self.classes, measure(self.classes, params)
 
     def observables(self) -> dict[str, Measured]:

@@ -14,7 +14,7 @@ attention s and the attention a (M,), reads x, and adds to the logits (M,) of th
     \text{logits} &= \sum_h x\, W_V^\top D^\top
     \end{align*}
 
-with the decoder D = U if tied, a matrix (M, d) of its own otherwise. The scale is the paper's,
+with the decoder D = U if tied, a separate matrix (M, d) otherwise. The scale is the paper's,
 :math:`\sqrt d` for the width d of the embedding, not that of a head. Heads add up, as those of a
 transformer do, so H heads need weights W_V smaller by 1/H for the output of one. As f = norm(a),
 the matrix Y (M, M) and the query rows (Q, M) of Z,
@@ -23,15 +23,15 @@ the matrix Y (M, M) and the query rows (Q, M) of Z,
 
     Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d},
 
-are those of a `YZ` layer that computes the same (`effective`), exactly with one head and l2
-normalisation by "theory", the default. With the residual (paper, section 7) what is read is
+are those of a `YZ` layer that computes the same (`effective`); exactly so with one head and l2
+normalisation with "theory", the default. With the residual (paper, section 7) what is read is
 :math:`\operatorname{norm}(\operatorname{norm}(a) + e_m)\, U` by "theory" and
 :math:`\operatorname{norm}(\operatorname{norm}(a\, U) + u_m)` in "practice", in every head.
 
 Normalisations of a vector v of length n, without gains: "l2" :math:`v / \lVert v \rVert`; "rms"
-:math:`\sqrt n\, v / \lVert v \rVert`; "layer" the same of v less its mean; "none" v. They have
-no epsilon: the entries of a are of order 1/M, beside which the customary 1e-5 is not small. So a
-vector of equal entries, which "layer" cannot divide, gives NaN.
+:math:`\sqrt n\, v / \lVert v \rVert`; "layer" the same of v less its mean; "none" v. They have no
+epsilon, because the entries of a are of order 1/M, compared with which the customary 1e-5 is not
+small. So a vector of equal entries, for which "layer" divides by zero, gives NaN.
 """
 
 from typing import Literal
@@ -121,14 +121,14 @@ def heads(params: Embedded, task: SequenceClasses) -> yz.YZ:
 
 
 def effective(params: Embedded, task: SequenceClasses, head: int = 0) -> yz.YZ:
-    r"""The Y/Z layer that one head amounts to:
+    r"""The Y/Z layer that is equivalent to one head:
 
     .. math::
 
         Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d}.
 
-    It has the logits of `forward` where there is one head and l2 normalisation by "theory";
-    attention, and all that is measured of it alone, it shares in any case.
+    It has the logits of `forward` with one head and l2 normalisation with "theory"; its attention,
+    and everything measured on attention alone, is the same in any case.
     """
     return jax.tree.map(lambda leaf: leaf[head], heads(params, task))
 
@@ -150,7 +150,7 @@ def attend(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Fl
 
 
 def read(params: Embedded, a: Float[Array, "H E M"]) -> Float[Array, "H E n"]:
-    """The normalised attention: norm(a), n = M, by "theory"; norm(a U), n = d, in "practice"."""
+    """The normalised attention: norm(a), n = M, for "theory"; norm(a U), n = d, for "practice"."""
     return normalise(a if params.placement == "theory" else a @ params.U, params.normalisation)
 
 
@@ -192,8 +192,8 @@ def normalise(x: Float[Array, "*B n"], kind: Normalisation) -> Float[Array, "*B 
 
 
 def positional_prior(slope: Float[Array, ""], length: int) -> Float[Array, " C"]:
-    """(T - 1,) what ALiBi adds to the attention logits: minus `slope` times the distance of each
-    contextual position from the query, which is 1 for the last of them."""
+    """(T - 1,) the terms that ALiBi adds to the attention logits: minus `slope` times the distance
+    of each contextual position from the query, which is 1 for the last of them."""
     return -slope * jnp.arange(length - 1, 0, -1)
 
 

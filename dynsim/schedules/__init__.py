@@ -4,7 +4,7 @@ Pass one as `eta` to `dynsim.sgd`, `dynsim.adamw` or another rule. Each number o
 traced: one compiled program serves a grid over peaks, warm-up lengths and final rates. No schedule
 reads the length of the run; after its last step it keeps its final rate, so that a run can be
 resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate of a
-step and the sum of the rates before it. Subclass `Schedule` for a schedule of your own.
+step and the sum of the rates before it. Subclass `Schedule` to define your own.
 
 Example:
     >>> rule = dynsim.adam(dynsim.schedules.warmup_cosine(1e-2, warmup=10, steps=200))
@@ -47,10 +47,10 @@ __all__ = [
     "warmup_stable_decay",
 ]
 
-Some = Real[Number, "*#P"]
+Values = Real[Number, "*#P"]
 
 
-def constant(eta: Some, warmup: Some | None = None) -> Schedule:
+def constant(eta: Values, warmup: Values | None = None) -> Schedule:
     """A constant rate, after a linear warm-up if `warmup` steps are given.
 
     Raises:
@@ -63,7 +63,9 @@ def constant(eta: Some, warmup: Some | None = None) -> Schedule:
     return Constant(eta, warmup=warmup)
 
 
-def linear(peak: Some, steps: Some, end: Some = 0.0, warmup: Some | None = None) -> Schedule:
+def linear(
+    peak: Values, steps: Values, end: Values = 0.0, warmup: Values | None = None
+) -> Schedule:
     """A linear fall from `peak` to `end` times `peak` at step `steps`.
 
     Args:
@@ -78,15 +80,17 @@ def linear(peak: Some, steps: Some, end: Some = 0.0, warmup: Some | None = None)
     return Linear(peak, steps, end, warmup=warmup)
 
 
-def cosine(peak: Some, steps: Some, end: Some = 0.0, warmup: Some | None = None) -> Schedule:
-    """Half a period of a cosine from `peak` to `end` times `peak`, as `linear` otherwise.
+def cosine(
+    peak: Values, steps: Values, end: Values = 0.0, warmup: Values | None = None
+) -> Schedule:
+    """Half a period of a cosine from `peak` to `end` times `peak`; otherwise like `linear`.
 
     `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
     """
     return Cosine(peak, steps, end, warmup=warmup)
 
 
-def warmup_cosine(peak: Some, warmup: Some, steps: Some, end: Some = 0.0) -> Schedule:
+def warmup_cosine(peak: Values, warmup: Values, steps: Values, end: Values = 0.0) -> Schedule:
     """`cosine` after a linear warm-up: the usual schedule of language models.
 
     Example:
@@ -96,7 +100,9 @@ def warmup_cosine(peak: Some, warmup: Some, steps: Some, end: Some = 0.0) -> Sch
     return cosine(peak, steps, end, warmup)
 
 
-def exponential(peak: Some, steps: Some, factor: Some, warmup: Some | None = None) -> Schedule:
+def exponential(
+    peak: Values, steps: Values, factor: Values, warmup: Values | None = None
+) -> Schedule:
     """An exponential decay: every `steps` steps after the warm-up multiply the rate by `factor`.
 
     Raises:
@@ -105,7 +111,7 @@ def exponential(peak: Some, steps: Some, factor: Some, warmup: Some | None = Non
     return Exponential(peak, steps, factor, warmup=warmup)
 
 
-def inverse_sqrt(peak: Some, warmup: Some) -> Schedule:
+def inverse_sqrt(peak: Values, warmup: Values) -> Schedule:
     """A linear warm-up, then `peak` times sqrt(warmup / step), as in *Attention Is All You Need*.
 
     Raises:
@@ -115,7 +121,7 @@ def inverse_sqrt(peak: Some, warmup: Some) -> Schedule:
 
 
 def warmup_stable_decay(
-    peak: Some, warmup: Some, stable: Some, cooldown: Some, end: Some = 0.0
+    peak: Values, warmup: Values, stable: Values, cooldown: Values, end: Values = 0.0
 ) -> Schedule:
     """A linear warm-up, a constant rate, and a linear fall to `end` times `peak`.
 
@@ -131,13 +137,13 @@ def warmup_stable_decay(
 
 
 def steps(
-    peak: Some, at: Sequence[Some], factors: Sequence[Some], warmup: Some | None = None
+    peak: Values, at: Sequence[Values], factors: Sequence[Values], warmup: Values | None = None
 ) -> Schedule:
     """A rate that jumps: from step `at[i]` on it is `factors[i]` times `peak`.
 
     Raises:
-        ValueError: for sequences of different lengths, steps that do not increase from `warmup`
-            on, or a negative factor.
+        ValueError: for sequences of different lengths, steps that do not increase after `warmup`,
+            or a negative factor.
     """
     if len(at) != len(factors) or not len(at):
         raise ValueError(f"at, factors: need one factor for each step, got {at!r} and {factors!r}")

@@ -24,7 +24,7 @@ Function = Callable[[Array], Real[AnyArray, "..."]]
 
 
 class Piece(NamedTuple):
-    """A schedule up to some step: the rate, and its antiderivative by the step."""
+    """A schedule up to some step: the rate, and its antiderivative with respect to the step."""
 
     until: Real[Number, ""]
     rate: Function
@@ -73,7 +73,7 @@ class Schedule(eqx.Module):
 
     @abc.abstractmethod
     def after_warmup(self) -> tuple[Piece, ...]:
-        """The pieces that follow the warm-up, of a peak of 1; the last one has no end."""
+        """The pieces after the warm-up, for a peak of 1; the last one has no end."""
 
     @property
     def length(self) -> Real[Number, "*#P"]:
@@ -81,7 +81,7 @@ class Schedule(eqx.Module):
         return self.risen
 
     def pieces(self) -> tuple[Piece, ...]:
-        """All pieces in their order, of a peak of 1."""
+        """All pieces in order, for a peak of 1."""
         if self.warmup is None:
             return self.after_warmup()
         return (line(0, self.warmup, 0, 1), *self.after_warmup())
@@ -104,7 +104,8 @@ class Schedule(eqx.Module):
         return self.peak * self.peak_steps(steps)
 
     def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
-        """How many steps at the peak rate the first `steps` steps amount to."""
+        """Number of steps at the peak rate that have the same sum of rates as the first `steps`
+        steps."""
         t = jnp.asarray(steps)
         total, begin = jnp.zeros_like(t, dtype=jnp.result_type(t, float)), 0.0
         for until, _, integral in self.pieces():
@@ -114,7 +115,7 @@ class Schedule(eqx.Module):
         return total
 
     def jumps(self) -> tuple[Real[Number, ""], ...]:
-        """Steps at which a solver has to start anew, as the rate or its slope jumps there."""
+        """Steps at which a solver has to restart, because the rate or its slope jumps there."""
         return tuple(piece.until for piece in self.pieces()[:-1])
 
     def _chosen(self, where: Real[Number, "*S"], at: Array) -> Array:
@@ -186,5 +187,5 @@ def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P'] | No
     checks.real(field, eta, 0)
     assert eta is not None
     if isinstance(eta, list | tuple):
-        raise ValueError(f"{field} = {eta!r}: must be one rate; several are an axis of a sweep")
+        raise ValueError(f"{field} = {eta!r}: must be one rate; use an axis of a sweep for several")
     return Constant(eta)

@@ -135,7 +135,7 @@ class Retrieval(Problem):
         return Scored(jnp.zeros((self.d, self.d)), jnp.zeros(self.T))
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Float[Array, "N T d"]:
-        """So many sequences."""
+        """A batch of sequences."""
         last_key, other_key = jax.random.split(key)
         last = self._last(last_key, batch)
         others = jax.random.normal(other_key, (batch, self.T - self.B, self.d)) / self.d**0.5
@@ -160,7 +160,7 @@ class Retrieval(Problem):
         return (noise + fixed * missed[0] + rest * jnp.sum(missed[1:])) / 2
 
     def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], Draw]:
-        """What each step reads of its sequences."""
+        """The numbers that each step reads of its sequences."""
         del steps
 
         def drawn(k: Array) -> Draw:
@@ -174,7 +174,8 @@ class Retrieval(Problem):
         return drawn
 
     def loss_and_gradient(self, params: Scored, data: PyTree) -> tuple[Float[Array, ""], Scored]:
-        """Those of sequences, or of a `Draw`: with the law that they have on as many sequences."""
+        """Loss and gradient on sequences, or on a `Draw`, with the distribution that they have on
+        as many sequences."""
         if not isinstance(data, Draw):
             return super().loss_and_gradient(params, data)
         num, root = data.last.shape[0], self.d**0.5
@@ -195,7 +196,7 @@ class Retrieval(Problem):
         return found, Scored(missed.T @ attended / num, slope)
 
     def snapshot(self, params: Scored) -> tuple[Snapshot]:
-        """The numbers that observables are."""
+        """The values of all observables."""
         a, W = jnp.asarray(params.a), jnp.asarray(params.W)
         return (
             Snapshot(

@@ -62,8 +62,9 @@ def begun(checkpoint: Checkpoint, state: PyTree, seen: PyTree) -> tuple[int, PyT
     if want != found:
         name = next(name for name in {**want, **found} if want.get(name) != found.get(name))
         raise ValueError(
-            "checkpoint: must be of a run of the same task, rule, dtype and record; in this run "
-            f"{name} is {want.get(name, 'missing')}, there {found.get(name, 'missing')}"
+            "checkpoint: must be of a run of the same task, rule, dtype and record; "
+            f"{name} is {want.get(name, 'missing')} in this run and "
+            f"{found.get(name, 'missing')} there"
         )
     return checkpoint.step, checkpoint.state, checkpoint.seen
 

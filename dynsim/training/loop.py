@@ -49,9 +49,9 @@ class State(NamedTuple):
 
     Attributes:
         params: the weights.
-        memory: of the update rule, such as momentum.
-        first_bad: (*B) step at which the stretch began in which the run is not valid; -1 if it is.
-        sums: for the relative loss, None unless that is recorded.
+        memory: memory of the update rule, such as momentum.
+        first_bad: (*B) first step of the current invalid stretch; -1 if the run is valid.
+        sums: sums for the relative loss; None unless it is recorded.
     """
 
     params: PyTree
@@ -71,9 +71,9 @@ def by_rule(
     """The step of a rule on (weights, k) -> loss and gradient.
 
     Args:
-        key: of the starting weights, for the noise of the rule if it has some.
+        key: random key of the starting weights, for the noise of the rule if it has some.
         groups: the groups of weights, where the rule has rates by group.
-        also: of `NORMS`, those that the step finds besides the loss.
+        also: those of `NORMS` that the step returns in addition to the loss.
         normal: (key, step, gradient) -> the standard normal numbers of the noise.
     """
     noise_key = None
@@ -116,20 +116,20 @@ def train(
     """Train `params`; call it inside the traced function.
 
     Args:
-        memory: of the update rule at the start.
+        memory: memory of the update rule at the start.
         times: (S,) whole steps at which to record, increasing, >= 0.
-        steps: length of the run, as one `lax.scan` with derivatives of both modes. None goes from
-            record to record, up to the last of `times`: it may be traced, so that a grid of
-            numbers of steps has one program; only forward derivatives can be taken.
-        legs: what `legs_of` makes of concrete times for an accelerator; None to ask at every step
-            whether to record.
-        unasked: without `steps`, how many of them are made before it is asked whether that was the
-            last. Up to so many are computed in vain for each record.
-        limit: loss above which a run counts as diverged. With None, for steps without a loss,
-            the weights are looked through at every step.
+        steps: length of the run, as one `lax.scan`, which both modes can differentiate. None runs
+            up to the last of `times`, which may be traced, so that a grid over the number of steps
+            shares one program; only forward mode can differentiate it.
+        legs: for an accelerator, the result of `legs_of` for concrete times; None checks at every
+            step whether to record.
+        unasked: without `steps`, number of steps between two checks for the end. Up to this many
+            steps are wasted for each record.
+        limit: loss above which a run counts as diverged. None, for steps without a loss, checks the
+            weights at every step.
         relative: whether to record the relative loss; needs the last of `times` to be `steps`.
-        also: names of the numbers that `step` finds besides the loss.
-        seen: what the first record finds of a record before.
+        also: names of the numbers that `step` returns in addition to the loss.
+        seen: the previous record as the first record finds it.
         batch: trailing shape *B of all weights and losses, for runs that advance together in
             that layout.
         checkpoint: where the run begins, which then leaves another one: at its step in place of 0,

@@ -1,11 +1,11 @@
-"""What a run records: the one place where names and functions are looked up and called.
+"""What a run records: names and functions are looked up and called here.
 
     record = "loss" | ["loss", "entropy"] | {"mine": function} | ["loss", {"mine": function}]
 
-A `Table` holds the names that one kind of run knows: its own observables, what its loop records in
-any case or when asked, and what other packages register as entry points of the group
-`dynsim.observables`. Such a point is named "<system>.<observable>" and its value is the function,
-for instance in a pyproject.toml
+A `Table` holds the names that one kind of run knows: its own observables, the quantities that its
+loop records always or on request, and those that other packages register as entry points of the
+group `dynsim.observables`. Such an entry point is named "<system>.<observable>" and its value is
+the function, for instance in a pyproject.toml
 
     [project.entry-points."dynsim.observables"]
     "yz.sharpness" = "their_package.measures:sharpness"
@@ -57,7 +57,7 @@ _TRACE: ContextVar[Hashable] = ContextVar("dynsim_trace", default=None)
 
 
 class Own(NamedTuple):
-    """A function by name: what a mapping is that has one entry, but hashable."""
+    """A function with its name: a mapping with one entry, but hashable."""
 
     name: str
     function: Observable
@@ -68,12 +68,13 @@ Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable
 
 
 class Recording(NamedTuple):
-    """What a run has to record, hashable. Call it with a snapshot for the values by name.
+    """The quantities that a run records, hashable. Call it with a snapshot to get the values by
+    name.
 
     Attributes:
         functions: names and functions of a snapshot.
-        provided: names of what the loop is to record besides the loss.
-        trace: differs from one `traced_anew` to the next, so that no trace is found again.
+        provided: names of what the loop records in addition to the loss.
+        trace: differs from one `traced_anew` to the next, so that no cached trace matches.
     """
 
     functions: tuple[tuple[str, Observable], ...]
@@ -82,7 +83,7 @@ class Recording(NamedTuple):
 
     @property
     def relative(self) -> bool:
-        """Whether the loop is to record `RELATIVE_LOSS`."""
+        """Whether the loop records `RELATIVE_LOSS`."""
         return RELATIVE_LOSS in self.provided
 
     def __call__(self, *snapshot: Any) -> dict[str, Array]:
@@ -100,8 +101,8 @@ class Table:
 
     Attributes:
         functions: its observables by name.
-        systems: names of systems whose registered observables it can evaluate as well.
-        provided: what the loop itself records, which may be asked for like an observable.
+        systems: names of systems whose registered observables it can evaluate too.
+        provided: quantities that the loop itself records, requested like observables.
         refused: names that this kind of run cannot record though others can, with the reason.
     """
 
@@ -111,10 +112,11 @@ class Table:
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """All names of observables that can be asked for; `PARAMS` is none, and may be as well.
+        """All names of observables that can be requested; `PARAMS` is not among them, but can be
+        requested too.
 
         Raises:
-            ValueError: for an entry point whose name says no system, or that two packages have.
+            ValueError: for an entry point whose name lacks a system, or that two packages define.
         """
         known = (*self.functions, *self.provided, *_registered(self.systems))
         return tuple(n for n in dict.fromkeys(known) if n not in self.refused and n != PARAMS)
@@ -123,9 +125,9 @@ class Table:
         """Look up what the user asked to record.
 
         Raises:
-            ValueError: for an unknown or refused name, the name of something provided for a
-                function of one's own, two functions of one name, what is neither name nor
-                function, a name that no array can have, or an entry point that cannot be loaded.
+            ValueError: for an unknown or refused name, a function with the name of a provided
+                quantity, two functions with one name, an entry that is neither name nor function, a
+                name that no array can have, or an entry point that cannot be loaded.
         """
         found: dict[str, Observable] = {}
         provided: list[str] = []
@@ -141,7 +143,7 @@ class Table:
             if name in OF_RUNS or (name.startswith(f"{PARAMS}.") and PARAMS in self.provided):
                 raise _taken(name)
             if found.setdefault(name, function) is not function:
-                raise ValueError(f"record = {name!r}: stands for two functions")
+                raise ValueError(f"record = {name!r}: names two functions")
         return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)), _TRACE.get())
 
     def _function(self, name: str) -> Observable:
@@ -160,8 +162,8 @@ class Table:
 def traced_anew() -> Iterator[None]:
     """Trace the enclosed entry points again, whatever JAX remembers of them.
 
-    JAX finds a trace again by the functions that it was made of. It does not see that a global
-    which one of them reads has another value since.
+    JAX caches a trace by the functions that it was made of. It does not notice when a global that
+    one of them reads has changed.
     """
     token = _TRACE.set(object())
     try:
@@ -171,7 +173,7 @@ def traced_anew() -> Iterator[None]:
 
 
 def recorded_as(name: str, found: Iterable[str]) -> list[str]:
-    """The names, of those `found`, under which what was asked for by `name` is recorded."""
+    """The names among `found` under which the quantity requested as `name` is recorded."""
     if name != PARAMS:
         return [name]
     return [each for each in found if each == PARAMS or each.startswith(f"{PARAMS}.")]
@@ -217,8 +219,8 @@ def _own(name: Any, function: Any) -> tuple[str, Observable]:
 
 
 def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Array:
-    """An observable of a snapshot; `ValueError` for a function that takes other arguments or
-    returns something else than an array."""
+    """An observable of a snapshot; `ValueError` for a function that takes other arguments or does
+    not return an array."""
     try:
         inspect.signature(function).bind(*snapshot)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Whether a run trained: the losses of its last steps over the loss of its first.
+"""Whether a run trained: the loss of its last steps relative to that of its first.
 
 The measure of Sohl-Dickstein (arXiv:2402.06184), who counts a run as converged where it is below
 1. It needs the loss of every step, so it is summed up along a run instead of recorded.
@@ -18,7 +18,7 @@ LAST = 20
 
 
 class Sums(NamedTuple):
-    """What a run carries along.
+    """The sums that a run carries along.
 
     Attributes:
         first: (*B) loss of step 0.
@@ -35,7 +35,7 @@ def start(shape: tuple[int, ...], dtype: DTypeLike) -> Sums:
 
 
 def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[Number, ""]) -> Sums:
-    """The sums with the `loss` of step k, before its update; k = `steps` adds nothing."""
+    """The sums after adding the `loss` of step k, before its update; k = `steps` adds nothing."""
     # Chosen, not multiplied by 0, because the loss may be infinite.
     late = (k >= steps - LAST) & (k < steps)
     return Sums(

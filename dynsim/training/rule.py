@@ -72,7 +72,7 @@ Etas = Eta | Ratio | Mapping[str, Eta]
 
 
 def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
-    """Learning rates as a rule has them; `ValueError` for what is none."""
+    """Learning rates as a rule has them; `ValueError` for anything else."""
     if isinstance(eta, Ratio):
         return eta
     if not isinstance(eta, Mapping):
@@ -91,7 +91,7 @@ class UpdateRule(eqx.Module):
 
 
 class Rule(UpdateRule):
-    """An update rule: subclass it for a rule of your own.
+    """An update rule. Subclass it to define your own.
 
     A subclass has a `direction`, and fields for the numbers that the direction reads. Training,
     sweeps and rates by group need nothing else; with a `flow` there is a theory too.
@@ -131,8 +131,8 @@ class Rule(UpdateRule):
         decoding.check_stated(self)
 
     def build(self) -> "Rule":
-        """The rule that trains in place of this one: for settings, such as a `Ratio`, from which
-        its numbers follow."""
+        """The rule that trains in place of this one, where its numbers follow from settings such as
+        a `Ratio`."""
         return dataclasses.replace(self, eta=self.rates) if isinstance(self.eta, Ratio) else self
 
     @property
@@ -142,8 +142,8 @@ class Rule(UpdateRule):
 
     @abc.abstractmethod
     def direction(self) -> optax.GradientTransformation:
-        """What makes :math:`d` of :math:`g`, as an optax transformation with a state of its own. It
-        is called inside the traced function."""
+        """The optax transformation that turns :math:`g` into :math:`d`, with its own state. It is
+        called inside the traced function."""
 
     def flow(
         self, gradient: PyTree, averages: PyTree, t: Float[Array, ""]
@@ -152,7 +152,7 @@ class Rule(UpdateRule):
 
         Args:
             gradient: G of the population loss, with coupled decay.
-            averages: what the direction remembers of past gradients, from `averages`.
+            averages: averages of past gradients that the direction keeps, from `averages`.
             t: time in steps.
 
         Returns:
@@ -163,17 +163,17 @@ class Rule(UpdateRule):
 
     @property
     def has_flow(self) -> bool:
-        """Whether its class says what its `flow` is."""
+        """Whether its class defines a `flow`."""
         return type(self).flow is not Rule.flow
 
     def averages(self, params: PyTree) -> PyTree:
-        """The averages of `flow` at its start, None where it has none."""
+        """The averages of `flow` at the start; None where it has none."""
         del params
         # diffrax does not integrate an empty tuple.
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return type(self).__name__.lower()
 
     @property
@@ -183,18 +183,18 @@ class Rule(UpdateRule):
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the direction is not linear in the gradient, as far as is known."""
+        """Whether the direction is known not to be linear in the gradient."""
         return True
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether it treats each weight by itself, so that equal ones with equal gradients stay
+        """Whether it treats each weight separately, so that equal weights with equal gradients stay
         equal."""
         return self.clip is None and self.noise is None
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """The learning rates by group; the name of a rate for all weights is empty."""
+        """The learning rates by group; a rate for all weights has the empty name."""
         return self.rates if isinstance(self.rates, dict) else {"": self.rates}
 
     def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
@@ -219,7 +219,7 @@ class Rule(UpdateRule):
         return value(self.rates)
 
     def of_groups(self, *groups: str) -> "Rule":
-        """The same rule with a rate for each of the groups, where it has one for all weights.
+        """The same rule with a rate for each of the groups, if it has one rate for all weights.
 
         Raises:
             ValueError: for a rule with rates for other groups than these.
@@ -255,11 +255,12 @@ class Rule(UpdateRule):
         noise: PyTree = None,
         groups: PyTree = None,
     ) -> tuple[PyTree, PyTree]:
-        """What step number `step` adds to the weights, and the memory after it.
+        """The change of the weights in step number `step`, and the memory after it.
 
         Args:
             noise: standard normal numbers in the structure of the gradient, if there is noise.
-            groups: a name for each part of the weights, where numbers have groups.
+            groups: the name of the group of each part of the weights, where numbers differ by
+                group.
         """
         if self.clip is not None:
             shorten = optax.clip_by_global_norm(self.clip)

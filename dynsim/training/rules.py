@@ -31,7 +31,7 @@ from dynsim.precision import AnyDecay, AnyPositive, Number
 from dynsim.schedules.schedule import Schedule, as_schedule
 from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, schedules_of
 
-Some = Real[Number, "*#P"]
+Values = Real[Number, "*#P"]
 
 
 class SGD(Rule):
@@ -108,8 +108,8 @@ class Sign(Rule):
 
 
 class RMSProp(Rule):
-    """RMSProp: the gradient over the root of the average of its square, which starts at zero and
-    is not corrected for that, as in PyTorch.
+    """RMSProp: the gradient over the root of the average of its square, which starts at zero
+    without bias correction, as in PyTorch.
 
     Attributes:
         b2: decay of the average, in [0, 1).
@@ -157,8 +157,8 @@ class Adam(Rule):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
-    eta(k) * decay of each weight away, as in optax and PyTorch.
+    """Adam with decoupled weight decay: a step reduces each weight by the share eta(k) * decay,
+    with the scheduled rate eta(k), as in optax and PyTorch.
 
     Attributes:
         decay: weight decay; by group, those without one do not decay.
@@ -184,11 +184,11 @@ class OptaxRule(Rule):
 
     Attributes:
         eta: a factor on the steps of the optimiser, which has a learning rate of its own.
-        make: returns the transformation from `numbers` as keywords.
-        numbers: its traced numbers by name.
+        make: function that returns the transformation, called with `numbers` as keywords.
+        numbers: traced numbers of the optimiser, by name.
 
     Raises:
-        ValueError: as `dynsim.from_optax`, and when training starts for an optimiser that needs
+        ValueError: as `dynsim.from_optax`; and, when training starts, for an optimiser that needs
             the value of a traced number.
 
     Example:
@@ -201,7 +201,7 @@ class OptaxRule(Rule):
         default=1.0, converter=schedules_of, static=True
     )
     make: Callable[..., optax.GradientTransformation] = eqx.field(static=True, kw_only=True)
-    numbers: dict[str, Some] = eqx.field(kw_only=True)
+    numbers: dict[str, Values] = eqx.field(kw_only=True)
 
     def direction(self) -> optax.GradientTransformation:
         with self._explained():
@@ -242,16 +242,16 @@ class OptaxRule(Rule):
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """None that are known."""
+        """Unknown, hence none."""
         return {}
 
     @property
     def is_elementwise(self) -> bool:
-        """Not known."""
+        """Unknown, hence False."""
         return False
 
     def of_groups(self, *groups: str) -> OptaxRule:
-        """The same rule: its rates are its own."""
+        """The same rule, which brings its own rates."""
         del groups
         return self
 
@@ -292,7 +292,7 @@ def sgd(
     eta_z: Eta | None = None,
     *,
     eta_y: Eta | None = None,
-    momentum: Some | None = None,
+    momentum: Values | None = None,
     nesterov: bool = False,
     **options: Any,
 ) -> SGD:
@@ -302,7 +302,7 @@ def sgd(
         eta: learning rate per step on the batch-mean loss: a number, a schedule, a function of the
             step, or these by group of weights.
         eta_y, eta_z: in its place, the rates of Y and of Z of an attention layer.
-        momentum, nesterov: as of `SGD`.
+        momentum, nesterov: as in `SGD`.
         **options: `decay`, `decoupled`, `clip`, `noise` of `dynsim.Rule`.
 
     Raises:
@@ -314,9 +314,9 @@ def sgd(
     return SGD(_etas(eta, eta_y, eta_z), momentum, nesterov, **options)
 
 
-def momentum(eta_y: Eta, eta_z: Eta, momentum: Some = 0.9, **options: Any) -> SGD:
+def momentum(eta_y: Eta, eta_z: Eta, momentum: Values = 0.9, **options: Any) -> SGD:
     r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`, of an
-    attention layer: `sgd` with `momentum`, of which the rest are the options.
+    attention layer: `sgd` with `momentum`, which explains the options.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -331,9 +331,9 @@ def momentum(eta_y: Eta, eta_z: Eta, momentum: Some = 0.9, **options: Any) -> SG
 def adam(
     eta: Etas | None = None,
     eta_z: Eta | None = None,
-    b1: Some = 0.9,
-    b2: Some = 0.999,
-    eps: Some = 1e-8,
+    b1: Values = 0.9,
+    b2: Values = 0.999,
+    eps: Values = 1e-8,
     *,
     eta_y: Eta | None = None,
     **options: Any,
@@ -342,7 +342,7 @@ def adam(
 
     Args:
         eta, eta_y, eta_z: as in `sgd`.
-        b1, b2, eps: as of `Adam`.
+        b1, b2, eps: as in `Adam`.
         **options: `decay`, `decoupled`, `clip`, `noise` of `dynsim.Rule`.
 
     Raises:
@@ -368,17 +368,17 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Any:
     return {"Y": as_schedule("eta_y", rates["eta_y"]), "Z": as_schedule("eta_z", rates["eta_z"])}
 
 
-def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Some) -> OptaxRule:
-    """Any optax optimiser as a rule for training; theories do not know what it does.
+def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Values) -> OptaxRule:
+    """Any optax optimiser as a rule for training. No theory describes it.
 
     Args:
         make: such as `optax.lion`, or a function of yours that chains transformations. It is
             called inside the compiled program, where `numbers` are traced.
-        **numbers: its keyword arguments that are numbers, each a possible axis of a sweep.
+        **numbers: numeric keyword arguments of `make`, each a possible axis of a sweep.
 
     Raises:
-        ValueError: for something that cannot be called, or not with these arguments, or a number
-            that is not finite.
+        ValueError: for a `make` that cannot be called with these arguments, or a number that is not
+            finite.
 
     Example:
         >>> rule = dynsim.from_optax(optax.lion, learning_rate=1e-3, weight_decay=0.1)

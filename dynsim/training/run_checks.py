@@ -26,17 +26,17 @@ def checked_times(
         traced = times is None or checks.is_traced(times)
         steps = 0 if traced else int(np.max(np.asarray(times), initial=0))
     if checkpoint is not None and steps <= begin:
-        raise ValueError(f"steps = {steps}: must be more than the {begin} of the checkpoint")
+        raise ValueError(f"steps = {steps}: must be larger than step {begin} of the checkpoint")
     if times is None:
         times = log_times(steps)
         times = times[times > begin] if begin else times
     check_step_times(times, steps)
     if begin and not checks.is_traced(times) and np.asarray(times)[0] <= begin:
-        raise ValueError(f"times = {times!r}: must lie after the {begin} steps of the checkpoint")
+        raise ValueError(f"times = {times!r}: must be after step {begin} of the checkpoint")
     if record.relative and checkpoint is not None:
         raise ValueError(
-            f"record = {RELATIVE_LOSS!r}: is of the last steps of a run, which are others when it "
-            "goes on; leave it or the checkpoint out"
+            f"record = {RELATIVE_LOSS!r}: is measured over the last steps of a run, which "
+            "change when the run resumes; omit it or the checkpoint"
         )
     if record.relative and not checks.is_traced(times) and np.asarray(times)[-1] != steps:
         raise ValueError(
@@ -53,7 +53,7 @@ def whole_steps(times: Times) -> tuple[int, ...]:
         ValueError: for traced times, and unless they are whole steps that increase from >= 0.
     """
     if checks.is_traced(times):
-        raise ValueError("times: must be concrete, as they decide the course of the computation")
+        raise ValueError("times: must be concrete, because they determine the computation")
     steps = np.asarray(times)
     check_step_times(times, int(steps[-1]) if steps.ndim == 1 and steps.size else 0)
     return tuple(int(step) for step in steps)
@@ -78,6 +78,6 @@ def check_rule(rule: Any, steps: int, resumable: bool) -> None:
             continue
         name = f"eta[{group!r}]" if group else "eta"
         raise ValueError(
-            f"{name}: its schedule is {np.max(length):g} steps long, the run has steps = {steps}; "
+            f"{name}: its schedule has {np.max(length):g} steps, but the run has steps = {steps}; "
             "shorten it, or set checkpoint = True for a run that is to be resumed"
         )

@@ -1,4 +1,4 @@
-r"""How sharp a loss an update rule can descend without oscillating.
+r"""How sharp a loss can be before an update rule oscillates.
 
 Near a minimum with the Hessian H a rule multiplies the weights by a fixed matrix each step. Its
 steps along an eigenvector swing from side to side, and grow, once the *preconditioned sharpness*
@@ -48,7 +48,7 @@ def sharpness_threshold(
 
     Compare it with the observable "sharpness", the largest eigenvalue of the Hessian; for Adam and
     RMSProp it is the threshold of the largest eigenvalue of P^-1 H. For rules with rates by group,
-    record "preconditioned_sharpness", whose threshold is 2 whatever the rule.
+    record "preconditioned_sharpness", whose threshold is 2 for every rule.
 
     Coupled decay of Adam and RMSProp is part of the gradient, so that P divides it too: the
     threshold is lower by decay / P. Where P differs between weights no single threshold is exact.
@@ -56,17 +56,17 @@ def sharpness_threshold(
     the two, and in general, "preconditioned_sharpness" decides.
 
     Args:
-        rule: from `dynsim.sgd`, `adam`, `adamw` or `rmsprop`.
+        rule: an update rule from `dynsim.sgd`, `adam`, `adamw` or `rmsprop`.
         step: (*S) optimiser steps before the update, for rates with a schedule.
-        preconditioner: P, which only Adam and RMSProp with coupled decay read, and need.
+        preconditioner: P, required for Adam and RMSProp with coupled decay, and unused otherwise.
 
     Returns:
         (*S) thresholds in units of the sharpness; infinite where the rate is zero, and negative
         where decay alone makes the steps grow.
 
     Raises:
-        ValueError: for a rule that has none: `sign`, optax rules, rates or decay by group; or for
-            a `preconditioner` that is missing.
+        ValueError: for a rule without a threshold (`sign`, optax rules, rates or decay by group),
+            or if a required `preconditioner` is missing.
 
     Example:
         >>> float(dynsim.sharpness_threshold(dynsim.sgd(0.1)))
@@ -78,7 +78,7 @@ def sharpness_threshold(
     decay = by_group(rule.decay)
     if set(rule.schedules) != {""} or set(decay) - {""}:
         raise ValueError(
-            "rule: has rates or decay by group, so that no single sharpness decides; record "
+            "rule: has rates or decay by group, so no single sharpness decides; record "
             "'preconditioned_sharpness', whose threshold is 2"
         )
     rate, each = jnp.asarray(rule.rate(step)), jnp.asarray(decay.get("", 0.0))
@@ -86,7 +86,7 @@ def sharpness_threshold(
     if isinstance(rule, Adam | RMSProp) and decay and not rule.decoupled:
         if preconditioner is None:
             raise ValueError(
-                f"preconditioner = None: {rule.name} divides coupled decay by it, so that it must "
+                f"preconditioner = None: {rule.name} divides coupled decay by it, so it must "
                 "be given; or record 'preconditioned_sharpness', whose threshold is 2"
             )
         inside = inside / jnp.asarray(preconditioner)
@@ -94,9 +94,9 @@ def sharpness_threshold(
 
 
 def check_threshold(rule: Rule) -> None:
-    """Raise `ValueError` for a rule whose stability no sharpness decides."""
+    """Raise `ValueError` for a rule whose stability does not depend on a sharpness."""
     if isinstance(rule, Sign):
-        raise ValueError("rule = sign: its steps have one length whatever the sharpness")
+        raise ValueError("rule = sign: its steps have the same length at any sharpness")
     if type(rule) not in KNOWN:
         raise ValueError(f"rule = {rule.name}: its stability is not known; use a built-in rule")
 
@@ -113,8 +113,8 @@ def preconditioned(
 
     Args:
         hessian: H as such a map.
-        rate: of the next update, by group where the rule has groups.
-        memory: of the rule after that update.
+        rate: learning rate of the next update, by group where the rule has groups.
+        memory: memory of the rule after that update.
         groups: names of groups of weights, where the rule has numbers by group.
     """
     ones = jax.tree.map(jnp.ones_like, params)

@@ -178,18 +178,18 @@ class LanguageModel(Problem):
 
     @property
     def held_out(self) -> Int[Array, "N T1"]:
-        """The windows of T + 1 tokens on which is measured, evenly spaced over the held-out text
-        and the same for all runs."""
+        """The windows of T + 1 tokens on which observables are measured, evenly spaced over the
+        held-out text and the same for all runs."""
         tokens = jnp.asarray(self.text.held_out)
         starts = np.linspace(0, len(tokens) - self.length - 1, self.num_held_out).astype(int)
         return tokens[jnp.asarray(starts[:, None] + np.arange(self.length + 1)[None])]
 
     def init(self, key: PRNGKeyArray) -> Transformer:
-        """Random weights, as of `Transformer`."""
+        """Random weights, as `Transformer` draws them."""
         return Transformer(self.sizes, key)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Int[Array, "N T1"]:
-        """So many windows of T + 1 tokens, drawn uniformly from all of the training text."""
+        """A batch of windows of T + 1 tokens, drawn uniformly from the training text."""
         return sample_windows(jnp.asarray(self.text.train), key, batch, self.length)
 
     def loss(self, params: Transformer, data: Int[Array, "N T1"]) -> Float[Array, ""]:
@@ -197,7 +197,7 @@ class LanguageModel(Problem):
         return model.loss(params, data)
 
     def snapshot(self, params: Transformer) -> tuple[TextSnapshot]:
-        """What observables are functions of, of weights without a record before."""
+        """The arguments of the observables, for weights without a previous record."""
         return self._snapshot_after(params, None)[0]
 
     def _snapshot_after(

@@ -176,7 +176,7 @@ class Transformer(eqx.Module):
         if self.positions is not None:
             if len(tokens) > len(self.positions.weight):
                 raise ValueError(
-                    f"tokens: {len(tokens)} of them, must be at most the "
+                    f"tokens: got {len(tokens)}; must be at most the "
                     f"{len(self.positions.weight)} learned positions"
                 )
             x = x + self.positions.weight[: len(tokens)]

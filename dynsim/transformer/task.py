@@ -69,8 +69,8 @@ def text(
     """A text of tokens in [0, vocabulary).
 
     Raises:
-        ValueError: for an array of another number of axes, without entries, of other than whole
-            numbers, or with tokens outside the vocabulary.
+        ValueError: for an array with the wrong number of axes, without entries, with entries that
+            are not whole numbers, or with tokens outside the vocabulary.
 
     Example:
         >>> dynsim.text(np.arange(400) % 7, np.arange(80) % 7, vocabulary=7).vocabulary
@@ -99,7 +99,7 @@ def text(
 
 
 class CorpusSource(TextSource):
-    """A corpus, which is read when it is needed. Subclass it for a corpus of your own.
+    """A corpus, which is read when needed. Subclass it to define your own.
 
     Raises:
         ValueError: from `read`, when the corpus cannot be read.

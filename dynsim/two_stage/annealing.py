@@ -36,8 +36,8 @@ class Annealed(UpdateRule):
     r"""Noisy SGD with weight decay, annealed from a large learning rate to a small one.
 
     The gradient noise is :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`. The
-    rule is for the groups of weights of `dynsim.Prompts`. The boundaries of its schedule are the
-    end of the first stage and that of the run.
+    rule is for the groups of weights of `dynsim.Prompts`. Its schedule changes at the end of the
+    first stage and at the end of the run.
 
     Attributes:
         eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.
@@ -50,8 +50,8 @@ class Annealed(UpdateRule):
             does that with starting weights that are stationary for it.
 
     Raises:
-        ValueError: for rates, decay or stage_2 that are not positive, a negative deviation, or
-            rates at which decay overshoots in a step; and for more than 2^31 - 1 steps.
+        ValueError: for rates, decay or stage_2 that are not positive, a negative standard
+            deviation, rates at which decay overshoots in a step, or more than 2^31 - 1 steps.
 
     Example:
         >>> task = dynsim.prompts(d=8, length=17, r=1.6, pool=32, num_test=32)
@@ -78,13 +78,13 @@ class Annealed(UpdateRule):
         last = self.ends[-1]
         if not checks.is_traced(last) and not (most := np.max(last)) < 2**31:
             raise ValueError(
-                f"eta_1, eta_2, decay, stage_2: make {most:.3g} steps, at most {2**31 - 1} are "
+                f"eta_1, eta_2, decay, stage_2: give {most:.3g} steps; at most {2**31 - 1} are "
                 "possible"
             )
 
     @property
     def rates(self) -> tuple[Some, Some]:
-        """Learning rates of the stages, as the control has them."""
+        """Learning rates of the stages, according to the control."""
         first = self.eta_1 if self.control in ("none", "forever") else self.eta_2
         return first, self.eta_1 if self.control == "forever" else self.eta_2
 
@@ -110,7 +110,7 @@ class Annealed(UpdateRule):
         return stages.stationary(stages.eta_1)
 
     def build(self) -> Rule:
-        """The rule that trains, of `dynsim.SGD`."""
+        """The `dynsim.SGD` that trains."""
         noise = self.tau * (1 - (1 - self.eta_1 * self.decay) ** 2) ** 0.5 / self.eta_1
         first, second = self.rates
         ratio = second / first
@@ -120,7 +120,7 @@ class Annealed(UpdateRule):
 
     @staticmethod
     def spread(rule: Rule, num: int) -> Float[AnyArray, " S"]:
-        """Of a rule that was built, `Annealing.spread`."""
+        """`Annealing.spread` of a built rule."""
         return Annealing.of(rule).spread(num)
 
 
@@ -148,7 +148,7 @@ def refused(rule: Rule) -> str | None:
 
 
 class Annealing(eqx.Module):
-    r"""What a rule of `Annealed` says of the two stages.
+    r"""The two stages of an `Annealed` rule.
 
     Attributes:
         eta_1, eta_2: learning rates of the stages, 1/step.
@@ -157,7 +157,7 @@ class Annealing(eqx.Module):
         first, last: steps at which the stages end.
 
     Raises:
-        ValueError: from `of`, for a rule that is no `dynsim.Annealed`.
+        ValueError: from `of`, for a rule that is not a `dynsim.Annealed`.
 
     Example:
         >>> stages = dynsim.Annealing.of(dynsim.Annealed(eta_1=0.1, eta_2=0.01))
@@ -174,7 +174,8 @@ class Annealing(eqx.Module):
 
     @classmethod
     def of(cls, rule: UpdateRule) -> Annealing:
-        """Those of an `Annealed`, or of what it built; raises `ValueError` for another rule."""
+        """The stages of an `Annealed`, or of the rule that it built; `ValueError` for any other
+        rule."""
         rule = rule.build() if isinstance(rule, UpdateRule) else rule
         if reason := refused(rule):
             raise ValueError(reason)
@@ -191,7 +192,7 @@ class Annealing(eqx.Module):
         return int(self.first), int(self.last) - int(self.first)
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
-        """Eta-time after `steps` optimiser steps, the clock of the reduced ODE."""
+        """Eta-time after `steps` optimiser steps, the time variable of the reduced ODE."""
         first = jnp.minimum(steps, self.first)
         return first * self.eta_1 + (steps - first) * self.eta_2
 
@@ -205,9 +206,9 @@ class Annealing(eqx.Module):
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
 
     def spread(self, num: int) -> Float[AnyArray, " S"]:
-        """`num` optimiser steps, not whole ones, evenly spread in eta-time over either stage: a
-        third of them over the first. The last one is the end, before it comes the end of the
-        first stage, before that the start, as far as `num` goes."""
+        """`num` optimiser steps, not rounded, evenly spaced in eta-time within each stage, a third
+        of them in the first. The end has priority, then the end of the first stage, then the start,
+        if `num` is too small for all three."""
         numbers = jnp if checks.is_traced(self) else np
         before = np.linspace(0, 1, max(num // 3, 1) + 1) if num > 2 else np.ones(num - 1)
         after = np.linspace(1, 2, num - before.size + 1)[1:]
@@ -216,6 +217,6 @@ class Annealing(eqx.Module):
         return numbers.where(stages <= 1, stages * self.first, self.first + (stages - 1) * second)
 
     def times(self, num: int = 128) -> Int[np.ndarray, " S"]:
-        """About `num` whole steps like those of `spread`, with both ends of the second stage among
-        them; for numbers that are not traced."""
+        """About `num` whole steps like those of `spread`, including both ends of the second stage;
+        for numbers that are not traced."""
         return np.unique(np.rint(self.spread(checks.integer("num", num, 1)))).astype(np.int64)

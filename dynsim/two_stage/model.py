@@ -9,9 +9,9 @@ For a prompt with labels :math:`y_i` and the query :math:`x_L`,
 The row index of U contracts with the context token, the column index with the query. W acts on
 component P of the tokens and V on component Q; the label of the query is never read.
 
-A step does two operations for each number that it reads, so that memory is its limit. Accelerators
-take a batch at once. A CPU takes a few prompts after the other: what was read from memory is then
-still in the cache of the core when it is read again. The pool is laid out for that before the
+A step does two operations for each number that it reads, so memory bandwidth is its limit.
+Accelerators process a batch at once. A CPU processes a few prompts at a time, so that numbers are
+still in the cache of the core when they are read again. The pool is laid out for this before the
 first step.
 """
 
@@ -54,11 +54,11 @@ class PQ(eqx.Module):
 
 
 class Split(eqx.Module):
-    """Weights as the sum of what the gradients made and of what the noise made.
+    """Weights as the sum of a part due to gradients and a part due to noise.
 
     Attributes:
-        signal: Ubar, which starts at zero and is moved by the gradients (at the full weights).
-        noise: Util, which starts as the random weights and is moved by the gradient noise.
+        signal: Ubar, which starts at zero and which the gradients (at the full weights) move.
+        noise: Util, which starts as the random weights and which the gradient noise moves.
     """
 
     signal: PQ
@@ -266,7 +266,7 @@ def _picked(
 
 
 def part(batch: int, size: int) -> int:
-    """How many of `batch` prompts, `size` bytes each, to take at once: a divisor of `batch`, and
-    half of it at most, as the gates of the last part are computed twice."""
+    """How many of `batch` prompts, `size` bytes each, to process at once: a divisor of `batch`, at
+    most half of it, because the gates of the last part are computed twice."""
     most = max(min(CACHED // size, batch // 2), 1)
     return max(n for n in range(1, most + 1) if batch % n == 0)

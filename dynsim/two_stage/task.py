@@ -90,8 +90,8 @@ class Prompts(Problem):
 
     with q = 0 if y = +1, and q = +1 or -1 otherwise.
 
-    Train it by `dynsim.Annealed`: gradients move the group "signal" of the weights,
-    noise the group "noise".
+    Train it with `dynsim.Annealed`: gradients move the group "signal" of the weights, and noise
+    moves the group "noise".
 
     Attributes:
         d: size of each of the two blocks of a token.
@@ -161,7 +161,7 @@ class Prompts(Problem):
         """The prompts with the stationary `tau_0` of the rule, unless they have one.
 
         Raises:
-            ValueError: where `tau_0` is None and the rule is no `Annealed`.
+            ValueError: where `tau_0` is None and the rule is not an `Annealed`.
         """
         if self.tau_0 is not None:
             return self
@@ -173,7 +173,7 @@ class Prompts(Problem):
         """`tau_0`; raises `ValueError` where it is None."""
         if self.tau_0 is None:
             raise ValueError(
-                "tau_0 = None: follows from a `dynsim.Annealed` alone; give tau_0 for other rules"
+                "tau_0 = None: only a `dynsim.Annealed` determines it; give tau_0 for other rules"
             )
         return self.tau_0
 
@@ -237,7 +237,7 @@ class Prompts(Problem):
         return made, shared
 
     def batches(self, key: PRNGKeyArray, steps: int | None, batch: int) -> Callable[[Array], Array]:
-        """Places of the prompts of each step in the pool, as a function of the step."""
+        """Indices into the pool of the prompts of each step, as a function of the step."""
         del key, steps
         held = self.held
 
@@ -250,7 +250,8 @@ class Prompts(Problem):
     def loss_and_gradient(
         self, params: Split, data: PromptBatch | Array
     ) -> tuple[Float[Array, ""], Split]:
-        """Those of given prompts, or of a batch of the pool, whose prompts are read in place."""
+        """Loss and gradient on given prompts, or on a batch of the pool, whose prompts are read in
+        place."""
         if isinstance(data, PromptBatch):
             return super().loss_and_gradient(params, data)
         total = Split(params.signal, jax.lax.stop_gradient(params.noise)).total
@@ -272,11 +273,12 @@ class Prompts(Problem):
         return (measure(params, task.held.test),)
 
     def divergence_limit(self) -> Real[Number, ""]:
-        """None is: large weights have a large loss. Those that are not finite end a run."""
+        """There is none, because large weights have a large loss. Only weights that are not finite
+        end a run."""
         return jnp.inf
 
     def drawn(self, key: PRNGKeyArray, num: int, dtype: DType = "float32") -> PromptDraws:
-        """What `num` prompts are made of. It depends on the sizes and the core alone."""
+        """The random draws behind `num` prompts. They depend only on the sizes and the core."""
         label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
         shape = (num, self.length)
         return PromptDraws(
@@ -287,7 +289,7 @@ class Prompts(Problem):
         )
 
     def made(self, draws: PromptDraws) -> PromptBatch:
-        """The prompts that the numbers of the task make of `draws`."""
+        """The prompts that follow from `draws` with the numbers of the task."""
         labels, sides, g, z = draws
         # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
         margin = labels * (self.gamma0 + self.s1 * jnp.abs(g[..., 0]))
@@ -376,12 +378,12 @@ def two_stage(preset: Preset = "default", control: Control = "none", **settings:
     """The two-stage experiment of a preset, or one of its controls (see `Annealed`).
 
     Args:
-        preset: "default" trains both components apart, as `Prompts` does; "joint" trains the loss
-            of their sum, as `JointPrompts`; "fast" is small, as `FastPrompts`.
-        **settings: of `Prompts`.
+        preset: "default" trains both components separately, as `Prompts` does; "joint" trains the
+            loss of their sum, as `JointPrompts`; "fast" is small, as `FastPrompts`.
+        **settings: settings of `Prompts`.
 
     Raises:
-        ValueError: for an unknown preset or control, and for settings that cannot be.
+        ValueError: for an unknown preset or control, or invalid settings.
 
     Example:
         >>> task, rule, batch = dynsim.two_stage("fast")

@@ -59,9 +59,9 @@ the correction out of the program."""
 
 
 def check_length(task: SequenceClasses, length: Real[Number, ""]) -> None:
-    """Raise `ValueError` where the expansion says nothing of sequences of length T.
+    """Raise `ValueError` where the expansion does not hold for sequences of length T.
 
-    Traced values are let through.
+    Traced values are not checked.
     """
     if not checks.is_traced(task):
         check_effective(float(np.max(1 / np.sum(np.asarray(task.probs) ** 2, axis=1))), length)
@@ -71,10 +71,9 @@ def check_effective(effective: float, length: Real[Number, ""]) -> None:
     r"""Raise `ValueError` for sequences with fewer contextual tokens than the `effective` number
     :math:`1/\sum_i p_i^2` of tokens of a class.
 
-    That number is :math:`\sum_i f_i^2/p_i` with zero weights, so that the expansion is one in it
-    over 2 L.
-    With fewer contextual tokens than that it does worse than T = infinity: docs/results/accuracy.md
-    has the measurement.
+    With zero weights that number is :math:`\sum_i f_i^2/p_i`, and the expansion is in this number
+    over 2 L. With fewer contextual tokens it is less accurate than T = infinity:
+    docs/results/accuracy.md has the measurement.
     """
     if checks.is_traced(length) or _infinite(length):
         return
@@ -99,9 +98,9 @@ class Expansion(NamedTuple):
 
     Attributes:
         losses: (K,) loss of each class in nat, averaged over its sequences.
-        gradient: of the population loss, in which each class weighs its prior.
-        slope: (K, M) derivatives of the loss of each class at T infinite by the frequencies of its
-            tokens; 0 for tokens that it does not have.
+        gradient: gradient of the population loss, in which each class weighs its prior.
+        slope: (K, M) derivatives of the loss of each class at T infinite with respect to the
+            frequencies of its tokens; 0 for tokens that it lacks.
     """
 
     losses: Float[Array, " K"]
@@ -122,10 +121,10 @@ def loss_and_grad(
 def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     r"""Losses, gradient and slope for `context` contextual tokens.
 
-    The gradient is written out, as that of `yz.loss_and_grad` is, at a third of the cost of reverse
-    mode. Only the wrong ones q of the probabilities :math:`\alpha` occur in it, and logits less
-    that of the label: what keeps its relative precision when :math:`\alpha` is nearly 1. With
-    :math:`Y_i` and y such differences, and :math:`w_i = f_i^2 / p_i`,
+    The gradient is written out, like that of `yz.loss_and_grad`, at a third of the cost of reverse
+    mode. It contains only the probabilities q of wrong outputs, and logits relative to that of the
+    label, which keeps its relative precision when :math:`\alpha` is nearly 1. With :math:`Y_i` and
+    y denoting such differences, and :math:`w_i = f_i^2 / p_i`,
 
     .. math::
 

@@ -59,7 +59,7 @@ class Layer(SequenceClasses, Problem):
         return self
 
     def init(self, key: PRNGKeyArray) -> yz.YZ:
-        """Zero, as the paper's theory and Figs. 4 and 5 have it, or uniform, as in Fig. 6."""
+        """Zero, as in the paper's theory and Figs. 4 and 5, or uniform, as in Fig. 6."""
         if self.start == "uniform":
             return yz.init_uniform(self, key)
         return yz.init_zero(self)
@@ -76,8 +76,8 @@ class Layer(SequenceClasses, Problem):
     def batches(
         self, key: PRNGKeyArray, steps: int, batch: int
     ) -> Callable[[Array], Batch | Array]:
-        """As `draw`, of few bytes. A CPU has counts on the support of each class alone; with T
-        infinite the classes say all."""
+        """As `draw`, in few bytes. A CPU stores counts only on the support of each class; with T
+        infinite the classes suffice."""
         sampling.check_tokens(batch, self.length)
         of_step = keys.of_steps(key, steps)
         if math.isinf(self.length):
@@ -151,7 +151,7 @@ class Layer(SequenceClasses, Problem):
         return of_layer(params)
 
     def snapshot(self, params: yz.YZ) -> tuple[SequenceClasses, Snapshot]:
-        """The classes, and what every observable reads."""
+        """The classes and the quantities that every observable reads."""
         return self, observables.measure(self, params)
 
     def observables(self) -> dict[str, Measured]:
@@ -180,11 +180,11 @@ class Layer(SequenceClasses, Problem):
 def layer(
     task: SequenceClasses, length: int | float | None = None, start: yz.Init | None = None
 ) -> Layer:
-    """The layer on a task, with the length and the start of the task, if it is a layer, unless
-    others are given; see `Layer`.
+    """The layer on a task; see `Layer`. If the task is itself a layer, its length and start are the
+    defaults.
 
     Raises:
-        ValueError: for what is no task, a length below 2, or an unknown start.
+        ValueError: for anything but a task, a length below 2, or an unknown start.
 
     Example:
         >>> layer = dynsim.layer(dynsim.syn_small(), length=32, start="uniform")

@@ -36,7 +36,7 @@ class YZ(eqx.Module):
     r"""The parameters.
 
     Attributes:
-        Y: (M, M) decoder logits; Y[l, k] is what attending to token l adds to output k. Inside
+        Y: (M, M) decoder logits; attending to token l adds Y[l, k] to output k. Inside
             training also (M, C), with one column for several outputs (`dynsim.yz.outputs`).
         Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens.
             A fixed prior on the logits, such as a positional bias, is a start other than zero.
@@ -82,7 +82,7 @@ class Examples(eqx.Module):
 
 
 def weights(examples: Any, dtype: DTypeLike) -> Float[Array, " E"]:
-    """(E,) weights of examples in `dtype`, where none are given equal ones."""
+    """(E,) weights of examples in `dtype`; equal ones if none are given."""
     if examples.weight is None:
         return jnp.full(examples.classes.shape, 1 / examples.classes.size, dtype)
     return jnp.asarray(examples.weight, dtype)
@@ -116,7 +116,7 @@ def attend(
     """Attention a on each token, from logits `z` and token counts; sums to 1 along `axis`.
 
     Each example needs at least one positive entry of `counts`. Tokens with count zero get no
-    attention whatever their logit, and cannot make the others overflow.
+    attention at any logit, and cannot make the others overflow.
     """
     w = _weigh(z, counts, axis)
     return w / jnp.sum(w, axis=axis, keepdims=True)
@@ -125,7 +125,7 @@ def attend(
 def direction(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
 ) -> Float[Array, "E M"]:
-    r""":math:`f = a / \lVert a \rVert_2`, of which the sum of a is no part:
+    r""":math:`f = a / \lVert a \rVert_2`, which does not depend on the sum of a:
     `normalise(attend(...))` in fewer steps."""
     return normalise(_weigh(z, counts, axis), axis)
 
@@ -146,7 +146,7 @@ def normalise(a: Float[Array, "*E M"], axis: int = -1) -> Float[Array, "*E M"]:
 def output(
     params: YZ, task: SequenceClasses, f: Float[Array, "E M"], classes: Int[AnyArray, " E"]
 ) -> Float[Array, "E M"]:
-    r"""What the decoder reads: f, or with the residual
+    r"""The input of the decoder: f, or with the residual
     :math:`(f + x_T) / \lVert f + x_T \rVert_2`."""
     if not params.residual:
         return f
@@ -171,11 +171,11 @@ def cross_entropy(
     r"""Cross entropy :math:`-\ln \alpha[k]` of the label k in nat and the residual
     :math:`e_k - \alpha`, for logits (E, C), or (C, E) with `axis` 0.
 
-    With `count` each logit is that of so many outputs, of one where it is a label's, and the
-    residual that of each of them.
+    With `count`, each logit stands for that number of outputs, or for one if it is a label's, and
+    the residual is that of each of them.
 
-    Both keep their relative precision when they are small, as in late training: they are made
-    of the probabilities of the wrong outputs. Forming :math:`1 - \alpha` would leave no correct
+    Both keep their relative precision when they are small, as in late training: they are formed
+    from the probabilities of the wrong outputs. Forming :math:`1 - \alpha` would leave no correct
     digit in float32 once :math:`\alpha` is 1 - 1e-7. The outputs lie along `axis`.
     """
     is_label = jax.nn.one_hot(label, logits.shape[axis], dtype=bool, axis=axis)

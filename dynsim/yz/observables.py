@@ -1,9 +1,9 @@
-r"""What both sides measure: pure functions of a task and a snapshot of the dynamics.
+r"""What training and theory measure: pure functions of a task and a snapshot of the dynamics.
 
 A `Snapshot` holds the quantities of section 2 and 3 of Scan and Snap at one moment, in the
 limit :math:`T \to \infty` (population probabilities, not sampled counts). Simulation and the flows
-in (Y, Z) make it with `measure`; a theory that has no Y fills it with what it predicts.
-Every observable then reads the snapshot alone, so it is defined once.
+in (Y, Z) make it with `measure`; a theory without Y fills it with its predictions. Every observable
+reads only the snapshot, so it is defined once.
 """
 
 import dataclasses
@@ -152,7 +152,7 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     r"""Growth factor bound :math:`B_n(t) = \int_0^t \eta_Z\, \pi(n)\, \xi_n` of Theorem 3.
 
     Raises:
-        ValueError: where nothing integrates it: in simulation and in the (Y, Z) flows. There,
+        ValueError: where nothing integrates it, in simulation and in the (Y, Z) flows. There,
             record "xi" and integrate that (`odes.formulas.predictions.bound_from_xi`).
     """
     if s.B is None:

@@ -52,8 +52,8 @@ def each(task: SequenceClasses) -> Outputs:
 
 
 def merged(task: SequenceClasses, dtype: str) -> Outputs:
-    """A column for each class's next token and one for all other outputs, where that halves their
-    number."""
+    """A column for each class's next token and one for all other outputs, if that at least halves
+    their number."""
     if 2 * (task.K + 1) > task.M:
         return each(task)
     label = jnp.arange(task.K, dtype=jnp.int32)

@@ -162,13 +162,13 @@ def examples_from_tokens(
         Examples with leading axes like those of `labels`, in NumPy, counts in float32.
 
     Raises:
-        ValueError: when a label is no next token of the task, a query is not that of its
-            class, a token is out of range, or the shapes do not belong together.
+        ValueError: if a label is not a next token of the task, a query is not that of its class, a
+            token is out of range, or the shapes do not match.
     """
     tokens, labels = np.asarray(tokens), np.asarray(labels)
     if tokens.shape[:-1] != labels.shape or tokens.shape[-1] < 2:
         raise ValueError(
-            f"tokens: shape {tokens.shape} must be labels' shape {labels.shape} plus T >= 2"
+            f"tokens: shape {tokens.shape}: must be that of labels, {labels.shape}, and T >= 2"
         )
     if tokens.min() < 0 or tokens.max() >= task.M:
         bad = tokens.min() if tokens.min() < 0 else tokens.max()

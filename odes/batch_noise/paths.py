@@ -102,40 +102,41 @@ def sde(
     """Sample paths of the stochastic modified equation of SGD, from `draw` and `loss`.
 
     Use it where noise is too large for `odes.linear_noise`, such as for escapes over a barrier or
-    the loss near its minimum, and for models of any size: a path costs about six runs, whatever the
-    number of weights.
+    the loss near its minimum, and for models of any size: a path costs about as much as six runs,
+    for any number of weights.
 
     The equation is solved in the sense of Ito, by Strang splitting with equal steps: see
     `odes.solver.splitting`. Its error is of second order in the rate, and of first order in the
     square of the noise of a step.
 
     Args:
-        problem: with `draw` and `loss`, which is the mean over the examples. Without a
-            `population_loss` the mean gradient is that of the examples of a step, and their own
+        problem: a problem with `draw` and with a `loss` that is the mean over the examples. Without
+            a `population_loss`, the mean gradient is that of the examples of a step, and their
             noise is part of that of the batch.
         rule: SGD, with heavy-ball or Nesterov momentum, any schedules, rates by group and decay.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
         batch: number B of examples per step, >= 1, drawn independently.
-        key: of the starting weights, the examples and the noise. The starting weights are those of
-            `dynsim.train` with this key.
-        init: starting weights in their place.
+        key: random key of the starting weights, the examples and the noise. The starting weights
+            are those of `dynsim.train` with this key.
+        init: starting weights that replace these.
         paths: number of paths, which become a leading axis; path i has the key fold_in(key, i).
-            With None, a single one has the key itself.
-        order: 1 or 2 in the learning rate. Order 2 has the derivative of the gradient along itself
-            in it, about three times as slow, and needs SGD without Nesterov momentum.
+            None gives a single path with the key itself.
+        order: order in the learning rate, 1 or 2. Order 2 includes the derivative of the gradient
+            along itself, is about three times as slow, and needs SGD without Nesterov momentum.
         substeps: solver steps for each optimiser step, >= 1. More are needed for momentum below
             1/2, or beyond the edge of stability of descent.
-        examples: number E of examples per step of which the noise is made, >= 2. Without a
-            `population_loss` it must be above `batch`. By default 64, or there 2 `batch` if that is
-            more. Fewer are faster; the covariance stays right, and the noise is less normal.
+        examples: number E of examples per step from which the noise is formed, >= 2. Without a
+            `population_loss` it must exceed `batch`; the default is then 2 `batch`, if that is more
+            than the usual 64. Fewer are faster: the covariance stays right, but the noise is less
+            normal.
         record: as of `odes.flow`, and "batch_loss", the loss of the next batch. By default the
             `RECORD` of the problem and "batch_loss".
         dtype: "float64" or "float32".
 
     Returns:
         A `Trajectory` for each path. A path whose weights are not finite, or whose loss is a
-        thousand times the first one, has `Status.DIVERGED`; nothing raises. `across_runs` has mean
-        and standard deviation with their errors.
+        thousand times the first one, has `Status.DIVERGED`; nothing raises. `across_runs` returns
+        mean and standard deviation with their errors.
 
     Raises:
         ValueError: with the reason, for a rule or a problem that it does not describe; and naming

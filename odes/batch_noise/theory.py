@@ -82,33 +82,33 @@ def linear_noise(
     record: Record | None = None,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Predict mean and covariance across seeds of what training records, from `draw` and `loss`.
+    """Predict mean and covariance across seeds of everything that training records, from `draw` and
+    `loss`.
 
-    Use it to know how far seeds scatter without training them, at every batch size. It is right
-    where runs scatter so little that all of them see the same Hessian; `dynsim explain` checks
-    this.
+    Use it to know how far seeds scatter without training them, at any batch size. It holds where
+    runs scatter so little that all of them see the same Hessian; `dynsim explain` checks this.
 
     Args:
-        problem: with `draw` and `loss`, which is the mean over the examples. Without a
-            `population_loss` the mean gradient is estimated too.
-        rule: any rule but sign descent, with any schedules, rates by group and decay; one of your
-            own if it has a `flow`. Without clipping and noise of its own.
+        problem: a problem with `draw` and with a `loss` that is the mean over the examples. Without
+            a `population_loss` the mean gradient is estimated too.
+        rule: any rule except sign descent, with any schedules, rates by group and decay, but
+            without clipping and gradient noise; your own rule needs a `flow`.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
         batch: number B of examples per step, >= 1, drawn independently.
-        key: of the starting weights and of the examples. With one start, these are the weights of
-            `dynsim.train` with this key.
-        init: starting weights in their place, the same for all seeds; needs `starts=1`.
-        starts: number of starting weights from `problem.init` whose spread is part of the result.
-            With 1, the result is about runs from the same weights.
+        key: random key of the starting weights and the examples. With one start, the weights are
+            those of `dynsim.train` with this key.
+        init: starting weights that replace these, the same for all seeds; needs `starts=1`.
+        starts: number of starting weights from `problem.init`, whose spread is part of the result.
+            With 1, the result describes runs from the same weights.
         examples: number E of examples per step from which the covariance of the gradient is
             estimated, >= 2; by default 512, or 16 batches if that is more.
-        squares: whether what Adam and RMSProp divide by has the noise of the batches in it. Without
-            it the theory is faster, and wrong where noise is larger than the gradient.
-        passes: number of the `times` at which the covariance is computed, >= 2, spread evenly among
-            them with the first and the last. Each costs a pass back to the start, for all
-            observables together. Between them it is interpolated, linear in log(1 + t).
-        draws: with 2 draws of the noise of a whole run or more, add the next order in 1/B to mean
-            and covariance. It matters for losses near their minimum.
+        squares: whether the averages by which Adam and RMSProp divide include the noise of the
+            batches. Without it the theory is faster, but wrong where noise exceeds the gradient.
+        passes: number of the `times` at which the covariance is computed, >= 2, evenly spaced and
+            including the first and the last. Each costs a backward pass to the start, for all
+            observables together. In between, the covariance is interpolated linearly in log(1 + t).
+        draws: number of draws of the noise of a whole run. With 2 or more, the next order in 1/B is
+            added to mean and covariance, which matters for losses near their minimum.
         record: as of `odes.flow`, and "batch_loss", the loss of the next batch. NAME_std stands for
             the standard deviation of NAME, as an observable. By default the `RECORD` of the problem
             and "batch_loss".
@@ -116,7 +116,7 @@ def linear_noise(
 
     Returns:
         A `Trajectory`: the mean of the observables, with their `covariance` across seeds and `std`.
-        Where descent diverges from one of the starts its status is not OK; nothing raises.
+        If descent diverges from one of the starts, its status is not OK; nothing raises.
 
     Raises:
         ValueError: with the reason, for a rule or a problem that it does not describe; and naming

@@ -76,16 +76,16 @@ def central_flow(
 
     Use it where descent is at the edge of stability, with weights that oscillate. Compare its
     "averaged_loss" with the running mean of the loss in training, and its weights with the running
-    mean of the weights. Sudden bursts of the oscillation, as small networks have, average out over
-    long times only.
+    mean of the weights. Sudden bursts of the oscillation, as in small networks, average out only
+    over long times.
 
     Args:
-        problem: with a `population_loss` that can be differentiated three times.
+        problem: a problem whose `population_loss` can be differentiated three times.
         rule: `dynsim.sgd` without momentum or `dynsim.rmsprop`, with any schedules, rates by group
-            and weight decay, of RMSProp only coupled; without clipping and noise.
+            and weight decay, which for RMSProp must be coupled; without clipping and noise.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        key: of the starting weights, the same as those of `dynsim.train` with this key.
-        init: starting weights in their place.
+        key: random key of the starting weights, as in `dynsim.train`.
+        init: starting weights that replace these.
         record: as of `odes.flow`, and the flow's own: "averaged_loss", the loss averaged over the
             oscillations, L + <H, Sigma>/2; "preconditioned_sharpness", the largest eigenvalue of
             P^-1 H, in which the edge is 2 for every rule; "oscillation", the predicted variance of
@@ -93,14 +93,14 @@ def central_flow(
             within 0.01 of the edge. "loss" and all observables of the problem are those of the
             averaged weights. By default the `RECORD` of the problem and the flow's own.
         dtype: "float64" or "float32".
-        follow: how many eigenvalues it can hold at the edge, from 1 to 4. At the edge, the time
-            that a step takes grows with its square.
+        follow: number of eigenvalues that it can hold at the edge, from 1 to 4. At the edge, the
+            time of a step grows with the square of this number.
 
     Returns:
-        A `Trajectory` whose `source` is "central". It has `Status.BEYOND_EDGE` from the step on
-        where more eigenvalues than it follows are beyond the edge, or where one is beyond it by
-        more than 0.1, as after a start beyond the edge or a jump of the rate. Descent then diverges
-        or catapults, which no central flow describes. No derivatives can be taken through it.
+        A `Trajectory` whose `source` is "central". It has `Status.BEYOND_EDGE` from the step at
+        which more eigenvalues than it follows are beyond the edge, or one is beyond it by more than
+        0.1, as after a start beyond the edge or a jump of the rate. Descent then diverges or
+        catapults, which no central flow describes. No derivatives can be taken through it.
 
     Raises:
         ValueError: with the reason, for a rule that it does not describe; and naming the argument,

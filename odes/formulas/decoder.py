@@ -55,7 +55,7 @@ class Stages(NamedTuple):
     snap: Float[Array, "..."]
 
     def at(self, steps_at: Callable[[Array], Array]) -> "Stages":
-        """The same in the steps of a schedule, from those at its peak rate."""
+        """The same times in steps of a schedule, converted from steps at its peak rate."""
         times = {name: steps_at(getattr(self, name)) for name in ("rise_end", "peak", "snap")}
         return self._replace(**times)
 
@@ -172,7 +172,7 @@ def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "
     K is the inverse of a class's prior.
 
     Raises:
-        ValueError: unless eta_y >= 0, K >= 1 and M >= 2; traced values are let through.
+        ValueError: unless eta_y >= 0, K >= 1 and M >= 2; traced values are not checked.
     """
     checks.real("eta_y", eta_y, 0)
     checks.real("K", K, 1)

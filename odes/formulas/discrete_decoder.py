@@ -46,10 +46,10 @@ def h_star(
         M: number of outputs, >= 2.
         visits: number of visits S, a Python integer >= 0.
         momentum: heavy-ball coefficient :math:`\mu` in [0, 1).
-        pace: factor on the learning rate of each visit; 1 if left out.
+        pace: factor on the learning rate of each visit; 1 if omitted.
 
     Raises:
-        ValueError: if `visits` is no integer >= 0.
+        ValueError: if `visits` is not an integer >= 0.
     """
     checks.integer("visits", visits, 0)
     eta_y, M, momentum = jnp.asarray(eta_y), jnp.asarray(M), jnp.asarray(momentum)

@@ -26,15 +26,15 @@ Then :math:`\xi = \gamma\, e^{4 z_c} / C_0` with :math:`C_0 = \rho_0^4 / K`, and
         = \frac{1}{4q} \ln \left( 1 + \frac{4\, q\, w\, \eta_Z\, \Gamma}{C_0} \right).
     \end{align*}
 
-w is the weight of a class's drift: 1 by the paper's clock, 1/K by that of SGD (`odes.yz.eq10`).
-q is the number of classes that each query serves [ours]: Eq. 10 adds their drifts of :math:`z_c`
-up, while a distinct token is moved by its own class alone. The paper has q = w = 1, that is a query
-for every class. Its :math:`z_c'` holds also for one query (q = K) under the sgd clock, but not its
-:math:`B_n`: there :math:`B_n = -z_c / K`.
+w is the weight of a class's drift: 1 in the paper's time convention, 1/K in that of SGD
+(`odes.yz.eq10`). q is the number of classes that each query serves [ours]: Eq. 10 adds their drifts
+of :math:`z_c` up, while a distinct token is moved by its own class alone. The paper has q = w = 1,
+that is a query for every class. Its :math:`z_c'` holds also for one query (q = K) under the sgd
+clock, but not its :math:`B_n`: there :math:`B_n = -z_c / K`.
 
 The printed (14), (124) and (129) are :math:`\tfrac14 \ln(C_0 + \dots)`, which drops
 :math:`-\tfrac14 \ln C_0` and is not 0 at t = 0. `printed=True` gives that form, for figures. All
-functions are elementwise and keep the precision of what they are given; rates must be positive.
+functions are elementwise and keep the precision of their arguments; rates must be positive.
 
 Example:
     >>> odes.growth.growth_factor(0.5, 0.0).round(3)
@@ -79,8 +79,8 @@ def growth_factor(z: Numbers, start: Numbers) -> Float[Array, "..."]:
 def growth_factor_bounds(f_dominant: Numbers, B: Numbers) -> Bounds:
     r""":math:`e^{2 f_{nl_0}(0)^2 B_n}` and :math:`e^{2 B_n}`.
 
-    `f_dominant` is :math:`f_{nl_0}` at the start. The upper bound needs :math:`f_{nl_0} \le 1`
-    alone. The lower one holds while :math:`f_{nl_0}` grows, that is unless some other token of the
+    `f_dominant` is :math:`f_{nl_0}` at the start. The upper bound needs only :math:`f_{nl_0} \le
+    1`. The lower one holds while :math:`f_{nl_0}` grows, that is unless some other token of the
     class, distinct or common, gains more.
     """
     B = jnp.asarray(B)
@@ -194,7 +194,7 @@ def snapping_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array,
 
 
 def bound_at_snap(K: Numbers, M: Numbers, nu: Numbers, **options: Any) -> Float[Array, "..."]:
-    r""":math:`B_n(t_0)`, which depends on the learning rates through their ratio alone (Fig. 9).
+    r""":math:`B_n(t_0)`, which depends on the learning rates only through their ratio (Fig. 9).
 
     With :math:`\nu = \eta_Y / \eta_Z`, :math:`\eta_Y t_0 / K = 2 (1 + w_1) \ln M` is a function of
     M, and :math:`\eta_Z \Gamma(t_0)` is :math:`K / \nu` times another.

@@ -1,4 +1,5 @@
-r"""What Scan and Snap's Theorems 2 and 3 say about a recorded trajectory, and how far it is true.
+r"""What Scan and Snap's Theorems 2 and 3 predict about a recorded trajectory, and how far this
+holds.
 
 Theorem 2 and Corollary 2 predict the signs of the drift of z, Theorem 3 how the distinct tokens of
 a class grow relative to one another and how much the dominant one gains. Everything here takes
@@ -10,8 +11,8 @@ classes, also where classes share a query: no other class's f has such a token, 
 flow in (Y, Z), where Y[l] remembers :math:`f_{nl}` of the past, nor of tokens that are distinct
 only within a query.
 
-NumPy throughout: these are measurements on concrete results, and float64 ones lose nothing
-wherever JAX is in float32.
+All functions use NumPy: they measure concrete results, and float64 results keep their precision
+when JAX runs in float32.
 
 Example:
     >>> odes.predictions.sign_of_drift(dynsim.syn_small())[0, :12].tolist()
@@ -34,8 +35,8 @@ _EQUAL = 1e-5
 
 
 class Agreement(NamedTuple):
-    """Share of (class, token, interval) triples whose drift has the predicted sign; NaN where
-    the theorems speak of no such token."""
+    """Share of (class, token, interval) triples whose drift has the predicted sign; NaN where the
+    theorems do not apply to any token."""
 
     distinct: float
     common: float
@@ -68,7 +69,7 @@ def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
     -1  Theorem 2b: l is in class n and the only common token, and some class of the query that
         has it has a distinct token besides;
     -1  Corollary 2: l is one of several common tokens of a symmetric task, see `is_symmetric`;
-     0  otherwise: l is not in the class, or no theorem speaks of it.
+     0  otherwise: l is not in the class, or no theorem applies to it.
     """
     present, distinct, common = _masks(task)
     signs = np.zeros((task.K, task.M), np.int8)
@@ -87,8 +88,8 @@ def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
 
 def is_symmetric(task: SequenceClasses) -> bool:
     """Whether Corollary 2's assumptions hold: equal priors, equally many classes per query, every
-    common token in all classes with one probability, and in all classes the same probabilities of
-    distinct tokens, of which there are some."""
+    common token equally probable in all classes, and the same probabilities of distinct tokens in
+    all classes, with at least one distinct token."""
     probs = np.asarray(task.probs)
     _, distinct, common = _masks(task)
     own = np.sort(np.where(distinct, probs, 0), axis=1)
@@ -109,7 +110,7 @@ def agreement(task: SequenceClasses, times: Times, z: Float[AnyArray, "S K M"]) 
     steps of z fall below its rounding.
 
     Raises:
-        ValueError: unless there are two times or more, increasing, and `z` has one entry each.
+        ValueError: unless there are at least two increasing times and `z` has one entry for each.
     """
     z = _recorded(task, z)
     check_times(times)

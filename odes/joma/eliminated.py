@@ -138,8 +138,8 @@ def discriminancy(classes: SequenceClasses) -> Float[Array, "K M"]:
 
 
 def blow_up(problem: JoMA, rule: Rule) -> Float[Array, ""]:
-    r""":math:`t^*` at which the token with the largest :math:`\lVert \Delta_l \rVert` takes it
-    all, in optimiser steps at the peak rate."""
+    r""":math:`t^*` at which the token with the largest :math:`\lVert \Delta_l \rVert` takes all
+    attention, in optimiser steps at the peak rate."""
     return math.sqrt(math.pi / 2) / jnp.max(_speed(problem, Rescaled.of(rule)))
 
 

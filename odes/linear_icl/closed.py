@@ -2,11 +2,11 @@ r"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), a
 sigmoid of merged attention on white inputs (eq. 10), all of arXiv:2501.16265.
 
 Time is t/tau = 2 eta t for t optimiser steps, with eta / (1 - mu) in place of eta under momentum.
-Assumes batch -> infinity, eta -> 0 and a small start. What the starting weights enter with is
-[ours]: see below; for merged attention the part of them that grows, of
-norm |w_2 + W_1 u|/2 with u the direction of E[y z], which is the w_init of eq. 10.
+Assumes batch -> infinity, eta -> 0 and a small start. How the starting weights enter is [ours]: see
+below; for merged attention they enter through the part that grows, of norm |w_2 + W_1 u|/2 with u
+the direction of E[y z], which is the w_init of eq. 10.
 
-A head with :math:`k = q = v\, e_d`, while the others stay where they are, follows
+A head with :math:`k = q = v\, e_d`, while the others do not move, follows
 
 .. math::
 
@@ -135,7 +135,7 @@ def waits(init: Separate) -> Float[Array, "H D"]:
 
 def starts(init: Separate, D: int) -> Float[Array, " D"]:
     """(D,) the :math:`v_0` of eq. 21 for each component: one over the shortest wait among the heads
-    that learned none before it; 0 where no head is left."""
+    that have not yet learned a component; 0 where no head is left."""
     each = waits(init)
     free = jnp.ones(each.shape[0], bool)
     found = []

@@ -1,4 +1,5 @@
-r"""Losses at which in-context regression rests: principal component regression with m components.
+r"""Losses of the plateaus of in-context regression: principal component regression with m
+components.
 
 Zhang, Singh, Latham, Saxe (arXiv:2501.16265), with
 :math:`g_d = 1 + (1 + \operatorname{tr}(\Lambda)/\lambda_d)/N`:

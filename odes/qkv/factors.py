@@ -59,15 +59,15 @@ from odes.theory import Training, named, of_finite_length
 
 
 class Layer(eqx.Module):
-    r"""The factors as the tokens see them, and the layer that they make up.
+    r"""The factors as the tokens see them, and the layer that they form.
 
     Attributes:
         Y: (H, M, M) effective decoder logits of each head.
         Z: (H, Q, M) effective attention logits of each head, for each query.
-        Q: (H, Q, r) what :math:`U_q W_Q` is.
-        K: (H, M, r) what :math:`U W_K` is.
-        A: (H, M, d) what :math:`U W_V^\top` is, and D: (M, d) the decoder; None where it is tied to
-            U.
+        Q: (H, Q, r) the product :math:`U_q W_Q`.
+        K: (H, M, r) the product :math:`U W_K`.
+        A: (H, M, d) the product :math:`U W_V^\top`, and D: (M, d) the decoder; None where it is
+            tied to U.
     """
 
     Y: Float[AnyArray, "H M M"]
@@ -169,8 +169,8 @@ def _solve(
 def gradient(
     problem: Problem, factors: Factors, *, residual: bool = False, frozen: tuple[str, ...] = ()
 ) -> Factors:
-    r"""What the factors move against, at the rates of the weights: minus the right-hand sides of
-    the module over :math:`\eta`, and 0 for what is frozen."""
+    r"""The gradient with respect to the factors, at the rates of the weights: minus the right-hand
+    sides of the module over :math:`\eta`, and 0 for frozen factors."""
     task, C, C_qq, scale, context = problem
     G_Y, G_Z = _layer_gradient(task, _heads(problem, factors, residual), context)
     Q, K = factors.Z

@@ -19,11 +19,11 @@ it would begin with infinite speed. "matched-adam" and "matched-rmsprop" [ours] 
 
 Adam moves by :math:`\eta` in its very first step, however small G is, RMSProp by
 :math:`\eta / \sqrt{1-b_2}`, and away from zero weights only this step gives Z a gradient at all;
-no expansion in :math:`\eta` holds across it. So it is taken as it is, drawn as a straight line, and
-the flow takes over at t = 1 with what the averages hold at t = 3/2: G at the start for one unit
-of time, G after the first step for half a unit. Averages decay over one unit of time exactly as
-over one step, and in the middle of step k hold what descent divides by. RMSProp's numerator is the
-gradient where the step began, half a unit before, which is :math:`G(p - p'/2)`.
+no expansion in :math:`\eta` holds across it. So it is taken exactly, as a straight line, and the
+flow takes over at t = 1 with the averages at t = 3/2: G at the start for one unit of time, G after
+the first step for half a unit. Averages decay over one unit of time exactly as over one step, and
+in the middle of step k hold what descent divides by. RMSProp's numerator is the gradient where the
+step began, half a unit before, which is :math:`G(p - p'/2)`.
 
 "corrected-adam" [ours] is right to the next order in :math:`\eta`. As the rate goes to zero at
 fixed decays, averages follow a slow gradient, :math:`\hat m = G - a_1 G' + O(\eta^2)` and
@@ -36,9 +36,9 @@ fixed decays, averages follow a slow gradient, :math:`\hat m = G - a_1 G' + O(\e
 So :math:`\lambda_i = 1/a_i` leaves an error of second order, where :math:`-\ln b_i` has
 :math:`(1 - b_i)/12` of first order left. With :math:`G' = H p'` this is the modified equation of
 Cattaneo, Klusowski and Shigida (arXiv:2309.00079), whose coefficients of early times come out of
-the averages. At usual decays the rate is not small until the layer has begun to learn, as each step
-is :math:`\eta` whatever the gradient: so the first `EXACT_STEPS` steps are taken as they are, and
-the flow begins with the averages that they leave.
+the averages. At usual decays the rate is not small until the layer has begun to learn, because each
+step is :math:`\eta` for any gradient: so the first `EXACT_STEPS` steps are taken exactly, and the
+flow begins with the averages that they leave.
 
 All other flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster
 than its average forgets, flows become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where

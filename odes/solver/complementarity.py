@@ -52,10 +52,10 @@ def solve(
     Args:
         A: symmetric; exactly diagonal or not.
         E: a vector for each pair, with E[i, j] = E[j, i].
-        near: positive semidefinite, where the search for X starts; at zero by default.
-        tol: of the residual :math:`|X - \Pi(X - A - B[X])|` in units in which B_iiii = 1, relative
-            to the largest negative eigenvalue of A in these units; by default 1e-9 in float64, and
-            1e-4 in float32.
+        near: positive semidefinite matrix at which the search for X starts; zero by default.
+        tol: tolerance of the residual :math:`|X - \Pi(X - A - B[X])|` in units in which B_iiii = 1,
+            relative to the largest negative eigenvalue of A in these units; by default 1e-9 in
+            float64, and 1e-4 in float32.
 
     Example:
         >>> found = solve(jnp.diag(jnp.array([-1.0, 3.0])), jnp.ones((2, 2, 1)))

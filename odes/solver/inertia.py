@@ -34,13 +34,13 @@ where a is 1/2, for the half step by which a gradient is older than the middle o
 the mean age of the gradients in the sum. A velocity with the c of heavy ball,
 :math:`c = (1+\mu)/(2(1-\mu))`, has this motion. So has Nesterov's d with :math:`G(p - p'/2)`,
 as :math:`\mu c + (1-\mu)/2` is its a. While momentum builds up, the velocities of descent lack
-:math:`\mu G/(1-\mu)^2` in all, and those of the flow :math:`c\, (G/(1-\mu) - v(0))`. They agree
-for :math:`v(0) = G / (1+\mu)`, so that what the start leaves behind is right as well. For heavy
-ball the matched flow has :math:`-1/\ln \mu` for c, 9.491 against 9.5 at :math:`\mu = 0.9`, but
-moves p by an eighth of the first real step before that step.
+:math:`\mu G/(1-\mu)^2` in all, and those of the flow :math:`c\, (G/(1-\mu) - v(0))`. The two
+are equal for :math:`v(0) = G / (1+\mu)`, so the shift of p that the start leaves is right too.
+For heavy ball the matched flow has :math:`-1/\ln \mu` for c, 9.491 against 9.5 at
+:math:`\mu = 0.9`, but moves p by an eighth of the first real step before that step.
 
-Decoupled decay is that of the weights where the step began, which corrected flows and the matched
-one of Nesterov's read as :math:`p - p'/2` too.
+Decoupled decay acts on the weights at the start of a step, which corrected flows, and the matched
+one of Nesterov's, take to be :math:`p - p'/2`.
 """
 
 import functools

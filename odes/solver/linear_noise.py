@@ -1,4 +1,4 @@
-r"""Covariance over seeds of what stochastic descent reaches, by the adjoint of descent.
+r"""Covariance across seeds of the results of stochastic descent, by the adjoint of descent.
 
 Linear noise approximation. Runs scatter around a mean that follows descent without noise: a step is
 :math:`(p, u)_{k+1} = U(p_k, u_k, G(p_k))`, with u a velocity or Adam's averages. Noise in the
@@ -9,17 +9,17 @@ order in it observables O of the weights after S steps have
 
     \operatorname{Cov}(O, O') = \sum_{k < S} \lambda_k^\top\, C(p_k)\, \lambda_k'
 
-where :math:`\lambda_k` is the derivative of O by something added to the gradient of step k. From
-:math:`a_S`, the derivative of O by the last state, back to the start
+where :math:`\lambda_k` is the derivative of O with respect to a vector added to the gradient of
+step k. From :math:`a_S`, the derivative of O with respect to the last state, back to the start
 
 .. math::
 
     \lambda_k = \left( \frac{\partial U}{\partial G} \right)^{\!\top} a_{k+1}, \qquad
     a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
 
-with the Hessian H of what G is the gradient of. Nothing of the size of C or of the Hessian is
-formed, and of the states on the way only as many are kept as are made again from one of them to the
-next. Linear means that runs scatter so little that all of them see the same Hessian on their way.
+with the Hessian H of the loss whose gradient is G. Nothing of the size of C or of the Hessian is
+formed. Of the states on the way only some are kept, from which the others are recomputed. Linear
+means that runs scatter so little that all of them see the same Hessian on their way.
 
 Adam and RMSProp divide by the root of an average of squares, to which noise contributes at zeroth
 order [ours]: with the variance :math:`\sigma^2` of the gradient of a step, the mean of

@@ -1,4 +1,4 @@
-r"""How far noise moves the mean of what stochastic descent reaches: the noise-induced drift.
+r"""How far noise moves the mean of the results of stochastic descent: the noise-induced drift.
 
 With noise :math:`s\, \xi` in the gradients, :math:`\xi_k` independent from step to step and of mean
 zero, an observable O of the weights after some steps has the mean
@@ -40,13 +40,13 @@ from odes.solver.linear_noise import Descent, State, seen_at
 
 
 class Drift(NamedTuple):
-    """What noise does to P numbers at S times.
+    """The effect of noise on P numbers at S times.
 
     Attributes:
         values: (S, P) the numbers without noise.
-        drift: (S, P) what noise adds to their mean.
+        drift: (S, P) shift of their mean by noise.
         error: (S, P) standard error of the drift by the draws; NaN with one.
-        covariance: (S, P, P) what is added to that of linear noise; 0 if not asked for.
+        covariance: (S, P, P) contribution in addition to linear noise; 0 if not requested.
     """
 
     values: Float[Array, "S P"]

@@ -67,13 +67,13 @@ class Flow:
     """A flow of an update rule.
 
     Attributes:
-        name: by which it is asked for. Flows of other rules may have it too.
-        title: for legends and tables.
-        assumes: in words, besides an infinite batch.
+        name: its name. Flows of other rules may have the same one.
+        title: title for legends and tables.
+        assumes: its assumptions in words, besides an infinite batch.
         rule: the class of rules that it belongs to.
         pose: its equations, as an initial value problem.
         describes: whether it describes a rule of that class.
-        decays: names of decays of which it takes the logarithm, which must not be zero.
+        decays: names of decays whose logarithm it takes, so that they must not be zero.
         variant: whether another flow of these rules is more exact.
 
     Example:

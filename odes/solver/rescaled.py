@@ -1,4 +1,4 @@
-r"""A rule of Y and Z as theories without inertia read it: at constant rates, in a time of its own.
+r"""A rule of Y and Z as theories without inertia read it: at constant rates, in a rescaled time.
 
 Along :math:`p' = -\eta(t)\, G/(1 - \mu)` a schedule only changes the pace. Where those of Y and Z
 are proportional, the flow is the one at their peak rates in the time
@@ -7,8 +7,8 @@ are proportional, the flow is the one at their peak rates in the time
 
     u(t) = \frac{1}{\eta_\text{peak}} \int_0^t \eta(t')\, dt',
 
-the number of steps at the peak rate that t steps amount to. So closed forms in :math:`\eta t` hold
-in the integral of the rate.
+the number of steps at the peak rate with the same integral as t steps. So closed forms in
+:math:`\eta t` hold with the integral of the rate in its place.
 """
 
 from typing import Literal

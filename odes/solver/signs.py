@@ -7,8 +7,8 @@ r"""Flows of sign descent [ours], without and with momentum.
 
 "plain" has no inertia, :math:`p' = -\eta\, S(G)`. "heavy-ball" has :math:`\lambda = 1-\mu`.
 "matched" has :math:`\lambda = -\ln \mu`, is read half a step later, and stands still in the first
-half step, before which no step has begun. Division by the weight that an average has so far does
-not change its sign, and makes its size that of a gradient.
+half step, before which no step has begun. Dividing an average by its weight so far keeps its sign
+and gives it the size of a gradient.
 
 What happens at zero. Descent that overshoots the zero of a derivative goes back in the next step:
 the weight chatters about the zero by about :math:`\eta`. As :math:`\eta \to 0` its mean slides
@@ -29,8 +29,8 @@ Before the first zero a flow without momentum is exact at constant gradient; aft
 chatters about the flow, by an amount of first order in :math:`\eta`. Where curvature vanishes, S
 is the sign. Where it is negative, a weight leaves the zero of its derivative, as in descent.
 
-While a weight slides, the solver takes some steps in each of descent's, and so no fewer gradients
-than descent. Where it runs out of them, the status is `MAX_STEPS`.
+While a weight slides, the solver takes several steps for each step of descent, so it needs no fewer
+gradients. Where it runs out of steps, the status is `MAX_STEPS`.
 """
 
 import dataclasses

@@ -6,9 +6,9 @@ by Euler-Maruyama, from the state that this leads to; and half a step of the dri
 size :math:`\varepsilon` means err by :math:`O(h^2 + \varepsilon^2 h)`, as only the noise of the
 noise is of first order (in the sense of Milstein and Tretyakov, SIAM J. Sci. Comput. 18, 1067,
 1997). Drift and noise of training are of the size of the learning rate :math:`\eta` in a step, so
-that steps of h = 1 leave a share of :math:`O(\eta^2)` where Euler-Maruyama leaves :math:`O(\eta)`,
-as much as descent differs from its flow. The solvers of diffrax that reach this are in the sense of
-Stratonovich, or take the noise as additive.
+steps of h = 1 have a relative error of :math:`O(\eta^2)`. That of Euler-Maruyama is
+:math:`O(\eta)`, as large as the difference between descent and its flow. The solvers of diffrax
+that reach this are in the sense of Stratonovich, or take the noise as additive.
 """
 
 from collections.abc import Callable

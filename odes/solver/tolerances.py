@@ -7,11 +7,11 @@ from dynsim.precision import DType
 
 
 class Tolerances(NamedTuple):
-    """Accuracy of an adaptive solve, and the number of solver steps after which it gives up
-    with `Status.MAX_STEPS`.
+    """Accuracy of an adaptive solve, and the number of solver steps after which it stops with
+    `Status.MAX_STEPS`.
 
     Raises:
-        ValueError: from `check`, for a value that cannot work in the precision.
+        ValueError: from `check`, for a value that the precision does not allow.
 
     Example:
         >>> loose, key = odes.Tolerances(rtol=1e-5, atol=1e-7), jax.random.key(0)

@@ -13,10 +13,10 @@ the variance of the gradient of a sequence and N sequences per step, from step t
     \end{align*}
 
 for one entry of W, the score of a copy and that of another token. Entries of W also walk at random:
-they scatter around :math:`u \operatorname{sign}(W^*)` with the variance P, which the many entries
-make a number without scatter. W enters the loss quadratically, by the same curvature :math:`S =
-A^2/d + \nu` along each entry, :math:`\nu = (1-A)^2 / (d (T-B))`, so that the covariance of an
-entry and its m obeys the linear map
+they scatter around :math:`u \operatorname{sign}(W^*)` with the variance P, which hardly fluctuates
+because there are many entries. W enters the loss quadratically, by the same curvature :math:`S =
+A^2/d + \nu` along each entry, :math:`\nu = (1-A)^2 / (d (T-B))`, so that the covariance of an entry
+and its m obeys the linear map
 
 .. math::
 
@@ -145,7 +145,7 @@ def solve(
         dtype: "float64" or "float32".
 
     Returns:
-        A `Trajectory`; where the map diverges it has another status than OK, nothing raises.
+        A `Trajectory`; if the map diverges, its status is not OK; nothing raises.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.

@@ -1,10 +1,10 @@
 """The symmetric reduction for sequences of finite length T, to first order in 1/T [ours].
 
-Classes that may be permuted together with their tokens have counts that may be permuted likewise,
-so that the loss of `dynsim.yz.finite_length` is as symmetric as that of T infinite, and the reduced
-numbers stay closed. For one class the derivatives along its D + C kinds of tokens are those given
-there, with three kinds of outputs: the class's own next token, the K - 1 others, and the M - K
-tokens that follow no class.
+If classes may be permuted together with their tokens, so may their counts; hence the loss of
+`dynsim.yz.finite_length` is as symmetric as that of T infinite, and the reduced numbers stay
+closed. For one class the derivatives along its D + C kinds of tokens are those given there, with
+three kinds of outputs: the class's own next token, the K - 1 others, and the M - K tokens that
+follow no class.
 """
 
 import jax
@@ -46,7 +46,8 @@ def gradient(task: SymmetricTask, state: State, context: Context) -> State:
 
 
 def per_weight(task: SymmetricTask, gradient: State) -> State:
-    """A gradient by the reduced numbers as that by one of the weights that each stands for."""
+    """A gradient with respect to the reduced numbers, converted to that with respect to one of the
+    weights that each stands for."""
     # Without other classes, or other outputs, there are no such entries.
     return jax.tree.map(
         lambda g, count: jnp.where(count > 0, g / jnp.where(count > 0, count, 1), 0),

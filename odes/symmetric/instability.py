@@ -75,18 +75,18 @@ def instability(
     """Predict how far batches drive tokens of equal probability apart, by linear theory.
 
     Args:
-        task: as in `odes.symmetric.solve`. Each kind of token is treated as having a twin.
-        optimizer: gradient descent, with heavy-ball momentum or without, and no decay; its numbers
+        task: as in `odes.symmetric.solve`. Each kind of token is treated as if it had a twin.
+        optimizer: gradient descent, with or without heavy-ball momentum, without decay; its numbers
             may be traced.
         steps: number of optimiser steps, >= 1.
         batch: number B of sequences per step.
-        length: sequence length T, finite: without the noise of counts no tie is broken.
-        path: what the map is linearised along, "flow" or "descent".
+        length: sequence length T, finite, because without the noise of counts no tie is broken.
+        path: path along which the map is linearised, "flow" or "descent".
 
     Returns:
         Natural logarithm of the standard deviation of the difference between the logit of a token
         and the mean of its kind, after 0, 1, ... `steps` steps, in float64. Where it is above zero,
-        attention is no longer that of the path.
+        attention has left the path.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -122,8 +122,8 @@ def overshoot(
     length: Real[Number, ""] = math.inf,
     path: str = "flow",
 ) -> Float[AnyArray, "S N"]:
-    r"""How far steps overshoot, :math:`\eta_Z h / (2 + 2 \mu)` along the path: above 1 a difference
-    between two tokens of a kind oscillates and grows, whatever started it.
+    r"""How far steps overshoot, :math:`\eta_Z h / (2 + 2 \mu)` along the path: above 1 any
+    difference between two tokens of a kind oscillates and grows.
 
     Unlike `instability` this needs no noise. With T infinite no noise breaks a tie, but tokens of
     unequal probability are apart from the start.

@@ -110,7 +110,7 @@ def symmetric_profiles(
     M: Int[Number, ""],
     num_queries: Int[Number, ""] = 1,
 ) -> SymmetricTask:
-    """A symmetric task from its profiles; K and M may be huge, nothing of their size is made.
+    """A symmetric task from its profiles; K and M may be huge: no array has their size.
 
     Args:
         p: (D,) positive probabilities of the distinct tokens of a class; may be empty.
@@ -121,8 +121,8 @@ def symmetric_profiles(
         num_queries: number of queries; divides K.
 
     Raises:
-        ValueError: naming the argument, its value and what is allowed. Traced values are let
-            through.
+        ValueError: naming the argument, its value and what is allowed. Traced values are not
+            checked.
     """
     p, rho = _profile("p", p), _profile("rho", rho)
     if p.size + rho.size == 0:
@@ -153,10 +153,10 @@ def _profile(name: str, value: Profile) -> Float[AnyArray, " D"]:
 
 
 def merged(task: SymmetricTask) -> SymmetricTask:
-    """The same task with one token for all of equal probability, which it then has copies of.
+    """The same task with tokens of equal probability merged into one token, of which it has copies.
 
-    Half of the numbers of Syn-Small go that way. Observables with an entry per token have one
-    per kind instead, by increasing probability.
+    This halves the numbers of Syn-Small. Observables with an entry per token then have one per
+    kind, in order of increasing probability.
     """
     return merge(task)[0]
 
@@ -277,7 +277,7 @@ class Placed(eqx.Module):
 
 
 def placed(task: SequenceClasses, *, merged: bool = False) -> Placed:
-    """`task` with its reduced form, one token for all of equal probability if `merged`.
+    """`task` with its reduced form, in which tokens of equal probability are merged if `merged`.
 
     Raises:
         ValueError: as `symmetric_task`.
@@ -301,7 +301,8 @@ def symmetric_task(task: SequenceClasses) -> SymmetricTask:
 
 
 def expand(task: SequenceClasses, state: State) -> yz.YZ:
-    """The full weights that `state`, a token each, stands for: Y (M, M) and Z (Q, M)."""
+    """The full weights that `state`, with one number per token, stands for: Y (M, M) and Z (Q,
+    M)."""
     return placed(task).weights(state)
 
 

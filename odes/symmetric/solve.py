@@ -56,25 +56,25 @@ def solve(
     """Integrate the population flow that belongs to `optimizer`, from zero weights.
 
     Args:
-        task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost without K and M;
-            or from `placed`. Its numbers may be traced. Or concrete sequence classes, which are
-            placed first.
+        task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost independent of K
+            and M; or from `placed`. Its numbers may be traced. Concrete sequence classes work too,
+            and are placed first.
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`.
         tails: with a finite length, average over sequences by a saddle point in place of the first
-            order in 1/T, which late in training misses the rare sequences that make the loss.
+            order in 1/T, which late in training misses the rare sequences that dominate the loss.
         record: names from `OBSERVABLES`; for a task from `placed` as in `dynsim.train`, with
             an entry for each class and token, and those that the reduction has alone.
         dtype: "float64" or "float32".
-        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
+        tolerances: tolerances of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
         derivatives: which can be taken through the solve, "reverse" or "forward".
 
     Returns:
         A `Trajectory` with the final `State` as `params`, or the full weights of a task from
-        `placed`; a solve that fails has another status than OK. The explicit solver is held by
-        stability to steps of about 3/(1-mu) or 3/(1-b1), so with 0.9 momentum and Adam exhaust
-        the default `max_steps` near t = 5e5.
+        `placed`; the status of a failed solve is not OK. Stability limits the explicit solver to
+        steps of about 3/(1-mu) or 3/(1-b1), so momentum or Adam with 0.9 exhaust the default
+        `max_steps` near t = 5e5.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, or the assumption of the
@@ -183,8 +183,8 @@ def descend(
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Descend the population loss step by step, from zero weights, with the noise of batches or
-    without.
+    """Descend the population loss step by step, from zero weights, with or without the noise of
+    batches.
 
     Args:
         task, length, tails, dtype: as in `solve`.
@@ -194,11 +194,11 @@ def descend(
             CPU.
         steps: number of optimiser steps, >= 1.
         batch: number B of sequences per step; if finite, each step has the noise of such a batch
-            (`odes.symmetric.noise`). Tokens of a `merged` task have theirs together, so that it
-            cannot break a tie between them: use one that is not merged.
-        key: of that noise; a run of another key is one of another seed.
-        classes: with noise, how many of the K classes are followed, at most K. What is recorded is
-            the mean over these; the cost grows with their number.
+            (`odes.symmetric.noise`). Tokens of a `merged` task share their noise, so it cannot
+            break a tie between them: use a task that is not merged.
+        key: random key of that noise; another key is another seed.
+        classes: with noise, number of the K classes that are followed, at most K. Recorded
+            quantities are means over these; the cost grows with their number.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
             `log_times(steps)`.
 

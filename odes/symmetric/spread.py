@@ -48,11 +48,11 @@ def spread(
     Args:
         task: from `symmetric_task`, `symmetric_profiles` or `merged`.
         optimizer, times, batch: as in `odes.yz.spread.solve`.
-        length: sequence length T, finite; it may be traced. With T infinite nothing but the draw of
-            the classes makes noise, which the symmetric part of the weights does not see.
+        length: sequence length T, finite; it may be traced. With T infinite the only noise is the
+            draw of the classes, which the symmetric part of the weights does not see.
         tails: average over the sequences of `odes.symmetric.saddle.sequences`, for the mean as for
             the noise, in place of the first order in 1/T, which late in training misses the rare
-            sequences that make the loss. Neither task nor length may then be traced.
+            sequences that dominate the loss. Neither task nor length may then be traced.
         record: as in `odes.symmetric.solve`. Numbers of a class are means over all classes.
         dtype: "float64" or "float32".
 

@@ -24,7 +24,7 @@ class SymmetricTask(eqx.Module):
         M: vocabulary size, the number of outputs.
         num_queries: number of query tokens, each of which serves K / num_queries classes.
         p_copies, rho_copies: (D,) and (C,) number of tokens of each kind: tokens of equal
-            probability stay equal, so that one may stand for all. One each if None.
+            probability stay equal, so one may stand for all. None means one of each.
     """
 
     p: Float[AnyArray, " D"]

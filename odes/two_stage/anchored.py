@@ -35,8 +35,8 @@ def solve(
     Args:
         task, optimizer: as in `odes.two_stage.solve`.
         times: (S,) optimiser steps at which to record, increasing.
-        anchors: state by index of the time at which it was measured, 0 among them. The entry at
-            an anchor is that of the piece which starts there.
+        anchors: state by index of the time at which it was measured, 0 among them. The entry at an
+            anchor belongs to the piece that starts there.
         dtype: "float64" or "float32".
         options: of `odes.two_stage.solve`, besides `start`, `begin` and `dtype`.
 
@@ -45,7 +45,7 @@ def solve(
         of the first piece that fails.
 
     Raises:
-        ValueError: as `odes.two_stage.solve`, and for anchors that are not there.
+        ValueError: as `odes.two_stage.solve`, and if anchors are missing.
     """
     size = len(times)
     begins = sorted(checks.integer("anchors", at, 0) for at in anchors)

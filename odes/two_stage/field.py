@@ -207,8 +207,8 @@ def solve(
     """Integrate the reduced ODE.
 
     Args:
-        task: from `prompts`, with core "fresh". Its numbers may be traced; a coupling that is
-            the number 0 and not traced saves the quadrature of J, most of the work.
+        task: from `prompts`, with core "fresh". Its numbers may be traced; a coupling of 0 that is
+            not traced saves the quadrature of J, which is most of the work.
         optimizer: a `dynsim.Annealed`, or what it built; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= `begin`; need not be
             whole. `Annealing.of(optimizer).flow_time` maps them to eta-time.
@@ -218,14 +218,14 @@ def solve(
             quadrature.
         derivatives: which can be taken through the solve, "reverse" or "forward".
         dtype: "float64" or "float32".
-        **options: `begin`, an optimiser step, 0 by default, from which on the schedule is as ever;
+        **options: `begin`, the optimiser step at which the solve starts, 0 by default;
             `finite_length`, False to leave out the variance of the outputs at finite L; `rule`, the
             numbers of quadrature nodes; `record`, a name from `OBSERVABLES`, functions of an
             `odes.two_stage.field.Snapshot` by name, or a list of both.
 
     Returns:
         A `Trajectory` with the final `ReducedState` as `params`, and the source "ode", or
-        "infinite" without `finite_length`; a solve that fails has another status than OK.
+        "infinite" without `finite_length`; the status of a failed solve is not OK.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.

@@ -129,9 +129,9 @@ def losses(
     rule: Rule | None = None,
     power: int = 1,
 ) -> Losses:
-    r"""All losses of the state, or with `power` = 2 the mean squares over prompts of what they are
-    means of. `finite_length=False` is :math:`L \to \infty` in the variances alone: :math:`\kappa`
-    is kept. Compiled, a loss that is not read costs nothing."""
+    r"""All losses of the state, or with `power` = 2 the mean squares over prompts of the same
+    terms. `finite_length=False` takes :math:`L \to \infty` only in the variances and keeps
+    :math:`\kappa`. In a compiled program, an unused loss costs nothing."""
     rule = rule or Rule()
     P, Q = outputs(state, task, finite_length, rule)
     K1, pos, neg = _apart(P, Q, rule, power)

@@ -1,4 +1,4 @@
-r"""What the two components of a prompt make of given weights, for infinitely many tokens.
+r"""Outputs of the two components of a prompt for given weights and infinitely many tokens.
 
 For :math:`w = W x_L`, :math:`v = V x_L` and :math:`\kappa = (L-1)/L`, the mean over the context of
 the normalised-ReLU attention of arXiv:2502.20681 is, exactly,
@@ -13,12 +13,12 @@ the normalised-ReLU attention of arXiv:2502.20681 is, exactly,
     \end{align*}
 
 :math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s) = s, so
-that P is learned whatever the gates do. :math:`N_V` has no linear part, and none of either sign:
-the negative class is a symmetric spread of the positive one, which a convex ReLU can only raise.
-With :math:`N_V \le 0` the loss of Q has the floor :math:`\tfrac12 \ln 2` for every V, at any L.
+that P is learned with any gates. :math:`N_V` has no linear part, and none of either sign: the
+negative class is a symmetric spread of the positive one, which a convex ReLU can only raise. With
+:math:`N_V \le 0` the loss of Q has the floor :math:`\tfrac12 \ln 2` for every V, at any L.
 
-Assumes the core "fresh" of `dynsim.Prompts`. We reconstructed these equations from fragments of the
-paper and derived them ourselves, and so the floor; they are not the authors' text.
+Assumes the core "fresh" of `dynsim.Prompts`. We reconstructed these equations, and the floor, from
+fragments of the paper and derived them ourselves; they are not the authors' text.
 """
 
 import math

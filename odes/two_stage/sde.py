@@ -91,7 +91,7 @@ def solve_sde(
 
     Args:
         task, optimizer, times, **options: as in `odes.two_stage.solve`.
-        key: decides the start and the noise, which is another one for other `num_steps`.
+        key: determines the start and the noise, which also depends on `num_steps`.
         num_steps: equal steps in eta-time from `begin` to the last time, >= 2; one of them is
             moved to end where the learning rate changes. The default makes steps of 0.1 in the
             default schedule; they must be small against 1/(curvature of the loss), about 1.4
@@ -188,9 +188,9 @@ def solve_seed(
     Args:
         task, optimizer, times, **options: as in `odes.two_stage.solve`, without `begin`. V_trace
             has the sign of the run, which is random.
-        key: decides the starting weights, the noise and the test prompts.
-        num_test: number of prompts on which K1, K2 and J are measured; None for none of their
-            error. Other losses and the AUC are given without it.
+        key: determines the starting weights, the noise and the test prompts.
+        num_test: number of prompts on which K1, K2 and J are measured; None leaves out their
+            sampling error. Other losses and the AUC never include it.
         num_steps: as in `odes.two_stage.solve_sde`.
 
     Returns:

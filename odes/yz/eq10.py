@@ -76,15 +76,15 @@ def solve(
         optimizer: SGD, or heavy-ball or Nesterov momentum (read as :math:`\eta/(1 - \mu)`), with
             proportional schedules for Y and Z; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
-        clock: "sgd" or "paper", see above.
+        clock: time convention, "sgd" or "paper", see above.
         finite_m, remark_1: the options above.
-        **options: `init`, of which only Z is used, and `key`, `record`, `dtype` and `tolerances`
-            of `odes.flow`. Weights start at zero where neither they nor the layer say otherwise.
-            Logits that are recorded are those of the decoder, :math:`w_n`.
+        **options: `init`, of which only Z is used, and `key`, `record`, `dtype` and `tolerances` of
+            `odes.flow`. Weights start at zero unless these options or the layer set them. Recorded
+            logits are those of the decoder, :math:`w_n`.
 
     Returns:
         A `Trajectory` with `params` None and the source "eq10", followed by the options that are
-        not the default; a solve that fails has another status than OK.
+        not the default; the status of a failed solve is not OK.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.

@@ -66,7 +66,7 @@ def solve(
         **options: `init`, `key`, `record` and `dtype` of `odes.yz.eq10.solve`.
 
     Returns:
-        A `Trajectory` with `params` None. Nothing is integrated, so it is not OK only where the
+        A `Trajectory` with `params` None. Nothing is integrated, so its status is OK unless the
         input is not finite or the classes are linearly dependent.
 
     Raises:

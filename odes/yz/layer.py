@@ -1,4 +1,4 @@
-r"""What the theories predict for the layer once attention logits and the decoder's h are known.
+r"""Predictions of the theories for the layer, given attention logits and the decoder's h.
 
 Shared by the theories that eliminate the decoder: :math:`w_n = (M-1)\, h_n \zeta_n` as logits
 (Lemmas 5 and 6), Theorem 1 for the gradient that reaches the attention.
@@ -47,7 +47,7 @@ def eliminated(
     **options: Any,
 ) -> Theory[Any, Any]:
     """A theory that eliminates the decoder, from a `solver` as of `odes.general.computed`, with its
-    `options`. It records the growth factor bound too where it carries it along, `bounded`."""
+    `options`. If it integrates the growth factor bound (`bounded`), it records that too."""
     table = PREDICTED if bounded else MEASURED
 
     def recorded(problem: Any, record: Any) -> Recording:
@@ -76,8 +76,8 @@ def on_task(
     key: PRNGKeyArray | None = None,
     **options: Any,
 ) -> Trajectory:
-    """What `solve` returns for the layer of a task at this sequence length, whatever that of the
-    task. Weights start at zero where neither `init` nor the layer say otherwise."""
+    """The result of `solve` for the layer of a task at this sequence length, in place of that of
+    the task. Weights start at zero unless `init` or the layer set them."""
     problem = layer(task, length)
     if problem.start == "zero" and key is None:
         key = jax.random.key(0)

@@ -13,8 +13,8 @@ another (Lemma 3). In the limit of infinite T and batch, :math:`\eta \to 0` that
     \end{align*}
 
 with Y the smallest that has F Y = W. Eq. 10 is its limit :math:`1/M \to 0` and Eq. 10 with the
-finite-M terms its closed form for the decoder, so comparing the three with the flow in (Y, Z) tells
-what Lemma 3 costs and what 1/M costs. Assumes Y = 0 at the start and linearly independent classes.
+finite-M terms its closed form for the decoder, so comparing the three with the flow in (Y, Z) shows
+the cost of Lemma 3 and that of 1/M. Assumes Y = 0 at the start and linearly independent classes.
 
 Example:
     >>> theory = odes.lemma3.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [0, 10, 100])

@@ -11,10 +11,10 @@ Scan and Snap, section 3: :math:`T \to \infty` (Lemma 2), infinite batch, :math:
         \bigr)
     \end{align*}
 
-which is minus the gradient of the population loss with the learning rates in front. Nothing
-else is dropped: any overlap, any start. What momentum and Adam make of it is in
-`odes.solver.flows`. For sequences of finite length T the loss is that of
-`dynsim.yz.finite_length`, to first order in 1/T.
+which is minus the gradient of the population loss with the learning rates in front. Nothing else is
+dropped: overlap and start are arbitrary. `odes.solver.flows` has the flows of momentum and Adam.
+For sequences of finite length T the loss is that of `dynsim.yz.finite_length`, to first order in
+1/T.
 
 Example:
     >>> rule, times = dynsim.sgd(1.0, 0.1), [0, 10, 100]
@@ -44,15 +44,15 @@ def solve(
     Args:
         task: the sequence classes.
         optimizer, times: as of `odes.flow`.
-        flow: its `kind`.
+        flow: the `kind` of `odes.flow`.
         **options: `init`, `key`, `record`, `dtype` and `tolerances` of `odes.flow`. Weights start
-            at zero where neither they nor the layer say otherwise. `length` is the sequence length
-            T, the query included, to first order in 1/T; infinite by default, whatever the layer's.
+            at zero unless these options or the layer set them. `length` is the sequence length T,
+            the query included, to first order in 1/T; infinite by default, regardless of the layer.
 
     Returns:
-        A `Trajectory`; a solve that fails has another status than OK, nothing raises.
+        A `Trajectory`; the status of a failed solve is not OK; nothing raises.
 
     Raises:
-        ValueError: as `odes.flow`, and for a length at which an expansion in 1/T says nothing.
+        ValueError: as `odes.flow`, and for a length at which an expansion in 1/T is not valid.
     """
     return on_task(functools.partial(flow_of, kind=flow), task, optimizer, times, **options)

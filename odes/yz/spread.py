@@ -55,34 +55,35 @@ def solve(
     key: PRNGKeyArray | None = None,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Predict mean and covariance over seeds of what training records.
+    """Predict mean and covariance across seeds of everything that training records.
 
     Args:
         task: the sequence classes.
-        optimizer: any rule but sign descent, without clipping or noise of its
-            own; its numbers may be traced.
+        optimizer: any rule except sign descent, without clipping and gradient noise; its numbers
+            may be traced.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced. Each
             costs a pass back to the start, for all observables together.
         batch: number B of sequences per step, >= 1; it may be traced.
-        length: sequence length T, the query included; it may be traced. With `math.inf` only the
-            draw of the classes makes noise.
-        init: starting weights, the same for all seeds; zero if None. With random ones, the variance
-            of the mean over the starts adds up with the mean of the variance.
+        length: sequence length T, the query included; it may be traced. With `math.inf` the only
+            noise is the draw of the classes.
+        init: starting weights, the same for all seeds; zero if None. For random starts, add the
+            variance of the mean over the starts to the mean of the variance.
         record: as in `dynsim.train`. Covariances are formed between all numbers recorded.
-        squares: whether what Adam and RMSProp divide by has the noise of the batches in it, see
-            `odes.solver.linear_noise`. More accurate for these rules, and about ten times as slow.
-        tails: average over 4096 sequences of each class that fill their law evenly, in place of the
-            first order in 1/T, which late in training misses the rare sequences that make the
-            loss. Neither task nor length may then be traced.
-        draws: with 2 draws of the noise of a whole run or more, add the next order in 1/B to mean
-            and covariance, as `drift` does to the mean; a few hundred are enough for most uses. It
-            matters for losses, most of all with small batches.
+        squares: whether the averages by which Adam and RMSProp divide include the noise of the
+            batches, see `odes.solver.linear_noise`. More accurate for these rules, and about ten
+            times as slow.
+        tails: average over 4096 sequences of each class that cover their distribution evenly, in
+            place of the first order in 1/T, which late in training misses the rare sequences that
+            dominate the loss. Neither task nor length may then be traced.
+        draws: number of draws of the noise of a whole run. With 2 or more, the next order in 1/B is
+            added to mean and covariance, as `drift` does for the mean; a few hundred are usually
+            enough. It matters for losses, most of all with small batches.
         key: of the draws.
         dtype: "float64" or "float32".
 
     Returns:
         A `Trajectory`: the observables along descent with B infinite, with their `covariance` over
-        seeds and `std`. Where descent diverges it has another status than OK, nothing raises.
+        seeds and `std`. If descent diverges, its status is not OK; nothing raises.
 
     Example:
         The loss of small batches scatters more than linear noise knows:
@@ -123,17 +124,17 @@ def drift(
     squares: bool = False,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Predict how far noise moves the mean over seeds, to first order in 1/B.
+    """Predict how far noise moves the mean across seeds, to first order in 1/B.
 
     Args:
         key: of the draws.
-        draws: number of draws of the noise of a whole run over which is averaged, >= 1. The
-            relative error of the drift falls like one over its root.
+        draws: number of draws of the noise of a whole run to average over, >= 1. The relative error
+            of the drift falls like one over the root of this number.
         task, optimizer, times, batch, length, init, record, squares, dtype: as in `solve`.
 
     Returns:
-        A `Trajectory` whose observables are what noise *adds* to the mean of each. Its status is
-        that of descent.
+        A `Trajectory` whose observables are the changes that noise *adds* to their means. Its
+        status is that of descent.
 
     Raises:
         ValueError: as `solve`, and for `draws`.

@@ -16,13 +16,13 @@ def compare(run: Any = "yz", /, theories: Sequence[Any] = (), **settings: Any) -
 
     Args:
         run: a `sweeps.Experiment`; or a problem or its word, as `sweeps.experiment` takes it.
-        theories: names of theories, and theories of your own (`odes.Theory`); all that apply if
-            none is named.
+        theories: names of theories, and your own theories (`odes.Theory`); all that apply if
+            omitted.
         settings: options of `dynsim compare` and settings of the run, by name, such as seeds=4,
-            eta_y=1.0. Nothing is written; `out` is not read.
+            eta_y=1.0. Nothing is written, and `out` is ignored.
 
     Returns:
-        The outcome: its numbers as a `report`, and as text by `str`; the datasets are
+        The outcome, with its numbers as a `report`, and as text through `str`. Its datasets are
         `simulation` and, by theory, `predictions`.
 
     Raises:

@@ -51,7 +51,7 @@ class Comparison:
         simulation: the runs, over `seed`.
         predictions: datasets by theory, over `seed`: one for each seed or path, or a single one
             where the start is the same for all.
-        engines: of the theories.
+        engines: engines of the theories.
         names: observables that both sides have.
         extra: datasets of further sweeps.
     """

@@ -98,7 +98,7 @@ class Held:
     it averages over time and runs.
 
     Attributes:
-        step: of the earliest record at which a central flow is at the edge.
+        step: step of the earliest record at which a central flow is at the edge.
         training: the mean of training.
         varies: standard deviation of training about that, by oscillations and bursts, which the
             flow averages over.

@@ -46,8 +46,8 @@ class Noise:
     Attributes:
         name: "loss", or "batch_loss" of a problem without a population loss.
         step: after so many optimiser steps.
-        fall: of the loss by then.
-        mean: of the loss, without noise.
+        fall: fall of the loss by then.
+        mean: mean of the loss, without noise.
         std: standard deviation across seeds, by linear noise.
         wider: to the next order in 1/B, over that.
         moved: what noise adds to the mean.

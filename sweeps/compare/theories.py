@@ -42,7 +42,7 @@ class Theories(CompareOptions):
     """Draw every theory that applies, its variants included, against simulation.
 
     Attributes:
-        out: directory for the picture, theories.json and theories.npz.
+        out: folder for the figure, theories.json and theories.npz.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 300}

@@ -83,10 +83,10 @@ def folder(out: Path) -> Path:
 
 
 def check_directory(out: Path) -> None:
-    """Raise `ValueError` when `out` exists and is no directory."""
+    """Raise `ValueError` if `out` exists and is not a directory."""
     out = folder(out)
     if out.exists() and not out.is_dir():
-        raise ValueError(f"out = {out}: exists and is no directory")
+        raise ValueError(f"out = {out}: exists and is not a folder")
 
 
 def as_json(value: Any) -> Any:

@@ -209,7 +209,7 @@ def style(name: str | None, kind: Format | None = None) -> Iterator[None]:
     If left out, it is that of the style (`savefig.format`), which is png unless it says so.
 
     Raises:
-        ValueError: for a style that does not exist, or a format that is none of `FORMATS`.
+        ValueError: for a style that does not exist, or a format that is not in `FORMATS`.
     """
     with mpl.rc_context(SHEET):
         if name is not None:

@@ -32,7 +32,7 @@ def read(path: str | Path) -> dict[str, Any]:
         path = packaged
     # A pipe or a device may never end.
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError("must be a file, is a folder, a pipe or a device")
+        raise ValueError("must be a file, not a folder, a pipe or a device")
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str,
             raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
         for name in ("run", "axes"):
             if name in new and not (isinstance(new[name], Mapping) and new[name]):
-                raise ValueError(f"set = {override!r}: must be a table that says something")
+                raise ValueError(f"set = {override!r}: must be a table that is not empty")
         _check(new)
         settings |= new.pop("run", {})
         found["axes"] |= dict(_named("", new.pop("axes", {})))

@@ -1,10 +1,10 @@
-"""Programs of the command line, kept as they were compiled: a later process neither traces nor
-lowers them, which takes longer than the runs of a small job.
+"""Compiled programs of the command line, kept on disk. A later process neither traces nor lowers
+them, which would take longer than the runs of a small job.
 
-A program is found again by everything that it was made from: the settings of the sweep, the shapes
-of its arrays, the options of JAX, the devices, and the source files of the packages that it is
-traced with, by size and time of change. Only the command line keeps them, and only for problems of
-this project: in a session of Python functions may have been exchanged, which no file tells.
+The key of a program covers everything that determines it: the settings of the sweep, the shapes of
+its arrays, the options of JAX, the devices, and the size and modification time of the source files
+that it is traced from. Only the command line keeps programs, and only for problems of this project:
+a Python session may have replaced functions, which no file shows.
 """
 
 import contextlib
@@ -26,24 +26,26 @@ from jax.sharding import Mesh
 from sweeps.output import programs
 
 TRACED = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
-"""Packages that write programs. Their files are compared, those of others by version."""
+"""Packages whose code is traced into programs. Their files are compared; other packages only by
+version."""
 VERSIONS = ("jaxlib", "numpy")
 VARIABLES = ("XLA_FLAGS", "EQX_ON_ERROR")
-"""Of the environment: what else programs depend on."""
+"""Environment variables on which programs depend."""
 CALLED = re.compile(r'custom_call_target="([^"]+)"')
 SAFE = ("lapack_", "TopK", "__")
-"""What compiled code may call: LAPACK, and what belongs to the compiler."""
+"""Prefixes of what compiled code may call: LAPACK and functions of the compiler."""
 MOST = 500
-"""Programs that are kept, of 0.1 to 1 MB; those that were used longest ago go first."""
+"""Number of programs that are kept, of 0.1 to 1 MB each; the least recently used are removed
+first."""
 
 
 class Known(NamedTuple):
-    """What is read of a program before it runs.
+    """What is read about a program before it runs.
 
     Attributes:
-        shapes: of what it returns.
-        seconds: that it takes, as `sweeps.runner.fit.seconds` estimates.
-        draws: whether it takes what another program draws.
+        shapes: shapes of its results.
+        seconds: seconds that it takes, as `sweeps.runner.fit.seconds` estimates.
+        draws: whether it needs the draws of another program.
     """
 
     shapes: dict[str, jax.ShapeDtypeStruct]
@@ -52,9 +54,8 @@ class Known(NamedTuple):
 
 
 def key_of(mesh: Mesh, *made: Any) -> str:
-    """By what a program is found that is made from `made`, which has a text for all that decides
-    it, and from nothing of other packages. Empty where programs are not kept: accelerators were
-    not tried."""
+    """The key of a program that is determined by `made`, as text, and by no code of other packages.
+    Empty where programs are not kept, as on accelerators, where this was not tried."""
     device = mesh.devices.flat[0]
     if not programs.TRACED or device.platform != "cpu":
         return ""
@@ -71,7 +72,8 @@ def key_of(mesh: Mesh, *made: Any) -> str:
 
 @functools.cache
 def _code() -> tuple[str, int]:
-    """A hash of the source files of `TRACED` and of `VERSIONS`, and when the last file changed."""
+    """A hash of the source files of `TRACED` and of `VERSIONS`, and the latest modification
+    time."""
     found: list[tuple[str, int, int]] = []
     for package in TRACED:
         spec = importlib.util.find_spec(package)
@@ -82,7 +84,7 @@ def _code() -> tuple[str, int]:
 
 
 def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Path, size and time of change of each source file in a folder and those in it."""
+    """Path, size and modification time of each source file in a folder and its subfolders."""
     for entry in os.scandir(folder):
         if entry.is_dir():
             yield from _sources(entry.path)
@@ -92,8 +94,8 @@ def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def load(key: str, mesh: Mesh) -> tuple[Known, Any, Any] | None:
-    """What is known of a program, the program and the one that draws for it; None where it is not
-    kept, or not to be read."""
+    """What is known about a program, the program, and the program that draws for it; None where it
+    is not kept or cannot be read."""
     if not key:
         return None
     devices = tuple(mesh.devices.flat)
@@ -116,14 +118,14 @@ def load(key: str, mesh: Mesh) -> tuple[Known, Any, Any] | None:
 
 @functools.cache
 def _initialise_lapack() -> None:
-    """JAX does so when it lowers a program that calls LAPACK. One that is loaded before would end
-    the process."""
+    """JAX initialises LAPACK when it lowers a program that calls it. Running a loaded program
+    before that would crash the process."""
     matrix = jax.ShapeDtypeStruct((1, 1), "float32")
     jax.jit(jax.lax.linalg.lu).trace(matrix).lower()
 
 
 def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
-    """Keep a program, if it can be kept: one that calls Python cannot."""
+    """Keep a program, unless it calls Python."""
     if not key:
         return
     called = {each for made in compiled if made for each in CALLED.findall(made.as_text() or "")}

@@ -165,10 +165,10 @@ def _nearest(values: np.ndarray, wanted: float) -> str:
 
 
 def valid(dataset: xr.Dataset) -> xr.Dataset:
-    """The dataset with NaN in place of what runs that did not end well recorded.
+    """The dataset with NaN in place of the records of runs that did not end well.
 
     Raises:
-        ValueError: for what is no dataset; `Trajectory.to_xarray()` makes one of a trajectory.
+        ValueError: for anything but a dataset; `Trajectory.to_xarray()` converts a trajectory.
 
     Example:
         >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
@@ -182,21 +182,21 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
-    """Theory minus simulation, of everything that both recorded.
+    """Theory minus simulation, for everything that both recorded.
 
     Args:
         theory: results of a sweep, or a `Trajectory.to_xarray()`.
-        simulation: the same of training. Dimensions that one of them lacks, such as the seeds of
-            a theory that starts from zero, are repeated; of others the common values are kept.
+        simulation: the same for training. Dimensions that one of them lacks, such as the seeds of a
+            theory that starts from zero, are repeated; along the others, common values are kept.
 
     Returns:
-        A dataset with the units of the theory, whose `status` is that of the simulation where it
-        did not end well, else that of the theory: `valid` masks it. Its attributes are those of
-        both, by the names `theory` and `simulation`, as JSON.
+        A dataset with the units of the theory. Its `status` is that of the simulation where this
+        did not end well, else that of the theory, so that `valid` masks it. Its attributes `theory`
+        and `simulation` hold those of both as JSON.
 
     Raises:
-        ValueError: when they are no datasets, have no recorded array in common, or no common value
-            of a dimension.
+        ValueError: unless both are datasets, with a recorded array in common and common values
+            along each dimension.
 
     Example:
         >>> axes = {"eta": [0.1, 0.2]}

@@ -37,7 +37,7 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
     The first argument says how many runs are stored, and where; the second how to resume.
 
     Attributes:
-        number: of the signal that asked.
+        number: number of the signal.
 
     Example:
         >>> issubclass(sweeps.Interrupted, KeyboardInterrupt)

@@ -49,50 +49,49 @@ def run(
     durable: bool = False,
     progress: bool = True,
 ) -> xr.Dataset:
-    """Run a sweep, or what is left of it, and return its labelled results.
+    """Run a sweep, or its missing part, and return the labelled results.
 
     Args:
         sweep: what to run.
         out: folder of the store, or its address in a bucket as a str, such as s3://bucket/run; a
-            sweep found there is resumed. None keeps it in memory.
-        chunk: largest number of runs in a chunk. A chunk is computed, and then stored as a whole:
-            what an interruption loses at most. By default it is some tiles, of slow runs on a CPU
-            so few that the first is stored within about 20 seconds, or as soon as one run can be.
-            A store keeps the chunks that it was made with.
-        tile: largest number of runs that a device works on at once; by default few on a CPU, and on
-            an accelerator as many as its memory holds by the compiled program's own count. Where
-            it turns out not to suffice, the tile is halved.
-        devices: local devices to use; all by default. Results do not depend on their number. What
-            is computed in float64 uses the host's CPU in place of devices without it.
-        process: (k, n): this is process k of n that share the store; it takes the chunks k,
-            k + n, k + 2 n, ...
-        executor: whose workers compute the chunks and write them, each on its own devices: any of
-            `concurrent.futures` that starts processes without forking, or that another package
-            makes (Dask's `client.get_executor()`, loky). It is not shut down.
-        reuse: a store of another sweep, complete or not, or several: their runs are taken over
-            where this sweep has the same ones: the way to more seeds, more values of an axis, or
-            another axis. Runs of fewer steps resume from their checkpoints, if those were kept.
-            They are only read.
-        report: called with lines for people.
-        strict: raise an error where stored chunks were made by other versions, or on other
-            devices; without it, a few of their runs are computed again and have to be the same.
-        accept_code: name of the code that this process has, as the error for stored runs of other
-            code prints it: resume all the same, because you know that it makes the same numbers.
-        durable: have each chunk written down for good before the next one, so that it outlasts a
-            loss of power as well. A bucket always does.
-        progress: show how far the sweep is: a bar in a terminal or a notebook, a line a minute
-            elsewhere.
+            sweep found there is resumed. None keeps the results in memory.
+        chunk: largest number of runs in a chunk. A chunk is computed and then stored as a whole, so
+            an interruption loses at most one. By default it is a few tiles; with slow runs on a
+            CPU, small enough that the first is stored within about 20 seconds, or after a single
+            run. A store keeps the chunk size with which it was created.
+        tile: largest number of runs that a device computes at once; by default few on a CPU, and on
+            an accelerator as many as its memory holds, according to the compiled program. If memory
+            still runs out, the tile is halved.
+        devices: local devices to use; all by default. Results do not depend on their number.
+            Computations in float64 use the host's CPU in place of devices without float64.
+        process: (k, n): this is process k of n that share the store; it computes the chunks k, k +
+            n, k + 2 n, ...
+        executor: executor whose workers compute and write the chunks, each on its own devices: any
+            of `concurrent.futures` that starts processes without forking, or one of another package
+            (Dask's `client.get_executor()`, loky). It is not shut down.
+        reuse: one or more stores of other sweeps, complete or not. Runs that this sweep shares with
+            them are copied: use it to add seeds, values of an axis, or another axis. Runs of fewer
+            steps resume from their checkpoints, if those were kept. The stores are only read.
+        report: function that is called with lines of text to show.
+        strict: raise an error if stored chunks come from other versions or other devices; otherwise
+            a few of their runs are computed again and must agree.
+        accept_code: name of the code of this process, as printed by the error for stored runs of
+            other code. Pass it to resume nevertheless, if you know that both compute the same
+            numbers.
+        durable: flush each chunk to disk before the next one, so that it survives a power failure.
+            A bucket always does this.
+        progress: show progress: a bar in a terminal or a notebook, elsewhere a line per minute.
 
     Returns:
         A dataset with a dimension for each axis (zipped axes share one), `time` where several
         times are recorded, `status` and `first_bad_step`. Mask by `status` before averaging.
 
     Raises:
-        ValueError: for bad settings, and for a problem that draws the same numbers whatever its
-            key, before anything is compiled or written.
-        StoreError: when `out` holds something else, runs of other code, is in use, damaged or not
-            writable, or when the executor breaks.
-        ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
+        ValueError: for bad settings, and for a problem that draws the same numbers from every key,
+            before anything is compiled or written.
+        StoreError: if `out` contains something else or runs of other code, is in use, damaged or
+            not writable, or if the executor breaks.
+        ChunksFailed: if the executor's workers failed at some chunks; all others are stored.
         Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with all finished chunks stored.
 
     Example:

@@ -50,29 +50,30 @@ class Sweep:
     """Many trainings, or many solves of a theory, over named axes.
 
     Attributes:
-        run: the run of which all others are variations, or its settings by name; or several tables
-            of settings, of which later ones replace those of earlier ones.
+        run: the run that the axes vary, or its settings by name; or several tables of settings,
+            where later ones override earlier ones.
         axes: values by setting, in the order of the dimensions. A setting is named by its path,
             such as `rule.eta`, or by the end of it where that is unique: fields of the problem,
             numbers of the rule (`eta`, `eta.Y`, `decay`, `clip`), `steps`, `batch`, `seed`. Its
-            values are a list of numbers, of words or of objects, such as rules; a table of these
-            by the labels that results give them; or a table with one entry, `linspace` or
-            `logspace`, each [first, last, number of values], or `range`, a number n for 0 .. n-1 or
-            [first, end]. `seed` chooses starting weights and data, so runs of one seed see the same
-            batches whatever their learning rates. Results have dimensions called as here.
+            values are a list of numbers, words or objects, such as rules; a table of these by
+            label, which the results then have; or a table with one entry, `linspace` or `logspace`,
+            each [first, last, number of values], or `range`, a number n for 0 .. n-1 or [first,
+            end]. `seed` determines starting weights and data, so runs with the same seed see the
+            same batches at any learning rate. The dimensions of the results have the names given
+            here.
         engine: "simulation", "descent" at infinite batch, or a theory of the problem; or "best",
             the most exact theory that describes all runs.
-        record: names of observables; in Python also `{"mine": function}`, whose function takes what
-            the observables of the problem take. If omitted, loss, accuracy and entropy as far as
-            the problem has them, or else its first one.
+        record: names of observables; in Python also `{"mine": function}`, with a function of the
+            same arguments as the problem's observables. If omitted, those of loss, accuracy and
+            entropy that the problem has, or else its first observable.
         times: "end"; the number of logarithmically spaced steps at which to record, besides step 0;
             or the steps themselves.
         zip: groups of axes that vary together instead of forming a grid.
         rtol: relative tolerance of an adaptive solver; by default that of the theory.
         root: root of the random keys; a run uses fold_in(key(root), seed).
-        checkpoint: whether to keep what each run ended with, its weights and the memory of its
-            update rule, so that a sweep of more steps can resume from there.
-        title: one line for people.
+        checkpoint: whether to keep the final state of each run, its weights and the memory of its
+            update rule, so that a sweep of more steps can resume from it.
+        title: a title of one line.
 
     Raises:
         ValueError: naming the axis, its value and what is allowed.
@@ -322,10 +323,10 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     """Read a sweep from a TOML file.
 
     Args:
-        path: of the file; the bare name of one of the paper's sweeps, such as "fig6", also does.
-        overrides: "key = value" in TOML, such as "run.steps = 50", in place of what the file says.
-            Text needs no quotes, `run` and `axes` given as tables change the keys that they name,
-            and "key =" removes a key.
+        path: path of the file, or the name of a built-in sweep, such as "fig6".
+        overrides: "key = value" in TOML, such as "run.steps = 50", to override the file. Text needs
+            no quotes, tables for `run` and `axes` change only the keys that they name, and "key ="
+            removes a key.
 
     Raises:
         ValueError: naming the file and what is wrong in it.

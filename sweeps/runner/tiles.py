@@ -182,8 +182,8 @@ def program(job: Job) -> Program:
 
 
 def forget() -> None:
-    """Let go of all compiled programs of this process, and of their memory: those of sweeps, and
-    those that JAX keeps of everything else. They are compiled again when they are needed.
+    """Drop all compiled programs of this process and free their memory: those of sweeps and all
+    others that JAX caches. They are compiled again when needed.
 
     Example:
         >>> sweeps.forget()

@@ -40,7 +40,7 @@ def by_theory(sweep: Sweep, engine: str) -> Sweep:
 
 
 def on_task(sweep: Sweep, task: Task | None) -> Sweep:
-    """The same runs on a task, if there is one; `ValueError` for what is none."""
+    """The same runs on a task, if one is given; `ValueError` for anything else."""
     if task is None:
         return sweep
     checks.kind("task", task, Task)

@@ -74,7 +74,7 @@ class Line(NamedTuple):
     """A straight line through points, by least squares.
 
     Attributes:
-        slope: of the line.
+        slope: slope of the line.
         error: standard error of the slope, from the residuals; NaN for two points.
         intercept: where it is at 0.
     """

@@ -27,7 +27,8 @@ from sweeps.language.describe import docs_of
 MOST_TIMES = 2**20
 """How many times are recorded and drawn."""
 Times = Literal["end"] | int | tuple[int, ...]
-"""When to record: at the end; at step 0 and so many logarithmically spaced ones; or as given."""
+"""When to record: at the end; at step 0 and a number of logarithmically spaced steps; or at given
+steps."""
 
 
 class Template(NamedTuple):
@@ -57,15 +58,15 @@ class Taken(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What an engine is told of the runs of one program besides their numbers, all hashable.
+    """What an engine knows about the runs of one program besides their numbers, all hashable.
 
     Attributes:
-        fixed: what `Experiment.fixed` is.
+        fixed: the value of `Experiment.fixed`.
         times: optimiser steps at which to record, or their number where the run decides.
-        record: names of observables, and functions with theirs.
+        record: names of observables, and functions with their names.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
-        checkpoint: as `dynsim.train` takes it, for engines whose runs can go on.
+        checkpoint: as in `dynsim.train`, for engines whose runs can resume.
 
     Example:
         >>> settings = sweeps.Settings((), (0, 10), ("loss",), "float32", rtol=None)
@@ -95,29 +96,30 @@ class Engine(NamedTuple):
     """How runs are computed.
 
     Attributes:
-        run: one run, from (settings, task, rule, key) as `assemble` returns them; vmappable.
-            If `batched`, all runs of one seed, from a rule with numbers (P,). With `draw` it
-            takes what that returned as well.
+        run: function that computes one run from (settings, task, rule, key), with task and rule
+            from `assemble`; vmappable. If `batched`, it computes all runs of one seed, from a rule
+            with numbers (P,). With `draw`, it also takes the result of that.
         assemble: task and update rule of a run from (settings, prepared task, traced numbers); it
             is called inside the compiled program.
-        observables: what it can record.
+        observables: quantities that it can record.
         bytes_per_run: estimate of the memory that a run in flight needs, from (task, settings).
-        check: raises `ValueError` where it does not describe (fixed, task, rule).
+        check: function that raises `ValueError` if the engine does not describe (fixed, task,
+            rule).
         adaptive: whether the runs of a batch wait for the stiffest of them.
         tile: number of runs in a batch on a CPU, where small ones stay in the cache.
-        prepare: what the program takes instead of the task, from it and the names to record: a
-            pytree of arrays.
+        prepare: function of the task and the names to record that returns the program's input in
+            place of the task: a pytree of arrays.
         trains: whether it is descent in the precision of the run, not theory in float64.
         batched: see `run`.
-        task: what is prepared of a run, by default its problem as it is trained.
-        draw: what runs of one seed share whatever their numbers, from (settings, prepared task,
-            key), where it is worth keeping from one batch to the next.
-        variant: whether comparison leaves it out unless it is asked for.
-        goes_on: whether its runs can leave a checkpoint and go on from it.
-        noisy: whether its runs are drawn, though it is a theory, so that seeds are worth having.
-        seeded: whether its runs depend on the seed, if starting weights do.
-        title: for legends and tables.
-        assumes: what it takes for granted, in words.
+        task: the part of a run that is prepared, by default its problem as it is trained.
+        draw: function of (settings, prepared task, key) that returns what all runs of one seed
+            share, if it is worth keeping from one batch to the next.
+        variant: whether comparisons leave it out unless it is requested.
+        goes_on: whether its runs can leave a checkpoint and resume from it.
+        noisy: whether it is a theory with random runs, so that seeds differ.
+        seeded: whether its runs depend on the seed when starting weights do.
+        title: title for legends and tables.
+        assumes: its assumptions, in words.
 
     Example:
         >>> from sweeps.systems import registry
@@ -145,16 +147,16 @@ class Engine(NamedTuple):
     assumes: str = ""
 
     def check_run(self, run: Any) -> None:
-        """Raise `ValueError` where it does not describe a run, a `sweeps.Experiment`."""
+        """Raise `ValueError` if it does not describe a run, a `sweeps.Experiment`."""
         self.check(run.fixed, self.task(run), run.rule.build())
 
 
 class Labels(NamedTuple):
-    """What is to be said about the axes and observables of a system.
+    """Descriptions of the axes and observables of a system.
 
     Attributes:
-        about: long name and unit of what has more to say than its own name.
-        inner_dims: names of the axes of an observable that is not a number.
+        about: long name and unit, where the name alone does not suffice.
+        inner_dims: names of the axes of observables that are arrays.
         values: values along such an axis, where it has some.
 
     Example:
@@ -201,15 +203,15 @@ class System(NamedTuple):
     """A system as it is registered.
 
     Attributes:
-        name: by which sweep files and the command line ask for it.
-        problems: the classes of its problems; the first one is called like the system.
+        name: name in sweep files and on the command line.
+        problems: the classes of its problems; the first one has the name of the system.
         engines: how runs are computed, by name. Training is called "simulation".
         labels: names and units for its results.
-        compare: as what `dynsim compare NAME` compares runs, "module:Class" with a subclass of
-            `sweeps.compare.comparison.Comparison`; None for that class itself.
+        compare: class with which `dynsim compare NAME` compares runs, as "module:Class", a subclass
+            of `sweeps.compare.comparison.Comparison`; None for that class itself.
         more: engines of theories that other packages register, looked up when they are needed.
-        stiffness: what an adaptive solver's number of steps grows with, (P,) from the traced
-            numbers.
+        stiffness: function of the traced numbers that returns (P,) values with which an adaptive
+            solver's number of steps grows.
 
     Example:
         >>> from sweeps.systems import registry
@@ -234,7 +236,7 @@ def names_of(record: tuple[str | Own, ...]) -> tuple[str, ...]:
 def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
     """The steps at which a run records, where they depend on none of its traced fields."""
     if isinstance(times, int):
-        raise TypeError("times: the runs of this system tell theirs themselves")
+        raise TypeError("times: the runs of this system set their own")
     return times
 
 
@@ -275,7 +277,7 @@ def _taken(tree: PyTree, reals: set[str] | None, name_of: Any) -> Taken:
             kept.append((0.0 if zero else leaf,))
         elif reals is None or name in reals or scalar or isinstance(leaf, float):
             if name in numbers:
-                raise ValueError(f"{type(tree).__name__}: has two numbers of the name {name!r}")
+                raise ValueError(f"{type(tree).__name__}: has two numbers named {name!r}")
             numbers[name] = leaf if array else float(leaf)
             kept.append(name)
         elif array:

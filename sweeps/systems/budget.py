@@ -38,7 +38,7 @@ def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
     """
     stored, seconds = 4 * runs * numbers, SECONDS * runs * steps
     if runs > MOST_RUNS:
-        raise ValueError(f"axes: are {runs} runs, at most {MOST_RUNS} are possible")
+        raise ValueError(f"axes: give {runs} runs; at most {MOST_RUNS} are possible")
     if programs > MOST_PROGRAMS:
         raise ValueError(
             f"axes: {programs} combinations of values change shapes, and compile a program each; "

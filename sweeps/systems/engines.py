@@ -126,7 +126,7 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
 
 @functools.lru_cache(maxsize=256)
 def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
-    """The engine of a theory, the same each time that it is asked for."""
+    """The engine of a theory; repeated calls return the same object."""
     known = flow_table(like.problem, whole=theory.single and theory.predicts is None)
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
@@ -311,7 +311,7 @@ def system(
 
     Args:
         problem: as it is trained.
-        name: by which sweep files and the command line ask for it.
+        name: name in sweep files and on the command line.
         problems: classes that are settings of such a problem; by default that of the problem.
         engines: the engines of the system, from those of the problem.
         labels: names and units, besides those of the docstring.

@@ -38,9 +38,10 @@ class Fixed(NamedTuple):
 
     Attributes:
         problem, rule: without their numbers.
-        steps: of a run; None where they follow from the numbers of the rule.
+        steps: steps of a run; None where the rule determines them.
         batch: examples per step.
-        spread: then, (rule, number) -> so many steps at which to record, the last one at the end.
+        spread: in that case, (rule, number) -> that many steps at which to record, the last at the
+            end.
     """
 
     problem: Template
@@ -54,15 +55,15 @@ class Fixed(NamedTuple):
 class Experiment:
     """A run.
 
-    Numbers that can be traced may be arrays that broadcast: it then stands for many runs.
+    Numbers that can be traced may be arrays that broadcast; the object then stands for many runs.
 
     Attributes:
         problem: what is trained.
         rule: the update rule.
-        steps: optimiser steps; none where they follow from the numbers of the rule.
-        batch: examples of a step; inf for the population loss.
+        steps: optimiser steps; none where the rule determines them.
+        batch: examples per step; inf for the population loss.
         dtype: precision of training; theories are solved in float64.
-        seed: of starting weights and data: runs of one seed see the same batches.
+        seed: seed of starting weights and data; runs with the same seed see the same batches.
 
     Raises:
         ValueError: naming the field, its value and what is allowed.
@@ -111,8 +112,8 @@ class Experiment:
 
     @functools.cached_property
     def built(self) -> tuple[Any, Any]:
-        """The problem and the rule that are trained; `ValueError` where settings describe none, or
-        classes whose table would be too large."""
+        """The problem and the rule that are trained; `ValueError` for settings that describe none,
+        or for classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):
             budget.check_table(task)
         return built(self.problem, self.rule)
@@ -126,7 +127,7 @@ class Experiment:
         return self.built[0]
 
     def check(self, *, resumed: bool = False, rounded: bool = True) -> None:
-        """Raise `ValueError` for what the classes do not see when they are made.
+        """Raise `ValueError` for mistakes that the classes cannot detect when they are made.
 
         Args:
             resumed: whether it may be resumed, so that a schedule may end after it.
@@ -137,7 +138,7 @@ class Experiment:
         if self.steps is not None:
             check_rule(rule, self.steps, resumed)
         elif self.fixed.spread is None:
-            raise ValueError(f"steps = None: the numbers of {rule.name} do not say when a run ends")
+            raise ValueError(f"steps = None: {rule.name} does not determine when a run ends")
         if rounded:
             for node in _nodes(self):
                 _check_rounded(node, self.dtype)
@@ -150,7 +151,7 @@ class Experiment:
 
     @property
     def fixed(self) -> Fixed:
-        """What the program takes for granted."""
+        """What is fixed in the compiled program."""
         problem, rule = self._apart
         spread = None if self.steps is not None else getattr(type(self.rule), "spread", None)
         return Fixed(problem.template, rule.template, self.steps, self.batch, spread)
@@ -160,8 +161,8 @@ class Experiment:
         return of_problem(self.bare), of_rule(self.rule.build(), self.bare)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
-        """The optimiser steps at which a run records; or only their number, where they follow from
-        the numbers of the rule. `ValueError` for `times` that cannot be."""
+        """The optimiser steps at which a run records; or only their number, where the rule
+        determines them. `ValueError` for invalid `times`."""
         if times == "end":
             return 1 if self.steps is None else (self.steps,)
         if isinstance(times, int):
@@ -178,11 +179,11 @@ class Experiment:
 
 
 def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
-    """A run by the names of its settings, or the ends of these, as the command line has them.
+    """A run, described by the names of its settings or the ends of these, as on the command line.
 
     Args:
-        problem: its word, such as "yz" or "qkv", "my_package:Net", or a problem.
-        settings: values by name; what is left out has the defaults of the problem.
+        problem: a word such as "yz" or "qkv", a class as "my_package:Net", or a problem.
+        settings: values by name; others have the defaults of the problem.
 
     Raises:
         ValueError: for a name or a value that is not allowed.

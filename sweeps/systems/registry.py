@@ -18,8 +18,8 @@ _KNOWN: dict[str, System] = {}
 
 
 def register(system: System) -> None:
-    """Make a system of your own known to this process. A package that registers it by an entry
-    point in `GROUP` makes it known to the command line too.
+    """Register your own system in this process. A package that registers it by an entry point in
+    `GROUP` makes it available on the command line too.
 
     Raises:
         ValueError: for a name that is taken, or a system without an engine "simulation".
@@ -31,7 +31,7 @@ def register(system: System) -> None:
     checks.kind("system", system, System)
     taken = system.name in BUILT_IN or system.name in plugins.entry_points(GROUP)
     if taken or _KNOWN.get(system.name, system) is not system:
-        raise ValueError(f"system {system.name!r}: is registered already; choose another name")
+        raise ValueError(f"system {system.name!r}: is already registered; choose another name")
     _KNOWN[system.name] = _checked(system)
 
 
@@ -41,10 +41,10 @@ def names() -> tuple[str, ...]:
 
 
 def system(name: str) -> System:
-    """The system called `name`: one of this project, or one that a package registers.
+    """The system called `name`: a built-in one, or one that a package registers.
 
     Raises:
-        ValueError: if there is none, or a package's is broken.
+        ValueError: if there is none, or if that of a package cannot be loaded.
     """
     if name not in _KNOWN:
         if checks.choice("system", name, names()) in BUILT_IN:
@@ -91,7 +91,9 @@ def engines(system: System) -> dict[str, Engine]:
     more = system.more()
     for name in more:
         if name in system.engines:
-            raise ValueError(f"theory {name!r} of a package: {system.name} has an engine so called")
+            raise ValueError(
+                f"theory {name!r} of a package: {system.name} already has an engine of that name"
+            )
     return {**system.engines, **more}
 
 
@@ -99,7 +101,7 @@ def best(system: System, planes: Collection[Experiment]) -> str:
     """The name of the most exact theory that describes all of some runs.
 
     Raises:
-        ValueError: where none does, with the reason for which the first one does not.
+        ValueError: if none does, with the reason why the first one does not.
     """
 
     def reason(engine: Engine) -> str | None:

@@ -105,7 +105,7 @@ def test_files_are_no_folders(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     for path in (tmp_path / "x", tmp_path / "missing"):
         checks.regular("f", path)
-    with pytest.raises(ValueError, match="must be a file, is a folder, a pipe or a device"):
+    with pytest.raises(ValueError, match="must be a file, not a folder, a pipe or a device"):
         checks.regular("f", tmp_path)
 
 

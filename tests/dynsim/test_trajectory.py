@@ -94,7 +94,7 @@ def test_the_spread_is_read_off_the_covariance() -> None:
     variance = np.diagonal(covariance, axis1=-2, axis2=-1)
     np.testing.assert_allclose(run.std["loss"], variance[..., 0] ** 0.5)
     np.testing.assert_allclose(run.std["xi"], variance[..., 1:] ** 0.5)
-    with pytest.raises(ValueError, match="std: eq10 predicts no spread over seeds"):
+    with pytest.raises(ValueError, match="std: eq10 predicts no standard deviation across seeds"):
         _ = Trajectory(times, values, None, status, status - 1, "eq10").std
 
 
@@ -112,7 +112,7 @@ def test_statistics_across_runs_are_those_of_valid_ones_with_their_errors() -> N
     # The fourth moment of 1999 draws has an error of 40 % or so.
     assert found.std_error[0] == pytest.approx((8 / 1999) ** 0.5 / 2, rel=0.3)
     status[...] = Status.DIVERGED
-    with pytest.raises(ValueError, match="runs: 0 of 2000 valid, must be at least 2"):
+    with pytest.raises(ValueError, match="runs: 0 of 2000 are valid; must be at least 2"):
         Trajectory(times, {"loss": loss}, None, status, status - 1).across_runs()
 
 

@@ -97,7 +97,7 @@ def test_its_observable_and_its_task_have_names_of_ours() -> None:
 
 def test_what_is_wrong_with_a_system_is_said() -> None:
     toy = registry.system("toy")
-    with pytest.raises(ValueError, match="system 'yz': is registered already"):
+    with pytest.raises(ValueError, match="system 'yz': is already registered"):
         sweeps.register(toy._replace(name="yz"))
     with pytest.raises(ValueError, match="system 'mine': needs an engine called 'simulation'"):
         sweeps.register(System("mine", toy.problems, {}))

@@ -41,8 +41,8 @@ LARGEST = 2**27
 
 
 class StoreError(ValueError):
-    """A store that cannot be used as asked; the message says why and what to do. What was read from
-    a store cannot break one of its lines in two.
+    """A store that cannot be used as requested; the message says why and what to do. Text read from
+    a store cannot break a line of the message.
 
     Example:
         >>> try:

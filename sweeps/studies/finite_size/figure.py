@@ -43,15 +43,16 @@ class FiniteSize:
     """Measure where the theory of finite T and batch holds.
 
     Attributes:
-        seeds: number of runs of each rule, rate and batch whose spread is measured.
+        seeds: number of runs for each rule, rate and batch size.
         steps: optimiser steps of these runs.
-        length: their sequence length T.
+        length: sequence length T of these runs.
         samples: count vectors of each class in the quadratures for syn-small.
-        draws: draws of the noise of a run for the theory of second order in 1/B, in groups of two
-            or more.
-        rules: update rules whose spread is measured; all if none is given.
-        rates: their learning rates eta_Z; three of each rule if none is given.
-        out: directory for the picture, finite-size.json, .npz and the stored sweeps, which resume.
+        draws: number of noise paths for the theory of second order in 1/B, in groups of two or
+            more.
+        rules: update rules whose standard deviation across seeds is measured; all if omitted.
+        rates: learning rates eta_Z of these rules; three per rule if omitted.
+        out: folder for the figure, finite-size.json, .npz and the stored sweeps, from which the
+            command resumes.
     """
 
     seeds: Several = 256

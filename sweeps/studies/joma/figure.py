@@ -48,9 +48,10 @@ class FigureJoMA:
 
     Attributes:
         steps: optimiser steps of the first panel.
-        dense_steps: optimiser steps of the last one.
-        dense_seeds: number of its runs at each length.
-        out: directory for the picture, joma.npz and .json, and the stored sweeps, which resume.
+        dense_steps: optimiser steps of the last panel.
+        dense_seeds: number of runs at each length in the last panel.
+        out: folder for the figure, joma.npz and .json, and the stored sweeps, from which the
+            command resumes.
     """
 
     steps: Steps = 1999

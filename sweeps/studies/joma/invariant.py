@@ -38,16 +38,16 @@ class JoMAInvariant:
     """How far attention is from Theorem 1 at half the loss, and for several queries at the end.
 
     Attributes:
-        temperatures: of the attention.
-        common: numbers of common tokens, beside ten distinct ones of each class.
-        classes: numbers of classes of the one query.
+        temperatures: temperatures of attention.
+        common: numbers of common tokens, next to ten distinct tokens per class.
+        classes: numbers of classes, which share one query.
         queries: numbers of queries of syn-medium, for the law of their sum.
         seeds: number of runs at each point.
-        steps: optimiser steps of a run, on the population loss.
+        steps: optimiser steps per run, on the population loss.
         eta: both learning rates.
         scale: standard deviation of a starting weight.
-        out: directory for the picture, joma_invariant.npz and .json, and the stored sweeps,
-            which resume.
+        out: folder for the figure, joma_invariant.npz and .json, and the stored sweeps, from which
+            the command resumes.
     """
 
     temperatures: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)

@@ -39,15 +39,15 @@ class LinearICLPlateaus:
     Attributes:
         scale: first and last standard deviation of the starting weights, logarithmic.
         ratio: first and last ratio of neighbouring eigenvalues, logarithmic.
-        resolution: number of values of either.
+        resolution: number of values on each of these two axes.
         seeds: number of runs at each point.
         D: dimension of x.
         heads: number of heads of the upper row.
         head_counts: numbers of heads of the lower row, which starts from the smallest scale.
-        steps: optimiser steps of a run, on the population loss.
+        steps: optimiser steps per run, on the population loss.
         eta: learning rate.
-        out: directory for the picture, linear_icl_plateaus.npz and the stored sweeps, which
-            resume.
+        out: folder for the figure, linear_icl_plateaus.npz and the stored sweeps, from which the
+            command resumes.
     """
 
     scale: tuple[float, float] = (0.02, 1.0)

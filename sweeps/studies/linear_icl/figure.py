@@ -32,12 +32,12 @@ class FigureLinearICL:
 
     Attributes:
         seeds: number of runs of separate heads.
-        batch: sequences per step, inf for the population loss, but for the runs over ranks.
+        batch: sequences per step; inf for the population loss. The runs over ranks do not use it.
         steps: optimiser steps of separate heads.
-        scale: standard deviation of their starting weights.
+        scale: standard deviation of the starting weights of separate heads.
         rank_steps: optimiser steps of the runs over ranks.
-        out: directory for the picture, linear_icl.npz and .json, and the stored sweeps, which
-            resume.
+        out: folder for the figure, linear_icl.npz and .json, and the stored sweeps, from which the
+            command resumes.
     """
 
     seeds: Count = 6

@@ -50,40 +50,41 @@ def best(
     within: float = 0.01,
     draws: int = 400,
 ) -> xr.Dataset:
-    """The best value of an axis of a sweep, usually the learning rate, at all values of the others.
+    """The best value of an axis of a sweep, usually the learning rate, at all values of the other
+    axes.
 
     At each value the observable is averaged over the seeds. A value at which a run did not end
     well has no average and cannot be best. The best value is refined by the polynomial through the
-    lowest average and two neighbours on either side: in the logarithm of the axis if all its values
-    are positive, and in that of the observable likewise. Where two are not known, or the polynomial
-    falls below what a convex curve through these points can be, as next to a steep wall, the best
-    value is that of the lowest average.
+    lowest average and two neighbours on either side: in the logarithm of the axis, and of the
+    observable, where all values are positive. Where two neighbours are not known, or the polynomial
+    falls below every convex curve through these points, as next to a steep wall, the best value is
+    that of the lowest average.
 
-    Its error has two parts. That of the seeds is a bootstrap: seeds are drawn with replacement, the
-    same ones at every value of every axis, since runs of one seed share their data, and the whole
-    estimate is repeated. (A jackknife would fail where the lowest average moves to another value.)
-    Deviations are scaled by sqrt(n / (n - 1)) for n seeds and by Student's factor, so that two
-    errors cover 95 % for few seeds too. That of the shape is by how much polynomials through three
-    and four of the points differ; or, where only the lowest average is known, the standard
-    deviation of a uniform distribution between its neighbours.
+    Its error has two parts. The part from the seeds is a bootstrap: seeds are drawn with
+    replacement, the same ones at every value of every axis, because runs with the same seed share
+    their data, and the whole estimate is repeated. (A jackknife would fail where the lowest average
+    moves to another value.) Deviations are scaled by sqrt(n / (n - 1)) for n seeds and by Student's
+    factor, so that two errors cover 95 % even for few seeds. The part from the shape is the
+    difference between polynomials through three and four of the points; or, where only the lowest
+    average is known, the standard deviation of a uniform distribution between its neighbours.
 
     Args:
-        dataset: of a sweep, as `sweeps.run` and `sweeps.open` return it.
+        dataset: results of a sweep, from `sweeps.run` or `sweeps.open`.
         over: name of the axis, with three different numbers or more.
         observable: recorded quantity, one number per run, at the last recorded time. By default
-            loss, else the first one that is called a loss or an accuracy.
-        pick: whether the lowest or the highest is best; by default the highest of an accuracy, the
-            lowest of everything else.
-        within: how much worse than the best, as a share of it, the range from `lower` to `upper`
-            may be.
-        draws: number of bootstrap draws; always the same ones.
+            loss, else the first one whose name contains loss or accuracy.
+        pick: whether the lowest or the highest is best; by default the highest accuracy, or the
+            lowest of anything else.
+        within: largest excess over the best, as a share of it, in the range from `lower` to
+            `upper`.
+        draws: number of bootstrap draws, which are the same in every call.
 
     Returns:
-        A dataset over the other axes but the seeds, in the unit of the axis:
+        A dataset over the other axes except seeds, in the unit of the axis:
 
         * `best`, and `error`, the standard error of its logarithm (of itself for an axis with
           values that are not positive), NaN for one seed;
-        * `shape`, the part of the error that more seeds do not lower, but more values of the axis;
+        * `shape`, the part of the error that more values of the axis lower, but more seeds do not;
           both are NaN where the best lies at an end;
         * `value`, the observable there, by the polynomial;
         * `lower` and `upper`, between which the observable stays within `within` of the best:
@@ -95,8 +96,9 @@ def best(
         * `resampled`, the best values of the draws, with their errors' scale.
 
     Raises:
-        ValueError: for what is no dataset of a sweep, an unknown axis, one of seeds or words, or
-            with fewer than three values, or an observable that is not recorded as one number.
+        ValueError: for anything but the dataset of a sweep; for an axis that is unknown, has seeds
+            or words, or has fewer than three values; or for an observable that is not recorded as
+            one number.
 
     Example:
         >>> run = sweeps.Experiment(DeepLinear(u0=0.1), dynsim.sgd(0.1), steps=20)
@@ -189,7 +191,7 @@ def best(
 def _check_axis(dataset: xr.Dataset, over: str) -> None:
     """Raise `ValueError` unless there is a best value along an axis."""
     if over == "seed":
-        raise ValueError("over = 'seed': seeds have no best one; must be another axis")
+        raise ValueError("over = 'seed': no seed is best; must be another axis")
     checks.choice("over", over, [str(dim) for dim in dataset["status"].dims if dim != "seed"])
     if worded(dataset, over):
         raise ValueError(f"over = {over!r}: its values are words; must be an axis of numbers")
@@ -202,7 +204,8 @@ def _check_axis(dataset: xr.Dataset, over: str) -> None:
 
 
 def direction(name: str) -> Pick | None:
-    """Which values of an observable are good ones, by its name; None where that does not tell."""
+    """Which values of an observable are good, judged by its name; None where the name does not show
+    it."""
     if name == "loss" or name.endswith("_loss"):
         return "lowest"
     return "highest" if name == "accuracy" or name.endswith("_accuracy") else None
@@ -249,20 +252,20 @@ def _chosen(dataset: xr.Dataset, observable: str | None) -> str:
         return observable
     if usual is None:
         raise ValueError(
-            f"observable: of {', '.join(names) or 'nothing recorded'}, none is called a loss or an "
+            f"observable: of {', '.join(names) or 'nothing recorded'}, none is named a loss or an "
             "accuracy; choose one"
         )
     return usual
 
 
 def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
-    """The power law that the best values of an axis follow along another one, such as the batch.
+    """The power law of the best values of an axis along another axis, such as the batch.
 
-    A straight line by least squares through the logarithms. Left out are values of `along` whose
-    best lies at an end of its axis, or that are infinite. The error is the larger one of two: that
-    of the line's residuals, with Student's factor; and the standard deviation over the bootstrap
-    draws, each fitted by itself, with the errors of the shape. Of one seed there is the first one
-    alone, and no verdict: its runs share their data, so that residuals are not independent.
+    It is a least-squares line through the logarithms, without values of `along` that are infinite
+    or whose best lies at an end of its axis. The error is the larger of two: that from the line's
+    residuals, with Student's factor; and the standard deviation over the bootstrap draws, each
+    fitted separately, including the errors of the shape. With one seed only the first is known, and
+    there is no verdict: its runs share their data, so residuals are not independent.
 
     Args:
         found: what `sweeps.best` returned.
@@ -270,20 +273,20 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
 
     Returns:
         A dataset over the remaining axes: `exponent`, `error`, `prefactor` (the law at 1), `off`,
-        by how much the worst point is off the law, as a share, the number of `points`, and a
+        the largest relative deviation of a point from the law, the number of `points`, and a
         `verdict` in words:
 
         * "transfers", where one value is near the best (from `lower` to `upper`) at all values of
           `along`, or the exponent is 0 within two errors and these exclude that the best changes
           by a factor of 2 between its ends;
-        * "undecided", where it is 0 within two errors and they do not exclude that, or there is
-          one seed;
+        * "undecided", where it is 0 within two errors but such a change is not excluded, or there
+          is only one seed;
         * "grows as batch^0.52 ± 0.03" or "falls as" otherwise;
         * "no fit" for fewer than three points, with NaN for the numbers.
 
     Raises:
-        ValueError: for anything but what `sweeps.best` returned, an unknown axis, one of words, or
-            values that are not positive.
+        ValueError: for anything but the result of `sweeps.best`, an unknown axis, an axis of words,
+            or values that are not positive.
 
     Example:
         >>> run = sweeps.Experiment(DeepLinear(u0=0.1), dynsim.sgd(0.1), steps=20)

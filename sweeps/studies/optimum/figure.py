@@ -48,16 +48,16 @@ class Optimum:
     over seeds, the range that is nearly as good, the edge of divergence and a power law.
 
     Attributes:
-        run: of which every point is a variation.
+        run: the run that every point varies.
         along: the other setting, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear
             with :lin at the end.
         rate: learning rates to try, in the same form.
         rules: update rules, one panel each; momentum and nesterov are sgd with momentum.
-        observable: what is to be small, or large if it is an accuracy.
+        observable: quantity to minimise, or to maximise if it is an accuracy.
         theory: engine to draw next to training; auto for descent at infinite batch, best for the
             most exact theory of each rule, or none.
         seeds: number of runs at each point.
-        within: how much worse than the best, as a share, the shaded range is.
+        within: largest excess over the best in the shaded range, as a share of the best.
         out: folder for the figure, optimum.npz and .json, and the stored sweeps, from which the
             command resumes.
     """
@@ -91,7 +91,7 @@ class Optimum:
                     f"{option} = {word!r}: has {len(values)} values; needs {FEWEST} or more"
                 )
             if name in found:
-                raise ValueError(f"along = {self.along!r}: is the axis of the rate as well")
+                raise ValueError(f"along = {self.along!r}: is also the axis of the rate")
             found[name] = values
         return found
 
@@ -140,12 +140,12 @@ class Optimum:
 @dataclasses.dataclass(frozen=True)
 class OptimumOfLayer(Optimum):
     """Find the best learning rate of the attention layer in Y and Z, at a fixed ratio of its two
-    rates, on short sequences. Longer ones show their class, so that every rate above some trains
-    to a loss of 0.
+    rates, on short sequences. Longer sequences reveal their class, so that every rate above some
+    value trains to a loss of 0.
 
     Attributes:
-        observable: what is to be small, or large if it is an accuracy; relative_loss is the loss of
-            the last 20 steps over that of the first.
+        observable: quantity to minimise, or to maximise if it is an accuracy; relative_loss is the
+            loss of the last 20 steps over that of the first.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {

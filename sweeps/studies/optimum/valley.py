@@ -29,13 +29,13 @@ class Valley(NamedTuple):
     """The best place of each of C curves, NaN where nothing is known.
 
     Attributes:
-        index: of the best one of the points.
+        index: index of the best one of the points.
         inside: whether it has known neighbours.
         at: where the best place is.
         shape: standard error of that, as the curve is known at some points only; that of a uniform
             distribution between its neighbours at most, NaN at an end.
         value: the curve there.
-        lower: from where on the curve is near its best value.
+        lower: the point from which the curve is near its best value.
         upper: up to where it is.
     """
 

@@ -34,7 +34,7 @@ class _Maps:
     """What both figures have.
 
     Attributes:
-        task: sequence classes; Syn-Small if omitted. Of more than 6 classes the first 6 are drawn.
+        task: sequence classes; Syn-Small if omitted. Only the first 6 classes are drawn.
     """
 
     name: ClassVar[Literal["fig4", "fig5"]]
@@ -51,7 +51,7 @@ class Figure4(_Maps):
     """Attention c_n of each class by SGD with momentum and on its flow, eta_Y = 1 and 10.
 
     Attributes:
-        out: directory for the picture, fig4.npz and the stored sweeps.
+        out: folder for the figure, fig4.npz and the stored sweeps.
     """
 
     name = "fig4"
@@ -63,7 +63,7 @@ class Figure5(_Maps):
     """Attention c_n of each class by Adam and on Adam's flow, rates 0.1, 0.5 and 1.
 
     Attributes:
-        out: directory for the picture, fig5.npz and the stored sweeps.
+        out: folder for the figure, fig5.npz and the stored sweeps.
     """
 
     name = "fig5"

@@ -38,7 +38,7 @@ class Figure3:
     """Growth factor chi(t) at fixed eta_Z for several eta_Y, transition times marked.
 
     Attributes:
-        out: directory for the picture and fig3.npz.
+        out: folder for the figure and fig3.npz.
         eta_y: learning rates of Y.
         eta_z: learning rate of Z.
         K: number of classes.
@@ -118,7 +118,7 @@ class Figure8:
     """Decoder h* by discrete steps and h by the flow, with Lemma 7's bound on the difference.
 
     Attributes:
-        out: directory for the picture and fig8.npz.
+        out: folder for the figure and fig8.npz.
         steps: number of visits to the class, for M = 50 and for M = 1000.
     """
 
@@ -166,7 +166,7 @@ class Figure9:
     """Growth factor bound B(t) for fixed nu = eta_Y / eta_Z, with t0 and B(t0) marked.
 
     Attributes:
-        out: directory for the picture and fig9.npz.
+        out: folder for the figure and fig9.npz.
         K: number of classes.
         c0: the constant C0 of Theorem 4.
         printed: draw the printed form 1/4 ln(C0 + ...), which is not 0 at t = 0 unless C0 = 1.

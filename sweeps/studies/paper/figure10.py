@@ -40,7 +40,8 @@ class Figure10:
         run: the run at all rates.
         eta: learning rates.
         seeds: number of runs at each rate.
-        out: directory for the picture, fig10.npz and .json, and the stored sweep, which resumes.
+        out: folder for the figure, fig10.npz and .json, and the stored sweep, from which the
+            command resumes.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = CLIPPED
@@ -67,7 +68,7 @@ class Trend(NamedTuple):
 
     Attributes:
         slope: nat per unit of the learning rate, NaN with less than three runs.
-        standard_error: of the slope, from the residuals.
+        standard_error: standard error of the slope, from the residuals.
         intercept: nat.
         runs: number of runs that it is through.
         falls: whether the slope is below zero by `SIGNIFICANT` standard errors.

@@ -41,12 +41,12 @@ class Figure6:
 
     Attributes:
         num_queries: numbers of queries, a panel each; 1,3,5,10 on Syn-Medium if omitted.
-        seeds: number of runs in each cell, and of random starts of the theories, the same ones.
-        training: train; without it theory stands alone.
+        seeds: number of runs in each cell; theories use the same random starts.
+        training: also train; otherwise only theory is drawn.
         theory: predict means and spread at finite T and batch; with training also integrate the
             momentum flow and descend with T and batch infinite.
         task: sequence classes; Syn-Medium at `num_queries` if omitted.
-        out: directory for the picture, fig6.csv and the stored sweeps, which resume.
+        out: folder for the figure, fig6.csv and the stored sweeps, from which the command resumes.
     """
 
     num_queries: Queries = ()

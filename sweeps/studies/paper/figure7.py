@@ -43,9 +43,10 @@ class Figure7:
 
     Attributes:
         run: the run with each number of layers.
-        layers: blocks of the transformers.
+        layers: numbers of blocks of the transformers.
         seeds: number of runs behind the curves; the maps are those of the first that ended well.
-        out: directory for the picture, fig7.npz and .json, and the stored sweeps, which resume.
+        out: folder for the figure, fig7.npz and .json, and the stored sweeps, from which the
+            command resumes.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {**CLIPPED, "eta": 5.0, "prompt": 100}

@@ -26,7 +26,7 @@ class Recall:
         num_queries: numbers of queries, a row of panels each; those of the paper if omitted.
         seeds: number of runs in each cell.
         task: sequence classes; Syn-Medium at `num_queries` if omitted.
-        out: directory for the picture, its data and the stored sweep, that of figure 6.
+        out: folder for the figure, its data and the stored sweep, that of figure 6.
     """
 
     PAPER: ClassVar[Queries] = ("1,3",)

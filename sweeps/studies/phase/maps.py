@@ -44,34 +44,34 @@ def maps(
 
     Args:
         config: the settings: a `Plane`, or a `Phase` for the layer in Y and Z. With `refine`, only
-            points near a change of region are run, and random ones among the others; what is in
-            `out` is not run again.
-        rule: of the regions, in place of that of the settings.
-        seed: of the random points.
-        executor: whose workers run the sweeps, as in `sweeps.run`.
+            points near a change of region are run, and random ones among the others. Runs stored in
+            `out` are not repeated.
+        rule: rule of the regions, in place of that of the settings.
+        seed: seed of the random points.
+        executor: executor whose workers run the sweeps, as in `sweeps.run`.
 
     Returns:
         A dataset for each engine, over the two axes: `region`, a code of the rule, the most common
         one over seeds; the observable at the last step, averaged over classes and seeds, NaN where
         it was not computed or no run ended well; `computed`, False where the region was inferred
-        from the corners of the point's cell; `drawn`, the observable with values between those of
-        the corners where it was not computed; and `seeds`, the number of runs at each point.
+        from the corners of the point's cell; `drawn`, the observable, interpolated between the
+        corners where it was not computed; and `seeds`, the number of runs at each point.
 
         With several seeds also, for the `code` and `name` of each region: its `probability`, the
         share of the seeds that end in it; the `low` and `high` ends of its interval after Clopper
-        and Pearson, with 95 % confidence even after the repeated looks that `band` takes; and
-        `share`, the probability with values in between where it was not computed.
+        and Pearson, with 95 % confidence even though `band` looks repeatedly; and `share`, the
+        probability, interpolated where it was not computed.
 
-        The attributes are the number of `runs`. Of a refined map, also `rounds` of random points
-        until one had no `failures`, the number of `probes` of the last one, and its `bound`, an
-        upper bound with 95 % confidence on the share of the plane whose inferred region, or with a
-        tolerance its observable, is wrong; and the box `dimension` of the boundary on the smallest
-        cells, NaN without one. With a band, also `band`, the largest number of points across a
-        boundary whose most probable region is uncertain.
+        The attributes are the number of `runs`. A refined map also has the number of `rounds` of
+        random points until one had no `failures`, the number of `probes` in the last one, and its
+        `bound`, an upper bound with 95 % confidence on the share of the plane whose inferred
+        region, or with a tolerance its observable, is wrong; and the box `dimension` of the
+        boundary on the smallest cells, NaN without one. With a band, also `band`, the largest
+        number of points across a boundary whose most probable region is uncertain.
 
     Raises:
         ValueError: for bad settings, before anything runs.
-        StoreError: when `out` holds something else.
+        StoreError: if `out` contains something else.
 
     Example:
         >>> run = sweeps.experiment("linear_icl", steps=20, batch=16)
@@ -213,7 +213,7 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
     """The curves where regions have the probabilities `LEVELS`.
 
     Args:
-        found: a map of several seeds, as `sweeps.phase.maps` returns it.
+        found: a map with several seeds, as `sweeps.phase.maps` returns it.
 
     Returns:
         A table over `vertex`: name of the `region`; the `level` of its probability; `of` what it is
@@ -222,10 +222,10 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
         the axes; and whether the nearest point was `computed`.
 
     Raises:
-        ValueError: for a map of single runs.
+        ValueError: for a map with one run per point.
     """
     if "share" not in found:
-        raise ValueError("found: holds one run at each point; a boundary needs several seeds")
+        raise ValueError("found: has one run at each point; a boundary needs several seeds")
     x, y = found["computed"].dims
     wanted = [*(("share", level) for level in LEVELS), ("low", 0.5), ("high", 0.5)]
     heads, pieces = [], []

@@ -34,7 +34,7 @@ class Plane:
     """Draw a phase diagram: the outcome of a run over a plane of two of its settings.
 
     Attributes:
-        run: of which every point is a variation.
+        run: the run that every point varies.
         x: horizontal axis, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear with
             :lin at the end.
         y: vertical axis, in the same form.
@@ -48,13 +48,12 @@ class Plane:
         edge: also draw the edge of stability, at the start and along the flow of all weights, on a
             grid of 12 x 12; takes a minute or more.
         refine: run a coarse grid, and further points only where the region changes.
-        probes: number of random points that are run where refine has found nothing to run; 0 for
-            none.
+        probes: number of random points to run once refine has nothing left to run; 0 for none.
         tolerance: refine also where the observable differs by more than this share of its range of
             colours.
-        band: add seeds where the boundary of a region, with 95 % confidence, is uncertain by more
-            than so many points.
-        max_seeds: largest number of runs at a point that band may lead to.
+        band: add seeds where the boundary of a region is uncertain by more than this number of
+            points, with 95 % confidence.
+        max_seeds: largest number of runs per point that band may use.
         out: folder for the figure, phase.npz and the stored sweeps, from which the command
             resumes.
     """
@@ -81,7 +80,7 @@ class Plane:
     out: Path = Path("out/phase")
 
     def times(self) -> Times:
-        """When runs record."""
+        """Steps at which runs record."""
         return NUM_TIMES
 
     def axes(self) -> dict[str, tuple[float, ...]]:
@@ -118,8 +117,8 @@ class Plane:
             )
         if self.seeds < FEWEST:
             raise ValueError(
-                f"seeds = {self.seeds}: band needs at least {FEWEST}, as fewer tell nothing with "
-                "95 % confidence"
+                f"seeds = {self.seeds}: band needs at least {FEWEST}, because fewer "
+                "decide nothing with 95 % confidence"
             )
         if self.max_seeds < self.seeds:
             raise ValueError(f"max_seeds = {self.max_seeds}: must be at least seeds = {self.seeds}")
@@ -142,7 +141,7 @@ class Plane:
         return True
 
     def rule(self) -> Rule:
-        """The rule of the regions; `ValueError` for what is none."""
+        """The rule of the regions; `ValueError` if it is not a rule."""
         return named(self.regions)
 
     def lines(self) -> dict[str, np.ndarray]:
@@ -150,7 +149,7 @@ class Plane:
         return {}
 
     def scatter(self) -> Sweep | None:
-        """The sweep that predicts how far runs scatter, None where none is drawn."""
+        """The sweep that predicts how far runs scatter; None where it is not drawn."""
         return None
 
 

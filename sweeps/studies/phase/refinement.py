@@ -220,7 +220,7 @@ def guard(found: Refinement, probes: int, seed: int = 0) -> Guarded:
     Args:
         found: the refinement, which is changed.
         probes: number of points of a draw; 0 for no guard.
-        seed: of the draws.
+        seed: seed of the draws.
     """
     points, wrong, rest, number = NOWHERE, np.empty(0, bool), 0, 0
     size = int(np.prod(found.lattice.shape))

@@ -26,8 +26,8 @@ DIVERGED = "diverged"
 
 
 def winners(tokens: Any) -> Any:
-    """The same where no more than so many share it: of fewer than three, half of the way to a
-    single one. That one has won nothing."""
+    """The same, with the number of tokens that may share attention: for fewer than three distinct
+    tokens, halfway to a single one. A single token has won nothing."""
     return np.minimum(WINNERS, (1 + tokens) / 2)
 
 
@@ -36,11 +36,11 @@ class Rule(NamedTuple):
 
     Attributes:
         record: names of the observables that it reads, over time.
-        classify: codes of the runs of a dataset that recorded these, over its axes. The settings of
-            the runs are JSON in the dataset's attribute "config".
+        classify: function that returns the codes of the runs of a dataset with these records, over
+            its axes. The settings of the runs are JSON in the dataset's attribute "config".
         legend: name and colour of each code.
-        lines: from the same dataset, lines of one's own: by what the legend calls them, values
-            over the two axes of the plane that are zero on the line. None for no lines.
+        lines: function of the same dataset that returns your own lines: by name in the legend,
+            values over the two axes of the plane that are zero on the line. None for no lines.
     """
 
     record: tuple[str, ...]
@@ -68,7 +68,7 @@ class Region(enum.IntEnum):
 
 def classify(dataset: xr.Dataset) -> xr.DataArray:
     """`Region` of each run of a sweep that recorded loss, speed and entropy over time, the first of
-    which is that of step 0. The exponential of the entropy is how many tokens share the
+    which is that of step 0. The exponential of the entropy is the number of tokens that share the
     attention."""
     (loss, tokens), (loss_end, tokens_end) = (
         (at["loss"], np.exp(at["entropy"]))
@@ -100,8 +100,8 @@ class Stability(enum.IntEnum):
 
 def stability(status: np.ndarray, loss: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
     """`Stability` of each run, from its (...) status, and its (..., S) loss and preconditioned
-    sharpness at the recorded times, of which the first is step 0. A sharpness that is not known,
-    NaN, counts as below the edge."""
+    sharpness at the recorded times, of which the first is step 0. An unknown sharpness, NaN, counts
+    as below the edge."""
     first, last = sharpness[..., 0], sharpness[..., -1]
     rose = np.nanmax(loss, axis=-1, initial=-np.inf) > ROSE * loss[..., 0]
     fell = loss[..., -1] < loss[..., 0]
@@ -123,8 +123,8 @@ class Agreement(NamedTuple):
     """The agreement of predicted regions with those of training.
 
     Attributes:
-        right: share of the plane where it is the region that training ends in, or the one that most
-            of its seeds end in.
+        right: share of the plane where theory names the region in which training, or most of its
+            seeds, ends.
         within: share of the plane where between 10 and 90 % of the seeds end in the predicted
             region; None for single runs.
     """
@@ -148,7 +148,7 @@ def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
 
 
 def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataArray]:
-    """The regions that a line predicts: on each of its sides the most common one of that side.
+    """The regions that a line predicts: on each side, the most common region there.
 
     Args:
         line: values that are zero on the line and have both signs, over the axes of the plane or
@@ -206,10 +206,10 @@ NAMED = {"edge": BY_EDGE}
 
 
 def named(word: str) -> Rule:
-    """The rule that a word, or MODULE:NAME, stands for; `ValueError` for what is none."""
+    """The rule that a word or MODULE:NAME stands for; `ValueError` if it is not a rule."""
     if word in NAMED:
         return NAMED[word]
     found = locate(word, "regions")
     if not isinstance(found, Rule):
-        raise ValueError(f"regions = {word!r}: must stand for a Rule, got {found!r}")
+        raise ValueError(f"regions = {word!r}: must name a Rule, got {found!r}")
     return found

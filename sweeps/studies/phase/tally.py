@@ -57,7 +57,7 @@ class Tally:
         )
         if unknown := set(np.unique(codes).tolist()) - set(self._codes.tolist()):
             raise ValueError(
-                f"regions: a run has the code {min(unknown)}; must be one of the legend, "
+                f"regions: a run has the code {min(unknown)}; must be a code of the legend, "
                 f"{', '.join(map(str, self._codes.tolist()))}"
             )
         at = tuple(points.T)

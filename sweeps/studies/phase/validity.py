@@ -46,13 +46,13 @@ class Validity:
 
     Attributes:
         theories: names of theories, and symmetric-noise for descent with the noise of batches.
-        steps: optimiser steps of a run.
+        steps: optimiser steps per run.
         seeds: number of runs at each point, whose mean the theories are compared with.
-        length: sequence length T of the runs; inf leaves the error of the theory alone, as nearly
-            all of them describe T = inf.
+        length: sequence length T of the runs; with inf, most theories, which describe T = inf, show
+            their own error alone.
         batch: sequences per step.
         resolution: number of values of eta_Y / eta_Z and of eta_Z.
-        out: directory for the picture, validity.npz and the stored sweeps.
+        out: folder for the figure, validity.npz and the stored sweeps.
     """
 
     theories: tuple[str, ...] = ("plain", "corrected", NOISE, "eq10", "lemma3")

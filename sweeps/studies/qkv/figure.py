@@ -44,13 +44,13 @@ class FigureQKV:
     """Errors of the plain flow and of the factors' flow against descent on the factors.
 
     Attributes:
-        out: directory for the picture and qkv.npz.
-        width: of the embedding; the vocabulary has 34 tokens (Syn-Small).
+        out: folder for the figure and qkv.npz.
+        width: width of the embedding; the vocabulary has 34 tokens (Syn-Small).
         scale: standard deviations of the starting W_Q and W_K, times sqrt(d).
         eta_y: learning rate of W_V.
         eta_z: learning rate of Z in the plain flow.
         steps: optimiser steps.
-        seeds: starting weights over which errors are averaged, as their root mean square.
+        seeds: number of starting weights; errors are root mean squares over them.
     """
 
     out: Path = Path("out/figures")

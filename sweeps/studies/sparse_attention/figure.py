@@ -51,10 +51,10 @@ class FigureSparseAttention:
 
     Attributes:
         seeds: number of runs of each optimiser, and at T = d = 256, on samples; 2 or more.
-        batch: sequences per step of these.
-        steps: longest run of the first panel.
-        out: directory for the picture, sparse_attention.npz and .json, and the stored sweeps, which
-            resume.
+        batch: batch size of these runs, in sequences.
+        steps: length of the longest run in the first panel.
+        out: folder for the figure, sparse_attention.npz and .json, and the stored sweeps, from
+            which the command resumes.
     """
 
     seeds: Several = 4

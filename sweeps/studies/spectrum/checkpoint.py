@@ -75,7 +75,7 @@ class Record:
     """A matrix A of shape (m, n) and what its singular values say.
 
     Attributes:
-        name: of the tensor, its block or the product.
+        name: name of the tensor, its block or the product.
         shape: (m, n).
         inner: k for a product of (m, k) and (k, n) matrices.
         dtype: as stored, of every factor.

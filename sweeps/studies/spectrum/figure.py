@@ -43,17 +43,18 @@ class Spectrum:
     at the end of either stage; or the singular values of a .safetensors checkpoint.
 
     Attributes:
-        checkpoint: a .safetensors file, a .safetensors.index.json, or a directory with either; if
-            left out, two-stage training is examined.
-        pattern: shell patterns of the names of tensors, for instance '*attn*'; case counts.
-        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight' for what the
-            scores of PyTorch's (out, in) weights depend on; * must stand for the same on both
-            sides, [i] means block i of a split matrix, and .T transposes.
+        checkpoint: a .safetensors file, a .safetensors.index.json, or a folder with one of them; if
+            omitted, two-stage training is examined.
+        pattern: shell patterns of the names of tensors, for instance '*attn*', in the right case.
+        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight', on which
+            attention scores depend where weights are (out, in) as in PyTorch; * must stand for the
+            same on both sides, [i] means block i of a split matrix, and .T transposes.
         split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
             queries, keys and values of GPT-2.
-        out: directory for the picture, spectrum.npz and .json, and the stored sweep, which resumes.
-        run: two-stage training.
-        seeds: number of runs of it.
+        out: folder for the figure, spectrum.npz and .json, and the stored sweep, from which the
+            command resumes.
+        run: the two-stage training to examine.
+        seeds: number of these runs.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "two_stage"}

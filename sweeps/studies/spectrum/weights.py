@@ -233,12 +233,10 @@ def _located(checkpoint: Path) -> Path:
         there = sorted(checkpoint.glob(pattern))
         if len(there) > 1:
             names = ", ".join(path.name for path in there[:10])
-            raise ValueError(f"checkpoint = {checkpoint}: holds several, choose one of {names}")
+            raise ValueError(f"checkpoint = {checkpoint}: contains several; choose one of {names}")
         if there:
             return there[0]
-    raise ValueError(
-        f"checkpoint = {checkpoint}: must hold a .safetensors or a {INDEX} file, has neither"
-    )
+    raise ValueError(f"checkpoint = {checkpoint}: must contain a .safetensors or a {INDEX} file")
 
 
 def _indexed(path: Path) -> dict[str, Tensor]:
@@ -253,7 +251,7 @@ def _indexed(path: Path) -> dict[str, Tensor]:
     for shard in shards:
         # An index from elsewhere must not make us open files of its choice.
         if Path(shard).name != shard:
-            raise ValueError(f"checkpoint = {path}: file {shard!r}: must lie beside the index")
+            raise ValueError(f"checkpoint = {path}: file {shard!r}: must be next to the index")
         if not (path.parent / shard).is_file():
             raise ValueError(f"checkpoint = {path}: file {shard!r}: does not exist")
     held = {shard: _headers(path.parent / shard) for shard in shards}
@@ -274,6 +272,6 @@ def _headers(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         size = path.stat().st_size
         raise ValueError(
-            f"checkpoint = {path}: must be a whole .safetensors file, is one of {size} bytes that "
+            f"checkpoint = {path}: must be a complete .safetensors file; its {size} bytes "
             f"cannot be read: {error}"
         ) from None

@@ -52,7 +52,7 @@ class Validate:
             correction: what the next order in eta removes; overlap: Eq. 10 against the population
             flow over overlap and number of classes; theorems: Theorems 2 and 3 along
             trajectories; size: seconds for K = 1e5, M = 1e6.
-        out: directory for the table, the data and the picture.
+        out: folder for the table, the data and the figure.
     """
 
     POSITIONAL: ClassVar[tuple[str, ...]] = ("what",)

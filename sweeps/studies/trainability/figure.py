@@ -47,16 +47,19 @@ class Trainability:
     """Map of trained and untrained runs over both learning rates, refined at its boundary.
 
     Attributes:
-        run: of the attention layer; all runs share its seed. The usual length is so short that
-            some sequences show nothing of their class, and their loss grows with the rates.
-        engine: what computes the runs; all but simulation have T and batch infinite.
+        run: the run that is varied, of the attention layer; all runs share its seed. With the
+            default length, some sequences show no token of their class, and their loss grows with
+            the rates.
+        engine: what computes the runs; all engines except simulation take T and the batch as
+            infinite.
         eta_y: first and last learning rate of Y (1/step).
         eta_z: first and last learning rate of Z (1/step).
         cells: number of cells along each side of the coarse grid.
         levels: number of refinements, each of which doubles the resolution.
-        fit: first and last level of the fit of the dimension; 1 and the last one if left out.
+        fit: first and last level of the fit of the dimension; from 1 to the last if omitted.
         edge: also draw the edge of stability, at the start and along the flow of all weights.
-        out: directory for the picture, trainability.npz and the stored sweeps, which resume.
+        out: folder for the figure, trainability.npz and the stored sweeps, from which the command
+            resumes.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100, "length": 4, "batch": 32}

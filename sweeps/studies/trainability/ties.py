@@ -42,7 +42,7 @@ def lines(sweep: Sweep) -> dict[str, xr.DataArray]:
     legend calls the line where it is zero.
 
     Args:
-        sweep: of the attention layer, over a few values of learning rates and momentum.
+        sweep: sweep of the attention layer, over a few values of learning rates and momentum.
 
     Returns:
         Nothing for other axes, and where the theory does not apply.
@@ -92,11 +92,11 @@ def stepped(
     for a flow: where ties are unstable, and where one step takes the decoder past its transition.
 
     Args:
-        run: of the attention layer.
+        run: run of the attention layer.
         region: by the flow, over the plane.
         ties: from `lines`, on a coarser plane; None where no noise of counts breaks a tie.
         noisy: descent with noise on all of the plane, of which only these points run.
-        tally: of these runs, empty.
+        tally: tally of these runs, empty.
         out: folder of their sweep.
 
     Returns:

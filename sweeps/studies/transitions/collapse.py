@@ -43,10 +43,11 @@ class Collapse:
 
     Attributes:
         families: which of size, overlap, momentum and sampling (batch and length); all if omitted,
-            none besides a task.
+            none if a task is given.
         seeds: number of runs at each point.
-        task: sequence classes of a family of its own, over batch and length.
-        out: directory for the picture, collapse.csv and the stored sweeps, which resume.
+        task: sequence classes to vary over batch and length instead.
+        out: folder for the figure, collapse.csv and the stored sweeps, from which the command
+            resumes.
     """
 
     families: tuple[str, ...] = ()

@@ -27,11 +27,11 @@ class Family(NamedTuple):
     """Runs that share what they vary.
 
     Attributes:
-        title: of its panel.
+        title: title of its panel.
         run: settings of a run.
         axes: its axes besides eta_Y, eta_Z and seeds.
         zipped: axes among them that vary together.
-        label: of a line, formatted with the values of the axes.
+        label: label of a line, formatted with the values of the axes.
     """
 
     title: str

@@ -21,8 +21,8 @@ def peak_time(times: np.ndarray, values: np.ndarray) -> float:
     """Time of the maximum of a positive curve, between the times at which it was recorded.
 
     A parabola in (ln t, ln value) through the largest value and its two neighbours. The speed
-    coefficient rises like t and decays nearly like 1/t, so it is these logarithms in which its
-    maximum is nearly symmetric.
+    coefficient rises like t and decays nearly like 1/t, so its maximum is nearly symmetric in these
+    logarithms.
 
     Args:
         times: (S,) increasing, in optimiser steps; t <= 0 and NaN, which pads, are left out.
@@ -30,7 +30,7 @@ def peak_time(times: np.ndarray, values: np.ndarray) -> float:
 
     Returns:
         The time in optimiser steps; NaN where the largest value is the first or the last one, so
-        that the maximum may lie outside, or where a value that is needed is not positive.
+        that the maximum may lie outside, or where a required value is not positive.
 
     Raises:
         ValueError: for other shapes or times that do not increase.

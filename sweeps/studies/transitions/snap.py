@@ -39,9 +39,9 @@ class Control(NamedTuple):
     """What is varied, by a factor of 100 in all.
 
     Attributes:
-        title: of its column.
+        title: title of its column.
         ends: smallest and largest value of each rate.
-        symbol: of the varied rate.
+        symbol: symbol of the varied rate.
         gain: sign of the slope of the final logit gain, by the paper.
     """
 
@@ -71,11 +71,11 @@ class Snap:
     task of your own.
 
     Attributes:
-        rates: number of values that a rate takes in training.
-        seeds: number of runs at each of them.
-        steps: optimiser steps of a run.
+        rates: number of values of a rate in training.
+        seeds: number of runs at each of these values.
+        steps: optimiser steps per run.
         task: sequence classes; Syn-Small if omitted.
-        out: directory for the picture, snap.csv and the stored sweeps, which resume.
+        out: folder for the figure, snap.csv and the stored sweeps, from which the command resumes.
     """
 
     rates: Several = 5

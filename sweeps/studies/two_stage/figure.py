@@ -63,12 +63,12 @@ class FigureTwoStage:
     """Two-stage training against the reduced ODE, its controls, and the claims one by one.
 
     Attributes:
-        run: what is trained in two stages, and as the controls say.
-        seeds: number of runs of it, and of two_stage-joint.
+        run: the run trained in two stages and, for comparison, as each control says.
+        seeds: number of these runs, and of those of two_stage-joint.
         control_seeds: number of runs of each control.
-        times: number of times to record, a third of them in the first stage.
-        out: directory for the picture, two_stage.npz, .json with the claims, and the stored sweeps,
-            which resume.
+        times: number of recorded times, a third of them in the first stage.
+        out: folder for the figure, two_stage.npz, .json with the claims, and the stored sweeps,
+            from which the command resumes.
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "two_stage"}

@@ -1,4 +1,5 @@
-"""Finite length and finite batch of the two-stage system, each against a Monte Carlo of its own."""
+"""Finite length and finite batch of the two-stage system, each compared with its own Monte
+Carlo."""
 
 import dataclasses
 import math
@@ -44,7 +45,7 @@ class TwoStageFinite:
     Attributes:
         samples: prompts on which the loss is measured at each length.
         prompts: prompts whose gradients are taken at each moment.
-        out: directory for the picture, two_stage_finite.npz and .json.
+        out: folder for the figure, two_stage_finite.npz and .json.
     """
 
     samples: Several = 60_000

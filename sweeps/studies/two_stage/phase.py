@@ -35,20 +35,20 @@ LEARNED, UNLEARNED = 0.9, 0.6
 
 @dataclasses.dataclass(frozen=True)
 class TwoStagePhase:
-    """Is Q learned, over the noise tau ~ sqrt(eta) of the weights and the shift r of Q.
+    """Whether Q is learned, over the noise tau ~ sqrt(eta) of the weights and the shift r of Q.
 
     Attributes:
         tau: first and last noise, logarithmic.
         r: first and last shift, logarithmic.
-        resolution: number of values of either, for the reduced ODE.
-        points: number of values of either, for training.
+        resolution: number of values on each axis for the reduced ODE.
+        points: number of values on each axis for training.
         seeds: number of runs at each point.
-        eta_time: eta-time after which is looked.
+        eta_time: eta-time at which runs are judged.
         decay: weight decay lambda.
-        d: size of a block of a token.
+        d: size of each of the two blocks of a token.
         length: tokens L of a prompt, the query included.
-        out: directory for the picture, two_stage_phase.npz and .json, and the stored sweeps,
-            which resume.
+        out: folder for the figure, two_stage_phase.npz and .json, and the stored sweeps, from which
+            the command resumes.
     """
 
     tau: tuple[float, float] = (0.06, 0.6)

@@ -52,12 +52,12 @@ class Fates:
         times: (S,) optimiser steps, from 2 on: the first step from zero weights moves Y alone.
         z: (S, K, M) trained attention logits, less those of the start.
         loss, accuracy: (S,) of training.
-        status: of training, a `dynsim.Status`.
+        status: status of training, a `dynsim.Status`.
         theory_z: (S, K, M) of each theory that applies.
         missing: why the others do not.
         signs: (S, K, M) predicted sign of z by each rule and theory, 0 where it is silent.
         top: (K, M) mask of the tokens that are judged.
-        scores: of each rule and theory.
+        scores: scores of each rule and theory.
     """
 
     times: np.ndarray
@@ -91,10 +91,10 @@ def fates(
         steps: number of optimiser steps, >= 2.
         top: number of tokens of each class to judge, the most probable ones. A logit belongs to
             a query, so a token of several of its classes counts in each.
-        threshold: of owned tokens, see `dynsim.classes.owned`.
+        threshold: threshold of owned tokens, see `dynsim.classes.owned`.
         length, batch: of `dynsim.layer` and `dynsim.train`; by default full-batch descent on the
             population.
-        seed: of the data, where they are sampled, and of `embedded` weights.
+        seed: seed of the data, where they are sampled, and of `embedded` weights.
         embedded: settings of `dynsim.QKV`, the layer in ordinary parameters, to train that
             instead, at the same rates; its z is that of the effective layer.
 

@@ -49,24 +49,23 @@ class CorpusFigure:
     """Predicted against trained fate of the top words of sequence classes estimated from text.
 
     Attributes:
-        corpus: a folder with one text file a split or a single text file; a generated text by
-            default.
+        corpus: a text file, or a folder with one text file per split; a generated text by default.
         train: file of the training text in such a folder.
         num_queries: number of query words.
-        classes_per_query: number of next words of each.
-        length: tokens of a window of the text, the query included.
+        classes_per_query: number of next words of each query word.
+        length: tokens per window of text, the query included.
         tokens_per_class: number of contextual words that each class adds to the vocabulary.
         stop_words: how many of the most frequent words to leave out of the contexts.
         top: number of words of each class to judge, its most frequent ones.
-        threshold: share of a word from which on one class owns it, in (0.5, 1].
+        threshold: smallest share of a word's occurrences with which a class owns it, in (0.5, 1].
         steps: optimiser steps.
         eta_y: learning rate of Y.
         eta_z: learning rate of Z.
-        batch: sequences per step, of the window's length; infinite for descent on the population.
-        seed: of the sampled sequences, of the generated text, and of the factors' start.
+        batch: sequences per step, as long as the windows; inf for descent on the population loss.
+        seed: seed of the sampled sequences, the generated text and the starting factors.
         scale: W_Q and W_K of the layer in ordinary parameters start normal with standard
             deviation scale / sqrt(d), d = M; its rate eta_z is raised to be the same at the start.
-        out: directory for the picture, corpus.npz and corpus.json.
+        out: folder for the figure, corpus.npz and corpus.json.
     """
 
     corpus: Path | None = None

@@ -114,7 +114,7 @@ def of_finite_length(task: dynsim.SequenceClasses) -> Layer:
     """The layer on the task; raises `ValueError` unless an expansion in 1/T describes it."""
     found = layer(task)
     if math.isinf(found.length):
-        raise ValueError("length = inf: leaves nothing to theories of finite T; use those without")
+        raise ValueError("length = inf: theories of finite T need a finite length")
     finite_length.check_length(found, found.length)
     return found
 
@@ -148,8 +148,8 @@ def _merged(task: AnyTask, record: tuple[str, ...]) -> SymmetricTask | Placed:
             known = ", ".join(DESCENDED.names())
             full = [name for name in names_of(record) if name not in DESCENDED.names()]
             raise ValueError(
-                f"record: {', '.join(full)} need all weights, of "
-                f"which K = {task.K} classes have too many; must be of {known}"
+                f"record: {', '.join(full)} need all weights, which are too many for "
+                f"K = {task.K} classes; must be of {known}"
             )
         return task
     found = symmetric.placed(task, merged=True)

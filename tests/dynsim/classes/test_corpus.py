@@ -79,7 +79,7 @@ def test_single_file_is_split(tmp_path: Path) -> None:
         ({"valid": "none.txt"}, r"valid = .*no such file; valid=None does without"),
         ({"train": "empty.txt"}, r"train = .*empty\.txt: is empty"),
         ({"train": "latin.txt"}, r"train = .*latin\.txt: must be UTF-8"),
-        ({"train": "folder"}, r"train = .*folder: must be a file, is a folder"),
+        ({"train": "folder"}, r"train = .*folder: must be a file, not a folder"),
         ({"min_count": 9}, r"vocabulary: .*min_count = 9"),
         ({"min_count": 0}, r"min_count = 0: must be an integer >= 1"),
         ({"max_vocabulary": 2}, r"max_vocabulary = 2: must be an integer >= 3"),
@@ -120,9 +120,9 @@ def test_text_shorter_than_its_sequences() -> None:
     assert batches(tokens, 1, 2).shape == (5, 2, 2)
     with pytest.raises(ValueError, match="length = 0: must be an integer >= 1"):
         batches(tokens, 0, 2)
-    with pytest.raises(ValueError, match="tokens: 8 of them, must be at least 9 for batch = 2"):
+    with pytest.raises(ValueError, match="tokens: got 8; must be at least 9 for batch = 2"):
         batches(tokens[:8], 4, 2)
-    with pytest.raises(ValueError, match="tokens: 4 of them, must be at least 5"):
+    with pytest.raises(ValueError, match="tokens: got 4; must be at least 5"):
         sample_windows(tokens[:4], jax.random.key(0), 2, 4)
 
 

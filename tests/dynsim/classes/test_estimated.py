@@ -126,11 +126,11 @@ def test_known_law_is_recovered() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 13}, r"tokens: 13 of them, must be more than length = 13"),
-        ({"num_queries": 9}, r"num_queries = 9: the text has \d+ words"),
-        ({"classes_per_query": 3}, r"num_queries = 1: the text has 0 words"),
+        ({"length": 13}, r"tokens: got 13; must be more than length = 13"),
+        ({"num_queries": 9}, r"num_queries = 9: only \d+ words"),
+        ({"classes_per_query": 3}, r"num_queries = 1: only 0 words"),
         ({"rare": "keep"}, r"rare = 'keep': must be one of drop, merge"),
-        ({"stop_words": 8}, r"stop_words = 8: leaves no contextual token"),
+        ({"stop_words": 8}, r"stop_words = 8: leaves some class without a contextual token"),
         ({"num_queries": 0}, r"num_queries = 0: must be an integer >= 1"),
         ({"vocabulary": WORDS[:3]}, r"tokens: from 0 to 6, must be ids in \[0, 3\)"),
         ({"vocabulary": WORDS[:6]}, r"tokens: from 0 to 6, must be ids in \[0, 6\)"),

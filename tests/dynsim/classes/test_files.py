@@ -47,10 +47,10 @@ def test_a_table_is_the_task_that_its_columns_say(tmp_path: Path) -> None:
         (TABLE.replace("\n", "\n\n", 1).replace("0.25,0.25", "half,0"), "line 4, column '1'"),
         (TABLE.replace(",", ";"), "line 1 is separated by ';'; must be separated by ','"),
         (TABLE.replace("prior", "query"), "line 1 names two columns 'query'"),
-        (TABLE.splitlines()[0], "needs a line of names"),
+        (TABLE.splitlines()[0], "must have a line of names"),
         (TABLE.replace("query", "quary"), "lacks the array query"),
         (TABLE.replace("0.5,0.5", "0.5,0.4"), r"probs\[0\] \(class 0\): sums to 0.9"),
-        ("", "needs a line of names"),
+        ("", "must have a line of names"),
     ],
 )
 def test_bad_tables_are_named_with_their_file(text: str, message: str, tmp_path: Path) -> None:

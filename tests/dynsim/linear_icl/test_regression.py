@@ -250,7 +250,7 @@ def test_words_choose_the_parts() -> None:
             "problem = 'linear-icl': must be of type dynsim.Problem",
         ),
         (lambda: train(rule=0.1), "rule = 0.1: must be of type dynsim.Rule"),
-        (lambda: train(rule=dynsim.sgd(RATES)), "rule: its numbers must be single ones"),
+        (lambda: train(rule=dynsim.sgd(RATES)), "rule: its numbers must be scalars"),
         (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
         (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
     ],

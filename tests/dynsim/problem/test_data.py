@@ -121,11 +121,11 @@ def bad(tmp_path: Path, name: str) -> Any:
             lambda _: dynsim.Arrays({"x": X}, test=1.0),
             "test = 1.0: must be finite and in",
         ),
-        (lambda p: bad(p, "none.npz"), "none.npz: must be an .npz file, or a folder with some"),
-        (lambda p: bad(p, "empty"), "empty: must be an .npz file, or a folder with some"),
+        (lambda p: bad(p, "none.npz"), "none.npz: must be an .npz file, or a folder of them"),
+        (lambda p: bad(p, "empty"), "empty: must be an .npz file, or a folder of them"),
         (lambda p: dynsim.Arrays({"x": np.array(["a"])}), r"\['x'\]: must be an array of numbers"),
         (lambda p: bad(p, "text.npz"), "text.npz: cannot be read as .npz"),
-        (lambda p: bad(p, "mixed"), "mixed: its files need arrays of the same names"),
+        (lambda p: bad(p, "mixed"), "mixed: its files must have arrays with the same names"),
     ],
 )
 def test_bad_examples_are_errors(make: Any, message: str, tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ SGD = dynsim.sgd(0.1)
         (Listed(), {}, "Listed.names.0: must be hashable or an array, is {1, 2}"),
         (Unlearned(), {}, "Unlearned: has no method 'draw', which a finite batch needs"),
         (Unlearned(), {"batch": math.inf}, "Unlearned has no method 'population_loss'"),
-        (Taken(), {}, "Taken.observables: 'update_norm' is recorded of every problem"),
+        (Taken(), {}, "Taken.observables: 'update_norm' is recorded for every problem"),
         (
             Line(),
             {"rule": dynsim.sgd({"other": 1.0})},
@@ -300,7 +300,7 @@ SGD = dynsim.sgd(0.1)
         (
             Line(),
             {"rule": dynsim.sgd(schedules.cosine(1.0, 30))},
-            "eta: its schedule is 30 steps long, the run has steps = 10",
+            "eta: its schedule has 30 steps, but the run has steps = 10",
         ),
         (
             Line(),
@@ -340,7 +340,11 @@ SGD = dynsim.sgd(0.1)
         ),
         (Line(), {"key": None}, "key = None: starting weights, batches or noise are random"),
         (Line(), {"steps": 0}, "steps = 0: must be an integer >= 1"),
-        (Line(), {"data": (np.ones((3, 1)),)}, "data[0]: must have a leading axis of steps = 10"),
+        (
+            Line(),
+            {"data": (np.ones((3, 1)),)},
+            "data[0]: must have a leading axis of length steps = 10",
+        ),
         ("Line", {}, "problem = 'Line': must be of type dynsim.Problem"),
         (Line, {}, "problem = Line: is a class; must be an object of type dynsim.Problem"),
         (Line(), {"limit": -math.inf}, "limit = -inf: must be finite"),
@@ -408,8 +412,8 @@ def test_code_that_fails_is_named_with_its_line_above_the_words_of_jax(method: s
 @pytest.mark.parametrize(
     ("method", "value", "message"),
     [
-        ("groups", jnp.arange(2), "must return strings in the place of weights, returned i32[2]"),
-        ("is_frozen", "yes", "must return bools in the place of weights, returned 'yes'"),
+        ("groups", jnp.arange(2), "must return strings in place of the weights, returned i32[2]"),
+        ("is_frozen", "yes", "must return bools in place of the weights, returned 'yes'"),
         ("is_frozen", {"v": True}, "does not have the structure of the weights"),
         ("population_loss", jnp.ones(2), "must return one real number, returned f32[2]"),
         ("population_loss", None, "must return one real number, returned None"),

@@ -123,24 +123,24 @@ def test_two_parts_are_the_run(losses: Array, course: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"params": jnp.ones(3)}, r"state.params is float32\[2\], there float32\[3\]"),
-        ({"memory": jnp.float32(0)}, r"state.memory is int32\[\], there float32\[\]"),
-        ({"memory": ()}, r"state.memory is int32\[\], there missing"),
-        ({"sums": jnp.zeros(2)}, r"state.sums is missing, there float32\[2\]"),
+        ({"params": jnp.ones(3)}, r"params is float32\[2\] in this run and float32\[3\] there"),
+        ({"memory": jnp.float32(0)}, r"memory is int32\[\] in this run and float32\[\] there"),
+        ({"memory": ()}, r"memory is int32\[\] in this run and missing there"),
+        ({"sums": jnp.zeros(2)}, r"sums is missing in this run and float32\[2\] there"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(changed: dict[str, Any], said: str) -> None:
     first = run(LOSSES[0], [0, 2], steps=2, checkpoint=Checkpoint()).checkpoint
     other = dataclasses.replace(first, state=first.state._replace(**changed))
-    with pytest.raises(ValueError, match=f"checkpoint: .* dtype and record; in this run {said}"):
+    with pytest.raises(ValueError, match=f"checkpoint: .* dtype and record; state.{said}"):
         run(LOSSES[0], [3], checkpoint=other)
 
 
 @pytest.mark.parametrize(
     ("times", "steps", "said"),
     [
-        ([2, 4], 5, r"times = \[2, 4\]: must lie after the 2 steps of the checkpoint"),
-        ([3], 2, "steps = 2: must be more than the 2 of the checkpoint"),
+        ([2, 4], 5, r"times = \[2, 4\]: must be after step 2 of the checkpoint"),
+        ([3], 2, "steps = 2: must be larger than step 2 of the checkpoint"),
     ],
 )
 def test_a_run_resumes_after_its_checkpoint(times: list[int], steps: int, said: str) -> None:

@@ -164,7 +164,7 @@ def first(task: object, s: object) -> object:
         ({"loss": "accuracy"}, "record: has {'loss': 'accuracy'}, must have functions by name"),
         ({3: first}, "record: has {3: "),
         ({"batch_loss": first}, "record = 'batch_loss': is recorded by the loop itself"),
-        (["loss", {"loss": first}], "record = 'loss': stands for two functions"),
+        (["loss", {"loss": first}], "record = 'loss': names two functions"),
         ({"mine": type("F", (), {"__call__": first, "__hash__": None})()}, "must be hashable"),
     ],
 )

@@ -151,7 +151,7 @@ def test_two_rates_are_those_of_the_layer() -> None:
         (lambda: dynsim.sgd({}), "eta = {}: needs a rate for each group of weights"),
         (lambda: dynsim.sgd({"a": -1.0}), "eta['a'] = -1.0: must be"),
         (lambda: dynsim.sgd(), "eta = None: must be a real number"),
-        (lambda: dynsim.sgd([0.1, 0.2]), "eta = [0.1, 0.2]: must be one rate; several are an axis"),
+        (lambda: dynsim.sgd([0.1, 0.2]), "eta = [0.1, 0.2]: must be one rate; use an axis"),
         (lambda: dynsim.sgd(eta_y=1.0), "eta_z = None: must be given with the other rate"),
         (lambda: dynsim.sgd(1.0, nesterov=True), "nesterov = True: needs momentum"),
         (lambda: dynsim.sgd(1.0, momentum=1.0), "momentum = 1.0: must be finite and in [0, 1)"),

@@ -83,7 +83,7 @@ def test_bad_corpora_are_named(folder: Path) -> None:
         (lambda: LanguageModel(prompt=-1), "prompt = -1: must be an integer >= 0"),
         (lambda: LanguageModel().init(jax.random.key(0)), "SyntheticText(): has not been read"),
         (lambda: build(TextFile("no.txt")), "path = no.txt: no such file"),
-        (lambda: build(TextFile(folder)), f"path = {folder}: must be a file, is a folder"),
+        (lambda: build(TextFile(folder)), f"path = {folder}: must be a file, not a folder"),
         (lambda: build(TextFolder("no")), "train = 'train.txt': must be a file in path = 'no'"),
         (lambda: build(TextFolder(folder, held_out="no")), "held_out = 'no': must be a file in"),
         (lambda: build(TextFile(one.path, min_count=0)), "min_count = 0: must be an integer >= 1"),

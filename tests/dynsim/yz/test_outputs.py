@@ -122,5 +122,7 @@ def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
 def test_batches_of_another_run_are_refused() -> None:
     task = TASKS["few outputs"]
     found = drawn(dynsim.layer(task, 30), jax.random.key(3), 10, 24)
-    with pytest.raises(ValueError, match=r"data\.classes: must have a leading axis of steps"):
+    with pytest.raises(
+        ValueError, match=r"data\.classes: must have a leading axis of length steps"
+    ):
         train(task, RULES["sgd"], data=found)

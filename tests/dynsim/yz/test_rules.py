@@ -151,8 +151,8 @@ def test_other_layers_take_any_rule_too(layer: dynsim.Problem) -> None:
     ("rule", "message"),
     [
         (dynsim.sgd({"Y": 1.0, "A": 1.0}), "eta: has a rate for 'A', Layer.groups has 'Y', 'Z'"),
-        (dynsim.sgd(schedules.cosine(1.0, 40), 1.0), "eta['Y']: its schedule is 40 steps long"),
-        (dynsim.sgd(np.ones(2), 1.0), "rule: its numbers must be single ones, got shape (2,)"),
+        (dynsim.sgd(schedules.cosine(1.0, 40), 1.0), "eta['Y']: its schedule has 40 steps"),
+        (dynsim.sgd(np.ones(2), 1.0), "rule: its numbers must be scalars, got shape (2,)"),
         (0.1, "rule = 0.1: must be of type dynsim.Rule"),
     ],
 )

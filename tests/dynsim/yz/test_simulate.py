@@ -304,7 +304,7 @@ def test_one_class_one_token_kind_runs() -> None:
         ({"key": None}, "key = None: starting weights, batches or noise are random"),
         (
             {"data": yz.Examples(np.zeros((2, 1), int), np.ones((2, 1, 34)), np.ones((2, 1)))},
-            "data.classes: must have a leading axis of steps = 3",
+            "data.classes: must have a leading axis of length steps = 3",
         ),
     ],
 )

@@ -55,6 +55,10 @@ def test_values_are_those_behind_their_options() -> None:
         ("sgd", "sgd"),
         (" ./runs/a-b.npz ", "./runs/a-b.npz"),
         ("[sgd, inf, my_package:Rule]", ["sgd", float("inf"), "my_package:Rule"]),
+        ("-.5e-3", -5e-4),
+        ("[.1, 5.,0.25, 2]", [0.1, 5.0, 0.25, 2]),
+        ("'.1, 5.'", ".1, 5."),
+        ("data.5", "data.5"),
     ],
 )
 def test_text_needs_no_quotes_by_itself_or_in_a_list(text: str, value: object) -> None:

@@ -211,7 +211,7 @@ def test_an_output_path_that_is_a_file_is_refused(
     path = tmp_path / "file"
     path.write_text("kept")
     assert cli.main(["compare", "--out", str(path)]) == 2
-    assert "exists and is no directory" in capsys.readouterr().err
+    assert "exists and is not a folder" in capsys.readouterr().err
     assert path.read_text() == "kept"
 
 

@@ -168,7 +168,7 @@ class Anything(Curve):
 
 def test_two_numbers_of_one_name_are_an_error() -> None:
     inner = {"x.y": 1.0, "x": {"y": 2.0}}
-    with pytest.raises(ValueError, match=r"Anything: has two numbers of the name 'inner.x.y'"):
+    with pytest.raises(ValueError, match=r"Anything: has two numbers named 'inner.x.y'"):
         sweeps.run(Sweep(Experiment(Anything(inner=inner), dynsim.sgd(0.1), 2, 2), RATES))
 
 

@@ -58,7 +58,7 @@ def test_every_engine_that_can_go_on_leaves_a_checkpoint(system: str, engine: st
         assert left.step == 5
         # It begins there, as it says where no step is left to make.
         at = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), left)
-        with pytest.raises(ValueError, match="must be more than the 5 of the checkpoint"):
+        with pytest.raises(ValueError, match="must be larger than step 5 of the checkpoint"):
             jax.eval_shape(lambda: ended(problem.settings._replace(checkpoint=at)))
 
 

@@ -236,7 +236,7 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"steps": 0}, "steps = 0: must be an integer from 1"),
         ({"batch": 0}, "batch = 0: must be an integer from 1"),
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
-        ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
+        ({"steps": 5}, "eta: its schedule has 10 steps, but the run has steps = 5"),
         (
             {"engine": "plain"},
             "engine = 'plain': must be one of simulation, linear-noise, sde, corrected-sde, best; "

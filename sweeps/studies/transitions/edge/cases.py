@@ -22,7 +22,8 @@ class Case(NamedTuple):
         steps: optimiser steps of each.
         scale: the field that scales the starting weights, with its smallest and largest value in
             the diagram; None without one.
-        rtol: of the gradient flow, where the usual one is too small for a loss with kinks.
+        rtol: relative tolerance of the gradient flow, where the usual one is too small for a loss
+            with kinks.
         before: steps at the smallest rate that all runs but those of the diagram begin after, for
             plateaus, which descent with large steps leaves at another time than any flow.
     """

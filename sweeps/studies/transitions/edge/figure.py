@@ -32,10 +32,11 @@ class Edge:
         system: network (a tanh network on 24 examples), linear_icl, yz (Syn-Small) or two_stage
             (64 prompts).
         rates: learning rates; by default five, from below the edge to beyond.
-        steps: optimiser steps of each; 0 for as many as the system needs.
-        resolution: points of each axis of the map, learning rate and scale of the starting weights;
-            0 for none. Only network and linear_icl have one.
-        out: folder for the figure, edge.npz, edge.json and the stored sweeps, which resume.
+        steps: optimiser steps at each rate; 0 for as many as the system needs.
+        resolution: number of points on each axis of the map, learning rate and scale of the
+            starting weights; 0 for none. Only network and linear_icl have one.
+        out: folder for the figure, edge.npz, edge.json and the stored sweeps, from which the
+            command resumes.
     """
 
     system: str = "network"

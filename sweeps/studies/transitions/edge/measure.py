@@ -24,8 +24,8 @@ class Errors(NamedTuple):
     """Of a theory against training, both averaged over `SMOOTH` steps.
 
     Attributes:
-        sharpness: of the theory, the mean over the second half of the run, in units in which the
-            edge is 2.
+        sharpness: sharpness of the theory, the mean over the second half of the run, in units in
+            which the edge is 2.
         apart: distance of all weights, the mean over the second half.
         loss: largest difference of averages over `LONG` steps, over the starting loss.
     """

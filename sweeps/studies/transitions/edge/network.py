@@ -23,8 +23,8 @@ class Network(Problem):
         inputs: number of inputs.
         width: units of each hidden layer.
         depth: number of hidden layers.
-        activation: of the hidden layers; "linear" for a deep linear network.
-        scale: of the starting weights, in units of 1 / sqrt(fan-in).
+        activation: activation of the hidden layers; "linear" for a deep linear network.
+        scale: scale of the starting weights, in units of 1 / sqrt(fan-in).
         examples: size of the set.
     """
 

@@ -54,8 +54,8 @@ class Scaling(NamedTuple):
         peak: power law of the largest susceptibility.
         crossings: (N - 1,) where Binder cumulants of neighbouring sizes cross.
         crossing_errors: their standard errors.
-        collapse: of m over x, or over x - s ln L if places keep moving; None where there is too
-            little for one.
+        collapse: collapse of m over x, or over x - s ln L if places keep moving; None where there
+            is too little for one.
         verdict: transition, crossover or undecided.
         why: the evidence, in words.
     """
@@ -99,9 +99,9 @@ def scaling(
         values: order parameter of each size, point and seed; NaN where a run has none.
         origin: its value in the phase without order, about which the Binder cumulant is taken, and
             which beta/nu assumes.
-        level: of significance, in (0, 0.5): the largest probability with which a width that stays
-            the same, at least among the larger half of the sizes, is taken for one that falls, and
-            one that falls as L^(-1/4) for one that stays.
+        level: level of significance, in (0, 0.5): the largest probability with which a width that
+            stays the same, at least among the larger half of the sizes, is taken for one that
+            falls, and one that falls as L^(-1/4) for one that stays.
             `make tables TABLES=verdicts` measures both.
         draws: halves of the seeds. From two seeds there is no verdict: a half has one, which does
             not say how much to smooth.
@@ -161,8 +161,8 @@ class Judged(NamedTuple):
 
     Attributes:
         places: where they are steepest.
-        widths: of the steps.
-        law: of the widths of all sizes.
+        widths: widths of the steps.
+        law: law of the widths of all sizes.
         late: of those of the larger half.
         verdict: on these laws.
         why: its reason, in words.

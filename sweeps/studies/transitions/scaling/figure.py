@@ -38,14 +38,14 @@ class ScalingFigure:
     for several sizes, susceptibility, Binder cumulant, widths and a scaling collapse.
 
     Attributes:
-        run: of which every point is a variation.
+        run: the run that every point varies.
         rate: the axis across the step, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or
             linear with :lin at the end.
-        size: what counts as size, NAME:V1,V2,... or in the form of the rate; any setting that has
-            numbers.
+        size: the setting that counts as size, NAME:V1,V2,... or in the form of the rate; any
+            setting with numeric values.
         observable: order parameter, at the last step, averaged over its entries; or diverged, which
             is 1 for a run that diverged, else 0.
-        origin: its value in the phase without order.
+        origin: value of the observable in the disordered phase.
         level: largest probability of each false verdict: a transition where the width stays the
             same, at least among the larger sizes, a crossover where it falls as size^(-1/4). A
             smaller one leaves more undecided, as do few seeds.
@@ -78,7 +78,7 @@ class ScalingFigure:
             if len(set(values)) < max(fewest, len(values)):
                 raise ValueError(f"{option} = {word!r}: needs {fewest} or more different values")
             if name in found:
-                raise ValueError(f"rate = {self.rate!r}: is the axis of the size as well")
+                raise ValueError(f"rate = {self.rate!r}: is also the axis of the size")
             found[name] = tuple(sorted(values))
         return found
 
@@ -95,8 +95,8 @@ class ScalingFigure:
 
 @dataclasses.dataclass(frozen=True)
 class ScalingOfLayer(ScalingFigure):
-    """Decide whether the attention of the layer in Y and Z snaps by a transition or a crossover, by
-    its entropy for several lengths of the sequences."""
+    """Decide whether the attention of the layer in Y and Z snaps by a transition or a crossover,
+    from its entropy at several sequence lengths."""
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
 

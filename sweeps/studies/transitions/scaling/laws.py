@@ -18,7 +18,7 @@ class Power(NamedTuple):
     """A power law, prefactor * L^exponent.
 
     Attributes:
-        exponent: of the law.
+        exponent: exponent of the law.
         error: its standard error, the larger one of the residuals' and that over the seeds, which
             is widened for few of them (`student`).
         prefactor: the law at 1.

@@ -22,7 +22,7 @@ class Collapse(NamedTuple):
         x_c: critical value of the control parameter.
         inverse_nu: 1/nu.
         beta_nu: beta/nu.
-        errors: of these three.
+        errors: errors of these three.
         misfit: mean square distance of points from other sizes' curves, over that of their errors:
             about 1 for a collapse.
     """

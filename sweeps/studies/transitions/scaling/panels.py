@@ -27,7 +27,7 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
         found: the scaling.
         values: order parameter over size, rate and seed.
         linear: whether x is the rate, not its logarithm.
-        title: of the figure.
+        title: title of the figure.
     """
     size, rate = (str(dim) for dim in values.dims[:2])
     figure, axes = drawing.panels(2, 3, width=3.2, height=2.9)

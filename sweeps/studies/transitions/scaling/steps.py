@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
     Attributes:
         place: where each is steepest.
-        width: of the peak of its slope, at half height.
+        width: width of the peak of its slope, at half height.
     """
 
     place: Float[np.ndarray, " R"]
@@ -40,7 +40,7 @@ class _Smoother(NamedTuple):
         modes: curves (columns) that are smoothed independently.
         kept: share of each mode that each penalty keeps.
         fine: where the slope is looked at.
-        slope: of a spline at these places, by its values at the points.
+        slope: slope of a spline at these places, by its values at the points.
     """
 
     modes: Float[np.ndarray, "P P"]

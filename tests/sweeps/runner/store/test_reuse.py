@@ -170,7 +170,7 @@ def test_what_cannot_go_on_is_refused(
         (swept(SMALL, record=("checkpoint",)), "is no observable; set checkpoint = true"),
         (
             swept(SMALL, record=("relative_loss",), checkpoint=True),
-            "leave it or the checkpoint out",
+            "omit it or the checkpoint",
         ),
     ],
 )

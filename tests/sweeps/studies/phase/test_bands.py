@@ -250,7 +250,9 @@ def test_the_most_common_region_wins_over_seeds() -> None:
     # Means of the runs that ended well.
     np.testing.assert_allclose(tally.value, [[1 / 3], [0.0]])
     assert tally.seeds.tolist() == [[3], [3]]
-    with pytest.raises(ValueError, match="a run has the code 7; must be one of the legend, 0, 3"):
+    with pytest.raises(
+        ValueError, match="a run has the code 7; must be a code of the legend, 0, 3"
+    ):
         Tally((2, 1), RULE._replace(classify=lambda runs: runs.status + 7), "loss").add(
             np.array([[0, 0], [1, 0]]), xr.Dataset({"loss": loss, "status": status})
         )
