@@ -25,7 +25,6 @@ from dynsim.problem.train import DIVERGENCE_GROWTH, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
-from odes.solver import noise_drift
 
 BATCHES = 32
 """Drawn in each step to estimate how far the squares of their noise scatter."""
@@ -195,7 +194,7 @@ class Noise:
         if not draws:
             return (linear,)
         drawn = jax.random.split(self.key)[1]
-        added = noise_drift.drift(descent, self.sample, start, steps, drawn, draws, True)
+        added = solver.drift(descent, self.sample, start, steps, drawn, draws, True)
         values, covariance = values + added.drift, covariance + added.covariance
         valid = jnp.isfinite(values).all(axis=1) & linear.valid
         return linear, Reached(values, covariance, valid)

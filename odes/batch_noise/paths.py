@@ -73,9 +73,8 @@ from odes.batch_noise.noise import Asked, Noise
 from odes.batch_noise.theory import asked_of, table_of, without_noise
 from odes.problem import check_arguments, in_own_program
 from odes.solver.flows import checked_flow, decayed, posed_flow
-from odes.solver.integrate import judge
+from odes.solver.integrate import integrate_ito, judge
 from odes.solver.posed import Driven
-from odes.solver.splitting import integrate_ito
 from odes.theory import Theory, Training, refusal
 
 BEFORE = -1.0
@@ -106,8 +105,8 @@ def sde(
     number of weights.
 
     The equation is solved in the sense of Ito, by Strang splitting with equal steps: see
-    `odes.solver.splitting`. Its error is of second order in the rate, and of first order in the
-    square of the noise of a step.
+    `odes.solver.integrate.integrate_ito`. Its error is of second order in the rate, and of first
+    order in the square of the noise of a step.
 
     Args:
         problem: with `draw` and `loss`, which is the mean over the examples. Without a
@@ -366,7 +365,7 @@ def _solve(
             path.diffusion,
             path.start(begin),
             jnp.concatenate([shift * jnp.arange(ahead, dtype=dtype) / max(ahead, 1), even]),
-            jnp.asarray(marks, jnp.int32),
+            marks,
             brownian,
             noises=path.noises,
             save=functools.partial(path.save, recorded),

@@ -36,6 +36,34 @@ The squares of the noise scatter around their mean :math:`\sigma^2` as well, whi
 larger than the gradient is most of what the averages do. A descent that knows the covariance of
 these `squares` adds :math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'` to the sum, for
 normal noise :math:`\xi`, which is uncorrelated with its squares.
+
+The next order is `drift`: noise moves the mean as well. With noise :math:`s\, \xi` in the
+gradients, :math:`\xi_k` independent from step to step and of mean zero, an observable O of the
+weights after some steps has the mean
+
+.. math::
+
+    \mathbb E\, O = O \Big|_{s=0}
+    + s^2\, \mathbb E \left[ \frac12 \frac{\partial^2 O}{\partial s^2} \right] + O(s^3)
+
+in which only pairs of one and the same :math:`\xi_k` survive the average: the curvature of the
+gradient has moved what noise has spread. The derivative is carried along with descent, by forward
+mode through every step, for a few draws of the noise, over which the average is taken. It is smooth
+in all numbers but the draws, and of the first order in 1/B, where linear noise is of its root.
+
+The variance has such a term too. With Gaussian noise the first and the second derivative are
+uncorrelated, and
+
+.. math::
+
+    \operatorname{Var} O = s^2 \operatorname{Var} \frac{\partial O}{\partial s}
+    + s^4 \Bigl[ \operatorname{Var} \Bigl( \frac12 \frac{\partial^2 O}{\partial s^2} \Bigr)
+    + \frac13 \operatorname{Cov} \Bigl( \frac{\partial O}{\partial s},
+    \frac{\partial^3 O}{\partial s^3} \Bigr) \Bigr] .
+
+The first term of the bracket rules where O responds little to noise at first order, as a loss does
+next to its minimum along most directions. It needs the noise of each step to be that of the weights
+which the noise of earlier steps has moved. The second term is left out.
 """
 
 import math
@@ -48,7 +76,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim.precision import AnyArray
 from dynsim.training.rule import Rule
@@ -218,23 +246,6 @@ class Leg(NamedTuple):
     time: Int[AnyArray, "*E"]
 
 
-def seen_at(
-    times: Sequence[int],
-    start: PyTree,
-    step: Callable[[Int[Array, ""], Any], Any],
-    look: Callable[[Any, Int[Array, ""]], Any],
-) -> Any:
-    """What `look(state, k)` returns at all `times`, whole steps that increase, of a state that
-    `step(k, state)` moves."""
-
-    def stretch(carry: tuple[Any, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
-        state = jax.lax.fori_loop(carry[1], until, step, carry[0])
-        return (state, until), look(state, until)
-
-    steps = jnp.asarray(np.asarray(times), jnp.int32)
-    return jax.lax.scan(stretch, (start, jnp.int32(0)), steps)[1]
-
-
 def followed(
     descent: Descent, params: PyTree, times: Sequence[int]
 ) -> tuple[Float[Array, "S P"], PyTree]:
@@ -244,7 +255,7 @@ def followed(
         descent.start(params),
         lambda k, state: descent.step(state, k),
         lambda state, k: descent.observe(state.params, k),
-    )
+    )[0]
 
 
 def by_name(
@@ -311,3 +322,100 @@ def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
         ends.append(len(legs) - 1)
     segment, time = np.array(legs, np.int32).T
     return Leg(segment, time), np.array(ends)
+
+
+class Drift(NamedTuple):
+    """What noise does to P numbers at S times.
+
+    Attributes:
+        values: (S, P) the numbers without noise.
+        drift: (S, P) what noise adds to their mean.
+        error: (S, P) standard error of the drift by the draws; NaN with one.
+        covariance: (S, P, P) what is added to that of linear noise; 0 if not asked for.
+    """
+
+    values: Float[Array, "S P"]
+    drift: Float[Array, "S P"]
+    error: Float[Array, "S P"]
+    covariance: Float[Array, "S P P"]
+
+
+class Draws(NamedTuple):
+    """Descent, and derivatives of the first and second order by s for each of R draws."""
+
+    mean: State
+    first: State
+    second: State
+
+
+def drift(
+    descent: Descent,
+    sample: Callable[[PyTree, PRNGKeyArray], PyTree],
+    params: PyTree,
+    times: Sequence[int],
+    key: PRNGKeyArray,
+    draws: int,
+    covariance: bool = False,
+) -> Drift:
+    """Carry `draws` of the noise through descent.
+
+    Args:
+        descent: its rule, `derive` and `observe`.
+        sample: noise of the gradient at some weights, from a key; its covariance is C.
+        params: starting weights.
+        times: whole steps that increase, at which numbers are observed.
+        covariance: whether to add that of the second derivatives, which needs two draws or more.
+    """
+    start = descent.start(params)
+    none = jax.tree.map(lambda leaf: jnp.zeros((draws, *leaf.shape), leaf.dtype), start)
+
+    def step(k: Int[Array, ""], now: Draws) -> Draws:
+        def one(first: State, second: State, key: PRNGKeyArray) -> tuple[State, State]:
+            still = None if covariance else sample(now.mean.params, key)
+
+            def path(s: Float[Array, ""]) -> State:
+                state = _along(now.mean, first, second, s)
+                gradient = descent.derive(state.params, k)[0]
+                noise = sample(state.params, key) if still is None else still
+                moved = jax.tree.map(lambda g, xi: g + s * xi, gradient, noise)
+                # What averages of squares already have of the variance, the noise brings as well.
+                variance = descent.scattered(state.params, k)
+                left = jax.tree.map(lambda v: (1 - s**2) * v, variance)
+                return descent.update(state, moved, k, left)
+
+            # As in `Descent.back`, of 0/0 where a gradient has been zero all along.
+            return jax.tree.map(lambda x: jnp.where(jnp.isnan(x), 0, x), _derivatives(path))
+
+        keys = jax.random.split(jax.random.fold_in(key, k), draws)
+        first, second = jax.vmap(one)(now.first, now.second, keys)
+        return Draws(descent.step(now.mean, k), first, second)
+
+    def look(now: Draws, k: Int[Array, ""]) -> Drift:
+        def one(first: State, second: State) -> Float[Array, " P"]:
+            return _derivatives(
+                lambda s: descent.observe(_along(now.mean, first, second, s).params, k)[0]
+            )[1]
+
+        found = jax.vmap(one)(now.first, now.second) / 2
+        error = jnp.std(found, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(draws, found.dtype))
+        mean = jnp.mean(found, axis=0, keepdims=True)
+        of_draws = jnp.zeros(2 * found.shape[1:], found.dtype)
+        if covariance:
+            of_draws = (found - mean).T @ (found - mean) / (draws - 1)
+        return Drift(descent.observe(now.mean.params, k)[0], mean[0], error, of_draws)
+
+    return seen_at(times, Draws(start, none, none), step, look)[0]
+
+
+def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> State:
+    return jax.tree.map(lambda x, d, dd: x + s * d + s**2 / 2 * dd, mean, first, second)
+
+
+def _derivatives(path: Callable[[Float[Array, ""]], PyTree]) -> tuple[PyTree, PyTree]:
+    """First and second derivative of `path` at 0."""
+    one = jnp.ones(())
+
+    def slope(s: Float[Array, ""]) -> PyTree:
+        return jax.jvp(path, (s,), (one,))[1]
+
+    return jax.jvp(slope, (0 * one,), (one,))

@@ -6,6 +6,7 @@ Example:
 """
 
 from odes.symmetric.instability import instability, overshoot
+from odes.symmetric.noise import spread
 from odes.symmetric.reduction import (
     OBSERVABLES,
     Placed,
@@ -17,7 +18,6 @@ from odes.symmetric.reduction import (
     symmetric_task,
 )
 from odes.symmetric.solve import descend, solve
-from odes.symmetric.spread import spread
 from odes.symmetric.state import State, SymmetricTask
 
 __all__ = [

@@ -34,8 +34,8 @@ from odes.solver.flows import checked_flow
 from odes.solver.integrate import Derivatives, check_times, in_program
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric import noise
+from odes.symmetric.finite_length import Law, law_of
 from odes.symmetric.reduction import DESCENDED, PLACED, TABLE, Placed, observe, placed
-from odes.symmetric.saddle import Law, law_of
 from odes.symmetric.state import State, SymmetricTask, zero_state
 from odes.theory import Training, refusal
 

@@ -14,7 +14,7 @@ from dynsim import Problem, Rule, Status, log_times
 from dynsim.problem.checks import has_population
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.stability import EDGE, check_threshold
-from odes.central.flow import NEAR
+from odes.central import NEAR
 from odes.solver.flows import checked_flow
 from odes.theory import refusal
 

@@ -22,7 +22,7 @@ FIELDS = (
     "odes.yz.eq10",
     "odes.yz.lemma3",
     "odes.yz.theorem4",
-    "odes.joma.eliminated",
+    "odes.joma",
 )
 
 

@@ -14,7 +14,7 @@ import xarray as xr
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
 from dynsim.two_stage.task import sample_prompts
-from odes.two_stage.maps import JENSEN_FLOOR
+from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps.studies.two_stage.runs import Runs, settings, theory_mean
 
 LOG_2 = float(np.log(2))
