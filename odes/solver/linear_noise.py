@@ -81,6 +81,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from dynsim.precision import AnyArray
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Adam, RMSProp, Sign, check_known
+from odes.solver.integrate import seen_at
 
 AVERAGE_SQUARES = (RMSProp, Adam)
 """Rules with an average of squares, in which noise does not average out."""
