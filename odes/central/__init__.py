@@ -1,10 +1,7 @@
 r"""Central flows: the time average of descent at the edge of stability.
 
-Where the learning rate is large, the sharpness of the loss rises until descent becomes unstable,
-and stays there: the weights oscillate, and the oscillations keep the sharpness from rising further.
-A gradient flow knows nothing of that. The central flow of Cohen, Damian, Talwalkar, Kolter and Lee
-2024 (arXiv:2410.24206) follows the weights averaged over the oscillations, whose covariance Sigma
-it predicts:
+The central flow of Cohen, Damian, Talwalkar, Kolter and Lee 2024 (arXiv:2410.24206) follows the
+weights averaged over the oscillations, whose covariance Sigma it predicts:
 
 .. math::
 
@@ -19,11 +16,8 @@ with :math:`P = 1/\eta` for gradient descent. RMSProp has :math:`P = (\sqrt v + 
 
 Off the edge Sigma is zero, and this is the flow "corrected" of gradient descent, to second order in
 :math:`\eta`, and "rmsprop" of RMSProp, see `odes.solver.flows`. The correction, which is not in the
-paper, has the push of Sigma in it. The paper has the factor :math:`(1 - b_2)/b_2`, which
-differs from :math:`1 - b_2` in the next order of :math:`1 - b_2` only.
-
-Each step is a few of the fourth-order Runge-Kutta method, and then one back to the edge, see
-`odes.central.edge`.
+paper, has the push of Sigma in it. The paper has the factor :math:`(1 - b_2)/b_2`. Each step is a
+few of the fourth-order Runge-Kutta method, and then one back to the edge, see `odes.central.edge`.
 """
 
 from __future__ import annotations

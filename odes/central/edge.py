@@ -6,21 +6,20 @@ time dt, with the push of the oscillations that it had, to a sharpness that may 
 little. Then it replaces that push by one that leads to 2, for which the oscillations have to be as
 large as the complementarity problem says. This is the catching-up scheme of Moreau (1977), with a
 push known in advance: where that is the same in each step, it is exact. Off the edge the second
-half does nothing at all.
+half does nothing.
 
-The complementarity problem is semidefinite, of a few eigenvalues. Given symmetric A (k, k), and a
-positive semidefinite operator B on symmetric matrices, find X with
+The complementarity problem is, given symmetric A (k, k), and a positive semidefinite operator B on
+symmetric matrices, to find X with
 
 .. math::
 
     X \succeq 0, \qquad A + B[X] \succeq 0, \qquad \langle X, A + B[X] \rangle = 0 ,
 
-which is to minimise the convex function :math:`\tfrac12 \langle X, B[X] \rangle + \langle A, X
-\rangle` over :math:`X \succeq 0`. With k = 1 it is :math:`X = \max(0, -A/B)`.
-
-The solver is accelerated projected gradient descent (Nesterov 1983; Beck and Teboulle 2009) with
-restarts where momentum points uphill (O'Donoghue and Candes 2015, section 3.2). It projects by
-clipping eigenvalues at zero, so an X that is zero in exact arithmetic is exactly zero.
+which minimises the convex function :math:`\tfrac12 \langle X, B[X] \rangle + \langle A, X \rangle`
+over :math:`X \succeq 0`. With k = 1 it is :math:`X = \max(0, -A/B)`. The solver is accelerated
+projected gradient descent (Nesterov 1983; Beck and Teboulle 2009) with restarts where momentum
+points uphill (O'Donoghue and Candes 2015, section 3.2). It projects by clipping eigenvalues at
+zero, so an X that is zero in exact arithmetic is exactly zero.
 """
 
 import functools

@@ -1,6 +1,6 @@
 r"""Flows of descent and of sign descent, without momentum and with momentum.
 
-Descent, with heavy-ball or with Nesterov momentum.
+Descent, with heavy-ball or with Nesterov momentum:
 
 .. math::
 
@@ -12,71 +12,39 @@ Descent, with heavy-ball or with Nesterov momentum.
     v' &= \frac1c \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, d \tag{corrected}
     \end{align*}
 
-with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's. "plain" is exact for
-:math:`\mu = 0`, "rescaled" has no inertia, "heavy-ball" is right to first order in :math:`1 - \mu`,
-"matched" to second order. All but "corrected" leave an error of first order in :math:`\eta`.
+with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's, and
+:math:`c = (1+\mu)/(2(1-\mu))`. "plain" is exact for :math:`\mu = 0`, "rescaled" has no inertia,
+"heavy-ball" is right to first order in :math:`1 - \mu`, "matched" to second order. All but
+"corrected" leave an error of first order in :math:`\eta`. `docs/theory/flow.md` derives them.
 
-Matched: an average decays over one unit of time exactly as over one step, and reading the flow
-at t = k + 1/2 makes its integral the midpoint rule of the sum that descent forms. Heavy ball
-starts from rest and hardly moves in the first half step. Nesterov [ours] moves by the gradient
-where the step began, half a unit before the middle of the step, which is :math:`G(p - p'/2)`; it
-stands still in the first half step, before which no step has begun.
+"matched" is read at t = k + 1/2. Nesterov's [ours] moves by the gradient where the step began, half
+a unit before the middle of the step, which is :math:`G(p - p'/2)`; it stands still in the first
+half step, before which no step has begun.
 
-Corrected [ours], by backward error analysis, H being the Hessian. Descent without momentum
-follows :math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`. With momentum,
-the direction of step k is a sum of past gradients. Expanded about the middle of the step, with
-:math:`e = \eta/(1-\mu)`, it gives the slow motion
+"corrected" [ours] is by backward error analysis. Descent without momentum follows
+:math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`, H being the Hessian. While
+momentum builds up, the velocities of descent lack :math:`\mu G/(1-\mu)^2` in all, and those of the
+flow :math:`c\, (G/(1-\mu) - v(0))`. They agree for :math:`v(0) = G / (1+\mu)`. Decoupled decay is
+that of the weights where the step began, which corrected flows and the matched one of Nesterov's
+read as :math:`p - p'/2` too.
 
-.. math::
-
-    p' = -e\, (G + a\, H e\, G), \qquad a = \tfrac12 + \frac{\mu}{1-\mu}
-    \text{ (heavy ball)}, \qquad a = \tfrac12 + \frac{\mu^2}{1-\mu} \text{ (Nesterov)}
-
-where a is 1/2, for the half step by which a gradient is older than the middle of its step, plus
-the mean age of the gradients in the sum. A velocity with the c of heavy ball,
-:math:`c = (1+\mu)/(2(1-\mu))`, has this motion. So has Nesterov's d with :math:`G(p - p'/2)`,
-as :math:`\mu c + (1-\mu)/2` is its a. While momentum builds up, the velocities of descent lack
-:math:`\mu G/(1-\mu)^2` in all, and those of the flow :math:`c\, (G/(1-\mu) - v(0))`. They agree
-for :math:`v(0) = G / (1+\mu)`, so that what the start leaves behind is right as well. For heavy
-ball the matched flow has :math:`-1/\ln \mu` for c, 9.491 against 9.5 at :math:`\mu = 0.9`, but
-moves p by an eighth of the first real step before that step.
-
-Decoupled decay is that of the weights where the step began, which corrected flows and the matched
-one of Nesterov's read as :math:`p - p'/2` too.
-
-Sign descent [ours].
+Sign descent [ours]:
 
 .. math::
 
-    m' = \lambda (G - m), \qquad \hat m = \frac{m}{1 - e^{-\lambda t}}, \qquad
-    p' = -\eta\, S(\hat m)
+    m' = \lambda (G - m), \qquad p' = -\eta\, S \left( \frac{m}{1 - e^{-\lambda t}} \right), \qquad
+    S(m) = \max(-1, \min(1, m / w)), \qquad w = \eta\, |H|
 
-"plain" has no inertia, :math:`p' = -\eta\, S(G)`. "heavy-ball" has :math:`\lambda = 1-\mu`.
-"matched" has :math:`\lambda = -\ln \mu`, is read half a step later, and stands still in the first
-half step, before which no step has begun. Division by the weight that an average has so far does
-not change its sign, and makes its size that of a gradient.
-
-What happens at zero. Descent that overshoots the zero of a derivative goes back in the next step:
-the weight chatters about the zero by about :math:`\eta`. As :math:`\eta \to 0` its mean slides
-along the zero, at the velocity that keeps the derivative zero: the solution in the sense of
-Filippov. S is the sign, but linear within a width w of zero, by which the flow slides as well:
-
-.. math::
-
-    S(m) = \max(-1, \min(1, m / w)), \qquad w = \eta\, |H| ,
-
-w being how far a step of random signs moves the derivative on average, estimated from a few
-products with the Hessian. For a single weight this is right on average [ours]: its derivative
-moves by b - a sign(G) a step, with :math:`a = \eta H` and b by what else moves. G becomes uniform
-in [b - a, b + a], where it has the mean b, and the mean sign b/a is S of it. For several weights,
-and with momentum, which chatters over more steps, w is the right scale and no more.
-
+"plain" has no inertia, :math:`p' = -\eta\, S(G)`. "heavy-ball" has :math:`\lambda = 1-\mu`,
+"matched" :math:`\lambda = -\ln \mu`, is read half a step later, and stands still in the first half
+step. S is the sign, but linear within a width w of zero, so that a weight slides along the zero of
+its derivative as descent does on average. The width is how far a step of random signs moves the
+derivative, from a few products with the Hessian; for a single weight the mean sign is then exact.
 Before the first zero a flow without momentum is exact at constant gradient; after it, descent
-chatters about the flow, by an amount of first order in :math:`\eta`. Where curvature vanishes, S
-is the sign. Where it is negative, a weight leaves the zero of its derivative, as in descent.
-
-While a weight slides, the solver takes some steps in each of descent's, and so no fewer gradients
-than descent. Where it runs out of them, the status is `MAX_STEPS`.
+chatters about the flow, by an amount of first order in :math:`\eta`. Where curvature vanishes, S is
+the sign; where it is negative, a weight leaves the zero of its derivative, as in descent. While a
+weight slides, the solver takes no fewer gradients than descent; where it runs out of steps, the
+status is `MAX_STEPS`.
 """
 
 import dataclasses

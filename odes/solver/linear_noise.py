@@ -16,54 +16,33 @@ where :math:`\lambda_k` is the derivative of O by something added to the gradien
 
     \lambda_k = \left( \frac{\partial U}{\partial G} \right)^{\!\top} a_{k+1}, \qquad
     a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
+    + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
+    \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1}
 
 with the Hessian H of what G is the gradient of. Nothing of the size of C or of the Hessian is
 formed, and of the states on the way only as many are kept as are made again from one of them to the
-next. Linear means that runs scatter so little that all of them see the same Hessian on their way.
+next.
 
-Adam and RMSProp divide by the root of an average of squares, to which noise contributes at zeroth
-order [ours]: with the variance :math:`\sigma^2` of the gradient of a step, the mean of
-:math:`g^2` is :math:`G^2 + \sigma^2`. A descent that knows the `variance` adds it to what these
-rules average, so that its path is that of runs with noise in their denominators, and
+The terms in :math:`\sigma^2`, the variance of the gradient of a step, are those of Adam and RMSProp
+[ours], which divide by the root of an average of squares: its mean is :math:`G^2 + \sigma^2`. A
+descent that knows the `variance` adds it to what these rules average. A descent that knows the
+covariance of the `squares` of the noise as well adds
+:math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'` to the sum, for normal noise :math:`\xi`,
+which is uncorrelated with its squares.
 
-.. math::
-
-    a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
-    + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
-    \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1} .
-
-The squares of the noise scatter around their mean :math:`\sigma^2` as well, which where noise is
-larger than the gradient is most of what the averages do. A descent that knows the covariance of
-these `squares` adds :math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'` to the sum, for
-normal noise :math:`\xi`, which is uncorrelated with its squares.
-
-The next order is `drift`: noise moves the mean as well. With noise :math:`s\, \xi` in the
-gradients, :math:`\xi_k` independent from step to step and of mean zero, an observable O of the
-weights after some steps has the mean
+The next order is `drift`. With noise :math:`s\, \xi`
 
 .. math::
 
     \mathbb E\, O = O \Big|_{s=0}
-    + s^2\, \mathbb E \left[ \frac12 \frac{\partial^2 O}{\partial s^2} \right] + O(s^3)
-
-in which only pairs of one and the same :math:`\xi_k` survive the average: the curvature of the
-gradient has moved what noise has spread. The derivative is carried along with descent, by forward
-mode through every step, for a few draws of the noise, over which the average is taken. It is smooth
-in all numbers but the draws, and of the first order in 1/B, where linear noise is of its root.
-
-The variance has such a term too. With Gaussian noise the first and the second derivative are
-uncorrelated, and
-
-.. math::
-
+    + s^2\, \mathbb E \left[ \frac12 \frac{\partial^2 O}{\partial s^2} \right] + O(s^3) , \qquad
     \operatorname{Var} O = s^2 \operatorname{Var} \frac{\partial O}{\partial s}
-    + s^4 \Bigl[ \operatorname{Var} \Bigl( \frac12 \frac{\partial^2 O}{\partial s^2} \Bigr)
-    + \frac13 \operatorname{Cov} \Bigl( \frac{\partial O}{\partial s},
-    \frac{\partial^3 O}{\partial s^3} \Bigr) \Bigr] .
+    + s^4 \operatorname{Var} \Bigl( \frac12 \frac{\partial^2 O}{\partial s^2} \Bigr) + \dots
 
-The first term of the bracket rules where O responds little to noise at first order, as a loss does
-next to its minimum along most directions. It needs the noise of each step to be that of the weights
-which the noise of earlier steps has moved. The second term is left out.
+The derivatives are carried along with descent, by forward mode through every step, for a few draws
+of the noise, over which the average is taken. For the variance, the noise of each step is that of
+the weights which the noise of earlier steps has moved; a term in the third derivative is left out.
+`docs/theory/finite-size.md` has both orders.
 """
 
 import math

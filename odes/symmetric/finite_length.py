@@ -1,32 +1,22 @@
-r"""The symmetric reduction for sequences of finite length T, to first order in 1/T [ours].
+r"""The symmetric reduction for sequences of finite length T [ours].
 
-Classes that may be permuted together with their tokens have counts that may be permuted likewise,
-so that the loss of `dynsim.yz.finite_length` is as symmetric as that of T infinite, and the reduced
-numbers stay closed. For one class the derivatives along its D + C kinds of tokens are those given
-there, with three kinds of outputs: the class's own next token, the K - 1 others, and the M - K
-tokens that follow no class.
+To first order in 1/T: classes that may be permuted together with their tokens have counts that may
+be permuted likewise, so that the loss of `dynsim.yz.finite_length` is as symmetric as that of T
+infinite, and the reduced numbers stay closed. For one class the derivatives along its D + C kinds
+of tokens are those given there, with three kinds of outputs: the class's own next token, the K - 1
+others, and the M - K tokens that follow no class.
 
-Averages that see the rare sequences, with `tails` [ours]. Late in training the loss of a sequence
-is nearly the exponential of a function of its frequencies c, and its average is made by sequences
-that no expansion in 1/L about their mean p knows. The transform of the multinomial is exact,
-though: with a tilt t, :math:`Z = \sum_i p_i e^{t_i / L}` and :math:`q_i = p_i e^{t_i / L} / Z`,
-
-.. math::
-
-    \mathbb E_p\, \ell(c) = Z^L\; \mathbb E_q\, \ell(c)\, e^{-t \cdot c}.
-
-Attention normalises, so :math:`\ln \ell` is not linear in c. With t its gradient at q the right
-hand side has no exponential left to first order, and is expanded about q to the second. With
+With `tails`, averages see the rare sequences that make the loss late in training. With a tilt t,
+:math:`Z = \sum_i p_i e^{t_i / L}`, :math:`q_i = p_i e^{t_i / L} / Z` and
 :math:`s = \nabla \ln \ell(q)`
 
 .. math::
 
     \ln \mathbb E\, \ell = \ln \ell(q) + L \ln Z - t \cdot q + \frac{1}{2L} \Bigl[
     \operatorname{tr} \bigl( \Sigma_q \nabla^2 \ln \ell(q) \bigr)
-    + (s - t)^\top \Sigma_q\, (s - t) \Bigr] + O(L^{-2}).
+    + (s - t)^\top \Sigma_q\, (s - t) \Bigr] + O(L^{-2})
 
-The last term is what a tilt that is not quite the gradient leaves; a few turns of the fixed point
-make it small. In early training t is small, and this is the first order in 1/T.
+with t the gradient at q, by a few turns of a fixed point. `docs/theory/finite-size.md` derives it.
 """
 
 import dataclasses

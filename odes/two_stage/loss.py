@@ -62,10 +62,9 @@ The means over the context, for infinitely many tokens, are exact. For :math:`w 
     G(m, s) &= \mathbb E\, |\mathcal N(m, s^2)|, \qquad D(m, s) = G(m, s) - G(0, s) \ge 0
     \end{align*}
 
-:math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s) = s, so
-that P is learned whatever the gates do. :math:`N_V` has no linear part, and none of either sign:
-the negative class is a symmetric spread of the positive one, which a convex ReLU can only raise.
-With :math:`N_V \le 0` the loss of Q has the floor :math:`\tfrac12 \ln 2` for every V, at any L.
+:math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s) = s.
+With :math:`N_V \le 0` the loss of Q has the floor :math:`\tfrac12 \ln 2` for every V, at any L
+(`docs/systems/two_stage.md`).
 
 Assumes: the core "fresh" of `dynsim.Prompts`, isotropic blocks, :math:`d \to \infty` for
 :math:`\lVert x_L \rVert^2` and :math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L, and

@@ -1,6 +1,5 @@
-"""What the steps, the learning rates and the batch of a run strain, measured at its start and in its
-first steps, when its flow reaches the edge of stability, and how far the noise of batches scatters
-its loss: for `dynsim explain`."""
+"""What steps, learning rates and batch of a run strain, when its flow reaches the edge of stability,
+and how far the noise of batches scatters its loss: for `dynsim explain`."""
 
 import dataclasses
 import math
