@@ -85,30 +85,6 @@ def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any
     return dataclasses.replace(theory, solve=solve, assumes=f"{limit}, {theory.assumes}")
 
 
-def without_inertia(
-    name: str,
-    title: str,
-    assumes: str,
-    reduction: Reduction,
-    inapplicable: Inapplicable = always,
-) -> Theory[Any, Any]:
-    """A theory of SGD that reads momentum as the rate eta / (1 - mu): variables that move by minus
-    the `gradient` of the reduction times the learning rate."""
-
-    def solve(problem: Problem, rule: Rule, times: Times, **options: Any) -> Trajectory:
-        if why := reason(inapplicable, Training(problem, rule)):
-            raise ValueError(why)
-        kind = "rescaled" if rule.has_inertia else "plain"
-        found = flow(problem, rule, times, kind=kind, reduction=reduction, **options)
-        return dataclasses.replace(found, source=name)
-
-    def refused(training: Training) -> str | None:
-        return no_sgd(training.rule) or inapplicable(training)
-
-    needs = ("key",) if reduction.from_weights else ()
-    return Theory(name, title, assumes, solve, refused, needs=needs)
-
-
 def computed(
     name: str,
     title: str,

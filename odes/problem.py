@@ -159,13 +159,8 @@ def compiled(
     **options: Any,
 ) -> Trajectory:
     """What `solve(problem, start, rule, times, **options)` returns, in a program of its own whose
-    arrays are in `dtype`.
-
-    Args:
-        solve: `start` are the `Parts` of the starting weights, None without `key` and `init`.
-        problem, rule, times, key, init, dtype: as of `flow`.
-        **options: static ones, hashable.
-    """
+    arrays are in `dtype`. `start` are the `Parts` of the starting weights, None without `key` and
+    `init`; the options are static and hashable."""
     given = problem, rule, times, key, init, dtype
     return in_own_program(_from_start, *given, of_problem=solve, **options)
 

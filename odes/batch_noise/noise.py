@@ -31,14 +31,9 @@ BATCHES = 32
 
 
 class Asked(NamedTuple):
-    """What is to be recorded, hashable.
-
-    Attributes:
-        stds: names of standard deviations that are asked for as observables.
-        hidden: names of what is not returned itself, but for its deviation.
-        recording: of the problem.
-        batch_loss: whether the loss of the next batch is recorded too.
-    """
+    """What is to be recorded, hashable: names of standard deviations asked for as observables,
+    names of what is returned only by its deviation, the recording of the problem, and whether the
+    loss of the next batch is recorded too."""
 
     stds: tuple[str, ...]
     hidden: tuple[str, ...]

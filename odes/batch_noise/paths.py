@@ -202,12 +202,8 @@ def _flow(rule: SGD, order: int) -> str:
 
 
 class Drawn(NamedTuple):
-    """What the gradient of a step is made of.
-
-    Attributes:
-        t: time; of the start it is `BEFORE`.
-        data: examples; None where the drift needs none.
-        weights: (E,) of the losses in the noise; None for the drift.
+    """What the gradient of a step is made of: its time, `BEFORE` for the start; examples, None
+    where the drift needs none; and weights (E,) of their losses in the noise, None for the drift.
     """
 
     t: Float[Array, ""] | float

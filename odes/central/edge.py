@@ -44,15 +44,8 @@ MAX_TURNS = 2000
 
 
 class Complement(NamedTuple):
-    """A solution.
-
-    Attributes:
-        X: (k, k) symmetric, positive semidefinite.
-        slack: (k, k) the other matrix, A + B[X].
-        solved: whether X satisfies the conditions to `tol`. False where no X does, for instance
-            where B[X] = 0 for an X with <A, X> < 0.
-        turns: how many turns it took.
-    """
+    """A solution X (k, k), the `slack` A + B[X], whether X satisfies the conditions to `tol`, which
+    where <A, X> < 0 for an X with B[X] = 0 none does, and the number of turns that it took."""
 
     X: Float[Array, "k k"]
     slack: Float[Array, "k k"]
@@ -134,15 +127,10 @@ STEPS = 4
 
 
 class Moved(NamedTuple):
-    """The state of a flow at the edge.
-
-    Attributes:
-        state: of the flow: weights, and RMSProp's average of squared gradients where there is one.
-        block: (N, b) eigenvectors of M from which the next search starts.
-        root: (N, k) with :math:`q^{-1} \\Sigma q^{-1}` = root root^T.
-        force: the gradient of <H, Sigma>, times q.
-        failed: whether the last step left the constraint unsatisfied.
-    """
+    r"""The state of a flow at the edge: its `state`, weights and RMSProp's average where there is
+    one; a `block` (N, b) of eigenvectors of M from which the next search starts; a `root` (N, k)
+    with :math:`q^{-1} \Sigma q^{-1}` = root root^T; the `force`, the gradient of <H, Sigma> times
+    q; and whether the last step left the constraint unsatisfied."""
 
     state: tuple[PyTree, ...]
     block: Float[Array, "N b"]
@@ -152,14 +140,8 @@ class Moved(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A flow, and what its edge is made of.
-
-    Attributes:
-        posed: the flow without oscillations.
-        gradient: of the loss with coupled decay, from (task, weights).
-        driven: the rule and its groups.
-        followed: how many eigenvalues the flow can hold at the edge, k.
-    """
+    """A flow `posed` without oscillations, and what its edge is made of: the `gradient` of the loss
+    with coupled decay, from (task, weights), and how many eigenvalues are `followed`, k."""
 
     posed: Posed
     gradient: Gradient[Any]

@@ -1,30 +1,23 @@
-"""Theory of the joint dynamics of an MLP layer and attention.
+"""Theory of the joint dynamics of an MLP layer and attention (arXiv:2310.00535).
 
-The flows are those of `odes.flow` on the population loss (arXiv:2310.00535, Eqn. 2),
+The flows are those of `odes.flow` on the population loss (Eqn. 2),
 
     w_k' = E[g_k h_k' f],   z_m' = E[(db/dz_m)^T U_C^T sum_k g_k h_k' w_k]
 
 Theorem 1 makes attention a function of the MLP. With rates eta_Y of V and eta_Z of z, c =
-eta_Z/eta_Y constant, and one query, along the flow
+eta_Z/eta_Y constant, and one query, along the flow, elementwise, b_0 the mean attention at the
+start,
 
     linear   z^2 = z_0^2 + c sum_k (v_k^2 - v_k0^2)                                      exact
     exp      z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2)                                   exact
     softmax  z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2 - (|v_k|^2 - |v_k0|^2) b_0)        approximate
 
-elementwise, b_0 the mean attention at the start. We derived the softmax line ourselves; it has
-1/2 in front of both terms, not of the first one only, and so has the code.
+We derived the softmax line ourselves; it has 1/2 in front of both terms. The first line leaves the
+sign of z open where z_0^2 <= c sum_k v_k0^2 [ours]: there z may cross zero, and is integrated along
+with V by its own equation, that of the flow. `docs/systems/joma.md` says why.
 
-The first line gives z^2, so z is a function of V only where its sign is known [ours]. For each
-token (z, sqrt(c) v) stays on z^2 - c |v|^2 = I. For I > 0 this hyperboloid has two sheets: z never
-leaves its own, and is eliminated. For I < 0 it has one sheet, on which z may cross zero, where v
-turns around but z' = sum_k v_k E[g_k h_k' x] is not zero. Both signs of z then belong to the same
-V, so z is integrated along with V by its own equation, that of the flow. So it is for I = 0
-too, because the root is not smooth at the tip of the cone. For linear attention "joma" is thus
-exact from every start; but it eliminates only the tokens with z_0^2 > c sum_k v_k0^2, and for the
-others Theorem 1 is merely a conserved quantity.
-
-For exp attention, linear activation and a fixed signal from zero weights, V_l = a_l Delta_l with
-Delta_kl = E[g_k x_l] and
+For exp attention, linear activation and a fixed signal from zero weights, with Delta_kl = E[g_k
+x_l],
 
     sqrt(c)/T |V_l| = sqrt 2 erfinv(sqrt(2/pi) (sqrt(c)/T) eta_Y |Delta_l| t)            Theorem 2
 

@@ -170,9 +170,10 @@ def waits(init: Separate) -> Float[Array, "H D"]:
     return jnp.where(v * k * q > 0, onwards, back)
 
 
-def starts(init: Separate, D: int) -> Float[Array, " D"]:
+def starts(init: Model, D: int) -> Float[Array, " D"]:
     """(D,) the :math:`v_0` of eq. 21 for each component: one over the shortest wait among the heads
     that learned none before it; 0 where no head is left."""
+    assert isinstance(init, Separate)
     each = waits(init)
     free = jnp.ones(each.shape[0], bool)
     found = []
@@ -192,7 +193,7 @@ def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, "
 
 def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
     """Eq. 21 for each component on its own: M_dd = v_d^3."""
-    v_0 = starts(_separate(init), task.D)
+    v_0 = starts(init, task.D)
     started = v_0 > 0
     first = jnp.where(started, v_0, amplitudes(task) / 2)
     u = share(t[None, None], first, task)[0]
@@ -201,7 +202,7 @@ def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " 
 
 def stairs(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
     """The limit of a small start: a component is learned at its escape time."""
-    v_0 = starts(_separate(init), task.D)
+    v_0 = starts(init, task.D)
     return (t >= escape_times(task, v_0)).astype(t.dtype)
 
 
@@ -217,11 +218,6 @@ def sigmoid(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, 
     still = jnp.exp(-2 * size**2 * root * t)
     share = 1 / (1 + (end / first - 1) * still)
     return jnp.broadcast_to(share, (task.D,))
-
-
-def _separate(init: Model) -> Separate:
-    assert isinstance(init, Separate)
-    return init
 
 
 def _theory(

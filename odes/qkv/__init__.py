@@ -1,34 +1,23 @@
 """Flow of the factors W_Q, W_K, W_V (and D) that make up Y and Z, with U frozen [ours].
 
-The layer is that of `dynsim.qkv.model` with l2 normalisation by "theory" (Scan and Snap,
-section 2). Assumes batch -> infinity, eta -> 0, and U frozen, of any width and with any overlaps;
-T is infinite (Lemma 2), or finite to first order in 1/T. The factors as the tokens see them, head
-by head (rows of queries alone in Q and Z):
+The layer is that of `dynsim.qkv.model` with l2 normalisation by "theory" (Scan and Snap, section
+2). Assumes batch -> infinity, eta -> 0, and U frozen, of any width and with any overlaps; T is
+infinite (Lemma 2), or finite to first order in 1/T. The factors as the tokens see them, head by
+head (rows of queries alone in Q and Z):
 
     Q = U_q W_Q (Q, r),   K = U W_K (M, r),   A = U W_V^T (M, d),   C = U U^T (M, M)
     Z = Q K^T / sqrt(d),  Y = A D^T, or Y = U W_V^T U^T where the decoder is tied
 
-With G_Y, G_Z the gradients of the population loss by Y and Z (Lemma 1), the chain rule
-dL/dW_Q = U_q^T G_Z K / sqrt(d) and its like, multiplied by U again, give equations closed in these:
+With G_Y, G_Z the gradients of the population loss by Y and Z (Lemma 1), the chain rule gives
 
     Q' = -(eta_Z / sqrt(d)) C_qq G_Z K            A' = -eta_Y C G_Y D
     K' = -(eta_Z / sqrt(d)) C G_Z^T Q             D' = -eta_Y sum over heads of G_Y^T A
+    Y' = -eta_Y C G_Y C where the decoder is tied
 
-    Z' = -(eta_Z / d) (C_qq G_Z K K^T + Q Q^T G_Z C)
-    Y' = -eta_Y (C G_Y D D^T + A sum A^T G_Y), or Y' = -eta_Y C G_Y C where the decoder is tied
-
-Against the plain flow, Y' = -eta_Y G_Y and Z' = -eta_Z G_Z, the factors precondition. With
-U U^T = I and a tied decoder Y' is plain, and Z' is where K K^T = d I is frozen. With all trained
-it becomes so from Q = 0, K K^T = k^2 I and at a rate eta_Z d/k^2, up to O(d/k^4). From Q = K = 0
-Z never moves, from D = A = 0 Y never does. Conserved are, the first head by head,
-
-    W_Q^T W_Q - W_K^T W_K,      sum over heads of W_V W_V^T - D^T D
-
-and for U U^T = I so are Q^T Q - K^T K and sum A^T A - D^T D, which differ by constants.
-
-The chain rule is linear in the weights, so that the flows of momentum and the corrected one are
-those of `odes.solver.flows` for the factors. Adam divides weight by weight, which needs U = I;
-so does every rule that is not linear in the gradient.
+It is linear in the weights, so that the flows of momentum and the corrected one are those of
+`odes.solver.flows` for the factors. Every rule that is not linear in the gradient, such as Adam,
+acts weight by weight, which needs U = I. `docs/systems/qkv.md` has what is conserved and where it
+is plain.
 
 Example:
     >>> problem = dynsim.QKV(dynsim.syn_small(), length=float("inf"))

@@ -92,13 +92,10 @@ def in_program(
 ) -> Result:
     """What `solve(*given(), **options)` returns, in a compiled program of the precision `dtype`.
 
-    Args:
-        solve: computes a `Trajectory`, or several, from traced arrays. It has to be the same
-            function each time, or a program is compiled for each.
-        given: makes these arguments, within the precision. All in them that is no array is static.
-        inputs: what the user gave, looked through for tracers.
-        dtype: "float64" or "float32".
-        **options: further static arguments, hashable.
+    `solve` computes a `Trajectory`, or several, from traced arrays, and has to be the same function
+    each time, or a program is compiled for each. `given` makes these within the precision; all in
+    them that is no array is static, as are the options. The `inputs` of the user are looked through
+    for tracers.
     """
     with precision(dtype, inputs):
         found = _compiled(solve, *given(), **options)

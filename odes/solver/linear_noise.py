@@ -87,14 +87,9 @@ class State(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A pass back from a time, for all P numbers observed then.
-
-    Attributes:
-        adjoint: (P, ...) derivatives of the numbers by the state.
-        covariance: (P, P) of the numbers, by the noise of the steps passed.
-        values: (P,) the numbers.
-        beside: what else was observed, without a spread.
-    """
+    """A pass back from a time, for all P numbers observed then: `adjoint` (P, ...), their
+    derivatives by the state; their `covariance` (P, P) by the noise of the steps passed; their
+    `values` (P,); and what else was observed, without a spread."""
 
     adjoint: State
     covariance: Float[Array, "P P"]
@@ -305,14 +300,9 @@ def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
 
 
 class Drift(NamedTuple):
-    """What noise does to P numbers at S times.
-
-    Attributes:
-        values: (S, P) the numbers without noise.
-        drift: (S, P) what noise adds to their mean.
-        error: (S, P) standard error of the drift by the draws; NaN with one.
-        covariance: (S, P, P) what is added to that of linear noise; 0 if not asked for.
-    """
+    """What noise does to P numbers at S times: their `values` without noise, the `drift` of their
+    mean with its standard `error` by the draws, NaN with one, and what is added to the `covariance`
+    of linear noise, 0 if not asked for."""
 
     values: Float[Array, "S P"]
     drift: Float[Array, "S P"]
@@ -337,15 +327,9 @@ def drift(
     draws: int,
     covariance: bool = False,
 ) -> Drift:
-    """Carry `draws` of the noise through descent.
-
-    Args:
-        descent: its rule, `derive` and `observe`.
-        sample: noise of the gradient at some weights, from a key; its covariance is C.
-        params: starting weights.
-        times: whole steps that increase, at which numbers are observed.
-        covariance: whether to add that of the second derivatives, which needs two draws or more.
-    """
+    """Carry `draws` of the noise through descent from `params`, and look at it at `times`, whole
+    steps that increase. `sample` makes noise of the gradient at some weights, of covariance C, from
+    a key. To add the `covariance` of the second derivatives needs two draws or more."""
     start = descent.start(params)
     none = jax.tree.map(lambda leaf: jnp.zeros((draws, *leaf.shape), leaf.dtype), start)
 

@@ -17,12 +17,7 @@ Save = Callable[[Any, Params, Any], PyTree]
 
 
 class Driven(eqx.Module, Generic[AnyRule]):
-    """What drives a flow: a rule, and the groups of weights where it has rates by group.
-
-    Attributes:
-        rule: the rule.
-        groups: names of groups of weights, or None.
-    """
+    """What drives a flow: a rule, and names of groups of weights where it has rates by group."""
 
     rule: AnyRule
     groups: PyTree = eqx.field(static=True)
@@ -41,15 +36,10 @@ class Driven(eqx.Module, Generic[AnyRule]):
 
 
 class Posed(NamedTuple):
-    """A flow as an initial value problem.
-
-    Attributes:
-        state: at the start; the parameters come first.
-        field: its derivative, from (t, state, args).
-        args: the task, the rule, and what else the field needs.
-        shift: the state after k steps is the flow at t = k + shift.
-        jumps: times at which the field jumps, besides those of the rates.
-    """
+    """A flow as an initial value problem: the `state` at the start, parameters first; the `field`,
+    its derivative from (t, state, args); what the field needs, the task and the rule first; the
+    `shift` by which the state after k steps is the flow at t = k + shift; and times at which the
+    field jumps, besides those of the rates."""
 
     state: tuple[PyTree, ...]
     field: Callable[..., PyTree]

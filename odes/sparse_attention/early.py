@@ -40,6 +40,7 @@ p > 0 it has p^2 d + (1-p)^2 in place of 1 + (d-1) p^2, which differs by 2 p (1-
 Time is eta t for t optimiser steps, with eta/(1-mu) in place of eta under momentum.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -52,9 +53,11 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.precision import DType, Number
 from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
-from odes.general import closed_form, without_inertia
-from odes.problem import Reduction
-from odes.theory import Training
+from dynsim.training.rule import Rule
+from dynsim.trajectory import Times, Trajectory
+from odes.general import closed_form, no_sgd
+from odes.problem import Reduction, flow
+from odes.theory import Theory, Training, reason
 
 
 class Alike(eqx.Module):
@@ -149,16 +152,20 @@ def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
     return Snapshot((noise + (A * w - task.d**0.5) ** 2 / task.d) / 2, A, w, gap)
 
 
-def _start(task: Retrieval, weights: None, dtype: DType) -> tuple[Array, Array]:
-    del task, weights
-    return jnp.zeros((), dtype), jnp.zeros((), dtype)
-
-
 def _no_fixed_token(training: Training) -> str | None:
     task: Retrieval = training.problem
     if not checks.is_traced(task) and jnp.ndim(task.p) == 0 and task.p != 0:
         return f"p = {task.p}: eqs. 13 and 14 have no fixed token"
     return None
+
+
+def _printed(task: Retrieval, rule: Rule, times: Times, **options: Any) -> Trajectory:
+    """The flow of the two numbers, with momentum as the rate eta / (1 - mu)."""
+    if why := reason(_no_fixed_token, Training(task, rule)):
+        raise ValueError(why)
+    kind = "rescaled" if rule.has_inertia else "plain"
+    found = flow(task, rule, times, kind=kind, reduction=_TWO_NUMBERS, **options)
+    return dataclasses.replace(found, source="printed")
 
 
 def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str, Array]:
@@ -176,16 +183,17 @@ def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str,
 
 
 _LIMITS = "batch -> infinity, eta -> 0"
-PRINTED = without_inertia(
+_TWO_NUMBERS = Reduction(
+    lambda task, weights, dtype: (jnp.zeros((), dtype), jnp.zeros((), dtype)),
+    lambda task, state: jax.tree.map(jnp.negative, field(task, state)),
+    lambda task, state: (printed_snapshot(state, task),),
+)
+PRINTED: Theory[Any, Any] = Theory(
     "printed",
     "Eqs. 13, 14 as printed",
     f"{_LIMITS}, B = 1",
-    Reduction(
-        _start,
-        lambda task, state: jax.tree.map(jnp.negative, field(task, state)),
-        lambda task, state: (printed_snapshot(state, task),),
-    ),
-    _no_fixed_token,
+    _printed,
+    lambda training: no_sgd(training.rule) or _no_fixed_token(training),
 )
 ESCAPE = closed_form(
     "escape",

@@ -49,13 +49,8 @@ from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, 
 
 
 class Model(NamedTuple):
-    """What compilation depends on.
-
-    Attributes:
-        coupled: whether J is trained, with any weight.
-        finite_length: whether the outputs have the variance of a finite context.
-        rule: the quadrature.
-    """
+    """What compilation depends on: whether J is trained with any weight, whether the outputs have
+    the variance of a finite context, and the quadrature."""
 
     coupled: bool
     finite_length: bool
@@ -239,14 +234,9 @@ def solve(
 
 
 class Given(NamedTuple):
-    """What a solver here starts from, in arrays of one precision.
-
-    Attributes:
-        task, stages: as `args` of `drift`.
-        key: of the noise; the ODE has none.
-        start, begin: the state at an optimiser step.
-        num_test: of test prompts.
-    """
+    """What a solver here starts from, in arrays of one precision: `task` and `stages` as `args` of
+    `drift`, the `key` of the noise, the state `start` at the optimiser step `begin`, and the number
+    of test prompts."""
 
     task: Prompts
     stages: Annealing

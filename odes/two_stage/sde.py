@@ -150,13 +150,8 @@ def _noise_of_signal(
 
 
 class Signal(eqx.Module):
-    r"""What gradients made, of the entry of a block along :math:`w_\star` or :math:`\zeta` and of
-    any other; ().
-
-    Attributes:
-        along: signal part of a or of b.
-        cross, square: x and s of an entry of v_W or of v_M.
-    """
+    r"""What gradients made, of the entry of a block along :math:`w_\star` or :math:`\zeta`, and x
+    and s of any other entry; all ()."""
 
     along: Real[Number, ""]
     cross: Real[Number, ""]

@@ -54,13 +54,9 @@ from odes.symmetric import finite_length as symmetric
 
 
 class Law(NamedTuple):
-    r"""The gradient of the population loss, and the noise of one sequence around it.
-
-    Attributes:
-        derive: from the weights, the gradient, and the features by which `covariance` is formed.
-        covariance: (P, P) :math:`\lambda^\top C \lambda'` of all pairs of P vectors, from the
-            derivatives (P, ...) of the features along each of them.
-    """
+    r"""The gradient of the population loss, with the features by which `covariance` is formed, from
+    the weights; and (P, P) :math:`\lambda^\top C \lambda'` of all pairs of P vectors, from the
+    derivatives (P, ...) of the features along each of them."""
 
     derive: Callable[[yz.YZ], tuple[yz.YZ, Any]]
     covariance: Callable[[Any], Float[Array, "P P"]]

@@ -1,4 +1,4 @@
-"""What steps, learning rates and batch of a run strain, when its flow reaches the edge of stability,
+"""What steps, learning rates and batch of a run strain, when its flow reaches the edge of stability
 and how far the noise of batches scatters its loss: for `dynsim explain`."""
 
 import dataclasses
