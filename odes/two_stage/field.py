@@ -33,16 +33,14 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, precision, settle
-from dynsim.problem.base import built, split
-from dynsim.problem.train import problem_in
+from dynsim.precision import DType, Number, cast, placed, precision, settle
+from dynsim.problem.base import built, narrowed, split
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing, refused
 from dynsim.two_stage.task import Prompts
-from odes.problem import in_own_program
-from odes.solver.integrate import Derivatives, check_times, integrate
+from odes.solver.integrate import Derivatives, check_times, in_program, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Training
 from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, losses, root, total
@@ -235,15 +233,15 @@ def solve(
 
 class Given(NamedTuple):
     """What a solver here starts from, in arrays of one precision: `task` and `stages` as `args` of
-    `drift`, the `key` of the noise, the state `start` at the optimiser step `begin`, and the number
-    of test prompts."""
+    `drift`, the state `start` at the optimiser step `begin`, the number of test prompts, and the
+    `key` of the noise."""
 
     task: Prompts
     stages: Annealing
-    key: PRNGKeyArray
     start: ReducedState
     begin: Float[Array, ""]
     num_test: Float[Array, ""]
+    key: PRNGKeyArray | None
 
 
 def run(
@@ -279,36 +277,23 @@ def run(
     numbers, rest = split(task)
     # As an array each number is traced: a program is found again for others.
     numbers = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), numbers)
-    return in_own_program(
-        _with_given,
-        *(eqx.combine(numbers, rest), built_rule, times, key, None, dtype),
-        *(Annealing.of(built_rule), start, begin, num_test),
-        solver=solver,
+    given = Annealing.of(built_rule), start, begin, num_test
+    return in_program(
+        solver,
+        lambda: (
+            Given(
+                eqx.combine(narrowed(placed(numbers), dtype), rest),
+                *jax.tree.map(lambda number: cast(number, dtype), given),
+                key,
+            ),
+            cast(times, dtype),
+        ),
+        (task, built_rule, times, key, given),
+        dtype,
         model=checked_model(task, finite_length, rule),
         record=TABLE.resolve(record),
         **options,
     )
-
-
-def _with_given(
-    numbers: Prompts,
-    rest: Prompts,
-    rule: UpdateRule,
-    key: Any,
-    init: None,
-    times: Float[Array, " S"],
-    stages: Annealing,
-    start: ReducedState,
-    begin: Float[Array, ""],
-    num_test: Float[Array, ""],
-    *,
-    solver: Callable[..., Trajectory],
-    **options: Any,
-) -> Trajectory:
-    del rule, init
-    dtype: Any = times.dtype.name
-    task = problem_in(eqx.combine(numbers, rest), dtype)
-    return solver(Given(task, stages, key, start, begin, num_test), times, **options)
 
 
 def _solve(
