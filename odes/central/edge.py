@@ -44,7 +44,7 @@ MAX_TURNS = 2000
 
 
 class Complement(NamedTuple):
-    """A solution X (k, k), the `slack` A + B[X], whether X satisfies the conditions to `tol`, which
+    """A solution X (k, k), the `slack` A + B[X], whether X satisfies the conditions, which
     where <A, X> < 0 for an X with B[X] = 0 none does, and the number of turns that it took."""
 
     X: Float[Array, "k k"]
@@ -57,7 +57,6 @@ def complement(
     A: Float[Array, "k k"],
     E: Float[Array, "k k n"],
     near: Float[Array, "k k"] | None = None,
-    tol: float | None = None,
 ) -> Complement:
     r"""Solve the complementarity problem with :math:`B_{ijkl} = \langle E_{ij}, E_{kl} \rangle`.
 
@@ -65,16 +64,15 @@ def complement(
         A: symmetric; exactly diagonal or not.
         E: a vector for each pair, with E[i, j] = E[j, i].
         near: positive semidefinite, where the search for X starts; at zero by default.
-        tol: of the residual :math:`|X - \Pi(X - A - B[X])|` in units in which B_iiii = 1, relative
-            to the largest negative eigenvalue of A in these units; by default 1e-9 in float64, and
-            1e-4 in float32.
 
     Example:
         >>> found = complement(jnp.diag(jnp.array([-1.0, 3.0])), jnp.ones((2, 2, 1)))
         >>> found.X[0, 0]
         Array(1., dtype=float32)
     """
-    tol = (1e-9 if A.dtype == jnp.float64 else 1e-4) if tol is None else tol
+    # Of the residual |X - P(X - A - B[X])| in units in which B_iiii = 1, relative to the largest
+    # negative eigenvalue of A in these units.
+    tol = 1e-9 if A.dtype == jnp.float64 else 1e-4
     k = len(A)
     # X = T Y T with a diagonal T that makes B_iiii = 1: eigenvalues far from the edge, which may
     # change fast, then do not slow down the others.

@@ -1,34 +1,26 @@
-r"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the
-sigmoid of merged attention on white inputs (eq. 10), all of arXiv:2501.16265.
+r"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the sigmoid of
+merged attention on white inputs (eq. 10), all of arXiv:2501.16265.
 
 Time is t/tau = 2 eta t for t optimiser steps, with eta / (1 - mu) in place of eta under momentum.
 Assumes batch -> infinity, eta -> 0 and a small start. What the starting weights enter with is
-[ours]: see below; for merged attention the part of them that grows, of
-norm |w_2 + W_1 u|/2 with u the direction of E[y z], which is the w_init of eq. 10.
+[ours]: Carlson's integral below; for merged attention the part of them that grows, of norm |w_2 +
+W_1 u|/2 with u the direction of E[y z], which is the w_init of eq. 10.
 
-A head with :math:`k = q = v\, e_d`, while the others stay where they are, follows
-
-.. math::
-
-    \tau v' = \lambda^2 v^2 - \lambda^3 g\, v^5, \qquad
-    v \to v^* = (\lambda g)^{-1/3}. \tag{21}
-
-In :math:`u = v/v^*` this is :math:`\tau u' = \lambda^2 v^* u^2 (1 - u^3)`, by partial fractions
-[ours]
+A head with :math:`k = q = v\, e_d`, while the others stay where they are, follows, in
+:math:`u = v/v^*` with :math:`v^* = (\lambda g)^{-1/3}` [ours],
 
 .. math::
 
     \begin{align*}
+    \tau v' &= \lambda^2 v^2 - \lambda^3 g\, v^5, \qquad
+        t = \frac{\tau}{\lambda^2 v^*} \bigl( F(u) - F(u_0) \bigr) \tag{21} \\
     F(u) &= -\frac1u + \frac13 \left( -\ln|1 - u| + \frac12 \ln(1 + u + u^2) \right)
-        - \frac{1}{\sqrt3} \arctan\frac{2u + 1}{\sqrt3} \\
-    t &= \frac{\tau}{\lambda^2 v^*} \bigl( F(u) - F(u_0) \bigr)
+        - \frac{1}{\sqrt3} \arctan\frac{2u + 1}{\sqrt3}
     \end{align*}
 
-From an arbitrary small start [ours]: to lowest order :math:`v' = \lambda^2 k q / \tau` and
-cyclically, so that the squares of the three grow at one rate, :math:`2 \lambda^2 v k q / \tau`, and
-:math:`v k q > 0` reaches infinity after :math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)` with
-Carlson's integral. It takes the place of :math:`1/v_0`, to which it reduces for three equal
-numbers. Where :math:`v k q < 0` the smallest square falls to zero first.
+From an arbitrary small start [ours] :math:`v k q > 0` reaches infinity after
+:math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)`, which takes the place of :math:`1/v_0`. Where
+:math:`v k q < 0` the smallest square falls to zero first. `docs/systems/linear_icl.md` derives it.
 
 Training rests at the losses of principal component regression with m components, with
 :math:`g_d = 1 + (1 + \operatorname{tr}(\Lambda)/\lambda_d)/N`:

@@ -3,8 +3,8 @@ r"""Retrieval in four numbers, exactly, and its plateau in closed form [ours] (a
 From W = 0, a = 0 every score of a copy of x_T moves alike, and so does every other score, every
 weight of the fixed token's column of W and every other weight:
 :math:`W_{ij} = u_j \operatorname{sign}(W^*_{ij})`. With :math:`A = B \alpha` the attention on the
-copies, :math:`\alpha = 1 / ((T-B)\, e^{-\Delta a} + B)`, and :math:`w = \sqrt d\, u`,
-:math:`\tilde w = \sqrt d\, \tilde u`, :math:`\lVert W \rVert^2 = \tilde w^2 + (d-1)\, w^2`,
+copies, :math:`\alpha = 1 / ((T-B)\, e^{-\Delta a} + B)`, :math:`w = \sqrt d\, u`,
+:math:`\tilde w = \sqrt d\, \tilde u` and :math:`\lVert W \rVert^2 = \tilde w^2 + (d-1)\, w^2`,
 
 .. math::
 
@@ -12,32 +12,19 @@ copies, :math:`\alpha = 1 / ((T-B)\, e^{-\Delta a} + B)`, and :math:`w = \sqrt d
     + \tilde\sigma (A \tilde w - 1)^2 + \sigma (d-1) (A w - 1)^2 \right] \tag{17}
 
 which is eq. 12 for p = 0. A number that stands for n weights moves by 1/n of the derivative of L by
-it, whatever the rule. So under SGD [ours]
+it, whatever the rule. Assumes an infinite batch and :math:`\eta \to 0`; what momentum, Adam and the
+next order in :math:`\eta` make of it is in `odes.solver.flows`. Eqs. 13 and 14 as printed are
+another theory.
 
-.. math::
+The plateau: to lowest order in 1/T and 1/sqrt(d), with r = sqrt((1 + (d-1) p^2)/d) and B copies,
 
-    \Delta a' = -\frac{T}{B (T-B)}\, \frac{\partial L}{\partial \Delta a},
-
-because B scores share the pull: eq. 14 as printed, :math:`-\partial L / \partial \Delta a`, is
-close to that for B = 1 alone.
-
-Assumes an infinite batch and :math:`\eta \to 0`; what momentum, Adam and the next order in
-:math:`\eta` make of it is in `odes.solver.flows`.
-
-The closed form, next to which are eqs. 13 and 14 as printed. Around zero weights, to lowest order
-in 1/T and 1/sqrt(d), W leaves zero along one direction. With r = sqrt(sigma~^2 + (d-1) sigma^2) =
-sqrt((1 + (d-1) p^2)/d) and B copies,
-
-    |W|' = (B r/T) e^{Da},  Da' = (r/T) |W| e^{Da}   =>   Da = |W|^2/(2B)
-    y' = l e^{y^2/2},  y = |W|/sqrt(B),  l = sqrt(B) r/T
+    y' = l e^{y^2/2},  y = |W|/sqrt(B),  Da = y^2/2,  l = sqrt(B) r/T
     y = sqrt 2 erfinv(sqrt(2/pi) l t),  which is infinite at  t* = sqrt(pi/2)/l
 
-so that the plateau lasts for sqrt(pi/2) sqrt(d) T at B = 1, p = 0, and repetition shortens it like
-sqrt(B). The paper linearises e^{Da}: w = sinh(l t), and a time (1/(2l)) ln(2 eps/l) for the loss
-to fall by the share eps (eq. 6, B = 1), which is too long where the attention blows up first. For
-p > 0 it has p^2 d + (1-p)^2 in place of 1 + (d-1) p^2, which differs by 2 p (1-p).
-
-Time is eta t for t optimiser steps, with eta/(1-mu) in place of eta under momentum.
+The paper linearises e^{Da}: w = sinh(l t), and a time (1/(2l)) ln(2 eps/l) for the loss to fall by
+the share eps (eq. 6, B = 1), which is too long where the attention blows up first. Time is eta t
+for t optimiser steps, with eta/(1-mu) in place of eta under momentum.
+`docs/systems/sparse_attention.md` derives them.
 """
 
 import dataclasses

@@ -1,9 +1,7 @@
 r"""How far the noise of batches breaks the tie between tokens of equal probability [ours].
 
 Along a path of the reduction let the tokens of one kind differ by a little: their logits by u,
-their rows of Y by w, both with sum zero within a class. To first order the logits of the outputs do
-not change, so that the loss has no curvature along w, and Schur's lemma leaves a small block for
-each kind,
+their rows of Y by w, both with sum zero within a class. Each kind has a small block of the Hessian,
 
 .. math::
 
@@ -12,16 +10,11 @@ each kind,
 
 with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class:
 :math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each
-of n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. Attention tends to
-where :math:`g = f \gamma`; there :math:`h = f^2 \gamma / n`.
-
-With momentum :math:`\mu` a tie follows :math:`v \leftarrow \mu v + H u`, :math:`u \leftarrow u -
-\eta v`. It oscillates and grows once :math:`\eta_Z h` exceeds :math:`2 (1 + \mu)`, as far as c may
-be left out. Noise drives it: counts of a token in a batch are off by a share of standard deviation
-:math:`\sigma_0 = (n / (B L p))^{1/2}`, which acts as a displacement of its logit by as much
-(`odes.symmetric.noise`). The variance of u is carried through the steps exactly. Where it reaches
-one, logits differ by a factor of e in attention, and linear theory ends: a token wins if the
-attention does not come back (`odes.symmetric.descend` with a finite batch tells).
+of n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. With momentum
+:math:`\mu` a tie follows :math:`v \leftarrow \mu v + H u`, :math:`u \leftarrow u - \eta v`, driven
+by counts that are off by a share of standard deviation :math:`\sigma_0 = (n / (B L p))^{1/2}`,
+which acts as a displacement of u (`odes.symmetric.noise`). The variance of u is carried through the
+steps exactly; where it reaches one, linear theory ends. `docs/theory/finite-size.md` derives it.
 """
 
 import math

@@ -1,31 +1,25 @@
-r"""The noise of batches on the reduced numbers, with its nonlinear consequences [ours].
-
-Linear noise ends where a step is unstable: there noise grows until the attention saturates. So the
-noise is drawn, and descent goes on from it.
+r"""The noise of batches on the reduced numbers: drawn, with its nonlinear consequences, and linear
+[ours].
 
 A batch of B sequences, of which B / K belong to a class, differs from the population in two ways.
-The frequency of token i in the class is :math:`p_i (1 + \epsilon_i)` with
-
-.. math:: \operatorname{Var} \epsilon_i = K / (B L p_i),
-
-one over the expected number of such tokens. Attention weighs tokens by :math:`p_i e^{z_i}`, so that
-to first order these act as a displacement of the logits z: what they add to the gradient is the
+The frequency of token i in the class is :math:`p_i (1 + \epsilon_i)`, with
+:math:`\operatorname{Var} \epsilon_i = K / (B L p_i)`, one over the expected number of such tokens.
+To first order these act as a displacement of the logits z: what they add to the gradient is the
 Hessian times :math:`(0, \epsilon)`. And the class itself occurs :math:`1 + \zeta_n` times as often
-as expected, where :math:`\operatorname{Var} \zeta_n = (K - 1)/B`.
+as expected, with :math:`\operatorname{Var} \zeta_n = (K - 1)/B`. Each class has its own noise, and
+reduced numbers of its own. What is left out: that the rows of Y of common tokens are the same for
+all classes, as are those of Z for the classes of a query. So the mean over the classes scatters as
+it should, the difference between two of them too little.
 
-Each class has its own noise, and reduced numbers of its own. What is left out: that the rows of Y
-of common tokens are the same for all classes, as are those of Z for the classes of a query. So the
-mean over the classes scatters as it should, the difference between two of them too little.
-
-`spread` is linear in the noise, for mean and spread over seeds [ours]. The derivative of an
-observable that is the same for all classes, along descent that is, is the same for all classes too.
-Of the noise of a batch it sees the part that keeps the symmetry, in which all classes have one
-s_n(c): what draws the classes drops out of the covariance of `odes.yz.spread`, and
+`spread` is linear in the noise, for mean and spread over seeds. The derivative along descent of an
+observable that is the same for all classes is the same for all classes too. It sees the part of the
+noise that keeps the symmetry, in which all classes have one s_n(c): what draws the classes drops
+out of the covariance of `odes.yz.spread`, and
 
     lambda^T C lambda' = (1/L) sum_i p_i ds/dc_i ds'/dc_i
 
 remains, over the kinds of tokens of one class. An observable of a single class does not close like
-this, as that class is not like the others; here it is predicted for the mean over the classes.
+this; here it is predicted for the mean over the classes.
 """
 
 from typing import NamedTuple

@@ -19,9 +19,7 @@ STEPS = 30
 """From each recorded time to the next."""
 FIELDS = (
     "odes.solver.flows",
-    "odes.yz.eq10",
-    "odes.yz.lemma3",
-    "odes.yz.theorem4",
+    "odes.yz.layer",
     "odes.joma",
 )
 
