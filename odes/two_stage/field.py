@@ -241,7 +241,7 @@ class Given(NamedTuple):
     start: ReducedState
     begin: Float[Array, ""]
     num_test: Float[Array, ""]
-    key: PRNGKeyArray | None
+    key: Any
 
 
 def run(
@@ -278,16 +278,15 @@ def run(
     # As an array each number is traced: a program is found again for others.
     numbers = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), numbers)
     given = Annealing.of(built_rule), start, begin, num_test
+
+    def arrays() -> tuple[Given, Array]:
+        prompts = eqx.combine(narrowed(placed(numbers), dtype), rest)
+        stages, state, *alone = jax.tree.map(lambda number: cast(number, dtype), given)
+        return Given(prompts, stages, state, alone[0], alone[1], key), cast(times, dtype)
+
     return in_program(
         solver,
-        lambda: (
-            Given(
-                eqx.combine(narrowed(placed(numbers), dtype), rest),
-                *jax.tree.map(lambda number: cast(number, dtype), given),
-                key,
-            ),
-            cast(times, dtype),
-        ),
+        arrays,
         (task, built_rule, times, key, given),
         dtype,
         model=checked_model(task, finite_length, rule),
