@@ -18,7 +18,14 @@ from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rules import SGD, unread
 from dynsim.trajectory import Times
-from odes.problem import Reduction, check_arguments, compiled, flow, recorded_of_flow
+from odes.problem import (
+    Reduction,
+    check_arguments,
+    flow,
+    from_start,
+    in_own_program,
+    recorded_of_flow,
+)
 from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Flow
@@ -150,8 +157,9 @@ def computed(
             raise ValueError(f"tolerances: theory {name!r} is solved without any")
         if adaptive:
             options["tolerances"] = checked_tolerances(tolerances or usual_tolerances, dtype)
-        given = {"key": key, "init": init} if starts else {"key": None, "init": None}
-        return compiled(_from_weights, problem, rule, times, dtype=dtype, **given, **options)
+        given = (key, init, dtype) if starts else (None, None, dtype)
+        options["of_problem"] = _from_weights
+        return in_own_program(from_start, problem, rule, times, *given, **options)
 
     about |= {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
     return Theory(name, title, assumes, solve, inapplicable, **about)

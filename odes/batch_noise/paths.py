@@ -54,7 +54,6 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -328,8 +327,7 @@ class Path:
 
 
 def _solve(
-    numbers: Problem,
-    rest: Problem,
+    given: Problem,
     rule: Rule,
     key: PRNGKeyArray,
     init: PyTree,
@@ -343,7 +341,6 @@ def _solve(
     examples: int,
     asked: Asked,
 ) -> Trajectory:
-    given = eqx.combine(numbers, rest)
     dtype: Any = times.dtype.name
 
     def one(key: PRNGKeyArray) -> Trajectory:

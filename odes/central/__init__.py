@@ -39,7 +39,7 @@ from dynsim.training.rules import SGD, RMSProp, unread
 from dynsim.training.stability import EDGE
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import STEPS, Edge, Moved
-from odes.problem import check_arguments, compiled, gradient_of
+from odes.problem import check_arguments, from_start, gradient_of, in_own_program
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Driven, Gradient
@@ -113,14 +113,10 @@ def central_flow(
         raise ValueError(reason)
     check_arguments(problem, rule, times, key, init, starts=True)
     checks.integer("follow", follow, 1, MOST)
-    return compiled(
-        _solve,
-        problem,
-        rule,
-        times,
-        key=key,
-        init=init,
-        dtype=dtype,
+    return in_own_program(
+        from_start,
+        *(problem, rule, times, key, init, dtype),
+        of_problem=_solve,
         record=_recorded(problem, record),
         follow=follow,
     )
