@@ -28,8 +28,7 @@ from odes.problem import (
 )
 from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
-from odes.solver.posed import Flow
-from odes.solver.rescaled import undescribed
+from odes.solver.posed import Flow, undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Inapplicable, Theory, Training, always, reason, refusal
 

@@ -154,8 +154,8 @@ def in_own_program(
     *numbers: PyTree,
     **options: Any,
 ) -> Result:
-    """What `solve(problem, rule, key, init, times, *numbers, **options)` returns, in a program of its
-    own whose arrays are in `dtype`; of the problem, what `split` finds is traced."""
+    """What `solve(problem, rule, key, init, times, *numbers, **options)` returns, in a program of
+    its own whose arrays are in `dtype`; of the problem, what `split` finds is traced."""
     traced, static = split(problem)
     return in_program(
         solve,

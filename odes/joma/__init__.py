@@ -22,7 +22,7 @@ x_l],
     sqrt(c)/T |V_l| = sqrt 2 erfinv(sqrt(2/pi) (sqrt(c)/T) eta_Y |Delta_l| t)            Theorem 2
 
 for every token l, in finite time [ours: erf(v/sqrt 2), not erf(v/2); K nodes]. Under a schedule
-eta_Y t is the integral of the rate (`odes.solver.rescaled`).
+eta_Y t is the integral of the rate (`odes.solver.posed`).
 
 Example:
     >>> [theory.name for theory in odes.joma.THEORIES][-2:]
@@ -45,7 +45,7 @@ from dynsim.yz.model import population
 from odes.general import at, computed, flows
 from odes.joma import mixture, toy
 from odes.solver.integrate import integrate, judge
-from odes.solver.rescaled import Rescaled, undescribed
+from odes.solver.posed import Rescaled, undescribed
 from odes.solver.tolerances import Tolerances
 from odes.theory import Training
 

@@ -5,8 +5,7 @@ Example:
     >>> run = odes.symmetric.solve(task, dynsim.sgd(1.0, 0.1), [0, 100])
 """
 
-from odes.symmetric.instability import instability, overshoot
-from odes.symmetric.noise import spread
+from odes.symmetric.instability import instability, overshoot, spread
 from odes.symmetric.reduction import (
     OBSERVABLES,
     Placed,

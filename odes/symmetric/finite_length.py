@@ -1,4 +1,4 @@
-r"""The symmetric reduction for sequences of finite length T [ours].
+r"""The symmetric reduction for sequences of finite length T, and for batches [ours].
 
 To first order in 1/T: classes that may be permuted together with their tokens have counts that may
 be permuted likewise, so that the loss of `dynsim.yz.finite_length` is as symmetric as that of T
@@ -17,6 +17,16 @@ With `tails`, averages see the rare sequences that make the loss late in trainin
     + (s - t)^\top \Sigma_q\, (s - t) \Bigr] + O(L^{-2})
 
 with t the gradient at q, by a few turns of a fixed point. `docs/theory/finite-size.md` derives it.
+
+A batch of B sequences, of which B / K belong to a class, differs from the population in two ways.
+The frequency of token i in the class is :math:`p_i (1 + \epsilon_i)`, with
+:math:`\operatorname{Var} \epsilon_i = K / (B L p_i)`, one over the expected number of such tokens.
+To first order these act as a displacement of the logits z: what they add to the gradient is the
+Hessian times :math:`(0, \epsilon)`. And the class itself occurs :math:`1 + \zeta_n` times as often
+as expected, with :math:`\operatorname{Var} \zeta_n = (K - 1)/B`. Each class has its own noise, and
+reduced numbers of its own. What is left out: that the rows of Y of common tokens are the same for
+all classes, as are those of Z for the classes of a query. So the mean over the classes scatters as
+it should, the difference between two of them too little.
 """
 
 import dataclasses
@@ -27,7 +37,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Real
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number
@@ -251,3 +261,73 @@ def law_of(task: SymmetricTask, length: Real[Number, ""], tails: bool) -> Law:
     if tails and isinstance(length, float) and math.isinf(length):
         raise ValueError("length = inf: sequences without end have no tails; use tails = False")
     return TAILS if tails else FIRST_ORDER
+
+
+class Batches(NamedTuple):
+    """The batches of a run.
+
+    Attributes:
+        key: step k draws with fold_in(key, k).
+        size: B, sequences per batch.
+    """
+
+    key: PRNGKeyArray
+    size: Float[Array, ""]
+
+
+class Draw(NamedTuple):
+    """What one batch adds, for N classes: zeta, and epsilon of distinct and of common tokens."""
+
+    count: Float[Array, "*N"]
+    distinct: Float[Array, "D *N"]
+    common: Float[Array, "C *N"]
+
+
+def drawn_noise(
+    task: SymmetricTask, batches: Batches, context: Context, classes: int, k: Int[Array, ""]
+) -> Draw:
+    """The noise of step k in so many of the K classes."""
+    of_class, of_distinct, of_common = jax.random.split(jax.random.fold_in(batches.key, k), 3)
+    dtype = batches.size.dtype
+    one = jax.random.normal(of_class, (classes + 1,), dtype)
+    # The zetas of all K classes sum to zero; the last number stands for those not followed.
+    total = jnp.sum(one[:-1]) + jnp.sqrt(task.K - classes) * one[-1]
+    count = jnp.sqrt(task.K / batches.size) * (one[:-1] - total / task.K)
+
+    def shift(key: PRNGKeyArray, p: Array, copies: AnyArray | None) -> Float[Array, "D N"]:
+        noise = jnp.zeros((*jnp.shape(p), classes), dtype)
+        if context is None:
+            return noise
+        expected = p * batches.size * context / task.K * (1 if copies is None else copies)
+        return jax.random.normal(key, noise.shape, dtype) / jnp.sqrt(expected)[:, None]
+
+    return Draw(
+        count,
+        shift(of_distinct, jnp.asarray(task.p), task.p_copies),
+        shift(of_common, jnp.asarray(task.rho), task.rho_copies),
+    )
+
+
+def noisy_loss_and_gradient(
+    task: SymmetricTask, states: State, context: Context, drawn: Draw
+) -> tuple[Float[Array, ""], State]:
+    """Population loss, averaged over N classes, and the gradient (..., N) that a batch gives them.
+
+    Args:
+        states: of the N classes, with that axis last.
+    """
+
+    def of_class(state: State, noise: Draw) -> tuple[Array, State]:
+        found = gradient(task, state, context)
+        if context is not None:
+            shift = Attention(noise.distinct, noise.common)
+            still = jax.tree.map(jnp.zeros_like, state.Y)
+            added = jax.jvp(
+                lambda at: reduction.gradient(task, at), (state,), (State(still, shift),)
+            )[1]
+            found = jax.tree.map(jnp.add, found, added)
+        scaled = jax.tree.map(lambda leaf: (1 + noise.count) * leaf, found)
+        return loss(task, state, context), scaled
+
+    losses, gradients = jax.vmap(of_class, in_axes=-1, out_axes=-1)(states, drawn)
+    return jnp.mean(losses), gradients

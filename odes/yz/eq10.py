@@ -10,7 +10,7 @@ closed form (`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n
 :math:`f_n \odot (g_n - \gamma f_n)`, which is how it is computed. Assumes :math:`T \to \infty`, Y =
 0 at the start, the decoder update of Lemma 3, :math:`\gamma` unaffected by the motion of Z, and
 drops terms of order 1/M: exact for weak overlap. The theory has no inertia: momentum enters through
-:math:`\eta/(1 - \mu)`, schedules through their integral (`odes.solver.rescaled`).
+:math:`\eta/(1 - \mu)`, schedules through their integral (`odes.solver.posed`).
 
 `clock="sgd"` weighs class n by :math:`\pi(n)` and is what a simulation follows; `clock="paper"`
 adds up the classes of a query unweighted, as printed. With unequal priors [ours] class n has its
@@ -40,7 +40,7 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients, decoder, growth
-from odes.solver.rescaled import Rescaled
+from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training
 from odes.yz import layer
 

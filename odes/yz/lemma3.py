@@ -32,7 +32,7 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients
-from odes.solver.rescaled import Rescaled
+from odes.solver.posed import Rescaled
 from odes.theory import Training
 from odes.yz import layer
 

@@ -43,7 +43,7 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes.formulas import decoder, growth
-from odes.solver.rescaled import Rescaled
+from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training, refusal
 from odes.yz import layer
 

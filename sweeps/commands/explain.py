@@ -15,7 +15,7 @@ from dynsim import Rule, Trajectory, checks
 from dynsim.precision import precision
 from dynsim.yz.model import normalise
 from odes import symmetric
-from odes.solver.rescaled import Rescaled
+from odes.solver.posed import Rescaled
 from odes.symmetric.solve import inapplicable
 from odes.symmetric.state import SymmetricTask
 from odes.theory import Training

@@ -15,7 +15,7 @@ from dynsim.precision import precision
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.batch_noise import STD
 from odes.formulas import decoder
-from odes.solver.rescaled import Rescaled, undescribed
+from odes.solver.posed import Rescaled, undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from sweeps.compare.comparison import TRAINING, Comparison, counted, valid
