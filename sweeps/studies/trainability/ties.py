@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
-from odes.symmetric.instability import check_applicable, check_rule
 
 from dynsim.precision import precision
 from dynsim.training.rule import Rule
 from odes import symmetric
 from odes.formulas import decoder
+from odes.symmetric.instability import check_applicable, check_rule
 from odes.theory import refusal
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
