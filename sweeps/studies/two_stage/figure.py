@@ -4,7 +4,7 @@ comparison, and six of them with the controls and the joint loss."""
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import xarray as xr
@@ -34,9 +34,6 @@ from sweeps.studies.two_stage.runs import (
 )
 from sweeps.systems.experiment import Experiment, experiment
 
-if TYPE_CHECKING:
-    from sweeps.studies.two_stage.compare import TwoStageComparison
-
 P, Q, BEST, AUC, JOINT = range(5)
 """Places of colours: of components, of other measures of Q, and of the joint loss."""
 STYLES = {"ode": "-", "infinite": ":", "anchored": "-.", "sde": (0, (5, 1, 1, 1))}
@@ -50,6 +47,15 @@ CONTROLS: dict[Control, int] = {
     "smallinit": 3,
 }
 """Places of their colours."""
+
+
+class Compared(Protocol):
+    """Of a comparison, the runs and what each theory predicts of them."""
+
+    @property
+    def runs(self) -> Runs: ...
+    @property
+    def predictions(self) -> Predictions: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +269,7 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     return finish(ax, runs, "Frobenius norm")
 
 
-def draw_comparison(result: "TwoStageComparison") -> Figure:
+def draw_comparison(result: Compared) -> Figure:
     """Losses, accuracies, traces and norms."""
     runs = result.runs
     figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
