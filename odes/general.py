@@ -18,11 +18,17 @@ from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rules import SGD, unread
 from dynsim.trajectory import Times
-from odes.problem import Reduction, check_arguments, compiled, flow, recorded_of_flow
+from odes.problem import (
+    Reduction,
+    check_arguments,
+    flow,
+    from_start,
+    in_own_program,
+    recorded_of_flow,
+)
 from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
-from odes.solver.posed import Flow
-from odes.solver.rescaled import undescribed
+from odes.solver.posed import Flow, undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Inapplicable, Theory, Training, always, reason, refusal
 
@@ -83,30 +89,6 @@ def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any
         return theory.solve(dataclasses.replace(problem, **settings), *args, **options)
 
     return dataclasses.replace(theory, solve=solve, assumes=f"{limit}, {theory.assumes}")
-
-
-def without_inertia(
-    name: str,
-    title: str,
-    assumes: str,
-    reduction: Reduction,
-    inapplicable: Inapplicable = always,
-) -> Theory[Any, Any]:
-    """A theory of SGD that reads momentum as the rate eta / (1 - mu): variables that move by minus
-    the `gradient` of the reduction times the learning rate."""
-
-    def solve(problem: Problem, rule: Rule, times: Times, **options: Any) -> Trajectory:
-        if why := reason(inapplicable, Training(problem, rule)):
-            raise ValueError(why)
-        kind = "rescaled" if rule.has_inertia else "plain"
-        found = flow(problem, rule, times, kind=kind, reduction=reduction, **options)
-        return dataclasses.replace(found, source=name)
-
-    def refused(training: Training) -> str | None:
-        return no_sgd(training.rule) or inapplicable(training)
-
-    needs = ("key",) if reduction.from_weights else ()
-    return Theory(name, title, assumes, solve, refused, needs=needs)
 
 
 def computed(
@@ -174,8 +156,9 @@ def computed(
             raise ValueError(f"tolerances: theory {name!r} is solved without any")
         if adaptive:
             options["tolerances"] = checked_tolerances(tolerances or usual_tolerances, dtype)
-        given = {"key": key, "init": init} if starts else {"key": None, "init": None}
-        return compiled(_from_weights, problem, rule, times, dtype=dtype, **given, **options)
+        given = (key, init, dtype) if starts else (None, None, dtype)
+        options["of_problem"] = _from_weights
+        return in_own_program(from_start, problem, rule, times, *given, **options)
 
     about |= {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
     return Theory(name, title, assumes, solve, inapplicable, **about)

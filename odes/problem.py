@@ -127,14 +127,10 @@ def flow(
         )
     if reduction is not None and PARAMS in recording.provided:
         raise ValueError(f"record = {PARAMS!r}: this theory has fewer variables than weights")
-    return compiled(
-        _solve,
-        problem,
-        rule,
-        times,
-        key=key if starts else None,
-        init=init if starts else None,
-        dtype=dtype,
+    return in_own_program(
+        from_start,
+        *(problem, rule, times, key if starts else None, init if starts else None, dtype),
+        of_problem=_solve,
         kind=chosen,
         record=recording,
         tolerances=checked_tolerances(tolerances, dtype),
@@ -149,29 +145,6 @@ def recorded_of_flow(problem: Problem, record: Record | None, whole: bool = Fals
     return table.resolve(usual(problem, table.functions) if record is None else record)
 
 
-def compiled(
-    solve: Callable[..., Trajectory],
-    problem: Problem,
-    rule: Rule,
-    times: Times,
-    *,
-    key: PRNGKeyArray | None,
-    init: PyTree,
-    dtype: DType,
-    **options: Any,
-) -> Trajectory:
-    """What `solve(problem, start, rule, times, **options)` returns, in a program of its own whose
-    arrays are in `dtype`.
-
-    Args:
-        solve: `start` are the `Parts` of the starting weights, None without `key` and `init`.
-        problem, rule, times, key, init, dtype: as of `flow`.
-        **options: static ones, hashable.
-    """
-    given = problem, rule, times, key, init, dtype
-    return in_own_program(_from_start, *given, of_problem=solve, **options)
-
-
 def in_own_program(
     solve: Callable[..., Result],
     problem: Problem,
@@ -183,14 +156,13 @@ def in_own_program(
     *numbers: PyTree,
     **options: Any,
 ) -> Result:
-    """What `solve(traced, static, rule, key, init, times, *numbers, **options)` returns, in a
-    program of its own whose arrays are in `dtype`, with the problem as `split` divides it."""
+    """What `solve(problem, rule, key, init, times, *numbers, **options)` returns, in a program of
+    its own whose arrays are in `dtype`; of the problem, what `split` finds is traced."""
     traced, static = split(problem)
     return in_program(
         solve,
         lambda: (
-            placed(traced),
-            static,
+            eqx.combine(placed(traced), static),
             rule.astype(dtype),
             key,
             placed(init),
@@ -221,9 +193,8 @@ def check_arguments(
     check_times(times)
 
 
-def _from_start(
-    numbers: Problem,
-    rest: Problem,
+def from_start(
+    given: Problem,
     rule: Rule,
     key: PRNGKeyArray | None,
     init: PyTree,
@@ -232,7 +203,8 @@ def _from_start(
     of_problem: Callable[..., Trajectory],
     **options: Any,
 ) -> Trajectory:
-    given = eqx.combine(numbers, rest)
+    """What `of_problem(problem, start, rule, times, **options)` returns, for `in_own_program`;
+    `start` are the `Parts` of the starting weights, None without `key` and `init`."""
     dtype: Any = times.dtype.name
     start = None if key is None and init is None else started(given, key, init, dtype)
     return of_problem(problem_in(given, dtype), start, rule, times, **options)

@@ -3,18 +3,25 @@
 The snapshot carries the outputs on one fixed set of fresh prompts. Symbols are those of
 arXiv:2502.20681: K1 and K2 are the logistic losses (in nat) of component P through W alone and
 of component Q through V alone, J is that of their sum.
+
+`rank_curves` measures the spectral corollary: which singular directions of the trained weights
+carry which component. The directions of diag(Wbar, Vbar) are ranked by their singular value, the k
+largest are kept alone or dropped, and losses and accuracies of both components are taken again.
 """
 
+import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Real
+from jaxtyping import Array, Bool, Float, Int, Real
 
-from dynsim.precision import AnyArray, one_by_one
-from dynsim.training.recording import Table
+from dynsim import checks
+from dynsim.precision import AnyArray, one_by_one, precision
+from dynsim.training.recording import Record, Recording, Table
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ, Outputs, PromptBatch, Split, logistic
 
@@ -161,3 +168,65 @@ def first_below(
     share = np.where(at > 0, (high - level) / np.where(high > low, high - low, 1), 0)
     found = times[before] + share * (times[at] - times[before])
     return np.where(below.any(-1), found, np.inf)
+
+
+RANK_RECORD = ("K1", "K2", "accuracy_P", "auc_Q", "best_accuracy_Q")
+
+
+class RankCurves(NamedTuple):
+    """Observables against rank, for the 2d singular directions of diag(W, V).
+
+    Attributes:
+        singular: (2d,) singular values, largest first.
+        block: (2d,) 0 where the direction belongs to W, 1 where it belongs to V.
+        kept: (K + 1,) observables by name with the k largest directions alone, k = 0..K.
+        dropped: (K + 1,) observables by name without the k largest directions.
+    """
+
+    singular: Float[Array, " R"]
+    block: Int[Array, " R"]
+    kept: dict[str, Float[Array, " K+1"]]
+    dropped: dict[str, Float[Array, " K+1"]]
+
+
+def rank_curves(
+    weights: PQ,
+    batch: PromptBatch,
+    record: Record = RANK_RECORD,
+    *,
+    largest: int | None = None,
+) -> RankCurves:
+    """Rank-preservation curves of `weights` on the prompts of `batch`, in its precision.
+
+    Args:
+        weights: usually the signal part of trained weights.
+        batch: fresh prompts.
+        record: a name from `dynsim.two_stage.observables.TABLE`, functions by name, or a list of
+            both; all read the truncated weights.
+        largest: K, the largest number of directions to keep or drop; 2d if None.
+
+    Raises:
+        ValueError: for an unknown name, or `largest` < 0.
+    """
+    largest = 2 * len(weights.W) if largest is None else checks.integer("largest", largest, 0)
+    with precision(str(batch.labels.dtype), weights, batch):
+        return _curves(weights, batch, TABLE.resolve(record), largest)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _curves(weights: PQ, batch: PromptBatch, record: Recording, largest: int) -> RankCurves:
+    left, sigma, right = jnp.linalg.svd(jnp.stack([weights.W, weights.V]), full_matrices=False)
+    order = jnp.argsort(-sigma.ravel())
+    rank = jnp.argsort(order).reshape(sigma.shape)
+
+    def without_some(keep: Bool[Array, "2 d"]) -> dict[str, Array]:
+        W, V = jnp.einsum("bij,bj,bjk->bik", left, jnp.where(keep, sigma, 0), right)
+        signal = PQ(W, V, weights.beta)
+        truncated = Split(signal, jax.tree.map(jnp.zeros_like, PQ(W, V)))
+        return record(measure(truncated, batch))
+
+    sizes = jnp.arange(largest + 1)
+    kept = jax.lax.map(lambda k: without_some(rank < k), sizes)
+    dropped = jax.lax.map(lambda k: without_some(rank >= k), sizes)
+    block = jnp.broadcast_to(jnp.arange(2)[:, None], sigma.shape).ravel()[order]
+    return RankCurves(sigma.ravel()[order], block, kept, dropped)

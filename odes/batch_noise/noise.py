@@ -25,21 +25,15 @@ from dynsim.problem.train import DIVERGENCE_GROWTH, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
-from odes.solver import noise_drift
 
 BATCHES = 32
 """Drawn in each step to estimate how far the squares of their noise scatter."""
 
 
 class Asked(NamedTuple):
-    """What is to be recorded, hashable.
-
-    Attributes:
-        stds: names of standard deviations that are asked for as observables.
-        hidden: names of what is not returned itself, but for its deviation.
-        recording: of the problem.
-        batch_loss: whether the loss of the next batch is recorded too.
-    """
+    """What is to be recorded, hashable: names of standard deviations asked for as observables,
+    names of what is returned only by its deviation, the recording of the problem, and whether the
+    loss of the next batch is recorded too."""
 
     stds: tuple[str, ...]
     hidden: tuple[str, ...]
@@ -195,7 +189,7 @@ class Noise:
         if not draws:
             return (linear,)
         drawn = jax.random.split(self.key)[1]
-        added = noise_drift.drift(descent, self.sample, start, steps, drawn, draws, True)
+        added = solver.drift(descent, self.sample, start, steps, drawn, draws, True)
         values, covariance = values + added.drift, covariance + added.covariance
         valid = jnp.isfinite(values).all(axis=1) & linear.valid
         return linear, Reached(values, covariance, valid)

@@ -54,7 +54,6 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -73,9 +72,8 @@ from odes.batch_noise.noise import Asked, Noise
 from odes.batch_noise.theory import asked_of, table_of, without_noise
 from odes.problem import check_arguments, in_own_program
 from odes.solver.flows import checked_flow, decayed, posed_flow
-from odes.solver.integrate import judge
+from odes.solver.integrate import integrate_ito, judge
 from odes.solver.posed import Driven
-from odes.solver.splitting import integrate_ito
 from odes.theory import Theory, Training, refusal
 
 BEFORE = -1.0
@@ -106,8 +104,8 @@ def sde(
     for any number of weights.
 
     The equation is solved in the sense of Ito, by Strang splitting with equal steps: see
-    `odes.solver.splitting`. Its error is of second order in the rate, and of first order in the
-    square of the noise of a step.
+    `odes.solver.integrate.integrate_ito`. Its error is of second order in the rate, and of first
+    order in the square of the noise of a step.
 
     Args:
         problem: a problem with `draw` and with a `loss` that is the mean over the examples. Without
@@ -204,12 +202,8 @@ def _flow(rule: SGD, order: int) -> str:
 
 
 class Drawn(NamedTuple):
-    """What the gradient of a step is made of.
-
-    Attributes:
-        t: time; of the start it is `BEFORE`.
-        data: examples; None where the drift needs none.
-        weights: (E,) of the losses in the noise; None for the drift.
+    """What the gradient of a step is made of: its time, `BEFORE` for the start; examples, None
+    where the drift needs none; and weights (E,) of their losses in the noise, None for the drift.
     """
 
     t: Float[Array, ""] | float
@@ -334,8 +328,7 @@ class Path:
 
 
 def _solve(
-    numbers: Problem,
-    rest: Problem,
+    given: Problem,
     rule: Rule,
     key: PRNGKeyArray,
     init: PyTree,
@@ -349,7 +342,6 @@ def _solve(
     examples: int,
     asked: Asked,
 ) -> Trajectory:
-    given = eqx.combine(numbers, rest)
     dtype: Any = times.dtype.name
 
     def one(key: PRNGKeyArray) -> Trajectory:
@@ -367,7 +359,7 @@ def _solve(
             path.diffusion,
             path.start(begin),
             jnp.concatenate([shift * jnp.arange(ahead, dtype=dtype) / max(ahead, 1), even]),
-            jnp.asarray(marks, jnp.int32),
+            marks,
             brownian,
             noises=path.noises,
             save=functools.partial(path.save, recorded),

@@ -278,8 +278,7 @@ def _named(found: Trajectory, asked: Asked) -> Trajectory:
 
 
 def _solve(
-    numbers: Problem,
-    rest: Problem,
+    given: Problem,
     rule: Rule,
     key: PRNGKeyArray,
     init: PyTree,
@@ -294,7 +293,6 @@ def _solve(
     draws: int,
     asked: Asked,
 ) -> tuple[Trajectory, ...]:
-    given = eqx.combine(numbers, rest)
     dtype: Any = times.dtype.name
 
     def one(key: PRNGKeyArray) -> tuple[Reached, ...]:

@@ -3,11 +3,23 @@ r"""What holds a flow at the edge of stability: one step of the flow, then the c
 In coordinates of the weights divided by q, :math:`q^2 = P^{-1}`, descent is unstable where an
 eigenvalue of :math:`M = q H q` exceeds 2. `advanced` moves the state along the flow for a short
 time dt, with the push of the oscillations that it had, to a sharpness that may be beyond 2 by a
-little.
-Then it replaces that push by one that leads to 2, for which the oscillations have to be as large as
-the complementarity problem says. This is the catching-up scheme of Moreau (1977), with a push known
-in advance: where that is the same in each step, it is exact. Off the edge the second half does
-nothing at all.
+little. Then it replaces that push by one that leads to 2, for which the oscillations have to be as
+large as the complementarity problem says. This is the catching-up scheme of Moreau (1977), with a
+push known in advance: where that is the same in each step, it is exact. Off the edge the second
+half does nothing.
+
+The complementarity problem is, given symmetric A (k, k), and a positive semidefinite operator B on
+symmetric matrices, to find X with
+
+.. math::
+
+    X \succeq 0, \qquad A + B[X] \succeq 0, \qquad \langle X, A + B[X] \rangle = 0 ,
+
+which minimises the convex function :math:`\tfrac12 \langle X, B[X] \rangle + \langle A, X \rangle`
+over :math:`X \succeq 0`. With k = 1 it is :math:`X = \max(0, -A/B)`. The solver is accelerated
+projected gradient descent (Nesterov 1983; Beck and Teboulle 2009) with restarts where momentum
+points uphill (O'Donoghue and Candes 2015, section 3.2). It projects by clipping eigenvalues at
+zero, so an X that is zero in exact arithmetic is exactly zero.
 """
 
 import functools
@@ -24,9 +36,83 @@ from dynsim.precision import one_by_one
 from dynsim.problem import sharpness
 from dynsim.training.rules import RMSProp
 from dynsim.training.stability import EDGE
-from odes.solver import complementarity
 from odes.solver.inertia import corrected
 from odes.solver.posed import Driven, Gradient, Posed
+
+MAX_TURNS = 2000
+"""Turns after which the solver gives up."""
+
+
+class Complement(NamedTuple):
+    """A solution X (k, k), the `slack` A + B[X], whether X satisfies the conditions, which
+    where <A, X> < 0 for an X with B[X] = 0 none does, and the number of turns that it took."""
+
+    X: Float[Array, "k k"]
+    slack: Float[Array, "k k"]
+    solved: Bool[Array, ""]
+    turns: Int[Array, ""]
+
+
+def complement(
+    A: Float[Array, "k k"],
+    E: Float[Array, "k k n"],
+    near: Float[Array, "k k"] | None = None,
+) -> Complement:
+    r"""Solve the complementarity problem with :math:`B_{ijkl} = \langle E_{ij}, E_{kl} \rangle`.
+
+    Args:
+        A: symmetric; exactly diagonal or not.
+        E: a vector for each pair, with E[i, j] = E[j, i].
+        near: positive semidefinite matrix at which the search for X starts; zero by default.
+
+    Example:
+        >>> found = complement(jnp.diag(jnp.array([-1.0, 3.0])), jnp.ones((2, 2, 1)))
+        >>> found.X[0, 0]
+        Array(1., dtype=float32)
+    """
+    # Of the residual |X - P(X - A - B[X])| in units in which B_iiii = 1, relative to the largest
+    # negative eigenvalue of A in these units.
+    tol = 1e-9 if A.dtype == jnp.float64 else 1e-4
+    k = len(A)
+    # X = T Y T with a diagonal T that makes B_iiii = 1: eigenvalues far from the edge, which may
+    # change fast, then do not slow down the others.
+    norms = jnp.sqrt(jnp.sum(jnp.square(jnp.diagonal(E)), axis=0))
+    scale = jnp.where(norms > 0, norms, 1) ** -0.5
+    both = jnp.outer(scale, scale)
+    a, e = A * both, E * both[:, :, None]
+    b = jnp.tensordot(e, e, ((2,), (2,)))
+    step = 1 / jnp.maximum(jnp.linalg.eigvalsh(b.reshape(k * k, k * k))[-1], 1)
+    size = jnp.maximum(-jnp.linalg.eigvalsh(a)[0], 0)
+
+    def slope(y: Array) -> Array:
+        return a + jnp.tensordot(b, y)
+
+    def unsolved(y: Array) -> Array:
+        return jnp.max(jnp.abs(y - _projected(y - slope(y)))) > tol * size
+
+    def turn(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        y, ahead, inertia, turns, _ = state
+        new = _projected(ahead - step * slope(ahead))
+        uphill = jnp.sum((ahead - new) * (new - y)) > 0
+        following = (1 + jnp.sqrt(1 + 4 * inertia**2)) / 2
+        carried = jnp.where(uphill, 0, (inertia - 1) / following)
+        inertia = jnp.where(uphill, 1, following)
+        return new, new + carried * (new - y), inertia, turns + 1, unsolved(new)
+
+    # Where A is positive semidefinite, zero is the answer, and nothing near it is.
+    start = jnp.zeros_like(a) if near is None else jnp.where(size > 0, near / both, 0)
+    state = start, start, jnp.ones((), a.dtype), jnp.int32(0), unsolved(start)
+    y, _, _, turns, failed = jax.lax.while_loop(
+        lambda state: state[4] & (state[3] < MAX_TURNS), turn, state
+    )
+    return Complement(y * both, slope(y) / both, ~failed, turns)
+
+
+def _projected(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """The closest positive semidefinite matrix."""
+    values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * jnp.maximum(values, 0)[None]) @ vectors.T
+
 
 TOO_FAR = 0.1
 """How far an eigenvalue may get beyond the edge in one step before the flow counts as invalid."""
@@ -39,15 +125,10 @@ STEPS = 4
 
 
 class Moved(NamedTuple):
-    """The state of a flow at the edge.
-
-    Attributes:
-        state: of the flow: weights, and RMSProp's average of squared gradients where there is one.
-        block: (N, b) eigenvectors of M from which the next search starts.
-        root: (N, k) with :math:`q^{-1} \\Sigma q^{-1}` = root root^T.
-        force: the gradient of <H, Sigma>, times q.
-        failed: whether the last step left the constraint unsatisfied.
-    """
+    r"""The state of a flow at the edge: its `state`, weights and RMSProp's average where there is
+    one; a `block` (N, b) of eigenvectors of M from which the next search starts; a `root` (N, k)
+    with :math:`q^{-1} \Sigma q^{-1}` = root root^T; the `force`, the gradient of <H, Sigma> times
+    q; and whether the last step left the constraint unsatisfied."""
 
     state: tuple[PyTree, ...]
     block: Float[Array, "N b"]
@@ -57,14 +138,8 @@ class Moved(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A flow, and what its edge is made of.
-
-    Attributes:
-        posed: the flow without oscillations.
-        gradient: of the loss with coupled decay, from (task, weights).
-        driven: the rule and its groups.
-        followed: how many eigenvalues the flow can hold at the edge, k.
-    """
+    """A flow `posed` without oscillations, and what its edge is made of: the `gradient` of the loss
+    with coupled decay, from (task, weights), and how many eigenvalues are `followed`, k."""
 
     posed: Posed
     gradient: Gradient[Any]
@@ -207,7 +282,7 @@ class Edge(NamedTuple):
             old += [jnp.sqrt(moving) * jnp.sum(jnp.square(before.root), axis=1)]
         changes = jnp.concatenate(parts, axis=-1)
         overlap = u.T @ before.root
-        found = one_by_one(complementarity.solve)(
+        found = one_by_one(complement)(
             jnp.diag(EDGE - values[:k]) - changes @ jnp.concatenate(old),
             changes,
             overlap @ overlap.T,

@@ -4,44 +4,21 @@ With :math:`G = F F^\top = I + E` and :math:`G^{-1} = I - E'` (Lemma 14), to lea
 
 .. math::
 
-    \begin{align*}
-    g_n &= \gamma \Bigl( \iota_n f_n - \sum_{n' \ne n} \beta_{nn'} f_{n'} \Bigr) \\
-    \iota_n &= 1 - E'_{nn} = (G^{-1})_{nn}, \qquad \beta_{nn'} = E'_{n'n} = -(G^{-1})_{n'n} \\
-    \xi_n &= \gamma \sum_{n' \ne n} \beta_{nn'}\, f_n \cdot f_{n'}
-        = \gamma \bigl( (G^{-1})_{nn} - 1 \bigr)
-    \end{align*}
+    g_n = \gamma \Bigl( \iota_n f_n - \sum_{n' \ne n} \beta_{nn'} f_{n'} \Bigr), \qquad
+    \iota_n = 1 - E'_{nn}, \qquad \beta_{nn'} = E'_{n'n}, \qquad
+    \xi_n = \gamma \bigl( (G^{-1})_{nn} - 1 \bigr)
 
-At finite M (Eqs. 86, 88): the decoder is :math:`Y = F^\top G^{-1} W` with
-:math:`w_n = (M-1)\, h_n \zeta_n`, its residual is
-
-.. math::
-
-    e_n - \alpha_n = \frac{M-1}{(M-1) + e^{M h_n}}\, \zeta_n,
-
-and the :math:`\zeta` overlap,
-
-.. math::
-
-    \zeta_n \cdot \zeta_n = q_1 = 1 + \frac{1}{M-1}, \qquad
-    \zeta_n \cdot \zeta_{n'} = q_0 = -\frac{M}{(M-1)^2}.
-
-So :math:`g_n = Y (e_n - \alpha_n) = \sum_{n'} (A G^{-1})_{nn'} f_{n'}` with
+At finite M (Eqs. 86, 88) :math:`g_n = \sum_{n'} (A G^{-1})_{nn'} f_{n'}`, with the overlaps
+:math:`\zeta_n \cdot \zeta_n = q_1 = 1 + 1/(M-1)` and
+:math:`\zeta_n \cdot \zeta_{n'} = q_0 = -M/(M-1)^2`,
 
 .. math::
 
     A_{nn'} = (\zeta_n \cdot \zeta_{n'})\, \frac{(M-1)^2\, h_{n'}}{(M-1) + e^{M h_n}},
 
-which for equal h reads
-
-.. math::
-
-    \begin{align*}
-    \iota_n &= q_1 (1 - E'_{nn}) - q_0 \sum_{k \ne n} E'_{kn} \\
-    \beta_{nn'} &= q_1 E'_{n'n} - q_0 \Bigl( 1 - \sum_{k \ne n} E'_{kn'} \Bigr).
-    \end{align*}
-
-:math:`A = \operatorname{diag}(\gamma)` gives the leading order back. Functions here take either:
-`speed` is :math:`\gamma` (K,), or A (K, K) from `finite_m_speed`.
+of which :math:`A = \operatorname{diag}(\gamma)` is the leading order. Functions here take either:
+`speed` is :math:`\gamma` (K,), or A (K, K) from `finite_m_speed`. `docs/theory/attention.md`
+derives both.
 
 Assumes that the :math:`f_n` are linearly independent, so that G can be inverted. (The paper's list
 of notation gives E' the opposite sign; Lemma 14's is the consistent one.)

@@ -1,22 +1,15 @@
 r"""The decoder in discrete steps: h*(s) of Lemma 5 (Scan and Snap).
 
-With the modified update of Lemma 3 and fixed attention, s visits to class n take its row of
-W = F Y from 0 to :math:`w_n = (M-1)\, h^*(s)\, \zeta_n`, with
+With the modified update of Lemma 3 and fixed attention, s visits to class n take its row of W = F Y
+from 0 to :math:`w_n = (M-1)\, h^*(s)\, \zeta_n`, with
 
 .. math::
 
     h^*(s) = h^*(s-1) + \frac{\eta_Y}{(M-1) + e^{M h^*(s-1)}}, \qquad h^*(0) = 0.
 
-The closed form h of `odes.formulas.decoder` is its limit of small steps:
-:math:`0 \le h^* - h \le 2 \eta_Y / M`, and the difference tends to 0 (Lemma 7).
-
-Extension to heavy-ball momentum [ours]: the increment is :math:`\eta_Y v` with
-
-.. math::
-
-    v \leftarrow \mu v + \frac{1}{(M-1) + e^{M h^*}},
-
-exact for the same reason that Lemma 5 is.
+Its limit of small steps is the h of `odes.formulas.decoder`, :math:`0 \le h^* - h \le 2 \eta_Y / M`
+(Lemma 7). With heavy-ball momentum [ours] the increment is :math:`\eta_Y v` with
+:math:`v \leftarrow \mu v + 1 / ((M-1) + e^{M h^*})`, exact for the same reason that Lemma 5 is.
 
 Example:
     >>> odes.discrete_decoder.h_star(jnp.asarray(1.0), 34, visits=3).shape

@@ -1,36 +1,25 @@
 r"""Growth of distinct tokens: relative gain, growth factor and its bound (Theorems 3 and 4).
 
-For distinct tokens l, l' of class n of Scan and Snap's Eq. 10,
+For distinct tokens l, l' of class n of Scan and Snap's Eq. 10, and for the dominant one
+:math:`l_0`,
 
 .. math::
 
     r_{l/l' \mid n} = \frac{f_{nl}^2}{f_{nl'}^2} - 1, \qquad
-    \chi_l = e^{2 (z_l(t) - z_l(0))}, \qquad r(t) = r(0)\, \chi_l(t),
-
-and for the dominant one :math:`l_0`
-
-.. math::
-
-    e^{2 f_{nl_0}(0)^2 B_n} \le \chi_{l_0} \le e^{2 B_n}, \qquad
-    B_n(t) = \int_0^t \eta_Z\, \xi_n.
+    \chi_l = e^{2 (z_l(t) - z_l(0))}, \qquad r(t) = r(0)\, \chi_l(t), \qquad
+    e^{2 f_{nl_0}(0)^2 B_n} \le \chi_{l_0} \le e^{2 B_n}.
 
 Theorem 4: one common token c, in all classes with :math:`f_{nc}(0) = 1/\rho_0`, and weak overlap.
-Then :math:`\xi = \gamma\, e^{4 z_c} / C_0` with :math:`C_0 = \rho_0^4 / K`, and with
-:math:`\Gamma = \int_0^t \gamma` (`odes.formulas.decoder`)
+With :math:`C_0 = \rho_0^4 / K` and :math:`\Gamma = \int_0^t \gamma` (`odes.formulas.decoder`)
 
 .. math::
 
-    \begin{align*}
-    z_c' &= -q\, w\, \eta_Z\, \xi, \qquad B_n' = w\, \eta_Z\, \xi \\
-    B_n &= -\frac{z_c}{q}
+    B_n = -\frac{z_c}{q}
         = \frac{1}{4q} \ln \left( 1 + \frac{4\, q\, w\, \eta_Z\, \Gamma}{C_0} \right).
-    \end{align*}
 
 w is the weight of a class's drift: 1 in the paper's time convention, 1/K in that of SGD
-(`odes.yz.eq10`). q is the number of classes that each query serves [ours]: Eq. 10 adds their drifts
-of :math:`z_c` up, while a distinct token is moved by its own class alone. The paper has q = w = 1,
-that is a query for every class. Its :math:`z_c'` holds also for one query (q = K) under the sgd
-clock, but not its :math:`B_n`: there :math:`B_n = -z_c / K`.
+(`odes.yz.eq10`). q is the number of classes that each query serves [ours]. The paper has q = w = 1.
+`docs/theory/growth.md` and `common-token.md` derive both.
 
 The printed (14), (124) and (129) are :math:`\tfrac14 \ln(C_0 + \dots)`, which drops
 :math:`-\tfrac14 \ln C_0` and is not 0 at t = 0. `printed=True` gives that form, for figures. All

@@ -1,35 +1,25 @@
 r"""Salient components first: a heuristic of JoMA from zero weights (arXiv:2310.00535, section 4).
 
-It is not derived from the paper's Theorems 1 and 3. Elementwise,
-
-.. math::
-
-    v' = (\mu - v) \odot e^{v^2/2}.
-
-With the part left to learn :math:`\delta = 1 - v/\mu` and :math:`l = -\ln \delta`, this is
-:math:`l' = e^{\mu^2 (1 - e^{-l})^2 / 2}`, so that exactly [ours]
+It is not derived from the paper's Theorems 1 and 3. Elementwise, with the part left to learn
+:math:`\delta = 1 - v/\mu` and :math:`l = -\ln \delta` [ours],
 
 .. math::
 
     \begin{align*}
-    t(l) &= \int_0^l e^{-\mu^2 (1 - e^{-s})^2 / 2}\, ds, \qquad
+    v' &= (\mu - v) \odot e^{v^2/2}, \qquad
+        t(l) = \int_0^l e^{-\mu^2 (1 - e^{-s})^2 / 2}\, ds, \qquad
         t = e^{-\mu^2/2}\, \bigl( l + c(\mu) \bigr) \text{ for large } l \\
     c(\mu) &= \int_0^\infty
         \Bigl( e^{\frac{\mu^2}{2} \left( 1 - (1 - e^{-s})^2 \right)} - 1 \Bigr)\, ds
     \end{align*}
 
-which is Theorem 4,
-
-.. math::
-
-    \frac{\ln(1/\delta_j)}{\ln(1/\delta_k)} \to e^{(\mu_j^2 - \mu_k^2)/2},
-
-with its constant.
+which is Theorem 4, :math:`\ln(1/\delta_j) / \ln(1/\delta_k) \to e^{(\mu_j^2 - \mu_k^2)/2}`, with
+its constant.
 
 With softmax in place of exp, :math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))`, all
 components share a clock s that runs at :math:`ds/dt = 1/\sum_j e^{v_j^2/(2T)}`, and in s each
 follows the equation above in :math:`v/\sqrt T`. As :math:`l_j' = e^{v_j^2/(2T)}` in s, the sum over
-j of what the :math:`l_j` gain is t itself [ours]: under softmax
+j of what the :math:`l_j` gain is t itself [ours]:
 
 .. math::
 

@@ -14,8 +14,14 @@ Example:
 """
 
 from odes.general import flows
-from odes.linear_icl.closed import FORMULAS, escape_times, sigmoid, time_to_reach
-from odes.linear_icl.plateaus import amplitudes, plateaus
+from odes.linear_icl.closed import (
+    FORMULAS,
+    amplitudes,
+    escape_times,
+    plateaus,
+    sigmoid,
+    time_to_reach,
+)
 from odes.solver.tolerances import Tolerances
 
 __all__ = ["THEORIES", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_to_reach"]

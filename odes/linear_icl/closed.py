@@ -1,34 +1,37 @@
-r"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the
-sigmoid of merged attention on white inputs (eq. 10), all of arXiv:2501.16265.
+r"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the sigmoid of
+merged attention on white inputs (eq. 10), all of arXiv:2501.16265.
 
 Time is t/tau = 2 eta t for t optimiser steps, with eta / (1 - mu) in place of eta under momentum.
-Assumes batch -> infinity, eta -> 0 and a small start. How the starting weights enter is [ours]: see
-below; for merged attention they enter through the part that grows, of norm |w_2 + W_1 u|/2 with u
-the direction of E[y z], which is the w_init of eq. 10.
+Assumes batch -> infinity, eta -> 0 and a small start. How the starting weights enter is [ours]:
+Carlson's integral below; for merged attention they enter through the part that grows, of norm
+|w_2 + W_1 u|/2 with u the direction of E[y z], which is the w_init of eq. 10.
 
-A head with :math:`k = q = v\, e_d`, while the others do not move, follows
-
-.. math::
-
-    \tau v' = \lambda^2 v^2 - \lambda^3 g\, v^5, \qquad
-    v \to v^* = (\lambda g)^{-1/3}. \tag{21}
-
-In :math:`u = v/v^*` this is :math:`\tau u' = \lambda^2 v^* u^2 (1 - u^3)`, by partial fractions
-[ours]
+A head with :math:`k = q = v\, e_d`, while the others do not move, follows, in
+:math:`u = v/v^*` with :math:`v^* = (\lambda g)^{-1/3}` [ours],
 
 .. math::
 
     \begin{align*}
+    \tau v' &= \lambda^2 v^2 - \lambda^3 g\, v^5, \qquad
+        t = \frac{\tau}{\lambda^2 v^*} \bigl( F(u) - F(u_0) \bigr) \tag{21} \\
     F(u) &= -\frac1u + \frac13 \left( -\ln|1 - u| + \frac12 \ln(1 + u + u^2) \right)
-        - \frac{1}{\sqrt3} \arctan\frac{2u + 1}{\sqrt3} \\
-    t &= \frac{\tau}{\lambda^2 v^*} \bigl( F(u) - F(u_0) \bigr)
+        - \frac{1}{\sqrt3} \arctan\frac{2u + 1}{\sqrt3}
     \end{align*}
 
-From an arbitrary small start [ours]: to lowest order :math:`v' = \lambda^2 k q / \tau` and
-cyclically, so that the squares of the three grow at one rate, :math:`2 \lambda^2 v k q / \tau`, and
-:math:`v k q > 0` reaches infinity after :math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)` with
-Carlson's integral. It takes the place of :math:`1/v_0`, to which it reduces for three equal
-numbers. Where :math:`v k q < 0` the smallest square falls to zero first.
+From an arbitrary small start [ours] :math:`v k q > 0` reaches infinity after
+:math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)`, which takes the place of :math:`1/v_0`. Where
+:math:`v k q < 0` the smallest square falls to zero first. `docs/systems/linear_icl.md` derives it.
+
+Training rests at the losses of principal component regression with m components, with
+:math:`g_d = 1 + (1 + \operatorname{tr}(\Lambda)/\lambda_d)/N`:
+
+.. math::
+
+    \begin{align*}
+    L_m &= \operatorname{tr}(\Lambda) - \sum_{d \le m} \frac{\lambda_d}{g_d} \tag{19} \\
+    M &= \sum_{d \le m} \lambda_d^{-1} g_d^{-1}\, e_d e_d^\top \tag{18} \\
+    v_d &= (\lambda_d g_d)^{-1/3} \tag{20}
+    \end{align*}
 """
 
 import math
@@ -40,9 +43,9 @@ from jaxtyping import Array, Float, Int
 
 from dynsim.linear_icl.model import Merged, MergedHeads, Model, Separate, SeparateHeads
 from dynsim.linear_icl.regression import Regression, stage
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, precision, settle
+from dynsim.problem.train import problem_in
 from odes.general import closed_form
-from odes.linear_icl.plateaus import amplitudes, loss_of
 from odes.theory import Inapplicable, Theory, Training
 
 Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
@@ -50,6 +53,32 @@ Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
 DOUBLINGS = 30
 """Of Carlson's duplication: each quarters the differences between its arguments."""
 BISECTIONS = 60
+
+
+def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
+    """(D + 1,) losses :math:`L_0` to :math:`L_D` of eq. 19, in float64."""
+    with precision("float64", task):
+        found = losses(problem_in(task, "float64"))
+    return settle(found)
+
+
+def losses(task: Regression) -> Float[Array, " D1"]:
+    """`plateaus` in the precision of the task, for compiled code."""
+    falls = task.eigenvalues / task.gain
+    zero = jnp.zeros(1, falls.dtype)
+    return jnp.asarray(task.trace) - jnp.concatenate([zero, jnp.cumsum(falls)])
+
+
+def amplitudes(task: Regression) -> Float[Array, " D"]:
+    r"""(D,) :math:`v_d = \lVert k_d \rVert = \lVert q_d \rVert` of a head that has learned
+    component d, eq. 20a."""
+    return (task.eigenvalues * task.gain) ** (-1 / 3)
+
+
+def loss_of(learned: Float[Array, "*S D"], task: Regression) -> Float[Array, "*S"]:
+    """Loss of a diagonal M, of which the share `learned` of each entry of eq. 18 is there."""
+    falls = task.eigenvalues / task.gain
+    return jnp.asarray(task.trace) - jnp.sum(falls * (2 * learned - learned**2), axis=-1)
 
 
 def antiderivative(u: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
@@ -133,9 +162,10 @@ def waits(init: Separate) -> Float[Array, "H D"]:
     return jnp.where(v * k * q > 0, onwards, back)
 
 
-def starts(init: Separate, D: int) -> Float[Array, " D"]:
+def starts(init: Model, D: int) -> Float[Array, " D"]:
     """(D,) the :math:`v_0` of eq. 21 for each component: one over the shortest wait among the heads
     that have not yet learned a component; 0 where no head is left."""
+    assert isinstance(init, Separate)
     each = waits(init)
     free = jnp.ones(each.shape[0], bool)
     found = []
@@ -155,7 +185,7 @@ def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, "
 
 def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
     """Eq. 21 for each component on its own: M_dd = v_d^3."""
-    v_0 = starts(_separate(init), task.D)
+    v_0 = starts(init, task.D)
     started = v_0 > 0
     first = jnp.where(started, v_0, amplitudes(task) / 2)
     u = share(t[None, None], first, task)[0]
@@ -164,7 +194,7 @@ def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " 
 
 def stairs(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
     """The limit of a small start: a component is learned at its escape time."""
-    v_0 = starts(_separate(init), task.D)
+    v_0 = starts(init, task.D)
     return (t >= escape_times(task, v_0)).astype(t.dtype)
 
 
@@ -180,11 +210,6 @@ def sigmoid(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, 
     still = jnp.exp(-2 * size**2 * root * t)
     share = 1 / (1 + (end / first - 1) * still)
     return jnp.broadcast_to(share, (task.D,))
-
-
-def _separate(init: Model) -> Separate:
-    assert isinstance(init, Separate)
-    return init
 
 
 def _theory(

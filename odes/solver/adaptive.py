@@ -1,6 +1,6 @@
 r"""Flows of Adam and RMSProp, whose directions are divided by a root of mean squares.
 
-"adam" and "rmsprop" are
+"adam" and "rmsprop" are, with :math:`\lambda = 1 - b`,
 
 .. math::
 
@@ -12,38 +12,19 @@ r"""Flows of Adam and RMSProp, whose directions are divided by a root of mean sq
     p' &= -\eta\, \frac{G}{\sqrt{v} + \epsilon} \tag{rmsprop}
     \end{align*}
 
-with :math:`\lambda = 1 - b`, from m = v = 0 for Adam. RMSProp does not correct v for its start; its
-flow [ours] begins with what the first step makes of it, :math:`v = (1 - b_2)\, G^2`, as from zero
-it would begin with infinite speed. "matched-adam" and "matched-rmsprop" [ours] are the same with
-:math:`\lambda = -\ln b`, the first step exact, then averages that are half a step older.
+from m = v = 0 for Adam, and from :math:`v = (1 - b_2)\, G^2` for RMSProp [ours]: it does not
+correct v for its start, so that from zero the flow would begin with infinite speed. "matched-adam"
+and "matched-rmsprop" [ours] have :math:`\lambda = -\ln b`, take the first step as it is, drawn as a
+straight line, and go on at t = 1 with what the averages hold at t = 3/2: G at the start for one
+unit of time, G after the first step for half a unit. RMSProp's numerator is the gradient where the
+step began, :math:`G(p - p'/2)`. "corrected-adam" [ours], right to the next order in :math:`\eta`,
+has :math:`\lambda_i = 2 (1 - b_i)/(1 + b_i)`, one over the mean age of what an average holds in the
+middle of a step, after `EXACT_STEPS` steps as they are. `docs/theory/flow.md` and `adam.md` derive
+them.
 
-Adam moves by :math:`\eta` in its very first step, however small G is, RMSProp by
-:math:`\eta / \sqrt{1-b_2}`, and away from zero weights only this step gives Z a gradient at all;
-no expansion in :math:`\eta` holds across it. So it is taken exactly, as a straight line, and the
-flow takes over at t = 1 with the averages at t = 3/2: G at the start for one unit of time, G after
-the first step for half a unit. Averages decay over one unit of time exactly as over one step, and
-in the middle of step k hold what descent divides by. RMSProp's numerator is the gradient where the
-step began, half a unit before, which is :math:`G(p - p'/2)`.
-
-"corrected-adam" [ours] is right to the next order in :math:`\eta`. As the rate goes to zero at
-fixed decays, averages follow a slow gradient, :math:`\hat m = G - a_1 G' + O(\eta^2)` and
-:math:`\hat v = G^2 - a_2 (G^2)' + O(\eta^2)`, with their mean ages by the middle of a step
-
-.. math::
-
-    a_i = \frac12 + \frac{b_i}{1 - b_i} = \frac{1 + b_i}{2 (1 - b_i)} .
-
-So :math:`\lambda_i = 1/a_i` leaves an error of second order, where :math:`-\ln b_i` has
-:math:`(1 - b_i)/12` of first order left. With :math:`G' = H p'` this is the modified equation of
-Cattaneo, Klusowski and Shigida (arXiv:2309.00079), whose coefficients of early times come out of
-the averages. At usual decays the rate is not small until the layer has begun to learn, because each
-step is :math:`\eta` for any gradient: so the first `EXACT_STEPS` steps are taken exactly, and the
-flow begins with the averages that they leave.
-
-All other flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster
-than its average forgets, flows become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where
-descent chatters by :math:`\eta` instead; a larger :math:`\epsilon` bounds it, and a solver that
-runs out of steps has the status `MAX_STEPS`.
+Where a gradient vanishes faster than its average forgets, flows become stiff, as
+:math:`\eta H / \sqrt{v}` grows without end, where descent chatters by :math:`\eta` instead; a
+larger :math:`\epsilon` bounds it, and a solver that runs out of steps has the status `MAX_STEPS`.
 """
 
 import functools

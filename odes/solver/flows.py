@@ -4,9 +4,8 @@ The parameters are any pytree that the rule descends. G is the gradient of the p
 1 is one optimiser step. Assumes :math:`\eta \to 0` at fixed decays. `flows_of` says
 which flows describe a rule; the equations, and how they were derived, are in
 
-    odes.solver.inertia    sgd, heavy-ball and Nesterov momentum
+    odes.solver.inertia    sgd, heavy-ball and Nesterov momentum, sign descent
     odes.solver.adaptive   Adam, RMSProp
-    odes.solver.signs      sign descent
 
 A plain flow is that of the limit. A matched flow has averages that decay over one unit of time
 exactly as over one step, and is read half a step later; a corrected flow is right to the next order
@@ -21,7 +20,7 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.training.rule import Rule
 from dynsim.training.rules import unread, unread_schedule
-from odes.solver import adaptive, inertia, signs
+from odes.solver import adaptive, inertia
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed, Save
 from odes.solver.tolerances import Tolerances
@@ -39,7 +38,7 @@ def _pose_own(gradient: Gradient, task: Any, driven: Driven, initial: PyTree) ->
 
 
 OWN = Flow("own", "flow of the rule itself", "what the rule's `flow` assumes", Rule, _pose_own)
-FLOWS = (*inertia.FLOWS, *adaptive.FLOWS, *signs.FLOWS)
+FLOWS = (*inertia.FLOWS, *adaptive.FLOWS)
 """The flows of the built-in rules. A rule with a `flow` of its own has that one alone, `OWN`."""
 
 

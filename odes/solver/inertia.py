@@ -1,4 +1,6 @@
-r"""Flows of descent without momentum, with heavy-ball and with Nesterov momentum.
+r"""Flows of descent and of sign descent, without momentum and with momentum.
+
+Descent, with heavy-ball or with Nesterov momentum:
 
 .. math::
 
@@ -10,49 +12,58 @@ r"""Flows of descent without momentum, with heavy-ball and with Nesterov momentu
     v' &= \frac1c \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, d \tag{corrected}
     \end{align*}
 
-with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's. "plain" is exact for
-:math:`\mu = 0`, "rescaled" has no inertia, "heavy-ball" is right to first order in :math:`1 - \mu`,
-"matched" to second order. All but "corrected" leave an error of first order in :math:`\eta`.
+with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's, and
+:math:`c = (1+\mu)/(2(1-\mu))`. "plain" is exact for :math:`\mu = 0`, "rescaled" has no inertia,
+"heavy-ball" is right to first order in :math:`1 - \mu`, "matched" to second order. All but
+"corrected" leave an error of first order in :math:`\eta`. `docs/theory/flow.md` derives them.
 
-Matched: an average decays over one unit of time exactly as over one step, and reading the flow
-at t = k + 1/2 makes its integral the midpoint rule of the sum that descent forms. Heavy ball
-starts from rest and hardly moves in the first half step. Nesterov [ours] moves by the gradient
-where the step began, half a unit before the middle of the step, which is :math:`G(p - p'/2)`; it
-stands still in the first half step, before which no step has begun.
+"matched" is read at t = k + 1/2. Nesterov's [ours] moves by the gradient where the step began, half
+a unit before the middle of the step, which is :math:`G(p - p'/2)`; it stands still in the first
+half step, before which no step has begun.
 
-Corrected [ours], by backward error analysis, H being the Hessian. Descent without momentum
-follows :math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`. With momentum,
-the direction of step k is a sum of past gradients. Expanded about the middle of the step, with
-:math:`e = \eta/(1-\mu)`, it gives the slow motion
+"corrected" [ours] is by backward error analysis. Descent without momentum follows
+:math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`, H being the Hessian. While
+momentum builds up, the velocities of descent lack :math:`\mu G/(1-\mu)^2` in all, and those of the
+flow :math:`c\, (G/(1-\mu) - v(0))`. They agree for :math:`v(0) = G / (1+\mu)`. Decoupled decay is
+that of the weights where the step began, which corrected flows and the matched one of Nesterov's
+read as :math:`p - p'/2` too.
+
+Sign descent [ours]:
 
 .. math::
 
-    p' = -e\, (G + a\, H e\, G), \qquad a = \tfrac12 + \frac{\mu}{1-\mu}
-    \text{ (heavy ball)}, \qquad a = \tfrac12 + \frac{\mu^2}{1-\mu} \text{ (Nesterov)}
+    m' = \lambda (G - m), \qquad p' = -\eta\, S \left( \frac{m}{1 - e^{-\lambda t}} \right), \qquad
+    S(m) = \max(-1, \min(1, m / w)), \qquad w = \eta\, |H|
 
-where a is 1/2, for the half step by which a gradient is older than the middle of its step, plus
-the mean age of the gradients in the sum. A velocity with the c of heavy ball,
-:math:`c = (1+\mu)/(2(1-\mu))`, has this motion. So has Nesterov's d with :math:`G(p - p'/2)`,
-as :math:`\mu c + (1-\mu)/2` is its a. While momentum builds up, the velocities of descent lack
-:math:`\mu G/(1-\mu)^2` in all, and those of the flow :math:`c\, (G/(1-\mu) - v(0))`. The two
-are equal for :math:`v(0) = G / (1+\mu)`, so the shift of p that the start leaves is right too.
-For heavy ball the matched flow has :math:`-1/\ln \mu` for c, 9.491 against 9.5 at
-:math:`\mu = 0.9`, but moves p by an eighth of the first real step before that step.
-
-Decoupled decay acts on the weights at the start of a step, which corrected flows, and the matched
-one of Nesterov's, take to be :math:`p - p'/2`.
+"plain" has no inertia, :math:`p' = -\eta\, S(G)`. "heavy-ball" has :math:`\lambda = 1-\mu`,
+"matched" :math:`\lambda = -\ln \mu`, is read half a step later, and stands still in the first half
+step. S is the sign, but linear within a width w of zero, so that a weight slides along the zero of
+its derivative as descent does on average. The width is how far a step of random signs moves the
+derivative, from a few products with the Hessian; for a single weight the mean sign is then exact.
+Before the first zero a flow without momentum is exact at constant gradient; after it, descent
+chatters about the flow, by an amount of first order in :math:`\eta`. Where curvature vanishes, S is
+the sign; where it is negative, a weight leaves the zero of its derivative, as in descent. While a
+weight slides, the solver takes no fewer gradients than descent; where it runs out of steps, the
+status is `MAX_STEPS`.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 from jaxtyping import Array, Float, PyTree
 
-from dynsim.training.rules import SGD
+from dynsim import checks
+from dynsim.training.rules import SGD, Sign
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
+
+PROBES = 4
+"""Random directions in which the Hessian is probed for the width of sign descent."""
 
 
 def _alone(
@@ -132,12 +143,77 @@ def half_a_step_ago(params: Params, motion: Params) -> Params:
     return jax.tree.map(lambda p, d: p - d / 2, params, motion)
 
 
+def _signs(
+    name: str, gradient: Gradient[Params], task: Any, driven: Driven[Sign], initial: Params
+) -> Posed:
+    args = task, driven, _probes(initial)
+    if name == "plain":
+        return Posed((initial,), functools.partial(_signs_alone, gradient), args)
+    matched, state = name == "matched", (initial, jax.tree.map(jnp.zeros_like, initial))
+    field = functools.partial(_signs_of_average, gradient, matched=matched)
+    shift, jumps = (0.5, (0.5,)) if matched else (0.0, ())
+    return Posed(state, field, args, shift=shift, jumps=jumps)
+
+
+def _signs_alone(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+    (params,), (task, driven, probes) = state, args
+    pull, change = _probed(functools.partial(gradient, task), params, probes)
+    signs = jax.tree.map(_saturated, pull, driven.descend(change, t))
+    return (driven.descend(signs, t, params),)
+
+
+def _signs_of_average(
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, matched: bool
+) -> PyTree:
+    (params, average), (task, driven, probes) = state, args
+    mu = jnp.asarray(driven.rule.momentum)
+    rate, at = (-jnp.log(mu), t - 0.5) if matched else (1 - mu, t)
+    pull, change = _probed(functools.partial(gradient, task), params, probes)
+    # At the start 0/0, whose limit is the gradient.
+    weight = jnp.where(t > 0, -jnp.expm1(-rate * t), 1.0)
+    mean = jax.tree.map(lambda m, g: jnp.where(t > 0, m / weight, g), average, pull)
+    signs = jax.tree.map(_saturated, mean, driven.descend(change, at))
+    moved = driven.descend(signs, at, params)
+    if matched:
+        moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
+    return moved, jax.tree.map(lambda m, g: rate * (g - m), average, pull)
+
+
+def _probes(params: PyTree) -> PyTree:
+    """(PROBES, ...) directions, normal with mean absolute value 1 in each weight: so a diagonal
+    Hessian is found exactly, and no other one is missed as signs might miss it."""
+    keys = jax.random.split(jax.random.key(0), PROBES)
+    drawn = jax.vmap(lambda key: optax.tree.random_like(key, params, jax.random.normal))(keys)
+    return jax.tree.map(lambda z: z / jnp.mean(jnp.abs(z), axis=0, keepdims=True), drawn)
+
+
+def _probed(gradient: Any, params: Params, probes: Params) -> tuple[Params, Params]:
+    """The gradient, and how far on average it changes along the probes."""
+    pull, push = jax.linearize(gradient, params)
+    change = jax.vmap(push)(probes)
+    return pull, jax.tree.map(lambda c: jnp.mean(jnp.abs(c), axis=0), change)
+
+
+def _saturated(mean: Array, width: Array) -> Array:
+    """The sign of `mean`, but linear where it is smaller than `width`."""
+    width = jnp.abs(width)
+    linear = jnp.clip(mean / jnp.where(width > 0, width, 1), -1, 1)
+    return jnp.where(width > 0, linear, jnp.sign(mean))
+
+
 def _moves(rule: SGD) -> bool:
     return rule.has_inertia
 
 
-def _still(rule: SGD) -> bool:
-    return not rule.has_inertia
+def _still(rule: Sign) -> bool:
+    """Without momentum there is no velocity that a matched flow could follow."""
+    return not checks.is_traced(rule.momentum) and not np.any(rule.momentum)
+
+
+def _of_signs(name: str, describes: Callable[[Sign], bool] = lambda rule: True) -> Flow:
+    found = next(each for each in _OF_DESCENT if each.name == name)
+    pose = functools.partial(_signs, name)
+    return dataclasses.replace(found, rule=Sign, pose=pose, describes=describes)
 
 
 _PLAIN, _RESCALED = (
@@ -149,11 +225,19 @@ _MATCHED, _CORRECTED, _HEAVY_BALL = (
 )
 _SLOW, _LIGHT = "eta -> 0 without inertia", "eta, 1 - mu -> 0"
 _TITLE = "flow at the rate eta / (1 - mu)"
-FLOWS = (
-    Flow("plain", "flow of the weights", "eta -> 0", SGD, _PLAIN, _still),
+_OF_DESCENT = (
+    Flow("plain", "flow of the weights", "eta -> 0", SGD, _PLAIN, lambda r: not r.has_inertia),
     Flow("matched", "matched momentum flow", "eta -> 0", SGD, _MATCHED, _moves, ("momentum",)),
     Flow("corrected", "flow corrected in eta", "eta^2 -> 0", SGD, _CORRECTED),
     Flow("rescaled", _TITLE, _SLOW, SGD, _RESCALED, _moves, variant=True),
     Flow("heavy-ball", "heavy-ball flow", _LIGHT, SGD, _HEAVY_BALL, _moves, variant=True),
 )
-"""The flows of descent; of those that describe a rule, the first one is used by default."""
+FLOWS: tuple[Flow, ...] = (
+    *_OF_DESCENT,
+    _of_signs("plain", _still),
+    _of_signs("matched"),
+    _of_signs("heavy-ball"),
+    _of_signs("plain", lambda rule: not _still(rule)),
+)
+"""The flows of descent and of its sign, which have names and assumptions in common; of those that
+describe a rule, the first one is used by default."""

@@ -16,26 +16,33 @@ step k. From :math:`a_S`, the derivative of O with respect to the last state, ba
 
     \lambda_k = \left( \frac{\partial U}{\partial G} \right)^{\!\top} a_{k+1}, \qquad
     a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
+    + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
+    \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1}
 
 with the Hessian H of the loss whose gradient is G. Nothing of the size of C or of the Hessian is
 formed. Of the states on the way only some are kept, from which the others are recomputed. Linear
 means that runs scatter so little that all of them see the same Hessian on their way.
 
-Adam and RMSProp divide by the root of an average of squares, to which noise contributes at zeroth
-order [ours]: with the variance :math:`\sigma^2` of the gradient of a step, the mean of
-:math:`g^2` is :math:`G^2 + \sigma^2`. A descent that knows the `variance` adds it to what these
-rules average, so that its path is that of runs with noise in their denominators, and
+The terms in :math:`\sigma^2`, the variance of the gradient of a step, are those of Adam and RMSProp
+[ours], which divide by the root of an average of squares: its mean is :math:`G^2 + \sigma^2`. A
+descent that knows the `variance` adds it to what these rules average. A descent that knows the
+covariance of the `squares` of the noise as well adds
+:math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'` to the sum, for normal noise :math:`\xi`,
+which is uncorrelated with its squares.
+
+The next order is `drift`. With noise :math:`s\, \xi`
 
 .. math::
 
-    a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
-    + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
-    \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1} .
+    \mathbb E\, O = O \Big|_{s=0}
+    + s^2\, \mathbb E \left[ \frac12 \frac{\partial^2 O}{\partial s^2} \right] + O(s^3) , \qquad
+    \operatorname{Var} O = s^2 \operatorname{Var} \frac{\partial O}{\partial s}
+    + s^4 \operatorname{Var} \Bigl( \frac12 \frac{\partial^2 O}{\partial s^2} \Bigr) + \dots
 
-The squares of the noise scatter around their mean :math:`\sigma^2` as well, which where noise is
-larger than the gradient is most of what the averages do. A descent that knows the covariance of
-these `squares` adds :math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'` to the sum, for
-normal noise :math:`\xi`, which is uncorrelated with its squares.
+The derivatives are carried along with descent, by forward mode through every step, for a few draws
+of the noise, over which the average is taken. For the variance, the noise of each step is that of
+the weights which the noise of earlier steps has moved; a term in the third derivative is left out.
+`docs/theory/finite-size.md` has both orders.
 """
 
 import math
@@ -48,11 +55,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim.precision import AnyArray
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Adam, RMSProp, Sign, check_known
+from odes.solver.integrate import seen_at
 
 AVERAGE_SQUARES = (RMSProp, Adam)
 """Rules with an average of squares, in which noise does not average out."""
@@ -79,14 +87,9 @@ class State(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A pass back from a time, for all P numbers observed then.
-
-    Attributes:
-        adjoint: (P, ...) derivatives of the numbers by the state.
-        covariance: (P, P) of the numbers, by the noise of the steps passed.
-        values: (P,) the numbers.
-        beside: what else was observed, without a spread.
-    """
+    """A pass back from a time, for all P numbers observed then: `adjoint` (P, ...), their
+    derivatives by the state; their `covariance` (P, P) by the noise of the steps passed; their
+    `values` (P,); and what else was observed, without a spread."""
 
     adjoint: State
     covariance: Float[Array, "P P"]
@@ -218,23 +221,6 @@ class Leg(NamedTuple):
     time: Int[AnyArray, "*E"]
 
 
-def seen_at(
-    times: Sequence[int],
-    start: PyTree,
-    step: Callable[[Int[Array, ""], Any], Any],
-    look: Callable[[Any, Int[Array, ""]], Any],
-) -> Any:
-    """What `look(state, k)` returns at all `times`, whole steps that increase, of a state that
-    `step(k, state)` moves."""
-
-    def stretch(carry: tuple[Any, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
-        state = jax.lax.fori_loop(carry[1], until, step, carry[0])
-        return (state, until), look(state, until)
-
-    steps = jnp.asarray(np.asarray(times), jnp.int32)
-    return jax.lax.scan(stretch, (start, jnp.int32(0)), steps)[1]
-
-
 def followed(
     descent: Descent, params: PyTree, times: Sequence[int]
 ) -> tuple[Float[Array, "S P"], PyTree]:
@@ -244,7 +230,7 @@ def followed(
         descent.start(params),
         lambda k, state: descent.step(state, k),
         lambda state, k: descent.observe(state.params, k),
-    )
+    )[0]
 
 
 def by_name(
@@ -311,3 +297,89 @@ def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
         ends.append(len(legs) - 1)
     segment, time = np.array(legs, np.int32).T
     return Leg(segment, time), np.array(ends)
+
+
+class Drift(NamedTuple):
+    """What noise does to P numbers at S times: their `values` without noise, the `drift` of their
+    mean with its standard `error` by the draws, NaN with one, and what is added to the `covariance`
+    of linear noise, 0 if not asked for."""
+
+    values: Float[Array, "S P"]
+    drift: Float[Array, "S P"]
+    error: Float[Array, "S P"]
+    covariance: Float[Array, "S P P"]
+
+
+class Draws(NamedTuple):
+    """Descent, and derivatives of the first and second order by s for each of R draws."""
+
+    mean: State
+    first: State
+    second: State
+
+
+def drift(
+    descent: Descent,
+    sample: Callable[[PyTree, PRNGKeyArray], PyTree],
+    params: PyTree,
+    times: Sequence[int],
+    key: PRNGKeyArray,
+    draws: int,
+    covariance: bool = False,
+) -> Drift:
+    """Carry `draws` of the noise through descent from `params`, and look at it at `times`, whole
+    steps that increase. `sample` makes noise of the gradient at some weights, of covariance C, from
+    a key. To add the `covariance` of the second derivatives needs two draws or more."""
+    start = descent.start(params)
+    none = jax.tree.map(lambda leaf: jnp.zeros((draws, *leaf.shape), leaf.dtype), start)
+
+    def step(k: Int[Array, ""], now: Draws) -> Draws:
+        def one(first: State, second: State, key: PRNGKeyArray) -> tuple[State, State]:
+            still = None if covariance else sample(now.mean.params, key)
+
+            def path(s: Float[Array, ""]) -> State:
+                state = _along(now.mean, first, second, s)
+                gradient = descent.derive(state.params, k)[0]
+                noise = sample(state.params, key) if still is None else still
+                moved = jax.tree.map(lambda g, xi: g + s * xi, gradient, noise)
+                # What averages of squares already have of the variance, the noise brings as well.
+                variance = descent.scattered(state.params, k)
+                left = jax.tree.map(lambda v: (1 - s**2) * v, variance)
+                return descent.update(state, moved, k, left)
+
+            # As in `Descent.back`, of 0/0 where a gradient has been zero all along.
+            return jax.tree.map(lambda x: jnp.where(jnp.isnan(x), 0, x), _derivatives(path))
+
+        keys = jax.random.split(jax.random.fold_in(key, k), draws)
+        first, second = jax.vmap(one)(now.first, now.second, keys)
+        return Draws(descent.step(now.mean, k), first, second)
+
+    def look(now: Draws, k: Int[Array, ""]) -> Drift:
+        def one(first: State, second: State) -> Float[Array, " P"]:
+            return _derivatives(
+                lambda s: descent.observe(_along(now.mean, first, second, s).params, k)[0]
+            )[1]
+
+        found = jax.vmap(one)(now.first, now.second) / 2
+        error = jnp.std(found, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(draws, found.dtype))
+        mean = jnp.mean(found, axis=0, keepdims=True)
+        of_draws = jnp.zeros(2 * found.shape[1:], found.dtype)
+        if covariance:
+            of_draws = (found - mean).T @ (found - mean) / (draws - 1)
+        return Drift(descent.observe(now.mean.params, k)[0], mean[0], error, of_draws)
+
+    return seen_at(times, Draws(start, none, none), step, look)[0]
+
+
+def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> State:
+    return jax.tree.map(lambda x, d, dd: x + s * d + s**2 / 2 * dd, mean, first, second)
+
+
+def _derivatives(path: Callable[[Float[Array, ""]], PyTree]) -> tuple[PyTree, PyTree]:
+    """First and second derivative of `path` at 0."""
+    one = jnp.ones(())
+
+    def slope(s: Float[Array, ""]) -> PyTree:
+        return jax.jvp(path, (s,), (one,))[1]
+
+    return jax.jvp(slope, (0 * one,), (one,))

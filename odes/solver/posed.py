@@ -1,13 +1,30 @@
-"""A flow as an initial value problem, and what drives it: shared by the flows of all rules."""
+r"""What theories read of a rule: flows as initial value problems, and `Rescaled` rates of Y and Z.
+
+Theories without inertia read a rule of Y and Z at constant rates, in a time of its own. Along
+:math:`p' = -\eta(t)\, G/(1 - \mu)` a schedule only changes the pace. Where those of Y and Z are
+proportional, the flow is the one at their peak rates in the time
+
+.. math::
+
+    u(t) = \frac{1}{\eta_\text{peak}} \int_0^t \eta(t')\, dt',
+
+the number of steps at the peak rate with the same integral as t steps. So closed forms in
+:math:`\eta t` hold with the integral of the rate in its place.
+"""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
-from jaxtyping import PyTree
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Real
 
+from dynsim.precision import AnyArray, Number
+from dynsim.schedules.schedule import Constant, OfStep, Schedule, proportional
 from dynsim.training.rule import Rule
+from dynsim.training.rules import SGD, unread
 
 Params = TypeVar("Params")
 AnyRule = TypeVar("AnyRule", bound=Rule, covariant=True)
@@ -17,12 +34,7 @@ Save = Callable[[Any, Params, Any], PyTree]
 
 
 class Driven(eqx.Module, Generic[AnyRule]):
-    """What drives a flow: a rule, and the groups of weights where it has rates by group.
-
-    Attributes:
-        rule: the rule.
-        groups: names of groups of weights, or None.
-    """
+    """What drives a flow: a rule, and names of groups of weights where it has rates by group."""
 
     rule: AnyRule
     groups: PyTree = eqx.field(static=True)
@@ -41,15 +53,10 @@ class Driven(eqx.Module, Generic[AnyRule]):
 
 
 class Posed(NamedTuple):
-    """A flow as an initial value problem.
-
-    Attributes:
-        state: at the start; the parameters come first.
-        field: its derivative, from (t, state, args).
-        args: the task, the rule, and what else the field needs.
-        shift: the state after k steps is the flow at t = k + shift.
-        jumps: times at which the field jumps, besides those of the rates.
-    """
+    """A flow as an initial value problem: the `state` at the start, parameters first; the `field`,
+    its derivative from (t, state, args); what the field needs, the task and the rule first; the
+    `shift` by which the state after k steps is the flow at t = k + shift; and times at which the
+    field jumps, besides those of the rates."""
 
     state: tuple[PyTree, ...]
     field: Callable[..., PyTree]
@@ -90,3 +97,84 @@ class Flow:
     describes: Callable[[Any], bool] = lambda rule: True
     decays: tuple[str, ...] = ()
     variant: bool = False
+
+
+class Rescaled(eqx.Module):
+    r"""Constant rates, and the time in which they are constant.
+
+    Attributes:
+        Y, Z: the rates of Y and of Z, proportional to one another.
+        rate: factor on both, :math:`1/(1 - \mu)`, to which the geometric weights of momentum sum.
+    """
+
+    Y: Schedule
+    Z: Schedule
+    rate: Real[Number, "*#P"]
+
+    @classmethod
+    def of(cls, rule: Rule) -> "Rescaled":
+        """From a rule of which `undescribed` returns None."""
+        assert isinstance(rule, SGD)
+        rates = rule.of_groups("Y", "Z").schedules
+        return cls(rates["Y"], rates["Z"], 1 / (1 - jnp.asarray(rule.mu)))
+
+    @property
+    def eta_y(self) -> Real[Number, "*#P"]:
+        """Peak rate of Y, without the factor."""
+        return self.Y.peak
+
+    @property
+    def eta_z(self) -> Real[Number, "*#P"]:
+        """Peak rate of Z, without the factor."""
+        return self.Z.peak
+
+    def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
+        """u after `steps` optimiser steps, which never falls."""
+        u = jnp.asarray(self.Y.peak_steps(steps))
+        # Where the rate vanishes, a difference of integrals may round downwards.
+        return u if u.ndim == 0 else jax.lax.cummax(u)
+
+    def steps_at(self, time: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        """Optimiser steps after which `flow_time` is `time`; inf where it never is."""
+        if isinstance(self.Y, Constant) and self.Y.warmup is None:
+            return jnp.asarray(time, float)
+        low = jnp.zeros(jnp.shape(time))
+        high = last = jnp.full(jnp.shape(time), 2.0**31)
+        # Bisection to the last bit of a step's number.
+        for _ in range(84):
+            middle = (low + high) / 2
+            before = self.Y.peak_steps(middle) < time
+            low, high = jnp.where(before, middle, low), jnp.where(before, high, middle)
+        return jnp.where(self.Y.peak_steps(last) < time, jnp.inf, high)
+
+
+def undescribed(
+    rule: Rule,
+    theory: str,
+    *,
+    momentum: Literal["any", "heavy-ball", "none"] = "any",
+    together: bool = True,
+) -> str | None:
+    """Why a theory without inertia does not describe a rule, naming `theory`, or None.
+
+    Args:
+        momentum: which kinds it describes.
+        together: whether it moves both Y and Z.
+    """
+    if reason := unread(rule):
+        return reason
+    sgd = isinstance(rule, SGD) and (momentum == "any" or not rule.nesterov)
+    if not sgd or (momentum == "none" and rule.has_inertia):
+        without = {"heavy-ball": " without Nesterov momentum", "none": " without momentum"}
+        kinds = f"gradient descent{without.get(momentum, '')}"
+        return f"optimizer = {rule.name}: {theory} describes {kinds} only"
+    for name in ("decay", "clip", "noise"):
+        if getattr(rule, name) is not None:
+            return f"{name} = {getattr(rule, name)!r}: {theory} is of plain gradients"
+    schedules = tuple(rule.schedules.values())
+    for each in schedules:
+        if isinstance(each, OfStep):
+            return f"eta = {each.function!r}: {theory} needs its integral; use dynsim.schedules"
+    if together and not all(proportional(schedules[0], each) for each in schedules[1:]):
+        return f"eta: {theory} has one time for Y and Z, whose schedules must differ by a factor"
+    return None

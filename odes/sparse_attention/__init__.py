@@ -9,13 +9,13 @@ Example:
 from odes.general import flows
 from odes.sparse_attention import finite_batch
 from odes.sparse_attention.early import (
+    ALIKE,
     ESCAPE,
     PRINTED,
     escape_time,
     growth_rate,
     linear_escape_time,
 )
-from odes.sparse_attention.symmetric import ALIKE
 
 __all__ = ["THEORIES", "escape_time", "finite_batch", "growth_rate", "linear_escape_time"]
 

@@ -1,24 +1,38 @@
-"""The plateau in closed form [ours], and eqs. 13 and 14 as printed (arXiv:2505.17863).
+r"""Retrieval in four numbers, exactly, and its plateau in closed form [ours] (arXiv:2505.17863).
 
-Around zero weights, to lowest order in 1/T and 1/sqrt(d), W leaves zero along one direction. With
-r = sqrt(sigma~^2 + (d-1) sigma^2) = sqrt((1 + (d-1) p^2)/d) and B copies,
+From W = 0, a = 0 every score of a copy of x_T moves alike, and so does every other score, every
+weight of the fixed token's column of W and every other weight:
+:math:`W_{ij} = u_j \operatorname{sign}(W^*_{ij})`. With :math:`A = B \alpha` the attention on the
+copies, :math:`\alpha = 1 / ((T-B)\, e^{-\Delta a} + B)`, :math:`w = \sqrt d\, u`,
+:math:`\tilde w = \sqrt d\, \tilde u` and :math:`\lVert W \rVert^2 = \tilde w^2 + (d-1)\, w^2`,
 
-    |W|' = (B r/T) e^{Da},  Da' = (r/T) |W| e^{Da}   =>   Da = |W|^2/(2B)
-    y' = l e^{y^2/2},  y = |W|/sqrt(B),  l = sqrt(B) r/T
+.. math::
+
+    L = \tfrac12 \left[ \frac{(1-A)^2 \lVert W \rVert^2}{d (T-B)}
+    + \tilde\sigma (A \tilde w - 1)^2 + \sigma (d-1) (A w - 1)^2 \right] \tag{17}
+
+which is eq. 12 for p = 0. A number that stands for n weights moves by 1/n of the derivative of L by
+it, whatever the rule. Assumes an infinite batch and :math:`\eta \to 0`; what momentum, Adam and the
+next order in :math:`\eta` make of it is in `odes.solver.flows`. Eqs. 13 and 14 as printed are
+another theory.
+
+The plateau: to lowest order in 1/T and 1/sqrt(d), with r = sqrt((1 + (d-1) p^2)/d) and B copies,
+
+    y' = l e^{y^2/2},  y = |W|/sqrt(B),  Da = y^2/2,  l = sqrt(B) r/T
     y = sqrt 2 erfinv(sqrt(2/pi) l t),  which is infinite at  t* = sqrt(pi/2)/l
 
-so that the plateau lasts for sqrt(pi/2) sqrt(d) T at B = 1, p = 0, and repetition shortens it like
-sqrt(B). The paper linearises e^{Da}: w = sinh(l t), and a time (1/(2l)) ln(2 eps/l) for the loss
-to fall by the share eps (eq. 6, B = 1), which is too long where the attention blows up first. For
-p > 0 it has p^2 d + (1-p)^2 in place of 1 + (d-1) p^2, which differs by 2 p (1-p).
-
-Time is eta t for t optimiser steps, with eta/(1-mu) in place of eta under momentum.
+The paper linearises e^{Da}: w = sinh(l t), and a time (1/(2l)) ln(2 eps/l) for the loss to fall by
+the share eps (eq. 6, B = 1), which is too long where the attention blows up first. Time is eta t
+for t optimiser steps, with eta/(1-mu) in place of eta under momentum.
+`docs/systems/sparse_attention.md` derives them.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
@@ -26,10 +40,62 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.precision import DType, Number
 from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
-from odes.general import closed_form, without_inertia
-from odes.problem import Reduction
-from odes.sparse_attention.symmetric import Alike, measure
-from odes.theory import Training
+from dynsim.training.rule import Rule
+from dynsim.trajectory import Times, Trajectory
+from odes.general import closed_form, no_sgd
+from odes.problem import Reduction, flow
+from odes.theory import Theory, Training, reason
+
+
+class Alike(eqx.Module):
+    """One number for each kind of weight: magnitude of an entry of W in the column of the fixed
+    token and elsewhere, score of a copy of :math:`x_T` and of another token."""
+
+    fixed: Float[Array, ""]
+    rest: Float[Array, ""]
+    copy: Float[Array, ""]
+    other: Float[Array, ""]
+
+
+def attention(state: Alike, task: Retrieval) -> Float[Array, ""]:
+    """A, the attention on all copies."""
+    return task.B / ((task.T - task.B) * jnp.exp(state.other - state.copy) + task.B)
+
+
+def loss(state: Alike, task: Retrieval) -> Float[Array, ""]:
+    """Eq. 17, for any B."""
+    A, root = attention(state, task), task.d**0.5
+    fixed, rest = root * state.fixed, root * state.rest
+    square = fixed**2 + (task.d - 1) * rest**2
+    sigma_fixed, sigma_rest = task.moments
+    missed = sigma_fixed * (A * fixed - 1) ** 2 + sigma_rest * (task.d - 1) * (A * rest - 1) ** 2
+    return ((1 - A) ** 2 * square / (task.d * (task.T - task.B)) + missed) / 2
+
+
+def gradient(task: Retrieval, state: Alike) -> Alike:
+    """Gradient by a single weight of each kind."""
+    of_all = jax.grad(loss)(state, task)
+    return Alike(
+        of_all.fixed / task.d,
+        of_all.rest / (task.d * (task.d - 1)),
+        of_all.copy / task.B,
+        of_all.other / (task.T - task.B),
+    )
+
+
+def measure(state: Alike, task: Retrieval) -> Snapshot:
+    """Snapshot of the weights that a state stands for."""
+    readout = state.fixed + (task.d - 1) * state.rest
+    return Snapshot(loss(state, task), attention(state, task), readout, state.copy - state.other)
+
+
+def zero(task: Retrieval, weights: None, dtype: DType) -> Alike:
+    """The start."""
+    del task, weights
+    return Alike(*4 * (jnp.zeros((), dtype),))
+
+
+ALIKE = Reduction(zero, gradient, lambda task, state: (measure(state, task),))
 
 
 def signal(task: Retrieval) -> Float[Array, ""]:
@@ -73,16 +139,20 @@ def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
     return Snapshot((noise + (A * w - task.d**0.5) ** 2 / task.d) / 2, A, w, gap)
 
 
-def _start(task: Retrieval, weights: None, dtype: DType) -> tuple[Array, Array]:
-    del task, weights
-    return jnp.zeros((), dtype), jnp.zeros((), dtype)
-
-
 def _no_fixed_token(training: Training) -> str | None:
     task: Retrieval = training.problem
     if not checks.is_traced(task) and jnp.ndim(task.p) == 0 and task.p != 0:
         return f"p = {task.p}: eqs. 13 and 14 have no fixed token"
     return None
+
+
+def _printed(task: Retrieval, rule: Rule, times: Times, **options: Any) -> Trajectory:
+    """The flow of the two numbers, with momentum as the rate eta / (1 - mu)."""
+    if why := reason(_no_fixed_token, Training(task, rule)):
+        raise ValueError(why)
+    kind = "rescaled" if rule.has_inertia else "plain"
+    found = flow(task, rule, times, kind=kind, reduction=_TWO_NUMBERS, **options)
+    return dataclasses.replace(found, source="printed")
 
 
 def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str, Array]:
@@ -100,16 +170,17 @@ def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str,
 
 
 _LIMITS = "batch -> infinity, eta -> 0"
-PRINTED = without_inertia(
+_TWO_NUMBERS = Reduction(
+    lambda task, weights, dtype: (jnp.zeros((), dtype), jnp.zeros((), dtype)),
+    lambda task, state: jax.tree.map(jnp.negative, field(task, state)),
+    lambda task, state: (printed_snapshot(state, task),),
+)
+PRINTED: Theory[Any, Any] = Theory(
     "printed",
     "Eqs. 13, 14 as printed",
     f"{_LIMITS}, B = 1",
-    Reduction(
-        _start,
-        lambda task, state: jax.tree.map(jnp.negative, field(task, state)),
-        lambda task, state: (printed_snapshot(state, task),),
-    ),
-    _no_fixed_token,
+    _printed,
+    lambda training: no_sgd(training.rule) or _no_fixed_token(training),
 )
 ESCAPE = closed_form(
     "escape",

@@ -63,13 +63,8 @@ class Walking(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Of the gradient of one sequence, in the order of `Walking`.
-
-    Attributes:
-        mean, variance: (3,) of each entry.
-        curvature: S.
-        snapshot: the observables.
-    """
+    """Mean and variance (3,) of the gradient of one sequence, entry by entry in the order of
+    `Walking`, the curvature S, and the observables."""
 
     mean: Float[Array, "3"]
     variance: Float[Array, "3"]

@@ -5,7 +5,7 @@ Example:
     >>> run = odes.symmetric.solve(task, dynsim.sgd(1.0, 0.1), [0, 100])
 """
 
-from odes.symmetric.instability import instability, overshoot
+from odes.symmetric.instability import instability, overshoot, spread
 from odes.symmetric.reduction import (
     OBSERVABLES,
     Placed,
@@ -17,7 +17,6 @@ from odes.symmetric.reduction import (
     symmetric_task,
 )
 from odes.symmetric.solve import descend, solve
-from odes.symmetric.spread import spread
 from odes.symmetric.state import State, SymmetricTask
 
 __all__ = [

@@ -4,7 +4,7 @@
 in the few numbers of `odes.symmetric.reduction`, from zero weights: the same flows as those of
 `odes.yz.population.solve`. Where the full task is known, it records what is measured on its full
 weights too. `descend` makes the same steps as `dynsim.train` with an infinite batch, on the same
-numbers; with a finite one, up to what `odes.symmetric.noise` leaves out.
+numbers; with a finite one, up to what `odes.symmetric.finite_length` leaves out.
 """
 
 import functools
@@ -33,9 +33,9 @@ from odes.problem import flow_of_rule
 from odes.solver.flows import checked_flow
 from odes.solver.integrate import Derivatives, check_times, in_program
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.symmetric import noise
+from odes.symmetric import finite_length
+from odes.symmetric.finite_length import Law, law_of
 from odes.symmetric.reduction import DESCENDED, PLACED, TABLE, Placed, observe, placed
-from odes.symmetric.saddle import Law, law_of
 from odes.symmetric.state import State, SymmetricTask, zero_state
 from odes.theory import Training, refusal
 
@@ -194,8 +194,8 @@ def descend(
             CPU.
         steps: number of optimiser steps, >= 1.
         batch: number B of sequences per step; if finite, each step has the noise of such a batch
-            (`odes.symmetric.noise`). Tokens of a `merged` task share their noise, so it cannot
-            break a tie between them: use a task that is not merged.
+            (`odes.symmetric.finite_length`). Tokens of a `merged` task share their noise, so it
+            cannot break a tie between them: use a task that is not merged.
         key: random key of that noise; another key is another seed.
         classes: with noise, number of the K classes that are followed, at most K. Recorded
             quantities are means over these; the cost grows with their number.
@@ -234,7 +234,7 @@ def descend(
             task.astype(dtype),
             optimizer.astype(dtype),
             contextual(length, dtype),
-            noise.Batches(key, cast(batch, dtype)) if finite and key is not None else None,
+            finite_length.Batches(key, cast(batch, dtype)) if finite and key is not None else None,
             cast(times, np.int32),
         ),
         (task, optimizer, length, batch),
@@ -267,7 +267,7 @@ def _descend(
     task: SymmetricTask,
     optimizer: Rule,
     context: Context,
-    batches: noise.Batches | None,
+    batches: finite_length.Batches | None,
     times: Int[Array, " S"],
     *,
     many: tuple[int, ...],
@@ -293,8 +293,8 @@ def _descend(
     def update(optimizer, state, memory, k):  # type: ignore[no-untyped-def]
         def loss_and_grad(state: State, k: Array) -> tuple[Array, State]:
             if batches is not None:
-                drawn = noise.draw(task, batches, context, classes, k)
-                return noise.loss_and_gradient(task, state, context, drawn)
+                drawn = finite_length.drawn_noise(task, batches, context, classes, k)
+                return finite_length.noisy_loss_and_gradient(task, state, context, drawn)
             return law.loss(task, state, context), law.gradient(task, state, context)
 
         return by_rule(loss_and_grad, optimizer, groups=of_layer(state))(state, memory, k)

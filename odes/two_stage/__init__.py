@@ -11,17 +11,16 @@ Example:
 import functools
 
 from odes.theory import Theory
-from odes.two_stage import anchored
 from odes.two_stage.field import (
     DEFAULT_RECORD,
     DEFAULT_TOLERANCES,
     OBSERVABLES,
     inapplicable,
     solve,
+    solve_anchored,
 )
-from odes.two_stage.loss import Rule
+from odes.two_stage.loss import ReducedState, Rule
 from odes.two_stage.sde import solve_sde, solve_seed
-from odes.two_stage.state import ReducedState
 
 __all__ = [
     "DEFAULT_RECORD",
@@ -52,7 +51,7 @@ THEORIES = (
         "anchored",
         "reduced ODE from measured states",
         "isotropic blocks, noise-free a and b within a stage",
-        anchored.solve,
+        solve_anchored,
         needs=("anchors",),
     ),
     _theory(

@@ -14,11 +14,16 @@ the noise alone. The sign of b is that of its start: in training it is random, a
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
 (`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes.
+
+The nominal start leaves out what chance does to a and b before Q is learned. `solve_anchored`
+starts again from the state that was measured at the beginning of each stage, so that the ODE is
+held to what it says within a stage.
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -28,31 +33,22 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number
-from dynsim.problem.base import built, split
-from dynsim.problem.train import problem_in
+from dynsim.precision import DType, Number, cast, placed, precision, settle
+from dynsim.problem.base import built, narrowed, split
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing, refused
 from dynsim.two_stage.task import Prompts
-from odes.problem import in_own_program
-from odes.solver.integrate import Derivatives, check_times, integrate
+from odes.solver.integrate import Derivatives, check_times, in_program, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Training
-from odes.two_stage.loss import Losses, Rule, auc_Q, losses, total
-from odes.two_stage.maps import root
-from odes.two_stage.state import ReducedState, block_sizes
+from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, losses, root, total
 
 
 class Model(NamedTuple):
-    """What compilation depends on.
-
-    Attributes:
-        coupled: whether J is trained, with any weight.
-        finite_length: whether the outputs have the variance of a finite context.
-        rule: the quadrature.
-    """
+    """What compilation depends on: whether J is trained with any weight, whether the outputs have
+    the variance of a finite context, and the quadrature."""
 
     coupled: bool
     finite_length: bool
@@ -236,21 +232,16 @@ def solve(
 
 
 class Given(NamedTuple):
-    """What a solver here starts from, in arrays of one precision.
-
-    Attributes:
-        task, stages: as `args` of `drift`.
-        key: of the noise; the ODE has none.
-        start, begin: the state at an optimiser step.
-        num_test: of test prompts.
-    """
+    """What a solver here starts from, in arrays of one precision: `task` and `stages` as `args` of
+    `drift`, the state `start` at the optimiser step `begin`, the number of test prompts, and the
+    `key` of the noise."""
 
     task: Prompts
     stages: Annealing
-    key: PRNGKeyArray
     start: ReducedState
     begin: Float[Array, ""]
     num_test: Float[Array, ""]
+    key: Any
 
 
 def run(
@@ -286,36 +277,22 @@ def run(
     numbers, rest = split(task)
     # As an array each number is traced: a program is found again for others.
     numbers = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), numbers)
-    return in_own_program(
-        _with_given,
-        *(eqx.combine(numbers, rest), built_rule, times, key, None, dtype),
-        *(Annealing.of(built_rule), start, begin, num_test),
-        solver=solver,
+    given = Annealing.of(built_rule), start, begin, num_test
+
+    def arrays() -> tuple[Given, Array]:
+        prompts = eqx.combine(narrowed(placed(numbers), dtype), rest)
+        stages, state, *alone = jax.tree.map(lambda number: cast(number, dtype), given)
+        return Given(prompts, stages, state, alone[0], alone[1], key), cast(times, dtype)
+
+    return in_program(
+        solver,
+        arrays,
+        (task, built_rule, times, key, given),
+        dtype,
         model=checked_model(task, finite_length, rule),
         record=TABLE.resolve(record),
         **options,
     )
-
-
-def _with_given(
-    numbers: Prompts,
-    rest: Prompts,
-    rule: UpdateRule,
-    key: Any,
-    init: None,
-    times: Float[Array, " S"],
-    stages: Annealing,
-    start: ReducedState,
-    begin: Float[Array, ""],
-    num_test: Float[Array, ""],
-    *,
-    solver: Callable[..., Trajectory],
-    **options: Any,
-) -> Trajectory:
-    del rule, init
-    dtype: Any = times.dtype.name
-    task = problem_in(eqx.combine(numbers, rest), dtype)
-    return solver(Given(task, stages, key, start, begin, num_test), times, **options)
 
 
 def _solve(
@@ -340,3 +317,60 @@ def _solve(
         begin=given.begin,
     )
     return solved.trajectory("ode" if model.finite_length else "infinite", solved.final.clamped())
+
+
+def solve_anchored(
+    task: Prompts,
+    optimizer: UpdateRule,
+    times: Times,
+    *,
+    anchors: Mapping[int, ReducedState],
+    dtype: DType = "float64",
+    **options: Any,
+) -> Trajectory:
+    """Integrate the reduced ODE piece by piece.
+
+    Args:
+        task, optimizer: as in `odes.two_stage.solve`.
+        times: (S,) optimiser steps at which to record, increasing.
+        anchors: state by index of the time at which it was measured, 0 among them. The entry at an
+            anchor belongs to the piece that starts there.
+        dtype: "float64" or "float32".
+        options: of `odes.two_stage.solve`, besides `start`, `begin` and `dtype`.
+
+    Returns:
+        As `odes.two_stage.solve`, with the source "anchored"; status and first bad step are those
+        of the first piece that fails.
+
+    Raises:
+        ValueError: as `odes.two_stage.solve`, and if anchors are missing.
+    """
+    size = len(times)
+    begins = sorted(checks.integer("anchors", at, 0) for at in anchors)
+    if begins[:1] != [0] or begins[-1] >= size:
+        raise ValueError(f"anchors = {begins}: must be indices of the {size} times, 0 among them")
+    ends = [*(at + 1 for at in begins[1:]), size]
+    with precision(dtype, task, optimizer, times, anchors):
+        pieces = [
+            solve(
+                *(task, optimizer, times[at:end]),
+                **{"start": anchors[at], "begin": times[at], "dtype": dtype, **options},
+            )
+            for at, end in zip(begins, ends, strict=True)
+        ]
+        return settle(dataclasses.replace(functools.reduce(_joined, pieces), source="anchored"))
+
+
+def _joined(before: Trajectory, piece: Trajectory) -> Trajectory:
+    rows = {
+        name: jnp.concatenate([before[name][:-1], values])
+        for name, values in piece.observables.items()
+    }
+    return Trajectory(
+        jnp.concatenate([before.times[:-1], piece.times]),
+        rows,
+        piece.params,
+        jnp.where(before.ok, piece.status, before.status),
+        jnp.where(before.ok, piece.first_bad_step, before.first_bad_step),
+        before.source,
+    )

@@ -1,8 +1,13 @@
 r"""The loss of P and Q as a function of seven numbers, by quadrature (arXiv:2502.20681).
 
-The reduced state replaces W and V by the signal amplitudes a = W[0,0], b = V[0,0] and by the
-mean squares :math:`v_k` of five blocks, which the loss sees as isotropic. For a query of class y,
-with :math:`p = \gamma_0 + s_1 |g|` and :math:`g, h, e, f \sim \mathcal N(0, 1)`, the outputs are
+The reduced state replaces W and V by a = W[0,0] = w_star^T W w_star, b = V[0,0] = zeta^T V zeta /
+r^2, and the mean squares of the blocks that remain when row and column 0 are set apart, which the
+loss sees as isotropic:
+
+    W: v_h of W[0,1:], v_W of W[1:,:]    V: v_e of V[0,1:], v_u of V[1:,0], v_M of V[1:,1:]
+
+For a query of class y, with :math:`p = \gamma_0 + s_1 |g|` and
+:math:`g, h, e, f \sim \mathcal N(0, 1)`, the outputs are
 
 .. math::
 
@@ -12,7 +17,7 @@ with :math:`p = \gamma_0 + s_1 |g|` and :math:`g, h, e, f \sim \mathcal N(0, 1)`
     y\, N_V &= -y\, \tfrac{\kappa}{4}\, D(m, s) + \sqrt{\operatorname{Var}_V}\, f
     \end{align*}
 
-with D of `odes.two_stage.maps`, :math:`t = s_2 \sqrt{(d-1)\, v_e}` and
+with D below, :math:`t = s_2 \sqrt{(d-1)\, v_e}` and
 
 .. math::
 
@@ -45,25 +50,137 @@ and, with :math:`\ell(m) = \ln(1 + e^{-m})`,
 J needs the covariance of the outputs as well, in which :math:`|g|` of the context counts as
 Gaussian.
 
-Assumes: isotropic blocks, :math:`d \to \infty` for :math:`\lVert x_L \rVert^2` and
-:math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L.
+The means over the context, for infinitely many tokens, are exact. For :math:`w = W x_L`,
+:math:`v = V x_L` and :math:`\kappa = (L-1)/L`
+
+.. math::
+
+    \begin{align*}
+    N_W(x_L) &= \tfrac{\kappa}{2}\, \bar p\, w_0, \qquad
+        \bar p = \mathbb E[y\, x \cdot w_\star] \\
+    N_V(x_L) &= -\tfrac{\kappa}{4}\, D(r v_0, s_2 \lVert v_{1:} \rVert) \\
+    G(m, s) &= \mathbb E\, |\mathcal N(m, s^2)|, \qquad D(m, s) = G(m, s) - G(0, s) \ge 0
+    \end{align*}
+
+:math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s) = s.
+With :math:`N_V \le 0` the loss of Q has the floor :math:`\tfrac12 \ln 2` for every V, at any L
+(`docs/systems/two_stage.md`).
+
+Assumes: the core "fresh" of `dynsim.Prompts`, isotropic blocks, :math:`d \to \infty` for
+:math:`\lVert x_L \rVert^2` and :math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L, and
+that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. We reconstructed these
+equations from fragments of the paper and derived them ourselves, and so the floor; they are not the
+authors' text.
 """
 
 import functools
+import math
 import statistics
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
-from dynsim.two_stage.model import logistic
+from dynsim.precision import Number
+from dynsim.two_stage.model import PQ, logistic
+from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import Prompts
-from odes.two_stage.maps import D, G, root
-from odes.two_stage.state import ReducedState
 
-__all__ = ["Losses", "ReducedState", "Rule", "auc_Q", "losses", "total"]
+
+class ReducedState(eqx.Module):
+    r"""The seven numbers; all of shape ().
+
+    Attributes:
+        a, b: W[0,0] and V[0,0], the weights along :math:`w_\star` and along :math:`\zeta`.
+        v_h, v_W: mean squares of W[0,1:] and of W[1:,:].
+        v_e, v_u, v_M: mean squares of V[0,1:], of V[1:,0] and of V[1:,1:].
+    """
+
+    a: Real[Number, ""]
+    b: Real[Number, ""]
+    v_h: Real[Number, ""]
+    v_W: Real[Number, ""]
+    v_e: Real[Number, ""]
+    v_u: Real[Number, ""]
+    v_M: Real[Number, ""]
+
+    @classmethod
+    def from_weights(cls, W: Float[Array, "d d"], V: Float[Array, "d d"]) -> "ReducedState":
+        """The projection of weights on the reduced state."""
+        return cls(*reduced_state(PQ(jnp.asarray(W), jnp.asarray(V))))
+
+    @classmethod
+    def nominal(cls, task: Prompts) -> "ReducedState":
+        """The state that stands for the random starting weights: no signal in P, and b at one
+        standard deviation, because b = 0 would stay 0."""
+        start = task.starting_noise
+        return cls(0 * start, start, *(5 * (start**2,)))
+
+    def clamped(self) -> "ReducedState":
+        """The same with mean squares that a solver carried below 0 put back to 0."""
+        squares = (self.v_h, self.v_W, self.v_e, self.v_u, self.v_M)
+        return ReducedState(self.a, self.b, *(jnp.maximum(v, 0) for v in squares))
+
+
+def block_sizes(d: int) -> ReducedState:
+    """Number of weights behind each entry of the state."""
+    return ReducedState(1, 1, d - 1, (d - 1) * d, d - 1, d - 1, (d - 1) ** 2)
+
+
+JENSEN_FLOOR = 0.5 * math.log(2)
+"""Least K2 of any V, in nat: the positives are at chance, log 2, and the negatives at 0."""
+
+EPS = 1e-12
+"""Added under every root, so that a weight or noise of zero has a derivative."""
+
+
+def root(square: Real[Number, "..."]) -> Float[Array, "..."]:
+    r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise; :math:`\epsilon` is
+    `EPS`."""
+    return jnp.sqrt(jnp.maximum(square, 0) + EPS)
+
+
+def G(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
+    r"""The mean modulus of a normal number, elementwise; s >= 0:
+
+    .. math::
+
+        G(m, s) = \mathbb E\, |\mathcal N(m, s^2)|
+        = s \sqrt{\frac2\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}\frac{m}{s \sqrt2}.
+    """
+    return D(m, s) + math.sqrt(2 / math.pi) * jnp.asarray(s)
+
+
+@jax.custom_jvp
+def D(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
+    """G(m, s) - G(0, s), which is in :math:`[0, |m|]`, elementwise, without cancellation for small
+    m; s >= 0."""
+    m, s = _inner(m, s)
+    ratio = m / s
+    spread = math.sqrt(2 / math.pi) * jnp.expm1(-0.5 * ratio**2)
+    return s * spread + m * jax.lax.erf(ratio / math.sqrt(2))
+
+
+@D.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    # The derivatives of the terms cancel all but these two, which hold up to s = 0.
+    (m, s), (m_dot, s_dot) = _inner(*primals), tangents
+    ratio = m / s
+    by_m = jax.lax.erf(ratio / math.sqrt(2))
+    by_s = math.sqrt(2 / math.pi) * jnp.expm1(-0.5 * ratio**2)
+    return D(*primals), by_m * m_dot + by_s * s_dot
+
+
+def _inner(
+    m: Real[Number, "..."], s: Real[Number, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Arrays of one floating dtype, and s away from 0 by less than rounding of m and s."""
+    dtype = jnp.result_type(float, m, s)
+    # The smallest number whose ratios still have finite squares in float32.
+    return jnp.asarray(m, dtype), jnp.maximum(jnp.asarray(s, dtype), 1e-15)
 
 
 class Rule(NamedTuple):

@@ -47,7 +47,7 @@ Losses are means over :math:`N_\text{test}` fresh prompts, which adds
 
 Assumes what `odes.two_stage.field` does, but for the noise: `solve_sde` that of a block averages
 out, `solve_seed` that the test prompts err alike all along a run, and so do the other entries of
-the diagonals. Noise of minibatches and of the pool is left out (`odes.two_stage.minibatch` has its
+the diagonals. Noise of minibatches and of the pool is left out (`odes.two_stage.thresholds` has its
 size).
 """
 
@@ -69,9 +69,7 @@ from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import integrate_sde
 from odes.two_stage.field import Given, Model, drift, observe, rate_at, run, switch_time
-from odes.two_stage.loss import losses
-from odes.two_stage.maps import root
-from odes.two_stage.state import ReducedState, block_sizes
+from odes.two_stage.loss import ReducedState, block_sizes, losses, root
 
 LOSSES = ("K1", "K2", "J")
 """What is measured on test prompts, with their error."""
@@ -152,13 +150,8 @@ def _noise_of_signal(
 
 
 class Signal(eqx.Module):
-    r"""What gradients made, of the entry of a block along :math:`w_\star` or :math:`\zeta` and of
-    any other; ().
-
-    Attributes:
-        along: signal part of a or of b.
-        cross, square: x and s of an entry of v_W or of v_M.
-    """
+    r"""What gradients made, of the entry of a block along :math:`w_\star` or :math:`\zeta`, and x
+    and s of any other entry; all ()."""
 
     along: Real[Number, ""]
     cross: Real[Number, ""]

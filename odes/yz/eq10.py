@@ -9,20 +9,15 @@ r"""Attention dynamics with the decoder eliminated: Eq. 10 of Scan and Snap.
 closed form (`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is
 :math:`f_n \odot (g_n - \gamma f_n)`, which is how it is computed. Assumes :math:`T \to \infty`, Y =
 0 at the start, the decoder update of Lemma 3, :math:`\gamma` unaffected by the motion of Z, and
-drops terms of order 1/M: exact for weak overlap.
+drops terms of order 1/M: exact for weak overlap. The theory has no inertia: momentum enters through
+:math:`\eta/(1 - \mu)`, schedules through their integral (`odes.solver.posed`).
 
-Clocks. The paper adds up the classes of a query unweighted, while its decoder runs at t/K. One
-step of SGD, however, moves z by the *average* over drawn classes. `clock="sgd"` weighs class n
-by :math:`\pi(n)` and is what a simulation follows; `clock="paper"` reproduces the printed equation.
-Momentum enters through :math:`\eta/(1 - \mu)`: the theory has no inertia. Schedules enter through
-their integral, see `odes.solver.rescaled`. Extension to unequal
-priors [ours]: class n has its own :math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits.
-
-Options. `finite_m` keeps the terms of order 1/M of Theorem 1 (Eqs. 86, 88). `remark_1` runs the
-decoder at the rate :math:`(1 - \rho)\, \eta_Y` of Remark 1, :math:`\rho` the mean overlap
-:math:`f_n \cdot f_{n'}` of two classes at the start. That is the paper's correction for the
-decoder's plain update; it rests on :math:`\sum_n \zeta_n = 0`, which is true only for K = M, so for
-K < M it is no improvement in general.
+`clock="sgd"` weighs class n by :math:`\pi(n)` and is what a simulation follows; `clock="paper"`
+adds up the classes of a query unweighted, as printed. With unequal priors [ours] class n has its
+own :math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits. `finite_m` keeps the terms of order 1/M
+of Theorem 1 (Eqs. 86, 88). `remark_1` runs the decoder at the rate :math:`(1 - \rho)\, \eta_Y` of
+Remark 1, :math:`\rho` the mean overlap :math:`f_n \cdot f_{n'}` of two classes at the start.
+`docs/theory/attention.md` says when to use them.
 
 The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` under the sgd clock and
 :math:`\eta_Z\, \xi_n` under the paper's, is integrated along and can be recorded as "B".
@@ -40,14 +35,12 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
+from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients, decoder, growth
-from odes.solver.integrate import integrate
-from odes.solver.rescaled import Rescaled
-from odes.solver.tolerances import Tolerances
+from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training
 from odes.yz import layer
 
@@ -107,7 +100,8 @@ def theory(
     checks.choice("clock", clock, ("sgd", "paper"))
     asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
     name = "-".join(("eq10", *(name for name, given in asked.items() if given)))
-    solver = layer.same(_solve, name=name, convention=clock, finite_m=finite_m, remark_1=remark_1)
+    pose = layer.same(_pose, convention=clock, finite_m=finite_m, remark_1=remark_1)
+    solver = layer.same(layer.integrated, pose=pose, name=name)
     return layer.eliminated(
         name, title, assumes, solver, inapplicable, bounded=True, variant=variant
     )
@@ -146,41 +140,27 @@ def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
     return (jnp.sum(f @ f.T) - K) / (K * (K - 1)) if K > 1 else jnp.zeros((), f.dtype)
 
 
-def _solve(
-    training: Training,
-    start: yz.YZ,
-    times: Float[Array, " S"],
+def _pose(
+    task: SequenceClasses,
+    Z: Float[Array, "Q M"],
+    clock: Rescaled,
     *,
-    name: str,
     convention: growth.Convention,
     finite_m: bool,
     remark_1: bool,
-    record: Recording,
-    tolerances: Tolerances,
-) -> Trajectory:
-    task, Z = training.problem, layer.starting_logits(start)
-    clock, weight = Rescaled.of(training.rule), layer.class_weight(task.prior, convention)
-    eta_y = clock.rate * clock.eta_y
+) -> tuple[Any, ...]:
+    weight, eta_y = layer.class_weight(task.prior, convention), clock.rate * clock.eta_y
     if remark_1:
         f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
         eta_y = (1 - mean_overlap(f)) * eta_y
 
-    def save(t: Float[Array, ""], state: State, args: PyTree) -> dict[str, Array]:
+    def layer_at(t: Float[Array, ""], state: State, args: PyTree) -> Snapshot:
         task, _, eta_y, _ = args
         h = decoder.h(t * task.prior, eta_y, task.M)
-        snapshot = layer.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
-        return record(task, snapshot)
+        return layer.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
 
-    solved = integrate(
-        functools.partial(_field, finite_m=finite_m),
-        State(Z, jnp.zeros_like(task.prior)),
-        times,
-        (task, clock, eta_y, weight),
-        save=save,
-        clock=clock,
-        tolerances=tolerances,
-    )
-    return solved.trajectory(name)
+    field = functools.partial(_field, finite_m=finite_m)
+    return field, State(Z, jnp.zeros_like(task.prior)), (task, clock, eta_y, weight), layer_at
 
 
 def _field(

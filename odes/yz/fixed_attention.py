@@ -14,7 +14,7 @@ step of descent on the batch mean moves every class at once, by :math:`\pi(n)\, 
 class n runs Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit per step. That is
 what is done here; the lemma's own reading is `discrete_decoder.h_star(eta_Y, M, S)` at s = t/K.
 Momentum and schedules are exact in the discrete decoder, and enter the closed form through
-:math:`\eta/(1 - \mu)` and the integral of the rate (`odes.solver.rescaled`).
+:math:`\eta/(1 - \mu)` and the integral of the rate (`odes.solver.posed`).
 
 Example:
     >>> rule = dynsim.sgd(1.0, 0.0)
@@ -39,7 +39,7 @@ from dynsim.yz import model as yz
 from odes.formulas import decoder as closed_form
 from odes.formulas.discrete_decoder import h_star
 from odes.solver.integrate import check_times, judge
-from odes.solver.rescaled import Rescaled
+from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training
 from odes.yz import layer
 

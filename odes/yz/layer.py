@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
@@ -26,7 +26,9 @@ from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, PREDICTED, Snapshot
 from odes.formulas import coefficients, decoder, growth
 from odes.general import computed
-from odes.solver.rescaled import undescribed
+from odes.solver.integrate import VectorField, integrate
+from odes.solver.posed import Rescaled, undescribed
+from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, named, refusal
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
@@ -66,6 +68,28 @@ def eliminated(
     )
 
 
+def integrated(
+    training: Training,
+    start: yz.YZ,
+    times: Float[Array, " S"],
+    *,
+    pose: Callable[..., tuple[VectorField, PyTree, tuple[Any, ...], Callable[..., Snapshot]]],
+    name: str,
+    record: Recording,
+    tolerances: Tolerances,
+) -> Trajectory:
+    """The solver of an initial value problem `pose(task, Z, clock)`: its field, the state at the
+    start, arguments of which the task is the first, and the layer at (t, state, arguments)."""
+    clock = Rescaled.of(training.rule)
+    field, initial, args, layer_at = pose(training.problem, starting_logits(start), clock)
+
+    def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
+        return record(args[0], layer_at(t, state, args))
+
+    options: Any = {"save": save, "clock": clock, "tolerances": tolerances}
+    return integrate(field, initial, times, args, **options).trajectory(name)
+
+
 def on_task(
     solve: Callable[..., Trajectory],
     task: SequenceClasses,
@@ -94,13 +118,13 @@ def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
 
 def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
     """Why a theory without inertia does not describe a rule, naming `theory`, or None; options are
-    those of `odes.solver.rescaled.undescribed`."""
+    those of `odes.solver.posed.undescribed`."""
     return undescribed(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
 
 
 def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     """Why Theorem 1 does not apply, naming `theory`, or None. The task is looked at only where
-    it is concrete; options are those of `odes.solver.rescaled.undescribed`."""
+    it is concrete; options are those of `odes.solver.posed.undescribed`."""
     task = training.problem
     reason = undescribed_rule(training.rule, theory, **options)
     if reason is None and not checks.is_traced(task):

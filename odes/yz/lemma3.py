@@ -24,18 +24,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients
-from odes.solver.integrate import integrate
-from odes.solver.rescaled import Rescaled
-from odes.solver.tolerances import Tolerances
+from odes.solver.posed import Rescaled
 from odes.theory import Training
 from odes.yz import layer
 
@@ -45,30 +42,9 @@ def inapplicable(training: Training) -> str | None:
     return layer.inapplicable(training, "Lemma 3's flow")
 
 
-def _solve(
-    training: Training,
-    start: yz.YZ,
-    times: Float[Array, " S"],
-    *,
-    record: Recording,
-    tolerances: Tolerances,
-) -> Trajectory:
-    task, Z = training.problem, layer.starting_logits(start)
-    clock = Rescaled.of(training.rule)
-
-    def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
-        return record(task, _snapshot(args[0], *state)[0])
-
-    solved = integrate(
-        _field,
-        (jnp.zeros_like(task.probs), Z),
-        times,
-        (task, clock),
-        save=save,
-        clock=clock,
-        tolerances=tolerances,
-    )
-    return solved.trajectory("lemma3")
+def _pose(task: SequenceClasses, Z: Float[Array, "Q M"], clock: Rescaled) -> tuple[Any, ...]:
+    state = jnp.zeros_like(task.probs), Z
+    return _field, state, (task, clock), lambda t, state, args: _snapshot(args[0], *state)[0]
 
 
 def _snapshot(
@@ -102,7 +78,7 @@ THEORY = layer.eliminated(
     "lemma3",
     "flow by Lemma 3's update",
     "T, batch -> infinity, eta -> 0, Y = 0 at the start, Lemma 3's decoder",
-    _solve,
+    layer.same(layer.integrated, pose=_pose, name="lemma3"),
     inapplicable,
     variant=True,
 )

@@ -50,17 +50,13 @@ from dynsim.training.rule import Rule, of_layer
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
 from odes.solver import linear_noise
-from odes.symmetric import saddle
+from odes.symmetric import finite_length as symmetric
 
 
 class Law(NamedTuple):
-    r"""The gradient of the population loss, and the noise of one sequence around it.
-
-    Attributes:
-        derive: from the weights, the gradient, and the features by which `covariance` is formed.
-        covariance: (P, P) :math:`\lambda^\top C \lambda'` of all pairs of P vectors, from the
-            derivatives (P, ...) of the features along each of them.
-    """
+    r"""The gradient of the population loss, with the features by which `covariance` is formed, from
+    the weights; and (P, P) :math:`\lambda^\top C \lambda'` of all pairs of P vectors, from the
+    derivatives (P, ...) of the features along each of them."""
 
     derive: Callable[[yz.YZ], tuple[yz.YZ, Any]]
     covariance: Callable[[Any], Float[Array, "P P"]]
@@ -90,7 +86,7 @@ def sampled(task: SequenceClasses, examples: yz.Examples) -> Law:
 
 
 def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Examples:
-    """`saddle.SEQUENCES` sequences of each class that fill the law of its counts evenly.
+    """`symmetric.SEQUENCES` sequences of each class that fill the law of its counts evenly.
 
     Raises:
         ValueError: for a task or a length that is traced, or a length that is not whole.
@@ -98,12 +94,14 @@ def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Example
     if checks.is_traced((task, length)):
         raise ValueError("tails = True: draws sequences, for which task and length must be known")
     rest = checks.integer("length", length, 2) - 1
-    classes = np.repeat(np.arange(task.K), saddle.SEQUENCES)
-    counts = np.zeros((task.K, saddle.SEQUENCES, task.M))
+    classes = np.repeat(np.arange(task.K), symmetric.SEQUENCES)
+    counts = np.zeros((task.K, symmetric.SEQUENCES, task.M))
     for of_class, probs in zip(counts, np.asarray(task.probs, np.float64), strict=True):
         tokens = np.flatnonzero(probs)
-        of_class[:, tokens] = saddle.evenly_spread(probs[tokens], rest)
-    weight = np.repeat(np.asarray(task.prior, np.float64) / saddle.SEQUENCES, saddle.SEQUENCES)
+        of_class[:, tokens] = symmetric.evenly_spread(probs[tokens], rest)
+    weight = np.repeat(
+        np.asarray(task.prior, np.float64) / symmetric.SEQUENCES, symmetric.SEQUENCES
+    )
     return yz.Examples(classes, counts.reshape(-1, task.M), weight)
 
 

@@ -1,9 +1,9 @@
 r"""Mean and spread over seeds of training at finite batch B and length T [ours].
 
 The mean follows descent on the loss of finite T, and the linear noise approximation of
-`odes.solver.linear_noise` gives the covariance; to second order the mean moves as well, by what
-`odes.solver.noise_drift` says. What a batch adds to the gradient is in
-`odes.yz.noise`. With `draws` of that noise mean and covariance are both to second order.
+`odes.solver.linear_noise` gives the covariance; to second order the mean moves as well. What a
+batch adds to the gradient is in `odes.yz.noise`. With `draws` of that noise mean and covariance are
+both to second order.
 
 Example:
     >>> task, rule = dynsim.syn(1, 2, num_common=1, num_distinct=2), dynsim.sgd(1.0, 0.1)
@@ -35,7 +35,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.checks import theory_rule
 from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.solver import linear_noise, noise_drift
+from odes.solver import linear_noise
 from odes.solver.integrate import in_program, judge
 from odes.yz import noise
 
@@ -214,7 +214,7 @@ def _solve(
         # To first order in 1/T, as this is of second order in 1/B already.
         drawn = noise.draw(task, context, batch), init, steps, key, draws
         second = descent(expanded, variance=variance)
-        added = noise_drift.drift(second, *drawn, covariance=not alone)
+        added = linear_noise.drift(second, *drawn, covariance=not alone)
     if alone and added is not None:
         name, values, covariance = "drift", added.drift, None
         valid = jnp.all(jnp.isfinite(values), axis=1)

@@ -6,11 +6,10 @@ The common token c is in all K classes, every query serves q of them, and the ov
 
 .. math::
 
-    z_c' = -q\, w\, \eta_Z\, \xi, \qquad B_n' = w\, \eta_Z\, \xi
+    z_c' = -q\, w\, \eta_Z\, \xi, \qquad B_n' = w\, \eta_Z\, \xi, \qquad
+    z_l' = w\, \eta_Z\, \xi f_{nl}^2 = f_{nl}^2 B_n'
 
-(closed form: `odes.formulas.growth.bound`, which explains w and q; the paper has q = w = 1).
-
-Distinct tokens, by Theorem 3: :math:`z_l' = w\, \eta_Z\, \xi f_{nl}^2 = f_{nl}^2 B_n'`. All of a
+(closed form: `odes.formulas.growth.bound`, which explains w and q). All distinct tokens l of a
 class follow from its dominant one (`odes.formulas.growth.other_logit`), for which
 :math:`f_{nl_0}^2` is taken with the normaliser of the present z, since with the one of the start it
 would exceed 1. One number per class is therefore integrated; everything else is in closed form.
@@ -21,11 +20,8 @@ to leading order in the overlap, also where classes differ. `init` shifts the st
 :math:`f_{nc}(0)` and :math:`f_{nl}(0)` are then those of init.Z, whose rows need not be equal.
 
 Assumes besides: :math:`T \to \infty`, Y = 0 at the start, equal priors, :math:`1/M \to 0`, Lemma
-3's decoder, and :math:`1/K \to 0`: with overlaps :math:`\rho = \rho_0^{-2}`, Theorem 1 gives
-:math:`\xi = \gamma (K-1)\, \rho^2 (1 + O(K \rho))`, of which Theorem 4 makes
-:math:`\gamma K \rho^2`. The normaliser stays at :math:`\rho_0` only while distinct tokens gain
-little, :math:`B_n \ll 1`: their growth lowers :math:`f_{nc}` and :math:`\xi` further, so that
-:math:`B_n` is overestimated later.
+3's decoder, :math:`1/K \to 0`, and :math:`B_n \ll 1`: later the growth of distinct tokens lowers
+:math:`f_{nc}` and :math:`\xi` further, so that :math:`B_n` is overestimated.
 
 Example:
     >>> task = dynsim.syn(4, 1, num_common=1)
@@ -42,15 +38,12 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes.formulas import decoder, growth
-from odes.solver.integrate import integrate
-from odes.solver.rescaled import Rescaled
-from odes.solver.tolerances import Tolerances
+from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training, refusal
 from odes.yz import layer
 
@@ -75,7 +68,8 @@ def solve(
 def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any, Any]:
     """The theory with the `clock` of `solve`, and what it `assumes`, in words."""
     checks.choice("clock", clock, ("sgd", "paper"))
-    solver = layer.same(_solve, convention=clock)
+    pose = layer.same(_pose, convention=clock)
+    solver = layer.same(layer.integrated, pose=pose, name="theorem4")
     return layer.eliminated(
         "theorem4", "Theorem 4", assumes, solver, inapplicable, bounded=True, variant=True
     )
@@ -122,35 +116,19 @@ def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""
     return jnp.mean(jnp.sum(jnp.where(task.common(), f, 0), axis=1) ** 2) ** -0.5
 
 
-def _solve(
-    training: Training,
-    start: yz.YZ,
-    times: Float[Array, " S"],
+def _pose(
+    task: SequenceClasses,
+    Z: Float[Array, "Q M"],
+    clock: Rescaled,
     *,
     convention: growth.Convention,
-    record: Recording,
-    tolerances: Tolerances,
-) -> Trajectory:
-    task, Z = training.problem, layer.starting_logits(start)
-    clock, weight = Rescaled.of(training.rule), layer.class_weight(task.prior, convention)
+) -> tuple[Any, ...]:
     f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1, keepdims=True)
     ratio = jnp.where(task.distinct(), f / dominant, 0)
     c0 = growth.c0(normaliser(task, Z), task.K)
-
-    def save(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> dict[str, Array]:
-        return record(args[0], _predict(t, gain, args))
-
-    solved = integrate(
-        _field,
-        jnp.zeros_like(task.prior),
-        times,
-        (task, clock, weight, Z, ratio, c0),
-        save=save,
-        clock=clock,
-        tolerances=tolerances,
-    )
-    return solved.trajectory("theorem4")
+    args = task, clock, layer.class_weight(task.prior, convention), Z, ratio, c0
+    return _field, jnp.zeros_like(task.prior), args, _predict
 
 
 def _drive(

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import dynsim
-from dynsim import Trajectory, checks
+from dynsim import Rule, Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.solve import inapplicable
@@ -18,13 +18,13 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import Training
 from odes.yz import population
 from sweeps import output
-from sweeps.commands import outlook
-from sweeps.compare import edge, strain
+from sweeps.commands import outlook, strain
+from sweeps.commands.regime import final_of, regime, stages_of, strained
+from sweeps.compare.layer import Task, check_moves
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, made
 from sweeps.systems.yz import large
 
-Task = dynsim.SequenceClasses | SymmetricTask
 DESCENT_STEPS = 100_000
 """Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
 FLOW = "population flow"
@@ -73,7 +73,7 @@ class Explanation:
     regime: str | None
     final: dict[str, float]
     strained: tuple[str, ...]
-    edge: edge.Reached | None
+    edge: strain.Reached | None
 
     def text(self, run: Experiment) -> str:
         """The explanation as lines to print."""
@@ -142,14 +142,14 @@ def _of_layer(run: Experiment) -> Explanation:
     layer = run.bare
     if layer.start != "zero":
         raise ValueError(f"start = {layer.start!r}: the prediction starts from zero weights")
-    strain.check_moves(run)
+    check_moves(run)
     task = large.classes_of(run)
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     with precision("float64"):
         theory, solved = _solve(task, rule, steps, record)
-        stages = strain.stages_of(task, rule)
-        reasons = strain.strained(layer.length, task, rule, stages)
-        final = strain.final_of(solved)
+        stages = stages_of(task, rule)
+        reasons = strained(layer.length, task, rule, stages)
+        final = final_of(solved)
         if theory == FLOW:
             assert not isinstance(task, SymmetricTask)
             whole, key = _without_limits(task), jax.random.key(0)
@@ -159,7 +159,7 @@ def _of_layer(run: Experiment) -> Explanation:
         theory,
         dynsim.Status(int(solved.status)).name,
         stages,
-        strain.regime(steps, stages, final),
+        regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
         tuple(reasons),
         _edge(task, rule, steps),
@@ -171,14 +171,14 @@ def _without_limits(task: dynsim.SequenceClasses) -> dynsim.Layer:
     return dynsim.layer(task, length=math.inf, start="zero")
 
 
-def _edge(task: Task, optimizer: dynsim.Rule, steps: int) -> edge.Reached | None:
+def _edge(task: Task, optimizer: Rule, steps: int) -> strain.Reached | None:
     if isinstance(task, SymmetricTask):
         return None
-    return edge.reached(_without_limits(task), optimizer, jax.random.key(0), steps)
+    return strain.reached(_without_limits(task), optimizer, jax.random.key(0), steps)
 
 
 def _solve(
-    task: Task, optimizer: dynsim.Rule, steps: int, record: tuple[str, ...]
+    task: Task, optimizer: Rule, steps: int, record: tuple[str, ...]
 ) -> tuple[str, Trajectory]:
     """The most exact prediction there is, and what it is by."""
     large = isinstance(task, SymmetricTask)

@@ -10,7 +10,7 @@ import numpy as np
 from dynsim import Status
 from dynsim.training.recording import BATCH_LOSS
 from dynsim.trajectory import crossings
-from sweeps.compare import edge, noise, strain
+from sweeps.commands import strain
 from sweeps.compare.comparison import judged
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -51,8 +51,8 @@ class Outlook:
     ninety: float
     changes: tuple[float, ...]
     strained: tuple[str, ...]
-    edge: edge.Reached | None
-    noise: noise.Noise | None
+    edge: strain.Reached | None
+    noise: strain.Noise | None
 
     def text(self, run: Experiment) -> str:
         """The outlook as lines to print."""
@@ -112,12 +112,12 @@ def outlook(run: Experiment) -> Outlook:
                 *strain.too_coarse(problem, rule, key, run.steps, engine.title, times, loss),
                 *strain.too_noisy(problem, key, run.steps, run.batch),
             ]
-        reached = edge.reached(problem, rule, key, run.steps)
+        reached = strain.reached(problem, rule, key, run.steps)
     if run.steps is not None:
         key = jax.random.fold_in(jax.random.key(0), run.seed)
-        scattered = noise.measured(problem, rule, key, run.steps, run.batch)
+        scattered = strain.measured(problem, rule, key, run.steps, run.batch)
         strained += scattered.strained if scattered else []
-        strained += noise.few_squares(problem, rule, key, run.steps, run.batch)
+        strained += strain.few_squares(problem, rule, key, run.steps, run.batch)
     fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
     falls = loss[-1] < loss[0]
     half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)

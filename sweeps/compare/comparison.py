@@ -23,7 +23,7 @@ from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
 from odes.theory import refusal
 from sweeps import output
-from sweeps.compare import edge, scatter
+from sweeps.compare import scatter
 from sweeps.compare.scatter import Scatter, average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.labels import difference
@@ -107,24 +107,21 @@ class Comparison:
         """(S,) optimiser steps at which both recorded."""
         return _times(self.simulation)
 
-    def measured(self, name: str) -> np.ndarray:
-        """(R, S, ...) an observable of the runs that ended well."""
-        return valid(self.simulation, name)
-
-    def predicted(self, theory: str, name: str) -> np.ndarray:
-        """(R, S, ...) an observable of the solves that ended well."""
-        return valid(self.predictions[theory], name)
+    def runs_of(self, side: str, name: str) -> np.ndarray:
+        """(R, S, ...) an observable of the runs of training, or of a theory, that ended well."""
+        return valid(self.simulation if side == TRAINING else self.predictions[side], name)
 
     @functools.cached_property
     def means(self) -> dict[str, xr.Dataset]:
-        """Means over what ended well, by theory and of training; NaN where nothing did."""
-        sides = {TRAINING: self.measured}
-        sides |= {each: functools.partial(self.predicted, each) for each in self.predictions}
-        dims = {name: self.simulation[name].dims[1:] for name in self.names}
+        """Means over what ended well, of training and by theory; NaN where nothing did."""
+
+        def mean(side: str, name: str) -> tuple[tuple[Any, ...], np.ndarray]:
+            return self.simulation[name].dims[1:], average(self.runs_of(side, name))
+
         ok = {"status": int(Status.OK)}
         return {
-            side: xr.Dataset({name: (dims[name], average(runs(name))) for name in dims} | ok)
-            for side, runs in sides.items()
+            side: xr.Dataset({name: mean(side, name) for name in self.names} | ok)
+            for side in (TRAINING, *self.predictions)
         }
 
     def norm(self, values: np.ndarray) -> float:
@@ -137,11 +134,11 @@ class Comparison:
         return found | ({"edge": dataclasses.asdict(self.held)} if self.held else {})
 
     @functools.cached_property
-    def held(self) -> edge.Held | None:
+    def held(self) -> scatter.Held | None:
         """The edge of stability next to that of the central flow, where both are compared."""
         if central.THEORY.name not in self.predictions or PRECONDITIONED not in self.names:
             return None
-        return edge.held(self.simulation, self.predictions[central.THEORY.name])
+        return scatter.held(self.simulation, self.predictions[central.THEORY.name])
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """What else the report says of a theory: standard deviations across seeds at the end."""
@@ -151,13 +148,12 @@ class Comparison:
 
     def scattered(self, theory: str, name: str) -> Scatter | None:
         """Predicted and measured standard deviation across seeds; None of a theory without."""
-        mean = self.predicted(theory, name)
+        mean, runs = self.runs_of(theory, name), self.runs_of(TRAINING, name)
         if self.engines[theory].noisy:
-            return scatter.over_paths(mean, self.measured(name))
+            return scatter.over_paths(mean, runs)
         if name + STD not in self.predictions[theory]:
             return None
-        std = self.predicted(theory, name + STD)
-        return scatter.over_starts(std, mean, self.measured(name))
+        return scatter.over_starts(self.runs_of(theory, name + STD), mean, runs)
 
     def heading(self) -> list[str]:
         """What the table is about, in lines."""
@@ -214,7 +210,7 @@ class Comparison:
         return difference(self.means[theory], self.means[TRAINING])[name].values
 
     def _standard_error(self, name: str) -> np.ndarray:
-        runs = self.measured(name)
+        runs = self.runs_of(TRAINING, name)
         return spread(runs) / math.sqrt(max(len(runs), 1))
 
     def _against(self, theory: str) -> dict[str, Any]:

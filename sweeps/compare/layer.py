@@ -6,21 +6,24 @@ import math
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import dynsim
-from dynsim import checks, log_times
+from dynsim import Ratio, Rule, checks, log_times
 from dynsim.precision import precision
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.batch_noise import STD
 from odes.formulas import decoder
+from odes.solver.posed import Rescaled, undescribed
+from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
-from sweeps.compare import strain
 from sweeps.compare.comparison import TRAINING, Comparison, counted, valid
 from sweeps.compare.scatter import Scatter, lines, over_starts
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
+from sweeps.systems.experiment import Experiment
 
 DESCENT = "descent"
 """Descent with T and batch infinite stands beside the theories. It separates what sampling does
@@ -32,6 +35,7 @@ NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
 MOST_STARTS = 8
 """From so many of the random starts, whose variance is averaged."""
+Task = dynsim.SequenceClasses | SymmetricTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,7 @@ class LayerComparison(Comparison):
         run = config.run
         task = run.built[0]
         if task.start == "zero":
-            strain.check_moves(run)
+            check_moves(run)
         if math.isinf(run.batch) or refusal(task.check_population):
             return {}
         steps = log_times(checks.steps("steps", run.steps), config.times)
@@ -68,7 +72,7 @@ class LayerComparison(Comparison):
     def stages(self) -> decoder.Stages | None:
         """Transition times per class; None for rules that the closed form does not describe."""
         with precision("float64"):
-            return jax.device_get(strain.stages_by_class(self.task, self.config.run.built[1]))
+            return jax.device_get(stages_by_class(self.task, self.config.run.built[1]))
 
     def scatter(self, name: str) -> Scatter | None:
         """Predicted and measured standard deviation over seeds, at the times of the prediction;
@@ -77,7 +81,7 @@ class LayerComparison(Comparison):
             return None
         predicted = self.extra[SPREAD]
         at = np.searchsorted(self.times, predicted["time"].values)
-        runs, mean = self.measured(name)[:, at], valid(predicted, name)
+        runs, mean = self.runs_of(TRAINING, name)[:, at], valid(predicted, name)
         return over_starts(valid(predicted, name + STD), mean, runs)
 
     def facts(self) -> dict[str, Any]:
@@ -136,3 +140,25 @@ class LayerComparison(Comparison):
                 f"{mean['peak_gamma']:.3f}, t0 = {mean['snap']:.2f}",
             ]
         return found
+
+
+def check_moves(run: Experiment) -> None:
+    """Raise `ValueError` for a run of the attention layer at which no zero weight moves."""
+    rates = run.rule.build().of_groups("Y", "Z").schedules
+    if "Y" in rates and rates["Y"].peak == 0:
+        given = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
+        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+
+
+def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
+    """Transition times of the closed form; None where it does not apply."""
+    if undescribed(rule, "the closed form") is not None:
+        return None
+    clock = Rescaled.of(rule)
+    rate = clock.rate * clock.eta_y
+    return decoder.stages(rate, 1 / jnp.asarray(prior_of(task)), task.M).at(clock.steps_at)
+
+
+def prior_of(task: Task) -> np.ndarray:
+    """(K,) prior of the classes; of a reduced task, whose classes are alike, that of one."""
+    return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)

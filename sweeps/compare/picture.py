@@ -44,7 +44,7 @@ def draw(result: Comparison) -> Figure:
 def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     """The entries of an observable one by one; of many, those whose mean changes most over the
     run. Predicted standard deviations across seeds are thin lines around the predicted means."""
-    runs = _flat(result.measured(name))
+    runs = _flat(result.runs_of(TRAINING, name))
     mean = average(runs)
     changes = np.ptp(mean, axis=0)
     chosen = np.sort(np.argsort(-changes, kind="stable")[:MOST_ENTRIES])
@@ -52,7 +52,7 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     for place, entry in enumerate(chosen):
 
         def predicted(theory: str, entry: int = entry) -> np.ndarray:
-            return average(_flat(result.predicted(theory, name)))[:, entry]
+            return average(_flat(result.runs_of(theory, name)))[:, entry]
 
         curves = mean[:, entry], spread(runs[..., entry]), predicted
         plot(result, result.times, *curves, len(runs), ax=ax, labelled=place == 0)
@@ -137,7 +137,7 @@ def plot_curves(result: LayerComparison, name: str, ax: Axes) -> Axes:
         # Without step 0, which a logarithmic axis cannot show.
         return _over_classes(result.means[side][name].values)[1:]
 
-    times, runs = result.times[1:], result.measured(name)
+    times, runs = result.times[1:], result.runs_of(TRAINING, name)
     around = _over_classes(spread(runs))[1:]
     plot(result, times, mean(TRAINING), around, mean, len(runs), ax=ax)
     if (scattered := result.scatter(name)) is not None:

@@ -1,12 +1,18 @@
-"""The standard deviation across seeds: as theories predict it, and as the runs have it."""
+"""What theories predict of seeds and of the edge of stability, and what the runs have: the standard
+deviation across seeds, and the sharpness at the edge."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import xarray as xr
 from jaxtyping import Float
 
+from dynsim.training.recording import PRECONDITIONED
+from dynsim.training.stability import EDGE
+from odes.central import NEAR
 from sweeps.output import aligned
 
 
@@ -70,3 +76,52 @@ def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") ->
         rows.append((name, *("-" if x is None else format(x, ".3g") for x in values.values())))
     about = f"{theory}: " * bool(theory)
     return ["", f"{about}Standard deviation over seeds at the end.", "", *aligned(rows, 17, 16)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """The preconditioned sharpness of training from where the central flow reaches the edge, all of
+    it averages over time and runs.
+
+    Attributes:
+        step: step of the earliest record at which a central flow is at the edge.
+        training: the mean of training.
+        varies: standard deviation of training about that, by oscillations and bursts, which the
+            flow averages over.
+        central: the mean of the central flow.
+    """
+
+    step: float
+    training: float
+    varies: float
+    central: float
+
+    def __str__(self) -> str:
+        return (
+            f"At the edge of stability, from step {self.step:.3g} on, the preconditioned sharpness "
+            f"of training is {self.training:.3f} on average, with a standard deviation of "
+            f"{self.varies:.2g} over time (oscillations and bursts); central flow: "
+            f"{self.central:.3f}."
+        )
+
+
+def held(training: xr.Dataset, central: xr.Dataset) -> Held | None:
+    """The sharpness at the edge, of runs over `seed` that record it; None where no central flow
+    gets there, or where nothing at the edge is valid."""
+    times = np.asarray(training["time"].values, np.float64)
+    sides = [side[PRECONDITIONED].values for side in (training, central)]
+    measured, predicted = np.broadcast_arrays(*sides)
+    after = np.maximum.accumulate(predicted > EDGE - NEAR, axis=1)
+    for side in (training, central):
+        bad = side["first_bad_step"].values[:, None]
+        after &= (bad < 0) | (times < bad)
+    # Records are dense at early times.
+    weights = np.gradient(times) * after
+    if not weights.any():
+        return None
+    mean, theory = (
+        np.average(each[after], weights=weights[after]) for each in (measured, predicted)
+    )
+    varies = np.sqrt(np.average((measured[after] - mean) ** 2, weights=weights[after]))
+    first = times[np.argmax(after, axis=1)][after.any(axis=1)].min()
+    return Held(float(first), float(mean), float(varies), float(theory))

@@ -99,7 +99,7 @@ def plot_deviation(result: LayerComparison, name: str, theories: list[str], ax: 
     classes. Curves of theories that lie on those of the runs come apart in it. Below the grey area
     is what as many runs cannot tell from nothing."""
     times = result.times[1:]
-    runs = result.measured(name)
+    runs = result.runs_of(TRAINING, name)
     largest = float(np.max(_size(result.means[TRAINING][name].values)))
     error = _size(spread(runs))[1:] / math.sqrt(max(len(runs), 1)) / largest
     ax.fill_between(times, LEAST, error, color="0.85", lw=0)

@@ -19,10 +19,8 @@ STEPS = 30
 """From each recorded time to the next."""
 FIELDS = (
     "odes.solver.flows",
-    "odes.yz.eq10",
-    "odes.yz.lemma3",
-    "odes.yz.theorem4",
-    "odes.joma.eliminated",
+    "odes.yz.layer",
+    "odes.joma",
 )
 
 

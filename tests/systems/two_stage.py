@@ -17,8 +17,7 @@ from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
 from odes.two_stage import field
-from odes.two_stage.loss import Rule
-from odes.two_stage.state import ReducedState
+from odes.two_stage.loss import ReducedState, Rule
 
 RULE = Rule(24, 12, 24, 12)
 """Nodes that are exact to less than the grids here are."""

@@ -21,7 +21,7 @@ from dynsim.yz import model as yz
 from odes import joma, sparse_attention
 from odes.formulas import coefficients, decoder, growth
 from odes.formulas.omega import wrightomega
-from odes.sparse_attention import symmetric
+from odes.sparse_attention import early
 from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common
@@ -189,10 +189,10 @@ def fixed_token() -> Numbers:
     """Growth rate around zero, times T, with a fixed token: by the flow and two formulas."""
     T, d, p = 2**14, 16, 0.3
     task = dynsim.retrieval(T, d, 1, p)
-    zero = symmetric.Alike(*4 * (jnp.zeros(()),))
-    descent = lambda state: jax.tree.map(jnp.negative, symmetric.gradient(task, state))  # noqa: E731
+    zero = early.Alike(*4 * (jnp.zeros(()),))
+    descent = lambda state: jax.tree.map(jnp.negative, early.gradient(task, state))  # noqa: E731
     jacobian = jax.jacobian(descent)(zero)
-    names = symmetric.Alike.__annotations__
+    names = early.Alike.__annotations__
     matrix = np.array([[float(getattr(getattr(jacobian, a), b)) for b in names] for a in names])
     rate = float(np.linalg.eigvals(matrix).real.max())
     # The other tokens' noise damps W at the rate 1/(d T).

@@ -17,8 +17,9 @@ from dynsim import AttentionLayer, Status, Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
+from sweeps.commands import regime, strain
 from sweeps.commands.views import recipe
-from sweeps.compare import strain
+from sweeps.compare.layer import check_moves
 from sweeps.language.fields import LanguageError
 from sweeps.runner import labels
 from sweeps.systems import registry
@@ -85,7 +86,7 @@ class Theory:
         zero = {"momentum": {0: None}}
         given = {n: zero.get(n, {}).get(value, _number(value)) for n, value in values.items()}
         run = run.at(given)
-        strain.check_moves(run)
+        check_moves(run)
         return run
 
     def sliders(self, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -151,16 +152,16 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
         yield f"The solve ended with the status {status.name}."
     with precision("float64"):
         rule = run.rule.build()
-        stages = strain.stages_of(task, rule)
+        stages = regime.stages_of(task, rule)
         # T is in the equations that are solved here.
-        strained = strain.strained(math.inf, task, rule, stages)
-    regime = strain.regime(int(solved.times[-1]), stages, strain.final_of(solved))
-    if regime and stages:
-        yield f"Regime: {regime}; the speed peaks at step {stages['peak']:.3g}."
+        strained = regime.strained(math.inf, task, rule, stages)
+    where = regime.regime(int(solved.times[-1]), stages, regime.final_of(solved))
+    if where and stages:
+        yield f"Regime: {where}; the speed peaks at step {stages['peak']:.3g}."
     else:
         yield "Regime: unknown, as the closed form does not describe this update rule."
     if not math.isinf(run.batch):
-        share = strain.symmetric_noise(task, run.batch)
+        share = regime.symmetric_noise(task, run.batch)
         strained += strain.noise_sentences(run.batch, share)
         yield (
             f"The gradient of {run.batch:g} examples at the start is off by {share:.2g} of its "

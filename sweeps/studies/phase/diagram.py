@@ -20,7 +20,7 @@ from dynsim.yz.layer import Layer
 from odes.batch_noise import STD
 from odes.formulas import decoder, growth
 from odes.hierarchy import applicable
-from odes.solver.rescaled import undescribed
+from odes.solver.posed import undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from sweeps.runner.spec import Sweep

@@ -27,7 +27,7 @@ from dynsim.precision import precision
 from dynsim.qkv import model as embedded
 from dynsim.training import keys
 from dynsim.trajectory import Trajectory
-from odes.qkv.factors import FACTORS
+from odes.qkv import FACTORS
 from odes.solver.integrate import Tolerances
 from odes.yz import population
 from sweeps import output

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from dynsim.decoding import Count
 from dynsim.precision import AnyArray
-from dynsim.two_stage.rank_truncation import RankCurves
+from dynsim.two_stage.observables import RankCurves
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count

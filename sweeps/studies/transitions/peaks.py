@@ -12,7 +12,7 @@ import dynsim
 from dynsim import AttentionLayer, Layer
 from dynsim.precision import precision
 from odes.formulas import decoder
-from odes.solver.rescaled import Rescaled, undescribed
+from odes.solver.posed import Rescaled, undescribed
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
 

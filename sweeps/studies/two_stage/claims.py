@@ -12,9 +12,9 @@ import numpy as np
 import xarray as xr
 
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
+from dynsim.two_stage.observables import RankCurves, rank_curves
 from dynsim.two_stage.task import sample_prompts
-from odes.two_stage.maps import JENSEN_FLOOR
+from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps.studies.two_stage.runs import Runs, settings, theory_mean
 
 LOG_2 = float(np.log(2))
@@ -40,7 +40,7 @@ class Claim(NamedTuple):
 
 def truncations(runs: Runs, index: int, run: int = 0, largest: int | None = None) -> RankCurves:
     """Rank-preservation curves of the signal of one run at the recorded time `index`, on fresh
-    prompts; see `dynsim.two_stage.rank_truncation.rank_curves`."""
+    prompts; see `dynsim.two_stage.observables.rank_curves`."""
     weights = PQ(runs.values["W_signal"][run, index], runs.values["V_signal"][run, index])
     batch = sample_prompts(settings(runs.training)[0], jax.random.key(run), NUM_PROMPTS)
     return jax.device_get(rank_curves(weights, batch, largest=largest))

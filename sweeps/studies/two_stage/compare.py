@@ -24,7 +24,7 @@ from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.two_stage import THEORIES, thresholds
 from sweeps.compare.command import run
-from sweeps.compare.comparison import Comparison, cell
+from sweeps.compare.comparison import TRAINING, Comparison, cell
 from sweeps.compare.scatter import average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.progress import count
@@ -106,13 +106,9 @@ class TwoStageComparison(Comparison):
         """The runs that ended well."""
         return from_dataset(self.config.run, self.simulation)
 
-    def measured(self, name: str) -> np.ndarray:
+    def runs_of(self, side: str, name: str) -> np.ndarray:
         """(R, S) an observable of the runs that ended well; of V_trace the modulus."""
-        return modulus(name, super().measured(name))
-
-    def predicted(self, theory: str, name: str) -> np.ndarray:
-        """(R, S) an observable of the solves that ended well; of V_trace the modulus."""
-        return modulus(name, super().predicted(theory, name))
+        return modulus(name, super().runs_of(side, name))
 
     def norm(self, values: np.ndarray) -> float:
         """L2 over eta-time, so that it does not depend on how densely a stage was recorded."""
@@ -188,7 +184,7 @@ class TwoStageComparison(Comparison):
             and with the theory "ode" its "shift", its distance from the mean of the predicted
             seeds, which no number of runs makes smaller.
         """
-        runs, paths = self.measured(name), self.predicted("seeds", name)
+        runs, paths = self.runs_of(TRAINING, name), self.runs_of("seeds", name)
         mean, count = average(paths), max(len(runs), 1)
         drawn = np.random.default_rng(0).integers(len(paths), size=(RESAMPLES, count))
         errors = [self._ratio(paths[rows].mean(0) - mean, mean) for rows in drawn]
@@ -199,7 +195,7 @@ class TwoStageComparison(Comparison):
             "most": {at: float(np.quantile([e[at] for e in errors], 0.95)) for at in errors[0]},
         }
         if "ode" in self.predictions:
-            found["shift"] = self._ratio(average(self.predicted("ode", name)) - mean, mean)
+            found["shift"] = self._ratio(average(self.runs_of("ode", name)) - mean, mean)
         return found
 
     def heading(self) -> list[str]:

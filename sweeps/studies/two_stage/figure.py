@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator
 from dynsim.decoding import Count
 from dynsim.two_stage.annealing import Control
 from odes.two_stage import THEORIES
-from odes.two_stage.maps import JENSEN_FLOOR
+from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count

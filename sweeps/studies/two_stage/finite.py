@@ -20,10 +20,8 @@ from dynsim.two_stage.model import PQ
 from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
 from odes import two_stage
-from odes.two_stage import maps
-from odes.two_stage.loss import losses, normal_nodes
-from odes.two_stage.minibatch import gradient_variance
-from odes.two_stage.state import ReducedState
+from odes.two_stage.loss import D, ReducedState, losses, normal_nodes
+from odes.two_stage.thresholds import gradient_variance
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.studies.computing import begin
@@ -176,7 +174,7 @@ def moments(
         square = (task.mean_square_margin * score**2 + across**2) / 2
     else:
         with precision("float64"):
-            mean = -np.asarray(maps.D(task.r * score, across)) / 4
+            mean = -np.asarray(D(task.r * score, across)) / 4
         square = across**2 / 2 + (task.r * score) ** 2 / 4
     deviation = np.sqrt(task.kappa / task.length * np.asarray(square - mean**2))
     return np.asarray(task.kappa * mean), deviation

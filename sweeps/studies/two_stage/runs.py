@@ -15,8 +15,8 @@ from jaxtyping import Float
 from dynsim import Annealed, Annealing, Prompts, Status, Trajectory, checks
 from dynsim.precision import precision
 from dynsim.two_stage import observables as prompt_observables
-from odes.two_stage import anchored
-from odes.two_stage.state import ReducedState
+from odes.two_stage.field import solve_anchored
+from odes.two_stage.loss import ReducedState
 from sweeps.compare.comparison import valid
 from sweeps.compare.scatter import average, spread
 from sweeps.runner.spec import Sweep
@@ -137,7 +137,7 @@ def ode(runs: Runs) -> Sweep:
 
 def from_measured(runs: Runs) -> xr.Dataset:
     """The reduced ODE for each run, from its measured state at the beginning of each stage."""
-    solve = functools.partial(anchored.solve, *runs.training.built, runs.steps, record=COMPARED)
+    solve = functools.partial(solve_anchored, *runs.training.built, runs.steps, record=COMPARED)
 
     @jax.jit
     @jax.vmap

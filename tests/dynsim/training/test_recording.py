@@ -72,7 +72,7 @@ def solve_population(record: object) -> Trajectory:
 
 
 def solve_qkv(record: object) -> Trajectory:
-    factors = qkv.factors.FACTORS
+    factors = qkv.FACTORS
     return factors.solve(EMBEDDED, dynsim.sgd(0.1), [1.0], key=KEY, record=record)
 
 

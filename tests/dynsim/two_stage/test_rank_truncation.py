@@ -7,7 +7,7 @@ import pytest
 
 from dynsim import prompts
 from dynsim.two_stage.model import PQ, attend
-from dynsim.two_stage.rank_truncation import rank_curves
+from dynsim.two_stage.observables import rank_curves
 from dynsim.two_stage.task import sample_prompts
 
 

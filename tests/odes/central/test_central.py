@@ -200,14 +200,14 @@ def test_a_batch_of_rates_is_one_program() -> None:
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Turns that the solver of the edge takes, in the order of its calls."""
     counted: list[int] = []
-    solve = edge.complementarity.solve
+    solve = edge.complement
 
     def counting(*args: Any) -> Any:
         found = solve(*args)
         jax.debug.callback(lambda turns: counted.append(int(turns)), found.turns)
         return found
 
-    monkeypatch.setattr(edge.complementarity, "solve", counting)
+    monkeypatch.setattr(edge, "complement", counting)
     return counted
 
 

@@ -17,7 +17,7 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv.model import Embedded
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
-from odes.qkv import factors
+from odes import qkv as factors
 from odes.yz import population
 
 TASK = dynsim.syn_small()

@@ -11,7 +11,7 @@ import dynsim
 from dynsim import schedules
 from dynsim.training.rule import Rule, of_layer
 from dynsim.yz.model import YZ
-from odes.solver import linear_noise, noise_drift
+from odes.solver import linear_noise
 from odes.solver.linear_noise import Descent
 
 START = np.array([0.7, -0.4])
@@ -160,7 +160,7 @@ def sample(params: YZ, key: jax.Array) -> YZ:
 def test_drift_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
     rule, h = RULES[name].astype("float64"), 1e-3
     found = jax.jit(
-        lambda key: noise_drift.drift(descent(rule, divided), sample, start(), TIMES, key, 4096)
+        lambda key: linear_noise.drift(descent(rule, divided), sample, start(), TIMES, key, 4096)
     )(jax.random.key(0))
     quiet = np.zeros((TIMES[-1], 2))
     # Where noise is in the averages of squares from the start, its own square takes that place.
@@ -193,7 +193,7 @@ def test_the_next_order_of_the_covariance_is_that_of_noise_that_grows_with_the_w
         lambda params, k: (params.Y[0], None),
     )
     found = jax.jit(
-        lambda key: noise_drift.drift(
+        lambda key: linear_noise.drift(
             given,
             lambda params, key: YZ(a * params.Y * jax.random.normal(key), still),
             YZ(jnp.full((1, 1), start), still),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from odes import symmetric
-from odes.symmetric import finite_length, noise, reduction
+from odes.symmetric import finite_length, reduction
 from odes.symmetric.state import SymmetricTask, zero_state
 
 K, BATCH, LENGTH, FOLLOWED = 6, 40.0, 7.0, 2
@@ -22,11 +22,11 @@ TASK = SymmetricTask(
 @pytest.mark.usefixtures("x64")
 def test_the_noise_is_that_of_counts_in_two_of_six_classes() -> None:
     """B sequences fall into the classes at random, and B / K of L tokens each into the tokens."""
-    batches = noise.Batches(jax.random.key(3), jnp.asarray(BATCH))
+    batches = finite_length.Batches(jax.random.key(3), jnp.asarray(BATCH))
 
     @jax.jit
     def drawn(steps: jax.Array) -> jax.Array:
-        one = lambda k: noise.draw(TASK, batches, jnp.asarray(LENGTH), FOLLOWED, k)
+        one = lambda k: finite_length.drawn_noise(TASK, batches, jnp.asarray(LENGTH), FOLLOWED, k)
         return jax.vmap(lambda k: jnp.concatenate([jnp.ravel(x) for x in one(k)]))(steps)
 
     found = np.asarray(drawn(jnp.arange(40_000)))
@@ -40,7 +40,7 @@ def test_the_noise_is_that_of_counts_in_two_of_six_classes() -> None:
     assert (np.abs(np.cov(found.T) - want) < allowed).all()
     # Steps are independent.
     assert (np.abs(found[1:].T @ found[:-1]) < 5 * scale * np.sqrt(len(found))).all()
-    still = noise.draw(TASK, batches, None, FOLLOWED, jnp.int32(0))
+    still = finite_length.drawn_noise(TASK, batches, None, FOLLOWED, jnp.int32(0))
     assert not np.any(still.distinct)
     assert not np.any(still.common)
 
@@ -58,14 +58,18 @@ def test_a_batch_gives_the_gradient_of_its_counts(length: float | None) -> None:
         is_leaf=lambda x: type(x) is tuple,
     )
     context = None if length is None else jnp.asarray(length)
-    given = noise.Draw(*(jnp.asarray(rng.normal(size=s)) for s in ((2,), (2, 2), (2, 2))))
-    loss, found = jax.jit(noise.loss_and_gradient)(task.astype("float64"), states, context, given)
+    given = finite_length.Draw(*(jnp.asarray(rng.normal(size=s)) for s in ((2,), (2, 2), (2, 2))))
+    loss, found = jax.jit(finite_length.noisy_loss_and_gradient)(
+        task.astype("float64"), states, context, given
+    )
     unmoved = jax.jit(lambda state: finite_length.gradient(task, state, context))
     losses = []
     for n in range(FOLLOWED):
         state, own, counts = jax.tree.map(lambda x, n=n: x[..., n], (states, found, given))
 
-        def of_counts(s: float, state: object = state, counts: noise.Draw = counts) -> np.ndarray:
+        def of_counts(
+            s: float, state: object = state, counts: finite_length.Draw = counts
+        ) -> np.ndarray:
             p, rho = task.p * (1 + s * counts.distinct), task.rho * (1 + s * counts.common)
             other = dataclasses.replace(task, p=p, rho=rho)
             leaves = jax.tree.leaves(reduction.gradient(other, state))

@@ -10,7 +10,7 @@ from scipy.stats import multinomial
 
 import dynsim
 from odes import symmetric
-from odes.symmetric import finite_length, saddle
+from odes.symmetric import finite_length
 from odes.symmetric.state import Attention, Decoder, State
 
 LENGTH = 41
@@ -52,7 +52,8 @@ def test_the_loss_is_that_of_all_sequences_where_the_first_order_fails() -> None
     state, context = late(), jnp.asarray(LENGTH - 1.0)
     want = weight @ losses(state, counts)
     errors = [
-        float(jax.jit(law.loss)(TASK, state, context)) / want - 1 for law in (finite_length, saddle)
+        float(jax.jit(law.loss)(TASK, state, context)) / want - 1
+        for law in (finite_length.FIRST_ORDER, finite_length.TAILS)
     ]
     # Both are of second order in 1/L; measured 7 % without the tilt, 0.7 % with it.
     assert abs(errors[0]) > 0.05
@@ -64,8 +65,8 @@ def test_what_one_turn_misses_of_the_tilt_is_made_up_for(monkeypatch: pytest.Mon
     """To second order: 0.2 % of the loss, of the 0.7 % that the tilt of one turn is off by."""
     found = []
     for turns in (1, 10):
-        monkeypatch.setattr(saddle, "TURNS", turns)
-        law = jax.jit(lambda state, context: saddle.loss(TASK, state, context))
+        monkeypatch.setattr(finite_length, "TURNS", turns)
+        law = jax.jit(lambda state, context: finite_length.loss_with_tails(TASK, state, context))
         found.append(float(law(late(), jnp.asarray(LENGTH - 1.0))))
     assert abs(found[0] / found[1] - 1) < 0.003
 
@@ -74,9 +75,11 @@ def test_what_one_turn_misses_of_the_tilt_is_made_up_for(monkeypatch: pytest.Mon
 def test_the_covariance_is_that_of_all_sequences() -> None:
     counts, weight = every_sequence()
     state, step, rng = late(), 1e-5, np.random.default_rng(0)
-    sample = saddle.sequences(TASK, LENGTH)
+    sample = finite_length.sequences(TASK, LENGTH)
     along, slopes = [], []
-    moved = jax.jit(lambda to: jax.jvp(lambda s: saddle.losses(TASK, s, sample), (state,), (to,)))
+    moved = jax.jit(
+        lambda to: jax.jvp(lambda s: finite_length.losses(TASK, s, sample), (state,), (to,))
+    )
     for _ in range(3):
         to = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), state)
         along.append(moved(to)[1])
@@ -86,7 +89,9 @@ def test_the_covariance_is_that_of_all_sequences() -> None:
     want = centred @ (weight[:, None] * centred.T)
     # 4096 sequences, evenly spread, miss 3 % of the variance of this loss, which is in its tail.
     scale = np.sqrt(np.outer(want.diagonal(), want.diagonal()))
-    np.testing.assert_allclose(saddle.covariance(jnp.stack(along)) / scale, want / scale, atol=0.06)
+    np.testing.assert_allclose(
+        finite_length.covariance(jnp.stack(along)) / scale, want / scale, atol=0.06
+    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -97,7 +102,7 @@ def test_tokens_of_a_kind_have_counts_of_their_own() -> None:
     state = State(Decoder(*numbers), Attention(jnp.ones(1), jnp.ones(1)))
     same = jax.tree.map(lambda x: jnp.repeat(x, 2), state)
     context = jnp.asarray(LENGTH - 1.0)
-    for law in map(jax.jit, (saddle.loss, saddle.gradient)):
+    for law in map(jax.jit, finite_length.TAILS[:2]):
         one, other = law(few, state, context), law(alike, same, context)
         # Rounding.
         jax.tree.map(
@@ -106,7 +111,7 @@ def test_tokens_of_a_kind_have_counts_of_their_own() -> None:
             other,
         )
     found = [
-        jax.jit(saddle.losses)(task, s, saddle.sequences(task, LENGTH))
+        jax.jit(finite_length.losses)(task, s, finite_length.sequences(task, LENGTH))
         for task, s in ((few, state), (alike, same))
     ]
     np.testing.assert_allclose(*found, rtol=1e-12)

@@ -15,9 +15,8 @@ from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
 from dynsim.two_stage.model import PQ, attend, data_loss, outputs
 from dynsim.two_stage.task import Prompts, prompts, sample_prompts
-from odes.two_stage import loss, maps
-from odes.two_stage.loss import Rule, auc_Q, losses, total
-from odes.two_stage.state import ReducedState, block_sizes
+from odes.two_stage import loss
+from odes.two_stage.loss import ReducedState, Rule, auc_Q, block_sizes, losses, total
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -31,20 +30,30 @@ def test_folded_normal_and_its_derivatives(m: float, s: float) -> None:
         want = scipy.integrate.quad(lambda x: abs(x) * density(x), -12, 12, points=[0, m])[0]
     else:
         want = abs(m)
-    np.testing.assert_allclose(maps.G(m, s), want, rtol=1e-10)
+    np.testing.assert_allclose(loss.G(m, s), want, rtol=1e-10)
     # For small m the difference of two G would have no correct digit left.
     series = m**2 / (s * math.sqrt(2 * math.pi)) if m == 1e-4 else want - s * math.sqrt(2 / math.pi)
-    np.testing.assert_allclose(maps.D(m, s), series, rtol=2e-9)
-    by_m, by_s = jax.grad(maps.D, (0, 1))(m, s)
+    np.testing.assert_allclose(loss.D(m, s), series, rtol=2e-9)
+    by_m, by_s = jax.grad(loss.D, (0, 1))(m, s)
     assert np.isfinite([by_m, by_s]).all()
     if s:
         step = 1e-5
         for got, shift in ((by_m, (step, 0)), (by_s, (0, step))):
-            up = maps.G(m + shift[0], s + shift[1]) - maps.G(0.0, s + shift[1])
-            down = maps.G(m - shift[0], s - shift[1]) - maps.G(0.0, s - shift[1])
+            up = loss.G(m + shift[0], s + shift[1]) - loss.G(0.0, s + shift[1])
+            down = loss.G(m - shift[0], s - shift[1]) - loss.G(0.0, s - shift[1])
             np.testing.assert_allclose(got, (up - down) / (2 * step), rtol=1e-5, atol=1e-9)
     else:
         np.testing.assert_allclose(by_m, 1, rtol=1e-12)
+
+
+def population_P(W: jax.Array, x_L: jax.Array, task: Prompts) -> jax.Array:
+    return (x_L @ W[0]) * (0.5 * task.kappa * task.mean_margin)
+
+
+def population_Q(V: jax.Array, x_L: jax.Array, task: Prompts) -> jax.Array:
+    v = x_L @ V.T
+    across = jnp.sqrt(jnp.sum(v[:, 1:] ** 2, axis=1))
+    return -0.25 * task.kappa * loss.D(task.r * v[:, 0], task.s2 * across)
 
 
 def test_population_maps_are_those_of_long_prompts() -> None:
@@ -56,8 +65,8 @@ def test_population_maps_are_those_of_long_prompts() -> None:
     batch = jax.jit(lambda key: sample_prompts(task, key, 12))(key)
     apply = jax.jit(attend)
     got_P, got_Q = apply(W, batch.P, batch.labels), apply(V, batch.Q, batch.labels)
-    want_P = jax.jit(maps.population_P)(W, batch.P[:, -1], task)
-    want_Q = jax.jit(maps.population_Q)(V, batch.Q[:, -1], task)
+    want_P = jax.jit(population_P)(W, batch.P[:, -1], task)
+    want_Q = jax.jit(population_Q)(V, batch.Q[:, -1], task)
     assert np.abs(want_P).max() > 2
     assert np.abs(want_Q).max() > 0.3
 
@@ -81,16 +90,16 @@ def test_floor_of_the_specialised_loss() -> None:
     query = sample_prompts(task, jax.random.key(1), 500, "float64").Q[:, -1]
     for scale in (0.1, 1.0, 10.0):
         V = scale * jax.random.normal(jax.random.key(2), (8, 8))
-        assert (maps.population_Q(V, query, task) <= 0).all()
+        assert (population_Q(V, query, task) <= 0).all()
     evaluate = jax.jit(functools.partial(losses, finite_length=False))
     rng = np.random.default_rng(0)
     states = jnp.asarray(10 ** rng.uniform(-4, 2, (50, 7)))
     found = jax.jit(jax.vmap(lambda state: evaluate(ReducedState(*state), task)))(states)
     assert (found.K2_pos >= math.log(2)).all()
-    assert (found.K2 >= maps.JENSEN_FLOOR).all()
+    assert (found.K2 >= loss.JENSEN_FLOOR).all()
     # It is the greatest lower bound: weights along zeta alone come as near as one likes.
     best = evaluate(ReducedState(0.0, 100.0, 0.0, 0.0, 0.0, 0.0, 0.0), task)
-    np.testing.assert_allclose(best.K2, maps.JENSEN_FLOOR, rtol=1e-6)
+    np.testing.assert_allclose(best.K2, loss.JENSEN_FLOOR, rtol=1e-6)
 
 
 def drawn(state: ReducedState, d: int, key: jax.Array) -> PQ:

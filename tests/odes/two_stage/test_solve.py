@@ -15,7 +15,8 @@ from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
-from odes.two_stage import ReducedState, Rule, anchored
+from odes.two_stage import ReducedState, Rule
+from odes.two_stage.field import solve_anchored
 from odes.two_stage.sde import solve_sde
 from odes.two_stage.thresholds import noise_variance, stationary_signal
 from tests.systems.runge_kutta import runge_kutta_instead
@@ -61,7 +62,7 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
         first = two_stage.solve(task, optimizer, [*early, 50], **options)
         rest = two_stage.solve(task, optimizer, late, start=first.params, begin=50, **options)
         anchors = {0: ReducedState.nominal(task), 4: first.params}
-        solve = functools.partial(anchored.solve, task, optimizer, times, **options)
+        solve = functools.partial(solve_anchored, task, optimizer, times, **options)
         pieces = solve(anchors=anchors)
         # A state whose loss is not finite, of which a step of length zero is not a number.
         failed = solve(anchors=anchors | {4: dataclasses.replace(first.params, a=1e200)})
@@ -86,7 +87,7 @@ def test_a_solve_that_fails_says_so() -> None:
     task, optimizer, times = prompts(tau_0=0.25), noisy_sgd(), np.array([0, 25, 50, 8000, 12050])
     anchors = dict.fromkeys((0, 2), ReducedState.nominal(task))
     few = Tolerances(1e-9, 1e-12, max_steps=2)
-    found = anchored.solve(
+    found = solve_anchored(
         task, optimizer, times, anchors=anchors, record=("state",), tolerances=few
     )
     assert found.status == Status.MAX_STEPS

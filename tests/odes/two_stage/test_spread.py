@@ -10,10 +10,9 @@ import pytest
 from dynsim import schedules
 from dynsim.two_stage.annealing import Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
-from odes.two_stage.loss import Rule
-from odes.two_stage.minibatch import _moments, gradient_variance
+from odes.two_stage.loss import ReducedState, Rule, block_sizes
 from odes.two_stage.sde import _start, solve_seed
-from odes.two_stage.state import ReducedState, block_sizes
+from odes.two_stage.thresholds import _moments, gradient_variance
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -14,7 +14,7 @@ from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.two_stage import field, thresholds
-from odes.two_stage.state import ReducedState
+from odes.two_stage.loss import ReducedState
 from tests.systems.runge_kutta import runge_kutta_instead
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -13,7 +13,7 @@ from dynsim.training.rule import Rule
 from odes import joma, symmetric
 from odes.formulas import decoder
 from odes.solver.flows import FLOWS
-from odes.solver.rescaled import Rescaled
+from odes.solver.posed import Rescaled
 from odes.yz import THEORIES, population, spread
 from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead

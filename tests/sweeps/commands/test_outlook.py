@@ -14,7 +14,7 @@ import dynsim
 import odes
 import sweeps
 from sweeps import cli
-from sweeps.compare import noise, strain
+from sweeps.commands import strain
 
 NAME = "tests.sweeps.commands.test_outlook:Bowl"
 
@@ -168,7 +168,7 @@ class Many(Pulled):
 @pytest.mark.full("test_noise_is_compared_with_its_next_order")
 def test_noise_is_measured_in_hundreds_of_weights() -> None:
     eta, batch, steps = 0.08, 16, 50
-    found = noise.measured(Many(), dynsim.sgd(eta), jax.random.key(0), steps, batch)
+    found = strain.measured(Many(), dynsim.sgd(eta), jax.random.key(0), steps, batch)
     assert found is not None
     mean, square = (1 - eta) ** steps, (1 - eta) ** (2 * steps)
     variance = eta**2 / batch * (1 - square) / (1 - (1 - eta) ** 2)
@@ -187,7 +187,7 @@ def test_noise_is_measured_in_hundreds_of_weights() -> None:
 )
 def test_few_squares_of_noise_strain_adam(batch: int, b2: float, step: int | None) -> None:
     rule = dynsim.adam(1e-4, b2=b2)
-    found = noise.few_squares(Many(), rule, jax.random.key(0), 300, batch)
+    found = strain.few_squares(Many(), rule, jax.random.key(0), 300, batch)
     # The ratio of estimates from 32 batches has a bias of the order of 1/32 of itself.
     said = [int(re.search(r"up to step (\d+) ", each)[1]) for each in found]
     assert said == ([] if step is None else [pytest.approx(step, abs=2)])

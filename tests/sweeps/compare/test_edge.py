@@ -10,8 +10,9 @@ from jax.flatten_util import ravel_pytree
 import dynsim
 from dynsim.precision import precision
 from dynsim.problem.train import problem_in, started
-from sweeps.compare import edge
-from sweeps.compare.edge import held, of_curve, reached
+from sweeps.commands import strain
+from sweeps.commands.strain import of_curve, reached
+from sweeps.compare.scatter import held
 
 PROBLEM = dynsim.regression(D=2, N=7, heads=2)
 KEY = jax.random.key(3)
@@ -44,7 +45,7 @@ def test_the_start_is_that_of_the_hessian(sharpness: float, times_edge: float) -
 
 def test_the_step_is_where_the_curve_reaches_two() -> None:
     found = of_curve(np.array([0, 10, 30, 60]), np.array([-1, 1, 5, 1]))
-    assert found == edge.Reached(-1, 5, 15)
+    assert found == strain.Reached(-1, 5, 15)
     assert "at step 15 (preconditioned sharpness 2)" in str(found)
     # A schedule that begins at 0, and at once is beyond.
     assert of_curve(np.array([0, 1]), np.array([0, 4])).step == 0.5
@@ -55,7 +56,7 @@ def test_nothing_is_said_where_no_edge_is_known(monkeypatch: pytest.MonkeyPatch)
     rules = (*own, dynsim.from_optax(optax.sgd, learning_rate=0.1))
     assert [reached(PROBLEM, rule, KEY, 2) for rule in rules] == [None] * 4
     # v, k and q of two heads.
-    monkeypatch.setattr(edge, "LARGEST", 9)
+    monkeypatch.setattr(strain, "LARGEST", 9)
     assert reached(PROBLEM, dynsim.sgd(0.1), KEY, 2) is None
 
 

@@ -11,7 +11,7 @@ import dynsim
 from dynsim import Annealing, Status, Trajectory
 from dynsim.classes.estimated import Estimate
 from dynsim.training.recording import PRECONDITIONED
-from dynsim.two_stage.rank_truncation import RankCurves
+from dynsim.two_stage.observables import RankCurves
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order
 from sweeps.studies.optimum import figure as optimum_figure

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from odes.two_stage.maps import JENSEN_FLOOR
+from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims as two_stage_claims
 from sweeps.studies.two_stage.figure import runs

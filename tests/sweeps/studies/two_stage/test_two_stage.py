@@ -15,7 +15,7 @@ import xarray as xr
 import sweeps
 from dynsim import Annealing, Prompts, Status, prompts, train
 from odes import two_stage as reduced
-from odes.two_stage.state import ReducedState
+from odes.two_stage.loss import ReducedState
 from sweeps import cli
 from sweeps.compare.comparison import judged
 from sweeps.runner import tiles

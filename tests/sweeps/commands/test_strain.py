@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.compare.noise import Noise
+from sweeps.commands.strain import Noise
 
 
 def made(**given: Any) -> Noise:

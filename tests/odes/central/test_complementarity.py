@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, nnls
 
-from odes.solver.complementarity import solve
+from odes.central.edge import complement as solve
 
 SOLVE = jax.jit(solve)
 
