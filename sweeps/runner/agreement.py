@@ -18,9 +18,8 @@ from dynsim.precision import precision
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from sweeps import output
 from sweeps.runner.identity import Identity, digest
-from sweeps.runner.store.base import CHECKPOINT, Report, StoreError
-from sweeps.runner.store.programs import SHORT, Registered, plain
-from sweeps.runner.store.records import differences
+from sweeps.runner.store import CHECKPOINT, Report, StoreError
+from sweeps.runner.store.records import SHORT, Registered, differences, plain
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 

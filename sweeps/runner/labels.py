@@ -13,8 +13,8 @@ from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
 from sweeps.language.axes import Axis
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store import CHECKPOINT
 from sweeps.runner.store.arrays import MISSING
-from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems.base import System, known
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)

@@ -1,10 +1,8 @@
 """Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
 
-import functools
 import math
 import os
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from time import perf_counter
@@ -19,16 +17,15 @@ from dynsim import Status, checks
 from dynsim.precision import Device, precision
 from sweeps import output
 from sweeps.output import programs
-from sweeps.runner import tiles
+from sweeps.runner import driver, tiles
 from sweeps.runner.agreement import Agreement
-from sweeps.runner.config import config_of
+from sweeps.runner.config import config_of, create
 from sweeps.runner.identity import Identity
 from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import Place, Report, StoreError, Variable
-from sweeps.runner.store.creation import create
-from sweeps.runner.store.local import place
-from sweeps.runner.store.reuse import Arrays, GoOn, Region, Reused, completed
+from sweeps.runner.store import Report, StoreError
+from sweeps.runner.store.place import Place, place
+from sweeps.runner.store.reuse import Reused, completed
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work, layout_of
 
@@ -126,31 +123,39 @@ def run(
         if accept_code is not None:
             raise ValueError(f"accept_code = {accept_code!r}: no run is stored yet; leave it out")
     environment = environment_of(identity, where, sources, mesh, report)
-    if executor is not None:
-        # Loaded when it is asked for: most sweeps are not shared.
-        by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
-        told = environment, identity, mesh, accept_code
-        with quiet(not progress):
-            return by_workers(
-                executor, sweep, where, store, chunk, tile, report, sources, strict, *told
-            )
     with quiet(not progress), precision(sweep.dtype):
-        layout = store.layout if store else None
-        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, identity=identity)
-        if report:
-            report(str(work.plan))
+        if executor is None:
+            layout = store.layout if store else None
+            work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, identity=identity)
+            if report:
+                report(str(work.plan))
+        else:
+            job = driver.job(sweep, where, tile, strict)
         # Held before anything is made: who is refused leaves nothing behind.
         with where.lock(*process, report) as check:
-            if store is None:
+            if store is not None:
+                pass
+            elif executor is None:
                 store = create(where, sweep, work.plan.layout, work.variables(), report)
+            else:
+                store = driver.make_store(executor, job, sweep, where, chunk, report)
             store.held = check
-            store.go_on(process, environment, strict, report)
+            if executor is None:
+                store.go_on(process, environment, strict, report)
+            else:
+                # What devices the workers have is theirs to know.
+                versions = {n: each for n, each in environment.items() if n in output.PACKAGES}
+                store.go_on(process, versions, strict, report)
+                store.enter(environment, strict=False)
             alone = process == (0, 1)
             agreement = Agreement(store, identity, mesh, environment, alone=alone, report=report)
             if where.address is not None:
                 agreement.check(accept_code)
             done = store.done()
-            _work_off(store, work, process, sources, done, agreement)
+            if executor is None:
+                _work_off(store, work, process, sources, done, agreement)
+            else:
+                driver.work_off(executor, store, job, agreement, sources)
     # Other processes go on meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)
 
@@ -216,34 +221,23 @@ def _work_off(
     done: np.ndarray,
     agreement: Agreement,
 ) -> None:
-    k, n = process
-    variables = store.variables
-    regions = [
-        region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
-    ]
+    (k, n), layout = process, store.layout
+    regions = [layout.region(i) for i in range(k, layout.num_chunks, n) if not done[i]]
     with (
         stoppable(store.interrupted) as check,
-        shown(store.layout.num_runs, store.layout.runs_in(done)) as runs,
+        shown(layout.num_runs, layout.runs_in(done)) as runs,
     ):
 
         def look(computed: int) -> None:
             check()
             runs.computed(computed)
 
-        def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
-            return work.compute(region, variables, look)
-
-        @functools.cache
-        def later(source: Reused) -> GoOn:
-            rest = work.going_on(source.later(work.sweep), source.step, source.state)
-            return lambda region, variables, states: rest.compute(region, variables, look, states)
-
         for region in work.in_turn(regions):
             began = perf_counter()
             # What is kept in memory is gone with the code that computed it.
             kept = store.address is not None
             program = agreement.of(work.sweep.static_values(region)) if kept else ""
-            arrays = completed(sources, region, variables, compute, later)
+            arrays = completed(sources, work, region, store.variables, look)
             try:
                 store.write(region, arrays, perf_counter() - began, program)
             except OSError as error:
@@ -265,10 +259,7 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of this process, with what the problem is made of, and with how the programs
     of the `sources` were found to be those of the sweep: what a store writes down of its chunks.
-
-    Raises:
-        StoreError: for a source of another program.
-    """
+    `StoreError` for a source of another program."""
     if where.address is None and not sources:
         return output.environment()
     found = {**output.environment(), **identity.parts()}

@@ -22,7 +22,7 @@ from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
 from sweeps import recipes
 from sweeps.language.axes import Axes, Dimension
-from sweeps.runner.store.base import CHECKPOINT, OF_STORES, check_names
+from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Settings, System, Times, names_of
 from sweeps.systems.experiment import Experiment

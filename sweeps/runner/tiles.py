@@ -25,7 +25,7 @@ from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as, traced_anew
 from sweeps.runner import fit, kept
-from sweeps.runner.store.base import CHECKPOINT, check_names
+from sweeps.runner.store import CHECKPOINT, check_names
 from sweeps.systems.base import Engine, Settings, names_of
 
 

@@ -22,7 +22,7 @@ from sweeps.runner import fit, kept, labels, progress, tiles
 from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep, grid
-from sweeps.runner.store.base import CHECKPOINT, Layout, Variable
+from sweeps.runner.store import CHECKPOINT, Layout, Variable
 
 CHUNK_TILES = 8
 """Most tiles of a chunk, by default: enough to keep several devices busy between two writes."""
@@ -381,7 +381,7 @@ def begin(sweeps: Iterable[Sweep]) -> None:
             works.append(Work(sweep, tiles.mesh(dtype=sweep.dtype)))
             works[-1].variables()
     for work in works:
-        work.start(next(iter(work.plan.layout.regions())))
+        work.start(work.plan.layout.region(0))
 
 
 def layout_of(dims: Sequence[Dimension], size: int) -> Layout:

@@ -8,10 +8,10 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, experiment
-from sweeps.runner.store.base import Layout, StoreError
-from sweeps.runner.store.creation import create
-from sweeps.runner.store.remote import objects
-from sweeps.runner.store.remote.objects import Objects
+from sweeps.runner.config import create
+from sweeps.runner.store import Layout, StoreError
+from sweeps.runner.store import bucket as buckets
+from sweeps.runner.store.bucket import Objects
 from sweeps.runner.store.store import Store
 
 pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
@@ -26,8 +26,8 @@ def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
     put: int, times: int, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(objects, "RETRIES", {**objects.RETRIES, "max_retries": 2})
-    monkeypatch.setattr(objects, "pause", waits.append)
+    monkeypatch.setattr(buckets, "RETRIES", {**buckets.RETRIES, "max_retries": 2})
+    monkeypatch.setattr(buckets, "pause", waits.append)
     bucket, key = Objects("s3://bucket/any"), uuid.uuid4().hex
     first = bucket.swap(key, b"first", None)
     for version, its in ((first, key), (None, uuid.uuid4().hex)):
@@ -44,7 +44,7 @@ def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
 def test_a_web_page_in_place_of_a_bucket_is_an_outage(
     s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(buckets, "RETRIES", {"max_retries": 0})
     out = f"s3://bucket/{uuid.uuid4().hex}"
     sweeps.run(SWEEP, out, chunk=10, tile=2)
     store = Store.open(out)

@@ -17,11 +17,10 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, cli, experiment, output
-from sweeps.runner.store.base import RECORDS, Layout, StoreError, Variable
-from sweeps.runner.store.creation import files
-from sweeps.runner.store.local import place
-from sweeps.runner.store.remote import bucket, objects
-from sweeps.runner.store.remote.objects import Objects
+from sweeps.runner.config import files
+from sweeps.runner.store import RECORDS, Layout, StoreError, Variable, bucket
+from sweeps.runner.store.bucket import Objects
+from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
 
 pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
@@ -51,7 +50,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are sent again at once."""
     soon = datetime.timedelta(milliseconds=1)
     backoff = {"init_backoff": soon, "max_backoff": 10 * soon, "base": 2}
-    monkeypatch.setattr(objects, "RETRIES", objects.RETRIES | {"backoff": backoff})
+    monkeypatch.setattr(bucket, "RETRIES", bucket.RETRIES | {"backoff": backoff})
 
 
 def create(address: str, values: list[float]) -> None:
@@ -335,7 +334,7 @@ def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
 def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(
     s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(bucket, "RETRIES", {"max_retries": 0})
     out = f"s3://bucket/{uuid.uuid4().hex}"
     whole = sweeps.run(SWEEP, out, chunk=10, tile=2).load()
     store = Store.open(out)

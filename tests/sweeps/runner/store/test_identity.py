@@ -18,7 +18,7 @@ import pytest
 
 import sweeps
 from sweeps import StoreError, Sweep, cli, experiment, output
-from sweeps.runner.store.remote import bucket
+from sweeps.runner.store import bucket
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 

@@ -15,31 +15,46 @@ dead, or has been stopped and will find its lease gone. No two clocks are ever c
 """
 
 import contextlib
+import datetime
+import functools
 import json
 import os
+import re
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeps.runner.progress import say
-from sweeps.runner.store.base import (
-    GROUP,
-    LARGEST,
-    MARKER,
-    RECORDS,
-    Check,
-    Place,
-    Report,
-    StoreError,
-    Written,
-)
+from sweeps.runner.store import GROUP, LARGEST, MARKER, RECORDS, Report, StoreError, damaged
 from sweeps.runner.store.manifest import SEAL
-from sweeps.runner.store.remote.objects import Found, Objects
+from sweeps.runner.store.place import Check, Place, Written
 
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, UpdateVersion
+    from obstore.store import RetryConfig
+
+ADDRESS = re.compile(
+    r"(?:(s3|gs|az)://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])|(memory):/)"
+    r"((?:/(?!\.\.?(?:/|$))[^/?#%\\\x00-\x1f]+)+)/*"
+)
+RETRIES: "RetryConfig" = {
+    "max_retries": 10,
+    "backoff": {
+        "init_backoff": datetime.timedelta(milliseconds=100),
+        "max_backoff": datetime.timedelta(seconds=15),
+        "base": 2,
+    },
+    "retry_timeout": datetime.timedelta(minutes=3),
+}
+"""How often a request is sent again that was answered with a server's error, or not at all."""
+TRIES = 5
+"""How often a put is tried that the server answers with a conflict though nothing is there."""
+MOST_SHOWN = 400
+"""Characters of an error of obstore that are shown; it goes on with its inner workings."""
 SECONDS = 60.0
 """Duration of a lease, of this process."""
 LONGEST = 600.0
@@ -47,7 +62,156 @@ LONGEST = 600.0
 FREE = b'{"dynsim_lease": null}'
 """What a released lease says. It is not deleted: a delete knows no condition, so that of a process
 that had been stopped would hit the lease of its successor."""
+OFTEN = 1.0
+"""Seconds after which a writer looks again whether its store is still there."""
 clock, pause = time.monotonic, time.sleep
+
+
+class OutageError(StoreError, OSError):
+    """A bucket that cannot be reached, or that answers with an error."""
+
+
+class Found(NamedTuple):
+    """An object: what it holds, and what a conditional put knows it by."""
+
+    value: bytes
+    version: "UpdateVersion"
+
+
+class Objects:
+    """The objects of a bucket by its address, scheme://bucket/path, or memory://path. All methods
+    raise `OutageError` when it cannot be reached, and `StoreError` when credentials forbid it."""
+
+    def __init__(self, address: str) -> None:
+        found = ADDRESS.fullmatch(address)
+        if found is None:
+            raise ValueError(
+                f"{address}: must be a folder, or a folder in a bucket: s3://, gs:// or az:// and "
+                "BUCKET/PATH, or memory://PATH, with a bucket of lower-case letters, digits and "
+                "hyphens and a path without any of ? # % \\; credentials come from the environment"
+            )
+        self.name, self.path = address, found[4][1:]
+        try:
+            from obstore import exceptions, store
+        except ModuleNotFoundError:
+            raise StoreError(
+                f'{address}: object stores need obstore; pip install "dynsim[cloud]"'
+            ) from None
+        self.errors = exceptions
+        kinds = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+        with self.reached():
+            scheme = kinds.get(found[1])
+            self.bucket: Any = scheme(found[2], retry_config=RETRIES) if scheme else _memory()
+
+    def look(self, key: str, most: int = LARGEST) -> Found | None:
+        """The object `key` of at most so many bytes, None if there is none."""
+        with self.reached(), contextlib.suppress(FileNotFoundError):
+            got = self.bucket.get(key)
+            if got.meta["size"] > most:
+                raise damaged(self.name, key, "it is far too large")
+            value = bytes(got.bytes())
+            # Nothing of a store begins like that.
+            if value.lstrip()[:1] == b"<":
+                raise OutageError(
+                    f"{self.name}: cannot be reached (a web page answers for {key}, as of a proxy "
+                    "or a sign-in; look at the address and the network)"
+                )
+            return Found(value, _version(got.meta))
+        return None
+
+    def remove(self, key: str) -> None:
+        with self.reached(), contextlib.suppress(FileNotFoundError):
+            self.bucket.delete(key)
+
+    def check_conditions(self, key: str) -> None:
+        """Raise `StoreError` where a put does not obey its condition, seen by an object `key` of
+        this caller alone, which is removed again."""
+        lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
+        version: Any = "create"
+        try:
+            for condition in ("If-None-Match", "If-Match"):
+                # An answer that was lost makes a first put be refused as well, but not the second.
+                for value, obeys in ((b"1", True), (b"2", False)):
+                    with self.reached(), contextlib.suppress(*lost):
+                        content = condition.encode() + value
+                        self.bucket.put(key, content, mode=version, use_multipart=False)
+                        if not obeys:
+                            raise StoreError(
+                                f"{self.name}: the server ignores the condition {condition} of a "
+                                "put, so that two writers could overwrite each other; use a bucket "
+                                "of another server, or a folder"
+                            )
+                if (found := self.look(key)) is not None:
+                    version = found.version
+        finally:
+            self.remove(key)
+
+    def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
+        """Put `value` where nothing is yet, or where `version` still is if that is given. Returns
+        the version put; None where something else is there. That may have come after `value`, where
+        several processes change an object in turn without waiting for each other."""
+        with self.reached():
+            for wait in range(TRIES):
+                try:
+                    # One request, which the conditions of several parts would not be.
+                    mode = version or "create"
+                    return _version(self.bucket.put(key, value, mode=mode, use_multipart=False))
+                except (self.errors.BaseError, FileNotFoundError) as error:
+                    # An answer that was lost makes the request be sent again, and fail by its own
+                    # success. So what is there decides: no two processes put the same words.
+                    found = self.look(key)
+                    if found is not None and found.value == value:
+                        return found.version
+                    lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
+                    gone = version is not None and isinstance(error, FileNotFoundError)
+                    changed = (found and found.version) != version
+                    if changed and (gone or isinstance(error, lost)):
+                        return None
+                    # Servers answer so as well while another request for the key is under way.
+                    if not isinstance(error, lost) or wait == TRIES - 1:
+                        raise
+                    pause(0.1 * 2**wait)
+
+    def list(self, folder: str) -> Iterator["ObjectMeta"]:
+        """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
+        with self.reached():
+            for batch in self.bucket.list(folder):
+                yield from batch
+
+    def folders(self, folder: str) -> Sequence[str]:
+        with self.reached():
+            return self.bucket.list_with_delimiter(f"{folder}/")["common_prefixes"]
+
+    @contextlib.contextmanager
+    def reached(self) -> Iterator[None]:
+        """Turn errors of obstore, but not what is or is not there, into those of the store."""
+        try:
+            yield
+        except (self.errors.PermissionDeniedError, self.errors.UnauthenticatedError) as error:
+            raise StoreError(
+                f"{self.name}: is read-only, or may not be read, with the credentials of this "
+                f"environment ({_shown(error)})"
+            ) from error
+        except (self.errors.BaseError, FileNotFoundError) as error:
+            raise OutageError(f"{self.name}: cannot be reached ({_shown(error)})") from error
+
+
+@functools.cache
+def _memory() -> Any:
+    """The one bucket of this process's memory."""
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
+
+
+def _version(answer: Any) -> "UpdateVersion":
+    # A store that knows no generations says None, which it does not take back.
+    kept: Any = {name: answer[name] for name in ("e_tag", "version") if answer[name] is not None}
+    return kept
+
+
+def _shown(error: Exception) -> str:
+    return str(error).splitlines()[0][:MOST_SHOWN]
 
 
 class Terms(NamedTuple):
@@ -69,9 +233,8 @@ class Lease:
         self.turn = threading.Lock()
 
     def take(self, report: Report | None = None) -> None:
-        """Hold the lease from now on, waiting for as long as it takes to see that a holder is dead;
-        a line before goes to `report`, by default to standard error. `StoreError` when the holder
-        is alive, or the object is something else."""
+        """Hold the lease, waiting for as long as it takes to see that a holder is dead;
+        `StoreError` when it is alive, or the object is something else."""
         found = self.objects.look(self.key)
         if held := terms(found, self.key):
             line = f"waiting up to {held.seconds:g} s for the lease of {held.owner} to end"
@@ -91,7 +254,6 @@ class Lease:
         self.held = True
 
     def renew(self) -> None:
-        """Say that its holder is alive, or find that it is no longer `held`."""
         with self.turn:
             if self.held:
                 self.renewals += 1
@@ -101,7 +263,7 @@ class Lease:
                 self.held, self.renewed = self.version is not None, now
 
     def check(self) -> None:
-        """Raise `StoreError` if the lease is no longer held."""
+        """Raise `StoreError` unless the lease is held."""
         if clock() - self.renewed > SECONDS / 2:
             # A renewal is overdue. This process may have been stopped, for longer than its lease.
             self.renew()
@@ -109,8 +271,7 @@ class Lease:
             raise self._lost()
 
     def require(self, token: str) -> None:
-        """Raise `StoreError` unless the holder is the one of this token, as it was seen a while
-        ago at most."""
+        """Raise `StoreError` unless the holder was the one of this token a while ago at most."""
         if clock() - self.renewed > SECONDS / 6:
             found = terms(self.objects.look(self.key), self.key)
             if found is None or found.token != token:
@@ -118,7 +279,6 @@ class Lease:
             self.renewed = clock()
 
     def release(self) -> None:
-        """Let go of the lease, if it is still held."""
         with self.turn:
             if self.held:
                 self.objects.swap(self.key, FREE, self.version)
@@ -163,8 +323,7 @@ class Lease:
 
 
 def terms(found: Found | None, key: str) -> Terms | None:
-    """The terms of a lease that is held, None for one that is not; `StoreError` when the object is
-    none."""
+    """The terms of a lease that is held; `StoreError` when the object is none."""
     try:
         about = found and json.loads(found.value)["dynsim_lease"]
         # Whoever wrote it, nobody waits for much longer than that.
@@ -175,12 +334,8 @@ def terms(found: Found | None, key: str) -> Terms | None:
         raise StoreError(f"{key}: is no lease of dynsim") from None
 
 
-OFTEN = 1.0
-"""Seconds after which a writer looks again whether its store is still there."""
-
-
 class Bucket(Place):
-    """A folder in a bucket, of which `Objects` takes the address."""
+    """A folder in a bucket."""
 
     streams = 16
     durable = True
