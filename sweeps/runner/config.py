@@ -1,38 +1,18 @@
-"""What a store knows a sweep by: its settings as JSON values, the sweep of such settings, and the
-empty store of a sweep."""
+"""What a store knows a sweep by: its settings as JSON values, and the sweep of such settings."""
 
 import dataclasses
 import functools
-import json
-import math
 import operator
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from dynsim.training.recording import Own
-from sweeps import output
 from sweeps.language.describe import Objects, words
 from sweeps.language.fields import Table
 from sweeps.language.tree import build, encode
-from sweeps.runner import labels
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store import (
-    CHECKPOINT,
-    GROUP,
-    MARKER,
-    PARTS,
-    RECORDS,
-    Layout,
-    Report,
-    Variable,
-    check_names,
-    manifest,
-)
-from sweeps.runner.store.arrays import NUMBERS, Array
-from sweeps.runner.store.place import Place, place
-from sweeps.runner.store.store import Store
-from sweeps.systems import budget
+from sweeps.runner.store import CHECKPOINT, PARTS
+from sweeps.runner.store.manifest import HASHED, spelt
 from sweeps.systems.kinds import language
 
 
@@ -56,7 +36,7 @@ def config_of(sweep: Sweep) -> dict[str, Any]:
         "root": sweep.root,
         "rtol": sweep.rtol,
         "zip": [list(group) for group in sweep.zip],
-        "axes": {name: manifest.spelt(list(values)) for name, values in sweep.fields.items()},
+        "axes": {name: spelt(list(values)) for name, values in sweep.fields.items()},
         "run": encode(language(), sweep.first),
     }
 
@@ -107,82 +87,7 @@ def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sw
     for name in sorted({*held, *now}):
         if held.get(name) != now.get(name):
             raise ValueError(
-                f"{manifest.HASHED.get(name, name)}: changed since the store was made, from "
+                f"{HASHED.get(name, name)}: changed since the store was made, from "
                 f"{held.get(name)} to {now.get(name)}"
             )
     return made
-
-
-def create(
-    where: str | Place,
-    sweep: Sweep,
-    layout: Layout,
-    variables: Mapping[str, Variable],
-    report: Report | None = None,
-) -> Store:
-    """An empty store for a sweep, or the one that another process has made for it meanwhile.
-    `ValueError` for results that do not fit into memory, for a name that no array can have, or that
-    two have, and for an array of what is no number; `StoreError` when another process has made a
-    store of another sweep there, or a bucket cannot be written."""
-    where = place(where)
-    needed = sum(math.prod(each.shape) * each.dtype.itemsize for each in variables.values())
-    stored = where.address is not None
-    budget.check_held(layout.num_runs, math.prod(layout.chunk), needed, stored)
-    try:
-        where.create(files(sweep, layout, variables))
-    except FileExistsError:
-        Store.open(where, report).require(config_of(sweep))
-    return Store.open(where, report)
-
-
-def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
-    """The files of an empty store, the last of which is its `MARKER`."""
-    config, coordinates = config_of(sweep), labels.coordinates(sweep)
-    inner = (dim for each in variables.values() for dim in each.dims)
-    others = [name for name in coordinates if name not in sweep.fields]
-    for name, each in variables.items():
-        if not NUMBERS.fullmatch(each.dtype.name):
-            raise ValueError(
-                f"record = {name!r}: is of type {each.dtype.name}, must be of real, complex or "
-                "whole numbers of NumPy, or truth values"
-            )
-    check_names(("axes", sweep.fields), ("dimensions", [*others, *inner]), ("record", variables))
-    made_by = {**output.environment("zarr", "xarray"), "precision": sweep.dtype}
-    attributes = {
-        "format": manifest.FORMAT,
-        # Of this store and its copies: what belongs to another one is told by it.
-        "store": uuid.uuid4().hex,
-        # Their values are coordinates.
-        "config": {**config, "axes": list(config["axes"])},
-        "config_hash": manifest.fingerprint(config),
-        "environment": made_by,
-        "time_unit": "optimiser steps",
-        "variables": [*(name for name in variables if name != "status"), "status"],
-        "title": config["title"],
-    }
-    # By xarray's convention: labels other than the values of a dimension.
-    labelling = [name for name, (its_dims, _) in coordinates.items() if its_dims != (name,)]
-    if labelling:
-        attributes["coordinates"] = " ".join(labelling)
-    names = tuple(dim.name for dim in sweep.dims)
-    arrays = {
-        name: Array(
-            (*names, *v.dims), (*layout.shape, *v.shape), (*layout.chunk, *v.shape), v.dtype
-        )
-        for name, v in variables.items()
-    }
-    kept = {GROUP: {"attributes": attributes, "zarr_format": 3, "node_type": "group"}}
-    values = {}
-    for name, (its_dims, value) in coordinates.items():
-        arrays[name] = Array(its_dims, value.shape, value.shape, value.dtype)
-        values["/".join((name, "c", *"0" * value.ndim))] = arrays[name].encoded(value)
-    for name, array in arrays.items():
-        said = labels.about(sweep.system, name, sweep.varied.named.get(name))
-        if array.dtype.kind == "U":
-            # Words have no unit.
-            said.pop("units", None)
-        kept[f"{name}/{GROUP}"] = array._replace(attributes=said).metadata()
-    sealed = manifest.seal(
-        {key: json.dumps(each, indent=2).encode() for key, each in kept.items()} | values
-    )
-    return {**sealed, f"{RECORDS}{attributes['store']}/{MARKER}": b""}

@@ -36,8 +36,9 @@ from sweeps import output
 from sweeps.lines import printable
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement, OtherProgramError
-from sweeps.runner.config import config_of, create, from_config
+from sweeps.runner.config import config_of, from_config
 from sweeps.runner.progress import RESUME, Interrupted, shown, stoppable
+from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Report, StoreError
 from sweeps.runner.store.manifest import fingerprint

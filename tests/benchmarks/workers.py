@@ -19,8 +19,9 @@ import numpy as np
 import sweeps
 from sweeps.runner import cluster, driver, tiles
 from sweeps.runner.agreement import Agreement
-from sweeps.runner.config import config_of, create
+from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
+from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Variable
 from sweeps.runner.store.store import Store

@@ -8,7 +8,7 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, experiment
-from sweeps.runner.config import create
+from sweeps.runner.run import create
 from sweeps.runner.store import Layout, StoreError
 from sweeps.runner.store import bucket as buckets
 from sweeps.runner.store.bucket import Objects

@@ -17,7 +17,7 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, cli, experiment, output
-from sweeps.runner.config import files
+from sweeps.runner.run import files
 from sweeps.runner.store import RECORDS, Layout, StoreError, Variable, bucket
 from sweeps.runner.store.bucket import Objects
 from sweeps.runner.store.place import place
