@@ -96,10 +96,7 @@ class Hosts:
 
     def connect(self) -> tuple[int, int]:
         """Number of this process and of all processes. Call it before anything runs in JAX.
-
-        Raises:
-            ValueError: when the numbers are incomplete or do not fit, or nobody is found.
-        """
+        `ValueError` when the numbers are incomplete or do not fit, or nobody is found."""
         if (self.processes is None) != (self.process is None) and not self.distributed:
             raise ValueError(
                 f"processes = {self.processes}, process = {self.process}: needs both of them, or "
@@ -161,11 +158,8 @@ def _leave() -> None:
 
 
 def use_all_cores() -> None:
-    """Make one CPU device per core, unless the user has chosen a number already.
-
-    A training run is too small to keep several cores busy, several runs are not. To be called
-    before anything runs in JAX; it does nothing to accelerators.
-    """
+    """Make one CPU device per core, unless the user has chosen a number already: a training run is
+    too small to keep several cores busy. To be called before anything runs in JAX."""
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     # jax defines its options when it is imported, where no type checker sees them.
@@ -181,20 +175,10 @@ def use_all_cores() -> None:
 def executor(
     where: str, config: Path | None = None, report: Callable[[str], None] = print
 ) -> Iterator[Executor]:
-    """An executor whose workers are Dask's.
-
-    Args:
-        where: the address of a scheduler, such as "tcp://host:8786"; "local:4" for four workers on
-            this machine, each with a GPU of its own if it has any; or the name of a batch system
-            ("slurm", "pbs", ...) for workers in its queue.
-        config: TOML file for a batch system: `jobs`, the number of jobs, each of them one worker,
-            and a table `cluster` with what the class of dask-jobqueue takes.
-        report: called with lines for people.
-
-    Raises:
-        ValueError: naming what is wrong with `where` or `config`, when Dask is not installed, or
-            when there is no scheduler at the address.
-    """
+    """An executor whose workers are Dask's: behind the scheduler at an address, "local:4" for four
+    workers on this machine, each with a GPU of its own if it has any, or in the queue of a batch
+    system, as a TOML file says. `ValueError` naming what is wrong with that, when Dask is not
+    installed, or when there is no scheduler at the address."""
     kind, _, number = where.partition(":")
     if not re.fullmatch(_WHERE.pattern, where):
         raise ValueError(f"dask = {where!r}: must be {_WHERE.text}")
@@ -224,10 +208,9 @@ def executor(
 
 @contextlib.contextmanager
 def _local(number: str, distributed: Any) -> Iterator[Any]:
-    """Workers on this machine, a process and, where there are GPUs, a GPU each."""
     if not number.isdecimal() or int(number) < 1:
         raise ValueError(f"dask = 'local:{number}': needs a number of workers, at least 1")
-    gpus = visible()
+    gpus = _visible_gpus()
     if gpus and int(number) > len(gpus):
         raise ValueError(
             f"dask = 'local:{number}': a worker has a GPU of its own, and {len(gpus)} are visible "
@@ -254,7 +237,6 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[Any]:
-    """Workers in the queue of a batch system."""
     jobs, options = options_of(config)
     # It sets a handler of Ctrl-C of its own, with which a sweep would end as if it had succeeded.
     with unstopped():
@@ -277,8 +259,8 @@ def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[
 
 
 def options_of(config: Path) -> tuple[int, dict[str, Any]]:
-    """The number of jobs, and the options of a batch system's class, that a TOML file asks for,
-    completed by those that sweeps need."""
+    """The number of jobs, each of them one worker, and the options of dask-jobqueue's class, that a
+    TOML file asks for by `jobs` and `cluster`, completed by those that sweeps need."""
     checks.regular("config", config)
     try:
         table = tomllib.loads(config.read_text("utf-8-sig"))
@@ -334,8 +316,8 @@ def _look_at(client: Any, report: Callable[[str], None]) -> None:
         )
 
 
-def visible() -> list[str]:
-    """Names of the NVIDIA GPUs that are visible, as CUDA_VISIBLE_DEVICES takes them."""
+def _visible_gpus() -> list[str]:
+    """Names of NVIDIA's GPUs as CUDA_VISIBLE_DEVICES takes them."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]

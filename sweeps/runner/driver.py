@@ -126,7 +126,7 @@ class Job(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A chunk that is stored: its numbers of runs and of those that diverged."""
+    """A chunk that is stored, and how many of its runs diverged."""
 
     worker: str
     runs: int
@@ -198,13 +198,8 @@ def work_off(
     executor: Executor, store: Store, job: Job, agreement: Agreement, sources: Sequence[Reused] = ()
 ) -> None:
     """Have all chunks computed that are not stored yet, and that the sources do not have whole, by
-    the programs of this process.
-
-    Raises:
-        ChunksFailed: when all that can be done is done, but not all.
-        StoreError: when the executor breaks; what is finished is stored.
-        Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with all finished chunks stored.
-    """
+    the programs of this process. `ChunksFailed` when all that can be done is done, but not all;
+    `StoreError` when the executor breaks; `Interrupted` after a signal."""
     take_over(store, sources, lambda part: agreement.of(agreement.sweep.static_values(part)))
     job = job._replace(store=store.id, fence=store.place.fence)
     done = store.done()
@@ -254,8 +249,8 @@ def work_off(
 
 
 def _check_program(agreement: Agreement, number: int, worker: str) -> None:
-    """Raise `StoreError` for a chunk that a worker has computed by other code than this process
-    has; it is removed, with all others of that code."""
+    """Raise `StoreError` for a chunk of other code than this process has; it is removed, with all
+    others of that code."""
     store = agreement.store
     chosen = agreement.sweep.static_values(store.layout.region(number))
     # Without the chunk, which the worker only says is there, there is nothing to compare.
@@ -321,9 +316,8 @@ def name() -> str:
 
 
 def make(job: Job, config: str, chunk: int | None) -> str | Failed:
-    """Make the store of a job, if there is none, with at most `chunk` runs in a chunk, by default
-    a tile for each of the worker's devices. `config` is that of the sweep, as JSON. Returns the
-    plan as a line for people."""
+    """Make the store of a job, with at most `chunk` runs in a chunk, by default a tile for each of
+    the worker's devices. `config` is that of the sweep, as JSON. Returns the plan for people."""
 
     def plan() -> str:
         sweep = job.made(json.loads(config))

@@ -129,8 +129,11 @@ def run(
     if executor is not None and (begun := [each.store.name for each in sources if each.step]):
         raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
     store = existing(where, config_of(sweep), report)
-    if store is not None and chunk is not None:
-        _require_chunk(store, sweep, chunk)
+    if store is not None and chunk is not None and store.layout != layout_of(sweep.dims, chunk):
+        raise StoreError(
+            f"chunk = {chunk}: {store.name} was made with chunks of "
+            f"{math.prod(store.layout.chunk)} runs and keeps them; leave chunk out to resume"
+        )
     mesh = tiles.mesh(devices, sweep.dtype)
     identity = Identity(sweep, mesh.devices.flat[0].platform)
     if store is None:
@@ -206,7 +209,6 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
 
 
 def _check_arguments(devices: Any, process: Any, reuse: Any, report: Any) -> None:
-    """Raise `ValueError` for an argument of another kind than `run` takes."""
     if devices is not None:
         checks.kind("devices", devices, list, tuple)
         if not devices or not all(isinstance(each, jax.Device) for each in devices):
@@ -311,14 +313,6 @@ def existing(where: Place, config: dict, report: Report | None = None) -> Store 
     store = Store.open(where, report)
     store.require(config)
     return store
-
-
-def _require_chunk(store: Store, sweep: Sweep, chunk: int) -> None:
-    if store.layout != layout_of(sweep.dims, chunk):
-        raise StoreError(
-            f"chunk = {chunk}: {store.name} was made with chunks of "
-            f"{math.prod(store.layout.chunk)} runs and keeps them; leave chunk out to resume"
-        )
 
 
 def create(

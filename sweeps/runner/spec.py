@@ -118,12 +118,12 @@ class Sweep:
 
     @property
     def recorded(self) -> tuple[str | Own, ...]:
-        """What is recorded: names of observables, and functions with theirs."""
+        """Names of observables, and functions with theirs."""
         return typing.cast("tuple[str | Own, ...]", self.record)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what is recorded."""
+        """Names of all that is recorded."""
         return names_of(self.recorded)
 
     @functools.cached_property
@@ -152,7 +152,6 @@ class Sweep:
 
     @functools.cached_property
     def system(self) -> System:
-        """The system of the runs."""
         return registry.system_of(self.first)
 
     @functools.cached_property
@@ -275,7 +274,7 @@ class Sweep:
 
 
 def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The values of axes, by dimension, as arrays that broadcast, each dimension along its own."""
+    """The values of axes as arrays that broadcast, each dimension along its own."""
     return {
         name: np.reshape(values, [-1 if i == place else 1 for i in range(len(dims))])
         for place, axes in enumerate(dims)
@@ -295,7 +294,6 @@ def _telling(dim: Dimension) -> list[int]:
 
 
 def _times(given: Any) -> str | int | tuple[Any, ...]:
-    """Times to record in Python's own types."""
     # A list of lists of different lengths is no array.
     with contextlib.suppress(ValueError):
         times = np.asarray(given).tolist()
@@ -307,18 +305,12 @@ def _times(given: Any) -> str | int | tuple[Any, ...]:
     raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
 
 
-def _is_list(value: Any, *of: type) -> bool:
-    """Whether a value is a list, and its entries are of one of the classes, if any are given."""
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
-    return listed and (not of or all(isinstance(each, of) for each in value))
-
-
 def _asked(given: Any) -> tuple[str | Own, ...]:
-    """Names of observables, and functions with theirs."""
     asked: list[Any] = []
-    for each in given if _is_list(given) else [given]:
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    for each in given if listed else [given]:
         asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
-    if not _is_list(asked, str, Own):
+    if not all(isinstance(each, str | Own) for each in asked):
         shown = reprlib.repr(given)
         raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
     return tuple(asked)

@@ -36,14 +36,8 @@ AHEAD = min(os.cpu_count() or 1, 8)
 
 
 class Plan(NamedTuple):
-    """How a sweep runs.
-
-    Attributes:
-        layout: how the array of runs is cut into chunks.
-        tile: seeds and points of the batch that a device works on at once.
-        devices: number of local devices.
-        bytes_per_device: memory of a tile, measured on an accelerator and estimated on a CPU.
-    """
+    """How a sweep runs: its chunks, the seeds and points that a device works on at once, the number
+    of local devices, and the memory of a tile, which is estimated on a CPU."""
 
     layout: Layout
     tile: tuple[int, int]
@@ -142,7 +136,7 @@ class Work:
         try:
             return self._compute(region, variables, check, states)
         except jax.errors.JaxRuntimeError as error:
-            if not fit.exhausted(error) or self.tile == (1, 1):
+            if "RESOURCE_EXHAUSTED" not in str(error) or self.tile == (1, 1):
                 raise
         self._shrink(2)
         warnings.warn(

@@ -28,6 +28,8 @@ RECORDS = "status/.chunks-"
 where zarr does not wonder about it."""
 MARKER = "made"
 """Empty file in that folder, the last one that the creation of a store writes."""
+SHORT = 12
+"""Letters of the hash of a program or a method in messages and names of files."""
 CHANGED = "it is not what its checksum says"
 """Why a file is called damaged."""
 SEALED = re.compile(rb'\{"digest": "([0-9a-f]{64})", "record": (.*)\}')
@@ -36,8 +38,8 @@ LARGEST = 2**27
 
 
 class StoreError(ValueError):
-    """A store that cannot be used as asked; the message says why and what to do. What was read from
-    a store cannot break one of its lines in two.
+    """A store that cannot be used as requested; the message says why and what to do. Text read from
+    a store cannot break a line of the message.
 
     Example:
         >>> try:
@@ -113,9 +115,9 @@ class Variable(NamedTuple):
         return np.pad(values, padding, constant_values=empty)
 
 
-def sha(value: bytes) -> str:
-    """The digest of a file."""
-    return hashlib.sha256(value).hexdigest()
+def sha(value: bytes | str) -> str:
+    """The digest of a file, or of a text."""
+    return hashlib.sha256(value.encode() if isinstance(value, str) else value).hexdigest()
 
 
 def sealed(about: Mapping[str, Any]) -> bytes:

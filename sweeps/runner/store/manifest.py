@@ -140,7 +140,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     """Hash of all that decides the numbers in a configuration: not of the title."""
     decisive = {name: value for name, value in config.items() if name != "title"}
     decisive["axes"] = [[name, sha(_bytes(values))] for name, values in config["axes"].items()]
-    return sha(json.dumps(decisive, sort_keys=True).encode())
+    return sha(json.dumps(decisive, sort_keys=True))
 
 
 def _bytes(values: list[Any]) -> bytes:
@@ -223,7 +223,7 @@ def _digest(group: Json) -> str:
     """Of all that a group's metadata say but this."""
     sealed = {key: value for key, value in group["attributes"][SEAL].items() if key != "digest"}
     attributes = {**group["attributes"], SEAL: sealed}
-    return sha(json.dumps({**group, "attributes": attributes}, sort_keys=True).encode())
+    return sha(json.dumps({**group, "attributes": attributes}, sort_keys=True))
 
 
 def _shown(value: Any) -> str:

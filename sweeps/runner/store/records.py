@@ -26,6 +26,7 @@ from sweeps.runner.store import (
     CHANGED,
     LARGEST,
     MARKER,
+    SHORT,
     Digest,
     Identity,
     Layout,
@@ -44,8 +45,6 @@ ENVIRONMENTS = "status/.made"
 """Folder of the environments that records name, each a file called by its digest."""
 PROGRAMS = "status/.programs"
 """Folder of the programs, each a file called by its combination of static values."""
-SHORT = 12
-"""Letters of a program's hash in messages and names of files."""
 KEPT = 2**16
 """Records that are remembered."""
 
@@ -275,7 +274,7 @@ def plain(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(chosen: Mapping[str, Any], program: str = "") -> str:
-    combination = sha(json.dumps(plain(chosen), sort_keys=True).encode())[:SHORT]
+    combination = sha(json.dumps(plain(chosen), sort_keys=True))[:SHORT]
     return f"{PROGRAMS}/{combination}{f'-{program[:SHORT]}' if program else ''}.json"
 
 

@@ -157,9 +157,7 @@ class Reused:
 def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region], str]) -> None:
     """Write the chunks of a store that the sources have whole, as those of a program; for workers,
     which compute what is left chunk by chunk."""
-    if not sources:
-        return
-    for number in np.flatnonzero(~store.done()):
+    for number in np.flatnonzero(~store.done()) if sources else ():
         region = store.layout.region(int(number))
         arrays, missing = gathered(sources, region, store.variables)
         if not missing.any():
@@ -173,8 +171,8 @@ def completed(
     variables: Mapping[str, Variable],
     check: Callable[[int], None],
 ) -> Arrays:
-    """The arrays of a region, computed as `Work.compute` does but for what the sources have. Of
-    those that have the beginning of a run, the one that has most of it is taken."""
+    """The arrays of a region, computed but for what the sources have. Of those that have the
+    beginning of a run, the one that has most of it is taken."""
     if not sources:
         return work.compute(region, variables, check)
     arrays, missing = gathered([each for each in sources if not each.step], region, variables)
@@ -267,13 +265,9 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
 
 
 class Places:
-    """The runs of a sweep by the names of their settings, in a form that can be compared.
-
-    Attributes:
-        first: the settings of the first run, with what files hold that they name.
-        dims: by dimension of the sweep, the names of the settings that vary along it. The values of
-            an axis of kinds have several, and not all of them the same.
-    """
+    """The runs of a sweep by the names of their settings, as texts that can be compared: in `first`
+    those of the first run, with what files hold that they name; in `dims`, by dimension, the names
+    of those that vary along it. Values of an axis of kinds have several, not all the same ones."""
 
     def __init__(self, sweep: Sweep) -> None:
         config = config_of(sweep)
@@ -334,8 +328,8 @@ def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 def _parted(
     store: Store, sweep: Sweep, begin: int, recorded: np.ndarray
 ) -> tuple[int, tuple[int, ...]]:
-    """How many of a sweep's times its runs have recorded in a store, where they end at step
-    `begin`; and the later ones."""
+    """How many of a sweep's times a store has, whose runs end at step `begin`; and the later
+    ones."""
     times = known(sweep.first.steps_recorded(sweep.times))
     early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
     if early and early != recorded.tolist():
@@ -379,7 +373,7 @@ def _joined(
     variable: Variable,
     outer: int,
 ) -> np.ndarray:
-    """Values at so many times before and after, along the axis of times behind the `outer` ones."""
+    """Values at so many times before and after, joined along the axis behind the `outer` ones."""
     if "time" not in variable.dims:
         return after[0]
     parts = [np.expand_dims(x, outer) if number == 1 else x for x, number in (before, after)]
