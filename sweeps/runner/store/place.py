@@ -1,7 +1,6 @@
-"""Where a sweep is kept: what folders, buckets and the memory of this process have in common, the
-first and the last of them, and from an address to its place."""
+"""Where a sweep is kept: the memory of this process, or a folder; and from an address to its
+place, which may be a bucket as well."""
 
-import abc
 import contextlib
 import itertools
 import os
@@ -33,8 +32,9 @@ class Written(NamedTuple):
     size: int
 
 
-class Place(abc.ABC):
-    """Where a sweep is kept, or can be: files by their names, such as "loss/c/0/0".
+class Place:
+    """Where a sweep is kept, or can be: files by their names, such as "loss/c/0/0". This one is the
+    memory of this process, found by nobody who does not have it; others do the same elsewhere.
 
     Attributes:
         name: the place as the user wrote it, for messages.
@@ -45,62 +45,69 @@ class Place(abc.ABC):
         durable: whether a file that was written outlasts a loss of power.
     """
 
-    name: str
-    address: str | None
+    name: str = "memory"
+    address: str | None = None
     records: str = ""
     fence: str = ""
     streams: int = 1
     durable: bool = False
 
-    @abc.abstractmethod
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
     def vacant(self) -> bool:
         """Whether a sweep can be made there: nothing is, but what is left of a creation."""
+        return not self.kept
 
     def check_writable(self) -> None:
         """Raise `StoreError` for a place where nothing can ever be written."""
-        return
 
-    @abc.abstractmethod
     def create(self, files: Mapping[str, bytes]) -> None:
         """Make a sweep of these files, of which the last one is its `MARKER`. `FileExistsError`
         when something has been made there in the meantime."""
+        self.kept.update(files)
 
-    @abc.abstractmethod
     def read(self, key: str, most: int = LARGEST) -> bytes | None:
         """What a file holds, None if there is none; `StoreError` for one of more bytes."""
+        del most
+        return self.kept.get(key)
 
-    @abc.abstractmethod
     def files(self, folder: str = "") -> dict[str, Written]:
         """The files in a folder, and in those below, by their names behind that of the folder."""
+        start = f"{folder}/" if folder else ""
+        found = {key: value for key, value in self.kept.items() if key.startswith(start)}
+        return {key[len(start) :]: Written(0.0, len(value)) for key, value in found.items()}
 
-    @abc.abstractmethod
     def stores(self) -> list[str]:
         """The folders of commit records that are there."""
+        return [self.records]
 
-    @abc.abstractmethod
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
         """Write the files of chunk `number` and then its record, `number`.json in `records`; False
         if there is a record already. `check` raises `StoreError` where this process may not."""
+        del check
+        self.kept |= {**files, f"{self.records}/{number}.json": record}
+        return True
 
-    @abc.abstractmethod
     def put(self, key: str, value: bytes) -> bool:
         """Write a file beside the chunks; False if it is there already."""
+        return self.kept.setdefault(key, value) is value
 
-    @abc.abstractmethod
     def remove(self, key: str) -> None:
         """Delete a file."""
+        del self.kept[key]
 
     def own(self) -> None:
         """Raise `StoreError` unless the store that was opened there is still there."""
-        return
 
-    @abc.abstractmethod
     def lock(
         self, process: int, processes: int, report: Report | None
     ) -> contextlib.AbstractContextManager[Check]:
         """Be process number `process` of `processes` writers, alone; what this yields raises
         `StoreError` once that has ended. `StoreError` as well where another writer is at work, or
         the place cannot be written."""
+        del process, processes, report
+        return contextlib.nullcontext(held)
 
     def watch(self, fence: str) -> Check:
         """What raises `StoreError` once the driver that has this `fence` holds no lock."""
@@ -317,50 +324,6 @@ class Folder(Place):
                 os.close(handle)
 
 
-class Memory(Place):
-    """The memory of this process, found by nobody who does not have it."""
-
-    name, address = "memory", None
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def vacant(self) -> bool:
-        return not self.kept
-
-    def create(self, files: Mapping[str, bytes]) -> None:
-        self.kept.update(files)
-
-    def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        del most
-        return self.kept.get(key)
-
-    def files(self, folder: str = "") -> dict[str, Written]:
-        start = f"{folder}/" if folder else ""
-        found = {key: value for key, value in self.kept.items() if key.startswith(start)}
-        return {key[len(start) :]: Written(0.0, len(value)) for key, value in found.items()}
-
-    def stores(self) -> list[str]:
-        return [self.records]
-
-    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
-        del check
-        self.kept |= {**files, f"{self.records}/{number}.json": record}
-        return True
-
-    def put(self, key: str, value: bytes) -> bool:
-        return self.kept.setdefault(key, value) is value
-
-    def remove(self, key: str) -> None:
-        del self.kept[key]
-
-    def lock(
-        self, process: int, processes: int, report: Report | None
-    ) -> contextlib.AbstractContextManager[Check]:
-        del process, processes, report
-        return contextlib.nullcontext(held)
-
-
 def place(where: str | Path | Place | None) -> Place:
     """The place that is meant: one in a bucket by an address with a scheme, the memory of this
     process by None, and a folder by everything else. `ValueError` for an address that cannot be
@@ -368,7 +331,7 @@ def place(where: str | Path | Place | None) -> Place:
     if isinstance(where, Place):
         return where
     if where is None:
-        return Memory()
+        return Place()
     checks.kind("out", where, str, os.PathLike)
     address = output.address(where)
     if address is None:
