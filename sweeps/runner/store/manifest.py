@@ -132,7 +132,16 @@ def verified(name: str, read: Read) -> Manifest:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise damaged(name, GROUP, f"{where}: {first['msg']}") from None
-    arrays, coordinates = _accept(name, _sealed(name, said.integrity.files, read))
+    sealed, files = said.integrity.files, {}
+    if strange := [key for key in sealed if not WRITTEN.fullmatch(key)]:
+        raise damaged(name, GROUP, f"it speaks of {strange[0]!r}")
+    for (key, digest), value in zip(sealed.items(), read(sealed), strict=True):
+        if value is None:
+            raise missing(name, key)
+        if sha(value) != digest:
+            raise damaged(name, key, CHANGED)
+        files[key] = value
+    arrays, coordinates = _accept(name, files)
     return Manifest({k: v for k, v in attributes.items() if k != SEAL}, arrays, coordinates)
 
 
@@ -178,20 +187,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         elif a != b:
             lines.append(f"{name}: {_shown(a)} -> {_shown(b)}")
     return lines
-
-
-def _sealed(name: str, digests: Mapping[str, str], read: Read) -> dict[str, bytes]:
-    strange = [key for key in digests if not WRITTEN.fullmatch(key)]
-    if strange:
-        raise damaged(name, GROUP, f"it speaks of {strange[0]!r}")
-    files = {}
-    for (key, digest), value in zip(digests.items(), read(digests), strict=True):
-        if value is None:
-            raise missing(name, key)
-        if sha(value) != digest:
-            raise damaged(name, key, CHANGED)
-        files[key] = value
-    return files
 
 
 def _accept(

@@ -54,9 +54,15 @@ class Reused:
         self.others: list[dict[str, Any]] = []
         self._rest: Work | None = None
         ours, theirs = config_of(sweep), store.config
+
+        def require(name: str, there: Any, here: Any, shown: Callable[[Any], Any] = str) -> None:
+            if there != here:
+                raise StoreError(
+                    f"reuse = {store.name}: {name} = {shown(there)} there, {shown(here)} here"
+                )
+
         for name in ALIKE:
-            if ours[name] != theirs[name]:
-                raise _differs(store, name, json.dumps(theirs[name]), json.dumps(ours[name]))
+            require(name, theirs[name], ours[name], json.dumps)
         if lacking := [name for name in sweep.names if name not in theirs["record"]]:
             raise StoreError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
@@ -76,12 +82,10 @@ class Reused:
             times = np.atleast_1d(coordinates["time"].values)
             self.early, self.times = _parted(store, sweep, begin, times)
             there.first["steps"] = here.first["steps"]
-        elif ours["times"] != theirs["times"]:
-            raise _differs(store, "times", *(json.dumps(each["times"]) for each in (theirs, ours)))
+        else:
+            require("times", theirs["times"], ours["times"], json.dumps)
         for name in sorted({*there.first, *here.first} - varied):
-            a, b = (each.first.get(name) for each in (there, here))
-            if a != b:
-                raise _differs(store, f"run.{name}", a, b)
+            require(f"run.{name}", there.first.get(name), here.first.get(name))
         self.known = [
             np.array([there.has(row) for row in here.rows(dim, names)])
             for dim, names in enumerate(here.dims)
@@ -191,11 +195,11 @@ def completed(
         for box in boxes(missing & ~absent):
             states = found[CHECKPOINT][box]
             made = source.rest(work).compute(_moved(box, region), after, check, states)
-            if early:
-                made = {
-                    name: _joined((found[name][box], early), (made[name], late), each, len(region))
-                    for name, each in variables.items()
-                }
+            for name in [n for n, each in variables.items() if early and "time" in each.dims]:
+                both = (found[name][box], early), (made[name], late)
+                # A single time has no axis.
+                parts = [np.expand_dims(x, len(region)) if n == 1 else x for x, n in both]
+                made[name] = np.concatenate(parts, len(region))
             put(box, made)
         missing &= absent
     for box in boxes(missing):
@@ -349,10 +353,6 @@ def _short(times: Sequence[float]) -> str:
     return "[" + ", ".join(few if len(few) < 9 else [*few[:6], "...", few[-1]]) + "]"
 
 
-def _differs(store: Store, name: str, there: Any, here: Any) -> StoreError:
-    return StoreError(f"reuse = {store.name}: {name} = {there} there, {here} here")
-
-
 def _moved(box: Region, region: Region) -> Region:
     """A box in a region, in the array of all runs."""
     both = zip(box, region, strict=True)
@@ -365,16 +365,3 @@ def _at_times(variable: Variable, number: int) -> Variable:
         return variable
     front, dims = ((number,), variable.dims) if number > 1 else ((), variable.dims[1:])
     return Variable((*front, *variable.shape[1:]), dims, variable.dtype)
-
-
-def _joined(
-    before: tuple[np.ndarray, int],
-    after: tuple[np.ndarray, int],
-    variable: Variable,
-    outer: int,
-) -> np.ndarray:
-    """Values at so many times before and after, joined along the axis behind the `outer` ones."""
-    if "time" not in variable.dims:
-        return after[0]
-    parts = [np.expand_dims(x, outer) if number == 1 else x for x, number in (before, after)]
-    return np.concatenate(parts, axis=outer)

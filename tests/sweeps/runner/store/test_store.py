@@ -20,8 +20,9 @@ import xarray as xr
 import sweeps
 from sweeps import Sweep, cli, experiment
 from sweeps.runner import run as run_module
-from sweeps.runner.store import RECORDS, Variable, Written, bucket
+from sweeps.runner.store import RECORDS, Variable, bucket
 from sweeps.runner.store import store as store_module
+from sweeps.runner.store.place import Written
 from sweeps.runner.store.store import Store, StoreError
 
 TRAINING = experiment(steps=2, length=8, batch=4)
