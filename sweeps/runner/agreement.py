@@ -48,26 +48,24 @@ class OtherProgramError(StoreError):
         super().__init__(f"{store.name}: its runs were computed by different code", *self.why)
 
 
+@dataclasses.dataclass(eq=False)
 class Agreement:
     """The programs of a store, as far as they are those of this process, with its devices and its
     environment. `alone`: whether no other process can be computing runs of the store. `writes`:
     whether programs and decisions are written down; a store that is reused is only read. `report`
     is called with a line for each decision that is not by equal text."""
 
-    def __init__(
-        self,
-        store: Store,
-        identity: Identity,
-        mesh: Mesh,
-        environment: Mapping[str, str],
-        *,
-        alone: bool = True,
-        writes: bool = True,
-        report: Report | None = None,
-    ) -> None:
-        self.store, self.identity, self.mesh, self.environment = store, identity, mesh, environment
-        self.alone, self.writes, self.report = alone, writes, report
-        self.sweep = identity.sweep
+    store: Store
+    identity: Identity
+    mesh: Mesh
+    environment: Mapping[str, str]
+    _: dataclasses.KW_ONLY
+    alone: bool = True
+    writes: bool = True
+    report: Report | None = None
+
+    def __post_init__(self) -> None:
+        self.sweep = self.identity.sweep
         self._found: dict[tuple[tuple[str, Any], ...], str] = {}
 
     def of(self, chosen: Mapping[str, Any]) -> str:

@@ -32,16 +32,8 @@ HEARTBEAT = 30
 """Seconds after which a process that died may be started again and is accepted back."""
 ABORT = 60
 """Seconds that JAX may try at least: long after we have given up, and ended."""
-QUEUES = {
-    "slurm": "SLURMCluster",
-    "pbs": "PBSCluster",
-    "sge": "SGECluster",
-    "lsf": "LSFCluster",
-    "oar": "OARCluster",
-    "moab": "MoabCluster",
-    "htcondor": "HTCondorCluster",
-}
-"""Batch systems that dask-jobqueue knows."""
+QUEUES = {name.lower(): name for name in ("SLURM", "PBS", "SGE", "LSF", "OAR", "Moab", "HTCondor")}
+"""Batch systems that dask-jobqueue knows, and how it writes them."""
 _WHERE = Form(
     rf".*://.*|local:.+|{'|'.join(QUEUES)}",
     "the address of a scheduler (tcp://HOST:8786), local:N for N workers here, or one of "
@@ -241,7 +233,7 @@ def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[
     # It sets a handler of Ctrl-C of its own, with which a sweep would end as if it had succeeded.
     with unstopped():
         queues = _imported("dask_jobqueue")
-    made = getattr(queues, QUEUES[kind])
+    made = getattr(queues, f"{QUEUES[kind]}Cluster")
     # One that is refused half-made complains again when it is thrown away.
     inits = [vars(c)["__init__"] for c in made.job_cls.__mro__ if "__init__" in vars(c)]
     known = {name for init in (made, *inits) for name in inspect.signature(init).parameters}
