@@ -118,12 +118,12 @@ class Sweep:
 
     @property
     def recorded(self) -> tuple[str | Own, ...]:
-        """Names of observables, and functions with theirs."""
+        """What is recorded: names of observables, and functions with theirs."""
         return typing.cast("tuple[str | Own, ...]", self.record)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all that is recorded."""
+        """Names of what is recorded."""
         return names_of(self.recorded)
 
     @functools.cached_property
@@ -306,9 +306,9 @@ def _times(given: Any) -> str | int | tuple[Any, ...]:
 
 
 def _asked(given: Any) -> tuple[str | Own, ...]:
+    """Names of observables, and functions with theirs."""
     asked: list[Any] = []
-    listed = isinstance(given, Sequence) and not isinstance(given, str)
-    for each in given if listed else [given]:
+    for each in [given] if isinstance(given, str) or not isinstance(given, Sequence) else given:
         asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
     if not all(isinstance(each, str | Own) for each in asked):
         shown = reprlib.repr(given)
