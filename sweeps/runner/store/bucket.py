@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,142 +78,6 @@ class Found(NamedTuple):
     version: "UpdateVersion"
 
 
-class Objects:
-    """The objects of a bucket by its address, scheme://bucket/path, or memory://path. All methods
-    raise `OutageError` when it cannot be reached, and `StoreError` when credentials forbid it."""
-
-    def __init__(self, address: str) -> None:
-        found = ADDRESS.fullmatch(address)
-        if found is None:
-            raise ValueError(
-                f"{address}: must be a folder, or a folder in a bucket: s3://, gs:// or az:// and "
-                "BUCKET/PATH, or memory://PATH, with a bucket of lower-case letters, digits and "
-                "hyphens and a path without any of ? # % \\; credentials come from the environment"
-            )
-        self.name, self.path = address, found[4][1:]
-        try:
-            from obstore import exceptions, store
-        except ModuleNotFoundError:
-            raise StoreError(
-                f'{address}: object stores need obstore; pip install "dynsim[cloud]"'
-            ) from None
-        self.errors = exceptions
-        kinds = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
-        with self.reached():
-            scheme = kinds.get(found[1])
-            self.bucket: Any = scheme(found[2], retry_config=RETRIES) if scheme else _memory()
-
-    def look(self, key: str, most: int = LARGEST) -> Found | None:
-        """The object `key` of at most so many bytes, None if there is none."""
-        with self.reached(), contextlib.suppress(FileNotFoundError):
-            got = self.bucket.get(key)
-            if got.meta["size"] > most:
-                raise damaged(self.name, key, "it is far too large")
-            value = bytes(got.bytes())
-            # Nothing of a store begins like that.
-            if value.lstrip()[:1] == b"<":
-                raise OutageError(
-                    f"{self.name}: cannot be reached (a web page answers for {key}, as of a proxy "
-                    "or a sign-in; look at the address and the network)"
-                )
-            return Found(value, _version(got.meta))
-        return None
-
-    def remove(self, key: str) -> None:
-        with self.reached(), contextlib.suppress(FileNotFoundError):
-            self.bucket.delete(key)
-
-    def check_conditions(self, key: str) -> None:
-        """Raise `StoreError` where a put does not obey its condition, seen by an object `key` of
-        this caller alone, which is removed again."""
-        lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
-        version: Any = "create"
-        try:
-            for condition in ("If-None-Match", "If-Match"):
-                # An answer that was lost makes a first put be refused as well, but not the second.
-                for value, obeys in ((b"1", True), (b"2", False)):
-                    with self.reached(), contextlib.suppress(*lost):
-                        content = condition.encode() + value
-                        self.bucket.put(key, content, mode=version, use_multipart=False)
-                        if not obeys:
-                            raise StoreError(
-                                f"{self.name}: the server ignores the condition {condition} of a "
-                                "put, so that two writers could overwrite each other; use a bucket "
-                                "of another server, or a folder"
-                            )
-                if (found := self.look(key)) is not None:
-                    version = found.version
-        finally:
-            self.remove(key)
-
-    def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
-        """Put `value` where nothing is yet, or where `version` still is if that is given. Returns
-        the version put; None where something else is there. That may have come after `value`, where
-        several processes change an object in turn without waiting for each other."""
-        with self.reached():
-            for wait in range(TRIES):
-                try:
-                    # One request, which the conditions of several parts would not be.
-                    mode = version or "create"
-                    return _version(self.bucket.put(key, value, mode=mode, use_multipart=False))
-                except (self.errors.BaseError, FileNotFoundError) as error:
-                    # An answer that was lost makes the request be sent again, and fail by its own
-                    # success. So what is there decides: no two processes put the same words.
-                    found = self.look(key)
-                    if found is not None and found.value == value:
-                        return found.version
-                    lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
-                    gone = version is not None and isinstance(error, FileNotFoundError)
-                    changed = (found and found.version) != version
-                    if changed and (gone or isinstance(error, lost)):
-                        return None
-                    # Servers answer so as well while another request for the key is under way.
-                    if not isinstance(error, lost) or wait == TRIES - 1:
-                        raise
-                    pause(0.1 * 2**wait)
-
-    def list(self, folder: str) -> Iterator["ObjectMeta"]:
-        """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
-        with self.reached():
-            for batch in self.bucket.list(folder):
-                yield from batch
-
-    def folders(self, folder: str) -> Sequence[str]:
-        with self.reached():
-            return self.bucket.list_with_delimiter(f"{folder}/")["common_prefixes"]
-
-    @contextlib.contextmanager
-    def reached(self) -> Iterator[None]:
-        """Turn errors of obstore, but not what is or is not there, into those of the store."""
-        try:
-            yield
-        except (self.errors.PermissionDeniedError, self.errors.UnauthenticatedError) as error:
-            raise StoreError(
-                f"{self.name}: is read-only, or may not be read, with the credentials of this "
-                f"environment ({_shown(error)})"
-            ) from error
-        except (self.errors.BaseError, FileNotFoundError) as error:
-            raise OutageError(f"{self.name}: cannot be reached ({_shown(error)})") from error
-
-
-@functools.cache
-def _memory() -> Any:
-    """The one bucket of this process's memory."""
-    from obstore.store import MemoryStore
-
-    return MemoryStore()
-
-
-def _version(answer: Any) -> "UpdateVersion":
-    # A store that knows no generations says None, which it does not take back.
-    kept: Any = {name: answer[name] for name in ("e_tag", "version") if answer[name] is not None}
-    return kept
-
-
-def _shown(error: Exception) -> str:
-    return str(error).splitlines()[0][:MOST_SHOWN]
-
-
 class Terms(NamedTuple):
     """Who holds a lease, for how many seconds after each renewal, and by which words."""
 
@@ -225,8 +89,8 @@ class Terms(NamedTuple):
 class Lease:
     """A lease on the object `key` of a bucket, held by nobody until `take`."""
 
-    def __init__(self, objects: Objects, key: str) -> None:
-        self.objects, self.key = objects, key
+    def __init__(self, bucket: "Bucket", key: str) -> None:
+        self.bucket, self.key = bucket, key
         self.token = uuid.uuid4().hex
         self.renewals, self.renewed = 0, -SECONDS
         self.held = False
@@ -235,20 +99,20 @@ class Lease:
     def take(self, report: Report | None = None) -> None:
         """Hold the lease, waiting for as long as it takes to see that a holder is dead;
         `StoreError` when it is alive, or the object is something else."""
-        found = self.objects.look(self.key)
+        found = self.bucket.look(self.key)
         if held := terms(found, self.key):
             line = f"waiting up to {held.seconds:g} s for the lease of {held.owner} to end"
-            (report or say)(f"{self.objects.name}: {line}")
+            (report or say)(f"{self.bucket.name}: {line}")
             end = clock() + held.seconds
             while clock() < end:
                 pause(min(1.0, held.seconds / 20))
-                if (now := self.objects.look(self.key)) != found:
+                if (now := self.bucket.look(self.key)) != found:
                     found = now
                     if changed := terms(now, self.key):
                         raise self._taken(changed.owner)
                     break
         self.renewed = clock()
-        self.version = self.objects.swap(self.key, self._words(), found and found.version)
+        self.version = self.bucket.swap(self.key, self._words(), found and found.version)
         if self.version is None:
             raise self._taken("which has been faster")
         self.held = True
@@ -259,7 +123,7 @@ class Lease:
                 self.renewals += 1
                 # Before the request: whoever watches saw it later than this.
                 now = clock()
-                self.version = self.objects.swap(self.key, self._words(), self.version)
+                self.version = self.bucket.swap(self.key, self._words(), self.version)
                 self.held, self.renewed = self.version is not None, now
 
     def check(self) -> None:
@@ -273,7 +137,7 @@ class Lease:
     def require(self, token: str) -> None:
         """Raise `StoreError` unless the holder was the one of this token a while ago at most."""
         if clock() - self.renewed > SECONDS / 6:
-            found = terms(self.objects.look(self.key), self.key)
+            found = terms(self.bucket.look(self.key), self.key)
             if found is None or found.token != token:
                 raise self._lost()
             self.renewed = clock()
@@ -281,7 +145,7 @@ class Lease:
     def release(self) -> None:
         with self.turn:
             if self.held:
-                self.objects.swap(self.key, FREE, self.version)
+                self.bucket.swap(self.key, FREE, self.version)
                 self.held = False
 
     @contextlib.contextmanager
@@ -312,12 +176,12 @@ class Lease:
         return json.dumps({"dynsim_lease": about}).encode()
 
     def _taken(self, owner: str) -> StoreError:
-        name = self.objects.name
+        name = self.bucket.name
         return StoreError(f"{name}: another process is writing here ({owner}; {self.key})")
 
     def _lost(self) -> StoreError:
         return StoreError(
-            f"{self.objects.name}: this process stood still for longer than its lease, and another "
+            f"{self.bucket.name}: this process stood still for longer than its lease, and another "
             "one writes here now; it has what was finished. Nothing is lost."
         )
 
@@ -335,31 +199,49 @@ def terms(found: Found | None, key: str) -> Terms | None:
 
 
 class Bucket(Place):
-    """A folder in a bucket."""
+    """A folder in a bucket by its address, scheme://bucket/path, or memory://path. All methods
+    raise `OutageError` when it cannot be reached, and `StoreError` when credentials forbid it."""
 
     streams = 16
     durable = True
 
     def __init__(self, address: str) -> None:
-        self.objects = Objects(address)
+        found = ADDRESS.fullmatch(address)
+        if found is None:
+            raise ValueError(
+                f"{address}: must be a folder, or a folder in a bucket: s3://, gs:// or az:// and "
+                "BUCKET/PATH, or memory://PATH, with a bucket of lower-case letters, digits and "
+                "hyphens and a path without any of ? # % \\; credentials come from the environment"
+            )
         self.name = self.address = address
-        self.seen = -OFTEN
-        self.path = PurePosixPath(self.objects.path)
+        self.seen, self.path = -OFTEN, PurePosixPath(found[4][1:])
         # Beside the store, because zarr warns of objects in it that are not its own.
         self.writers = self.path.with_name(f".{self.path.name}.writers")
+        try:
+            from obstore import exceptions, store
+        except ModuleNotFoundError:
+            raise StoreError(
+                f'{address}: object stores need obstore; pip install "dynsim[cloud]"'
+            ) from None
+        self.errors = exceptions
+        self.lost = exceptions.AlreadyExistsError, exceptions.PreconditionError
+        kinds = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+        with self.reached():
+            scheme = kinds.get(found[1])
+            self.bucket: Any = scheme(found[2], retry_config=RETRIES) if scheme else _memory()
 
     def vacant(self) -> bool:
         if (found := self.read(GROUP)) is not None:
             with contextlib.suppress(ValueError, LookupError, TypeError):
                 marker = f"{RECORDS}{_about(found)['store']}/{MARKER}"
                 return self.read(marker) is None
-        return next(self.objects.list(f"{self.path}/"), None) is None
+        return next(self.listed(f"{self.path}/"), None) is None
 
     def create(self, files: Mapping[str, bytes]) -> None:
         probe = f".{self.path.name}.probe-{uuid.uuid4().hex}"
-        self.objects.check_conditions(str(self.path.with_name(probe)))
+        self.check_conditions(str(self.path.with_name(probe)))
         *others, marker = (key for key in files if key != GROUP)
-        first = self.objects.swap(self._key(GROUP), files[GROUP], None) is not None
+        first = self.swap(self._key(GROUP), files[GROUP], None) is not None
         if not first:
             group = self.read(GROUP)
             try:
@@ -373,7 +255,7 @@ class Bucket(Place):
             marker = f"{RECORDS}{there['store']}/{MARKER}"
 
         def put(key: str) -> None:
-            if self.objects.swap(self._key(key), files.get(key, b""), None) is None:
+            if self.swap(self._key(key), files.get(key, b""), None) is None:
                 raise StoreError(f"{self.name}: holds something other than a sweep ({key})")
 
         self.several(put, others)
@@ -382,7 +264,7 @@ class Bucket(Place):
             raise FileExistsError(f"{self.name}: has been made by another process")
 
     def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        found = self.objects.look(self._key(key), most)
+        found = self.look(self._key(key), most)
         return found and found.value
 
     def files(self, folder: str = "") -> dict[str, Written]:
@@ -391,12 +273,14 @@ class Bucket(Place):
             each["path"].removeprefix(start): Written(
                 each["last_modified"].timestamp(), each["size"]
             )
-            for each in self.objects.list(start)
+            for each in self.listed(start)
         }
 
     def stores(self) -> list[str]:
         start, _, name = RECORDS.rpartition("/")
-        inside = (PurePosixPath(each).name for each in self.objects.folders(self._key(start)))
+        with self.reached():
+            found = self.bucket.list_with_delimiter(f"{self._key(start)}/")["common_prefixes"]
+        inside = (PurePosixPath(each).name for each in found)
         return [f"{start}/{each}" for each in inside if each.startswith(name)]
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
@@ -404,25 +288,25 @@ class Bucket(Place):
 
         def put(key: str) -> bool:
             target, value = self._key(key), files[key]
-            while self.objects.swap(target, value, None) is None:
-                left = self.objects.look(target)
+            while self.swap(target, value, None) is None:
+                left = self.look(target)
                 check()
-                if self.objects.look(committed) is not None:
+                if self.look(committed) is not None:
                     return False
-                if left and self.objects.swap(target, value, left.version) is not None:
+                if left and self.swap(target, value, left.version) is not None:
                     break
             return True
 
         if not all(self.several(put, files)):
             return False
         check()
-        return self.objects.swap(committed, record, None) is not None
+        return self.swap(committed, record, None) is not None
 
     def put(self, key: str, value: bytes) -> bool:
-        return self.objects.swap(self._key(key), value, None) is not None
+        return self.swap(self._key(key), value, None) is not None
 
     def remove(self, key: str) -> None:
-        self.objects.remove(self._key(key))
+        self.delete(self._key(key))
 
     def own(self) -> None:
         if time.monotonic() - self.seen > OFTEN:
@@ -437,7 +321,7 @@ class Bucket(Place):
         mine = self._lease(f"{process}{share}")
         mine.take(report)
         with mine.kept():
-            for each in list(self.objects.list(f"{self.writers}/")):
+            for each in list(self.listed(f"{self.writers}/")):
                 if not each["path"].endswith(share):
                     other = self._lease(PurePosixPath(each["path"]).name)
                     other.take(report)
@@ -453,10 +337,115 @@ class Bucket(Place):
         return f"{self.path}/{key}"
 
     def _lease(self, writer: str) -> Lease:
-        return Lease(self.objects, f"{self.writers}/{writer}")
+        return Lease(self, f"{self.writers}/{writer}")
+
+    def look(self, key: str, most: int = LARGEST) -> Found | None:
+        """The object `key` of at most so many bytes, None if there is none."""
+        with self.reached(), contextlib.suppress(FileNotFoundError):
+            got = self.bucket.get(key)
+            if got.meta["size"] > most:
+                raise damaged(self.name, key, "it is far too large")
+            value = bytes(got.bytes())
+            # Nothing of a store begins like that.
+            if value.lstrip()[:1] == b"<":
+                raise OutageError(
+                    f"{self.name}: cannot be reached (a web page answers for {key}, as of a proxy "
+                    "or a sign-in; look at the address and the network)"
+                )
+            return Found(value, _version(got.meta))
+        return None
+
+    def delete(self, key: str) -> None:
+        """Delete the object `key`, if there is one."""
+        with self.reached(), contextlib.suppress(FileNotFoundError):
+            self.bucket.delete(key)
+
+    def check_conditions(self, key: str) -> None:
+        """Raise `StoreError` where a put does not obey its condition, seen by an object `key` of
+        this caller alone, which is removed again."""
+        version: Any = "create"
+        try:
+            for condition in ("If-None-Match", "If-Match"):
+                # An answer that was lost makes a first put be refused as well, but not the second.
+                for value, obeys in ((b"1", True), (b"2", False)):
+                    with self.reached(), contextlib.suppress(*self.lost):
+                        content = condition.encode() + value
+                        self.bucket.put(key, content, mode=version, use_multipart=False)
+                        if not obeys:
+                            raise StoreError(
+                                f"{self.name}: the server ignores the condition {condition} of a "
+                                "put, so that two writers could overwrite each other; use a bucket "
+                                "of another server, or a folder"
+                            )
+                if (found := self.look(key)) is not None:
+                    version = found.version
+        finally:
+            self.delete(key)
+
+    def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
+        """Put `value` where nothing is yet, or where `version` still is if that is given. Returns
+        the version put; None where something else is there. That may have come after `value`, where
+        several processes change an object in turn without waiting for each other."""
+        with self.reached():
+            for wait in range(TRIES):
+                try:
+                    # One request, which the conditions of several parts would not be.
+                    mode = version or "create"
+                    return _version(self.bucket.put(key, value, mode=mode, use_multipart=False))
+                except (self.errors.BaseError, FileNotFoundError) as error:
+                    # An answer that was lost makes the request be sent again, and fail by its own
+                    # success. So what is there decides: no two processes put the same words.
+                    found = self.look(key)
+                    if found is not None and found.value == value:
+                        return found.version
+                    gone = version is not None and isinstance(error, FileNotFoundError)
+                    changed = (found and found.version) != version
+                    if changed and (gone or isinstance(error, self.lost)):
+                        return None
+                    # Servers answer so as well while another request for the key is under way.
+                    if not isinstance(error, self.lost) or wait == TRIES - 1:
+                        raise
+                    pause(0.1 * 2**wait)
+
+    def listed(self, folder: str) -> Iterator["ObjectMeta"]:
+        """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
+        with self.reached():
+            for batch in self.bucket.list(folder):
+                yield from batch
+
+    @contextlib.contextmanager
+    def reached(self) -> Iterator[None]:
+        """Turn errors of obstore, but not what is or is not there, into those of the store."""
+        try:
+            yield
+        except (self.errors.PermissionDeniedError, self.errors.UnauthenticatedError) as error:
+            raise StoreError(
+                f"{self.name}: is read-only, or may not be read, with the credentials of this "
+                f"environment ({_shown(error)})"
+            ) from error
+        except (self.errors.BaseError, FileNotFoundError) as error:
+            raise OutageError(f"{self.name}: cannot be reached ({_shown(error)})") from error
 
 
 def _about(group: bytes) -> dict:
     """The attributes of a group, such as a store has; an error of any kind for others."""
     found = json.loads(group)["attributes"]
     return {"store": found["store"], SEAL: {"files": found[SEAL]["files"]}}
+
+
+@functools.cache
+def _memory() -> Any:
+    """The one bucket of this process's memory."""
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
+
+
+def _version(answer: Any) -> "UpdateVersion":
+    # A store that knows no generations says None, which it does not take back.
+    kept: Any = {name: answer[name] for name in ("e_tag", "version") if answer[name] is not None}
+    return kept
+
+
+def _shown(error: Exception) -> str:
+    return str(error).splitlines()[0][:MOST_SHOWN]

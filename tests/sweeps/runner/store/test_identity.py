@@ -269,7 +269,7 @@ def test_a_put_that_comes_after_the_lease_has_ended_changes_nothing(
         first.place.remove(key)
         if left and key.endswith("/0/0"):
             # Of a third writer, without a record: put over, where it has not changed since.
-            put(first.place.objects.bucket, f"{first.place.path}/{key}", b"left")
+            put(first.place.bucket, f"{first.place.path}/{key}", b"left")
     region = first.layout.region(0)
     right = {name: wholes[0][name].values[region] for name in first.names}
     wrong = {name: values + (name != "status") for name, values in right.items()}
