@@ -296,6 +296,7 @@ class Folder(Place):
         try:
             os.replace(begun, f"{self.real}/{key}")
         except FileNotFoundError:
+            # Where the records are gone as well, no folder is made.
             os.stat(begun)
             for folder in folders[1:]:
                 with contextlib.suppress(FileExistsError):
