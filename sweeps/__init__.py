@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from sweeps import compare
     from sweeps.commands.explain import explain
     from sweeps.commands.views.explore import explore
-    from sweeps.runner.cluster.driver import ChunksFailed
+    from sweeps.runner.driver import ChunksFailed
     from sweeps.runner.labels import difference, valid
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
     from sweeps.runner.run import run
     from sweeps.runner.spec import Sweep, load
-    from sweeps.runner.store.base import StoreError
+    from sweeps.runner.store import StoreError
     from sweeps.runner.tiles import forget
     from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import maps as phase
@@ -53,9 +53,9 @@ __all__ = [
 _SOURCES = {
     **{name: f"sweeps.systems.base:{name}" for name in ("Engine", "Labels", "Settings", "System")},
     "register": "sweeps.systems.registry:register",
-    "ChunksFailed": "sweeps.runner.cluster.driver:ChunksFailed",
+    "ChunksFailed": "sweeps.runner.driver:ChunksFailed",
     "Interrupted": "sweeps.runner.progress:Interrupted",
-    "StoreError": "sweeps.runner.store.base:StoreError",
+    "StoreError": "sweeps.runner.store:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
     "Experiment": "sweeps.systems.experiment:Experiment",
     "experiment": "sweeps.systems.experiment:experiment",

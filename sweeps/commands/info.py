@@ -12,8 +12,7 @@ from sweeps import output
 from sweeps.lines import printable
 from sweeps.output import programs
 from sweeps.runner.progress import say
-from sweeps.runner.store.base import PARTS
-from sweeps.runner.store.programs import SHORT
+from sweeps.runner.store import PARTS, SHORT
 from sweeps.runner.store.records import differences
 from sweeps.runner.store.store import Store
 

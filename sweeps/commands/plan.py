@@ -14,7 +14,7 @@ from sweeps.runner import tiles
 from sweeps.runner.config import config_of
 from sweeps.runner.run import existing
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.local import place
+from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 

@@ -41,7 +41,7 @@ class Record(NamedTuple):
         from sweeps import output
         from sweeps.language.grammar import flattened
         from sweeps.language.tree import encode
-        from sweeps.runner.cluster import hosts
+        from sweeps.runner import cluster
         from sweeps.runner.identity import code
         from sweeps.systems.experiment import files
         from sweeps.systems.kinds import language
@@ -51,7 +51,7 @@ class Record(NamedTuple):
         settings = {n: _plain(v) for n, v in fields.items() if n not in (*IGNORED, *parts)}
         if parts:
             # Their arrays start JAX, and with it the number of its devices is settled.
-            hosts.use_all_cores()
+            cluster.use_all_cores()
         for name, part in parts.items():
             settings |= dict(flattened(name, encode(language(), part))) | files(part)
         settings |= code(parts["run"]) if "run" in parts else {}

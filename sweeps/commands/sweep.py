@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from dynsim.decoding import Count
 from sweeps.commands import info, plan
-from sweeps.runner import progress
-from sweeps.runner.cluster import dask_cluster, hosts
+from sweeps.runner import cluster, progress
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import load
 from sweeps.runner.store.store import Store
@@ -17,7 +16,7 @@ from sweeps.studies.optimum.best import best_cell
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepCommand(hosts.Hosts):
+class SweepCommand(cluster.Hosts):
     """Run a sweep. To resume an interrupted one, run the same command again.
 
     Attributes:
@@ -54,7 +53,7 @@ class SweepCommand(hosts.Hosts):
     set: tuple[str, ...] = ()
     chunk: Count | None = None
     tile: Count | None = None
-    dask: dask_cluster.Where | None = None
+    dask: cluster.Where | None = None
     config: Path | None = None
     reuse: tuple[str, ...] = ()
     dry_run: bool = False
@@ -70,7 +69,7 @@ def run(config: SweepCommand) -> list[str]:
     out = config.out or str(Path("runs") / Path(config.file).stem)
     for each in config.reuse:
         _check_store("reuse", each)
-    hosts.use_all_cores()
+    cluster.use_all_cores()
     # Before anything of JAX is touched, of which planning traces programs.
     process = (0, 1) if config.dry_run else config.connect()
     if config.dry_run or config.dask is None:
@@ -107,7 +106,7 @@ def _workers(config: SweepCommand) -> contextlib.AbstractContextManager[Executor
         if config.config is not None:
             raise ValueError(f"config = {config.config}: read by dask = 'slurm' and the like alone")
         return contextlib.nullcontext()
-    return dask_cluster.executor(config.dask, config.config, progress.say)
+    return cluster.executor(config.dask, config.config, progress.say)
 
 
 def _check_store(field: str, place: str) -> None:

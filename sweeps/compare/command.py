@@ -14,7 +14,7 @@ from odes.batch_noise import STD
 from odes.theory import Theory, refusal
 from sweeps.compare.comparison import TRAINING, Comparison, chosen, deliver, judged
 from sweeps.compare.settings import CompareOptions
-from sweeps.runner.cluster import hosts
+from sweeps.runner import cluster
 from sweeps.runner.run import run as computed
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import begin
@@ -96,7 +96,7 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
     planned |= {TRAINING: sweep(TRAINING, training), **further}
     for each in planned.values():
         each.check()
-    hosts.use_all_cores()
+    cluster.use_all_cores()
     begin(planned.values())
     found = {name: computed(each).load() for name, each in planned.items()}
     simulation, extra = found.pop(TRAINING), {name: found.pop(name) for name in further}

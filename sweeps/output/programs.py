@@ -12,6 +12,7 @@ import platform
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import filelock
 import jax
@@ -63,18 +64,23 @@ def keeping_traced(began: float) -> Iterator[None]:
     if keep() == _folder():
         with contextlib.suppress(OSError):
             (_folder() / "sweeps").mkdir(exist_ok=True)
-            TRACED.append(_folder() / "sweeps")
-            BEGAN.append(began)
+            TRACED.append(Traced(_folder() / "sweeps", began))
     try:
         yield
     finally:
         TRACED.clear()
 
 
-TRACED: list[Path] = []
-"""The folder of programs that need not be traced, if they are kept."""
-BEGAN: list[float] = []
-"""When the process that keeps them began, in seconds as of `time.time`."""
+class Traced(NamedTuple):
+    """Programs that need not be traced: their folder, and when the process that keeps them began,
+    in seconds as of `time.time`."""
+
+    folder: Path
+    began: float
+
+
+TRACED: list[Traced] = []
+"""Those of this process, if it keeps them."""
 
 
 def _folder() -> Path:

@@ -17,10 +17,9 @@ from dynsim import Status
 from dynsim.precision import precision
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from sweeps import output
-from sweeps.runner.identity import Identity, digest
-from sweeps.runner.store.base import CHECKPOINT, Report, StoreError
-from sweeps.runner.store.programs import SHORT, Registered, plain
-from sweeps.runner.store.records import differences
+from sweeps.runner.identity import Identity
+from sweeps.runner.store import CHECKPOINT, SHORT, Report, StoreError, sha
+from sweeps.runner.store.records import Registered, differences, plain
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
@@ -36,14 +35,8 @@ LARGEST = 1e-3
 
 
 class OtherProgramError(StoreError):
-    """Stored runs of another program.
-
-    Attributes:
-        chosen: the values of their static axes.
-        known: the stored program.
-        mine: the one of this process.
-        why: lines about what has changed.
-    """
+    """Stored runs at the `chosen` values of static axes are of a `known` program, and that of this
+    process is `mine`, another one; `why` has lines about what has changed."""
 
     def __init__(
         self, store: Store, chosen: Mapping[str, Any], known: Registered, mine: str, *why: str
@@ -55,42 +48,29 @@ class OtherProgramError(StoreError):
         super().__init__(f"{store.name}: its runs were computed by different code", *self.why)
 
 
+@dataclasses.dataclass(eq=False)
 class Agreement:
-    """The programs of a store, as far as they are those of this process.
+    """The programs of a store, as far as they are those of this process, with its devices and its
+    environment. `alone`: whether no other process can be computing runs of the store. `writes`:
+    whether programs and decisions are written down; a store that is reused is only read. `report`
+    is called with a line for each decision that is not by equal text."""
 
-    Args:
-        store: of the runs.
-        identity: the programs of its sweep, as this process has them.
-        mesh: the devices of this process.
-        environment: the environment of this process.
-        alone: whether no other process can be computing runs of the store.
-        writes: whether programs and decisions are written down; a store that is reused is only
-            read.
-        report: called with a line for each decision that is not by equal text.
-    """
+    store: Store
+    identity: Identity
+    mesh: Mesh
+    environment: Mapping[str, str]
+    _: dataclasses.KW_ONLY
+    alone: bool = True
+    writes: bool = True
+    report: Report | None = None
 
-    def __init__(
-        self,
-        store: Store,
-        identity: Identity,
-        mesh: Mesh,
-        environment: Mapping[str, str],
-        *,
-        alone: bool = True,
-        writes: bool = True,
-        report: Report | None = None,
-    ) -> None:
-        self.store, self.identity, self.mesh, self.environment = store, identity, mesh, environment
-        self.alone, self.writes, self.report = alone, writes, report
-        self.sweep = identity.sweep
+    def __post_init__(self) -> None:
+        self.sweep = self.identity.sweep
         self._found: dict[tuple[tuple[str, Any], ...], str] = {}
 
     def of(self, chosen: Mapping[str, Any]) -> str:
-        """The hash of the program of the runs at the `chosen` values of static axes.
-
-        Raises:
-            OtherProgramError: where stored ones belong to another program.
-        """
+        """The hash of the program of the runs at the `chosen` values of static axes;
+        `OtherProgramError` where stored ones belong to another program."""
         key = tuple(chosen.items())
         if key not in self._found:
             self._found[key] = self._agreed(dict(chosen))
@@ -103,25 +83,17 @@ class Agreement:
     def compared(self) -> tuple[int, list[OtherProgramError]]:
         """The number of stored programs that are those of this process, and the others."""
         others: list[OtherProgramError] = []
-        same = 0
-        for chosen in self.stored():
+        stored = list(self.stored())
+        for chosen in stored:
             try:
                 self.of(chosen)
-                same += 1
             except OtherProgramError as error:
                 others.append(error)
-        return same, others
+        return len(stored) - len(others), others
 
     def check(self, accept: str | None = None) -> None:
-        """Compare the programs of all runs that are stored.
-
-        Args:
-            accept: name of the code of this process, as an error before has printed it, where a
-                user knows that it makes the same numbers.
-
-        Raises:
-            StoreError: for runs of another program.
-        """
+        """Raise `StoreError` where stored runs are of another program, unless a user has accepted
+        the code of this process by its name, which that error prints."""
         if self.alone:
             # A worker that ran different code may have stored a chunk after that was noticed.
             self._take_back()
@@ -136,7 +108,7 @@ class Agreement:
                     "it out"
                 )
             return
-        name = digest("".join(each.mine for each in others))[:SHORT]
+        name = sha("".join(each.mine for each in others))[:SHORT]
         if accept != name:
             more = f"  and {len(others) - 1} more" if len(others) > 1 else ""
             raise StoreError(
@@ -153,8 +125,7 @@ class Agreement:
             self._found[tuple(each.chosen.items())] = each.mine
 
     def replace(self, found: OtherProgramError) -> None:
-        """Register the program of this process in place of that of a worker with other code, whose
-        chunks are removed."""
+        """Register the program of this process in place of a worker's, whose chunks are removed."""
         self.store.programs.keep(c for c in self.stored() if c != found.chosen)
         mine = self.identity.program(tuple(found.chosen.items()))
         self._note(found.chosen, None, mine, instead_of=found.known.program)
@@ -259,7 +230,7 @@ class Agreement:
         return self.store.programs.put(Registered(*about, **same, **decision))
 
     def _by_numbers(self, chunks: Sequence[int]) -> tuple[int, float]:
-        """Compute some stored runs again: their number, and the largest difference. Raises
+        """Compute some stored runs again: their number, and the largest difference;
         `ArithmeticError` where they are others, or decide nothing."""
         largest, runs = 0.0, 0
         for cell in self._cells(chunks):
@@ -309,8 +280,7 @@ class Agreement:
                 return
 
     def _again(self, cell: tuple[int, ...], nudge: int) -> dict[str, np.ndarray]:
-        """The arrays of one run, of which all numbers are changed by so many units in the last
-        place."""
+        """The arrays of one run whose numbers are changed by so many units in the last place."""
         axes = {
             # A name alone does not say what it stands for.
             axis.name: {axis.labels[i]: axis.values[i]} if axis.named else [axis.labels[i]]

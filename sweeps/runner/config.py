@@ -11,7 +11,7 @@ from sweeps.language.describe import Objects, words
 from sweeps.language.fields import Table
 from sweeps.language.tree import build, encode
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import CHECKPOINT, PARTS
+from sweeps.runner.store import CHECKPOINT, PARTS
 from sweeps.runner.store.manifest import HASHED, spelt
 from sweeps.systems.kinds import language
 
@@ -41,7 +41,7 @@ def config_of(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def files(sweep: Sweep, name: str) -> dict[Any, dict[str, str]]:
+def contents(sweep: Sweep, name: str) -> dict[Any, dict[str, str]]:
     """By the labels of an axis, hashes of the files that are not the same for all of them, as
     `Experiment.files` has them."""
     axis = sweep.varied.named[name]
@@ -56,7 +56,7 @@ def _contents(sweep: Sweep) -> dict[str, str]:
     """Hashes of what files hold that the settings only name."""
     found = dict(sweep.first.files)
     for name in sweep.fields:
-        for label, hashes in files(sweep, name).items():
+        for label, hashes in contents(sweep, name).items():
             found |= {f"{file} of {name} = {label}": each for file, each in hashes.items()}
     return found
 
@@ -75,15 +75,8 @@ def _parts(sweep: Sweep, name: str) -> dict[str, Table]:
 
 
 def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sweep:
-    """The sweep of a store's configuration, as `config_of` makes it.
-
-    Args:
-        config: of the store.
-        objects: what its text only names, such as arrays and functions.
-
-    Raises:
-        ValueError: where a file that it names has changed.
-    """
+    """The sweep of a store's configuration, as `config_of` makes it, with the objects that its text
+    only names, such as arrays. `ValueError` where a file that it names has changed."""
     given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
     described = [pair for pair in config["run"].items() if pair[0] != "kind"]
     run = build(language(), language().assign({}, described), objects)

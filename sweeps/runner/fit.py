@@ -29,7 +29,7 @@ def memory_of(device: Device) -> int | None:
 
 
 def needed(compiled: jax.stages.Compiled) -> int:
-    """Bytes that a program takes on each device while it runs."""
+    """Bytes that a program takes on each device."""
     found = compiled.memory_analysis()
     if found is None:
         return 0
@@ -94,8 +94,3 @@ def seconds(program: Jaxpr) -> tuple[float, float]:
 def _shape(variable: Any) -> tuple[int, ...]:
     # Tokens, which order effects, have none.
     return getattr(variable.aval, "shape", ())
-
-
-def exhausted(error: Exception) -> bool:
-    """Whether it says that the memory of a device did not suffice."""
-    return "RESOURCE_EXHAUSTED" in str(error)

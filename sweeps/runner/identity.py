@@ -29,6 +29,7 @@ from dynsim.problem.base import ask, split
 from dynsim.training.recording import Own, traced_anew
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store import SHORT
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.experiment import Experiment
 
@@ -40,8 +41,6 @@ KNOWN = {
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
 LOWERED = {"gpu": "cuda"}
 """Platforms of JAX that its compiler calls otherwise."""
-SHORT = 12
-"""Letters of the hash of a method, which is for people."""
 MOST_TRACES = 64
 """Programs of other packages after which JAX's traces are dropped: each trace is kept by JAX."""
 
@@ -54,10 +53,10 @@ class Method(NamedTuple):
 
 
 class Identity:
-    """The programs of a sweep, by the values of its static axes."""
+    """The programs of a sweep. `program` has the hash of that of one run at some values of static
+    axes, lowered for a platform, by default that of the devices that run it."""
 
     def __init__(self, sweep: Sweep, platform: str) -> None:
-        """`platform`: of the devices that run it, by the name that JAX gives them."""
         self.sweep, self.platform = sweep, platform
         self.program = functools.lru_cache(maxsize=None)(self._program)
 
@@ -68,8 +67,6 @@ class Identity:
         return {top for each in _named(self.sweep) if (top := _top(each)) not in KNOWN}
 
     def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
-        """The hash of the program of one run at the `chosen` values of static axes, lowered for
-        `platform`, by default that of this process."""
         return self._traced(dict(chosen), platform or self.platform)
 
     def _traced(self, chosen: Mapping[str, Any], platform: str) -> str:
@@ -94,7 +91,7 @@ class Identity:
 
     def parts(self) -> dict[str, str]:
         """Versions of the packages of others, and hashes of what their problem is made of: for
-        people, who want to know what has changed."""
+        people."""
         found = {}
         for top in sorted(self.outside):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -247,8 +244,8 @@ def _text(
 
 
 def _unnamed(text: str) -> str:
-    """The text of a program with numbers in place of the names of its functions, which may be those
-    of somebody's variables."""
+    """The text of a program without the names of its functions, which may be those of somebody's
+    variables."""
     order = {name: f"@{i}" for i, name in enumerate(dict.fromkeys(SYMBOL.findall(text)))}
     return re.sub(r'@("[^"]*"|[\w.$-]+)', lambda each: order.get(each[1], each[0]), text)
 

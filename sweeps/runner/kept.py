@@ -61,7 +61,7 @@ def key_of(mesh: Mesh, *made: Any) -> str:
         return ""
     code, changed = _code()
     # A file may have been imported before it was changed.
-    if changed > programs.BEGAN[-1] * 1e9:
+    if changed > programs.TRACED[-1].began * 1e9:
         return ""
     devices = [(each.device_kind, each.id) for each in mesh.devices.flat]
     options = sorted(jax.config.values.items(), key=str), *map(os.environ.get, VARIABLES)
@@ -101,7 +101,7 @@ def load(key: str, mesh: Mesh) -> tuple[Known, Any, Any] | None:
     devices = tuple(mesh.devices.flat)
     # A file of half a write, or of another kind, is one that is not there.
     with contextlib.suppress(Exception):
-        path = programs.TRACED[-1] / key
+        path = programs.TRACED[-1].folder / key
         _initialise_lapack()
         known, *kept = pickle.loads(path.read_bytes())
         found = [
@@ -132,7 +132,7 @@ def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
     if not all(each.startswith(SAFE) for each in called):
         return
     with contextlib.suppress(Exception):
-        folder = programs.TRACED[-1]
+        folder = programs.TRACED[-1].folder
         made = [each and serialize_executable.serialize(each) for each in compiled]
         written = folder / f"{key}.{os.getpid()}"
         written.write_bytes(pickle.dumps((tuple(known), *made)))

@@ -13,8 +13,8 @@ from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
 from sweeps.language.axes import Axis
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store import CHECKPOINT
 from sweeps.runner.store.arrays import MISSING
-from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems.base import System, known
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
@@ -33,7 +33,7 @@ COMMON = {
 
 def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Values of the axes, of those of observables, and of the recorded times where they are known
-    beforehand, with the dimensions that they lie on."""
+    beforehand, each after the dimensions that they lie on."""
     found: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
         name: ((dim.name,), np.asarray(values))
         for dim in sweep.dims
@@ -87,8 +87,7 @@ def _steps(sweep: Sweep, chosen: Mapping[str, float] | None = None) -> tuple[int
 
 
 def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]:
-    """Attributes of an array: long name, unit, and the meaning of status codes; for an axis what
-    its class says of it."""
+    """Attributes of an array: long name, unit, and the meaning of status codes."""
     if name == "status":
         codes = {"NOT_COMPUTED": MISSING} | {s.name: int(s) for s in Status}
         return {
@@ -121,21 +120,16 @@ def wrapped(array: xr.DataArray) -> str:
 
 
 def worded(data: xr.Dataset | xr.DataArray, name: Any) -> bool:
-    """Whether the values along a dimension are words."""
     return name in data.coords and data[name].dtype.kind == "U"
 
 
 def shown(value: Any) -> str:
-    """A value of an axis."""
     return value if isinstance(value, str) else f"{value:g}"
 
 
 def select(data: SweptT, where: Sequence[str]) -> SweptT:
-    """The part of stored results at values of axes, each given as "NAME=VALUE".
-
-    Raises:
-        ValueError: for a dimension or a value that they do not have, with those that they do.
-    """
+    """The part of stored results at values of axes, each given as "NAME=VALUE". `ValueError` for a
+    dimension or a value that they do not have, with those that they do."""
     for entry in where:
         name, _, value = entry.partition("=")
         checks.choice("where", name, [str(dim) for dim in data.dims])

@@ -52,7 +52,7 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
 
 @contextlib.contextmanager
 def quiet(wanted: bool = True) -> Iterator[None]:
-    """In it nothing is shown, if that is wanted."""
+    """A context in which nothing is shown, if that is wanted."""
     token = _quiet.set(wanted or _quiet.get())
     try:
         yield
@@ -61,13 +61,12 @@ def quiet(wanted: bool = True) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """A line about the work for people, to standard error."""
+    """Print a line about the work to standard error."""
     if not _quiet.get():
         to_stderr(line)
 
 
 def count(number: int, noun: str) -> str:
-    """How many there are of something, in words."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -82,7 +81,6 @@ class Runs:
         self._bar.update(self._done + runs - self._bar.n)
 
     def stored(self, runs: int, diverged: int) -> None:
-        """Count the runs of a stored chunk."""
         self._done += runs
         self._diverged += diverged
         self._bar.set_postfix(diverged=self._diverged, refresh=False)
@@ -91,7 +89,6 @@ class Runs:
 
 @contextlib.contextmanager
 def shown(total: int, done: int) -> Iterator[Runs]:
-    """Show how far `total` runs are, `done` of which are there at the beginning."""
     with _bar(total, done, "run") as bar:
         yield Runs(bar, done)
 
@@ -99,13 +96,8 @@ def shown(total: int, done: int) -> Iterator[Runs]:
 def each(
     items: Sequence[ItemT], unit: str = "step", name: Callable[[ItemT], str] = str
 ) -> Iterator[ItemT]:
-    """The items one after the other, and to people how many are done and which one is next.
-
-    Args:
-        items: of which something is made that takes long.
-        unit: what one of them is called, in the singular.
-        name: what an item is called.
-    """
+    """The items one after the other, and to people how many are done and which one is next: of what
+    `unit`, and with what `name`."""
     with _bar(len(items), 0, unit) as bar:
         for item in items:
             bar.set_postfix_str(name(item), refresh=_alive())
@@ -114,10 +106,9 @@ def each(
 
 
 @contextlib.contextmanager
-def _bar(total: int, done: int, unit: str, seconds: float | None = None) -> Iterator[Any]:
+def _bar(total: int, done: int, unit: str) -> Iterator[Any]:
     """A bar that looks at the clock by itself, however long what it counts takes."""
     terminal = _alive()
-    seconds = seconds or SECONDS[terminal]
     # Away from a terminal only the clock makes it print, so that short work leaves no line.
     about: dict[str, Any] = (
         {"file": sys.stderr}
@@ -135,7 +126,7 @@ def _bar(total: int, done: int, unit: str, seconds: float | None = None) -> Iter
         over = threading.Event()
 
         def look() -> None:
-            while not over.wait(seconds):
+            while not over.wait(SECONDS[terminal]):
                 bar.refresh()
 
         clock = threading.Thread(target=look, daemon=True, name="dynsim-progress")

@@ -1,9 +1,10 @@
 """Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
 
-import functools
+import json
 import math
 import os
 import pkgutil
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -19,18 +20,29 @@ from dynsim import Status, checks
 from dynsim.precision import Device, precision
 from sweeps import output
 from sweeps.output import programs
-from sweeps.runner import tiles
+from sweeps.runner import labels, tiles
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import Place, Report, StoreError, Variable
-from sweeps.runner.store.creation import create
-from sweeps.runner.store.local import place
-from sweeps.runner.store.reuse import Arrays, GoOn, Region, Reused, completed
+from sweeps.runner.store import (
+    GROUP,
+    MARKER,
+    RECORDS,
+    Layout,
+    Report,
+    StoreError,
+    Variable,
+    check_names,
+    manifest,
+)
+from sweeps.runner.store.arrays import NUMBERS, Array
+from sweeps.runner.store.place import Place, place
+from sweeps.runner.store.reuse import Reused, completed
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work, layout_of
+from sweeps.systems import budget
 
 
 def run(
@@ -116,8 +128,11 @@ def run(
     if executor is not None and (begun := [each.store.name for each in sources if each.step]):
         raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
     store = existing(where, config_of(sweep), report)
-    if store is not None and chunk is not None:
-        _require_chunk(store, sweep, chunk)
+    if store is not None and chunk is not None and store.layout != layout_of(sweep.dims, chunk):
+        raise StoreError(
+            f"chunk = {chunk}: {store.name} was made with chunks of "
+            f"{math.prod(store.layout.chunk)} runs and keeps them; leave chunk out to resume"
+        )
     mesh = tiles.mesh(devices, sweep.dtype)
     identity = Identity(sweep, mesh.devices.flat[0].platform)
     if store is None:
@@ -125,31 +140,41 @@ def run(
         if accept_code is not None:
             raise ValueError(f"accept_code = {accept_code!r}: no run is stored yet; leave it out")
     environment = environment_of(identity, where, sources, mesh, report)
-    if executor is not None:
-        # Loaded when it is asked for: most sweeps are not shared.
-        by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
-        told = environment, identity, mesh, accept_code
-        with quiet(not progress):
-            return by_workers(
-                executor, sweep, where, store, chunk, tile, report, sources, strict, *told
-            )
     with quiet(not progress), precision(sweep.dtype):
-        layout = store.layout if store else None
-        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, identity=identity)
-        if report:
-            report(str(work.plan))
+        if executor is None:
+            layout = store.layout if store else None
+            work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, identity=identity)
+            if report:
+                report(str(work.plan))
+        else:
+            # Loaded when it is asked for: most sweeps are not shared.
+            driver: Any = pkgutil.resolve_name("sweeps.runner.driver")
+            job = driver.job(sweep, where, tile, strict)
         # Held before anything is made: who is refused leaves nothing behind.
         with where.lock(*process, report) as check:
-            if store is None:
+            if store is not None:
+                pass
+            elif executor is None:
                 store = create(where, sweep, work.plan.layout, work.variables(), report)
+            else:
+                store = driver.make_store(executor, job, sweep, where, chunk, report)
             store.held = check
-            store.go_on(process, environment, strict, report)
+            if executor is None:
+                store.go_on(process, environment, strict, report)
+            else:
+                # What devices the workers have is theirs to know.
+                versions = {n: each for n, each in environment.items() if n in output.PACKAGES}
+                store.go_on(process, versions, strict, report)
+                store.enter(environment, strict=False)
             alone = process == (0, 1)
             agreement = Agreement(store, identity, mesh, environment, alone=alone, report=report)
             if where.address is not None:
                 agreement.check(accept_code)
             done = store.done()
-            _work_off(store, work, process, sources, done, agreement)
+            if executor is None:
+                _work_off(store, work, process, sources, done, agreement)
+            else:
+                driver.work_off(executor, store, job, agreement, sources)
     # Other processes go on meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)
 
@@ -183,7 +208,6 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
 
 
 def _check_arguments(devices: Any, process: Any, reuse: Any, report: Any) -> None:
-    """Raise `ValueError` for an argument of another kind than `run` takes."""
     if devices is not None:
         checks.kind("devices", devices, list, tuple)
         if not devices or not all(isinstance(each, jax.Device) for each in devices):
@@ -215,34 +239,23 @@ def _work_off(
     done: np.ndarray,
     agreement: Agreement,
 ) -> None:
-    k, n = process
-    variables = store.variables
-    regions = [
-        region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
-    ]
+    (k, n), layout = process, store.layout
+    regions = [layout.region(i) for i in range(k, layout.num_chunks, n) if not done[i]]
     with (
         stoppable(store.interrupted) as check,
-        shown(store.layout.num_runs, store.layout.runs_in(done)) as runs,
+        shown(layout.num_runs, layout.runs_in(done)) as runs,
     ):
 
         def look(computed: int) -> None:
             check()
             runs.computed(computed)
 
-        def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
-            return work.compute(region, variables, look)
-
-        @functools.cache
-        def later(source: Reused) -> GoOn:
-            rest = work.going_on(source.later(work.sweep), source.step, source.state)
-            return lambda region, variables, states: rest.compute(region, variables, look, states)
-
         for region in work.in_turn(regions):
             began = perf_counter()
             # What is kept in memory is gone with the code that computed it.
             kept = store.address is not None
             program = agreement.of(work.sweep.static_values(region)) if kept else ""
-            arrays = completed(sources, region, variables, compute, later)
+            arrays = completed(sources, work, region, store.variables, look)
             try:
                 store.write(region, arrays, perf_counter() - began, program)
             except OSError as error:
@@ -264,10 +277,7 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of this process, with what the problem is made of, and with how the programs
     of the `sources` were found to be those of the sweep: what a store writes down of its chunks.
-
-    Raises:
-        StoreError: for a source of another program.
-    """
+    `StoreError` for a source of another program."""
     if where.address is None and not sources:
         return output.environment()
     found = {**output.environment(), **identity.parts()}
@@ -304,9 +314,76 @@ def existing(where: Place, config: dict, report: Report | None = None) -> Store 
     return store
 
 
-def _require_chunk(store: Store, sweep: Sweep, chunk: int) -> None:
-    if store.layout != layout_of(sweep.dims, chunk):
-        raise StoreError(
-            f"chunk = {chunk}: {store.name} was made with chunks of "
-            f"{math.prod(store.layout.chunk)} runs and keeps them; leave chunk out to resume"
+def create(
+    where: str | Place,
+    sweep: Sweep,
+    layout: Layout,
+    variables: Mapping[str, Variable],
+    report: Report | None = None,
+) -> Store:
+    """An empty store for a sweep, or the one that another process has made for it meanwhile.
+    `ValueError` for results that do not fit into memory, for a name that no array can have, or that
+    two have, and for an array of what is no number; `StoreError` when another process has made a
+    store of another sweep there, or a bucket cannot be written."""
+    where = place(where)
+    needed = sum(math.prod(each.shape) * each.dtype.itemsize for each in variables.values())
+    stored = where.address is not None
+    budget.check_held(layout.num_runs, math.prod(layout.chunk), needed, stored)
+    try:
+        where.create(files(sweep, layout, variables))
+    except FileExistsError:
+        Store.open(where, report).require(config_of(sweep))
+    return Store.open(where, report)
+
+
+def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
+    """The files of an empty store, the last of which is its `MARKER`."""
+    config, coordinates = config_of(sweep), labels.coordinates(sweep)
+    inner = (dim for each in variables.values() for dim in each.dims)
+    others = [name for name in coordinates if name not in sweep.fields]
+    for name, each in variables.items():
+        if not NUMBERS.fullmatch(each.dtype.name):
+            raise ValueError(
+                f"record = {name!r}: is of type {each.dtype.name}, must be of real, complex or "
+                "whole numbers of NumPy, or truth values"
+            )
+    check_names(("axes", sweep.fields), ("dimensions", [*others, *inner]), ("record", variables))
+    made_by = {**output.environment("zarr", "xarray"), "precision": sweep.dtype}
+    attributes = {
+        "format": manifest.FORMAT,
+        # Of this store and its copies: what belongs to another one is told by it.
+        "store": uuid.uuid4().hex,
+        # Their values are coordinates.
+        "config": {**config, "axes": list(config["axes"])},
+        "config_hash": manifest.fingerprint(config),
+        "environment": made_by,
+        "time_unit": "optimiser steps",
+        "variables": [*(name for name in variables if name != "status"), "status"],
+        "title": config["title"],
+    }
+    # By xarray's convention: labels other than the values of a dimension.
+    labelling = [name for name, (its_dims, _) in coordinates.items() if its_dims != (name,)]
+    if labelling:
+        attributes["coordinates"] = " ".join(labelling)
+    names = tuple(dim.name for dim in sweep.dims)
+    arrays = {
+        name: Array(
+            (*names, *v.dims), (*layout.shape, *v.shape), (*layout.chunk, *v.shape), v.dtype
         )
+        for name, v in variables.items()
+    }
+    kept = {GROUP: {"attributes": attributes, "zarr_format": 3, "node_type": "group"}}
+    values = {}
+    for name, (its_dims, value) in coordinates.items():
+        arrays[name] = Array(its_dims, value.shape, value.shape, value.dtype)
+        values["/".join((name, "c", *"0" * value.ndim))] = arrays[name].encoded(value)
+    for name, array in arrays.items():
+        said = labels.about(sweep.system, name, sweep.varied.named.get(name))
+        if array.dtype.kind == "U":
+            # Words have no unit.
+            said.pop("units", None)
+        kept[f"{name}/{GROUP}"] = array._replace(attributes=said).metadata()
+    sealed = manifest.seal(
+        {key: json.dumps(each, indent=2).encode() for key, each in kept.items()} | values
+    )
+    return {**sealed, f"{RECORDS}{attributes['store']}/{MARKER}": b""}

@@ -22,7 +22,7 @@ from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
 from sweeps import recipes
 from sweeps.language.axes import Axes, Dimension
-from sweeps.runner.store.base import CHECKPOINT, OF_STORES, check_names
+from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Settings, System, Times, names_of
 from sweeps.systems.experiment import Experiment
@@ -153,7 +153,6 @@ class Sweep:
 
     @functools.cached_property
     def system(self) -> System:
-        """The system of the runs."""
         return registry.system_of(self.first)
 
     @functools.cached_property
@@ -276,7 +275,7 @@ class Sweep:
 
 
 def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The values of axes, by dimension, as arrays that broadcast, each dimension along its own."""
+    """The values of axes as arrays that broadcast, each dimension along its own."""
     return {
         name: np.reshape(values, [-1 if i == place else 1 for i in range(len(dims))])
         for place, axes in enumerate(dims)
@@ -296,7 +295,6 @@ def _telling(dim: Dimension) -> list[int]:
 
 
 def _times(given: Any) -> str | int | tuple[Any, ...]:
-    """Times to record in Python's own types."""
     # A list of lists of different lengths is no array.
     with contextlib.suppress(ValueError):
         times = np.asarray(given).tolist()

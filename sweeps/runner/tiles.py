@@ -25,7 +25,7 @@ from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as, traced_anew
 from sweeps.runner import fit, kept
-from sweeps.runner.store.base import CHECKPOINT, check_names
+from sweeps.runner.store import CHECKPOINT, check_names
 from sweeps.systems.base import Engine, Settings, names_of
 
 
@@ -252,16 +252,9 @@ def run_tiles(
     mesh: Mesh,
     identity: str = "",
 ) -> dict[str, Array]:
-    """Run one tile on each of the D devices of `mesh`.
-
-    Args:
-        task: the task, or what the engine prepares from it, the same for all.
-        numbers: (D, P) traced numbers by name, those of `Run.numbers`.
-        seeds: (D, S) seeds; a run uses fold_in(key(root), seed).
-        root: root of the random keys.
-        drawn: what `draw_tiles` returned for these seeds; None where the engine draws nothing.
-        states: those from which the runs go on, as bytes; None for runs that begin.
-        engine, settings, mesh, identity: as of `Job`.
+    """Run one tile on each of the D devices of `mesh`: S seeds, of which a run uses
+    fold_in(key(root), seed), at P points of traced `numbers`, with what `draw_tiles` has `drawn`
+    for these seeds, from `states` given as bytes, or from the beginning.
 
     Returns:
         (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, the `time` of

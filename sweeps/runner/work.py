@@ -22,7 +22,7 @@ from sweeps.runner import fit, kept, labels, progress, tiles
 from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep, grid
-from sweeps.runner.store.base import CHECKPOINT, Layout, Variable
+from sweeps.runner.store import CHECKPOINT, Layout, Variable
 
 CHUNK_TILES = 8
 """Most tiles of a chunk, by default: enough to keep several devices busy between two writes."""
@@ -36,14 +36,8 @@ AHEAD = min(os.cpu_count() or 1, 8)
 
 
 class Plan(NamedTuple):
-    """How a sweep runs.
-
-    Attributes:
-        layout: how the array of runs is cut into chunks.
-        tile: seeds and points of the batch that a device works on at once.
-        devices: number of local devices.
-        bytes_per_device: memory of a tile, measured on an accelerator and estimated on a CPU.
-    """
+    """How a sweep runs: its chunks, the seeds and points that a device works on at once, the number
+    of local devices, and the memory of a tile, which is estimated on a CPU."""
 
     layout: Layout
     tile: tuple[int, int]
@@ -142,7 +136,7 @@ class Work:
         try:
             return self._compute(region, variables, check, states)
         except jax.errors.JaxRuntimeError as error:
-            if not fit.exhausted(error) or self.tile == (1, 1):
+            if "RESOURCE_EXHAUSTED" not in str(error) or self.tile == (1, 1):
                 raise
         self._shrink(2)
         warnings.warn(
@@ -381,7 +375,7 @@ def begin(sweeps: Iterable[Sweep]) -> None:
             works.append(Work(sweep, tiles.mesh(dtype=sweep.dtype)))
             works[-1].variables()
     for work in works:
-        work.start(next(iter(work.plan.layout.regions())))
+        work.start(work.plan.layout.region(0))
 
 
 def layout_of(dims: Sequence[Dimension], size: int) -> Layout:

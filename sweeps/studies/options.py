@@ -17,7 +17,7 @@ from dynsim import checks
 from odes.theory import refusal
 from sweeps import output
 from sweeps.language.tree import settle
-from sweeps.runner.cluster import hosts
+from sweeps.runner import cluster
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
 
@@ -44,7 +44,7 @@ def begin(config: Any) -> None:
     if hasattr(config, "run"):
         checks.kind("run", config.run, Experiment)
     output.check_directory(config.out)
-    hosts.use_all_cores()
+    cluster.use_all_cores()
 
 
 UNREDUCED = {"symmetric": "plain", "symmetric-descent": "descent"}

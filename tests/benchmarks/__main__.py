@@ -48,9 +48,9 @@ def main() -> None:
     asked = parser.parse_args()
     # Libraries read it when they are imported.
     cli.tell()
-    from sweeps.runner.cluster import hosts
+    from sweeps.runner import cluster
 
-    hosts.use_all_cores()
+    cluster.use_all_cores()
     if asked.what in WITH_TORCH and importlib.util.find_spec("torch") is None:
         parser.error(f"{asked.what}: compares with PyTorch; make bench installs it")
     options: dict[str, Any] = {"check": asked.check} if asked.what in WITH_TORCH else {}

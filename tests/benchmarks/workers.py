@@ -17,14 +17,13 @@ import jax
 import numpy as np
 
 import sweeps
-from sweeps.runner import tiles
+from sweeps.runner import cluster, driver, tiles
 from sweeps.runner.agreement import Agreement
-from sweeps.runner.cluster import dask_cluster, driver, jobs
 from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
+from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import Variable
-from sweeps.runner.store.creation import create
+from sweeps.runner.store import Variable
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import layout_of
 from sweeps.systems.experiment import experiment
@@ -62,7 +61,7 @@ class Killing(Executor):
 
     def _look(self, future: Future) -> None:
         answer = None if future.cancelled() or future.exception() else future.result()
-        if not isinstance(answer, jobs.Done):
+        if not isinstance(answer, driver.Done):
             return
         self.done += 1
         self.names.add(answer.worker)
@@ -98,7 +97,7 @@ def sweep() -> Sweep:
 def kills(folder: Path) -> Iterator[str]:
     """Workers are killed while they compute; the arrays are those of one process."""
     sweeps.run(sweep(), folder / "one", chunk=CHUNK, tile=CHUNK)
-    with dask_cluster.executor(f"local:{WORKERS}") as executor:
+    with cluster.executor(f"local:{WORKERS}") as executor:
         killing = Killing(executor, KILLS, CHUNKS // (KILLS + 1))
         sweeps.run(sweep(), folder / "killed", executor=killing, chunk=CHUNK, tile=CHUNK)
     yield (
@@ -133,7 +132,7 @@ def balance(folder: Path) -> Iterator[str]:
     against fixed shares."""
     ideal = CHUNKS * PAUSE / (WORKERS - 1 + 1 / SLOW)
     store, job = _empty(folder / "balance", CHUNKS)
-    with instead(paused), dask_cluster.executor(f"local:{WORKERS}") as executor:
+    with instead(paused), cluster.executor(f"local:{WORKERS}") as executor:
         # Each worker has imported what it needs, and one has become the slow one.
         warm = [executor.submit(paused, job, -i) for i in range(1, 4 * WORKERS)]
         for future in warm:
@@ -147,34 +146,34 @@ def balance(folder: Path) -> Iterator[str]:
     )
 
 
-def paused(job: jobs.Job, number: int) -> jobs.Done:
+def paused(job: driver.Job, number: int) -> driver.Done:
     """Takes the time of a chunk without computing one; the first worker to call it is slow."""
     marker = Path(job.address + ".slow")
     try:
         marker.touch(exist_ok=False)
-        marker.write_text(jobs.name())
+        marker.write_text(driver.name())
     except FileExistsError:
         pass
-    time.sleep(PAUSE * (SLOW if marker.read_text() == jobs.name() else 1))
-    return jobs.Done(jobs.name(), 1, 0)
+    time.sleep(PAUSE * (SLOW if marker.read_text() == driver.name() else 1))
+    return driver.Done(driver.name(), 1, 0)
 
 
 @contextlib.contextmanager
-def instead(compute: Callable[..., jobs.Done]) -> Iterator[None]:
+def instead(compute: Callable[..., driver.Done]) -> Iterator[None]:
     """A context in which the driver has chunks computed by `compute`, which stores none, and takes
     them for stored once all have been asked for."""
-    own, done, asked = jobs.compute, Store.done, iter([False])
+    own, done, asked = driver.compute, Store.done, iter([False])
     check = driver._check_program
 
     def stored(self: Store) -> np.ndarray:
         return np.full(self.layout.num_chunks, next(asked, True))
 
-    jobs.compute, Store.done = compute, stored
+    driver.compute, Store.done = compute, stored
     driver._check_program = lambda *_: None
     try:
         yield
     finally:
-        jobs.compute, Store.done, driver._check_program = own, done, check
+        driver.compute, Store.done, driver._check_program = own, done, check
 
 
 def _share(k: int) -> None:
@@ -191,7 +190,7 @@ def overhead(folder: Path) -> Iterator[str]:
 
     run("compiling")
     one = run("warm")
-    with dask_cluster.executor(f"local:{WORKERS}") as executor:
+    with cluster.executor(f"local:{WORKERS}") as executor:
         run("first", executor)
         took = run("second", executor)
     yield (
@@ -203,7 +202,7 @@ def overhead(folder: Path) -> Iterator[str]:
 def feed(folder: Path) -> Iterator[str]:
     """Chunks without any work, as quickly as the driver hands them out."""
     store, job = _empty(folder / "feed", EMPTY)
-    with instead(nothing), dask_cluster.executor(f"local:{WORKERS}") as executor:
+    with instead(nothing), cluster.executor(f"local:{WORKERS}") as executor:
         executor.submit(nothing, job, 0).result()
         took = seconds(lambda: driver.work_off(executor, store, job, _agreement(store)))
     yield f"empty chunks: {EMPTY / took:.0f} per second through {WORKERS} workers"
@@ -213,16 +212,16 @@ def _agreement(store: Store) -> Agreement:
     return Agreement(store, Identity(sweep(), "cpu"), tiles.mesh(), {})
 
 
-def nothing(job: jobs.Job, number: int) -> jobs.Done:
+def nothing(job: driver.Job, number: int) -> driver.Done:
     """A chunk without work."""
-    return jobs.Done(jobs.name(), 1, 0)
+    return driver.Done(driver.name(), 1, 0)
 
 
 def resume(folder: Path) -> Iterator[str]:
     """A store of many chunks, all but one of them done."""
     store, _ = _empty(folder / "many", MANY)
     empty = {name: np.zeros((1, 1), v.dtype) for name, v in store.variables.items()}
-    for region in store.layout.regions():
+    for region in map(store.layout.region, range(store.layout.num_chunks)):
         if region[0].start < MANY - 1:
             store.write(region, empty)
     with ThreadPoolExecutor(1) as executor:
@@ -250,7 +249,7 @@ def _many(chunks: int) -> Sweep:
     )
 
 
-def _empty(path: Path, chunks: int) -> tuple[Store, jobs.Job]:
+def _empty(path: Path, chunks: int) -> tuple[Store, driver.Job]:
     """A store of so many chunks of a run each, none of them done."""
     wanted = _many(chunks)
     variables = {

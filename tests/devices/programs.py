@@ -10,7 +10,7 @@ from dynsim.training.course import Checkpoint
 from dynsim.training.recording import SHARPNESS
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import CHECKPOINT
+from sweeps.runner.store import CHECKPOINT
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.experiment import experiment

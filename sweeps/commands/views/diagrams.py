@@ -12,8 +12,8 @@ import xarray as xr
 from sweeps.commands.views.content import INFERRED, LINES, PYTHON, REGION
 from sweeps.runner.progress import count
 from sweeps.runner.run import open_sweep
+from sweeps.runner.store import Report
 from sweeps.runner.store.arrays import MISSING
-from sweeps.runner.store.base import Report
 from sweeps.studies.phase.regions import BY_STATUS, NAMED, RULE, Rule, named
 from sweeps.systems.experiment import about
 

@@ -10,7 +10,7 @@ import xarray as xr
 from sweeps.language.tree import toml
 from sweeps.runner.config import from_config
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import PARTS
+from sweeps.runner.store import PARTS
 
 LEFT_OUT = ("axes", "run", "zip", "title", "system", "contents", "functions", PARTS)
 """Of a configuration: what is written elsewhere, or follows from the rest."""

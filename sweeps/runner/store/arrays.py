@@ -38,15 +38,8 @@ Select = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
 class Array(NamedTuple):
-    """An array of a store.
-
-    Attributes:
-        dims: names of its axes.
-        shape: of all of it.
-        chunk: shape of a chunk; what lies outside of the array is filled up.
-        dtype: of its values, little-endian in chunks.
-        attributes: for people.
-    """
+    """An array of a store: names of its axes, the shape of all of it and of a chunk, of which what
+    lies outside of the array is filled up, the type of its values, and attributes for people."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
@@ -61,7 +54,6 @@ class Array(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return math.prod(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
 
     @property
@@ -139,7 +131,8 @@ class Array(NamedTuple):
 
 
 class _Later(BackendArray):
-    """What xarray reads when it is used."""
+    """What xarray reads when it is used. `select` returns the values at places along each of the
+    `outer` first axes."""
 
     def __init__(self, array: Array, outer: int, select: Select) -> None:
         self.shape, self.dtype, self.dims = array.shape, array.dtype, array.dims
@@ -158,8 +151,7 @@ class _Later(BackendArray):
 
 
 def later(array: Array, outer: int, select: Select) -> xr.Variable:
-    """An array of which xarray reads, once, what is used; `select` returns the values at places
-    along each of the `outer` first axes."""
+    """An array of which xarray reads, once, what is used; arguments as of `_Later`."""
     lazy: Any = indexing.LazilyIndexedArray(_Later(array, outer, select))
     kept = indexing.MemoryCachedArray(indexing.CopyOnWriteArray(lazy))
     return xr.Variable(array.dims, kept, array.attributes)

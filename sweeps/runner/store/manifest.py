@@ -8,7 +8,6 @@ how much memory that takes.
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 import re
@@ -19,8 +18,7 @@ import numpy as np
 import pydantic
 
 from dynsim import checks
-from sweeps.runner.store.arrays import Array, described
-from sweeps.runner.store.base import (
+from sweeps.runner.store import (
     CHANGED,
     GROUP,
     LARGEST,
@@ -31,12 +29,14 @@ from sweeps.runner.store.base import (
     missing,
     sha,
 )
+from sweeps.runner.store.arrays import Array, described
 
 FORMAT = 5
 """Number of the way in which stores are written: 5 since each chunk names its program."""
 SEAL = "integrity"
 """Attribute of the group that holds the digests."""
-SEALED = re.compile(rf"{checks.NAME.pattern}/(zarr\.json|c(/[0-9]+)*)")
+WRITTEN = re.compile(rf"{checks.NAME.pattern}/(zarr\.json|c(/[0-9]+)*)")
+"""Names of the files that a creation writes."""
 INFINITY = "inf"
 """How configurations spell it, because JSON has no name for it."""
 MOST_SHOWN = 8
@@ -83,13 +83,8 @@ _ATTRIBUTES = pydantic.TypeAdapter(_Attributes)
 
 
 class Manifest(NamedTuple):
-    """What a store says about itself, as it was verified.
-
-    Attributes:
-        attributes: of the group, without the digests.
-        arrays: by their names.
-        coordinates: the values of those that are no results.
-    """
+    """What a store says about itself, as it was verified: the attributes of the group without the
+    digests, the arrays, and the values of those that are no results."""
 
     attributes: Json
     arrays: dict[str, Array]
@@ -97,11 +92,8 @@ class Manifest(NamedTuple):
 
 
 def seal(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files of a new store, with their digests in the group's.
-
-    Raises:
-        StoreError: for an array of a kind that would not be accepted when it is read.
-    """
+    """The files of a new store, with their digests in the group's. `StoreError` for an array of a
+    kind that would not be accepted when it is read."""
     others = {key: value for key, value in files.items() if key != GROUP}
     _accept("a new store", others)
     group = json.loads(files[GROUP])
@@ -111,12 +103,9 @@ def seal(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def verified(name: str, read: Read) -> Manifest:
-    """The manifest of the store `name`, of which `read` reads files, several at once.
-
-    Raises:
-        StoreError: when this is no sweep, or one of another version, or when a file is missing,
-            damaged, or not written as dynsim writes.
-    """
+    """The manifest of the store `name`, of which `read` reads files, several at once. `StoreError`
+    when this is no sweep, or one of another version, or when a file is missing, damaged, or not
+    written as dynsim writes."""
     (given,) = read([GROUP])
     try:
         group = json.loads(given or b"")
@@ -143,30 +132,32 @@ def verified(name: str, read: Read) -> Manifest:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise damaged(name, GROUP, f"{where}: {first['msg']}") from None
-    arrays, coordinates = _accept(name, _sealed(name, said.integrity.files, read))
+    sealed, files = said.integrity.files, {}
+    if strange := [key for key in sealed if not WRITTEN.fullmatch(key)]:
+        raise damaged(name, GROUP, f"it speaks of {strange[0]!r}")
+    for (key, digest), value in zip(sealed.items(), read(sealed), strict=True):
+        if value is None:
+            raise missing(name, key)
+        if sha(value) != digest:
+            raise damaged(name, key, CHANGED)
+        files[key] = value
+    arrays, coordinates = _accept(name, files)
     return Manifest({k: v for k, v in attributes.items() if k != SEAL}, arrays, coordinates)
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Hash of a sweep's `as_json`, of all that decides the numbers: not the title."""
+    """Hash of all that decides the numbers in a configuration: not of the title."""
     decisive = {name: value for name, value in config.items() if name != "title"}
-    decisive["axes"] = [
-        [name, hashlib.sha256(_bytes(values)).hexdigest()]
-        for name, values in config["axes"].items()
-    ]
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    decisive["axes"] = [[name, sha(_bytes(values))] for name, values in config["axes"].items()]
+    return sha(json.dumps(decisive, sort_keys=True))
 
 
 def _bytes(values: list[Any]) -> bytes:
     """The values of an axis for its hash. They can be millions, if they are numbers."""
     if all(isinstance(value, str) for value in values) and set(values) != {INFINITY}:
         return json.dumps(values).encode()
-    return np.asarray(numbers(values), "<f8").tobytes()
-
-
-def numbers(values: list[Any]) -> list[float]:
-    """The values of an axis in a configuration as numbers."""
-    return [float(value) for value in values] if INFINITY in values else values
+    numbers = [float(value) for value in values] if INFINITY in values else values
+    return np.asarray(numbers, "<f8").tobytes()
 
 
 def spelt(values: list[float]) -> list[Any]:
@@ -198,20 +189,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _sealed(name: str, digests: Mapping[str, str], read: Read) -> dict[str, bytes]:
-    strange = [key for key in digests if not SEALED.fullmatch(key)]
-    if strange:
-        raise damaged(name, GROUP, f"it speaks of {strange[0]!r}")
-    files = {}
-    for (key, digest), value in zip(digests.items(), read(digests), strict=True):
-        if value is None:
-            raise missing(name, key)
-        if sha(value) != digest:
-            raise damaged(name, key, CHANGED)
-        files[key] = value
-    return files
-
-
 def _accept(
     name: str, files: Mapping[str, bytes]
 ) -> tuple[dict[str, Array], dict[str, np.ndarray]]:
@@ -241,7 +218,7 @@ def _digest(group: Json) -> str:
     """Of all that a group's metadata say but this."""
     sealed = {key: value for key, value in group["attributes"][SEAL].items() if key != "digest"}
     attributes = {**group["attributes"], SEAL: sealed}
-    return sha(json.dumps({**group, "attributes": attributes}, sort_keys=True).encode())
+    return sha(json.dumps({**group, "attributes": attributes}, sort_keys=True))
 
 
 def _shown(value: Any) -> str:

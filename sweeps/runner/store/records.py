@@ -1,9 +1,14 @@
-"""Which chunks a store has: those of which a commit record says what they are.
+"""Which chunks a store has, and by which programs they were computed.
 
-A record is written once, after the files of its chunk, and holds the id of the store, the number of
-the chunk, the digests of its files, and what computed it. A file that no record names with its
-digest is no data, wherever it comes from. It holds the file of the statuses as well, which every
-reader wants: so a chunk in a bucket costs no request more than its arrays.
+A chunk is there when a commit record says what it is. The record is written once, after the files
+of its chunk, and holds the id of the store, the number of the chunk, the digests of its files, and
+what computed it. A file that no record names with its digest is no data, wherever it comes from. It
+holds the file of the statuses as well, which every reader wants: so a chunk in a bucket costs no
+request more than its arrays.
+
+The first process that computes runs at a combination of static values registers its program, before
+any chunk of them. Whoever comes later has the same program, or one that was decided to be the same:
+by numbers, where versions or devices are others, or because a user accepted it.
 """
 
 import base64
@@ -11,20 +16,20 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
 
-from sweeps.runner.store.arrays import Array
-from sweeps.runner.store.base import (
+from sweeps.runner.store import (
     CHANGED,
     LARGEST,
     MARKER,
+    SHORT,
     Digest,
     Identity,
     Layout,
-    Place,
     StoreError,
     damaged,
     missing,
@@ -32,9 +37,14 @@ from sweeps.runner.store.base import (
     sha,
     unsealed,
 )
+from sweeps.runner.store.arrays import Array
+from sweeps.runner.store.manifest import spelt
+from sweeps.runner.store.place import Place
 
 ENVIRONMENTS = "status/.made"
 """Folder of the environments that records name, each a file called by its digest."""
+PROGRAMS = "status/.programs"
+"""Folder of the programs, each a file called by its combination of static values."""
 KEPT = 2**16
 """Records that are remembered."""
 
@@ -69,19 +79,46 @@ class Record:
         return sealed({**dataclasses.asdict(self), "statuses": statuses})
 
 
-_RECORD = pydantic.TypeAdapter(Record)
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """The program of a combination of static values, or one that is the same.
+
+    Attributes:
+        store: id of the store.
+        chosen: the values, by axis.
+        program: hash of its text.
+        platform: for which it was lowered, such as "cpu".
+        environment: digest of the environment that registered it.
+        same_as: for another program than the registered one, the hash of that.
+        decided: how that was found: by "numbers", or "accepted" by a user.
+        runs: number of stored runs that were computed again.
+        difference: the largest one that was found, relative to the largest value of an array.
+        instead_of: hash of the program that it replaced, of which no chunk is to be kept.
+    """
+
+    store: Identity
+    chosen: dict[str, Any]
+    program: Digest
+    platform: str
+    environment: Digest
+    same_as: str = ""
+    decided: Literal["", "numbers", "accepted"] = ""
+    runs: int = 0
+    difference: float = 0.0
+    instead_of: str = ""
+
+    @property
+    def key(self) -> str:
+        """The file that says so."""
+        return _key(self.chosen, self.program if self.decided else "")
+
+
+_RECORD, _REGISTERED = pydantic.TypeAdapter(Record), pydantic.TypeAdapter(Registered)
 _ENVIRONMENT = pydantic.TypeAdapter(dict[str, str])
 
 
 class Chunks:
-    """The chunks of a store.
-
-    Args:
-        place: where they are.
-        store: id of the store.
-        layout: how they divide the array of runs.
-        arrays: those that each has a file of.
-    """
+    """The chunks of the store with the id `store`, each of which has a file of every array."""
 
     def __init__(
         self, place: Place, store: Identity, layout: Layout, arrays: Mapping[str, Array]
@@ -124,11 +161,8 @@ class Chunks:
 
     def read(self, name: str, number: int, itself: bool = False) -> np.ndarray:
         """The values of an array in a chunk that is there; of its file `itself`, and not of what
-        the record holds of it, if so asked.
-
-        Raises:
-            StoreError: when the file is missing, or is not what the record says.
-        """
+        the record holds of it, if so asked. `StoreError` when the file is missing, or is not what
+        the record says."""
         key, array, record = self.keys(number)[name], self.arrays[name], self.record(number)
         again = f"Delete {self.file(number)} and run the sweep again to compute its chunk anew."
         inside = record.statuses if name == "status" and not itself else b""
@@ -181,15 +215,67 @@ class Chunks:
     def _record(self, number: int) -> Record:
         key = self.file(number)
         again = f"Delete it and run the sweep again to compute chunk {number} anew."
-        value = self._read(key, again)
-        try:
-            record = _RECORD.validate_json(unsealed(value), strict=True)
-        except ValueError:
-            raise damaged(self.place.name, key, CHANGED, again) from None
+        record = _opened(_RECORD, self.place, key, self._read(key, again), again)
         if (record.store, record.chunk) != (self.store, number):
             why = f"it is that of chunk {record.chunk} of the store {record.store}"
             raise damaged(self.place.name, key, why, again)
         return record
+
+
+class Programs:
+    """The registered programs of the store with the id `store` at a place. All methods that read
+    raise `StoreError` for a file that is damaged."""
+
+    def __init__(self, place: Place, store: Identity) -> None:
+        self.place, self.store = place, store
+
+    def get(self, chosen: Mapping[str, Any], program: str = "") -> Registered | None:
+        """The program of a combination of static values, or what was decided of another
+        `program`."""
+        return self._read(_key(chosen, program))
+
+    def put(self, known: Registered) -> bool:
+        """Register a program, or a decision; False where there is one already."""
+        return self.place.put(known.key, sealed(dataclasses.asdict(known)))
+
+    def keep(self, stored: Iterable[Mapping[str, Any]]) -> None:
+        """Forget the programs of all combinations but those of which there are chunks."""
+        kept = set(map(_key, stored))
+        for each in self.all():
+            if _key(each.chosen) not in kept:
+                self.place.remove(each.key)
+
+    def all(self) -> list[Registered]:
+        """Everything that is registered."""
+        names = sorted(name for name in self.place.files(PROGRAMS) if name.endswith(".json"))
+        found = (self._read(f"{PROGRAMS}/{name}") for name in names)
+        return [each for each in found if each is not None]
+
+    def _read(self, key: str) -> Registered | None:
+        if (value := self.place.read(key)) is None:
+            return None
+        known = _opened(_REGISTERED, self.place, key, value)
+        if (known.store, known.key) != (self.store, key):
+            raise damaged(self.place.name, key, "it is that of other runs, or of another store")
+        return known
+
+
+def _opened(kind: pydantic.TypeAdapter, place: Place, key: str, value: bytes, *then: str) -> Any:
+    """What a file with a digest of itself says."""
+    try:
+        return kind.validate_json(unsealed(value), strict=True)
+    except ValueError:
+        raise damaged(place.name, key, CHANGED, *then) from None
+
+
+def plain(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Static values as JSON has them."""
+    return {name: spelt([value])[0] for name, value in chosen.items()}
+
+
+def _key(chosen: Mapping[str, Any], program: str = "") -> str:
+    combination = sha(json.dumps(plain(chosen), sort_keys=True))[:SHORT]
+    return f"{PROGRAMS}/{combination}{f'-{program[:SHORT]}' if program else ''}.json"
 
 
 def environment_file(environment: Mapping[str, str]) -> tuple[str, bytes]:

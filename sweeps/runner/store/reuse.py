@@ -13,16 +13,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Int
 
 from dynsim.training.recording import Own
 from sweeps.language.grammar import flattened
-from sweeps.runner.config import config_of, files, from_config
+from sweeps.runner.config import config_of, contents, from_config
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store import CHECKPOINT, PARTS, StoreError, Variable
 from sweeps.runner.store.arrays import MISSING
-from sweeps.runner.store.base import CHECKPOINT, PARTS, StoreError, Variable
 from sweeps.runner.store.manifest import differences, fingerprint
 from sweeps.runner.store.store import Store
+from sweeps.runner.work import Work
 from sweeps.systems.base import known
 
 ALIKE = ("system", "engine", "root", "rtol")
@@ -31,17 +32,12 @@ Region = tuple[slice, ...]
 Arrays = dict[str, np.ndarray]
 Found = tuple[tuple[Int[np.ndarray, " N"], ...], Arrays]
 """What a source has of a region: places in it along each dimension, and arrays of these."""
-Compute = Callable[[Region, Mapping[str, Variable]], Arrays]
-"""Makes the arrays of a region."""
-GoOn = Callable[[Region, Mapping[str, Variable], UInt8[np.ndarray, "*region N"]], Arrays]
-"""Makes those of runs that go on from states, given as bytes."""
 
 
 class Reused:
     """A store, and where in it the runs of another sweep are.
 
     Attributes:
-        store: the store.
         known: by dimension of the sweep, which of its values the store has.
         index: by dimension of the store, the dimension of the sweep that it is, and by its values
             the places along it, -1 for those that it does not have; or None and the one place.
@@ -56,10 +52,17 @@ class Reused:
         """Raises `ValueError` for a store of other runs, naming what differs."""
         self.store, self.sweep = store, sweep
         self.others: list[dict[str, Any]] = []
+        self._rest: Work | None = None
         ours, theirs = config_of(sweep), store.config
+
+        def require(name: str, there: Any, here: Any, shown: Callable[[Any], Any] = str) -> None:
+            if there != here:
+                raise StoreError(
+                    f"reuse = {store.name}: {name} = {shown(there)} there, {shown(here)} here"
+                )
+
         for name in ALIKE:
-            if ours[name] != theirs[name]:
-                raise _differs(store, name, json.dumps(theirs[name]), json.dumps(ours[name]))
+            require(name, theirs[name], ours[name], json.dumps)
         if lacking := [name for name in sweep.names if name not in theirs["record"]]:
             raise StoreError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
@@ -78,14 +81,11 @@ class Reused:
         if self.step:
             times = np.atleast_1d(coordinates["time"].values)
             self.early, self.times = _parted(store, sweep, begin, times)
-        elif ours["times"] != theirs["times"]:
-            raise _differs(store, "times", *(json.dumps(each["times"]) for each in (theirs, ours)))
-        if self.step:
             there.first["steps"] = here.first["steps"]
+        else:
+            require("times", theirs["times"], ours["times"], json.dumps)
         for name in sorted({*there.first, *here.first} - varied):
-            a, b = (each.first.get(name) for each in (there, here))
-            if a != b:
-                raise _differs(store, f"run.{name}", a, b)
+            require(f"run.{name}", there.first.get(name), here.first.get(name))
         self.known = [
             np.array([there.has(row) for row in here.rows(dim, names)])
             for dim, names in enumerate(here.dims)
@@ -111,10 +111,17 @@ class Reused:
         if len(set(used)) < len(used):
             raise StoreError(f"reuse = {store.name}: axes vary together here and not there")
 
-    @property
-    def state(self) -> int:
-        """Bytes of the state in which a run ended."""
-        return self.store.variables[CHECKPOINT].shape[0]
+    @functools.cached_property
+    def state(self) -> Variable:
+        """The states in which runs ended, as bytes."""
+        return self.store.variables[CHECKPOINT]
+
+    def rest(self, work: Work) -> Work:
+        """What computes the runs of the sweep from where those of the store end."""
+        if self._rest is None:
+            later = dataclasses.replace(self.sweep, times=self.times, checkpoint=True)
+            self._rest = work.going_on(later, self.step, self.state.shape[0])
+        return self._rest
 
     def _is_other(self, region: Region) -> bool:
         """Whether the store's runs of a region belong to another program."""
@@ -122,10 +129,6 @@ class Reused:
         mine = here.first | here.chosen(self.sweep.static_values(region))
         others = map(there.chosen, self.others)
         return any(all(mine.get(p) == v for p, v in other.items()) for other in others)
-
-    def later(self, sweep: Sweep) -> Sweep:
-        """The part of the sweep that is left where the runs of the store end."""
-        return dataclasses.replace(sweep, times=self.times, checkpoint=True)
 
     def read(self, region: Region, variables: Mapping[str, Variable]) -> Found | None:
         """What it has of a region; None where that is nothing."""
@@ -158,9 +161,7 @@ class Reused:
 def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region], str]) -> None:
     """Write the chunks of a store that the sources have whole, as those of a program; for workers,
     which compute what is left chunk by chunk."""
-    if not sources:
-        return
-    for number in np.flatnonzero(~store.done()):
+    for number in np.flatnonzero(~store.done()) if sources else ():
         region = store.layout.region(int(number))
         arrays, missing = gathered(sources, region, store.variables)
         if not missing.any():
@@ -169,24 +170,20 @@ def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region
 
 def completed(
     sources: Sequence[Reused],
+    work: Work,
     region: Region,
     variables: Mapping[str, Variable],
-    compute: Compute,
-    later: Callable[[Reused], GoOn],
+    check: Callable[[int], None],
 ) -> Arrays:
-    """The arrays of a region, computed but for what the sources have.
-
-    Args:
-        sources: stores of other sweeps. Of those that have the beginning of a run, the one that
-            has most of it is taken.
-        region: in the array of all runs.
-        variables: the arrays.
-        compute: for runs of which nothing is there.
-        later: for runs that go on where those of a source end.
-    """
+    """The arrays of a region, computed but for what the sources have. Of those that have the
+    beginning of a run, the one that has most of it is taken."""
     if not sources:
-        return compute(region, variables)
+        return work.compute(region, variables, check)
     arrays, missing = gathered([each for each in sources if not each.step], region, variables)
+
+    def put(box: Region, made: Arrays) -> None:
+        for name, values in made.items():
+            arrays[name][box] = values
 
     for source in sorted((s for s in sources if s.step), key=lambda s: -s.step):
         early, late = source.early, len(source.times)
@@ -194,19 +191,19 @@ def completed(
         after = {name: _at_times(each, late) for name, each in variables.items()}
         # Where none of the times was recorded there, no other array is needed.
         asked = before if early else {"status": before["status"]}
-        state = Variable((source.state,), ("byte",), np.dtype(np.uint8))
-        found, absent = gathered([source], region, {**asked, CHECKPOINT: state})
+        found, absent = gathered([source], region, {**asked, CHECKPOINT: source.state})
         for box in boxes(missing & ~absent):
-            made = later(source)(_moved(box, region), after, found[CHECKPOINT][box])
-            if early:
-                made = {
-                    name: _joined((found[name][box], early), (made[name], late), each, len(region))
-                    for name, each in variables.items()
-                }
-            _put(arrays, box, made)
+            states = found[CHECKPOINT][box]
+            made = source.rest(work).compute(_moved(box, region), after, check, states)
+            for name in [n for n, each in variables.items() if early and "time" in each.dims]:
+                both = (found[name][box], early), (made[name], late)
+                # A single time has no axis.
+                parts = [np.expand_dims(x, len(region)) if n == 1 else x for x, n in both]
+                made[name] = np.concatenate(parts, len(region))
+            put(box, made)
         missing &= absent
     for box in boxes(missing):
-        _put(arrays, box, compute(_moved(box, region), variables))
+        put(box, work.compute(_moved(box, region), variables, check))
     return arrays
 
 
@@ -272,13 +269,9 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
 
 
 class Places:
-    """The runs of a sweep by the names of their settings, in a form that can be compared.
-
-    Attributes:
-        first: the settings of the first run, with what files hold that they name.
-        dims: by dimension of the sweep, the names of the settings that vary along it. The values of
-            an axis of kinds have several, and not all of them the same.
-    """
+    """The runs of a sweep by the names of their settings, as texts that can be compared: in `first`
+    those of the first run, with what files hold that they name; in `dims`, by dimension, the names
+    of those that vary along it. Values of an axis of kinds have several, not all the same ones."""
 
     def __init__(self, sweep: Sweep) -> None:
         config = config_of(sweep)
@@ -287,7 +280,7 @@ class Places:
         self._labels: list[dict[str, tuple[Any, ...]]] = [dim.axes for dim in sweep.dims]
         self._values: dict[str, dict[Any, dict[str, str]]] = {}
         for name, labels in sweep.fields.items():
-            path, hashes = ".".join(sweep.varied.named[name].path), files(sweep, name)
+            path, hashes = ".".join(sweep.varied.named[name].path), contents(sweep, name)
             parts = config.get(PARTS, {}).get(name, {})
             rows = [
                 {**dict(_texts(path, parts.get(label, label))), **hashes.get(label, {})}
@@ -339,8 +332,8 @@ def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 def _parted(
     store: Store, sweep: Sweep, begin: int, recorded: np.ndarray
 ) -> tuple[int, tuple[int, ...]]:
-    """How many of a sweep's times its runs have recorded in a store, where they end at step
-    `begin`; and the later ones."""
+    """How many of a sweep's times a store has, whose runs end at step `begin`; and the later
+    ones."""
     times = known(sweep.first.steps_recorded(sweep.times))
     early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
     if early and early != recorded.tolist():
@@ -360,19 +353,10 @@ def _short(times: Sequence[float]) -> str:
     return "[" + ", ".join(few if len(few) < 9 else [*few[:6], "...", few[-1]]) + "]"
 
 
-def _differs(store: Store, name: str, there: Any, here: Any) -> StoreError:
-    return StoreError(f"reuse = {store.name}: {name} = {there} there, {here} here")
-
-
 def _moved(box: Region, region: Region) -> Region:
     """A box in a region, in the array of all runs."""
     both = zip(box, region, strict=True)
     return tuple(slice(b.start + r.start, b.stop + r.start) for b, r in both)
-
-
-def _put(arrays: Arrays, box: Region, made: Arrays) -> None:
-    for name, values in made.items():
-        arrays[name][box] = values
 
 
 def _at_times(variable: Variable, number: int) -> Variable:
@@ -381,16 +365,3 @@ def _at_times(variable: Variable, number: int) -> Variable:
         return variable
     front, dims = ((number,), variable.dims) if number > 1 else ((), variable.dims[1:])
     return Variable((*front, *variable.shape[1:]), dims, variable.dtype)
-
-
-def _joined(
-    before: tuple[np.ndarray, int],
-    after: tuple[np.ndarray, int],
-    variable: Variable,
-    outer: int,
-) -> np.ndarray:
-    """Values at so many times before and after, along the axis of times behind the `outer` ones."""
-    if "time" not in variable.dims:
-        return after[0]
-    parts = [np.expand_dims(x, outer) if number == 1 else x for x, number in (before, after)]
-    return np.concatenate(parts, axis=outer)

@@ -2,8 +2,7 @@
 
 A chunk counts once its commit record is there, which is written last and says what the files of the
 chunk are. So a killed sweep loses the chunks in flight and nothing else, and nothing that got there
-otherwise is taken for a result. What a place contributes, a folder or a bucket, is in `base.Place`;
-what the records are in `records`.
+otherwise is taken for a result. What a folder or a bucket contributes is in `place.Place`.
 """
 
 import functools
@@ -18,29 +17,24 @@ import xarray as xr
 
 from sweeps.lines import printable
 from sweeps.runner.progress import RESUME, Interrupted
-from sweeps.runner.store import manifest
-from sweeps.runner.store.arrays import later
-from sweeps.runner.store.base import (
+from sweeps.runner.store import (
     CHECKPOINT,
     GROUP,
     LARGEST,
     MARKER,
     RECORDS,
-    Check,
     Layout,
-    Place,
     Report,
     StoreError,
     Variable,
-    held,
+    manifest,
     missing,
+    records,
     sha,
 )
-from sweeps.runner.store.local import place
-from sweeps.runner.store.manifest import differences, fingerprint, spelt
-from sweeps.runner.store.programs import Programs
-from sweeps.runner.store.records import ENVIRONMENTS, Chunks, Record, environment_file
-from sweeps.runner.store.records import differences as changes
+from sweeps.runner.store.arrays import later
+from sweeps.runner.store.manifest import differences, fingerprint
+from sweeps.runner.store.place import Check, Place, held, place
 
 NEWEST = 256
 """Chunks that are read before a sweep goes on: what a machine that lost its power had not written
@@ -57,6 +51,7 @@ class Store:
         name: the place as the user wrote it, for messages.
         address: what `Store.open` finds it by, in another process too; None in memory.
         id: of this store and its copies, and of no other one.
+        attributes: everything that is written down about the sweep.
         held: raises `StoreError` where the lock of this process has passed on to somebody else.
         chunks: those that are there.
         programs: by which they were computed.
@@ -65,16 +60,17 @@ class Store:
     def __init__(self, where: Place, found: manifest.Manifest) -> None:
         self.place, self.manifest = where, found
         self.name, self.address = where.name, where.address
-        self.id: str = found.attributes["store"]
+        self.attributes = found.attributes
+        self.id: str = self.attributes["store"]
         self.held: Check = held
-        self.programs = Programs(where, self.id)
-        self._environment = environment_file({})
+        self.programs = records.Programs(where, self.id)
+        self._environment = records.environment_file({})
         self._first: Callable[[None], None] | None = lambda report: None
         try:
             arrays = {name: found.arrays[name] for name in self.names}
             status, outer = arrays["status"], len(arrays["status"].shape)
             self.layout = Layout(status.shape, status.chunk)
-            axes = [found.arrays[name] for name in found.attributes["config"]["axes"]]
+            axes = [found.arrays[name] for name in self.attributes["config"]["axes"]]
             sizes = set(zip(status.dims, status.shape, strict=True))
             if {(*axis.dims, *axis.shape) for axis in axes} != sizes:
                 raise ValueError("its axes have other values")
@@ -82,24 +78,16 @@ class Store:
                 cut = (*status.chunk, *array.shape[outer:])
                 if array.shape[:outer] != status.shape or array.chunk != cut:
                     raise ValueError(f"{name} has other runs than status")
-            self.chunks = Chunks(where, self.id, self.layout, arrays)
+            self.chunks = records.Chunks(where, self.id, self.layout, arrays)
         except (LookupError, ValueError) as error:
             raise StoreError(f"{self.name}: holds no sweep of dynsim ({error})") from error
 
     @classmethod
     def open(cls, where: str | Path | Place, report: Report | None = None) -> "Store":
-        """Open an existing store.
-
-        Args:
-            where: the place, or its address.
-            report: called with a line about what lies there that is not the store's; by default
-                that is a warning.
-
-        Raises:
-            StoreError: when there is none that this version can read, or when what it says about
-                itself, or a coordinate, is damaged.
-            ValueError: for an address that cannot be one.
-        """
+        """The store at a place, or at its address; `report` is called with a line about what lies
+        there that is not the store's; by default that is a warning. `StoreError` when there is none
+        that this version can read, or when what it says about itself, or a coordinate, is damaged;
+        `ValueError` for an address that cannot be one."""
         where = place(where)
 
         def read(keys: Iterable[str]) -> list[bytes | None]:
@@ -120,16 +108,12 @@ class Store:
             raise StoreError(f"{where.name}: cannot be read ({error})") from error
 
     @property
-    def attributes(self) -> dict[str, Any]:
-        """Everything that is written down about the sweep."""
-        return dict(self.manifest.attributes)
-
-    @property
     def config(self) -> dict[str, Any]:
         """The sweep's configuration as JSON values."""
         stored = self.attributes["config"]
         axes = {name: self.manifest.coordinates[name].tolist() for name in stored["axes"]}
-        return {**stored, "axes": {name: spelt(values) for name, values in axes.items()}}
+        spelt = {name: manifest.spelt(values) for name, values in axes.items()}
+        return {**stored, "axes": spelt}
 
     @property
     def fingerprint(self) -> str:
@@ -143,7 +127,6 @@ class Store:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Names of the dimensions of the array of runs."""
         return self.manifest.arrays["status"].dims
 
     @property
@@ -179,9 +162,9 @@ class Store:
         """Read every file that is ever read, besides those that opening the store has read: all
         chunks with their records, the environments and the programs; `StoreError` for one that is
         missing or damaged."""
-        records = self.chunks.all()
-        self.place.several(self.chunks.verify, records)
-        named = {record.environment for record in records.values()}
+        there = self.chunks.all()
+        self.place.several(self.chunks.verify, there)
+        named = {record.environment for record in there.values()}
         self.place.several(self.chunks.environment, named.union(self.chunks.environments()))
         self.programs.all()
 
@@ -194,10 +177,7 @@ class Store:
     ) -> None:
         """See to it that process k of n, which holds the lock, can go on in an environment: read
         what was written last, and take back the records of chunks that have lost a file.
-
-        Raises:
-            StoreError: for a chunk that is damaged, or where `strict` forbids to go on.
-        """
+        `StoreError` for a chunk that is damaged, or where `strict` forbids to go on."""
         times, (k, n) = self.chunks.times(), process
         keys = {i: [*self.chunks.keys(i).values(), self.chunks.file(i)] for i in times}
         there = self.place.files()
@@ -233,7 +213,8 @@ class Store:
                 else self.chunks.environments()
             )
             made = map(self.chunks.environment, digests)
-            others = [lines for each in made if (lines := ", ".join(changes(each, environment)))]
+            lines = (", ".join(records.differences(each, environment)) for each in made)
+            others = list(filter(None, lines))
             if others and strict:
                 raise StoreError(
                     f"{self.name}: has chunks that were made otherwise, and strict forbids to go "
@@ -243,7 +224,7 @@ class Store:
                 report(f"{self.name}: goes on with chunks that were made otherwise: {others[-1]}")
 
         compare(report)
-        self._environment, self._first = environment_file(environment), compare
+        self._environment, self._first = records.environment_file(environment), compare
 
     def check(self) -> None:
         """Raise `StoreError` where the store has been moved or removed, or the lock of this process
@@ -253,15 +234,12 @@ class Store:
 
     def noted(self) -> str:
         """The digest of this process's environment, of which the store has a file from now on.
-
-        Raises:
-            StoreError: as `write` does.
-        """
+        `StoreError` as of `write`."""
         digest, about = self._environment
         if self._first:
             self.check()
             self._first(None)
-            self.place.put(f"{ENVIRONMENTS}/{digest}.json", about)
+            self.place.put(f"{records.ENVIRONMENTS}/{digest}.json", about)
             self._first = None
         return digest
 
@@ -273,11 +251,8 @@ class Store:
         program: str = "",
     ) -> None:
         """Write one chunk, which took so many seconds and was computed by a program. The first
-        process that does is the one that did: what comes later is dropped.
-
-        Raises:
-            StoreError: when this store is not there any more, or the lock has passed on.
-        """
+        process that does is the one that did: what comes later is dropped. `StoreError` when this
+        store is not there any more, or the lock has passed on."""
         self.check()
         number = self.layout.number(region)
         keys, known = self.chunks.keys(number), self.chunks.arrays
@@ -287,8 +262,9 @@ class Store:
         codes, counts = np.unique(arrays["status"], return_counts=True)
         status = dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True))
         statuses = files[keys["status"]]
-        record = Record(self.id, number, digests, digest, seconds, status, program, statuses)
-        if not self.place.commit(number, files, record.sealed(), self.check):
+        about = digests, digest, seconds, status, program, statuses
+        record = records.Record(self.id, number, *about).sealed()
+        if not self.place.commit(number, files, record, self.check):
             # Another one was faster: what is there has to be what its record says.
             self.chunks.verify(number)
 
@@ -306,16 +282,9 @@ class Store:
         return self.chunks.arrays[name].select(places, read, self.place.several)
 
     def dataset(self, done: np.ndarray | None = None) -> xr.Dataset:
-        """The sweep as a labelled dataset of the chunks that are there by now, read from the
-        store when its values are used. Its attributes that are no text or number, such as `config`,
-        are JSON.
-
-        Args:
-            done: the chunks that are there, where that is known.
-
-        Raises:
-            StoreError: when a file is read that is missing or damaged.
-        """
+        """The sweep as a labelled dataset of the chunks that are there, those that are `done` if
+        that is known, read from the store when its values are used: `StoreError` for a file that is
+        missing or damaged. Attributes that are no text or number, such as `config`, are JSON."""
         there = self.done() if done is None else done
         known, coordinates = self.manifest.arrays, self.manifest.coordinates
         found = xr.Dataset(

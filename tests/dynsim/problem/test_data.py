@@ -11,7 +11,7 @@ import pytest
 import dynsim
 import sweeps
 from sweeps import cli
-from sweeps.runner.store.base import StoreError
+from sweeps.runner.store import StoreError
 
 X = np.random.default_rng(0).standard_normal((20, 3))
 Y = X @ [1.0, -2.0, 0.5]

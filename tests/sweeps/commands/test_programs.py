@@ -138,8 +138,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tiles.Job]:
         jobs.append(job)
         return trace(job)
 
-    monkeypatch.setattr(programs, "TRACED", [tmp_path])
-    monkeypatch.setattr(programs, "BEGAN", [time.time()])
+    monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, time.time())])
     monkeypatch.setattr(tiles, "trace", counted)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
     return jobs
@@ -185,7 +184,7 @@ def test_code_that_changed_after_the_process_began_is_not_kept(
     traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been imported before."""
-    monkeypatch.setattr(programs, "BEGAN", [1.0])
+    monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, 1.0)])
     again()
     assert traced
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from dynsim import TaskFile
 from sweeps import cli
 from sweeps.commands.record import Record
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
+from sweeps.runner import cluster
 from sweeps.studies.paper.figure6 import Figure6
 from sweeps.studies.phase.diagram import Phase
 from sweeps.systems.experiment import experiment
@@ -87,7 +87,7 @@ def test_all_cores_are_asked_for_before_the_run_is_built(
     """Its arrays start JAX, which then keeps the number of its devices."""
     asked: list[bool] = []
     run = experiment()
-    monkeypatch.setattr(hosts, "use_all_cores", lambda: asked.append("built" in vars(run)))
+    monkeypatch.setattr(cluster, "use_all_cores", lambda: asked.append("built" in vars(run)))
     Record.of("phase", Phase(run, out=tmp_path))
     assert asked == [False]
     assert "built" in vars(run)

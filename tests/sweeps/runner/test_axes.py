@@ -31,7 +31,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
     dims = Sweep(experiment(task="overlapping"), varied, record=("loss",)).dims
     layout = layout_of(dims, size)
     visits = np.zeros(layout.shape, int)
-    regions = list(layout.regions())
+    regions = list(map(layout.region, range(layout.num_chunks)))
     assert len(regions) == layout.num_chunks
     for region in regions:
         visits[region] += 1

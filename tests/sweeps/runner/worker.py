@@ -4,7 +4,7 @@ then waits for a line, or for the end of its input, to go on."""
 import sys
 
 from sweeps import cli
-from sweeps.runner.store.remote import bucket
+from sweeps.runner.store import bucket
 from sweeps.runner.store.store import Store
 
 write = Store.write

@@ -15,7 +15,7 @@ import pytest
 import sweeps
 from sweeps import Sweep, experiment
 from sweeps.lines import unstopped
-from sweeps.runner.cluster import dask_cluster, jobs
+from sweeps.runner import cluster, driver
 
 SWEEP = Sweep(
     experiment(steps=4, length=8, batch=4),
@@ -38,7 +38,7 @@ class Killing(Executor):
 
     def _kill(self, future: Future) -> None:
         answer = None if future.cancelled() or future.exception() else future.result()
-        if isinstance(answer, jobs.Done) and not self.killed:
+        if isinstance(answer, driver.Done) and not self.killed:
             self.killed = int(answer.worker.split(":")[1])
             os.kill(self.killed, signal.SIGKILL)
 
@@ -80,7 +80,7 @@ def test_a_killed_worker_of_dask_loses_nothing(
 ) -> None:
     pytest.importorskip("distributed")
     said: list[str] = []
-    with dask_cluster.executor("local:2", report=said.append) as executor:
+    with cluster.executor("local:2", report=said.append) as executor:
         killing = Killing(executor)
         sweeps.run(SWEEP, tmp_path / "s", executor=killing, chunk=2, tile=2, report=said.append)
     assert killing.killed
@@ -124,7 +124,7 @@ def test_bad_input_is_named(
     if toml is not None:
         config = tmp_path / "cluster.toml"
         config.write_text(toml)
-    with pytest.raises(ValueError, match=message), dask_cluster.executor(where, config):
+    with pytest.raises(ValueError, match=message), cluster.executor(where, config):
         pass
 
 
@@ -136,7 +136,7 @@ def test_a_queue_leaves_ctrl_c_as_it_was(
     config = tmp_path / "cluster.toml"
     config.write_text("cluster.queues = 'x'")
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ValueError, match="queues"), dask_cluster.executor("slurm", config):
+    with pytest.raises(ValueError, match="queues"), cluster.executor("slurm", config):
         pass
     assert f"{queues.__name__}.runner" in sys.modules
     assert signal.getsignal(signal.SIGINT) is before
@@ -148,10 +148,10 @@ def test_a_job_in_the_queue_is_one_worker_that_ends_in_time(tmp_path: Path, queu
         "jobs = 16\n[cluster]\nqueue = 'gpu'\nwalltime = '1-02:00:00'\nmemory = '32GB'\n"
         "job_cpu = 8\njob_extra_directives = ['--gres=gpu:1']\n"
     )
-    jobs_wanted, options = dask_cluster.options_of(config)
+    jobs_wanted, options = cluster.options_of(config)
     assert jobs_wanted == 16
-    with queues.SLURMCluster(**options) as cluster:
-        script = cluster.job_script()
+    with queues.SLURMCluster(**options) as made:
+        script = made.job_script()
     for line in ("#SBATCH -p gpu", "#SBATCH --gres=gpu:1", "#SBATCH --cpus-per-task=8"):
         assert line in script
     assert "export EQX_ON_ERROR=nan" in script

@@ -16,9 +16,9 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, experiment
-from sweeps.runner.cluster import driver, jobs
+from sweeps.runner import driver
 from sweeps.runner.config import config_of, from_config
-from sweeps.runner.store.base import StoreError
+from sweeps.runner.store import StoreError
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 from sweeps.systems.base import Times
@@ -30,7 +30,7 @@ SWEEP = Sweep(
 )
 NUMBER = 6
 """Of chunks, of two runs each."""
-Answer = jobs.Done | jobs.Failed
+Answer = driver.Done | driver.Failed
 _pause = time.sleep
 
 
@@ -47,7 +47,7 @@ def whole() -> dict[str, np.ndarray]:
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
     """Three threads, each of which counts as a worker."""
-    monkeypatch.setattr(jobs, "name", lambda: threading.current_thread().name)
+    monkeypatch.setattr(driver, "name", lambda: threading.current_thread().name)
     with ThreadPoolExecutor(3, "worker") as executor:
         # Threads are started as they are needed: here all are there from the beginning.
         all_there = threading.Barrier(3)
@@ -79,16 +79,16 @@ def test_a_chunk_that_always_fails_is_named_and_the_others_are_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[str] = []
-    compute = jobs.compute
+    compute = driver.compute
 
-    def fails_at_4(job: jobs.Job, number: int) -> Answer:
+    def fails_at_4(job: driver.Job, number: int) -> Answer:
         if number != 4:
             return compute(job, number)
-        tried.append(jobs.name())
-        return jobs.Failed(jobs.name(), "ValueError: no luck")
+        tried.append(driver.name())
+        return driver.Failed(driver.name(), "ValueError: no luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "compute", fails_at_4)
+        patch.setattr(driver, "compute", fails_at_4)
         with pytest.raises(
             sweeps.ChunksFailed,
             match=r"1 of 6 chunks failed 3 times[^:]*:\n  chunk 4 \(eta_y 4:6, seed 0:1\)",
@@ -115,11 +115,11 @@ def test_a_worker_that_fails_at_everything_spoils_no_chunk(
     compute = Work.compute
 
     def broken(self: Work, *options: object) -> dict[str, np.ndarray]:
-        if jobs.name().endswith("_0"):
+        if driver.name().endswith("_0"):
             raise OSError("no device")
         return compute(self, *options)
 
-    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: (waited.append(seconds), _pause(1.0)))
+    monkeypatch.setattr(driver.time, "sleep", lambda seconds: (waited.append(seconds), _pause(1.0)))
     monkeypatch.setattr(Work, "compute", broken)
     run(tmp_path / "s", workers)
     assert_same(tmp_path / "s", whole)
@@ -131,15 +131,15 @@ def test_one_worker_alone_tries_three_times(
     whole: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[int] = []
-    compute = jobs.compute
+    compute = driver.compute
 
-    def fails_twice(job: jobs.Job, number: int) -> Answer:
+    def fails_twice(job: driver.Job, number: int) -> Answer:
         tries.append(number)
         if tries.count(number) < driver.TRIES:
-            return jobs.Failed(jobs.name(), "OSError: not yet")
+            return driver.Failed(driver.name(), "OSError: not yet")
         return compute(job, number)
 
-    monkeypatch.setattr(jobs, "compute", fails_twice)
+    monkeypatch.setattr(driver, "compute", fails_twice)
     with ThreadPoolExecutor(1) as executor:
         run(tmp_path / "s", executor)
     assert sorted(tries) == sorted(3 * list(range(NUMBER)))
@@ -151,16 +151,16 @@ def test_no_answer_is_believed(
 ) -> None:
     """An executor that answers something else, or that a chunk is stored which is not."""
     compute, wrong = (
-        jobs.compute,
-        iter([None, "done", jobs.Done("w", "2", 0), jobs.Done("w", 2, 0)]),
+        driver.compute,
+        iter([None, "done", driver.Done("w", "2", 0), driver.Done("w", 2, 0)]),
     )
 
-    def wrong_at_first(job: jobs.Job, number: int) -> object:
-        return next(wrong, None) or compute(job, number) if number else jobs.Done("w", 2, 0)
+    def wrong_at_first(job: driver.Job, number: int) -> object:
+        return next(wrong, None) or compute(job, number) if number else driver.Done("w", 2, 0)
 
     with ThreadPoolExecutor(1) as executor:
         with monkeypatch.context() as patch:
-            patch.setattr(jobs, "compute", wrong_at_first)
+            patch.setattr(driver, "compute", wrong_at_first)
             with pytest.raises(sweeps.ChunksFailed, match="and it is not") as caught:
                 run(tmp_path / "s", executor)
         assert list(caught.value.reasons) == [0]
@@ -192,9 +192,9 @@ def test_forked_workers_are_refused_before_they_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As seen from a child: the driver's number is not its own."""
-    monkeypatch.setattr(jobs, "DRIVER", os.getpid() + 1)
-    found = jobs.compute(jobs.Job(str(tmp_path), "", None), 0)
-    assert isinstance(found, jobs.Failed)
+    monkeypatch.setattr(driver, "DRIVER", os.getpid() + 1)
+    found = driver.compute(driver.Job(str(tmp_path), "", None), 0)
+    assert isinstance(found, driver.Failed)
     assert "get_context('spawn')" in found.reason
 
 
@@ -218,17 +218,17 @@ def test_what_does_not_go_with_an_executor_is_refused(
 def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
     """One of another configuration, of which nothing is imported, whatever it says about itself;
     and one of the same that has been made anew."""
-    nothing = jobs.compute(jobs.Job(str(tmp_path / "nothing"), "", None), 0)
-    assert isinstance(nothing, jobs.Failed)
+    nothing = driver.compute(driver.Job(str(tmp_path / "nothing"), "", None), 0)
+    assert isinstance(nothing, driver.Failed)
     assert "no such sweep" in nothing.reason
     with ThreadPoolExecutor(1) as executor:
         run(tmp_path / "s", executor)
     store = Store.open(tmp_path / "s")
-    job = jobs.Job(str(tmp_path / "s"), store.fingerprint, 2, store=store.id)
-    assert isinstance(jobs.compute(job, 0), jobs.Done)
+    job = driver.Job(str(tmp_path / "s"), store.fingerprint, 2, store=store.id)
+    assert isinstance(driver.compute(job, 0), driver.Done)
     for other in (job._replace(digest="another"), job._replace(store="another")):
-        found = jobs.compute(other, 0)
-        assert isinstance(found, jobs.Failed)
+        found = driver.compute(other, 0)
+        assert isinstance(found, driver.Failed)
         assert "holds another sweep here" in found.reason
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from sweeps.runner.cluster.hosts import Hosts
+from sweeps.runner.cluster import Hosts
 
 
 def test_processes_that_do_not_find_each_other_are_given_up(

@@ -20,7 +20,7 @@ import sweeps
 from sweeps import StoreError, Sweep, experiment
 from sweeps.commands import check, export, info
 from sweeps.commands.views import plot
-from sweeps.runner.store.base import RECORDS
+from sweeps.runner.store import RECORDS
 
 SWEEP = Sweep(
     experiment(length=8, batch=4),

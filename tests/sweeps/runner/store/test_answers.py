@@ -8,10 +8,10 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, experiment
-from sweeps.runner.store.base import Layout, StoreError
-from sweeps.runner.store.creation import create
-from sweeps.runner.store.remote import objects
-from sweeps.runner.store.remote.objects import Objects
+from sweeps.runner.run import create
+from sweeps.runner.store import Layout, StoreError
+from sweeps.runner.store import bucket as buckets
+from sweeps.runner.store.bucket import Bucket
 from sweeps.runner.store.store import Store
 
 pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
@@ -26,9 +26,9 @@ def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
     put: int, times: int, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(objects, "RETRIES", {**objects.RETRIES, "max_retries": 2})
-    monkeypatch.setattr(objects, "pause", waits.append)
-    bucket, key = Objects("s3://bucket/any"), uuid.uuid4().hex
+    monkeypatch.setattr(buckets, "RETRIES", {**buckets.RETRIES, "max_retries": 2})
+    monkeypatch.setattr(buckets, "pause", waits.append)
+    bucket, key = Bucket("s3://bucket/any"), uuid.uuid4().hex
     first = bucket.swap(key, b"first", None)
     for version, its in ((first, key), (None, uuid.uuid4().hex)):
         s3.control(put=put, times=times)
@@ -44,7 +44,7 @@ def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
 def test_a_web_page_in_place_of_a_bucket_is_an_outage(
     s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(buckets, "RETRIES", {"max_retries": 0})
     out = f"s3://bucket/{uuid.uuid4().hex}"
     sweeps.run(SWEEP, out, chunk=10, tile=2)
     store = Store.open(out)
@@ -72,7 +72,7 @@ def test_a_bucket_that_ignores_conditions_is_seen_when_a_sweep_is_created(
         sweeps.run(SWEEP, out)
     # But for the lease, nothing is left.
     left = [
-        each["path"] for each in Objects(out).list("") if out.rpartition("/")[2] in each["path"]
+        each["path"] for each in Bucket(out).listed("") if out.rpartition("/")[2] in each["path"]
     ]
     assert all(".writers/" in path for path in left)
 
@@ -80,8 +80,8 @@ def test_a_bucket_that_ignores_conditions_is_seen_when_a_sweep_is_created(
 def test_what_is_no_group_is_no_sweep_to_complete() -> None:
     address = f"memory://runs/{uuid.uuid4().hex}"
     for group in (b"", b"null", b"{}", b'{"attributes": {}}', b"words"):
-        bucket = Objects(address)
+        bucket = Bucket(address)
         bucket.swap(f"{bucket.path}/zarr.json", group, None)
         with pytest.raises(StoreError, match="holds something other than a sweep"):
             create(address, SWEEP, Layout((20,), (1,)), {})
-        bucket.remove(f"{bucket.path}/zarr.json")
+        bucket.remove("zarr.json")

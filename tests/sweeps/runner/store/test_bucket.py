@@ -17,11 +17,10 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, cli, experiment, output
-from sweeps.runner.store.base import RECORDS, Layout, StoreError, Variable
-from sweeps.runner.store.creation import files
-from sweeps.runner.store.local import place
-from sweeps.runner.store.remote import bucket, objects
-from sweeps.runner.store.remote.objects import Objects
+from sweeps.runner.run import files
+from sweeps.runner.store import RECORDS, Layout, StoreError, Variable, bucket
+from sweeps.runner.store.bucket import Bucket
+from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
 
 pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
@@ -51,7 +50,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are sent again at once."""
     soon = datetime.timedelta(milliseconds=1)
     backoff = {"init_backoff": soon, "max_backoff": 10 * soon, "base": 2}
-    monkeypatch.setattr(objects, "RETRIES", objects.RETRIES | {"backoff": backoff})
+    monkeypatch.setattr(bucket, "RETRIES", bucket.RETRIES | {"backoff": backoff})
 
 
 def create(address: str, values: list[float]) -> None:
@@ -65,8 +64,10 @@ def create(address: str, values: list[float]) -> None:
 
 def inside(address: str) -> dict[str, bytes]:
     """What there is at an address, but for the group and the marker, which are of one store."""
-    bucket = Objects(address)
-    keys = [each["path"].removeprefix(f"{bucket.path}/") for each in bucket.list(bucket.path)]
+    bucket = Bucket(address)
+    keys = [
+        each["path"].removeprefix(f"{bucket.path}/") for each in bucket.listed(str(bucket.path))
+    ]
     kept = [key for key in keys if key != "zarr.json" and not key.startswith(RECORDS)]
     return {key: bucket.look(f"{bucket.path}/{key}").value for key in kept}
 
@@ -109,7 +110,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         sweeps.open("s3://bucket/run")
 
 
-SWAP = Objects.swap
+SWAP = Bucket.swap
 
 
 class Killed(BaseException):
@@ -122,7 +123,7 @@ def interrupted(
     """Create while something else happens before put number `at`; returns the number of puts."""
     count, turn = [0], threading.Lock()
 
-    def counted(its: Objects, *arguments: Any) -> Any:
+    def counted(its: Bucket, *arguments: Any) -> Any:
         with turn:
             count[0] += 1
             if count[0] == at:
@@ -133,7 +134,7 @@ def interrupted(
             return SWAP(its, *arguments)
 
     with monkeypatch.context() as during:
-        during.setattr(Objects, "swap", counted)
+        during.setattr(Bucket, "swap", counted)
         create()
     return count[0]
 
@@ -163,7 +164,7 @@ def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused
             # Whoever has put the group, all files are those that it speaks of.
             late = pytest.raises(FileExistsError) if at > 1 else contextlib.nullcontext()
             with late, monkeypatch.context() as alone:
-                alone.setattr(Objects, "swap", SWAP)
+                alone.setattr(Bucket, "swap", SWAP)
                 create(place, values)
 
         with pytest.raises(FileExistsError) if at == 1 else contextlib.nullcontext():
@@ -243,7 +244,7 @@ def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
             waits.append(timeout)
             return True
 
-    place = Objects(address)
+    place = Bucket(address)
     held = bucket.Lease(place, f"{place.path}/turn")
     held.take()
     monkeypatch.setattr(bucket.threading, "Event", Event)
@@ -260,13 +261,13 @@ def test_a_reader_asks_once_for_each_array_of_a_chunk_and_once_for_its_record(
     store, asked = Store.open(address), []
     for i in range(3):
         store.write((slice(i, i + 1),), {"y": np.ones(1, "f4"), "status": np.zeros(1, "i1")})
-    look = Objects.look
+    look = Bucket.look
 
-    def noted(its: Objects, key: str, *most: int) -> Any:
+    def noted(its: Bucket, key: str, *most: int) -> Any:
         asked.append(key)
         return look(its, key, *most)
 
-    monkeypatch.setattr(Objects, "look", noted)
+    monkeypatch.setattr(Bucket, "look", noted)
     found = Store.open(address).dataset().load()
     assert (found.status == 0).all()
     assert (found.y == 1).all()
@@ -275,7 +276,7 @@ def test_a_reader_asks_once_for_each_array_of_a_chunk_and_once_for_its_record(
 
 
 def test_conditions_hold_when_many_ask_at_once(s3: Any) -> None:
-    bucket = Objects("s3://bucket/any")
+    bucket = Bucket("s3://bucket/any")
     key, each = uuid.uuid4().hex, 5
 
     def words(process: int, total: int) -> bytes:
@@ -297,7 +298,7 @@ def test_conditions_hold_when_many_ask_at_once(s3: Any) -> None:
 
 
 def test_a_put_whose_answer_was_lost_is_known_as_ones_own(s3: Any, hasty: None) -> None:
-    bucket, key = Objects("s3://bucket/any"), uuid.uuid4().hex
+    bucket, key = Bucket("s3://bucket/any"), uuid.uuid4().hex
     s3.control(every=2)
     first = bucket.swap(key, b"first", None)
     second = bucket.swap(key, b"second", first)
@@ -335,7 +336,7 @@ def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
 def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(
     s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(bucket, "RETRIES", {"max_retries": 0})
     out = f"s3://bucket/{uuid.uuid4().hex}"
     whole = sweeps.run(SWEEP, out, chunk=10, tile=2).load()
     store = Store.open(out)

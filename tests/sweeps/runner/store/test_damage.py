@@ -10,8 +10,7 @@ import pytest
 
 import sweeps
 from sweeps import StoreError, Sweep, cli, experiment, output
-from sweeps.runner.store import manifest
-from sweeps.runner.store.base import MARKER, RECORDS, sha
+from sweeps.runner.store import MARKER, RECORDS, manifest, sha
 from sweeps.runner.store.store import Store
 from tests.sweeps.runner.store.damage import SWEEP, Damage, deletions, flip, flips
 
@@ -170,7 +169,7 @@ def test_strict_writers_of_other_versions_share_no_store(tmp_path: Path) -> None
         first.place.remove(first.chunks.file(number))
     chunks = [
         (region, {name: whole[name].values[region] for name in first.names})
-        for region in first.layout.regions()
+        for region in map(first.layout.region, range(first.layout.num_chunks))
     ]
     first.enter({"jax": "1"}, strict=True)
     second.enter({"jax": "2"}, strict=True)

@@ -18,10 +18,9 @@ from numcodecs.zstd import Zstd
 
 import sweeps
 from sweeps import Sweep, cli, experiment
-from sweeps.runner.cluster import jobs
-from sweeps.runner.store import manifest
+from sweeps.runner import driver
+from sweeps.runner.store import manifest, sha
 from sweeps.runner.store.arrays import checksum, unpacked
-from sweeps.runner.store.base import sha
 from sweeps.runner.store.records import Record
 from sweeps.runner.store.store import Store
 from tests.extension import packages
@@ -318,11 +317,11 @@ def test_a_worker_imports_nothing_that_a_store_names(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     store = Store.open(out)
-    job = jobs.Job(str(out), store.fingerprint, 2, store=store.id)
+    job = driver.Job(str(out), store.fingerprint, 2, store=store.id)
     run = {"task": "evil_module:task", "steps": 2, "length": 8, "batch": 4}
     said(lambda a: a["config"].update(run=run))(out)
-    found = jobs.compute(job, 0)
-    assert isinstance(found, jobs.Failed)
+    found = driver.compute(job, 0)
+    assert isinstance(found, driver.Failed)
     assert "holds another sweep here" in found.reason
     assert "evil_module" not in sys.modules
     assert not Path("evil").exists()

@@ -17,10 +17,10 @@ import xarray as xr
 import dynsim
 import sweeps
 from sweeps import Experiment, StoreError, Sweep, cli
-from sweeps.runner.cluster import driver
+from sweeps.runner import driver
 from sweeps.runner.config import config_of
 from sweeps.runner.spec import load
-from sweeps.runner.store.local import place
+from sweeps.runner.store.place import place
 from sweeps.runner.work import Work
 
 MODULE = """

@@ -11,7 +11,7 @@ import pytest
 
 import sweeps
 from sweeps import StoreError, Sweep, experiment
-from sweeps.runner.store.local import Folder
+from sweeps.runner.store.place import Folder
 from sweeps.runner.store.store import Store
 
 SWEEP = Sweep(

@@ -20,9 +20,9 @@ import xarray as xr
 import sweeps
 from sweeps import Sweep, cli, experiment
 from sweeps.runner import run as run_module
+from sweeps.runner.store import RECORDS, Variable, bucket
 from sweeps.runner.store import store as store_module
-from sweeps.runner.store.base import RECORDS, Variable, Written
-from sweeps.runner.store.remote import bucket
+from sweeps.runner.store.place import Written
 from sweeps.runner.store.store import Store, StoreError
 
 TRAINING = experiment(steps=2, length=8, batch=4)
@@ -330,7 +330,7 @@ def test_chunks_are_written_by_address_alone_while_another_process_has_the_lock(
     with store.place.lock(0, 1, None):
         # As in another process: an address knows no current folder.
         monkeypatch.chdir(tmp_path.parent)
-        for region in store.layout.regions():
+        for region in map(store.layout.region, range(store.layout.num_chunks)):
             Store.open(store.address).write(region, {n: a[region] for n, a in arrays.items()})
         np.testing.assert_array_equal(Store.open(stored.out).done(), True)
     assert sweeps.open(stored.out).equals(whole)

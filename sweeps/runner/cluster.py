@@ -1,32 +1,39 @@
-"""Dask distributed as the engine of a sweep: its workers on this machine, on a cluster's queue, or
-behind a scheduler that runs already."""
+"""Several processes, on one machine or many, that share the work and the store of a sweep.
 
+Without a driver, they divide the chunks among themselves by number and never talk to each other
+about results: `jax.distributed` only tells each who it is, and lets accelerators of several hosts
+start together. With one, they are workers of Dask: on this machine, in the queue of a cluster, or
+behind a scheduler that runs already.
+"""
+
+import atexit
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import logging
 import os
 import re
+import sys
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Annotated, Any
+
+import jax
 
 from dynsim import checks
 from dynsim.decoding import Form
 from sweeps.lines import unstopped
 
-QUEUES = {
-    "slurm": "SLURMCluster",
-    "pbs": "PBSCluster",
-    "sge": "SGECluster",
-    "lsf": "LSFCluster",
-    "oar": "OARCluster",
-    "moab": "MoabCluster",
-    "htcondor": "HTCondorCluster",
-}
-"""Batch systems that dask-jobqueue knows."""
+HEARTBEAT = 30
+"""Seconds after which a process that died may be started again and is accepted back."""
+ABORT = 60
+"""Seconds that JAX may try at least: long after we have given up, and ended."""
+QUEUES = {name.lower(): name for name in ("SLURM", "PBS", "SGE", "LSF", "OAR", "Moab", "HTCondor")}
+"""Batch systems that dask-jobqueue knows, and how it writes them."""
 _WHERE = Form(
     rf".*://.*|local:.+|{'|'.join(QUEUES)}",
     "the address of a scheduler (tcp://HOST:8786), local:N for N workers here, or one of "
@@ -60,24 +67,110 @@ LIFETIME = 0.9
 so that none is cut off."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """How to find the other processes; left alone, there are none.
+
+    Attributes:
+        distributed: let jax.distributed detect the cluster (Slurm, Open MPI, TPU pods).
+        coordinator: host:port on which process 0 listens, if jax.distributed cannot detect the
+            cluster. Processes with a given number do not need jax.distributed.
+        processes: number of processes.
+        process: index of this process, from 0.
+        patience: seconds to wait for the other processes.
+    """
+
+    distributed: bool = False
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+    patience: int = 300
+
+    def connect(self) -> tuple[int, int]:
+        """Number of this process and of all processes. Call it before anything runs in JAX.
+        `ValueError` when the numbers are incomplete or do not fit, or nobody is found."""
+        if (self.processes is None) != (self.process is None) and not self.distributed:
+            raise ValueError(
+                f"processes = {self.processes}, process = {self.process}: needs both of them, or "
+                "distributed"
+            )
+        if self.processes is not None:
+            checks.integer("processes", self.processes, 1)
+        if self.process is not None:
+            checks.integer("process", self.process, 0)
+            if self.processes is not None and self.process >= self.processes:
+                raise ValueError(
+                    f"process = {self.process}: must be below processes = {self.processes}"
+                )
+        if self.coordinator is None and not self.distributed:
+            if self.process is None or self.processes is None:
+                return 0, 1
+            return self.process, self.processes
+        checks.integer("patience", self.patience, 1)
+        # A process that died must not take the others with it: they have chunks of their own.
+        jax.config.update("jax_enable_recoverability", True)
+        found: Future[None] = Future()
+
+        def find() -> None:
+            try:
+                jax.distributed.initialize(
+                    self.coordinator,
+                    self.processes,
+                    self.process,
+                    # When its own time is over it aborts the process, with a trace of C++.
+                    initialization_timeout=2 * self.patience + ABORT,
+                    heartbeat_timeout_seconds=HEARTBEAT,
+                )
+                found.set_result(None)
+            except Exception as error:
+                found.set_exception(error)
+
+        threading.Thread(target=find, daemon=True, name="dynsim-find").start()
+        try:
+            found.result(self.patience)
+        except TimeoutError:
+            atexit.register(_leave)
+            where = self.coordinator or "the cluster"
+            raise ValueError(
+                f"distributed: the processes did not find each other at {where} within patience = "
+                f"{self.patience} s"
+            ) from None
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"distributed: the processes did not find each other ({error})"
+            ) from None
+        return jax.process_index(), jax.process_count()
+
+
+def _leave() -> None:
+    """End without the traces of the thread that still tries."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(2)
+
+
+def use_all_cores() -> None:
+    """Make one CPU device per core, unless the user has chosen a number already: a training run is
+    too small to keep several cores busy. To be called before anything runs in JAX."""
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    # jax defines its options when it is imported, where no type checker sees them.
+    if jax.config.jax_num_cpu_devices == -1:  # pyright: ignore[reportAttributeAccessIssue]
+        with contextlib.suppress(RuntimeError):  # JAX is running, so the choice has been made
+            # Not every system says which cores this process may use.
+            known = hasattr(os, "sched_getaffinity")
+            cores = len(os.sched_getaffinity(0)) if known else os.cpu_count()
+            jax.config.update("jax_num_cpu_devices", cores or 1)
+
+
 @contextlib.contextmanager
 def executor(
     where: str, config: Path | None = None, report: Callable[[str], None] = print
 ) -> Iterator[Executor]:
-    """An executor whose workers are Dask's.
-
-    Args:
-        where: the address of a scheduler, such as "tcp://host:8786"; "local:4" for four workers on
-            this machine, each with a GPU of its own if it has any; or the name of a batch system
-            ("slurm", "pbs", ...) for workers in its queue.
-        config: TOML file for a batch system: `jobs`, the number of jobs, each of them one worker,
-            and a table `cluster` with what the class of dask-jobqueue takes.
-        report: called with lines for people.
-
-    Raises:
-        ValueError: naming what is wrong with `where` or `config`, when Dask is not installed, or
-            when there is no scheduler at the address.
-    """
+    """An executor whose workers are Dask's: behind the scheduler at an address, "local:4" for four
+    workers on this machine, each with a GPU of its own if it has any, or in the queue of a batch
+    system, as a TOML file says. `ValueError` naming what is wrong with that, when Dask is not
+    installed, or when there is no scheduler at the address."""
     kind, _, number = where.partition(":")
     if not re.fullmatch(_WHERE.pattern, where):
         raise ValueError(f"dask = {where!r}: must be {_WHERE.text}")
@@ -107,10 +200,9 @@ def executor(
 
 @contextlib.contextmanager
 def _local(number: str, distributed: Any) -> Iterator[Any]:
-    """Workers on this machine, a process and, where there are GPUs, a GPU each."""
     if not number.isdecimal() or int(number) < 1:
         raise ValueError(f"dask = 'local:{number}': needs a number of workers, at least 1")
-    gpus = visible()
+    gpus = _visible_gpus()
     if gpus and int(number) > len(gpus):
         raise ValueError(
             f"dask = 'local:{number}': a worker has a GPU of its own, and {len(gpus)} are visible "
@@ -137,12 +229,11 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[Any]:
-    """Workers in the queue of a batch system."""
     jobs, options = options_of(config)
     # It sets a handler of Ctrl-C of its own, with which a sweep would end as if it had succeeded.
     with unstopped():
         queues = _imported("dask_jobqueue")
-    made = getattr(queues, QUEUES[kind])
+    made = getattr(queues, f"{QUEUES[kind]}Cluster")
     # One that is refused half-made complains again when it is thrown away.
     inits = [vars(c)["__init__"] for c in made.job_cls.__mro__ if "__init__" in vars(c)]
     known = {name for init in (made, *inits) for name in inspect.signature(init).parameters}
@@ -160,8 +251,8 @@ def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[
 
 
 def options_of(config: Path) -> tuple[int, dict[str, Any]]:
-    """The number of jobs, and the options of a batch system's class, that a TOML file asks for,
-    completed by those that sweeps need."""
+    """The number of jobs, each of them one worker, and the options of dask-jobqueue's class, that a
+    TOML file asks for by `jobs` and `cluster`, completed by those that sweeps need."""
     checks.regular("config", config)
     try:
         table = tomllib.loads(config.read_text("utf-8-sig"))
@@ -217,8 +308,8 @@ def _look_at(client: Any, report: Callable[[str], None]) -> None:
         )
 
 
-def visible() -> list[str]:
-    """Names of the NVIDIA GPUs that are visible, as CUDA_VISIBLE_DEVICES takes them."""
+def _visible_gpus() -> list[str]:
+    """Names of NVIDIA's GPUs as CUDA_VISIBLE_DEVICES takes them."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]

@@ -1,5 +1,5 @@
-"""Sweeps in folders and in the memory of this process, and from an address to its place. What
-methods do is said in `Place`."""
+"""Where a sweep is kept: the memory of this process, or a folder; and from an address to its
+place, which may be a bucket as well."""
 
 import contextlib
 import itertools
@@ -8,40 +8,134 @@ import pkgutil
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import filelock
 
 from dynsim import checks
 from sweeps import output
-from sweeps.runner.store.base import (
-    LARGEST,
-    MARKER,
-    RECORDS,
-    Check,
-    Place,
-    Report,
-    StoreError,
-    Written,
-    damaged,
-    held,
-)
+from sweeps.runner.store import LARGEST, MARKER, RECORDS, Report, StoreError, damaged
 
+Check = Callable[[], None]
+"""Raises `StoreError` where this process may write no longer."""
 SHARES = 16
 """Locks by which writers of one chunk wait for each other; those of others hardly ever do."""
 
 
-class Folder(Place):
-    """A folder of a file system that has locks and renames.
+class Written(NamedTuple):
+    """When a file was written, in seconds since 1970, and its number of bytes."""
 
-    Args:
-        path: of the folder. What other processes have to agree on, locks above all, lies beside the
-            folder that is meant, whatever links lead to it.
+    time: float
+    size: int
 
-    Raises:
-        StoreError: for a path that can be none: of links in a circle, or too long a name.
+
+class Place:
+    """Where a sweep is kept, or can be: files by their names, such as "loss/c/0/0". This one is the
+    memory of this process, found by nobody who does not have it; others do the same elsewhere.
+
+    Attributes:
+        name: the place as the user wrote it, for messages.
+        address: what another process finds it by; None where no other process can.
+        records: folder of the commit records of the store that was opened there.
+        fence: the words by which a worker knows that the driver still holds the lock, if it can.
+        streams: number of files that are worth reading or writing at the same time.
+        durable: whether a file that was written outlasts a loss of power.
     """
+
+    name: str = "memory"
+    address: str | None = None
+    records: str = ""
+    fence: str = ""
+    streams: int = 1
+    durable: bool = False
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def vacant(self) -> bool:
+        """Whether a sweep can be made there: nothing is, but what is left of a creation."""
+        return not self.kept
+
+    def check_writable(self) -> None:
+        """Raise `StoreError` for a place where nothing can ever be written."""
+
+    def create(self, files: Mapping[str, bytes]) -> None:
+        """Make a sweep of these files, of which the last one is its `MARKER`. `FileExistsError`
+        when something has been made there in the meantime."""
+        self.kept.update(files)
+
+    def read(self, key: str, most: int = LARGEST) -> bytes | None:
+        """What a file holds, None if there is none; `StoreError` for one of more bytes."""
+        del most
+        return self.kept.get(key)
+
+    def files(self, folder: str = "") -> dict[str, Written]:
+        """The files in a folder, and in those below, by their names behind that of the folder."""
+        start = f"{folder}/" if folder else ""
+        found = {key: value for key, value in self.kept.items() if key.startswith(start)}
+        return {key[len(start) :]: Written(0.0, len(value)) for key, value in found.items()}
+
+    def stores(self) -> list[str]:
+        """The folders of commit records that are there."""
+        return [self.records]
+
+    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
+        """Write the files of chunk `number` and then its record, `number`.json in `records`; False
+        if there is a record already. `check` raises `StoreError` where this process may not."""
+        del check
+        self.kept |= {**files, f"{self.records}/{number}.json": record}
+        return True
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Write a file beside the chunks; False if it is there already."""
+        return self.kept.setdefault(key, value) is value
+
+    def remove(self, key: str) -> None:
+        """Delete a file."""
+        del self.kept[key]
+
+    def own(self) -> None:
+        """Raise `StoreError` unless the store that was opened there is still there."""
+
+    def lock(
+        self, process: int, processes: int, report: Report | None
+    ) -> contextlib.AbstractContextManager[Check]:
+        """Be process number `process` of `processes` writers, alone; what this yields raises
+        `StoreError` once that has ended. `StoreError` as well where another writer is at work, or
+        the place cannot be written."""
+        del process, processes, report
+        return contextlib.nullcontext(held)
+
+    def watch(self, fence: str) -> Check:
+        """What raises `StoreError` once the driver that has this `fence` holds no lock."""
+        del fence
+        return held
+
+    def several(self, act: Callable[[Any], Any], each: Iterable[Any]) -> list[Any]:
+        """What `act` makes of each, several at a time where there are streams for them."""
+        if self.streams == 1:
+            return list(map(act, each))
+        with ThreadPoolExecutor(self.streams) as pool:
+            return list(pool.map(act, each))
+
+    def gone(self) -> StoreError:
+        """The error for a store that is not there any more."""
+        return StoreError(
+            f"{self.name}: has been moved or removed while this process wrote to it ({self.records}"
+            " is gone). What was finished is where the store is now; run the sweep again there."
+        )
+
+
+def held() -> None:
+    """The check of a lock that nobody can take away."""
+
+
+class Folder(Place):
+    """A folder of a file system that has locks and renames. What other processes have to agree on,
+    locks above all, lies beside the folder that is meant, whatever links lead to it."""
 
     streams = 4
 
@@ -121,41 +215,11 @@ class Folder(Place):
         return [str(path.relative_to(self.real)) for path in self.real.glob(f"{RECORDS}*")]
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
-        # Each file is begun among the records and then renamed: what has taken the place of the
-        # store has no such folder, and stays as it is.
-        records, share = f"{self.real}/{self.records}", number % SHARES
-        begun, committed = f"{records}/{share}.begun", f"{records}/{number}.json"
-        with filelock.FileLock(f"{records}/{share}.lock", poll_interval=0.005):
-            # The lock would have made the folder; nobody makes the marker twice.
-            check()
-            if os.path.exists(committed):
-                return False
-            try:
-                for name, value in files.items():
-                    self._save(begun, value)
-                    self._name(begun, name)
-                self._save(begun, record)
-                os.replace(begun, committed)
-                self._settle(records)
-            except FileNotFoundError:
-                raise self.gone() from None
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(begun)
-                raise
-        return True
+        written = {**files, f"{self.records}/{number}.json": record}
+        return self._write(str(number % SHARES), written, check)
 
     def put(self, key: str, value: bytes) -> bool:
-        records, target = f"{self.real}/{self.records}", f"{self.real}/{key}"
-        with filelock.FileLock(f"{records}/put.lock", poll_interval=0.005):
-            if os.path.exists(target):
-                return False
-            try:
-                self._save(f"{records}/put.begun", value)
-                self._name(f"{records}/put.begun", key)
-            except FileNotFoundError:
-                raise self.gone() from None
-        return True
+        return self._write("put", {key: value}, self.own)
 
     def remove(self, key: str) -> None:
         (self.real / key).unlink(missing_ok=True)
@@ -195,6 +259,29 @@ class Folder(Place):
     def _beside(self, what: str) -> Path:
         return self.real.parent / f".{self.real.name}.{what}"
 
+    def _write(self, share: str, files: Mapping[str, bytes], check: Check) -> bool:
+        """Write files, unless the last one is there, alone among those who write this share."""
+        # Each file is begun among the records and then renamed: what has taken the place of the
+        # store has no such folder, and stays as it is.
+        records = f"{self.real}/{self.records}"
+        begun = f"{records}/{share}.begun"
+        with filelock.FileLock(f"{records}/{share}.lock", poll_interval=0.005):
+            # The lock would have made the folder; nobody makes the marker twice.
+            check()
+            if os.path.exists(f"{self.real}/{[*files][-1]}"):
+                return False
+            try:
+                for key, value in files.items():
+                    self._save(begun, value)
+                    self._name(begun, key)
+            except FileNotFoundError:
+                raise self.gone() from None
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(begun)
+                raise
+        return True
+
     def _save(self, path: str, value: bytes) -> None:
         with open(path, "wb") as file:
             file.write(value)
@@ -209,6 +296,8 @@ class Folder(Place):
         try:
             os.replace(begun, f"{self.real}/{key}")
         except FileNotFoundError:
+            # Where the records are gone as well, no folder is made.
+            os.stat(begun)
             for folder in folders[1:]:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder)
@@ -236,65 +325,17 @@ class Folder(Place):
                 os.close(handle)
 
 
-class Memory(Place):
-    """The memory of this process, found by nobody who does not have it."""
-
-    name, address = "memory", None
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def vacant(self) -> bool:
-        return not self.kept
-
-    def create(self, files: Mapping[str, bytes]) -> None:
-        self.kept.update(files)
-
-    def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        del most
-        return self.kept.get(key)
-
-    def files(self, folder: str = "") -> dict[str, Written]:
-        start = f"{folder}/" if folder else ""
-        found = {key: value for key, value in self.kept.items() if key.startswith(start)}
-        return {key[len(start) :]: Written(0.0, len(value)) for key, value in found.items()}
-
-    def stores(self) -> list[str]:
-        return [self.records]
-
-    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
-        del check
-        self.kept |= {**files, f"{self.records}/{number}.json": record}
-        return True
-
-    def put(self, key: str, value: bytes) -> bool:
-        return self.kept.setdefault(key, value) is value
-
-    def remove(self, key: str) -> None:
-        del self.kept[key]
-
-    def lock(
-        self, process: int, processes: int, report: Report | None
-    ) -> contextlib.AbstractContextManager[Check]:
-        del process, processes, report
-        return contextlib.nullcontext(held)
-
-
 def place(where: str | Path | Place | None) -> Place:
     """The place that is meant: one in a bucket by an address with a scheme, the memory of this
-    process by None, and a folder by everything else.
-
-    Raises:
-        ValueError: for an address that cannot be one, naming what is allowed.
-        StoreError: when what it needs is not installed.
-    """
+    process by None, and a folder by everything else. `ValueError` for an address that cannot be
+    one, `StoreError` when what it needs is not installed."""
     if isinstance(where, Place):
         return where
     if where is None:
-        return Memory()
+        return Place()
     checks.kind("out", where, str, os.PathLike)
     address = output.address(where)
     if address is None:
         return Folder(Path(where))
     # Loaded when it is asked for: most sweeps are kept in folders.
-    return pkgutil.resolve_name("sweeps.runner.store.remote.bucket:Bucket")(address)
+    return pkgutil.resolve_name("sweeps.runner.store.bucket:Bucket")(address)

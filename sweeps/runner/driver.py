@@ -1,5 +1,7 @@
 """Handing the chunks of a sweep to the workers of an executor, whichever it is.
 
+A worker is told where the store is and the number of a chunk, computes and writes it where it
+stands, and answers with a few bytes. It keeps its compiled programs from one chunk to the next.
 Chunks are disjoint and their records are written last and once, so that one that is computed
 twice does no harm, and whoever dies takes nothing along but the chunk in flight. What counts in the
 end is what the store has, not what workers have answered.
@@ -7,11 +9,15 @@ end is what the store has, not what workers have answered.
 
 import collections
 import contextlib
+import functools
 import json
 import os
 import pickle
 import pkgutil
-from collections.abc import Mapping, Sequence
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -20,25 +26,26 @@ from concurrent.futures import (
     Future,
     wait,
 )
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import xarray as xr
-from jax.sharding import Mesh
 
+from dynsim import Status
+from dynsim.precision import precision
 from sweeps import output
 from sweeps.lines import printable
+from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement, OtherProgramError
-from sweeps.runner.cluster import jobs
-from sweeps.runner.cluster.jobs import Done, Failed, Job
 from sweeps.runner.config import config_of, from_config
-from sweeps.runner.identity import Identity
 from sweeps.runner.progress import RESUME, Interrupted, shown, stoppable
+from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import Place, Report, StoreError
+from sweeps.runner.store import Report, StoreError
 from sweeps.runner.store.manifest import fingerprint
+from sweeps.runner.store.place import Place, place
 from sweeps.runner.store.reuse import Reused, take_over
 from sweeps.runner.store.store import Store
+from sweeps.runner.work import Work
 
 TRIES = 3
 """How often a chunk is computed in vain before it is given up."""
@@ -49,6 +56,16 @@ POLL = 0.2
 """Seconds between two looks at whether the user wants to stop."""
 MOST_NAMED = 10
 """Chunks that an error lists one by one."""
+DRIVER = 0
+"""Number of the process that drives a sweep from here, which only a forked worker has inherited."""
+LONGEST = 30.0
+"""Seconds that a worker waits at most after it has failed once more, so that others, which may not
+fail, take the chunks."""
+_BUSY = threading.Lock()
+"""Held while a chunk is computed: the threads of a worker share its devices."""
+_FAILED: collections.Counter[str] = collections.Counter()
+"""How often a worker has failed since it last did not."""
+Answer = TypeVar("Answer")
 
 
 class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are there)
@@ -71,47 +88,61 @@ class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are ther
         self.reasons = reasons
 
 
-def run(
-    executor: Executor,
-    sweep: Sweep,
-    where: Place,
-    store: Store | None,
-    chunk: int | None,
-    tile: int | None,
-    report: Report | None,
-    sources: Sequence[Reused],
-    strict: bool,
-    environment: Mapping[str, str],
-    identity: Identity,
-    mesh: Mesh,
-    accept_code: str | None,
-) -> xr.Dataset:
-    """As `sweeps.run`, of which the arguments are; `store` is what is at `where`, None where a
-    store can be made; `environment`, `identity` and `mesh` are those of this process."""
-    work = job(sweep, where, tile, strict)
-    with where.lock(0, 1, report) as check:
-        if store is None:
-            make_store(executor, work, sweep, chunk, report)
-            store = Store.open(where)
-            store.require(config_of(sweep))
-        store.held = check
-        # What devices the workers have is theirs to know.
-        versions = {n: value for n, value in environment.items() if n in output.PACKAGES}
-        store.go_on((0, 1), versions, strict, report)
-        store.enter(environment, strict=False)
-        agreement = Agreement(store, identity, mesh, environment, report=report)
-        agreement.check(accept_code)
-        take_over(store, sources, lambda region: agreement.of(sweep.static_values(region)))
-        work_off(executor, store, work._replace(store=store.id, fence=where.fence), agreement)
-    return store.dataset()
+class Job(NamedTuple):
+    """What all chunks of a sweep have in common.
+
+    Attributes:
+        address: of the store, which worker and driver both reach and which says what the sweep is.
+        digest: the hash of the sweep's configuration, by which a worker sees that it has found the
+            same store.
+        tile: largest number of runs that a device works on at once; by default as of
+            `sweeps.run`, by the devices of the worker.
+        durable: whether a chunk has to outlast a loss of power before it counts.
+        strict: whether to refuse to go on with chunks that were made by other versions.
+        sweep: the sweep itself, pickled, where its configuration cannot make it, as of functions
+            and of problems that are given as they are.
+        store: id of the store, once it has been made.
+        fence: words by which a worker knows that the driver still is the writer.
+    """
+
+    address: str
+    digest: str
+    tile: int | None
+    durable: bool = False
+    strict: bool = False
+    sweep: bytes | None = None
+    store: str | None = None
+    fence: str = ""
+
+    def made(self, config: Mapping[str, Any]) -> Sweep:
+        """The sweep that its configuration describes."""
+        return from_config(config) if self.sweep is None else pickle.loads(self.sweep)
+
+    def place(self) -> Place:
+        """Where the store is, or can be."""
+        found = place(self.address)
+        found.durable |= self.durable
+        return found
+
+
+class Done(NamedTuple):
+    """A chunk that is stored, and how many of its runs diverged."""
+
+    worker: str
+    runs: int
+    diverged: int
+
+
+class Failed(NamedTuple):
+    """A chunk that is not, and why."""
+
+    worker: str
+    reason: str
 
 
 def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> Job:
-    """The job of a sweep, with the sweep itself where workers cannot read from its JSON what it is.
-
-    Raises:
-        ValueError: when they cannot be sent it either.
-    """
+    """The job of a sweep, with the sweep itself where workers cannot read from its JSON what it is;
+    `ValueError` when they cannot be sent it either."""
     assert where.address is not None
     config = config_of(sweep)
     digest = fingerprint(config)
@@ -138,13 +169,19 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
 
 
 def make_store(
-    executor: Executor, job: Job, sweep: Sweep, chunk: int | None, report: Report | None
-) -> None:
+    executor: Executor,
+    job: Job,
+    sweep: Sweep,
+    where: Place,
+    chunk: int | None,
+    report: Report | None,
+) -> Store:
     """Let a worker, which has the devices, plan the sweep and make its store. `StoreError` when it
     cannot."""
     nothing = Interrupted(f"stopped: no run is stored in {job.address} yet.", RESUME)
+    config = config_of(sweep)
     with stoppable(lambda: nothing) as check:
-        future = _submit(executor, jobs.make, job, json.dumps(config_of(sweep)), chunk)
+        future = _submit(executor, make, job, json.dumps(config), chunk)
         while not wait([future], POLL).done:
             check()
     match _outcome(future):
@@ -152,16 +189,19 @@ def make_store(
             raise StoreError(f"{job.address}: worker {worker} made no store: {reason}")
         case str(plan) if report:
             report(plan)
+    store = Store.open(where)
+    store.require(config)
+    return store
 
 
-def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -> None:
-    """Have all chunks computed that are not stored yet, by the programs of this process.
-
-    Raises:
-        ChunksFailed: when all that can be done is done, but not all.
-        StoreError: when the executor breaks; what is finished is stored.
-        Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with all finished chunks stored.
-    """
+def work_off(
+    executor: Executor, store: Store, job: Job, agreement: Agreement, sources: Sequence[Reused] = ()
+) -> None:
+    """Have all chunks computed that are not stored yet, and that the sources do not have whole, by
+    the programs of this process. `ChunksFailed` when all that can be done is done, but not all;
+    `StoreError` when the executor breaks; `Interrupted` after a signal."""
+    take_over(store, sources, lambda part: agreement.of(agreement.sweep.static_values(part)))
+    job = job._replace(store=store.id, fence=store.place.fence)
     done = store.done()
     waiting = collections.deque(np.flatnonzero(~done).tolist())
     running: dict[Future[Any], int] = {}
@@ -183,7 +223,7 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
         while waiting or running:
             while waiting and len(running) < MOST_AT_ONCE:
                 number = waiting.popleft()
-                running[_submit(executor, jobs.compute, job, number)] = number
+                running[_submit(executor, compute, job, number)] = number
             for future in wait(running, POLL, FIRST_COMPLETED).done:
                 number = running.pop(future)
                 match _outcome(future):
@@ -209,8 +249,8 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
 
 
 def _check_program(agreement: Agreement, number: int, worker: str) -> None:
-    """Raise `StoreError` for a chunk that a worker has computed by other code than this process
-    has; it is removed, with all others of that code."""
+    """Raise `StoreError` for a chunk of other code than this process has; it is removed, with all
+    others of that code."""
     store = agreement.store
     chosen = agreement.sweep.static_values(store.layout.region(number))
     # Without the chunk, which the worker only says is there, there is nothing to compare.
@@ -229,7 +269,8 @@ def _check_program(agreement: Agreement, number: int, worker: str) -> None:
 
 
 def _submit(executor: Executor, *call: Any) -> Future[Any]:
-    jobs.DRIVER = os.getpid()
+    global DRIVER
+    DRIVER = os.getpid()
     try:
         return executor.submit(*call)
     except RuntimeError as error:  # BrokenExecutor is one, and so is one that was shut down
@@ -267,3 +308,83 @@ def _message(store: Store, reasons: dict[int, str]) -> str:
     if len(reasons) > MOST_NAMED:
         lines.append(f"  and {len(reasons) - MOST_NAMED} more")
     return "\n".join(map(printable, lines))
+
+
+def name() -> str:
+    """The name of this worker, of its host and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def make(job: Job, config: str, chunk: int | None) -> str | Failed:
+    """Make the store of a job, with at most `chunk` runs in a chunk, by default a tile for each of
+    the worker's devices. `config` is that of the sweep, as JSON. Returns the plan for people."""
+
+    def plan() -> str:
+        sweep = job.made(json.loads(config))
+        with precision(sweep.dtype):
+            mesh = tiles.mesh(None, sweep.dtype)
+            work = Work(sweep, mesh, chunk=chunk, tile=job.tile, chunk_tiles=mesh.size)
+            create(job.place(), sweep, work.plan.layout, work.variables())
+        return str(work.plan)
+
+    return _answer(plan)
+
+
+def compute(job: Job, number: int) -> Done | Failed:
+    """Compute and store chunk `number` of a job."""
+
+    def chunk() -> Done:
+        began = time.perf_counter()
+        work, store, agreement = _opened(job)
+        store.check()
+        region = store.layout.region(number)
+        with precision(work.sweep.dtype):
+            program = agreement.of(work.sweep.static_values(region))
+            arrays = work.compute(region, store.variables)
+        # Meanwhile the driver may have found out that this is other code.
+        agreement.confirm(work.sweep.static_values(region))
+        store.write(region, arrays, time.perf_counter() - began, program)
+        codes = arrays["status"]
+        return Done(name(), codes.size, int((codes != Status.OK).sum()))
+
+    return _answer(chunk)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(job: Job) -> tuple[Work, Store, Agreement]:
+    # What is to be said of the store, the driver says.
+    store = Store.open(job.place(), report=lambda line: None)
+    # Before anything is imported that a configuration names.
+    if store.id != job.store or store.fingerprint != job.digest:
+        raise StoreError(f"{job.address}: holds another sweep here than where it was started")
+    sweep = job.made(store.config)
+    if fingerprint(config_of(sweep)) != job.digest:
+        raise StoreError(f"{job.address}: this worker makes another sweep of it than the driver")
+    store.held = store.place.watch(job.fence)
+    with precision(sweep.dtype):
+        mesh = tiles.mesh(None, sweep.dtype)
+        work = Work(sweep, mesh, layout=store.layout, tile=job.tile)
+        environment = {**output.environment(), **work.identity.parts()}
+        store.enter(environment, job.strict)
+        return work, store, Agreement(store, work.identity, mesh, environment, alone=False)
+
+
+def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
+    """What `ask` returns; an error as text, because not all errors can be sent to a process."""
+    if DRIVER not in (0, os.getpid()):
+        # Before anything of JAX is touched, which would wait for threads that were not forked.
+        return Failed(
+            name(),
+            "its process was forked from one in which JAX runs, and would hang; give the executor "
+            "mp_context=multiprocessing.get_context('spawn')",
+        )
+    try:
+        with _BUSY:
+            answer = ask()
+    # What a package of somebody else raises may be a wish to end, which is none of the worker's.
+    except (Exception, SystemExit) as error:
+        time.sleep(min(0.1 * 2 ** _FAILED[name()], LONGEST))
+        _FAILED[name()] += 1
+        return Failed(name(), f"{type(error).__name__}: {error}")
+    del _FAILED[name()]
+    return answer

@@ -1,1 +1,0 @@
-"""Several processes, on one machine or many, at work on one sweep."""

@@ -1,1 +1,0 @@
-"""Stores in a bucket: its objects, and the lease of who writes there."""
