@@ -103,13 +103,16 @@ class Identity:
 
     def check(self) -> None:
         """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
-        whatever the key, or other ones each time that it is traced."""
+        whatever the key, or other ones each time that it is traced. A program that was checked
+        before in this process is not checked again."""
         if not self.outside:
             return
         chosen = next(self.sweep.slices())
-        if self.program(tuple(chosen.items())) != self._traced(chosen, self.platform) and (
-            self._differs(chosen)
-        ):
+        program, trains = self.program(tuple(chosen.items())), self.sweep.rules.trains
+        checked = program, trains, self._several
+        if checked in _CHECKED:
+            return
+        if program != self._traced(chosen, self.platform) and self._differs(chosen):
             again = methods(self._task, self._batch)
             names = [n for n, each in self._methods.items() if each.text != again[n].text]
             raise ValueError(
@@ -118,8 +121,10 @@ class Identity:
                 "counter become constants of a compiled program, equal for all runs; draw with "
                 "jax.random and the key that the method receives"
             )
-        if self.sweep.rules.trains and isinstance(self._task, Problem):
-            self._check_keys()
+        if trains and isinstance(self._task, Problem) and "draw" in self._check_keys():
+            # Whether its examples are all the same depends on the arrays of the problem.
+            return
+        _CHECKED.add(checked)
 
     def _differs(self, chosen: Mapping[str, Any]) -> bool:
         """Whether two traces with empty caches differ. Where JAX drops a function from its caches
@@ -130,9 +135,10 @@ class Identity:
             texts.add(self._traced(chosen, self.platform))
         return len(texts) > 1
 
-    def _check_keys(self) -> None:
-        problem, batch = self._task, self._batch
-        several = len(self.sweep.fields.get("seed", ())) > 1
+    def _check_keys(self) -> set[str]:
+        """The methods of `init` and `draw` that do not read their keys; `ValueError` where they
+        should."""
+        problem, batch, several = self._task, self._batch, self._several
         name, found = type(problem).__name__, self._methods
         frozen = {n for n in ("init", "draw") if _ignores_key(found.get(f"{name}.{n}"))}
         drawn = {n for n in frozen if "random_bits" in found[f"{name}.{n}"].operations}
@@ -156,6 +162,11 @@ class Identity:
                 f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
                 "the same run; use a single seed"
             )
+        return frozen
+
+    @property
+    def _several(self) -> bool:
+        return len(self.sweep.fields.get("seed", ())) > 1
 
     @property
     def _batch(self) -> float:
@@ -214,6 +225,8 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
 
 _PROGRAMS: dict[Any, str] = {}
 """Programs that are of this project alone."""
+_CHECKED: set[tuple[str, bool, bool]] = set()
+"""Programs that draw as they should, with whether they train, and from several seeds."""
 _TRACES = [0]
 """How many programs were traced that are not."""
 

@@ -387,6 +387,18 @@ def test_a_function_that_jax_forgot_between_two_uses_is_no_other_program(
     assert next(texts, None) is None
 
 
+def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further sweep of it is traced once, to see that it is still the same."""
+    made, text = [], identity._text
+    monkeypatch.setattr(identity, "_text", lambda *given: made.append(0) or text(*given))
+    traces = []
+    for factor in (3.0, 3.0, 5.0):
+        monkeypatch.setattr(sys.modules[__name__], "FACTOR", factor)
+        identity.Identity(swept(), "cpu").check()
+        traces.append(len(made))
+    assert traces == [2, 3, 5]
+
+
 @pytest.mark.parametrize("how", ["", "fixed data", "grid"])
 def test_fixed_sets_and_keys_are_none(how: str) -> None:
     found = sweeps.run(frozen(how)).batch_loss.values
