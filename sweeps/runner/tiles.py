@@ -308,7 +308,7 @@ def run_tiles(
                 "first_bad_step": jnp.asarray(found.first_bad_step),
             }
 
-        one_seed = run if engine.batched else jax.vmap(run, (None, None, 0, 0))
+        one_seed = run if engine.batched else _over_points(run)
         points = jax.tree.map(lambda x: x[0], numbers)
         shared, begun = jax.tree.map(lambda x: x[0], (drawn, states))
         each = _keys(seeds[0], root), shared, begun
@@ -324,6 +324,22 @@ def run_tiles(
         out_specs=devices,
         check_vma=False,
     )(task, numbers, seeds, root, drawn, states)
+
+
+def _over_points(run: Callable[..., dict[str, Array]]) -> Callable[..., dict[str, Array]]:
+    """The runs of `run`, from (key, shared, point, state), of all points of one seed. A single
+    point is no batch: its program is smaller, and its branches stay branches."""
+
+    def one_seed(
+        key: Array, shared: PyTree, points: Mapping[str, Array], states: Array | None
+    ) -> dict[str, Array]:
+        each = points, states
+        if any(len(leaf) > 1 for leaf in jax.tree.leaves(each)):
+            return jax.vmap(run, (None, None, 0, 0))(key, shared, *each)
+        found = run(key, shared, *jax.tree.map(lambda x: x[0], each))
+        return jax.tree.map(lambda x: x[None], found)
+
+    return one_seed
 
 
 def _keys(seeds: Int[Array, " S"], root: Int[Array, ""]) -> PRNGKeyArray:
