@@ -27,7 +27,7 @@ from dynsim import Problem
 from dynsim.precision import compiled_for, precision
 from dynsim.problem.base import ask, split
 from dynsim.training.recording import Own, traced_anew
-from sweeps.runner import tiles
+from sweeps.runner import tiles, traces
 from sweeps.runner.spec import Sweep
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.experiment import Experiment
@@ -79,13 +79,15 @@ class Identity:
         if self.outside:
             _count_trace()
             with traced_anew():
-                found = _text(self.sweep.rules, problem.settings, task, problem.numbers, platform)
-            return digest(found if isinstance(self._task, Problem) else found + _held(task))
+                found = _hash(self.sweep.rules, problem.settings, task, problem.numbers, platform)
+            if not isinstance(self._task, Problem):
+                found.update(_held(task).encode())
+            return found.hexdigest()
         leaves, structure = jax.tree.flatten(task)
         shapes = tuple((np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
         key = self.sweep.rules, problem.settings, shapes, structure, problem.numbers, platform
         if key not in _PROGRAMS:
-            _PROGRAMS[key] = digest(_text(*key[:2], task, *key[-2:]))
+            _PROGRAMS[key] = _hash(*key[:2], task, *key[-2:]).hexdigest()
         return _PROGRAMS[key]
 
     @property
@@ -227,17 +229,21 @@ _PROGRAMS: dict[Any, str] = {}
 """Programs that are of this project alone."""
 _CHECKED: set[tuple[str, bool, bool]] = set()
 """Programs that draw as they should, with whether they train, and from several seeds."""
+_HASHES: dict[Any, Any] = {}
+"""Hashes of texts, by the forms of the traces."""
 _TRACES = [0]
 """How many programs were traced that are not."""
 
 
-def _text(
+def _hash(
     engine: Engine,
     settings: Settings,
     task: PyTree,
     names: tuple[str, ...],
     platform: str,
-) -> str:
+) -> Any:
+    """The hash of the text of a run, to which more can be added."""
+
     def run(
         task: PyTree, numbers: Mapping[str, Array], seed: Int[Array, ""], root: Int[Array, ""]
     ) -> PyTree:
@@ -253,10 +259,14 @@ def _text(
     with precision(settings.dtype), compiled_for(platform):
         # A function of its own: JAX finds the trace of one that it has seen again.
         traced = jax.jit(lambda *given: run(*given)).trace(*arguments)
-        lowered = traced.lower(
-            lowering_platforms=None if native else (LOWERED.get(platform, platform),)
-        )
-    return _unnamed(lowered.as_text())
+        form = traces.form(traced)
+        known = (form, platform, str(sorted(jax.config.values.items(), key=str)))
+        if form is None or known not in _HASHES:
+            lowered = traced.lower(
+                lowering_platforms=None if native else (LOWERED.get(platform, platform),)
+            )
+            _HASHES[known] = hashlib.sha256(_unnamed(lowered.as_text()).encode())
+    return _HASHES[known].copy()
 
 
 def _unnamed(text: str) -> str:
@@ -304,6 +314,7 @@ def _many(problem: Problem, batch: int) -> bool:
 def _count_trace() -> None:
     _TRACES[0] += 1
     if _TRACES[0] % MOST_TRACES == 0:
+        _HASHES.clear()
         tiles.release()
 
 
