@@ -17,7 +17,6 @@ from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.checks import check_groups
 from dynsim.problem.train import problem_in, started
-from dynsim.yz import model as yz
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
 from odes.symmetric.state import SymmetricTask
@@ -176,7 +175,7 @@ def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
         return None
     clock = Rescaled.of(rule)
     rate = clock.rate * clock.eta_y
-    return decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M).at(clock.steps_at)
+    return decoder.stages(rate, 1 / _prior(task), task.M).at(clock.steps_at)
 
 
 def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
@@ -256,6 +255,7 @@ def starting_overlap(task: Task) -> tuple[float, int]:
             jnp.ones(np.shape(task.rho))
         )
         return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
-    f = np.asarray(yz.normalise(jnp.asarray(task.probs)))
+    probs = np.asarray(task.probs)
+    f = probs / np.linalg.norm(probs, axis=-1, keepdims=True)
     pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
     return float(pairs), task.support.shape[1]
