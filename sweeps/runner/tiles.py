@@ -308,7 +308,7 @@ def run_tiles(
                 "first_bad_step": jnp.asarray(found.first_bad_step),
             }
 
-        one_seed = run if engine.batched else _over_points(run)
+        one_seed = run if engine.batched else _over_points(run, engine.trains)
         points = jax.tree.map(lambda x: x[0], numbers)
         shared, begun = jax.tree.map(lambda x: x[0], (drawn, states))
         each = _keys(seeds[0], root), shared, begun
@@ -326,17 +326,20 @@ def run_tiles(
     )(task, numbers, seeds, root, drawn, states)
 
 
-def _over_points(run: Callable[..., dict[str, Array]]) -> Callable[..., dict[str, Array]]:
+def _over_points(
+    run: Callable[..., dict[str, Array]], trains: bool
+) -> Callable[..., dict[str, Array]]:
     """The runs of `run`, from (key, shared, point, state), of all points of one seed. A single
-    point is no batch: its program is smaller, and its branches stay branches."""
+    point of a theory is no batch: that is traced in half the time, and its branches stay branches.
+    Training would be rounded otherwise."""
+    batch = jax.vmap(run, (None, None, 0, 0))
 
     def one_seed(
         key: Array, shared: PyTree, points: Mapping[str, Array], states: Array | None
     ) -> dict[str, Array]:
-        each = points, states
-        if any(len(leaf) > 1 for leaf in jax.tree.leaves(each)):
-            return jax.vmap(run, (None, None, 0, 0))(key, shared, *each)
-        found = run(key, shared, *jax.tree.map(lambda x: x[0], each))
+        if trains or any(len(values) > 1 for values in points.values()):
+            return batch(key, shared, points, states)
+        found = run(key, shared, *jax.tree.map(lambda x: x[0], (points, states)))
         return jax.tree.map(lambda x: x[None], found)
 
     return one_seed
