@@ -28,8 +28,9 @@ def form(traced: jax.stages.Traced) -> Hashable | None:
 
 
 def _form(value: Any) -> Any:
+    # From JAX 0.12 on these are one class.
     if isinstance(value, ClosedJaxpr):
-        return _form(value.jaxpr), _form(value.consts)
+        return _of_operations(value.jaxpr), _form(value.consts)
     if isinstance(value, Jaxpr):
         return _of_operations(value)
     if hasattr(value, "__array__"):
