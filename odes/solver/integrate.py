@@ -1,17 +1,16 @@
 """What every solver shares, and the only place that integrates an ODE: diffrax behind one call.
 
 Times come in as optimiser steps, go through the theory's clock, and results leave with a
-status instead of an exception, because one failed member must not take a batch with it.
+status instead of an exception, because one failed member must not take a batch with it. diffrax
+is imported when an equation is solved, because that takes a third of a second.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
@@ -19,6 +18,13 @@ from dynsim import checks
 from dynsim.precision import AnyArray, DType, Number, Result, precision, settle
 from dynsim.trajectory import Status, Times, Trajectory
 from odes.solver.tolerances import Tolerances
+
+if TYPE_CHECKING:
+    import diffrax
+
+    Solver = diffrax.AbstractSolver
+else:
+    Solver = Any
 
 
 @runtime_checkable
@@ -45,7 +51,6 @@ class StepClock(eqx.Module):
         return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
 
 
-Solver = diffrax.AbstractSolver
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 Derivatives = Literal["reverse", "forward"]
 Save = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
@@ -141,6 +146,8 @@ def integrate(
     Returns:
         `Solved`. From the time of a failure or of a stop on, what was saved holds `inf`.
     """
+    import diffrax
+
     adjoints = {
         "reverse": diffrax.RecursiveCheckpointAdjoint,
         "forward": diffrax.ForwardMode,
@@ -199,6 +206,9 @@ def integrate_sde(
     Returns:
         As `integrate`; between the steps y is interpolated linearly.
     """
+    import diffrax
+    import lineax
+
     t0, t1, flow_times = _span(clock, begin, times)
     grid = t0 + (t1 - t0) * jnp.arange(num_steps + 1, dtype=t0.dtype) / num_steps
     grid = grid.at[-1].set(t1)
@@ -240,8 +250,9 @@ def _span(
     return t0, t1, flow_times
 
 
-def _save_at(flow_times: Float[Array, " S"], save: Save) -> diffrax.SaveAt:
+def _save_at(flow_times: Float[Array, " S"], save: Save) -> Any:
     """`save` at the times, with whether the state was finite, and the state at the end."""
+    import diffrax
 
     def save_with_check(t: Float[Array, ""], y: PyTree, args: PyTree) -> PyTree:
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(y)])
@@ -253,9 +264,11 @@ def _save_at(flow_times: Float[Array, " S"], save: Save) -> diffrax.SaveAt:
 
 
 def _solved(
-    times: Float[Array, " S"], solution: diffrax.Solution, initial: PyTree, moved: Bool[Array, ""]
+    times: Float[Array, " S"], solution: Any, initial: PyTree, moved: Bool[Array, ""]
 ) -> Solved:
     """What diffrax found, with a status; unless `moved`, the end is the start."""
+    import diffrax
+
     ys: Any = solution.ys
     (saved, finite), final = ys
     results = diffrax.RESULTS

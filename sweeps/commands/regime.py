@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynsim import Rule, Trajectory
-from dynsim.yz.model import normalise
 from odes.solver.posed import Rescaled
 from odes.symmetric.state import SymmetricTask
 from sweeps.compare.layer import Task, prior_of, stages_by_class
@@ -106,6 +105,7 @@ def starting_overlap(task: Task) -> tuple[float, int]:
             jnp.ones(np.shape(task.rho))
         )
         return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
-    f = np.asarray(normalise(jnp.asarray(task.probs)))
+    probs = np.asarray(task.probs)
+    f = probs / np.linalg.norm(probs, axis=-1, keepdims=True)
     pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
     return float(pairs), task.support.shape[1]

@@ -155,14 +155,19 @@ def batch_noise(problem: Problem, key: jax.Array, steps: int, batch: int) -> flo
     """Distance of the gradient of a batch from that of the population at the start, over the norm
     of the latter."""
     with precision("float64"):
-        cast, parts = problem_in(problem, "float64"), started(problem, key, None, "float64")
-        with jax.enable_x64(False):
-            data = problem_in(problem, "float32").batches(key, steps, batch)(jnp.int32(0))
-        weights = parts.whole(parts.params)
-        exact = eqx.filter_grad(cast.population_loss)(weights)
-        _, found = cast.loss_and_gradient(weights, narrowed(data, "float64"))
-        want, got = (ravel_pytree(gradient)[0] for gradient in (exact, found))
-        return float(jnp.linalg.norm(got - want) / jnp.linalg.norm(want))
+        return float(_batch_noise(problem, key, steps=steps, batch=batch))
+
+
+@eqx.filter_jit
+def _batch_noise(problem: Problem, key: jax.Array, *, steps: int, batch: int) -> jax.Array:
+    cast, parts = problem_in(problem, "float64"), started(problem, key, None, "float64")
+    with jax.enable_x64(False):
+        data = problem_in(problem, "float32").batches(key, steps, batch)(jnp.int32(0))
+    weights = parts.whole(parts.params)
+    exact = eqx.filter_grad(cast.population_loss)(weights)
+    _, found = cast.loss_and_gradient(weights, narrowed(data, "float64"))
+    want, got = (ravel_pytree(gradient)[0] for gradient in (exact, found))
+    return jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
 
 
 @dataclasses.dataclass(frozen=True)

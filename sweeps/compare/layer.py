@@ -6,7 +6,6 @@ import math
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dynsim
@@ -156,7 +155,7 @@ def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
         return None
     clock = Rescaled.of(rule)
     rate = clock.rate * clock.eta_y
-    return decoder.stages(rate, 1 / jnp.asarray(prior_of(task)), task.M).at(clock.steps_at)
+    return decoder.stages(rate, 1 / prior_of(task), task.M).at(clock.steps_at)
 
 
 def prior_of(task: Task) -> np.ndarray:

@@ -27,7 +27,7 @@ from dynsim import Problem
 from dynsim.precision import compiled_for, precision
 from dynsim.problem.base import ask, split
 from dynsim.training.recording import Own, traced_anew
-from sweeps.runner import tiles
+from sweeps.runner import tiles, traces
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import SHORT
 from sweeps.systems.base import Engine, Settings
@@ -76,13 +76,15 @@ class Identity:
         if self.outside:
             _count_trace()
             with traced_anew():
-                found = _text(self.sweep.rules, problem.settings, task, problem.numbers, platform)
-            return digest(found if isinstance(self._task, Problem) else found + _held(task))
+                found = _hash(self.sweep.rules, problem.settings, task, problem.numbers, platform)
+            if not isinstance(self._task, Problem):
+                found.update(_held(task).encode())
+            return found.hexdigest()
         leaves, structure = jax.tree.flatten(task)
         shapes = tuple((np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
         key = self.sweep.rules, problem.settings, shapes, structure, problem.numbers, platform
         if key not in _PROGRAMS:
-            _PROGRAMS[key] = digest(_text(*key[:2], task, *key[-2:]))
+            _PROGRAMS[key] = _hash(*key[:2], task, *key[-2:]).hexdigest()
         return _PROGRAMS[key]
 
     @property
@@ -100,13 +102,16 @@ class Identity:
 
     def check(self) -> None:
         """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
-        whatever the key, or other ones each time that it is traced."""
+        whatever the key, or other ones each time that it is traced. A program that was checked
+        before in this process is not checked again."""
         if not self.outside:
             return
         chosen = next(self.sweep.slices())
-        if self.program(tuple(chosen.items())) != self._traced(chosen, self.platform) and (
-            self._differs(chosen)
-        ):
+        program, trains = self.program(tuple(chosen.items())), self.sweep.rules.trains
+        checked = program, trains, self._several
+        if checked in _CHECKED:
+            return
+        if program != self._traced(chosen, self.platform) and self._differs(chosen):
             again = methods(self._task, self._batch)
             names = [n for n, each in self._methods.items() if each.text != again[n].text]
             raise ValueError(
@@ -115,8 +120,10 @@ class Identity:
                 "counter become constants of a compiled program, equal for all runs; draw with "
                 "jax.random and the key that the method receives"
             )
-        if self.sweep.rules.trains and isinstance(self._task, Problem):
-            self._check_keys()
+        if trains and isinstance(self._task, Problem) and "draw" in self._check_keys():
+            # Whether its examples are all the same depends on the arrays of the problem.
+            return
+        _CHECKED.add(checked)
 
     def _differs(self, chosen: Mapping[str, Any]) -> bool:
         """Whether two traces with empty caches differ. Where JAX drops a function from its caches
@@ -127,9 +134,10 @@ class Identity:
             texts.add(self._traced(chosen, self.platform))
         return len(texts) > 1
 
-    def _check_keys(self) -> None:
-        problem, batch = self._task, self._batch
-        several = len(self.sweep.fields.get("seed", ())) > 1
+    def _check_keys(self) -> set[str]:
+        """The methods of `init` and `draw` that do not read their keys; `ValueError` where they
+        should."""
+        problem, batch, several = self._task, self._batch, self._several
         name, found = type(problem).__name__, self._methods
         frozen = {n for n in ("init", "draw") if _ignores_key(found.get(f"{name}.{n}"))}
         drawn = {n for n in frozen if "random_bits" in found[f"{name}.{n}"].operations}
@@ -153,6 +161,11 @@ class Identity:
                 f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
                 "the same run; use a single seed"
             )
+        return frozen
+
+    @property
+    def _several(self) -> bool:
+        return len(self.sweep.fields.get("seed", ())) > 1
 
     @property
     def _batch(self) -> float:
@@ -211,17 +224,23 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
 
 _PROGRAMS: dict[Any, str] = {}
 """Programs that are of this project alone."""
+_CHECKED: set[tuple[str, bool, bool]] = set()
+"""Programs that draw as they should, with whether they train, and from several seeds."""
+_HASHES: dict[Any, Any] = {}
+"""Hashes of texts, by the forms of the traces."""
 _TRACES = [0]
 """How many programs were traced that are not."""
 
 
-def _text(
+def _hash(
     engine: Engine,
     settings: Settings,
     task: PyTree,
     names: tuple[str, ...],
     platform: str,
-) -> str:
+) -> Any:
+    """The hash of the text of a run, to which more can be added."""
+
     def run(
         task: PyTree, numbers: Mapping[str, Array], seed: Int[Array, ""], root: Int[Array, ""]
     ) -> PyTree:
@@ -237,10 +256,14 @@ def _text(
     with precision(settings.dtype), compiled_for(platform):
         # A function of its own: JAX finds the trace of one that it has seen again.
         traced = jax.jit(lambda *given: run(*given)).trace(*arguments)
-        lowered = traced.lower(
-            lowering_platforms=None if native else (LOWERED.get(platform, platform),)
-        )
-    return _unnamed(lowered.as_text())
+        form = traces.form(traced)
+        known = (form, platform, str(sorted(jax.config.values.items(), key=str)))
+        if form is None or known not in _HASHES:
+            lowered = traced.lower(
+                lowering_platforms=None if native else (LOWERED.get(platform, platform),)
+            )
+            _HASHES[known] = hashlib.sha256(_unnamed(lowered.as_text()).encode())
+    return _HASHES[known].copy()
 
 
 def _unnamed(text: str) -> str:
@@ -288,6 +311,7 @@ def _many(problem: Problem, batch: int) -> bool:
 def _count_trace() -> None:
     _TRACES[0] += 1
     if _TRACES[0] % MOST_TRACES == 0:
+        _HASHES.clear()
         tiles.release()
 
 

@@ -93,26 +93,37 @@ def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
             yield entry.path, about.st_size, about.st_mtime_ns
 
 
-def load(key: str, mesh: Mesh) -> tuple[Known, Any, Any] | None:
-    """What is known about a program, the program, and the program that draws for it; None where it
-    is not kept or cannot be read."""
+class KeptProgram(NamedTuple):
+    """A kept program: what is known about it, and the bytes that `load` reads it from."""
+
+    known: Known
+    content: bytes
+
+
+def find(key: str) -> KeptProgram | None:
+    """The kept program of a key; None where there is none."""
     if not key:
         return None
-    devices = tuple(mesh.devices.flat)
     # A file of half a write, or of another kind, is one that is not there.
-    with contextlib.suppress(Exception):
-        path = programs.TRACED[-1].folder / key
+    with contextlib.suppress(Exception), (programs.TRACED[-1].folder / key).open("rb") as file:
+        os.utime(file.name)
+        found = KeptProgram(Known(*pickle.load(file)), file.read())
         _initialise_lapack()
-        known, *kept = pickle.loads(path.read_bytes())
-        found = [
+        return found
+    return None
+
+
+def load(found: KeptProgram, mesh: Mesh) -> list[Any] | None:
+    """The program, and the one that draws for it or None; None for both that cannot be read."""
+    devices = tuple(mesh.devices.flat)
+    with contextlib.suppress(Exception):
+        return [
             each
             and serialize_executable.deserialize_and_load(
                 *each, backend=devices[0].client, execution_devices=devices
             )
-            for each in kept
+            for each in pickle.loads(found.content)
         ]
-        os.utime(path)
-        return Known(*known), found[0], found[1]
     return None
 
 
@@ -135,7 +146,7 @@ def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
         folder = programs.TRACED[-1].folder
         made = [each and serialize_executable.serialize(each) for each in compiled]
         written = folder / f"{key}.{os.getpid()}"
-        written.write_bytes(pickle.dumps((tuple(known), *made)))
+        written.write_bytes(pickle.dumps(tuple(known)) + pickle.dumps(made))
         written.rename(folder / key)
         old = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]
         for path in old:

@@ -39,22 +39,22 @@ def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> M
 
 
 class Program:
-    """`run_tiles`, and `draw_tiles` for it, for one shape of arrays: traced when made, compiled in
-    the background once started, so that the programs of a sweep over shapes are compiled side by
-    side."""
+    """`run_tiles`, and `draw_tiles` for it, for one shape of arrays: traced when made, compiled, or
+    read where they are kept, in the background once started, so that the programs of a sweep over
+    shapes are compiled side by side."""
 
     def __init__(self, job: "Job") -> None:
         self._job, self._wide = job, job.settings.dtype == "float64"
-        self._kept = kept.load(job.kept, job.mesh)
+        self._kept = kept.find(job.kept)
         if self._kept is None:
             draws, program = self._traced
             about = fit.seconds(program.jaxpr.jaxpr), draws is not None
             self.known = kept.Known(program.out_info, *about)
         else:
-            self.known = self._kept[0]
+            self.known = self._kept.known
         # Weights have names as well, which are known from here on.
         check_names(("record", self.shapes))
-        self._compiled: Future[tuple[jax.stages.Compiled, jax.stages.Compiled | None]] | None = None
+        self._compiled: Future[Sequence[Any]] | None = None
 
     @functools.cached_property
     def _traced(self) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
@@ -65,8 +65,9 @@ class Program:
         """Shapes and dtypes of what it returns."""
         return self.known.shapes
 
-    def start(self) -> Future[tuple[jax.stages.Compiled, jax.stages.Compiled | None]]:
-        """Begin to compile, if that has not begun."""
+    def start(self) -> Future[Sequence[Any]]:
+        """Begin to compile, if that has not begun: the program, and the one that draws for it or
+        None."""
         if self._compiled is None:
             self._compiled = COMPILERS.submit(self._compile)
         return self._compiled
@@ -86,12 +87,12 @@ class Program:
         for what is drawn, which is what `draw` returns."""
         return self.start().result()[0](jax.tree.leaves(task), *others)
 
-    def _compile(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled | None]:
-        if self._kept is not None:
-            return self._kept[1:]
-        draws, program = self._traced
+    def _compile(self) -> Sequence[Any]:
         # Threads do not inherit the precision of the one that starts them.
         with jax.enable_x64(self._wide):
+            if self._kept and (found := kept.load(self._kept, self._job.mesh)):
+                return found
+            draws, program = self._traced
             drawing = None if draws is None else draws.lower().compile()
             made = program.lower().compile(), drawing
         kept.save(self._job.kept, self.known, *made)
@@ -300,7 +301,7 @@ def run_tiles(
                 "first_bad_step": jnp.asarray(found.first_bad_step),
             }
 
-        one_seed = run if engine.batched else jax.vmap(run, (None, None, 0, 0))
+        one_seed = run if engine.batched else _over_points(run, engine.trains)
         points = jax.tree.map(lambda x: x[0], numbers)
         shared, begun = jax.tree.map(lambda x: x[0], (drawn, states))
         each = _keys(seeds[0], root), shared, begun
@@ -316,6 +317,25 @@ def run_tiles(
         out_specs=devices,
         check_vma=False,
     )(task, numbers, seeds, root, drawn, states)
+
+
+def _over_points(
+    run: Callable[..., dict[str, Array]], trains: bool
+) -> Callable[..., dict[str, Array]]:
+    """The runs of `run`, from (key, shared, point, state), of all points of one seed. A single
+    point of a theory is no batch: that is traced in half the time, and its branches stay branches.
+    Training would be rounded otherwise."""
+    batch = jax.vmap(run, (None, None, 0, 0))
+
+    def one_seed(
+        key: Array, shared: PyTree, points: Mapping[str, Array], states: Array | None
+    ) -> dict[str, Array]:
+        if trains or any(len(values) > 1 for values in points.values()):
+            return batch(key, shared, points, states)
+        found = run(key, shared, *jax.tree.map(lambda x: x[0], (points, states)))
+        return jax.tree.map(lambda x: x[None], found)
+
+    return one_seed
 
 
 def _keys(seeds: Int[Array, " S"], root: Int[Array, ""]) -> PRNGKeyArray:

@@ -77,7 +77,7 @@ class Work:
         which all runs go on, from states of `state` bytes. `nudge`: relative change of all traced
         numbers, which shows how far rounding is carried. `identity`: that of the sweep, where
         it is known."""
-        self.sweep, self.mesh, self.begin, self.state = sweep, mesh, begin, state
+        self.sweep, self.begin, self.state = sweep, begin, state
         self.nudge = nudge
         self.identity = identity or Identity(sweep, mesh.devices.flat[0].platform)
         self.problem = functools.lru_cache(maxsize=16)(lambda chosen: sweep.problem(dict(chosen)))
@@ -85,36 +85,47 @@ class Work:
         self._drawn: tuple[Hashable, list[Array]] = (None, [])
         memory = max(map(self._estimate, self.sweep.some_slices()))
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
-        cut = functools.partial(self._cut, layout, chunk)
-        _, self.tile = cut(chunk_tiles, size)
+        cut = functools.partial(self._cut, mesh, layout, chunk)
+        cut(chunk_tiles, size)
         if tile is None:
             smaller, turns = self._paced()
             size = max(math.prod(self.tile) // smaller, 1) if smaller > 1 else size
             chunk_tiles = min(chunk_tiles, turns * mesh.size)
-        layout, self.tile = cut(chunk_tiles, size)
+        layout = cut(chunk_tiles, size)
         self.program.cache_clear()
         memory *= math.prod(self.tile)
         available = fit.memory_of(mesh.devices.flat[0])
         if available is not None and tile is None:
             memory = self._fit(available)
-        self.plan = Plan(layout, self.tile, mesh.size, memory)
+        self.plan = Plan(layout, self.tile, self.mesh.size, memory)
 
     def _cut(
-        self, layout: Layout | None, chunk: int | None, chunk_tiles: int, size: int
-    ) -> tuple[Layout, tuple[int, int]]:
-        """The layout, unless there is one, and the tile of at most `size` runs."""
+        self, mesh: Mesh, layout: Layout | None, chunk: int | None, chunk_tiles: int, size: int
+    ) -> Layout:
+        """Choose the tile of at most `size` runs, and the devices, on a CPU no more than there are
+        tiles; the layout, unless there is one."""
         if layout is None:
             total = math.prod(dim.size for dim in self.sweep.dims)
             # The first runs of a small sweep are stored soon, and chunks of a large one are few.
-            few = max(total // (FEW_CHUNKS * size), self.mesh.size)
+            few = max(total // (FEW_CHUNKS * size), mesh.size)
             if self.sweep.rules.adaptive:
                 # Within a chunk runs are sorted by stiffness: small ones take a third longer.
                 few = chunk_tiles
             size_of_chunk = chunk or max(size * min(few, chunk_tiles), -(-total // MAX_CHUNKS))
             layout = layout_of(self.sweep.dims, size_of_chunk)
         extent = dict(zip((dim.name for dim in self.sweep.dims), layout.chunk, strict=True))
-        num_seeds = extent.pop("seed", 1)
-        return layout, tiles.tile_shape(num_seeds, math.prod(extent.values()), size)
+        num_seeds, num_points = extent.pop("seed", 1), math.prod(extent.values())
+        seeds, points = tiles.tile_shape(num_seeds, num_points, size)
+        self.mesh = mesh
+        if mesh.devices.flat[0].platform == "cpu":
+            # Seeds of a tile take turns there: fewer of them keep more devices busy.
+            blocks = -(-num_points // points)
+            share = -(-num_seeds * blocks // mesh.size)
+            seeds = min(seeds, 2 ** (share - 1).bit_length())
+            busy = mesh.devices.flat[: -(-num_seeds // seeds) * blocks]
+            self.mesh = Mesh(busy, mesh.axis_names)
+        self.tile = seeds, points
+        return layout
 
     def _paced(self) -> tuple[int, int]:
         """`fit.paced` of the program of most steps, where that is for a CPU."""

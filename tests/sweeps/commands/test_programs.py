@@ -200,11 +200,16 @@ def test_an_edited_file_is_other_code(tmp_path: Path) -> None:
     assert list(kept._sources(str(tmp_path))) != before
 
 
-def test_a_damaged_file_is_traced_again(traced: list[tiles.Job], tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.01, 0.9])
+def test_a_damaged_file_is_traced_again(
+    share: float, traced: list[tiles.Job], tmp_path: Path
+) -> None:
+    """Whether what is known of the program can be read or not."""
     first = again()
     number = len(traced)
     for path in tmp_path.iterdir():
-        path.write_bytes(path.read_bytes()[:100])
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
     xr.testing.assert_identical(again(), first)
     assert len(traced) == 2 * number
 

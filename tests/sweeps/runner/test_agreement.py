@@ -78,6 +78,7 @@ def other_version(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, unnamed = output.environment(), identity._unnamed
     monkeypatch.setattr(output, "environment", lambda *_: real | {"jax": "99"})
     monkeypatch.setattr(identity, "_unnamed", lambda text: f"{unnamed(text)}\n// 99")
+    monkeypatch.setattr(identity, "_HASHES", {})
 
 
 SESSION = """
@@ -385,6 +386,18 @@ def test_a_function_that_jax_forgot_between_two_uses_is_no_other_program(
     )
     identity.Identity(frozen(""), "cpu").check()
     assert next(texts, None) is None
+
+
+def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further sweep of it is traced once, to see that it is still the same."""
+    made, traced = [], identity._hash
+    monkeypatch.setattr(identity, "_hash", lambda *given: made.append(0) or traced(*given))
+    traces = []
+    for factor in (3.0, 3.0, 5.0):
+        monkeypatch.setattr(sys.modules[__name__], "FACTOR", factor)
+        identity.Identity(swept(), "cpu").check()
+        traces.append(len(made))
+    assert traces == [2, 3, 5]
 
 
 @pytest.mark.parametrize("how", ["", "fixed data", "grid"])
