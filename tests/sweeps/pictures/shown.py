@@ -1,4 +1,5 @@
-"""What pictures show, as numbers: the parts of each panel, where they are and how they look.
+"""What pictures show, as numbers: the parts of each panel, where they are and how they look; and
+what is printed.
 
 `python -m tests.sweeps.pictures.shown` records it in shown.json, for pictures that were changed on
 purpose. The difference in git says which parts of which panels these are.
@@ -23,7 +24,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 
 from sweeps.output import drawing
-from tests.sweeps.pictures import of_layer, of_others, of_papers, of_systems
+from tests.sweeps.pictures import of_layer, of_others, of_papers, of_systems, printed
 
 EXAMPLES = {
     **of_layer.EXAMPLES,
@@ -145,6 +146,9 @@ def main() -> None:
     for name in RECORDED:
         panels = ",\n".join(f"  {json.dumps(p, ensure_ascii=False)}" for p in drawn(name))
         lines.append(f"{json.dumps(name)}: [\n{panels}\n]")
+    for name, lines_of in printed.EXAMPLES.items():
+        text = json.dumps(lines_of(), ensure_ascii=False, indent=1)
+        lines.append(f"{json.dumps(f'{name}, printed')}: {text}")
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.sweeps.pictures import shown
+from tests.sweeps.pictures import printed, shown
 
 KEPT = json.loads(shown.RECORD.read_text())
 
@@ -17,6 +17,11 @@ def test_a_picture_shows_what_is_recorded(name: str) -> None:
     assert len(found) == len(KEPT[name])
     for place, (panel, recorded) in enumerate(zip(found, KEPT[name], strict=True)):
         assert shown.differences(panel, recorded, f"panel {place}") == []
+
+
+@pytest.mark.parametrize("name", printed.EXAMPLES)
+def test_a_study_prints_what_is_recorded(name: str) -> None:
+    assert printed.EXAMPLES[name]() == KEPT[f"{name}, printed"]
 
 
 def test_one_of_many_numbers_is_seen() -> None:
