@@ -1,18 +1,25 @@
 """What studies print, from made-up data: lines of text."""
 
+import dataclasses
 from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
 import xarray as xr
 
+from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order, report
 from sweeps.studies.joma import entropy, invariant
 from sweeps.studies.joma import figure as joma
+from sweeps.studies.linear_icl import diagram, heads
 from sweeps.studies.linear_icl import figure as linear_icl
+from sweeps.studies.optimum import figure as optimum
+from sweeps.studies.qkv import figure as qkv
 from sweeps.studies.sparse_attention import figure as sparse_attention
-from sweeps.studies.two_stage import finite
+from sweeps.studies.transitions.scaling import report as scaling
+from sweeps.studies.two_stage import claims, finite
+from tests.sweeps.pictures import of_others
 from tests.sweeps.pictures.of_systems import fallen
 
 
@@ -104,6 +111,68 @@ def of_two_stage_finite() -> list[str]:
     return [*finite.length_lines(found), *finite.batch_lines(variances, variances[:, :2], 0.4)]
 
 
+def of_plateaus() -> list[str]:
+    axes = {"scale": [0.02, 0.1, 1.0], "ratio": [0.5, 1.0], "seed": [0, 1]}
+    place = np.indices((3, 2, 2)).sum(0)
+    lines = diagram.table(xr.DataArray(place % 3 == 0, axes), xr.DataArray(0.3 * place - 0.5, axes))
+    heads_of = {"heads": [1, 3], **axes}
+    rest = np.arange(24.0).reshape(2, 3, 2, 2)
+    level = xr.DataArray(
+        [[1.0, 0.6, 0.3], [1.0, 0.5, 0.1]], {"ratio": [0.5, 1.0]}, ("ratio", "plateau")
+    )
+
+    def read(scale: float) -> xr.Dataset:
+        values = {
+            "plateaus": np.round(rest / 8 * scale),
+            "escape": 1 + scale * rest,
+            "end": 0.6 - rest / 60,
+        }
+        arrays = {n: xr.DataArray(each, heads_of) for n, each in values.items()}
+        return xr.Dataset({**arrays, "level": level})
+
+    both = {"heads/simulation": read(1.0), "heads/scalar": read(0.8)}
+    return [*lines, *heads.table(both, 2)]
+
+
+def of_claims() -> list[str]:
+    runs, predictions = of_others.experiment("two_stage")
+    K1, K2 = runs["K1"] + 0.01, runs["K2"]
+    more = {"K1": K1, "K1_signal": K1 - 0.1, "K2_signal": K2 + 0.2}
+    runs = dataclasses.replace(runs, values={**runs.values, **more})
+    rank = np.arange(4) / 4
+    kept = dict.fromkeys(("K1", "K2", "auc_Q"), 0.4 + rank / 3)
+    curves = RankCurves(np.ones(4), np.arange(4) % 2, kept, kept)
+    with mock.patch.object(claims, "truncations", return_value=curves):
+        found = claims.tested(
+            dict.fromkeys(("preset", "joint", "forever"), runs),
+            dict.fromkeys(("preset", "joint"), predictions["ode"]),
+        )
+    return [line for each in found.values() for line in claims.table(each).splitlines()]
+
+
+def of_scaling() -> list[str]:
+    lines = []
+    for drift, linear in ((0.0, False), (0.0, True), (0.9, False)):
+        found, values = of_others.scaled(drift, linear)
+        lines += scaling.lines(found, values, linear)
+    return lines
+
+
+def of_optimum() -> list[str]:
+    _, trained, predicted, laws = of_others.optimal(6)
+    lines = optimum.table(trained, predicted, "batch")
+    return [*lines, *optimum.verdicts(trained, predicted, laws, "batch")]
+
+
+def of_factors() -> list[str]:
+    config = qkv.FigureQKV()
+    shape = (2, len(config.width), len(config.scale))
+    errors = np.geomspace(1e-3, 3, 40)[: np.prod(shape)].reshape(shape)
+    return qkv.table(
+        config, {name: (i + 1) * errors for i, name in enumerate(qkv.THEORIES)}
+    ).splitlines()
+
+
 EXAMPLES: dict[str, Callable[[], list[str]]] = {
     "joma": of_joma,
     "joma_invariant": of_invariant,
@@ -111,4 +180,9 @@ EXAMPLES: dict[str, Callable[[], list[str]]] = {
     "linear_icl": of_regression,
     "finite_size": of_finite_size,
     "two_stage_finite": of_two_stage_finite,
+    "linear_icl_plateaus": of_plateaus,
+    "two_stage": of_claims,
+    "scaling": of_scaling,
+    "optimum": of_optimum,
+    "qkv": of_factors,
 }
