@@ -395,12 +395,14 @@ def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
         symmetric.descend(task, dynsim.sgd(np.ones((2, 2)), 1.0), steps=1)
 
 
-@pytest.mark.parametrize("K", [1, 2, 3])
-def test_the_margin_is_that_of_all_logits(K: int) -> None:
+@pytest.mark.parametrize(
+    ("K", "common", "own"), [(1, 3, 3), (1, 0, 2), (2, 3, 3), (2, 1, 1), (3, 3, 3)]
+)
+def test_the_margin_is_that_of_all_logits(K: int, common: int, own: int) -> None:
     """Of random weights, at which any output may have the largest logit: one of other classes, of
     which there may be none, or of tokens that are no class."""
-    probs = np.zeros((K, 3 + 3 * K))
-    probs[:, :3], probs[np.arange(3 * K) // 3, 3 + np.arange(3 * K)] = 0.1, 0.7 / 3
+    probs, tokens = np.zeros((K, common + own * K)), np.arange(own * K)
+    probs[:, :common], probs[tokens // own, common + tokens] = 0.1, (1 - 0.1 * common) / own
     task = dynsim.sequence_classes(probs, np.arange(K))
     placed = symmetric.placed(task).astype("float64")
     rng = np.random.default_rng(0)
