@@ -257,9 +257,11 @@ def snapped() -> Figure:
     return snap.draw(found)
 
 
-def swept(hue: str | None, left: bool, theory: bool = False, **options: Any) -> Figure:
+def swept(
+    hue: str | None, left: bool, theory: bool = False, number: int = 3, **options: Any
+) -> Figure:
     """A quick look at a sweep over two or three axes, next to a theory of it."""
-    eta_y, eta_z = np.array([0.1, 0.3, 1.0, 3.0]), np.array([0.01, 0.1, 1.0])
+    eta_y, eta_z = np.array([0.1, 0.3, 1.0, 3.0]), np.geomspace(0.01, 1.0, number)
     values = np.log1p(np.multiply.outer(eta_y, eta_z))[..., None] + 0.01 * np.arange(3)
     data = xr.DataArray(
         values,
@@ -305,6 +307,7 @@ EXAMPLES = {
     "plot": functools.partial(swept, "eta_z", False),
     "plot, panels": functools.partial(swept, None, True),
     "plot, a line": functools.partial(swept, None, False),
+    "plot, many": functools.partial(swept, "eta_z", False, number=17),
     "plot, theory": functools.partial(swept, None, True, theory=True),
     "plot, heatmap": functools.partial(
         swept, None, True, theory=True, view="heatmap", y="eta_z", error=True

@@ -18,6 +18,7 @@ from matplotlib.collections import Collection, QuadMesh
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
@@ -43,23 +44,43 @@ def of(figure: Figure) -> list[Panel]:
     """Each panel with its words, scales and limits, and its parts, of which each is a list of
     words and numbers. The first one is the figure."""
     words = [text.get_text() for text in figure.texts]
-    legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    legends = [word for legend in figure.legends for word in _legend(legend)]
     title = figure.get_suptitle()
+    inside = [child for ax in figure.axes for child in ax.child_axes]
     return [
         [title, *words, *legends, *map(_short, figure.get_size_inches())],
-        *(_panel(ax) for ax in figure.axes),
+        *(_panel(ax) for ax in (*figure.axes, *inside)),
     ]
 
 
+def _legend(legend: Legend) -> list[Any]:
+    """What a legend says, and how it looks."""
+    words = [text.get_text() for text in legend.get_texts()]
+    place = getattr(legend, "_loc", 0)
+    look = [[legend.get_frame_on(), legend._ncols], [place] if np.ndim(place) == 0 else place]
+    return [legend.get_title().get_text(), *words, number(*look)]
+
+
 def _panel(ax: Axes) -> Panel:
-    legend = ax.get_legend()
-    named = [text.get_text() for text in legend.get_texts()] if legend else []
+    named = _legend(ax.get_legend()) if ax.get_legend() else []
     words = [ax.get_title(), ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale(), ax.get_yscale()]
     ticks = [number for axis in (ax.xaxis, ax.yaxis) for number in _ticks(axis)]
     parts = [_part(each) for each in (*ax.lines, *ax.collections, *ax.patches, *ax.images)]
     written = [_part(each) for each in ax.texts]
     limits = [number(each) for each in (ax.get_xlim(), ax.get_ylim())]
-    return [*words, *named, *limits, *ticks, bool(ax.axison), *parts, *written]
+    return [*words, *named, *limits, *ticks, *_place(ax), *parts, *written]
+
+
+def _place(ax: Axes) -> list[Any]:
+    """Whether it has axes, and where it is in a grid or in another panel."""
+    grid, inside = ax.get_subplotspec(), getattr(ax.get_axes_locator(), "_bounds", None)
+    if inside is not None:
+        return [bool(ax.axison), number(inside)]
+    if grid is None:
+        return [bool(ax.axison)]
+    of = grid.get_gridspec()
+    ratios = of.get_width_ratios(), of.get_height_ratios()
+    return [bool(ax.axison), number(grid.get_geometry(), *ratios)]
 
 
 def _ticks(axis: Axis) -> list[Any]:
@@ -79,6 +100,8 @@ def _part(artist: Artist) -> list[Any]:
             places = [artist.get_xydata()]
             looks += [[artist.get_linewidth(), artist.get_markersize()]]
             looks += [to_rgba_array(artist.get_color())]
+            offset, dashes = getattr(artist, "_unscaled_dash_pattern", (0, None))
+            looks += [[offset, *(dashes or ())]]
         case Collection():
             # Paths of a mesh are its coordinates.
             mesh = isinstance(artist, QuadMesh)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sweeps.commands.table import COMMANDS
 from tests.sweeps.studies import planned
 
 RECORDED = json.loads(planned.RECORD.read_text())
@@ -24,6 +25,11 @@ def test_every_sweep_of_a_figure_passes_its_check(name: str) -> None:
     assert wanted
     for sweep in wanted:
         sweep.check()
+
+
+def test_settings_of_commands_do_not_change() -> None:
+    loaded = {name: command.load()[0] for name, command in COMMANDS.items()}
+    assert [n for n, each in loaded.items() if not each.__dataclass_params__.frozen] == []
 
 
 @pytest.mark.parametrize("name", planned.FIGURES)
