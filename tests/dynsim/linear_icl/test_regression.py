@@ -12,6 +12,7 @@ from scipy import stats
 import dynsim
 from dynsim import Merged, Network, Separate, Status
 from dynsim.linear_icl import model
+from dynsim.linear_icl.regression import learned, stage
 from dynsim.linear_icl.sampling import FEW, Sequences, _bartlett, draw
 from dynsim.problem.base import narrowed
 
@@ -128,6 +129,19 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     white = dynsim.regression(3, 10, "white")
     # All of tr Lambda is unexplained by an output of zero.
     assert float(white.loss_of(np.zeros((3, 3)))) == 3
+
+
+@pytest.mark.usefixtures("x64")
+def test_what_is_learned_is_the_share_of_the_matrix_of_least_loss() -> None:
+    """Of unequal eigenvalues; components in two stages are those above one half."""
+    task = dynsim.regression(4, 6)
+    best = np.diag(1 / np.asarray(task.eigenvalues * task.gain))
+    gradient = jax.grad(task.loss_of)(jnp.asarray(best))
+    np.testing.assert_allclose(gradient, 0, atol=1e-12)
+    shares = np.array([1.0, 0.6, 0.5, 0.0])
+    found = learned(jnp.asarray(best * shares + 0.3 * (1 - np.eye(4))), task)
+    np.testing.assert_allclose(found, shares, rtol=1e-12)
+    assert stage(found) == 2
 
 
 @pytest.mark.full("test_means_over_sequences_are_those_of_equation_15")

@@ -82,9 +82,9 @@ def as_numpy(params: Embedded) -> dict:
 @pytest.mark.parametrize(
     ("kind", "place", "rich"),
     [
-        ("l2", "theory", False),
+        pytest.param("l2", "theory", False, marks=pytest.mark.full),
         pytest.param("l2", "practice", True, marks=pytest.mark.full),
-        pytest.param("rms", "theory", True, marks=pytest.mark.full),
+        ("rms", "theory", True),
         pytest.param("rms", "practice", False, marks=pytest.mark.full),
         pytest.param("layer", "theory", False, marks=pytest.mark.full),
         ("layer", "practice", True),

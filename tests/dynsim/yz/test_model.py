@@ -117,6 +117,17 @@ def test_uniform_start_has_the_stated_bound_and_law() -> None:
     assert abs(scaled.var() - 1 / 3) < 6 * np.sqrt(4 / 45 / n)
 
 
+def test_two_distinct_tokens_have_the_entropy_of_their_shares() -> None:
+    task = dynsim.syn(2, 2, num_common=3, num_distinct=2)
+    measured = jax.jit(lambda params: observables.entropy(task, observables.measure(task, params)))
+    Z = jax.random.normal(jax.random.key(0), (task.num_queries, task.M))
+    share = np.exp(np.asarray(Z)[task.query_index]) * np.where(task.distinct(), task.probs, 0)
+    share /= share.sum(1, keepdims=True)
+    want = -np.sum(share * np.log(np.where(share > 0, share, 1)), axis=1).mean()
+    found = measured(dataclasses.replace(yz.init_zero(task, "float32"), Z=Z))
+    assert found == pytest.approx(want, rel=1e-5)
+
+
 def test_a_single_distinct_token_has_no_entropy() -> None:
     task = dynsim.syn(8, 4, num_common=5, num_distinct=1)
     measured = jax.jit(lambda params: observables.entropy(task, observables.measure(task, params)))

@@ -393,3 +393,27 @@ def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
         )
     with pytest.raises(ValueError, match="must be numbers or"):
         symmetric.descend(task, dynsim.sgd(np.ones((2, 2)), 1.0), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("K", "common", "own"), [(1, 3, 3), (1, 0, 2), (2, 3, 3), (2, 1, 1), (3, 3, 3)]
+)
+def test_the_margin_is_that_of_all_logits(K: int, common: int, own: int) -> None:
+    """Of random weights, at which any output may have the largest logit: one of other classes, of
+    which there may be none, or of tokens that are no class."""
+    probs, tokens = np.zeros((K, common + own * K)), np.arange(own * K)
+    probs[:, :common], probs[tokens // own, common + tokens] = 0.1, (1 - 0.1 * common) / own
+    task = dynsim.sequence_classes(probs, np.arange(K))
+    placed = symmetric.placed(task).astype("float64")
+    rng = np.random.default_rng(0)
+    zero = zero_state(placed.reduced, "float64")
+    states = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=(40, *x.shape))), zero)
+    found = jax.jit(jax.vmap(lambda state: measure(placed.reduced, state).margin))(states)
+    weights = jax.jit(jax.vmap(placed.weights))(states)
+    c = np.asarray(probs)[None] * np.exp(np.asarray(weights.Z))[:, np.asarray(task.query_index)]
+    f = c / np.linalg.norm(c, axis=2, keepdims=True)
+    logits = f @ np.asarray(weights.Y)
+    label = np.eye(task.M, dtype=bool)[np.asarray(task.next_token)]
+    want = logits[:, label] - np.where(label, -np.inf, logits).max(2)
+    np.testing.assert_allclose(np.broadcast_to(found[:, None], want.shape), want, rtol=1e-9)
+    assert 5 < np.sum(np.asarray(found) > 0) < 35

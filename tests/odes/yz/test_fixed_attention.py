@@ -243,6 +243,8 @@ def test_remark_1_rho_is_the_mean_over_pairs() -> None:
     unit = f / np.linalg.norm(f, axis=1, keepdims=True)
     pairs = [unit[a] @ unit[b] for a in range(4) for b in range(4) if a != b]
     np.testing.assert_allclose(attention.mean_overlap(jnp.asarray(unit)), np.mean(pairs), rtol=1e-5)
+    pair = attention.mean_overlap(jnp.asarray(unit[:2]))
+    np.testing.assert_allclose(pair, unit[0] @ unit[1], rtol=1e-5)
     assert attention.mean_overlap(jnp.ones((1, 1))) == 0
 
 

@@ -3,6 +3,7 @@
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,3 +67,34 @@ def test_a_very_large_sweep_is_confirmed(
     assert cli.main(command) == 2
     assert "Go on? [y/N] dynsim: 6 runs, up to 4.62e-07 GB" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("runs", "stored", "bytes_on_disk", "asked"),
+    [
+        (10**8 - 1, 0, 10**11 - 1, False),
+        (10**8, 0, 1, True),
+        # What is there is not run again.
+        (10**8, 1, 1, False),
+        (1, 0, 10**11, True),
+    ],
+)
+def test_a_person_is_asked_from_1e8_runs_or_1e11_bytes_on(
+    runs: int, stored: int, bytes_on_disk: int, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    work = SimpleNamespace(plan=SimpleNamespace(layout=SimpleNamespace(num_runs=runs)))
+    found = SimpleNamespace(work=work, done=stored, bytes=bytes_on_disk)
+    plan.confirm(found, yes=True)
+    if not asked:
+        plan.confirm(found, yes=False)
+        return
+    with pytest.raises(ValueError, match=r"needs --yes"):
+        plan.confirm(found, yes=False)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "0.001 kB"), (10**6 - 1, "1e+03 kB"), (10**6, "1 MB"), (10**9, "1 GB")]
+)
+def test_sizes_have_a_unit(number: int, text: str) -> None:
+    assert plan._size(number) == text

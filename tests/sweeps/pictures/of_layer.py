@@ -1,6 +1,7 @@
 """Pictures of the attention layer from made-up data: comparisons, planes, transitions, a sweep."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -37,7 +38,7 @@ ALL = tuple(
 
 def trajectory(runs: int, source: str, shift: float) -> xr.Dataset:
     """Curves that fall, rise or peak, as training's do, a little apart from each other."""
-    rng = np.random.default_rng(abs(hash(source)) % 2**32 if runs > 1 else 0)
+    rng = np.random.default_rng(len(source) if runs > 1 else 0)
     times = np.r_[0, TIMES]
     noise = 1 + 0.03 * rng.normal(size=(runs, 1))
     fall = np.exp(-times / (200 * (1 + shift))) * noise
@@ -256,9 +257,11 @@ def snapped() -> Figure:
     return snap.draw(found)
 
 
-def swept(hue: str | None, left: bool) -> Figure:
-    """A quick look at a sweep over two or three axes."""
-    eta_y, eta_z = np.array([0.1, 0.3, 1.0, 3.0]), np.array([0.01, 0.1, 1.0])
+def swept(
+    hue: str | None, left: bool, theory: bool = False, number: int = 3, **options: Any
+) -> Figure:
+    """A quick look at a sweep over two or three axes, next to a theory of it."""
+    eta_y, eta_z = np.array([0.1, 0.3, 1.0, 3.0]), np.geomspace(0.01, 1.0, number)
     values = np.log1p(np.multiply.outer(eta_y, eta_z))[..., None] + 0.01 * np.arange(3)
     data = xr.DataArray(
         values,
@@ -267,8 +270,9 @@ def swept(hue: str | None, left: bool) -> Figure:
         "entropy",
         {"long_name": "entropy of attention on distinct tokens", "units": "nat"},
     )
-    config = plot.Plot("out/sweeps/rates", x="eta_y", hue=hue)
-    return plot.draw(config, data if left or hue else data.isel(eta_z=0))
+    config = plot.Plot("out/sweeps/rates", x="eta_y", hue=hue, **options)
+    data = data if left or hue else data.isel(eta_z=0)
+    return plot.draw(config, data, {"out/theory": 0.9 * data.isel(seed=0)} if theory else {})
 
 
 def validated() -> Figure:
@@ -303,5 +307,10 @@ EXAMPLES = {
     "plot": functools.partial(swept, "eta_z", False),
     "plot, panels": functools.partial(swept, None, True),
     "plot, a line": functools.partial(swept, None, False),
+    "plot, many": functools.partial(swept, "eta_z", False, number=17),
+    "plot, theory": functools.partial(swept, None, True, theory=True),
+    "plot, heatmap": functools.partial(
+        swept, None, True, theory=True, view="heatmap", y="eta_z", error=True
+    ),
     "validate": validated,
 }

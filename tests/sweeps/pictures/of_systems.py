@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from dynsim import Status
 from sweeps.runner.spec import Sweep
-from sweeps.studies.joma import entropy, invariant
 from sweeps.studies.joma import figure as joma
+from sweeps.studies.joma import invariant
 from sweeps.studies.linear_icl import diagram
 from sweeps.studies.linear_icl import figure as linear_icl
 from sweeps.studies.sparse_attention import figure as sparse_attention
@@ -39,7 +39,9 @@ def of_joma() -> Figure:
     found = {name: fallen(sweep) for name, sweep in joma.FigureJoMA().sweeps().items()}
     time = np.geomspace(1, 2000, 100)
     along = dict.fromkeys(joma.SEQUENCES, (time, 1 - 0.02 * time / (500 + time)))
-    return joma.draw(found, along, entropy.toy_course())
+    fall, names = 3 - time / (500 + time), ("time", "entropy", "closed/time", "closed/entropy")
+    course = dict(zip(names, (time, fall, time[::9], fall[::9] + 0.1), strict=True))
+    return joma.draw(found, along, course | {"end": np.array(2.2)})
 
 
 def of_invariant() -> Figure:

@@ -8,15 +8,9 @@ from matplotlib.figure import Figure
 
 from sweeps.commands.table import COMMANDS
 from sweeps.output import drawing
-from tests.sweeps.pictures import of_layer, of_others, of_papers, of_systems
 from tests.sweeps.pictures.legible import faults
+from tests.sweeps.pictures.shown import EXAMPLES
 
-EXAMPLES: dict[str, Callable[[], Figure]] = {
-    **of_layer.EXAMPLES,
-    **of_others.EXAMPLES,
-    **of_papers.EXAMPLES,
-    **of_systems.EXAMPLES,
-}
 QUICK = ("figure 3", "figure 6, one", "plot, panels", "two_stage_finite")
 """Stand for the others, and take about a second each."""
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,8 +23,10 @@ import pytest
 import dynsim
 import sweeps
 from dynsim import Status
+from odes.solver.tolerances import DEFAULT_TOLERANCES
 from sweeps import Experiment, StoreError, Sweep, cli, output
 from sweeps.runner import agreement, identity
+from sweeps.runner.agreement import Agreement
 from sweeps.runner.store.store import Store
 
 FACTOR = 1.0
@@ -456,3 +459,91 @@ def test_a_worker_that_lives_on_is_found_out(kind: str, package: Path, tmp_path:
     late.write(region, numbers, program=made.chunks.record(0).program)
     with contextlib.nullcontext() if kind == "processes" else pool(kind) as executor:
         assert (run("second", executor).batch_loss > 20 * first.batch_loss).all()
+
+
+def statuses(*chunks: list[list[int]]) -> SimpleNamespace:
+    """A store of two axes whose chunks of 2 x 2 runs lie next to each other."""
+    region = lambda number: (slice(0, 2), slice(2 * number, 2 * number + 2))
+    read = lambda name, number: np.array(chunks[number]) if name == "status" else None
+    store = SimpleNamespace(
+        layout=SimpleNamespace(region=region), chunks=SimpleNamespace(read=read)
+    )
+    return SimpleNamespace(store=store)
+
+
+def test_the_first_and_last_run_of_a_few_chunks_are_computed_again() -> None:
+    good, none, one = [[0, 0], [0, 0]], [[1, 1], [1, 1]], [[1, 1], [0, 1]]
+    cells = lambda *chunks: [*Agreement._cells(statuses(*chunks), range(len(chunks)))]
+    assert cells(good) == [(0, 0), (1, 1)]
+    # The first chunk, the last one and then others, until there are four.
+    assert cells(good, good, good) == [(0, 0), (1, 1), (0, 4), (1, 5)]
+    assert cells(one, good, none, good) == [(1, 0), (0, 6), (1, 7), (0, 2)]
+    # Where nothing ended well, 16 chunks are looked at besides the last one.
+    assert cells(*[none] * 16, good, none) == []
+    assert cells(*[none] * 15, one, none) == [(1, 30)]
+
+
+def test_the_number_of_runs_and_the_largest_difference_decide() -> None:
+    names = ("status", "first_bad_step", "loss", "z")
+    run = lambda loss: dict(zip(names, ([0], [-1], [loss], [1.0]), strict=True))
+    stored = {0: run(1 + 2e-7), 1: run(1 + 5e-7), 2: run(1.0)}
+
+    def again(cell: tuple[int], nudge: int) -> dict[str, np.ndarray]:
+        assert nudge in (-agreement.NUDGE, 0, agreement.NUDGE)
+        found = {name: np.array(value) for name, value in run(1.0).items()}
+        # Of the last run rounding carries everything too far.
+        return {
+            n: v * (1 + nudge * (cell == (2,))) if n in ("loss", "z") else v
+            for n, v in found.items()
+        }
+
+    select = lambda name, at, done: np.array(stored[int(at[0][0])][name])
+    store = SimpleNamespace(names=names, select=select, done=lambda: None)
+    each = SimpleNamespace(
+        store=store, _cells=lambda chunks: [(i,) for i in chunks], _again=again, _rounding=1e-6
+    )
+    decide = lambda *cells: Agreement._by_numbers(each, cells)
+    for order in ((0, 1, 2), (1, 0)):
+        assert decide(*order) == (2, pytest.approx(5e-7, rel=1e-6))
+    with pytest.raises(ArithmeticError, match="no stored run can decide"):
+        decide(2)
+    each._rounding = 4e-7
+    with pytest.raises(ArithmeticError, match="loss of a stored run differs by 5e-07 of its larg"):
+        decide(1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "adaptive", "rtol", "want"),
+    [
+        ("float32", False, None, 64 * 2.0**-23),
+        ("float64", False, 1e-3, 64 * 2.0**-52),
+        # Ten times the tolerance of a solver.
+        ("float64", True, 1e-3, 1e-2),
+        ("float64", True, 1e-30, 64 * 2.0**-52),
+        ("float64", True, None, 10 * DEFAULT_TOLERANCES["float64"].rtol),
+    ],
+)
+def test_numbers_may_differ_by_rounding_or_by_a_solvers_tolerance(
+    dtype: str, adaptive: bool, rtol: float | None, want: float
+) -> None:
+    sweep = SimpleNamespace(dtype=dtype, rtol=rtol, rules=SimpleNamespace(adaptive=adaptive))
+    found = Agreement._rounding.fget(SimpleNamespace(sweep=sweep))
+    assert found == pytest.approx(want, rel=1e-12)
+
+
+def test_of_several_other_programs_the_first_is_shown_and_the_rest_are_counted() -> None:
+    others = [SimpleNamespace(mine=name, why=(f"program {name}",)) for name in "abc"]
+    for number, words in (
+        (3, "\n  and 2 more\n"),
+        (2, "\n  and 1 more\n"),
+        (1, "program a\nNothing"),
+    ):
+        each = SimpleNamespace(
+            alone=False,
+            compared=lambda number=number: (0, others[:number]),
+            store=SimpleNamespace(name="s"),
+        )
+        with pytest.raises(StoreError) as error:
+            Agreement.check(each)
+        assert words in str(error.value)
+        assert ("more" in str(error.value)) == (number > 1)

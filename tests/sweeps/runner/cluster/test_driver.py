@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -256,3 +257,17 @@ def test_workers_make_the_same_sweep_from_its_json(
     jax.tree.map(
         np.testing.assert_array_equal, again.plane(theirs).numbers, sweep.plane(ours).numbers
     )
+
+
+@pytest.mark.parametrize("number", [1, 10, 11, 13])
+def test_ten_chunks_that_failed_are_named_and_the_rest_counted(number: int) -> None:
+    region = lambda chunk: (slice(2 * chunk, 2 * chunk + 2), slice(0, 1))
+    layout = SimpleNamespace(num_chunks=20, region=region)
+    store = SimpleNamespace(name="s", layout=layout, dims=("eta_y", "seed"))
+    first, *named = driver._message(store, {i: f"why {i}" for i in range(number)}).splitlines()
+    assert first.startswith(f"s: {number} of 20 chunks failed 3 times each")
+    assert named[:10] == [
+        f"  chunk {i} (eta_y {2 * i}:{2 * i + 2}, seed 0:1): why {i}"
+        for i in range(min(number, 10))
+    ]
+    assert named[10:] == ([f"  and {number - 10} more"] if number > 10 else [])

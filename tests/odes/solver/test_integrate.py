@@ -1,0 +1,70 @@
+"""Equal steps of stochastic equations: where they are, what lies between them, and their noise."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from odes.solver.integrate import StepClock, integrate_sde
+
+pytestmark = pytest.mark.usefixtures("x64")
+KEY = jax.random.key(0)
+
+
+def solve(diffusion, times, *, num_steps: int, jump: float, begin: float = 0.0, key=KEY):
+    """Of dy = t y dt + `diffusion` dB from 1, with a clock that begins half a step late."""
+    return integrate_sde(
+        lambda t, y, args: args * t * y,
+        lambda t, y, args: diffusion * jnp.ones_like(y),
+        jnp.ones(()),
+        jnp.asarray(times),
+        jnp.asarray(1.0),
+        key,
+        save=lambda t, y, args: y,
+        clock=StepClock(shift=0.5),
+        num_steps=num_steps,
+        jump=jump,
+        begin=begin,
+    )
+
+
+@pytest.mark.parametrize(
+    ("jump", "grid"),
+    [
+        # Five steps of 1/2 from 0 to 5/2, but that the end nearest to the jump is there.
+        (9.0, [0, 0.5, 1, 1.5, 2, 2.5]),
+        (1.6, [0, 0.5, 1, 1.6, 2, 2.5]),
+        (0.2, [0, 0.5, 1, 1.5, 2, 2.5]),
+        (0.3, [0, 0.3, 1, 1.5, 2, 2.5]),
+        (2.2, [0, 0.5, 1, 1.5, 2.2, 2.5]),
+    ],
+)
+def test_steps_are_equal_but_for_the_jump(jump: float, grid: list[float]) -> None:
+    y = [1.0]
+    for t, after in itertools.pairwise(grid):
+        y.append(y[-1] * (1 + t * (after - t)))
+    times = np.array([0, 0.3, 1.3, 2])
+    found = jax.jit(lambda: solve(0.0, times, num_steps=5, jump=jump))()
+    # Linear between the steps, at times of the clock.
+    at = np.where(times > 0, times + 0.5, 0)
+    np.testing.assert_allclose(found.saved, np.interp(at, grid, y), rtol=1e-12)
+    np.testing.assert_allclose(found.final, y[-1], rtol=1e-12)
+    assert (found.status, found.first_bad_step) == (0, -1)
+
+
+def test_it_may_begin_later_and_a_single_time_at_the_start_is_the_start() -> None:
+    found = jax.jit(lambda: solve(0.0, [1.0, 3.0], num_steps=2, jump=9.0, begin=1.0))()
+    np.testing.assert_allclose(found.saved, [1, 2.5 * 3.5], rtol=1e-12)
+    found = jax.jit(lambda: solve(0.0, [1.0], num_steps=2, jump=9.0, begin=1.0))()
+    assert (found.saved, found.final) == (1, 1)
+
+
+def test_noise_of_a_step_has_the_variance_of_its_length() -> None:
+    """Of a step of 1/2, in which y does not grow, and one of 1, in which it does by a half."""
+    one = lambda key: solve(0.7, [1.0], num_steps=2, jump=0.5, key=key).final
+    found = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(KEY, 20_000)))
+    mean, variance = 1.5, 0.49 * (0.5 * 1.5**2 + 1)
+    assert abs(found.mean() - mean) < 5 * (variance / found.size) ** 0.5
+    assert found.var() == pytest.approx(variance, rel=5 * (2 / found.size) ** 0.5)

@@ -1,0 +1,179 @@
+"""What pictures show, as numbers: the parts of each panel, where they are and how they look; and
+what is printed.
+
+`python -m tests.sweeps.pictures.shown` records it in shown.json, for pictures that were changed on
+purpose. The difference in git says which parts of which panels these are.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import Collection, QuadMesh
+from matplotlib.colors import to_rgba_array
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator
+
+from sweeps.output import drawing
+from tests.sweeps.pictures import of_layer, of_others, of_papers, of_systems, printed
+
+EXAMPLES = {
+    **of_layer.EXAMPLES,
+    **of_others.EXAMPLES,
+    **of_papers.EXAMPLES,
+    **of_systems.EXAMPLES,
+}
+ALIKE = {"theories", "spectrum, many", "optimum, many", "figure 6, two", "figure 7, one"}
+"""Show more or fewer panels of what others show too."""
+RECORDED = [name for name in EXAMPLES if name not in ALIKE]
+RECORD = Path(__file__).with_suffix(".json")
+Panel = list[Any]
+
+
+def of(figure: Figure) -> list[Panel]:
+    """Each panel with its words, scales and limits, and its parts, of which each is a list of
+    words and numbers. The first one is the figure."""
+    words = [text.get_text() for text in figure.texts]
+    legends = [word for legend in figure.legends for word in _legend(legend)]
+    title = figure.get_suptitle()
+    inside = [child for ax in figure.axes for child in ax.child_axes]
+    return [
+        [title, *words, *legends, *map(_short, figure.get_size_inches())],
+        *(_panel(ax) for ax in (*figure.axes, *inside)),
+    ]
+
+
+def _legend(legend: Legend) -> list[Any]:
+    """What a legend says, and how it looks."""
+    words = [text.get_text() for text in legend.get_texts()]
+    place = getattr(legend, "_loc", 0)
+    look = [[legend.get_frame_on(), legend._ncols], [place] if np.ndim(place) == 0 else place]
+    return [legend.get_title().get_text(), *words, number(*look)]
+
+
+def _panel(ax: Axes) -> Panel:
+    named = _legend(ax.get_legend()) if ax.get_legend() else []
+    words = [ax.get_title(), ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale(), ax.get_yscale()]
+    ticks = [number for axis in (ax.xaxis, ax.yaxis) for number in _ticks(axis)]
+    parts = [_part(each) for each in (*ax.lines, *ax.collections, *ax.patches, *ax.images)]
+    written = [_part(each) for each in ax.texts]
+    limits = [number(each) for each in (ax.get_xlim(), ax.get_ylim())]
+    return [*words, *named, *limits, *ticks, *_place(ax), *parts, *written]
+
+
+def _place(ax: Axes) -> list[Any]:
+    """Whether it has axes, and where it is in a grid or in another panel."""
+    grid, inside = ax.get_subplotspec(), getattr(ax.get_axes_locator(), "_bounds", None)
+    if inside is not None:
+        return [bool(ax.axison), number(inside)]
+    if grid is None:
+        return [bool(ax.axison)]
+    of = grid.get_gridspec()
+    ratios = of.get_width_ratios(), of.get_height_ratios()
+    return [bool(ax.axison), number(grid.get_geometry(), *ratios)]
+
+
+def _ticks(axis: Axis) -> list[Any]:
+    """Ticks that were chosen, with their words."""
+    locator = axis.get_major_locator()
+    if not isinstance(locator, FixedLocator):
+        return []
+    return [number(locator()), *(label.get_text() for label in axis.get_majorticklabels())]
+
+
+def _part(artist: Artist) -> list[Any]:
+    """Words of a part of a panel, where it is, and how it looks."""
+    looks: list[Any] = [[artist.get_zorder(), artist.get_visible()]]
+    match artist:
+        case Line2D():
+            words: list[Any] = [f"{artist.get_linestyle()} {artist.get_marker()}"]
+            places = [artist.get_xydata()]
+            looks += [[artist.get_linewidth(), artist.get_markersize()]]
+            looks += [to_rgba_array(artist.get_color())]
+            offset, dashes = getattr(artist, "_unscaled_dash_pattern", (0, None))
+            looks += [[offset, *(dashes or ())]]
+        case Collection():
+            # Paths of a mesh are its coordinates.
+            mesh = isinstance(artist, QuadMesh)
+            paths = [artist.get_coordinates()] if mesh else [p.vertices for p in artist.get_paths()]
+            words, places = ["collection"], [*paths, artist.get_offsets()]
+            if (values := artist.get_array()) is not None:
+                places += [values, artist.get_clim()]
+            looks += [artist.get_facecolor(), artist.get_edgecolor(), artist.get_linewidth()]
+        case Patch():
+            words, places = [], [artist.get_patch_transform().transform(artist.get_path().vertices)]
+            looks += [artist.get_facecolor(), artist.get_edgecolor(), [artist.get_linewidth()]]
+        case AxesImage():
+            words, places = [], [artist.get_array(), artist.get_extent(), artist.get_clim()]
+        case Text():
+            words, places = [artist.get_text()], [artist.get_position()]
+            words += [f"{artist.get_horizontalalignment()} {artist.get_verticalalignment()}"]
+            looks += [to_rgba_array(artist.get_color())]
+            looks += [[artist.get_fontsize(), artist.get_rotation()]]
+        case _:
+            raise TypeError(f"{artist}: what it shows is not known")
+    return [*words, number(*places), number(*looks)]
+
+
+def number(*arrays: Any) -> float:
+    """A number that changes with every one of many, of any size: a mean of what is about their
+    logarithm, of weights that tell their order. None of them may be a number."""
+    flat = [np.ma.filled(np.ma.asarray(each, float), np.nan).ravel() for each in arrays]
+    values = np.concatenate([*flat, [0.0]])
+    sized = np.arcsinh(1e3 * np.nan_to_num(values, nan=-1.0, posinf=1e30, neginf=-1e30))
+    return _short(float(sized @ (1.5 + np.cos(np.arange(values.size)))) / values.size)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def differences(found: Any, recorded: Any, place: str) -> list[str]:
+    """Where two records differ by more than rounding, in words."""
+    if isinstance(found, list) and isinstance(recorded, list) and len(found) == len(recorded):
+        return [
+            line
+            for i, pair in enumerate(zip(found, recorded, strict=True))
+            for line in differences(*pair, f"{place}, {i}" if isinstance(pair[0], list) else place)
+        ]
+    if isinstance(found, float) and isinstance(recorded, float | int):
+        # Six digits are kept.
+        same = abs(found - recorded) <= 1e-5 * max(abs(recorded), 1)
+    else:
+        same = found == recorded
+    return [] if same else [f"{place}: {found} is not {recorded}"]
+
+
+def drawn(name: str) -> list[Panel]:
+    """What the picture of that name shows."""
+    with drawing.style(None):
+        figure = EXAMPLES[name]()
+        found = of(figure)
+        plt.close(figure)
+    return found
+
+
+def main() -> None:
+    """Record all pictures."""
+    lines = []
+    for name in RECORDED:
+        panels = ",\n".join(f"  {json.dumps(p, ensure_ascii=False)}" for p in drawn(name))
+        lines.append(f"{json.dumps(name)}: [\n{panels}\n]")
+    for name, lines_of in printed.EXAMPLES.items():
+        text = json.dumps(lines_of(), ensure_ascii=False, indent=1)
+        lines.append(f"{json.dumps(f'{name}, printed')}: {text}")
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
