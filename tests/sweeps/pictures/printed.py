@@ -6,8 +6,8 @@ from unittest import mock
 
 import numpy as np
 import xarray as xr
-from dynsim.two_stage.rank_truncation import RankCurves
 
+from dynsim.two_stage.observables import RankCurves
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order, report
 from sweeps.studies.joma import entropy, invariant
