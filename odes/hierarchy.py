@@ -93,7 +93,7 @@ def theories(problem: Problem) -> Theories:
                 theory = _loaded(entry)
                 if name in found:
                     point = plugins.described(GROUP, entry)
-                    raise ValueError(f"{point}: {system} has a theory so called")
+                    raise ValueError(f"{point}: {system} already has a theory of this name")
                 found[name] = theory
             except ValueError as error:
                 warnings.warn(f"{error}; it is left out", stacklevel=2)

@@ -187,7 +187,7 @@ def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
         ValueError: for a task or a length that is traced, or a length that is not whole.
     """
     if checks.is_traced((task, length)):
-        raise ValueError("tails = True: draws sequences, for which task and length must be known")
+        raise ValueError("tails = True: draws sequences, so task and length must not be traced")
     rest = checks.integer("length", length, 2) - 1
     kinds = Kinds(_kinds(task.p, task.p_copies), _kinds(task.rho, task.rho_copies))
     p = np.concatenate([np.asarray(task.p)[kinds.distinct], np.asarray(task.rho)[kinds.common]])

@@ -92,7 +92,7 @@ def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Example
         ValueError: for a task or a length that is traced, or a length that is not whole.
     """
     if checks.is_traced((task, length)):
-        raise ValueError("tails = True: draws sequences, for which task and length must be known")
+        raise ValueError("tails = True: draws sequences, so task and length must not be traced")
     rest = checks.integer("length", length, 2) - 1
     classes = np.repeat(np.arange(task.K), symmetric.SEQUENCES)
     counts = np.zeros((task.K, symmetric.SEQUENCES, task.M))

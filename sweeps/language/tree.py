@@ -122,7 +122,7 @@ def built(
     if "function" in field.types and ":" in value:
         return locate(value, name)
     if "object" in field.types and (":" in value or value.startswith("<")):
-        raise LanguageError(name, "can be given in Python alone", value)
+        raise LanguageError(name, "can be given only in Python", value)
     if "path" in field.types and "text" not in field.types:
         return pathlib.Path(value)
     return value if {"text", "path", "object"} & {*field.types} else float(value)

@@ -126,7 +126,7 @@ def run(
     stores = [reuse] if isinstance(reuse, str | os.PathLike) else reuse
     sources = [Reused(_opened(each, report), sweep) for each in stores]
     if executor is not None and (begun := [each.store.name for each in sources if each.step]):
-        raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
+        raise ValueError(f"reuse = {begun[0]}: its runs can be continued only without an executor")
     store = existing(where, config_of(sweep), report)
     if store is not None and chunk is not None and store.layout != layout_of(sweep.dims, chunk):
         raise StoreError(

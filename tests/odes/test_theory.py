@@ -76,7 +76,10 @@ def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[.
         ({"yz__bad": "nobody:THEORY"}, "= nobody:THEORY of their: cannot be loaded (Module"),
         ({"yz__bad": "their:solve"}, "entry point yz.bad = their:solve of their: must be a Theory"),
         ({"yz__bad": "their:GOOD"}, "of their: must be a Theory called 'bad', is Theory("),
-        ({"yz__plain": "their:PLAIN"}, "= their:PLAIN of their: yz has a theory so called"),
+        (
+            {"yz__plain": "their:PLAIN"},
+            "= their:PLAIN of their: yz already has a theory of this name",
+        ),
         (
             {"good": "their:GOOD"},
             "point good = their:GOOD of their: must be named <problem>.",

@@ -251,7 +251,7 @@ class Bucket(Place):
                     f"{self.name}: holds something other than a sweep of dynsim ({GROUP})"
                 ) from None
             if there[SEAL]["files"] != _about(files[GROUP])[SEAL]["files"]:
-                raise FileExistsError(f"{self.name}: another process makes a sweep here")
+                raise FileExistsError(f"{self.name}: another process is creating a sweep here")
             marker = f"{RECORDS}{there['store']}/{MARKER}"
 
         def put(key: str) -> None:

@@ -111,7 +111,7 @@ def test_anything_can_be_in_a_field_and_is_found_in_its_process(thing: Any) -> N
 @pytest.mark.parametrize("thing", [1j, jax.nn.relu])
 def test_other_processes_cannot_make_an_object(thing: Any) -> None:
     text = encode(LANGUAGE, Experiment(Held(thing)))
-    with pytest.raises(LanguageError, match=r"^problem\.thing = .*: can be given in Python alone$"):
+    with pytest.raises(LanguageError, match=r"^problem\.thing = .*: can be given only in Python$"):
         decode(LANGUAGE, text)
 
 

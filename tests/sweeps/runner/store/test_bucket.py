@@ -177,7 +177,7 @@ def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused
         with pytest.raises(StoreError, match="no such sweep"):
             Store.open(place)
         if at > 1:
-            with pytest.raises(FileExistsError, match="another process makes a sweep"):
+            with pytest.raises(FileExistsError, match="another process is creating a sweep"):
                 create(place, other)
             completed(place)
         for values in (mine, other):
