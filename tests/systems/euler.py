@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import Status
 from odes.solver import flows
 from odes.solver.integrate import Clock, Save, Solved, VectorField
-from odes.yz import eq10, lemma3, theorem4
+from odes.yz import layer
 
 STEPS = 200
 
@@ -46,7 +46,7 @@ def euler_instead() -> Iterator[None]:
     """No program of another solver is taken for one of these, nor the other way round."""
     jax.clear_caches()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (flows, eq10, lemma3, theorem4):
+        for module in (flows, layer):
             patch.setattr(module, "integrate", euler)
         yield
     jax.clear_caches()

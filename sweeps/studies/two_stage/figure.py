@@ -241,8 +241,11 @@ def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
     band(ax, runs, "best_accuracy_Q", BEST, "Q, best threshold")
     band(ax, runs, "auc_Q", AUC, "Q, AUC", "--")
     ax.axhline(0.75, color="grey", lw=0.8)
-    ax.set_ylim(0.4, 1.03)
-    return finish(ax, runs, "accuracy, AUC")
+    # The legend lies below chance, where no curve is.
+    ax.set_ylim(0.2, 1.03)
+    finish(ax, runs, "accuracy, AUC")
+    ax.legend(framealpha=0.7, loc="lower right", ncols=2, columnspacing=1, handlelength=1.6)
+    return ax
 
 
 def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
