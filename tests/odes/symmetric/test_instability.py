@@ -234,6 +234,7 @@ def test_noise_vanishes_with_the_batch_and_breaks_ties():
     asked = {"steps": 20, "length": 128, "times": [20], "record": ["z_common", "loss"]}
     still = symmetric.descend(task, rule, **asked)
     quiet = symmetric.descend(task, rule, **asked, batch=1e12, key=jax.random.key(0))
+    assert (still.source, quiet.source) == ("symmetric-descent-finite-t", "symmetric-noise")
     # Noise of 1e-6 in a logit of order one.
     np.testing.assert_allclose(quiet["loss"], still["loss"], rtol=1e-4)
     assert np.ptp(still["z_common"]) == 0 < np.ptp(quiet["z_common"]) < 1e-5

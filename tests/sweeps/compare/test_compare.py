@@ -60,6 +60,9 @@ def test_the_report_is_what_the_arrays_say(written: Path) -> None:
         sampling = np.sqrt((runs.var(0, ddof=1) / SEEDS).sum() / (runs.mean(0) ** 2).sum())
         found = numbers["simulation"]["sampling_error"][name]["over_time"]
         assert found == pytest.approx(sampling, rel=1e-9)
+        # How many sampling errors lie between them.
+        found = numbers["theories"]["plain"]["sampling_errors"][name]
+        assert found == pytest.approx(over_time / sampling, rel=1e-9)
     peak = simulation["speed"].mean((0, 2))
     assert numbers["simulation"]["peak_of_speed"]["time"] == times[np.argmax(peak)]
     # K ln(M) / eta_Y with K = 2, M = 34.

@@ -71,6 +71,12 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
     }
     run = Experiment(Catapult(), dynsim.sgd(1.0), 20, math.inf, "float64")
     flows = dataclasses.replace(edge.flow_of(run, axes), times=(0, 20))
+    # The ends of both axes and ten values between them, of one seed.
+    assert {name: len(values) for name, values in flows.fields.items()} == {
+        "eta": 12,
+        "norm": 12,
+        "seed": 1,
+    }
     found = edge.lines(flows, axes, tmp_path)
     eta, norm = np.meshgrid(*axes.values())
     for name, values in found.items():
