@@ -174,7 +174,7 @@ def percent(error: float) -> str:
         return "-"
     if error > 0.995:
         return ">99"
-    return f"{100 * error:.0f}" if error >= 0.1 else f"{100 * error:.1g}"
+    return f"{100 * error:.0f}" if error >= 0.095 else f"{100 * error:.1g}"
 
 
 def plot_cells(error: xr.DataArray, ax: Axes) -> QuadMesh:

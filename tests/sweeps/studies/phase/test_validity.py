@@ -1,0 +1,46 @@
+"""The error of a theory over a plane, and how it is written."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from dynsim import Status
+from sweeps.studies.phase import validity
+
+
+def runs(values: np.ndarray, *dims: str) -> xr.Dataset:
+    """Of a plane along `eta_z`, that ended well."""
+    status = np.full([values.shape[i] for i, d in enumerate(dims) if d in ("eta_z", "seed")], 0)
+    over = [d for d in dims if d in ("eta_z", "seed")]
+    return xr.Dataset({validity.QUANTITY: (dims, values), "status": (over, status)})
+
+
+def test_the_error_is_that_of_the_mean_over_times_and_classes_that_are_there() -> None:
+    rng = np.random.default_rng(0)
+    trained, solved = rng.normal(1, 1, (2, 3, 4, 2)), rng.normal(1, 1, (2, 4, 2))
+    # The second point has one class alone.
+    trained[1, ..., 1] = solved[1, :, 1] = np.nan
+    dims = ("eta_z", "seed", "time", "class")
+    found = validity.relative_error(runs(trained, *dims), runs(solved, *dims[:1], *dims[2:]))
+    for place in range(2):
+        mean = trained[place].mean(0)[:, : 2 - place]
+        apart = solved[place][:, : 2 - place] - mean
+        want = np.linalg.norm(apart) / np.linalg.norm(mean)
+        assert found.values[place] == pytest.approx(want, rel=1e-12)
+
+
+def test_a_theory_that_failed_has_no_error() -> None:
+    ones = np.ones((2, 3, 4, 2))
+    dims = ("eta_z", "seed", "time", "class")
+    solved = runs(ones[:, 0], "eta_z", "time", "class")
+    solved["status"][0] = Status.SOLVER_FAILED
+    found = validity.relative_error(runs(ones, *dims), solved)
+    np.testing.assert_array_equal(found, [np.nan, 0])
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(np.nan, "-"), (0.004, "0.4"), (0.0949, "9"), (0.0996, "10"), (0.99, "99"), (1.0, ">99")],
+)
+def test_errors_are_written_in_few_letters(error: float, text: str) -> None:
+    assert validity.percent(error) == text
