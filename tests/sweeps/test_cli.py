@@ -410,6 +410,11 @@ def test_a_signal_that_comes_while_jax_is_loaded_waits(monkeypatch: pytest.Monke
         return load(name)
 
     monkeypatch.setattr(importlib, "import_module", loading)
-    with pytest.raises(KeyboardInterrupt):
-        table.COMMANDS["explain"].load()
+    # A shell has programs in its background ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            table.COMMANDS["explain"].load()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert loaded[0] == "sweeps.commands.explain"

@@ -65,7 +65,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     (TEXT | {"run": {"problem": "transformer", "corpus": "\0"}}, "must be one of synthetic"),
     (TEXT | {"run": {"problem": "linear_icl", "D": 10**8}}, "problem.D = 100000000: must be"),
     (TEXT | {"run": {"problem": "transformer", "width": 2**20}}, "GiB of memory"),
-    ({"axes": {n: {"linspace": [0.1, 0.9, 2**14]} for n in RATES}}, "are 4398046511104 runs"),
+    ({"axes": {n: {"linspace": [0.1, 0.9, 2**14]} for n in RATES}}, "give 4398046511104 runs"),
     ({"axes": {"batch": {"range": [1, 70000]}}}, "change shapes, and compile a program each"),
 ]
 

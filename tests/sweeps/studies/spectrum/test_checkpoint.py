@@ -236,7 +236,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         "cut.safetensors": (whole[:-5], "cannot be read"),
         "list.json": (b"[]", "weight_map"),
         "broken.json": (b"{", "weight_map"),
-        "away.json": (b'{"weight_map": {"a": "../x.safetensors"}}', "beside the index"),
+        "away.json": (b'{"weight_map": {"a": "../x.safetensors"}}', "next to the index"),
         "lost.json": (b'{"weight_map": {"a": "x.safetensors"}}', "'x.safetensors': does not"),
         "stale.json": (b'{"weight_map": {"b": "whole.safetensors"}}', "tensor 'b' is not in whole"),
         "missing.safetensors": (None, "does not exist"),
