@@ -16,6 +16,8 @@ import json
 import os
 import pickle
 import re
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,6 +36,8 @@ VARIABLES = ("XLA_FLAGS", "EQX_ON_ERROR")
 CALLED = re.compile(r'custom_call_target="([^"]+)"')
 SAFE = ("lapack_", "TopK", "__")
 """Prefixes of what compiled code may call: LAPACK and functions of the compiler."""
+READ = "/jax/compilation_cache/cache_hits"
+"""Event of JAX: a program was read from its own cache instead of compiled."""
 MOST = 500
 """Number of programs that are kept, of 0.1 to 1 MB each; the least recently used are removed
 first."""
@@ -133,6 +137,24 @@ def _initialise_lapack() -> None:
     before that would crash the process."""
     matrix = jax.ShapeDtypeStruct((1, 1), "float32")
     jax.jit(jax.lax.linalg.lu).trace(matrix).lower()
+
+
+def number_read() -> int:
+    """Number of programs that this thread has read from JAX's own cache. The compiler cannot write
+    such a program completely: it would lack functions when it is read again and run."""
+    return _counted()[threading.get_ident()]
+
+
+@functools.cache
+def _counted() -> Counter[int]:
+    found: Counter[int] = Counter()
+
+    def count(event: str, **_: Any) -> None:
+        if event == READ:
+            found[threading.get_ident()] += 1
+
+    jax.monitoring.register_event_listener(count)
+    return found
 
 
 def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:

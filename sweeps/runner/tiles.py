@@ -93,9 +93,11 @@ class Program:
             if self._kept and (found := kept.load(self._kept, self._job.mesh)):
                 return found
             draws, program = self._traced
+            read = kept.number_read()
             drawing = None if draws is None else draws.lower().compile()
             made = program.lower().compile(), drawing
-        kept.save(self._job.kept, self.known, *made)
+        if kept.number_read() == read:
+            kept.save(self._job.kept, self.known, *made)
         return made
 
 

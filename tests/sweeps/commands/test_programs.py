@@ -29,6 +29,25 @@ jax.monitoring.register_event_listener(lambda name, **_: found.append(name))
 assert jax.jit(lambda x: 2 * x)(3) == 6
 print(found.count("/jax/compilation_cache/cache_hits"))
 """
+AGAIN = """
+import time
+import jax
+import sweeps
+from sweeps.output import programs
+from sweeps.runner import tiles
+run = sweeps.experiment(task="syn-small", steps=5, batch=4)
+sweep = sweeps.Sweep(run, {"eta_z": [0.1, 0.2], "seed": {"range": 2}}, record=("loss",))
+programs.QUICKEST = 0.0
+with programs.keeping_traced(time.time()):
+    folder = programs.TRACED[-1].folder
+    for turn in range(3):
+        print(len(list(folder.iterdir())), float(sweeps.run(sweep).load().loss.sum()))
+        if turn == 0:
+            for path in folder.iterdir():
+                path.unlink()
+        tiles.PROGRAMS.clear()
+        jax.clear_caches()
+"""
 OPTIONS = ("enable_compilation_cache", "compilation_cache_dir", "compilation_cache_max_size")
 SLOW = "persistent_cache_min_compile_time_secs"
 
@@ -212,6 +231,16 @@ def test_a_damaged_file_is_traced_again(
         path.write_bytes(whole[: int(share * len(whole))])
     xr.testing.assert_identical(again(), first)
     assert len(traced) == 2 * number
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the cache folder is another one")
+def test_a_program_from_the_cache_of_jax_is_not_kept(home: Path) -> None:
+    """It could be read, but not run."""
+    run = [sys.executable, "-c", AGAIN]
+    done = subprocess.run(run, check=True, capture_output=True, text=True, env=os.environ)
+    numbers, losses = zip(*map(str.split, done.stdout.splitlines()), strict=True)
+    assert numbers == ("0", "0", "0")
+    assert len(set(losses)) == 1
 
 
 def test_those_used_longest_ago_go_first(

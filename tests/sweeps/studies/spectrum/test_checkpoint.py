@@ -251,7 +251,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"choose one of cut\.safetensors"):
         report(tmp_path, ["*"])
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match="must contain a .safetensors or"):
+    with pytest.raises(ValueError, match=r"must contain a \.safetensors or"):
         report(tmp_path / "folder", ["*"])
 
 
