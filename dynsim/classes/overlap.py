@@ -73,6 +73,12 @@ def owned(task: SequenceClasses, threshold: float, local: bool = False) -> Bool[
     return (probs > 0) & (probs >= (threshold - 1e-12) * total)
 
 
+def directions(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
+    """The vectors f_n, P(l|n) of unit length, at zero weights."""
+    probs = np.asarray(task.probs)
+    return probs / np.linalg.norm(probs, axis=1, keepdims=True)
+
+
 def overlap_report(
     task: SequenceClasses, threshold: float = 0.8, local: bool = False
 ) -> OverlapReport:
@@ -83,8 +89,7 @@ def overlap_report(
         local: whether tokens are distinct, common or owned among the classes of one query, as
             with the residual (paper, section 7), instead of among all.
     """
-    probs = np.asarray(task.probs)
-    f = probs / np.linalg.norm(probs, axis=1, keepdims=True)
+    probs, f = np.asarray(task.probs), directions(task)
     G = f @ f.T
     same, other = _same(task, True), ~np.eye(task.K, dtype=bool)
     beta = -np.linalg.pinv(G)

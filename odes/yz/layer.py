@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
+from dynsim.classes.overlap import directions
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
 from dynsim.training.recording import Recording
@@ -128,7 +129,7 @@ def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     task = training.problem
     reason = undescribed_rule(training.rule, theory, **options)
     if reason is None and not checks.is_traced(task):
-        f = np.asarray(task.probs) / np.linalg.norm(task.probs, axis=1, keepdims=True)
+        f = directions(task)
         if np.linalg.cond(f @ f.T) > _SINGULAR:
             return f"{theory} needs linearly independent classes (Theorem 1); their P(l|n) are not"
     return reason

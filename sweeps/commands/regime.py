@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynsim import Rule, Trajectory
+from dynsim.classes.overlap import directions
 from odes.solver.posed import Rescaled
 from odes.symmetric.state import SymmetricTask
 from sweeps.compare.layer import Task, prior_of, stages_by_class
@@ -105,7 +106,6 @@ def starting_overlap(task: Task) -> tuple[float, int]:
             jnp.ones(np.shape(task.rho))
         )
         return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
-    probs = np.asarray(task.probs)
-    f = probs / np.linalg.norm(probs, axis=-1, keepdims=True)
+    f = directions(task)
     pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
     return float(pairs), task.support.shape[1]

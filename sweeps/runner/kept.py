@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 
 from sweeps.output import programs
 
-TRACED = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
+PACKAGES = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
 """Packages whose code is traced into programs. Their files are compared; other packages only by
 version."""
 VERSIONS = ("jaxlib", "numpy")
@@ -76,10 +76,10 @@ def key_of(mesh: Mesh, *made: Any) -> str:
 
 @functools.cache
 def _code() -> tuple[str, int]:
-    """A hash of the source files of `TRACED` and of `VERSIONS`, and the latest modification
+    """A hash of the source files of `PACKAGES` and of `VERSIONS`, and the latest modification
     time."""
     found: list[tuple[str, int, int]] = []
-    for package in TRACED:
+    for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         for root in (spec and spec.submodule_search_locations) or ():
             found += sorted(_sources(root))

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int8
 
-from dynsim.classes.overlap import owned
+from dynsim.classes.overlap import directions, owned
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
 from dynsim.training.rule import Rule
@@ -63,7 +63,7 @@ def eq10_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
     """z' by Eq. 10 at zero attention logits for the query of each class, over eta_Z eta_Y t."""
     with precision("float64"):
         cast = task.astype("float64")
-        f = jnp.asarray(_normalised(task))
+        f = jnp.asarray(directions(task))
         drift = attention.drift(cast, f, jnp.asarray(cast.prior), jnp.asarray(cast.prior))
         return np.asarray(drift.Z)[np.asarray(task.query_index)]
 
@@ -71,16 +71,11 @@ def eq10_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
 def plain_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
     """z' of the population flow from zero weights for the query of each class, over
     eta_Z eta_Y t, as t -> 0."""
-    f, prior = _normalised(task), np.asarray(task.prior)
+    f, prior = directions(task), np.asarray(task.prior)
     # The share of class n itself, which is along f_n, drops out below.
     h = prior @ f / task.M
     along = (f @ h)[:, None]
     return _sum_by_query(task, prior[:, None] * f * (f * along - h))
-
-
-def _normalised(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
-    probs = np.asarray(task.probs)
-    return probs / np.linalg.norm(probs, axis=1, keepdims=True)
 
 
 def _sum_by_query(task: SequenceClasses, values: np.ndarray) -> np.ndarray:
