@@ -102,8 +102,7 @@ class Work:
     def _cut(
         self, mesh: Mesh, layout: Layout | None, chunk: int | None, chunk_tiles: int, size: int
     ) -> Layout:
-        """Choose the tile of at most `size` runs, and the devices, on a CPU no more than there are
-        tiles; the layout, unless there is one."""
+        """The layout, unless there is one; chooses the tile of at most `size` runs and devices."""
         if layout is None:
             total = math.prod(dim.size for dim in self.sweep.dims)
             # The first runs of a small sweep are stored soon, and chunks of a large one are few.
@@ -117,13 +116,12 @@ class Work:
         num_seeds, num_points = extent.pop("seed", 1), math.prod(extent.values())
         seeds, points = tiles.tile_shape(num_seeds, num_points, size)
         self.mesh = mesh
-        if mesh.devices.flat[0].platform == "cpu":
-            # Seeds of a tile take turns there: fewer of them keep more devices busy.
-            blocks = -(-num_points // points)
-            share = -(-num_seeds * blocks // mesh.size)
+        if num_points == 1 and mesh.devices.flat[0].platform == "cpu":
+            # Seeds of a tile take turns there: fewer of them keep more devices busy. Grids keep
+            # their tile, so that another size compiles nothing.
+            share = -(-num_seeds // mesh.size)
             seeds = min(seeds, 2 ** (share - 1).bit_length())
-            busy = mesh.devices.flat[: -(-num_seeds // seeds) * blocks]
-            self.mesh = Mesh(busy, mesh.axis_names)
+            self.mesh = Mesh(mesh.devices.flat[: -(-num_seeds // seeds)], mesh.axis_names)
         self.tile = seeds, points
         return layout
 

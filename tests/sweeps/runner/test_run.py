@@ -368,7 +368,7 @@ def test_small_sweeps_have_many_chunks_and_full_tiles() -> None:
     assert [chunks(number) for number in (3, 100, 4 * 32 * 3, 10**4)] == [(3,), (4,), (12,), (32,)]
 
 
-def test_seeds_are_divided_among_devices_and_no_device_works_in_vain() -> None:
+def test_seeds_of_one_point_are_divided_among_devices() -> None:
     def parts(**axes: Any) -> tuple[tuple[int, int], int]:
         mesh = tiles.mesh(jax.devices()[:4], "float32")
         made = work.Work(Sweep(TRAINING, axes, record=("loss",)), mesh)
@@ -377,5 +377,6 @@ def test_seeds_are_divided_among_devices_and_no_device_works_in_vain() -> None:
     assert parts(seed=range(8)) == ((2, 1), 4)
     assert parts(seed=range(3)) == ((1, 1), 3)
     assert parts(seed=[0]) == ((1, 1), 1)
-    # Seeds of one tile share their rates.
-    assert parts(eta_z=np.linspace(0.1, 1, 16), seed=range(2)) == ((1, 16), 2)
+    # Grids of all sizes keep one tile, and so one program.
+    grids = [parts(eta_z=np.linspace(0.1, 1, n), seed=range(2)) for n in (11, 16)]
+    assert grids == [((1, 16), 4)] * 2
