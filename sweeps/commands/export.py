@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import xarray as xr
 
 from sweeps import output
-from sweeps.runner import progress
+from sweeps.runner.progress import say
 from sweeps.runner.labels import select
 from sweeps.runner.store.store import Store
 
@@ -45,7 +45,7 @@ class Export:
 
 def run(config: Export) -> list[Path]:
     """Run `dynsim export`; returns the file written."""
-    store = Store.open(config.path, progress.say)
+    store = Store.open(config.path, say)
     target = config.out or beside(config.path)
     inside = next(
         (each for each in target.absolute().parents if (each / "zarr.json").exists()), None

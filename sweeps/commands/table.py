@@ -74,7 +74,7 @@ explore commands.views.explore:Explore own still store
 export commands.export:Export own still quick store
 phase studies.phase.figure:Plane
 spectrum studies.spectrum.figure:Spectrum
-validate studies.tables.validate:Validate own
+validate studies.tables:Validate own
 schema commands.schema:Schema own still quick
 figure/3 studies.paper.closed_forms:Figure3
 figure/4 studies.paper.attention_maps:Figure4
@@ -96,10 +96,10 @@ figure/linear_icl_plateaus studies.linear_icl.diagram:LinearICLPlateaus
 figure/optimum studies.optimum.figure:Optimum
 figure/edge studies.transitions.edge.figure:Edge
 figure/phase studies.phase.figure:Phase
-figure/qkv studies.qkv.figure:FigureQKV
+figure/qkv studies.qkv:FigureQKV
 figure/scaling studies.transitions.scaling.figure:ScalingFigure
 figure/snap studies.transitions.snap:Snap
-figure/sparse_attention studies.sparse_attention.figure:FigureSparseAttention
+figure/sparse_attention studies.sparse_attention:FigureSparseAttention
 figure/spectrum studies.spectrum.figure:Spectrum
 figure/trainability studies.trainability.figure:Trainability
 figure/two_stage studies.two_stage.figure:FigureTwoStage

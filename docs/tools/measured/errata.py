@@ -26,7 +26,7 @@ from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common
 from sweeps.runner import progress
-from sweeps.studies.tables.validate import eq10_errors
+from sweeps.studies.tables import eq10_errors
 
 TEXT = Path(__file__).with_suffix(".txt")
 PAGE = Path(__file__).parents[2] / "results" / "slips.md"

@@ -8,7 +8,7 @@ import numpy as np
 import dynsim
 from odes import symmetric
 from sweeps import output
-from sweeps.studies.tables.validate import keys
+from sweeps.studies.tables import keys
 
 RATES = (1.0, 0.1)
 TIMES = (100, 300, 1000)

@@ -20,7 +20,7 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.lattice import Level
 from sweeps.studies.phase.panels import Line, Told
-from sweeps.studies.phase.regions import DIVERGED, Rule, agreement
+from sweeps.studies.phase import regions
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment
 
@@ -88,10 +88,10 @@ def _places(number: int) -> np.ndarray:
     return np.unique(np.rint(np.linspace(0, number - 1, COARSE)).astype(int))
 
 
-def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> Iterator[Told]:
+def told(edges: Mapping[str, xr.DataArray], rule: regions.Rule, found: xr.Dataset) -> Iterator[Told]:
     """What the lines in the plane say of the runs of a map: those beyond a line diverge. Nothing of
     a rule that has no region so called."""
-    code = next((code for code, (name, _) in rule.legend.items() if name == DIVERGED), None)
+    code = next((code for code, (name, _) in rule.legend.items() if name == regions.DIVERGED), None)
     if code is None:
         return
     diverged = xr.Dataset({"region": (found["region"] == code).astype(int)})
@@ -101,7 +101,7 @@ def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> It
         diverged = diverged.assign_coords(code=[0, 1])
     alone = 100 * float((diverged["region"] == 0).mean())
     for line in drawn(edges):
-        said = agreement((line.values > 0).astype(int), diverged)
+        said = regions.agreement((line.values > 0).astype(int), diverged)
         text = f"diverged beyond it and nowhere else ({alone:.1f} % do not diverge)"
         yield Told(line.name, text, said, line)
 

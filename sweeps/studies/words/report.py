@@ -3,7 +3,7 @@
 import dynsim
 from dynsim.classes.estimated import Estimate
 from dynsim.classes.overlap import OverlapReport
-from odes.yz import THEORIES
+from odes import yz
 from sweeps.output import aligned
 from sweeps.studies.words.fates import Fates
 from sweeps.studies.words.rules import RULES
@@ -58,5 +58,5 @@ def _scores(found: Fates, what: str) -> list[str]:
 
 def title(name: str) -> str:
     """Of a rule or theory, for tables and legends."""
-    titles = {theory.name: f"z(t) of the {theory.title}" for theory in THEORIES}
+    titles = {theory.name: f"z(t) of the {theory.title}" for theory in yz.THEORIES}
     return RULES.get(name) or titles[name]

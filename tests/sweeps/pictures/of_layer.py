@@ -17,10 +17,10 @@ from sweeps.compare import theories as figure_theories
 from sweeps.compare.comparison import Comparison
 from sweeps.compare.layer import DESCENT, FINITE_DESCENT, SPREAD, LayerComparison, Scatter
 from sweeps.compare.settings import CompareOptions
+from sweeps.studies import tables
 from sweeps.studies.phase import figure as phase
 from sweeps.studies.phase import maps, tally, validity
 from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
-from sweeps.studies.tables import validate
 from sweeps.studies.transitions import collapse, snap
 from sweeps.studies.transitions.families import FAMILIES
 from sweeps.systems import registry
@@ -277,9 +277,9 @@ def swept(
 
 def validated() -> Figure:
     rng = np.random.default_rng(0)
-    size = (len(validate.GRID),) * 2
+    size = (len(tables.GRID),) * 2
     flows = {"matched": "matched flow", "corrected": "corrected flow", "heavy-ball": "heavy-ball"}
-    return validate.draw(flows, {name: 10 ** rng.uniform(-4, 0, size) for name in flows})  # pyright: ignore
+    return tables.draw(flows, {name: 10 ** rng.uniform(-4, 0, size) for name in flows})  # pyright: ignore
 
 
 EXAMPLES = {

@@ -12,13 +12,13 @@ from dynsim import Annealing, Status, Trajectory
 from dynsim.classes.estimated import Estimate
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.two_stage.observables import RankCurves
+from sweeps.studies import qkv
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order
 from sweeps.studies.optimum import figure as optimum_figure
 from sweeps.studies.optimum.best import best, transfer
 from sweeps.studies.phase.lattice import Lattice
 from sweeps.studies.phase.refinement import Refinement
-from sweeps.studies.qkv import figure as qkv
 from sweeps.studies.spectrum import checkpoint as singular
 from sweeps.studies.spectrum import figure as spectrum
 from sweeps.studies.spectrum.checkpoint import Decomposed

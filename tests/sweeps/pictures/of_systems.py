@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from dynsim import Status
 from sweeps.runner.spec import Sweep
+from sweeps.studies import sparse_attention
 from sweeps.studies.joma import figure as joma
 from sweeps.studies.joma import invariant
 from sweeps.studies.linear_icl import diagram
 from sweeps.studies.linear_icl import figure as linear_icl
-from sweeps.studies.sparse_attention import figure as sparse_attention
 
 
 def fallen(sweep: Sweep, tokens: int = 10) -> xr.Dataset:

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from dynsim.two_stage.observables import RankCurves
+from sweeps.studies import qkv, sparse_attention
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order, report
 from sweeps.studies.joma import entropy, invariant
@@ -15,8 +16,6 @@ from sweeps.studies.joma import figure as joma
 from sweeps.studies.linear_icl import diagram, heads
 from sweeps.studies.linear_icl import figure as linear_icl
 from sweeps.studies.optimum import figure as optimum
-from sweeps.studies.qkv import figure as qkv
-from sweeps.studies.sparse_attention import figure as sparse_attention
 from sweeps.studies.transitions.scaling import report as scaling
 from sweeps.studies.two_stage import claims, finite
 from tests.sweeps.pictures import of_others

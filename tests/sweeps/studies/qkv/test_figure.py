@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeps.studies.qkv.figure import FigureQKV, run
+from sweeps.studies.qkv import FigureQKV, run
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 

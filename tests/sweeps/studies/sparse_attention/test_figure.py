@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from dynsim import Status
-from sweeps.studies.sparse_attention import figure
+from sweeps.studies import sparse_attention
 
 
 def curves(axes: dict[str, list[int]], length) -> xr.Dataset:
@@ -33,24 +33,28 @@ def curves(axes: dict[str, list[int]], length) -> xr.Dataset:
 
 
 def test_the_closed_form_is_the_root_law() -> None:
-    assert figure.predicted(256, 16) == pytest.approx(math.sqrt(math.pi / 2 * 16) * 256)
+    assert sparse_attention.predicted(256, 16) == pytest.approx(math.sqrt(math.pi / 2 * 16) * 256)
 
 
 def test_the_plateau_is_read_between_records_and_fitted_by_the_root_law() -> None:
     law = lambda length, d=64: 1.5 * math.sqrt(d) * length
     found = {
-        "length/plain": curves({"length": list(figure.LENGTHS), "d": list(figure.SIZES)}, law),
-        "length/simulation": curves({"length": list(figure.LENGTHS)}, law),
-        "wide/plain": curves({"length": list(figure.WIDE)}, lambda length: law(length, 256)),
+        "length/plain": curves(
+            {"length": list(sparse_attention.LENGTHS), "d": list(sparse_attention.SIZES)}, law
+        ),
+        "length/simulation": curves({"length": list(sparse_attention.LENGTHS)}, law),
+        "wide/plain": curves(
+            {"length": list(sparse_attention.WIDE)}, lambda length: law(length, 256)
+        ),
         "square/simulation": curves({"seed": [0, 1]}, lambda seed: 6000 + 20 * seed),
     }
-    got = figure.plateau(found["length/simulation"])
-    np.testing.assert_allclose(got, [law(n) for n in figure.LENGTHS], rtol=1e-9)
-    first, square, *_ = figure.length_lines(found)
+    got = sparse_attention.plateau(found["length/simulation"])
+    np.testing.assert_allclose(got, [law(n) for n in sparse_attention.LENGTHS], rtol=1e-9)
+    first, square, *_ = sparse_attention.length_lines(found)
     assert first.startswith("flow: 1.5000 sqrt(d) T steps, R^2 = 1.000000")
     # Of 6000 and 6020, and 1.5 sqrt(256) 256; sqrt(pi/2) of the same is the closed form.
     assert "training 6010.0 ± 14.1, flow 6144.0, closed 5133.6" in square
-    assert np.isnan(figure.plateau(curves({"length": [9]}, lambda length: 1e9))).all()
+    assert np.isnan(sparse_attention.plateau(curves({"length": [9]}, lambda length: 1e9))).all()
 
 
 @pytest.mark.parametrize(
@@ -63,4 +67,4 @@ def test_the_plateau_is_read_between_records_and_fitted_by_the_root_law() -> Non
 )
 def test_bad_input_is_named(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        figure.run(figure.FigureSparseAttention(**options))
+        sparse_attention.run(sparse_attention.FigureSparseAttention(**options))

@@ -9,7 +9,7 @@ from scipy import optimize, stats
 
 import dynsim
 from sweeps import output
-from sweeps.studies.tables import validate
+from sweeps.studies import tables
 from sweeps.studies.transitions.scaling.analysis import Verdict
 from tests.test_site import tool
 
@@ -35,9 +35,9 @@ def test_tables_in_markdown_and_in_columns() -> None:
 
 @pytest.mark.full("test_the_table_of_rules_has_the_orders_of_flows")
 def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:
-    errors = validate.flow_error("matched", dynsim.momentum)
+    errors = tables.flow_error("matched", dynsim.momentum)
     assert errors.shape == (12, 12)
-    assert validate.share_within(errors, 0.01) >= 0.9
+    assert tables.share_within(errors, 0.01) >= 0.9
 
 
 def test_an_overlapping_task_has_the_overlap_asked_for() -> None:
@@ -50,7 +50,7 @@ def test_an_overlapping_task_has_the_overlap_asked_for() -> None:
 
 @pytest.mark.full("systems/test_yz.py::test_theories_in_equal_steps")
 def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
-    errors = validate.eq10_errors(5, 0.3)
+    errors = tables.eq10_errors(5, 0.3)
     # Twice the solver's tolerance of 1e-8, accumulated over the run.
     assert errors.finite_m < 1e-6
     # By the paper's clock all K = 5 classes count in full instead of 1/K each.

@@ -1,4 +1,7 @@
-"""`dynsim validate`: measure how far the theories hold."""
+"""`dynsim validate`: how accurate the theories are, as tables.
+
+`dynsim validate`: measure how far the theories hold.
+"""
 
 import dataclasses
 import functools

@@ -1,1 +1,0 @@
-"""How far theory in Y and Z describes training of its factors."""

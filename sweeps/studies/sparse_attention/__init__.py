@@ -1,1 +1,0 @@
-"""The emergence of sparse attention: how long its plateau lasts, under which optimiser."""

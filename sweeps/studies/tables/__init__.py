@@ -1,1 +1,0 @@
-"""`dynsim validate`: how accurate the theories are, as tables."""
