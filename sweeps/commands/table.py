@@ -92,7 +92,7 @@ figure/finite_size studies.finite_size.figure:FiniteSize
 figure/joma studies.joma.figure:FigureJoMA
 figure/joma_invariant studies.joma.invariant:JoMAInvariant
 figure/linear_icl studies.linear_icl.figure:FigureLinearICL
-figure/linear_icl_plateaus studies.linear_icl.diagram:LinearICLPlateaus
+figure/linear_icl_plateaus studies.linear_icl.plateaus:LinearICLPlateaus
 figure/optimum studies.optimum.figure:Optimum
 figure/edge studies.transitions.edge.figure:Edge
 figure/phase studies.phase.figure:Phase

@@ -33,10 +33,10 @@ COMPUTING = (
     "sweeps.compare.layer",
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
-    "sweeps.studies.transitions.families",
+    "sweeps.studies.transitions.collapse",
     "sweeps.studies.two_stage.claims",
     "sweeps.studies.two_stage.compare",
-    "sweeps.studies.words.report",
+    "sweeps.studies.words.fates",
 )
 """Modules that compute and draw nothing; each imports others like it."""
 

@@ -19,7 +19,7 @@ from sweeps import output
 from sweeps.runner import progress
 from sweeps.studies.transitions.scaling import analysis
 from sweeps.studies.transitions.scaling.analysis import Verdict, judged
-from sweeps.studies.transitions.scaling.moments import weights
+from sweeps.studies.transitions.scaling.laws import weights
 
 FIRST, LAST = 8, 128
 """Smallest and largest size."""

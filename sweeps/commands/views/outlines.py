@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 
 from sweeps.studies.phase.maps import along
 from sweeps.studies.phase.panels import BOUNDARY, Line, lines_of
-from sweeps.studies.trainability import edge, ties
+from sweeps.studies.trainability import limits
 
 DASHES = {"-": "solid", ":": "dot", "--": "dash", "-.": "dashdot"}
 """What the page calls the dashes of matplotlib."""
@@ -75,12 +75,12 @@ def _lines(
 
     unstable = coarse("ties")
     if unstable is not None:
-        own[ties.NAME if ties.NAME in right else ties.OVERSHOOT] = unstable
+        own[limits.TIES if limits.TIES in right else limits.OVERSHOOT] = unstable
     closed = _under(stored, "closed_form")
     yield from lines_of(closed, coarse("noise"), own, region)
     places = {dim: region[dim] for dim in (y, x)}
     edges = {n: xr.DataArray(v, places, (y, x)) for n, v in _under(stored, "line").items()}
-    yield from edge.drawn(edges)
+    yield from limits.drawn(edges)
 
 
 def _under(stored: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import line
-from sweeps.studies.paper.on_text import CLIPPED, describe, transformer
+from sweeps.studies.paper.figure7 import CLIPPED, describe, transformer
 from sweeps.systems.experiment import Experiment, experiment
 
 RECORD = ("loss", "entropy", "top", "change")

@@ -16,10 +16,9 @@ from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.maps import boundary, panels_of
 from sweeps.studies.phase.panels import TITLES, Told, draw, lines_of
-from sweeps.studies.phase.plane import Plane, sweep
+from sweeps.studies.phase.plane import Plane, Tally, sweep
 from sweeps.studies.phase.regions import Rule, agreement, sides
-from sweeps.studies.phase.tally import Tally
-from sweeps.studies.trainability import edge, ties
+from sweeps.studies.trainability import limits
 
 __all__ = ["TITLES", "Phase", "Plane", "compute", "run"]
 
@@ -31,7 +30,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     flows, lines = None, []
     if config.edge:
         try:
-            flows = edge.flow_of(config.run, config.axes())
+            flows = limits.flow_of(config.run, config.axes())
         except ValueError as error:
             lines.append(f"edge of stability: left out, {error}")
     found = panels_of(config, rule, report=print)
@@ -51,15 +50,15 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         tokens = diagram.most_distinct(scatter.first.built[0])
         predicted = run_sweep(scatter, config.out / "spread").load()
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
-        unstable = ties.lines(scatter)
+        unstable = limits.tie_lines(scatter)
     told = theory(drawn, rule, closed, noise, own | unstable)
     if scatter is not None:
         told += with_steps(config, drawn, rule, next(iter(unstable.values()), None))
     edges = {}
     if flows is not None:
-        edges = edge.lines(flows, config.axes(), config.out / edge.WHOLE.name)
-        told += edge.told(edges, rule, drawn[first])
-    for line in (*reported(told, first, drawn[first].region), *lines, *edge.outside(edges)):
+        edges = limits.edge_lines(flows, config.axes(), config.out / limits.WHOLE.name)
+        told += limits.told(edges, rule, drawn[first])
+    for line in (*reported(told, first, drawn[first].region), *lines, *limits.outside(edges)):
         print(line)
     seeded = {name: boundary(each) for name, each in drawn.items() if "share" in each}
     seeded = {name: table for name, table in seeded.items() if table.sizes["vertex"]}
@@ -121,8 +120,8 @@ def with_steps(
         if "share" in other:
             continue
         tally = Tally(other.region.shape, rule, config.observable)
-        noisy, out = sweep(config, ties.ENGINE), config.out / f"{name}-with-steps"
-        region = ties.stepped(config.run, other.region, unstable, noisy, tally, out)
+        noisy, out = sweep(config, limits.NOISY), config.out / f"{name}-with-steps"
+        region = limits.stepped(config.run, other.region, unstable, noisy, tally, out)
         if region is not None:
             found = agreement(region, first)
             yield Told(f"{name} with steps where they are large", "with large steps", found)

@@ -23,11 +23,18 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import begin, colour_range, scale_of
 from sweeps.studies.phase.diagram import Phase
-from sweeps.studies.phase.lattice import Inferred, Lattice, Value, mixed
-from sweeps.studies.phase.plane import MOST_COARSE, Plane, sampled
-from sweeps.studies.phase.refinement import Refinement, guard
+from sweeps.studies.phase.plane import (
+    MOST_COARSE,
+    Plane,
+    Tally,
+    interval,
+    sampled,
+    undecided,
+    wide,
+    widths,
+)
+from sweeps.studies.phase.refinement import Inferred, Lattice, Refinement, Value, guard, mixed
 from sweeps.studies.phase.regions import BAND, Rule
-from sweeps.studies.phase.tally import Tally, interval, undecided, wide, widths
 
 __all__ = ["Phase", "Plane", "boundary", "maps"]
 

@@ -28,11 +28,10 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import described
 from sweeps.studies.options import Line, begin, heat_map, line
-from sweeps.studies.phase.lattice import CORNERS, Lattice, Level
 from sweeps.studies.phase.panels import plot_lines
 from sweeps.studies.phase.plane import sampled
-from sweeps.studies.phase.refinement import Refinement
-from sweeps.studies.trainability import edge
+from sweeps.studies.phase.refinement import CORNERS, Lattice, Level, Refinement
+from sweeps.studies.trainability import limits
 from sweeps.systems.experiment import Experiment, experiment
 
 Levels = Annotated[int, Ge(2), Le(12)]
@@ -102,7 +101,7 @@ def run(config: Trainability) -> list[Path]:
     levels = found.levels()
     dimension = box_dimension(levels, fit)
     edges = edges_of(config) if config.edge else {}
-    for said in (*edge.outside(edges), *edge.shares(edges, levels[0])):
+    for said in (*limits.outside(edges), *limits.shares(edges, levels[0])):
         print(said)
     figure = draw(config, found, dimension, fit, edges)
     kept = arrays(config, levels) | {
@@ -159,11 +158,11 @@ def edges_of(config: Trainability) -> dict[str, xr.DataArray]:
     rates = config.axes(config.cells)
     axes = {name: rates[name].tolist() for name in ("eta_z", "eta_y")}
     try:
-        flows = edge.flow_of(config.run, axes)
+        flows = limits.flow_of(config.run, axes)
     except ValueError as error:
         print(f"edge of stability: left out, {error}")
         return {}
-    return edge.lines(flows, axes, config.out / edge.WHOLE.name)
+    return limits.edge_lines(flows, axes, config.out / limits.WHOLE.name)
 
 
 def draw(
@@ -176,7 +175,7 @@ def draw(
     """The map with the lines of the edge, and beside it how its boundary cells are counted."""
     figure, ((left, right),) = drawing.panels(1, 2, width=5, height=4.4, width_ratios=[1.6, 1])
     plot(config, found, ax=left)
-    if drawn := list(edge.drawn(edges, COLOUR)):
+    if drawn := list(limits.drawn(edges, COLOUR)):
         plot_lines(drawn, ax=left)
         keys = [drawing.key(each.text, color=COLOUR, ls=each.style[1]) for each in drawn]
         left.legend(handles=keys, loc="lower left")

@@ -1,7 +1,27 @@
-"""Theorem 2 of Scan and Snap on sequence classes that are no ideal: does z move as predicted?
+"""Theorem 2 of Scan and Snap, and its criterion, as predictions of signs for any task.
+
+The theorem speaks of distinct tokens, which gain, and of a single common token, which loses. In
+text nearly every token is common, and there are many. Its criterion, however, holds for any token:
+by Eq. 10 the drift of the logit of token l for query m is
+
+    z_ml' ~ sum_{n in psi^-1(m)} pi(n) f_nl (f_nl f_n . h_n - h_nl),  h_n = sum_{n' != n} b_nn' f_n'
+
+with b_nn' = gamma_n beta_nn', so that l gains where it is more of its own classes than of those
+with which they overlap. Distinct tokens have h_nl = 0 and f_n . h_n = xi_n > 0. Two versions:
+
+- Theorem 1's beta, of the decoder update of Lemma 3; at the start gamma_n ~ pi(n).
+- the plain update that training follows [ours]. From Y = Z = 0, to first order in t,
+  Y = eta_Y t sum_n pi(n) f_n (e_nu(n) - 1/M)^T and
+  g_n = eta_Y t (pi(n) f_n - (1/M) sum_n' pi(n') f_n').
+  What of g_n is along f_n drops out, and b_nn' = eta_Y t pi(n') / M is left: exact for any overlap
+  for as long as alpha is uniform.
+
+Theorem 2 of Scan and Snap on sequence classes that are no ideal: does z move as predicted?
 
 Everything is judged by signs of z(t) - z(0), with the sign that most of the tokens have as the
 trivial prediction to beat.
+
+Classes of a text, and how far predictions hold on them, as lines to print.
 """
 
 import dataclasses
@@ -10,15 +30,82 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int8
 
 import dynsim
 from dynsim import checks
+from dynsim.classes.estimated import Estimate
+from dynsim.classes.overlap import OverlapReport, directions, owned
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import precision
 from dynsim.training.rule import Rule
 from odes import yz
-from sweeps.studies.words import rules as text_rules
+from odes.formulas import predictions
+from odes.theory import Training
+from odes.yz import eq10 as attention
+from sweeps.output import aligned
+
+RULES = {
+    "theorem-2": "Theorem 2 and Corollary 2, to the letter",
+    "owned": "tokens mainly of one class gain, others lose",
+    "owned-local": "the same, among classes of one query",
+    "eq10-start": "Eq. 10's criterion at the start",
+    "flow-start": "criterion of the plain update at the start",
+}
+"""Rules that need no solving, by name."""
+
+
+def rules(
+    task: SequenceClasses, optimizer: Rule, threshold: float
+) -> dict[str, Int8[np.ndarray, "K M"]]:
+    """The sign that each of `RULES` predicts for z, for the query of each class; 0 outside of the
+    query's tokens and where a rule is silent. "eq10-start" is left out where Eq. 10 does not
+    apply."""
+    present = _for_query(task, np.asarray(task.probs) > 0)
+
+    def sign(values: np.ndarray) -> np.ndarray:
+        return np.where(present, np.sign(values), 0).astype(np.int8)
+
+    found = {"theorem-2": predictions.sign_of_drift(task)}
+    for name, local in (("owned", False), ("owned-local", True)):
+        found[name] = sign(np.where(_for_query(task, owned(task, threshold, local)), 1, -1))
+    if attention.inapplicable(Training(task, optimizer)) is None:
+        found["eq10-start"] = sign(eq10_drift(task))
+    found["flow-start"] = sign(plain_drift(task))
+    return found
+
+
+def eq10_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
+    """z' by Eq. 10 at zero attention logits for the query of each class, over eta_Z eta_Y t."""
+    with precision("float64"):
+        cast = task.astype("float64")
+        f = jnp.asarray(directions(task))
+        drift = attention.drift(cast, f, jnp.asarray(cast.prior), jnp.asarray(cast.prior))
+        return np.asarray(drift.Z)[np.asarray(task.query_index)]
+
+
+def plain_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
+    """z' of the population flow from zero weights for the query of each class, over
+    eta_Z eta_Y t, as t -> 0."""
+    f, prior = directions(task), np.asarray(task.prior)
+    # The share of class n itself, which is along f_n, drops out below.
+    h = prior @ f / task.M
+    along = (f @ h)[:, None]
+    return _sum_by_query(task, prior[:, None] * f * (f * along - h))
+
+
+def _sum_by_query(task: SequenceClasses, values: np.ndarray) -> np.ndarray:
+    """Sums over the classes of a query, for each class the sum of its query."""
+    rows = np.asarray(task.query_index)
+    return (rows[:, None] == rows[None, :]).astype(values.dtype) @ values
+
+
+def _for_query(task: SequenceClasses, mask: np.ndarray) -> np.ndarray:
+    """Whether any class of the query has the token in its `mask`."""
+    return _sum_by_query(task, mask.astype(np.int64)) > 0
+
 
 THEORIES = {each.name: each for each in yz.THEORIES if each.name in ("eq10", "plain")}
 """Theories whose z(t) predicts signs too, where they apply."""
@@ -130,7 +217,7 @@ def fates(
             theory_z[name] = np.asarray(solved.observables["z"])
         else:
             missing[name] = f"its solve ended as {dynsim.Status(int(solved.status)).name}"
-    constant = text_rules.rules(task, optimizer, threshold)
+    constant = rules(task, optimizer, threshold)
     signs = {name: np.broadcast_to(sign, z.shape) for name, sign in constant.items()}
     signs |= {name: np.sign(values).astype(np.int8) for name, values in theory_z.items()}
     judged = top_tokens(task, top)
@@ -187,3 +274,56 @@ def score(
         by_class=share(right, ones, (2,)),
         spoken=float(spoken.sum() / np.broadcast_to(judged, spoken.shape).sum()),
     )
+
+
+def table(
+    estimate: Estimate, overlaps: OverlapReport, found: Fates, ordinary: Fates | None = None
+) -> str:
+    """What was estimated, and how often each rule is right at the end, as lines to print; of
+    `ordinary` parameters too if they were trained."""
+    task, status = estimate.task, dynsim.Status(found.status).name
+    lines = [
+        f"{task.K} classes of {task.num_queries} queries over {task.M} words, "
+        f"{estimate.coverage:.1%} of the windows; contextual words left out: "
+        f"{estimate.stop_mass.mean():.0%} as stop words, {estimate.rare_mass.mean():.0%} as rare",
+        f"overlap f_n.f_n' of two classes: mean {overlaps.all.mean:.3f}, max "
+        f"{overlaps.all.max:.3f}; largest eigenvalue of E {overlaps.spectral:.2f}; beta < 0: "
+        f"{overlaps.negative:.0%}",
+        f"words: {overlaps.distinct} distinct, {overlaps.common} common, of which "
+        f"{overlaps.nearly_distinct} owned (share >= {overlaps.threshold:g}), "
+        f"{overlaps.owned_mass.mean():.1%} of a class on average",
+        f"training: loss {found.loss[-1]:.4g}, accuracy {found.accuracy[-1]:.3f}, {status}",
+    ]
+    lines += _scores(found, "top words of each class")
+    lines += [f"{title(name)}: {reason}" for name, reason in found.missing.items()]
+    rules = [n for n in ("owned", "eq10-start", "flow-start") if n in found.scores]
+    rows: list[tuple[str, ...]] = [("right by class", "windows", *rules)]
+    for n, (name, windows) in enumerate(zip(estimate.names, estimate.windows, strict=True)):
+        shares = (f"{found.scores[rule].by_class[-1, n]:.3f}" for rule in rules)
+        rows.append((name, str(windows), *shares))
+    lines += ["", *aligned(rows, 28, 9, 12)]
+    if ordinary is not None:
+        status = dynsim.Status(ordinary.status).name
+        lines += [
+            "",
+            f"training of U, W_Q, W_K, W_V: loss {ordinary.loss[-1]:.4g}, accuracy "
+            f"{ordinary.accuracy[-1]:.3f}, {status}",
+            *_scores(ordinary, "effective layer"),
+        ]
+    return "\n".join(lines)
+
+
+def _scores(found: Fates, what: str) -> list[str]:
+    rows: list[tuple[str, ...]] = [("", "speaks of", "right", "base", "weighted", "base")]
+    for name, score in found.scores.items():
+        over_time = (score.right, score.base, score.weighted, score.base_weighted)
+        values = (score.spoken, *(each[-1] for each in over_time))
+        rows.append((title(name), *(f"{value:.3f}" for value in values)))
+    heading = f"signs of z after {int(found.times[-1])} steps, {what}:"
+    return ["", heading, *aligned(rows, 48, 10, 8, 8, 10, 8)]
+
+
+def title(name: str) -> str:
+    """Of a rule or theory, for tables and legends."""
+    titles = {theory.name: f"z(t) of the {theory.title}" for theory in yz.THEORIES}
+    return RULES.get(name) or titles[name]

@@ -35,8 +35,7 @@ from sweeps.language.tree import settle
 from sweeps.output import drawing
 from sweeps.studies.options import cell_edges
 from sweeps.studies.words import fates as text_theory
-from sweeps.studies.words import report as text_report
-from sweeps.studies.words.fates import Fates
+from sweeps.studies.words.fates import Fates, table, title
 
 RIGHT, WRONG = 0, 1
 """Places of their colours."""
@@ -118,7 +117,7 @@ def run(config: CorpusFigure) -> list[Path]:
     embedded = {"width": width, "scale": config.scale, "value_scale": 0.0}
     rate = config.eta_z * width / (2 * config.scale**2)
     ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=embedded)
-    print(text_report.table(estimate, overlaps, found, ordinary))
+    print(table(estimate, overlaps, found, ordinary))
     numbers, kept = report(config, estimate, overlaps, found, ordinary), arrays(estimate, found)
     kept["z_ordinary"], figure = ordinary.z, draw(estimate, found)
     return output.write(config.out, "corpus", figure=figure, arrays=kept, report=numbers)
@@ -241,7 +240,7 @@ def plot_scores(found: Fates, ax: Axes) -> QuadMesh:
     """Share of signs right over time, a row for each rule and one for the more frequent sign, with
     the share at the end: curves of rules that are always right would hide one another. Returns the
     mesh, for a colour bar."""
-    spoken = {text_report.title(n): s.right for n, s in found.scores.items() if s.spoken}
+    spoken = {title(n): s.right for n, s in found.scores.items() if s.spoken}
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
     rows = {**spoken, "the more frequent sign everywhere": base}
     shares = np.array(list(rows.values()))

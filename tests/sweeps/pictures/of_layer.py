@@ -19,10 +19,11 @@ from sweeps.compare.layer import DESCENT, FINITE_DESCENT, SPREAD, LayerCompariso
 from sweeps.compare.settings import CompareOptions
 from sweeps.studies import tables
 from sweeps.studies.phase import figure as phase
-from sweeps.studies.phase import maps, tally, validity
+from sweeps.studies.phase import maps, validity
+from sweeps.studies.phase.plane import Tally
 from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
 from sweeps.studies.transitions import collapse, snap
-from sweeps.studies.transitions.families import FAMILIES
+from sweeps.studies.transitions.collapse import FAMILIES
 from sweeps.systems import registry
 from sweeps.systems.base import Engine
 from sweeps.systems.experiment import experiment
@@ -139,7 +140,7 @@ def mapped(config: phase.Phase, rule: Rule, found: dict[str, xr.Dataset]) -> dic
     maps_ = {}
     for name, runs in found.items():
         axes = config.axes()
-        counted = tally.Tally(tuple(map(len, axes.values())), rule, config.observable)
+        counted = Tally(tuple(map(len, axes.values())), rule, config.observable)
         counted.add(np.argwhere(counted.seeds == 0), runs)
         maps_[name] = maps.as_map(counted, None, axes, runs)
     return maps_

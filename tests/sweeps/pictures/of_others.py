@@ -17,23 +17,21 @@ from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order
 from sweeps.studies.optimum import figure as optimum_figure
 from sweeps.studies.optimum.best import best, transfer
-from sweeps.studies.phase.lattice import Lattice
-from sweeps.studies.phase.refinement import Refinement
+from sweeps.studies.phase.refinement import Lattice, Refinement
 from sweeps.studies.spectrum import checkpoint as singular
 from sweeps.studies.spectrum import figure as spectrum
 from sweeps.studies.spectrum.checkpoint import Decomposed
 from sweeps.studies.trainability import figure as trainability
-from sweeps.studies.transitions.edge import panels as edge_panels
-from sweeps.studies.transitions.scaling import panels as scaling_panels
+from sweeps.studies.transitions.edge import figure
 from sweeps.studies.transitions.scaling.analysis import Scaling, scaling
-from sweeps.studies.transitions.scaling.master import Collapse
+from sweeps.studies.transitions.scaling.figure import draw
+from sweeps.studies.transitions.scaling.laws import Collapse
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import finite, phase
 from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
 from sweeps.studies.two_stage.runs import COMPARED, Runs
 from sweeps.studies.words import figure as words
-from sweeps.studies.words import rules
-from sweeps.studies.words.fates import THEORIES, Fates, Score
+from sweeps.studies.words.fates import RULES, THEORIES, Fates, Score
 from sweeps.systems.experiment import experiment as described
 
 
@@ -218,7 +216,7 @@ def scaled(drift: float, linear: bool) -> tuple[Scaling, xr.DataArray]:
 def steps(drift: float, linear: bool) -> Figure:
     found, values = scaled(drift, linear)
     title = "yz: task = overlapping, steps = 100, 30 seeds. " + found.verdict.capitalize()
-    return scaling_panels.draw(found, values, linear, title)
+    return draw(found, values, linear, title)
 
 
 def edge(mapped: bool) -> Figure:
@@ -234,7 +232,7 @@ def edge(mapped: bool) -> Figure:
     names = ("training", "flow", "central")
     losses = dict.fromkeys(names, "loss")
     found = dict.fromkeys(names, run)
-    return edge_panels.draw(found, losses, maps if mapped else None, "linear_icl")
+    return figure.draw(found, losses, maps if mapped else None, "linear_icl")
 
 
 def fates() -> Figure:
@@ -249,7 +247,7 @@ def fates() -> Figure:
     estimate = Estimate(task, text, np.arange(M), np.full(K, 9), some, some, 0.9, 35)
     z = rng.normal(size=(S, K, M)).cumsum(0)
     top = probs >= np.sort(probs)[:, -12:].min(1, keepdims=True)
-    names = (*rules.RULES, *THEORIES)
+    names = (*RULES, *THEORIES)
     signs = {name: np.sign(z + rng.normal(size=z.shape)).astype(np.int8) for name in names}
     rising = np.linspace(0.6, 1, S)
     base = np.full(S, 0.6)

@@ -12,8 +12,8 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies import sparse_attention
 from sweeps.studies.joma import figure as joma
 from sweeps.studies.joma import invariant
-from sweeps.studies.linear_icl import diagram
 from sweeps.studies.linear_icl import figure as linear_icl
+from sweeps.studies.linear_icl import plateaus
 
 
 def fallen(sweep: Sweep, tokens: int = 10) -> xr.Dataset:
@@ -64,7 +64,7 @@ def of_regression() -> Figure:
 
 
 def of_plateaus() -> Figure:
-    config = diagram.LinearICLPlateaus()
+    config = plateaus.LinearICLPlateaus()
 
     def read(name: str) -> xr.Dataset:
         axes = {dim.name: np.asarray(dim.axes[dim.name]) for dim in config.sweeps()[name].dims}
@@ -78,7 +78,7 @@ def of_plateaus() -> Figure:
         }
         return xr.Dataset(values, axes)
 
-    return diagram.draw(config, {name: read(name) for name in config.sweeps()})
+    return plateaus.draw(config, {name: read(name) for name in config.sweeps()})
 
 
 def of_retrieval() -> Figure:

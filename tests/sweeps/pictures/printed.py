@@ -9,14 +9,15 @@ import xarray as xr
 
 from dynsim.two_stage.observables import RankCurves
 from sweeps.studies import qkv, sparse_attention
+from sweeps.studies.finite_size import figure, order
 from sweeps.studies.finite_size import figure as finite_size
-from sweeps.studies.finite_size import order, report
-from sweeps.studies.joma import entropy, invariant
 from sweeps.studies.joma import figure as joma
-from sweeps.studies.linear_icl import diagram, heads
+from sweeps.studies.joma import invariant
+from sweeps.studies.joma.figure import ACTIVATIONS, RATE, dense_lines, error_lines, toy_lines
 from sweeps.studies.linear_icl import figure as linear_icl
+from sweeps.studies.linear_icl import plateaus
 from sweeps.studies.optimum import figure as optimum
-from sweeps.studies.transitions.scaling import report as scaling
+from sweeps.studies.transitions.scaling.figure import in_words
 from sweeps.studies.two_stage import claims, finite
 from tests.sweeps.pictures import of_others
 from tests.sweeps.pictures.of_systems import fallen
@@ -27,7 +28,7 @@ def of_joma() -> list[str]:
     along = {kind: (time, 1 - 0.02 * i * time / 2000) for i, kind in enumerate(joma.SEQUENCES, 1)}
     fall = np.abs(np.linspace(-1, 3, 101)) + 0.5
     names = ("time", "entropy", "closed/time", "closed/entropy", "end")
-    times = entropy.RATE * np.arange(101)
+    times = RATE * np.arange(101)
     course = dict(zip(names, (times, fall, times[::7], fall[::7], np.array(1.7)), strict=True))
     dense, dims = np.linspace(0, 1, 12).reshape(2, 6), ("seed", "time")
     curves = {"entropy": (dims, np.abs(dense - 0.4)), "loss": (dims, 1 - dense)}
@@ -38,12 +39,12 @@ def of_joma() -> list[str]:
     some = run.expand_dims(temperature=[0.5, 2.0]).assign(
         logits=(moved, z), conserved=((*dims, "token"), np.sin(z[0, :, :, 0]))
     )
-    found = {f"entropy/{a}": some for a in entropy.ACTIVATIONS} | {"dense/softmax-relu/32": run}
+    found = {f"entropy/{a}": some for a in ACTIVATIONS} | {"dense/softmax-relu/32": run}
     return [
         *joma.invariance_lines(along),
-        *entropy.toy_lines(course),
-        *entropy.dense_lines(found),
-        *entropy.error_lines(found),
+        *toy_lines(course),
+        *dense_lines(found),
+        *error_lines(found),
     ]
 
 
@@ -83,20 +84,20 @@ def of_regression() -> list[str]:
 
 
 def of_finite_size() -> list[str]:
-    lengths = np.array(report.SAMPLED_LENGTHS, float)[:, None] * np.array([1.0, 2.0])
+    lengths = np.array(figure.SAMPLED_LENGTHS, float)[:, None] * np.array([1.0, 2.0])
     syn = order.Errors(1 / lengths, 5 / lengths**2, 1e-3 / lengths)
     slopes = {name: {"infinite": -0.98, "finite": -1.97} for name in order.RECORD}
     ratios, means = {}, {}
-    for place, (name, rule) in enumerate(report.RULES.items()):
-        axes = {"eta_z": list(rule.rates), "batch": list(report.BATCHES)}
+    for place, (name, rule) in enumerate(figure.RULES.items()):
+        axes = {"eta_z": list(rule.rates), "batch": list(figure.BATCHES)}
         values = 0.9 + 0.01 * np.arange(6.0).reshape(3, 2) + place
         each = {o: (("eta_z", "batch"), values + i) for i, o in enumerate(finite_size.OBSERVABLES)}
         errors = {f"{o}_error": (("eta_z", "batch"), values / 10) for o in finite_size.OBSERVABLES}
         ratios[name] = xr.Dataset({**each, **errors}, axes)
         names = ("first", "second", "error")
         means[name] = xr.Dataset(dict.fromkeys(names, (("eta_z", "batch"), values / 50)), axes)
-    lines = report.order_lines(slopes, syn)
-    return [*lines, *report.ratio_lines(ratios, "first"), *report.mean_lines(means)]
+    lines = figure.order_lines(slopes, syn)
+    return [*lines, *figure.ratio_lines(ratios, "first"), *figure.mean_lines(means)]
 
 
 def of_two_stage_finite() -> list[str]:
@@ -113,7 +114,9 @@ def of_two_stage_finite() -> list[str]:
 def of_plateaus() -> list[str]:
     axes = {"scale": [0.02, 0.1, 1.0], "ratio": [0.5, 1.0], "seed": [0, 1]}
     place = np.indices((3, 2, 2)).sum(0)
-    lines = diagram.table(xr.DataArray(place % 3 == 0, axes), xr.DataArray(0.3 * place - 0.5, axes))
+    lines = plateaus.table(
+        xr.DataArray(place % 3 == 0, axes), xr.DataArray(0.3 * place - 0.5, axes)
+    )
     heads_of = {"heads": [1, 3], **axes}
     rest = np.arange(24.0).reshape(2, 3, 2, 2)
     level = xr.DataArray(
@@ -130,7 +133,7 @@ def of_plateaus() -> list[str]:
         return xr.Dataset({**arrays, "level": level})
 
     both = {"heads/simulation": read(1.0), "heads/scalar": read(0.8)}
-    return [*lines, *heads.table(both, 2)]
+    return [*lines, *plateaus.table_by_heads(both, 2)]
 
 
 def of_claims() -> list[str]:
@@ -153,7 +156,7 @@ def of_scaling() -> list[str]:
     lines = []
     for drift, linear in ((0.0, False), (0.0, True), (0.9, False)):
         found, values = of_others.scaled(drift, linear)
-        lines += scaling.lines(found, values, linear)
+        lines += in_words(found, values, linear)
     return lines
 
 

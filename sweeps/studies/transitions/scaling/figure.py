@@ -1,28 +1,231 @@
-"""`dynsim figure scaling`: transition or crossover, by the step of an observable."""
+"""Finite-size scaling in words and numbers.
+
+The picture of `dynsim figure scaling`: six panels, a colour for each size.
+
+`dynsim figure scaling`: transition or crossover, by the step of an observable.
+"""
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import xarray as xr
 from annotated_types import Gt, Lt
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import Status, checks
 from sweeps import output
-from sweeps.runner.labels import valid
+from sweeps.output import drawing
+from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
 from sweeps.studies.axes import AxisWord, SizesWord, axis, described, is_linear, is_whole
 from sweeps.studies.computing import computed
 from sweeps.studies.optimum.best import at_end
 from sweeps.studies.options import Several
-from sweeps.studies.transitions.scaling import report
-from sweeps.studies.transitions.scaling.analysis import FEWEST_SIZES, LEVEL, scaling
-from sweeps.studies.transitions.scaling.panels import draw
-from sweeps.studies.transitions.scaling.steps import FEWEST
+from sweeps.studies.transitions.scaling.analysis import (
+    FEWEST,
+    FEWEST_SIZES,
+    LEVEL,
+    Scaling,
+    scaling,
+)
+from sweeps.studies.transitions.scaling.laws import NEAR
 from sweeps.systems.experiment import Experiment, experiment
+
+GOOD = 3.0
+"""Misfit up to which curves are said to collapse."""
+
+
+def in_words(found: Scaling, values: xr.DataArray, linear: bool) -> list[str]:
+    """The step of each size, what it follows, and the verdict.
+
+    Places are in the unit of the rate. For a logarithmic axis their errors, and the widths, are
+    those of the natural logarithm of the rate.
+    """
+    size, rate = (str(dim) for dim in values.dims[:2])
+    x, back = (rate, np.asarray) if linear else (f"ln {rate}", np.exp)
+    rows: list[Sequence[str]] = [
+        (size, rate, "error", f"width in {x}", "error", "chi", "Binder crossing")
+    ]
+    chi = np.fmax.reduce(found.moments.susceptibility, axis=-1)
+    columns = (
+        back(found.places),
+        found.place_errors,
+        found.widths,
+        found.width_errors,
+        chi,
+        back(np.append(np.nan, found.crossings)),
+    )
+    for value, *numbers in zip(values[size].values, *columns, strict=True):
+        rows.append((shown(value), *map(_number, numbers)))
+    said = [*output.aligned(rows, 10, 12, 10, 12 + len(x), 10, 10, 18), ""]
+    said.append(f"largest chi ~ {size}^({_sure(found.peak.exponent, found.peak.error)})")
+    place = found.place
+    if place.drift:
+        said.append(
+            f"the step keeps moving: {x} = {place.place:.3g} + s ln {size}, s = "
+            f"{_sure(place.drift, place.drift_error)}"
+        )
+    elif np.isfinite(place.error):
+        at = _number(float(back(place.place)))
+        said.append(f"{rate} of the step for infinite {size}: {at}, {x} ± {place.error:.2g}")
+    if found.collapse is not None:
+        c = found.collapse
+        moving = f" of {x} - s ln {size}" * bool(place.drift)
+        known = c.inverse_nu > 2 * c.errors[1]
+        critical = f"x_c = {c.x_c:.3g} ± {c.errors[0]:.2g}, " * bool(known)
+        poor = "" if known else "; one curve fits without a critical point"
+        poor = "; curves do not collapse" if c.misfit > GOOD else poor
+        said.append(
+            f"collapse{moving}: {critical}1/nu = {_sure(c.inverse_nu, c.errors[1])}, "
+            f"beta/nu = {_sure(c.beta_nu, c.errors[2])}, misfit {c.misfit:.2g}{poor}"
+        )
+    return [*said, f"{found.verdict}: with L = {size}, {found.why}"]
+
+
+def plain(found: Scaling) -> dict[str, Any]:
+    """All but the moments as dicts, for JSON."""
+    named = found._asdict()
+    del named["moments"], named["errors"]
+    return {n: v._asdict() if hasattr(v, "_asdict") else v for n, v in named.items()}
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "-"
+
+
+def _sure(value: float, error: float) -> str:
+    return f"{value:.2f} ± {error:.2f}"
+
+
+LINE: dict[str, Any] = {"color": "k", "ls": ":", "lw": 1.2}
+SHOWN = 3 * NEAR
+"""How much of each curve the collapse shows, in widths of its step."""
+
+
+def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figure:
+    """The three moments over the rate above; width and place over the size, and the collapse.
+
+    Args:
+        found: the scaling.
+        values: order parameter over size, rate and seed.
+        linear: whether x is the rate, not its logarithm.
+        title: title of the figure.
+    """
+    size, rate = (str(dim) for dim in values.dims[:2])
+    figure, axes = drawing.panels(2, 3, width=3.2, height=2.9)
+    across, across_name = values[rate].values, wrapped(values[rate])
+    names = (
+        wrapped(values),
+        f"susceptibility, {size} × variance",
+        "Binder cumulant",
+    )
+    style: dict[str, Any] = {"xlabel": across_name, "xlim": across[[0, -1]]}
+    for ax, name, mean, error in zip(axes[0], names, found.moments, found.errors, strict=True):
+        for i, colour in enumerate(drawing.shades(values.sizes[size])):
+            ax.plot(across, mean[i], color=colour, lw=1.2, label=shown(values[size].values[i]))
+            ends = (mean[i] + sign * error[i] for sign in (-1, 1))
+            ax.fill_between(across, *ends, color=colour, alpha=0.2, lw=0)
+        drawing.finished(ax, ylabel=name, **style)
+        if not linear:
+            drawing.logarithmic(ax, "x", across)
+    # A rare value has a cumulant of minus its inverse probability, which would hide all others.
+    axes[0, 2].set_ylim(max(axes[0, 2].get_ylim()[0], -1.5), 0.8)
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
+    axes[0, 2].legend(title=size, **beside)
+    plot_width(found, values[size], ax=axes[1, 0])
+    plot_place(found, values[size], label(values[rate]), linear, ax=axes[1, 1])
+    plot_collapse(found, values, linear, ax=axes[1, 2])
+    figure.suptitle(textwrap.fill(title, 100))
+    return figure
+
+
+def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
+    """Widths of the step with their power law."""
+    ax.errorbar(sizes, found.widths, found.width_errors, fmt="o", ms=4, color=drawing.colour(0))
+    law = found.width
+    size = str(sizes.name)
+    if np.isfinite(law.exponent):
+        ax.set_title(f"$\\propto {size}^{{-a}}$, $a = {uncertain(-law.exponent, law.error)}$")
+        ax.plot(sizes, law.prefactor * sizes.values**law.exponent, **LINE)
+    drawing.logarithmic(ax, "y", found.widths)
+    _sizes(ax, sizes)
+    return drawing.finished(ax, ylabel="width of the step", xlabel=wrapped(sizes))
+
+
+def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:
+    """Places of the step, with their approach to a limit."""
+    back = np.asarray if linear else np.exp
+    at = back(found.places)
+    ends = np.abs(back(found.places + np.outer([-1, 1], found.place_errors)) - at)
+    ax.errorbar(sizes, at, ends, fmt="o", ms=4, color=drawing.colour(0))
+    fit = found.place
+    if np.isfinite(fit.place):
+        x = np.geomspace(*sizes.values[[0, -1]].astype(float))
+        ax.plot(x, back(fit.at(x)), **LINE)
+    if not linear:
+        drawing.logarithmic(ax, "y", at)
+    _sizes(ax, sizes)
+    return drawing.finished(
+        ax, ylabel=textwrap.fill(f"step at {rate}", WIDTH), xlabel=wrapped(sizes)
+    )
+
+
+def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) -> Axes:
+    """The order parameter of all sizes, scaled."""
+    size, rate = (str(dim) for dim in values.dims[:2])
+    fit = found.collapse
+    if fit is None:
+        ax.text(0.5, 0.5, "no collapse: too few steps", ha="center", transform=ax.transAxes)
+        return drawing.finished(ax)
+    x = values[rate].values if linear else np.log(values[rate].values)
+    for i, colour in enumerate(drawing.shades(values.sizes[size])):
+        near = np.abs(x - found.places[i]) <= SHOWN * found.widths[i]
+        L = float(values[size].values[i])
+        moved = np.nan_to_num(found.place.drift) * np.log(L)
+        scaled: Float[np.ndarray, " P"] = (x - moved - fit.x_c) * L**fit.inverse_nu
+        m = found.moments.mean[i] * L**fit.beta_nu
+        ax.plot(scaled[near], m[near], "o-", color=colour, ms=3, lw=0.8)
+    # The letters stand on the axes, their values and errors above them.
+    drift = np.nan_to_num(found.place.drift)
+    moving = f" - {drift:.2f} \\ln {size}" * bool(drift)
+    variable = rf"\mathrm{{{rate}}}" if linear else rf"\ln\,\mathrm{{{rate}}}"
+    exponents = (
+        (r"1/\nu", fit.inverse_nu, fit.errors[1]),
+        (r"\beta/\nu", fit.beta_nu, fit.errors[2]),
+    )
+    values_of = ", ".join(f"${name} = {uncertain(*numbers)}$" for name, *numbers in exponents)
+    known = fit.inverse_nu > 2 * fit.errors[1]
+    place = f"$x_c = {uncertain(fit.x_c, fit.errors[0])}$" if known else "no critical point"
+    return drawing.finished(
+        ax,
+        xlabel=rf"$({variable}{moving} - x_c)\, {size}^{{1/\nu}}$",
+        ylabel=rf"order parameter $\times\, {size}^{{\beta/\nu}}$",
+        title=f"{values_of},\n{place}",
+    )
+
+
+def uncertain(value: float, error: float) -> str:
+    """A value and its standard error to the first digit of the error that is not 0; without a known
+    error, to three digits."""
+    if not (np.isfinite(error) and error > 0):
+        return f"{value:.3g}"
+    digits = max(0, -math.floor(math.log10(float(f"{error:.1g}"))))
+    return rf"{round(value, digits) + 0.0:.{digits}f} \pm {error:.{digits}f}"
+
+
+def _sizes(ax: Axes, sizes: xr.DataArray) -> None:
+    """A logarithmic axis with ticks at the sizes, or at some of many."""
+    values = sizes.values
+    ax.set_xscale("log")
+    drawing.ticks(ax.xaxis, values if len(values) <= 6 else values[:: -(-len(values) // 4)])
+
 
 POINTS, SIZES = 41, 5
 """Values of the axes, unless they say how many."""
@@ -139,11 +342,11 @@ def run(config: ScalingFigure) -> list[Path]:
     linear = is_linear(config.rate)
     x = values[rate].values if linear else np.log(values[rate].values)
     found = scaling(x, values[size].values, values.values, origin=config.origin, level=config.level)
-    lines = report.lines(found, values, linear)
+    lines = in_words(found, values, linear)
     print("\n".join(lines))
     title = f"{described(config.run, (size, rate))}, {config.seeds} seeds. "
     figure = draw(found, values, linear, title + str(found.verdict).capitalize())
-    kept = report.plain(found)
+    kept = plain(found)
     arrays = {"x": x, size: values[size].values, rate: values[rate].values, "values": values.values}
     arrays |= {"moments": found.moments, "errors": found.errors}
     return output.write(

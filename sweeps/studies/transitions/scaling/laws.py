@@ -1,12 +1,116 @@
-"""How the width and the place of a step change with size: a power law, and a limit."""
+"""Moments of an order parameter over seeds: mean, susceptibility and Binder cumulant.
+
+How the width and the place of a step change with size: a power law, and a limit.
+
+The scaling collapse: one curve for all sizes, and the exponents that make it.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import minimize
 
 from sweeps.studies.options import TWO_ERRORS, line, student
-from sweeps.studies.transitions.scaling.moments import error
+
+
+class Moments(NamedTuple):
+    """Of N sizes at P values of the control parameter, for R sets of weights of the seeds.
+
+    All are NaN at a point where a run has no value.
+
+    Attributes:
+        mean: <m>.
+        susceptibility: size times the variance of m over the seeds.
+        binder: 1 - <q^4> / (3 <q^2>^2) with q = m - origin. It is 2/3 where q has one absolute
+            value, 0 for a normal distribution about the origin, and NaN where q is always 0.
+    """
+
+    mean: Float[np.ndarray, "R N P"]
+    susceptibility: Float[np.ndarray, "R N P"]
+    binder: Float[np.ndarray, "R N P"]
+
+
+def weights(seeds: int, draws: int) -> Float[np.ndarray, "R S"]:
+    """Weights of the seeds, of sum 1: equal ones first, then of `draws` random halves of them,
+    which are always the same. No seed is there twice, as it would be in a bootstrap sample: a
+    smoother that is chosen by leaving seeds out would take a copy for confirmation."""
+    chosen = np.random.default_rng(0).permuted(np.tile(np.arange(seeds), (draws, 1)), axis=1)
+    drawn = (chosen < _half(seeds)) / _half(seeds)
+    return np.concatenate([np.full((1, seeds), 1 / seeds), drawn])
+
+
+def _half(seeds: int) -> int:
+    return (seeds + 1) // 2
+
+
+def error(values: Float[np.ndarray, "R *A"], seeds: int) -> Float[np.ndarray, "*A"]:
+    """Standard error of what was computed for each of the `weights`, from the halves of the seeds
+    that have a value; NaN where fewer than half of them have one.
+
+    It is the jackknife that deletes half (Shao and Wu, 1989): a half differs from all seeds by as
+    much as they from the truth. A bias that grows for fewer seeds is part of it.
+    """
+    apart = values[1:] - values[0]
+    known = np.isfinite(apart)
+    square = np.where(known, apart, 0) ** 2
+    kept = _half(seeds)
+    found = np.sqrt(square.sum(0) / np.maximum(known.sum(0), 1) * kept / (seeds - kept))
+    return np.where(2 * known.sum(0) >= len(apart), found, np.nan)
+
+
+def moments(
+    values: Float[np.ndarray, "N P S"],
+    sizes: Float[np.ndarray, " N"],
+    weights: Float[np.ndarray, "R S"],
+    origin: float = 0.0,
+) -> Moments:
+    """Moments of an order parameter of each size, point and seed, NaN where a run has none.
+
+    The variance has the factor S / (S - 1), of the seeds that have a weight, so that it does not
+    depend on their number; that of one seed is NaN. The cumulant has no correction and is biased
+    for few seeds. `origin` is the value of the order parameter in the phase without order: the
+    cumulant tells the phases apart only about that value.
+    """
+    number = 1 / (weights**2).sum(-1)[:, None, None]
+    mean = over_seeds(values, weights)
+    # Deviations from the plain mean: no digits are lost to a large mean.
+    apart = values - values.mean(-1, keepdims=True)
+    variance = over_seeds(apart**2, weights) - over_seeds(apart, weights) ** 2
+    square = over_seeds((values - origin) ** 2, weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        binder = 1 - over_seeds((values - origin) ** 4, weights) / (3 * square**2)
+    # Of equal weights up to rounding.
+    free = np.where(number > 1.5, number - 1, np.nan)
+    chi = sizes[:, None] * np.maximum(variance, 0) * number / free
+    return Moments(mean, chi, np.where(square > 0, binder, np.nan))
+
+
+def over_seeds(
+    values: Float[np.ndarray, "N P S"], weights: Float[np.ndarray, "R S"]
+) -> Float[np.ndarray, "R N P"]:
+    """Averages over the seeds by their weights."""
+    return np.einsum("nps,rs->rnp", values, weights)
+
+
+def crossings(
+    x: Float[np.ndarray, " P"],
+    curves: Float[np.ndarray, "R N P"],
+    places: Float[np.ndarray, "R N"],
+) -> Float[np.ndarray, "R N-1"]:
+    """Where the curves of neighbouring sizes cross, linear between points: of several crossings
+    the one nearest to the place of the larger size's step. NaN where they do not cross."""
+    apart = np.diff(curves, axis=1)
+    left, right = apart[..., :-1], apart[..., 1:]
+    # Where both are equal, as on a common plateau, nothing crosses.
+    crosses = (left * right <= 0) & (left != right)
+    share = np.where(crosses, left, 0) / np.where(crosses, left - right, 1)
+    at = np.where(crosses, x[:-1] + share * np.diff(x), np.inf)
+    away = np.abs(at - places[:, 1:, None])
+    nearest = np.argmin(np.where(np.isfinite(away), away, np.inf), -1)[..., None]
+    found = np.take_along_axis(at, nearest, -1)[..., 0]
+    return np.where(np.isfinite(found), found, np.nan)
+
 
 APPROACH = np.geomspace(0.2, 4, 61)
 """Exponents to choose from with which a place approaches its limit."""
@@ -131,3 +235,101 @@ def limit(
         float(errors[1]),
         float(amplitude),
     )
+
+
+NEAR = 1.0
+"""How far from its place a step is used, in its widths: further away there is no scaling."""
+ROUGH = 0.01
+"""Accuracy with which points are compared, over the range of all, at best: curves are linear
+between points, and scaling has corrections."""
+
+
+class Collapse(NamedTuple):
+    """m L^(beta/nu) = f((x - x_c) L^(1/nu)), with standard errors by halves of the seeds.
+
+    Attributes:
+        x_c: critical value of the control parameter.
+        inverse_nu: 1/nu.
+        beta_nu: beta/nu.
+        errors: errors of these three.
+        misfit: mean square distance of points from other sizes' curves, over that of their errors:
+            about 1 for a collapse.
+    """
+
+    x_c: float
+    inverse_nu: float
+    beta_nu: float
+    errors: tuple[float, float, float]
+    misfit: float
+
+
+def misfit(
+    fit: Float[np.ndarray, " 3"],
+    sizes: Float[np.ndarray, " N"],
+    curves: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+) -> float:
+    """Mean square distance of points (x, m, error) of each size from the curves of the others,
+    linear between their points, over that of the errors (Houdayer and Hartmann, 2004). Large where
+    less than half of the points lie on another size's curve."""
+    x_c, inverse_nu, beta_nu = fit
+    ratios = sizes / sizes[-1]
+    grow = ratios**beta_nu
+    moved = [
+        ((x - x_c) * ratio**inverse_nu, m * g, e * g)
+        for ratio, g, (x, m, e) in zip(ratios, grow, curves, strict=True)
+    ]
+    total, compared, points = 0.0, 0, 0
+    for i, (u, m, e) in enumerate(moved):
+        others = [each for j, each in enumerate(moved) if j != i]
+        inside = np.array([(u >= other[0][0]) & (u <= other[0][-1]) for other in others])
+        curve = np.array([np.interp(u, other[0], other[1]) for other in others])
+        rough = np.array([np.interp(u, other[0], other[2]) for other in others])
+        total += float((((m - curve) ** 2 / (e**2 + rough**2)) * inside).sum())
+        compared += int(inside.sum())
+        points += len(u) * len(others)
+    return total / compared if 2 * compared >= points else 1e9 * (1 - compared / points)
+
+
+def collapse(
+    x: Float[np.ndarray, "N P"],
+    sizes: Float[np.ndarray, " N"],
+    mean: Float[np.ndarray, "R N P"],
+    places: Float[np.ndarray, " N"],
+    widths: Float[np.ndarray, " N"],
+    seeds: int,
+) -> Collapse | None:
+    """The exponents for which the curves of the order parameter, which is zero in the phase
+    without order, lie on one another best; None for fewer than two sizes with a step that several
+    points resolve. `x` may differ by size."""
+    used = np.flatnonzero(np.isfinite(places))
+    if len(used) < 2:
+        return None
+    window = [
+        np.flatnonzero((np.abs(x[i] - places[i]) <= NEAR * widths[i]) & np.isfinite(mean[0, i]))
+        for i in used
+    ]
+    if min(map(len, window)) < 3:
+        return None
+    spread = error(mean, seeds)
+    rough = ROUGH * np.ptp(
+        np.concatenate([mean[0, i, w] for i, w in zip(used, window, strict=True)])
+    )
+
+    def fitted(row: int, start: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
+        curves = [
+            (x[i, w], mean[row, i, w], np.hypot(spread[i, w], rough))
+            for i, w in zip(used, window, strict=True)
+        ]
+        simplex = start + np.concatenate([np.zeros((1, 3)), np.diag(size)])
+        options = {"initial_simplex": simplex, "xatol": 1e-3 * size[0], "fatol": 1e-4}
+        found = minimize(misfit, start, (sizes[used], curves), "Nelder-Mead", options=options)
+        return found.x, float(found.fun)
+
+    largest = used[-1]
+    step = np.array([widths[largest] / 2, 0.2, 0.1])
+    # From several exponents: the misfit has shallow minima of its own.
+    starts = [np.array([places[largest], exponent, 0.0]) for exponent in (0.25, 0.5, 1.0)]
+    best, least = min((fitted(0, start, step) for start in starts), key=lambda found: found[1])
+    drawn = [fitted(row, best, step / 2)[0] for row in range(1, len(mean))]
+    errors = error(np.stack([best, *drawn]), seeds)
+    return Collapse(*map(float, best), errors=tuple(errors.tolist()), misfit=least)

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import dynsim
-from sweeps.studies.finite_size import figure, order, second
+from sweeps.studies.finite_size import figure, order
 
 
 def test_enumeration_is_the_multinomial_law() -> None:
@@ -97,11 +97,11 @@ def test_the_error_of_draws_is_that_of_the_mean_over_groups(
             jnp.ones(1), {"loss": mean[None]}, None, status, status, "", covariance
         )
 
-    monkeypatch.setattr(second.spread, "solve", solve)
+    monkeypatch.setattr(order.spread, "solve", solve)
     options = {"steps": 1, "length": 128, "draws": 17, "record": ["loss"]}
-    found = second.second_order({0.1: dynsim.sgd(1.0, 0.1)}, [32], **options)
+    found = order.second_order({0.1: dynsim.sgd(1.0, 0.1)}, [32], **options)
     with jax.enable_x64(True):
-        groups = jax.random.split(jax.random.key(0), second.GROUPS)
+        groups = jax.random.split(jax.random.key(0), order.GROUPS)
         mean, variance = np.array([jax.random.uniform(key, 2) for key in groups]).T
     # 17 draws are three in each of eight groups.
     assert asked == {3}

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from dynsim import Status
-from sweeps.studies.joma import entropy, invariant
+from sweeps.studies.joma import figure, invariant
 from sweeps.studies.joma.figure import FigureJoMA, run
 
 
@@ -26,16 +26,16 @@ def runs(loss: list[list[float]], **arrays: tuple[tuple[str, ...], np.ndarray]) 
 def test_the_toy_course_is_the_recursion_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """v += 0.02 (mu - v) o softmax(v^2 / 3) from 0.05, which ends at mu, and its limit of small
     steps, on which the entropy falls first."""
-    monkeypatch.setattr(entropy, "TOY_STEPS", 1000)
-    course, v = entropy.toy_course(), np.full(entropy.MU.size, 0.05)
+    monkeypatch.setattr(figure, "TOY_STEPS", 1000)
+    course, v = figure.toy_course(), np.full(figure.MU.size, 0.05)
     assert course["time"].shape == course["entropy"].shape
     for k in (0, 1, 2):
         assert course["time"][k] == pytest.approx(0.02 * k)
         share = np.exp(v**2 / 3) / np.exp(v**2 / 3).sum()
         assert course["entropy"][k] == pytest.approx(-(share * np.log(share)).sum(), rel=1e-12)
-        v += 0.02 * (entropy.MU - v) * share
+        v += 0.02 * (figure.MU - v) * share
     assert course["time"][-1] == pytest.approx(20)
-    end = np.exp(entropy.MU**2 / 3) / np.exp(entropy.MU**2 / 3).sum()
+    end = np.exp(figure.MU**2 / 3) / np.exp(figure.MU**2 / 3).sum()
     assert course["end"] == pytest.approx(-(end * np.log(end)).sum(), rel=1e-12)
     at = np.interp(course["closed/time"], course["time"], course["entropy"])
     # Half a step of 0.02 times the slope of up to 0.4.

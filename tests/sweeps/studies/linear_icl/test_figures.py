@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from sweeps.studies.linear_icl import diagram, figure, heads, rests
+from sweeps.studies.linear_icl import figure, plateaus
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -19,12 +19,12 @@ def test_rests_and_escapes_of_stairs_are_found() -> None:
     slope = np.interp(np.log(times), [0, np.log(20)], [1.0, 0.2])
     both, levels = np.stack([stairs, slope]), np.stack([level, level])
     # The second step lasts for 10 % only, and the slope rests nowhere.
-    np.testing.assert_array_equal(rests.seen(times, both, levels), [2, 0])
-    found = rests.escapes(times, both, levels)
+    np.testing.assert_array_equal(plateaus.count_plateaus(times, both, levels), [2, 0])
+    found = plateaus.escapes(times, both, levels)
     gap = times[1] / times[0] - 1
     np.testing.assert_allclose(found[0], [10, 11], rtol=gap)
     np.testing.assert_allclose(found[1], 20 ** np.array([0.25, 0.6875]), rtol=gap)
-    assert np.isnan(rests.escapes(times, stairs[None] * 0 + 1, level[None])).all()
+    assert np.isnan(plateaus.escapes(times, stairs[None] * 0 + 1, level[None])).all()
 
 
 def test_the_table_of_escapes_has_a_dash_where_a_plateau_is_never_left() -> None:
@@ -46,7 +46,7 @@ def test_fewer_heads_are_held_against_the_plateau_that_they_can_reach() -> None:
     ends = xr.DataArray([[[0.6, 0.6]], [[0.3, 0.6]]], dims=("heads", "ratio", "seed"))
     level = xr.DataArray([[1.0, 0.6, 0.3]], dims=("ratio", "plateau"))
     read = xr.Dataset({"end": ends, "level": level}, {"heads": [1, 3], "ratio": [0.5]})
-    over = heads.excess(read, 2).transpose("heads", "ratio", "seed")
+    over = plateaus.excess(read, 2).transpose("heads", "ratio", "seed")
     np.testing.assert_allclose(over, [[[0, 0]], [[0, 0.3]]], atol=1e-12)
 
 
@@ -55,10 +55,10 @@ def test_fewer_heads_are_held_against_the_plateau_that_they_can_reach() -> None:
     "odes/linear_icl/test_ladder.py::test_training_rests_on_the_plateaus_at_the_predicted_times",
 )
 def test_small_starts_of_unequal_eigenvalues_are_learned_one_by_one(tmp_path: Path) -> None:
-    config = diagram.LinearICLPlateaus(
+    config = plateaus.LinearICLPlateaus(
         scale=(0.05, 1.0), ratio=(0.4, 1.0), resolution=2, seeds=2, steps=3000, out=tmp_path
     )
-    diagram.run(config)
+    plateaus.run(config)
     with np.load(tmp_path / "linear_icl_plateaus.npz") as arrays:
         seen = arrays["simulation/plateaus"]
         late = arrays["simulation/escape"] / arrays["scalar/escape"]
@@ -74,12 +74,12 @@ def test_small_starts_of_unequal_eigenvalues_are_learned_one_by_one(tmp_path: Pa
     [
         (figure.FigureLinearICL(seeds=0), "seeds = 0: must be an integer from 1"),
         (figure.FigureLinearICL(batch=0.5), "batch = 0.5: must be an integer from 1 to"),
-        (diagram.LinearICLPlateaus(resolution=1), "resolution = 1: must be an integer from 2"),
-        (diagram.LinearICLPlateaus(ratio=(0.5, 2.0)), "ratio = 2.0: must be a number in (0, 1]"),
-        (diagram.LinearICLPlateaus(heads=0), "heads = 0: must be an integer from 1"),
+        (plateaus.LinearICLPlateaus(resolution=1), "resolution = 1: must be an integer from 2"),
+        (plateaus.LinearICLPlateaus(ratio=(0.5, 2.0)), "ratio = 2.0: must be a number in (0, 1]"),
+        (plateaus.LinearICLPlateaus(heads=0), "heads = 0: must be an integer from 1"),
     ],
 )
 def test_bad_input_is_named(config, message: str) -> None:
-    module = figure if isinstance(config, figure.FigureLinearICL) else diagram
+    module = figure if isinstance(config, figure.FigureLinearICL) else plateaus
     with pytest.raises(ValueError, match=re.escape(message)):
         module.run(config)

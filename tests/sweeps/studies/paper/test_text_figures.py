@@ -11,7 +11,7 @@ import dynsim
 import sweeps
 from dynsim.transformer.language import uniform_entropy
 from sweeps.studies.paper import figure7, figure10
-from sweeps.studies.paper.on_text import describe
+from sweeps.studies.paper.figure7 import describe
 from sweeps.systems.experiment import experiment
 
 

@@ -9,10 +9,9 @@ import xarray as xr
 from scipy.stats import binomtest, norm
 
 import sweeps
-from sweeps.studies.phase import figure, maps, tally
-from sweeps.studies.phase.plane import Plane
+from sweeps.studies.phase import figure, maps, plane
+from sweeps.studies.phase.plane import Plane, Tally
 from sweeps.studies.phase.regions import Rule, agreement, sides
-from sweeps.studies.phase.tally import Tally
 
 SIDE = 40
 WIDTH = 0.06
@@ -196,26 +195,26 @@ def test_a_refined_band_says_what_it_did_not_compute(
 
 def test_intervals_are_those_of_clopper_and_pearson() -> None:
     k, n = np.array([0, 1, 4, 7, 8]), np.full(5, 8)
-    low, high = tally.interval(k / n, n)
+    low, high = plane.interval(k / n, n)
     for i, count in enumerate(k.tolist()):
-        want = binomtest(count, 8).proportion_ci(1 - 2 * tally.TAIL, "exact")
+        want = binomtest(count, 8).proportion_ci(1 - 2 * plane.TAIL, "exact")
         assert (low[i], high[i]) == pytest.approx((want.low, want.high), rel=1e-9)
     # A point without seeds is as uncertain as those with the fewest.
-    assert tally.interval(np.array([1.0, 1.0]), np.array([0, 8]))[0].tolist() == [low[-1]] * 2
+    assert plane.interval(np.array([1.0, 1.0]), np.array([0, 8]))[0].tolist() == [low[-1]] * 2
 
 
 def test_a_mask_is_wide_where_a_larger_disc_fits() -> None:
     mask = np.zeros((30, 40), bool)
     mask[:, 5:8] = True
     mask[10:20, 20:30] = True
-    assert tally.widths(mask).max() == 10
-    assert not tally.wide(mask, 10).any()
-    found = tally.wide(mask, 3)
+    assert plane.widths(mask).max() == 10
+    assert not plane.wide(mask, 10).any()
+    found = plane.wide(mask, 3)
     assert not found[:, :10].any()
     # All of the square but for what no disc reaches in its corners.
     assert (mask & ~found)[:, 10:].sum() == 0
-    assert tally.wide(mask, 2)[:, 5:8].all()
-    assert tally.widths(np.ones((3, 4), bool)).min() == np.inf
+    assert plane.wide(mask, 2)[:, 5:8].all()
+    assert plane.widths(np.ones((3, 4), bool)).min() == np.inf
 
 
 def test_theory_is_right_where_it_has_the_most_probable_region() -> None:

@@ -9,8 +9,7 @@ from scipy.stats import binomtest
 
 from sweeps.studies.options import colour_range
 from sweeps.studies.phase import refinement
-from sweeps.studies.phase.lattice import Lattice, mixed
-from sweeps.studies.phase.refinement import Guarded, Refinement, guard
+from sweeps.studies.phase.refinement import Guarded, Lattice, Refinement, guard, mixed
 
 Shape = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

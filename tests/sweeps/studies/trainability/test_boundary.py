@@ -14,8 +14,7 @@ import sweeps
 from dynsim.training.relative_loss import LAST
 from odes import symmetric
 from sweeps import cli
-from sweeps.studies.phase.lattice import Lattice, Level, mixed
-from sweeps.studies.phase.refinement import Refinement
+from sweeps.studies.phase.refinement import Lattice, Level, Refinement, mixed
 from sweeps.studies.trainability import figure
 from sweeps.studies.trainability.figure import Trainability, box_dimension, refine, trained
 from sweeps.systems.experiment import experiment

@@ -11,9 +11,9 @@ import xarray as xr
 
 import dynsim
 from dynsim import Status
-from sweeps.studies.phase.lattice import Level
+from sweeps.studies.phase.refinement import Level
 from sweeps.studies.phase.regions import BY_EDGE, BY_STATUS, Stability, stability
-from sweeps.studies.trainability import edge
+from sweeps.studies.trainability import limits
 from sweeps.systems.experiment import Experiment, experiment
 from tests.systems.catapult import Catapult, descended
 
@@ -70,14 +70,14 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
         "norm": tuple(np.geomspace(0.25, 2, 20).tolist()),
     }
     run = Experiment(Catapult(), dynsim.sgd(1.0), 20, math.inf, "float64")
-    flows = dataclasses.replace(edge.flow_of(run, axes), times=(0, 20))
+    flows = dataclasses.replace(limits.flow_of(run, axes), times=(0, 20))
     # The ends of both axes and ten values between them, of one seed.
     assert {name: len(values) for name, values in flows.fields.items()} == {
         "eta": 12,
         "norm": 12,
         "seed": 1,
     }
-    found = edge.lines(flows, axes, tmp_path)
+    found = limits.edge_lines(flows, axes, tmp_path)
     eta, norm = np.meshgrid(*axes.values())
     for name, values in found.items():
         # As contours are drawn.
@@ -95,11 +95,11 @@ def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
     region[2:] = Status.DIVERGED
     region[3, 0], region[0, 0] = Status.OK, Status.DIVERGED
     found = xr.Dataset({"region": (("x", "y"), region)}, places)
-    (told,) = edge.told({"edge": values}, BY_STATUS, found)
+    (told,) = limits.told({"edge": values}, BY_STATUS, found)
     assert told.agreement.right == pytest.approx(10 / 12)
     assert "50.0 % do not diverge" in told.text
-    assert list(edge.outside({"edge": values})) == []
-    assert "2.7 to 54 and the edge at 2" in next(edge.outside({"edge": values + 1.8}))
+    assert list(limits.outside({"edge": values})) == []
+    assert "2.7 to 54 and the edge at 2" in next(limits.outside({"edge": values + 1.8}))
 
 
 def test_the_share_of_the_coarse_grid_is_that_of_runs_on_the_predicted_side() -> None:
@@ -111,7 +111,7 @@ def test_the_share_of_the_coarse_grid_is_that_of_runs_on_the_predicted_side() ->
     points = np.stack([y, x], axis=-1) / 3
     coarse = Level(points, region, np.zeros(16), np.zeros((0, 2), int), 1 / 3)
     values = xr.DataArray(np.arange(4.0)[:, None] - 1.5 + np.zeros(4), dims=("eta_y", "eta_z"))
-    (line,) = edge.shares({"edge": values, "edge-start": values + 9}, coarse)
+    (line,) = limits.shares({"edge": values, "edge-start": values + 9}, coarse)
     assert line.startswith("line edge: 87.5 % ")
     assert "alone: 50.0 %" in line
 
@@ -119,9 +119,9 @@ def test_the_share_of_the_coarse_grid_is_that_of_runs_on_the_predicted_side() ->
 def test_what_has_no_edge_is_left_out_with_the_reason() -> None:
     axes = {"eta_y": (0.1, 1.0), "eta_z": (0.1, 1.0)}
     with pytest.raises(ValueError, match="the preconditioner of adam is not known"):
-        edge.flow_of(experiment(rule="adam"), axes)
+        limits.flow_of(experiment(rule="adam"), axes)
     with pytest.raises(ValueError, match="the problem has no population loss"):
-        edge.flow_of(experiment("two_stage"), {"r": (0.1, 1.0), "tau": (0.1, 1.0)})
+        limits.flow_of(experiment("two_stage"), {"r": (0.1, 1.0), "tau": (0.1, 1.0)})
     # Of so short sequences there is no expansion, and the flow is that of infinite ones.
-    flows = edge.flow_of(experiment(length=4), axes)
+    flows = limits.flow_of(experiment(length=4), axes)
     assert flows.run.setting("length") == "inf"

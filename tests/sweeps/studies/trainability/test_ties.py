@@ -11,8 +11,8 @@ import dynsim
 import sweeps
 from odes import symmetric
 from sweeps.studies.phase import plane
-from sweeps.studies.phase.tally import Tally
-from sweeps.studies.trainability import ties
+from sweeps.studies.phase.plane import Tally
+from sweeps.studies.trainability import limits
 from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_theory")
 def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     run = experiment(momentum=0.9, steps=60)
     plane = sweeps.Sweep(run, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)})
-    (values,) = ties.lines(plane).values()
+    (values,) = limits.tie_lines(plane).values()
     task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
     rule = dynsim.momentum(0.1, 100.0)
     one = symmetric.instability(task, rule, steps=60, batch=128, length=128)
@@ -33,9 +33,9 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
 
 def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
     run = experiment(momentum=0.9, steps=60, length=np.inf)
-    found = ties.lines(sweeps.Sweep(run, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)}))
+    found = limits.tie_lines(sweeps.Sweep(run, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)}))
     (values,) = found.values()
-    assert list(found) == [ties.OVERSHOOT]
+    assert list(found) == [limits.OVERSHOOT]
     task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
     one = symmetric.overshoot(task, dynsim.momentum(0.1, 100.0), steps=60)
     point = values.sel(eta_y=0.1, eta_z=100.0)
@@ -53,7 +53,7 @@ def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
 )
 def test_there_is_no_line_where_the_theory_says_nothing(settings: dict, axis: str) -> None:
     axes = {"eta_y": (0.1, 1.0), axis: (10.0, 100.0)}
-    assert ties.lines(sweeps.Sweep(experiment(**settings), axes)) == {}
+    assert limits.tie_lines(sweeps.Sweep(experiment(**settings), axes)) == {}
 
 
 def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> N
         if unstable is not None:
             unstable = xr.DataArray([[-1.0, 0.1], [-1, -1]], axes, tuple(axes))
         tally = Tally((2, 2), options.rule(), options.observable)
-        noisy = plane.sweep(options, ties.ENGINE)
+        noisy = plane.sweep(options, limits.NOISY)
         out = tmp_path / str(len(moved))
-        found = ties.stepped(run, region, unstable, noisy, tally, out)
+        found = limits.stepped(run, region, unstable, noisy, tally, out)
         assert found is not None
         large = {(1, 0), (1, 1), *moved}
         assert {tuple(at) for at in np.argwhere(tally.seeds == 2)} == large
         assert {tuple(at) for at in np.argwhere(found.values != 7)} == large
     # Nothing is said of rules that the noise does not describe.
     refused = dataclasses.replace(noisy, run=run.at({"start": "uniform"}))
-    assert ties.stepped(run, region, None, refused, tally, tmp_path / "refused") is None
+    assert limits.stepped(run, region, None, refused, tally, tmp_path / "refused") is None

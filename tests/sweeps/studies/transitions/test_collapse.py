@@ -16,7 +16,7 @@ import sweeps
 from sweeps import cli
 from sweeps.runner.spec import Sweep
 from sweeps.studies import computing
-from sweeps.studies.transitions import collapse, families, peaks, snap
+from sweeps.studies.transitions import collapse, peaks, snap
 from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -74,11 +74,11 @@ def test_predicted_peaks_are_those_of_gamma() -> None:
     "test_eta_z_does_not_set_the_time_of_the_transition",
 )
 def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
-    variants = families.variants(families.FAMILIES["overlap"], seeds=1)
+    variants = collapse.variants(collapse.FAMILIES["overlap"], seeds=1)
     assert variants["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
     axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
     by_engine = {
-        engine: dataclasses.replace(variants[engine], axes=axes) for engine in families.ENGINES[1:]
+        engine: dataclasses.replace(variants[engine], axes=axes) for engine in collapse.ENGINES[1:]
     }
     stored = {engine: sweeps.run(sweep) for engine, sweep in by_engine.items()}
     predicted = peaks.over_points(by_engine["symmetric"], peaks.predicted_peak)
@@ -98,19 +98,19 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
 
 @pytest.mark.full("test_a_larger_decoder_rate_snaps_earlier")
 def test_horizons_follow_the_predicted_peak() -> None:
-    sweep = families.variants(families.FAMILIES["size"], seeds=2)["simulation"]
+    sweep = collapse.variants(collapse.FAMILIES["size"], seeds=2)["simulation"]
     longest = peaks.over_points(sweep, peaks.predicted_peak).max("eta_y")
-    np.testing.assert_allclose(sweep.fields["steps"], families.HORIZON * longest.values, atol=1)
-    momentum = families.variants(families.FAMILIES["momentum"], seeds=2)["symmetric"]
-    np.testing.assert_allclose(momentum.fields["eta_y"], np.array(families.RATES) / 10)
+    np.testing.assert_allclose(sweep.fields["steps"], collapse.HORIZON * longest.values, atol=1)
+    momentum = collapse.variants(collapse.FAMILIES["momentum"], seeds=2)["symmetric"]
+    np.testing.assert_allclose(momentum.fields["eta_y"], np.array(collapse.RATES) / 10)
 
 
 def test_rates_of_a_family_are_effective_and_attention_is_a_hundred_times_slower() -> None:
     settings = {"task": "syn", "num_queries": 2, "num_common": 1, "M": 60, "momentum": 0.5}
-    family = families.Family("", settings, {"num_common": (1, 2)}, "")
-    for sweep in families.variants(family, seeds=2).values():
-        np.testing.assert_allclose(sweep.fields["eta_y"], np.array(families.RATES) / 2)
-        np.testing.assert_allclose(sweep.fields["eta_z"], np.array(families.RATES) / 200)
+    family = collapse.Family("", settings, {"num_common": (1, 2)}, "")
+    for sweep in collapse.variants(family, seeds=2).values():
+        np.testing.assert_allclose(sweep.fields["eta_y"], np.array(collapse.RATES) / 2)
+        np.testing.assert_allclose(sweep.fields["eta_z"], np.array(collapse.RATES) / 200)
 
 
 def test_the_table_takes_median_and_worst() -> None:
@@ -224,9 +224,9 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
     for names in (["size"], ["overlap", "momentum", "sampling"]):
         found = {}
         for name in names:
-            sweep = families.variants(families.FAMILIES[name], seeds=2)["simulation"]
+            sweep = collapse.variants(collapse.FAMILIES[name], seeds=2)["simulation"]
             predicted = peaks.over_points(sweep, lambda run: run.steps / run.setting("eta_y"))
-            engines = dict.fromkeys((*families.ENGINES[1:], "gamma"), predicted)
+            engines = dict.fromkeys((*collapse.ENGINES[1:], "gamma"), predicted)
             seeds = xr.DataArray([1.0, 1.1], dims="seed")
             found[name] = xr.Dataset(
                 {"predicted": predicted, "simulation": predicted * seeds, **engines}
@@ -273,7 +273,7 @@ def test_a_task_of_ones_own_is_a_family_with_the_engines_that_describe_it() -> N
     peak = 3 * (np.exp(x) + 3 * x - 1) / 4
     found = peaks.over_points(sweep, peaks.predicted_peak).isel(batch=0, length=0)
     np.testing.assert_allclose(found * found.eta_y, peak, rtol=1e-9)
-    assert sweep.first.steps == np.ceil(families.HORIZON * peak / min(families.RATES))
+    assert sweep.first.steps == np.ceil(collapse.HORIZON * peak / min(collapse.RATES))
     both = collapse.Collapse(families=("size",), task=dynsim.SynSmall()).sweeps()
     assert both["task-symmetric"].engine == "symmetric"
     assert {name.split("-")[0] for name in both} == {"size", "task"}

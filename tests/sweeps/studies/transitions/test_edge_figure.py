@@ -12,16 +12,15 @@ import xarray as xr
 import dynsim
 from dynsim import Status
 from sweeps.studies.phase.regions import Stability
-from sweeps.studies.transitions.edge import diagram, measure
-from sweeps.studies.transitions.edge.cases import Case
+from sweeps.studies.transitions import edge
+from sweeps.studies.transitions.edge import Case, Network
 from sweeps.studies.transitions.edge.figure import Edge, run
-from sweeps.studies.transitions.edge.network import Network
 
 
 def test_averages_are_those_of_all_stretches() -> None:
     values = np.random.default_rng(0).normal(size=(30, 2))
     want = [values[i : i + 7].mean(0) for i in range(24)]
-    np.testing.assert_allclose(measure.averaged(values, 7), want, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(edge.averaged(values, 7), want, rtol=1e-12, atol=1e-15)
 
 
 def test_the_network_has_the_loss_of_its_examples_in_numpy() -> None:
@@ -54,22 +53,22 @@ def test_errors_are_those_of_means_over_oscillations() -> None:
     swing = np.where(np.arange(201) % 2, 1.0, -1.0)
     training = line(3 + swing, 2 + swing, 2.2)
     theory = line(np.full(201, 3.5), np.full(201, 2.25), 2.0)
-    found = measure.errors(training, theory, "loss")
+    found = edge.errors(training, theory, "loss")
     np.testing.assert_allclose(found.apart, 0.5, rtol=1e-12)
     np.testing.assert_allclose(found.sharpness, 2.0, rtol=1e-12)
     # Of the starting loss, 1.
     np.testing.assert_allclose(found.loss, 0.25, rtol=1e-12)
     lost = line(3 + swing, 2 + swing, 2.2, int(Status.DIVERGED))
-    assert np.isnan(measure.errors(lost, theory, "loss")).all()
+    assert np.isnan(edge.errors(lost, theory, "loss")).all()
 
 
 def test_theory_tells_the_regions_by_the_sharpness_along_the_flow() -> None:
     flows = np.array([[0.5, 1.9], [0.5, 2.1], [2.1, 1.0], [3.9, 9.0], [4.1, 1.0]])
     want = [Stability.STABLE, Stability.EDGE, Stability.CATAPULT, Stability.CATAPULT]
-    assert diagram.by_theory(flows).tolist() == [*want, Stability.DIVERGED]
+    assert edge.by_theory(flows).tolist() == [*want, Stability.DIVERGED]
     # What is at a bound counts as beyond it.
     at = np.array([[0.5, 2.0], [2.0, 1.0], [4.0, 1.0]])
-    assert diagram.by_theory(at).tolist() == [
+    assert edge.by_theory(at).tolist() == [
         Stability.EDGE,
         Stability.CATAPULT,
         Stability.DIVERGED,
@@ -133,8 +132,8 @@ def test_sharpness_is_measured_at_averaged_weights() -> None:
 
     swing = np.where(np.arange(101) % 2, 1.0, -1.0)
     training = line(2 + swing, 1 + 0 * swing, 0.0).assign_coords(eta=0.1)
-    found = measure.sharpness_of_mean(Quartic(), training)
+    found = edge.sharpness_of_mean(Quartic(), training)
     np.testing.assert_allclose(found, 0.1 * 12, rtol=1e-5)
     assert math.isnan(
-        measure.sharpness_of_mean(Quartic(), training.assign(status=int(Status.DIVERGED)))
+        edge.sharpness_of_mean(Quartic(), training.assign(status=int(Status.DIVERGED)))
     )

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from sweeps.studies.transitions.scaling import laws, master, moments
-from sweeps.studies.transitions.scaling.analysis import Scaling, Verdict, decide, scaling
+from sweeps.studies.transitions.scaling import laws
+from sweeps.studies.transitions.scaling.analysis import Scaling, Verdict, decide, scaling, step
 from sweeps.studies.transitions.scaling.laws import Power
-from sweeps.studies.transitions.scaling.steps import step
 
 LOGISTIC = 2 * np.log(3 + np.sqrt(8))
 """Width at half height of the slope of 1 / (1 + exp(-x)), which is 1 / (4 cosh(x/2)^2)."""
@@ -47,32 +46,32 @@ def test_moments_of_two_values_and_of_a_normal_distribution() -> None:
     rng = np.random.default_rng(0)
     signs, normal = np.tile([-3.0, 3.0], 5000), 2 * rng.normal(size=10000)
     values = np.stack([signs, normal, normal + 100])[None]
-    found = moments.moments(values, np.array([7.0]), even(10000))
+    found = laws.moments(values, np.array([7.0]), even(10000))
     np.testing.assert_allclose(found.binder[0, 0, :2], [2 / 3, 0], atol=0.03)
     np.testing.assert_allclose(found.susceptibility[0, 0], 7 * np.array([9, 4, 4]), rtol=0.04)
     np.testing.assert_allclose(found.mean[0, 0], [0, 0, 100], atol=0.05)
     # About their middle, values far from 0 have the cumulant of their own distribution.
-    about = moments.moments(values, np.array([7.0]), even(10000), origin=100.0)
+    about = laws.moments(values, np.array([7.0]), even(10000), origin=100.0)
     assert about.binder[0, 0, 2] == pytest.approx(0, abs=0.03)
 
 
 def test_variance_of_two_seeds_is_unbiased() -> None:
     values = np.random.default_rng(0).normal(size=(1, 4000, 2))
-    found = moments.moments(values, np.ones(1), even(2))
+    found = laws.moments(values, np.ones(1), even(2))
     assert found.susceptibility.mean() == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize("seeds", [4, 64])
 def test_error_of_a_mean_is_that_of_the_textbook(seeds: int) -> None:
     values = np.random.default_rng(2).normal(size=(1, 300, seeds))
-    drawn = moments.over_seeds(values, moments.weights(seeds, 200))
+    drawn = laws.over_seeds(values, laws.weights(seeds, 200))
     textbook = values.std(-1, ddof=1) / np.sqrt(seeds)
-    ratio = moments.error(drawn, seeds) / textbook
+    ratio = laws.error(drawn, seeds) / textbook
     assert ratio.mean() == pytest.approx(1, rel=0.05)
 
 
 def test_halves_are_smoothed_as_if_they_were_all_seeds() -> None:
-    x, drawn = np.linspace(-4, 4, 33), moments.weights(7, 5)
+    x, drawn = np.linspace(-4, 4, 33), laws.weights(7, 5)
     values = thresholds(np.ones(1), x, np.array([3.0]), seeds=7)[0]
     found = step(x, values, drawn, 1)
     for i, weights in enumerate(drawn[1:], 1):
@@ -84,8 +83,8 @@ def test_halves_are_smoothed_as_if_they_were_all_seeds() -> None:
 
 def test_moments_of_halves_are_those_of_their_seeds() -> None:
     values, size, origin = np.random.default_rng(0).gamma(2, size=(1, 3, 7)), np.array([5.0]), 0.5
-    drawn = moments.weights(7, 4)
-    found = moments.moments(values, size, drawn, origin)
+    drawn = laws.weights(7, 4)
+    found = laws.moments(values, size, drawn, origin)
     for i, weights in enumerate(drawn):
         kept = values[0][:, weights > 0]
         q = kept - origin
@@ -100,7 +99,7 @@ def test_an_error_needs_half_of_the_draws() -> None:
     known[0] = 1
     known[4:, 1] = known[3:, 2] = np.nan
     known[1, 0] = 1
-    found = moments.error(known, 3)
+    found = laws.error(known, 3)
     np.testing.assert_allclose(found, np.sqrt(2 * np.array([4 / 5, 1, np.nan])))
 
 
@@ -114,7 +113,7 @@ def test_two_seeds_make_no_verdict() -> None:
 def test_curves_cross_where_lines_meet_nearest_to_the_step() -> None:
     x = np.linspace(0, 3, 7)
     level, zigzag = np.zeros(7), np.interp(x, [0, 1, 2, 3], [1.0, -1, 1, -1])
-    found = moments.crossings(x, np.stack([level, zigzag, zigzag + 9])[None], np.full((1, 3), 1.4))
+    found = laws.crossings(x, np.stack([level, zigzag, zigzag + 9])[None], np.full((1, 3), 1.4))
     np.testing.assert_allclose(found, [[1.5, np.nan]])
 
 
@@ -177,7 +176,7 @@ def test_curves_that_scale_exactly_collapse(inverse_nu: float, beta_nu: float) -
     scaled = (x - 0.9) * sizes[:, None] ** inverse_nu
     curves = np.logaddexp(0, -2 * scaled) ** 0.5 * sizes[:, None] ** -beta_nu
     places, widths = np.full(4, 0.85), 3 * sizes**-inverse_nu
-    found = master.collapse(
+    found = laws.collapse(
         x + 0 * sizes[:, None], sizes, curves[None].repeat(4, 0), places, widths, 3
     )
     assert found is not None
@@ -333,7 +332,7 @@ def test_errors_of_few_seeds_have_the_factor_of_student() -> None:
     """Widths of five seeds whose logarithms scatter by 0.1, of which the others are the means."""
     sizes, rng = np.array([2.0, 4, 8, 16, 32]), np.random.default_rng(0)
     logs = np.log(sizes)[:, None] + 0.1 * rng.normal(size=(5, 5))
-    found = laws.power(sizes, np.exp(moments.weights(5, 4000) @ logs.T), 5, 0.01)
+    found = laws.power(sizes, np.exp(laws.weights(5, 4000) @ logs.T), 5, 0.01)
     slopes = [np.polyfit(np.log(sizes), each, 1)[0] for each in logs.T]
     plain = np.std(slopes, ddof=1) / np.sqrt(5)
     want = plain * stats.t.isf(0.01, 4) / stats.norm.isf(0.01)

@@ -10,8 +10,7 @@ import xarray as xr
 
 import dynsim
 from sweeps.studies.transitions.scaling import figure
-from sweeps.studies.transitions.scaling.figure import ScalingFigure, order_parameter
-from sweeps.studies.transitions.scaling.panels import uncertain
+from sweeps.studies.transitions.scaling.figure import ScalingFigure, order_parameter, uncertain
 from sweeps.systems.experiment import Experiment
 from tests.sweeps.studies.transitions.quadratic import Quadratic, Wishart
 

@@ -13,9 +13,8 @@ from dynsim.classes.estimated import Estimate
 from dynsim.classes.overlap import overlap_report
 from dynsim.classes.task import SequenceClasses, sequence_classes
 from odes.formulas import predictions
+from sweeps.studies.words import fates
 from sweeps.studies.words import fates as text_theory
-from sweeps.studies.words import report as text_report
-from sweeps.studies.words import rules as text_rules
 from sweeps.studies.words.figure import CorpusFigure, corpus, draw, run
 from tests.systems.layers import simulate
 
@@ -45,7 +44,7 @@ def test_criterion_of_the_plain_update_is_the_first_motion() -> None:
         dtype="float64",
     )
     moved = np.asarray(run.observables["z"])[0] / rate**2
-    np.testing.assert_allclose(moved, text_rules.plain_drift(task), rtol=2e-3, atol=1e-8)
+    np.testing.assert_allclose(moved, fates.plain_drift(task), rtol=2e-3, atol=1e-8)
 
 
 def test_criterion_of_eq_10_by_its_formula() -> None:
@@ -58,7 +57,7 @@ def test_criterion_of_eq_10_by_its_formula() -> None:
         for other in set(range(3)) - {n}:
             pull = f[n] * (f[n] @ f[other]) - f[other]
             drift[query] -= task.prior[n] ** 2 * inverse[n, other] * f[n] * pull
-    np.testing.assert_allclose(text_rules.eq10_drift(task), drift[[0, 0, 1]], rtol=1e-9)
+    np.testing.assert_allclose(fates.eq10_drift(task), drift[[0, 0, 1]], rtol=1e-9)
 
 
 @pytest.mark.parametrize("queries", [1, 3])
@@ -66,8 +65,8 @@ def test_rules_agree_where_the_theorem_speaks(queries: int) -> None:
     """On the paper's own tasks distinct tokens gain and common ones lose, by every rule."""
     task = dynsim.syn(queries, 2, num_common=3, num_distinct=4)
     present = np.asarray(task.probs) > 0
-    found = text_rules.rules(task, OPTIMIZER, 0.8)
-    assert found.keys() == text_rules.RULES.keys()
+    found = fates.rules(task, OPTIMIZER, 0.8)
+    assert found.keys() == fates.RULES.keys()
     expected = predictions.sign_of_drift(task)
     assert set(expected[present]) == {-1, 1}
     for name, signs in found.items():
@@ -142,7 +141,7 @@ def test_without_eq_10() -> None:
     written = [text.get_text().strip() for text in strip.texts]
     assert written[:-1] == [f"{share[-1]:.2f}" for share in spoken]
     plt.close(figure)
-    lines = text_report.table(estimate, overlap_report(task), found)
+    lines = fates.table(estimate, overlap_report(task), found)
     assert "linearly independent" in lines
     assert "$x b" in lines
     with pytest.raises(ValueError, match="steps = 1: must be an integer >= 2"):
@@ -199,5 +198,5 @@ def test_a_folder_needs_its_training_file_alone(tmp_path: Path) -> None:
 
 
 def test_titles_of_all_rules() -> None:
-    names = (*text_rules.RULES, *text_theory.THEORIES)
-    assert len({text_report.title(name) for name in names}) == len(names)
+    names = (*fates.RULES, *text_theory.THEORIES)
+    assert len({fates.title(name) for name in names}) == len(names)

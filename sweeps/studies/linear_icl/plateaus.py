@@ -1,4 +1,8 @@
-"""`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
+"""Where a loss rests, and when it leaves: what is read off curves of training and theory alike.
+
+Fewer heads than components, and more: the table of `dynsim figure linear_icl_plateaus`.
+
+`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
 
 Over the scale of the starting weights and the ratio of neighbouring eigenvalues: how many plateaus
 training rests at, how many eq. 21 says, and the first escape against its prediction. Below it over
@@ -13,19 +17,106 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from dynsim.decoding import Count
+from dynsim.trajectory import crossings
+from odes.linear_icl.closed import plateaus
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.studies.linear_icl import heads, rests
 from sweeps.studies.options import Several, cell_edges, heat_map
-from sweeps.systems.experiment import experiment
+from sweeps.systems.experiment import Experiment, experiment
+
+NEAR = 0.02
+"""A loss is at a plateau within this share of tr Lambda, the loss at the start."""
+LASTING = 1.25
+"""A plateau is seen where the loss stays at it while the time grows by this factor."""
+
+
+def rate(run: Experiment) -> float:
+    """Units of tau in a step."""
+    return 2 * float(np.asarray(run.numbers["eta"]))
+
+
+def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
+    """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
+    return np.stack([of_run(run.at({"ratio": float(r)})) for r in ratios])
+
+
+def of_run(run: Experiment) -> Float[np.ndarray, " D1"]:
+    """Losses of eq. 19 of a run."""
+    problem: Any = run.built[0]
+    return np.asarray(plateaus(problem))
+
+
+def count_plateaus(
+    times: Float[np.ndarray, " S"],
+    loss: Float[np.ndarray, "*B S"],
+    level: Float[np.ndarray, "*B D1"],
+) -> Int[np.ndarray, "*B"]:
+    """Number of plateaus at which each loss rests; `times` increase from above 0."""
+    found = np.zeros(loss.shape[:-1], int)
+    for m in range(level.shape[-1]):
+        at = np.abs(loss - level[..., m, None]) < NEAR * level[..., :1]
+        since = np.full(loss.shape[:-1], np.inf)
+        rested = np.zeros(loss.shape[:-1], bool)
+        for s, t in enumerate(times):
+            since = np.where(at[..., s], np.minimum(since, t), np.inf)
+            rested |= t >= LASTING * since
+        found += rested
+    return found
+
+
+def escapes(
+    times: Float[np.ndarray, " S"],
+    loss: Float[np.ndarray, "*B S"],
+    level: Float[np.ndarray, "*B D1"],
+) -> Float[np.ndarray, "*B D"]:
+    """(..., D) first times at which losses are halfway from each plateau to the next, linear
+    between the recorded times; NaN where they never are."""
+    middle = (level[..., 1:] + level[..., :-1]) / 2
+    curves = np.broadcast_to(loss[..., None, :], (*middle.shape, times.size))
+    return crossings(times, curves, middle)
+
+
+LEFT = 0.02
+"""Share of the first loss above the last plateau up to which it counts as reached."""
+
+
+def excess(read: xr.Dataset, D: int) -> xr.DataArray:
+    """Loss at the end above the lowest plateau that so many heads can reach, eq. 19 with min(H, D)
+    components, over the loss at the start."""
+    lowest = read.level.isel(plateau=np.minimum(read.heads, D))
+    return (read.end - lowest) / read.level.isel(plateau=0)
+
+
+def counted_right(read: Mapping[str, xr.Dataset]) -> xr.DataArray:
+    """Whether descent rests at as many plateaus as eq. 21 says."""
+    return read["heads/simulation"].plateaus == read["heads/scalar"].plateaus
+
+
+def table_by_heads(read: Mapping[str, xr.Dataset], D: int) -> list[str]:
+    """A line for each number of heads."""
+    trained = read["heads/simulation"]
+    over, late = excess(trained, D), np.log2(trained.escape / read["heads/scalar"].escape)
+    lines = []
+    for number in trained.heads.values:
+        same, rest, time = (x.sel(heads=number) for x in (counted_right(read), over, late))
+        seen = float(trained.plateaus.sel(heads=number).mean())
+        share, reached = 100 * float(same.mean()), 100 * float((rest < LEFT).mean())
+        lines.append(
+            f"{number} heads, D = {D}: {seen:.2f} plateaus, as many as eq. 21 says in "
+            f"{share:.0f} %; first escape off by a factor {2 ** float(abs(time).median()):.2f}; "
+            f"last plateau reached in {reached:.0f} %"
+        )
+    return lines
+
 
 TIMES = 160
 LINES = (10, 100, 1000)
@@ -93,7 +184,7 @@ def run(config: LinearICLPlateaus) -> list[Path]:
     trained, theory = read["simulation"], read["scalar"]
     same = trained.plateaus == theory.plateaus
     late = lateness(read)
-    print("\n".join([*table(same, late), *heads.table(read, config.D)]))
+    print("\n".join([*table(same, late), *table_by_heads(read, config.D)]))
     arrays = {**read, **{name: trained[name] for name in ("scale", "ratio")}}
     figure = draw(config, read)
     return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
@@ -112,7 +203,7 @@ def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
     share, late = {**count, "vmax": 1}, {"vmin": -2, "vmax": 2, "cmap": "PuOr"}
     of = f"plateaus of {config.D + 1}"
     predicted = {f"{of}, by eq. 21": (read["scalar"].plateaus.mean("seed"), count)}
-    right = {"runs with as many as by eq. 21": (heads.right(read).mean("seed"), share)}
+    right = {"runs with as many as by eq. 21": (counted_right(read).mean("seed"), share)}
     for row, at, middle in zip(rows, ("", "heads/"), (predicted, right), strict=True):
         trained = read[f"{at}simulation"].plateaus.mean("seed")
         escape = lateness(read, at).median("seed")
@@ -161,14 +252,14 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     run; by scale or heads, ratio and seed."""
     runs = tuple(sweep.axes)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
-    level = rests.levels(sweep.first, ordered.ratio.values)[None, :, None, :]
-    loss, times = ordered.values, ordered.time.values * rests.rate(sweep.first)
+    level = levels(sweep.first, ordered.ratio.values)[None, :, None, :]
+    loss, times = ordered.values, ordered.time.values * rate(sweep.first)
     level = np.broadcast_to(level, (*loss.shape[:-1], level.shape[-1]))
     coords = {name: ordered[name] for name in runs}
     return xr.Dataset(
         {
-            "plateaus": (runs, rests.seen(times, loss, level)),
-            "escape": (runs, rests.escapes(times, loss, level)[..., 0]),
+            "plateaus": (runs, count_plateaus(times, loss, level)),
+            "escape": (runs, escapes(times, loss, level)[..., 0]),
             "end": (runs, loss[..., -1]),
             "level": (("ratio", "plateau"), level[0, :, 0]),
         },
