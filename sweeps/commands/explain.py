@@ -1,4 +1,10 @@
-"""`dynsim explain`: predict a run from theory, without running it."""
+"""Where a run of the attention layer is at its end, and what it strains: for `dynsim explain` and
+live theory.
+
+`dynsim explain PROBLEM`: what theory predicts of a run of any problem, without training it.
+
+`dynsim explain`: predict a run from theory, without running it.
+"""
 
 import dataclasses
 import json
@@ -7,29 +13,257 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import dynsim
-from dynsim import Rule, Trajectory, checks
+from dynsim import Rule, Status, Trajectory, checks
+from dynsim.classes.overlap import directions
 from dynsim.precision import precision
+from dynsim.training.recording import BATCH_LOSS
+from dynsim.trajectory import crossings
 from odes import symmetric
+from odes.solver.posed import Rescaled
 from odes.symmetric.solve import inapplicable
 from odes.symmetric.state import SymmetricTask
 from odes.theory import Training
 from odes.yz import population
 from sweeps import output
-from sweeps.commands import outlook, strain
-from sweeps.commands.regime import final_of, regime, stages_of, strained
-from sweeps.compare.layer import Task, check_moves
+from sweeps.commands import strain
+from sweeps.compare.comparison import judged
+from sweeps.compare.layer import Task, check_moves, prior_of, stages_by_class
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, made
 from sweeps.systems.yz import large
+
+# Where an assumption counts as strained. Overlap: gamma's error against the population flow passes
+# 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is then a tenth of the logit scale.
+# Ratio: Assumption 1(c) of the paper, a decoder faster than the attention.
+OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
+MOVED = 0.05
+"""Difference of the logits of top distinct and top common token below which attention, which it
+changes by as many times, has not moved."""
+
+
+def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
+    r"""`batch_noise` of symmetric classes from zero weights, to leading order in 1/T [ours].
+
+    An example of class n contributes :math:`-f_n u_n^T` to the gradient, with
+    :math:`u_n = e_n - 1/M` and :math:`|f_n| = 1`, and nothing to that of Z. So the mean square over
+    batches of the distance from the mean G is :math:`(1 - 1/M - |G|^2) / B`, and
+    :math:`|G|^2 = (1 - 1/M - (K-1)\, f_n \cdot f_{n'} / M) / K`.
+    """
+    K, M, (overlap, _) = int(task.K), int(task.M), starting_overlap(task)
+    mean = (1 - 1 / M - (K - 1) * overlap / M) / K
+    return math.sqrt(max(1 - 1 / M - mean, 0) / mean / batch)
+
+
+def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
+    """Transition times of the closed form, averaged over classes; None where it does not apply."""
+    found = stages_by_class(task, rule)
+    return {n: float(np.mean(t)) for n, t in found._asdict().items()} if found else None
+
+
+def final_of(solved: Trajectory) -> dict[str, float]:
+    """What was recorded last, averaged over classes."""
+    return {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
+
+
+def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
+    """Where a run is at its end, in words; None where the closed form does not apply."""
+    if stages is None:
+        return None
+    if steps <= stages["rise_end"]:
+        return "scanning at the end"
+    # Without a t0 (M <= 3) there is no second stage to be in.
+    if not steps >= stages["snap"]:
+        return "in transition at the end"
+    apart = abs(final["z_top_distinct"] - final["z_top_common"])
+    if apart < MOVED:
+        return f"decoder learned, attention unmoved: its logits are {apart:.2g} apart"
+    return "snapped"
+
+
+def strained(
+    length: int | float, task: Task, rule: Rule, stages: dict[str, float] | None
+) -> list[str]:
+    """The assumptions that a run strains, one sentence each."""
+    reasons = []
+    overlap, tokens = starting_overlap(task)
+    if overlap > OVERLAP:
+        reasons.append(
+            f"weak overlap (Theorem 1, Eq. 10): mean f_n.f_n' at the start is {overlap:.2f}, above "
+            f"{OVERLAP}"
+        )
+    if stages is not None:
+        clock = Rescaled.of(rule)
+        kick = float(clock.rate) * clock.eta_y * float(np.max(prior_of(task)))
+        if kick > KICK * math.log(task.M):
+            reasons.append(
+                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
+                f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
+                f"{stages['peak']:.2g} steps"
+            )
+        if clock.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
+            reasons.append(
+                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
+                f"{clock.eta_y / clock.eta_z:.3g}, below {RATIO:g}"
+            )
+        if rule.has_inertia:
+            reasons.append(
+                "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
+            )
+    if not math.isinf(length) and length <= 10 * tokens:
+        reasons.append(
+            f"T -> infinity (this prediction, and all theories but those of finite T): "
+            f"T = {length} tokens sample {tokens} possible ones; `dynsim compare` also "
+            "solves the finite-T theories"
+        )
+    return reasons
+
+
+def starting_overlap(task: Task) -> tuple[float, int]:
+    """Mean of f_n . f_n' over pairs of classes at zero weights, and how many tokens a class has."""
+    if isinstance(task, SymmetricTask):
+        common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
+        tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(
+            jnp.ones(np.shape(task.rho))
+        )
+        return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
+    f = directions(task)
+    pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
+    return float(pairs), task.support.shape[1]
+
+
+LOSS_TIMES = 256
+"""Recorded times, between which the loss is interpolated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """What `explain` predicts of a run of any problem.
+
+    Attributes:
+        steps: optimiser steps of the run.
+        theory: title of the theory that the losses are from, the first one that applies.
+        status: how its solve ended.
+        applicable: titles of the theories that describe the run, by name.
+        refused: why the others do not, by name.
+        start, end: population loss before the first and after the last step.
+        half, ninety: optimiser steps after which half, and 90 %, of the fall between these are
+            reached; NaN for a loss that does not fall.
+        changes: steps at which a schedule turns from one of its parts to the next.
+        strained: the assumptions that this run strains, one sentence each.
+        edge: when the flow of all weights reaches the edge of stability; None where that is not
+            known.
+        noise: how far seeds scatter over the first steps; None where that is not known.
+    """
+
+    steps: float
+    theory: str
+    status: str
+    applicable: Mapping[str, str]
+    refused: Mapping[str, str]
+    start: float
+    end: float
+    half: float
+    ninety: float
+    changes: tuple[float, ...]
+    strained: tuple[str, ...]
+    edge: strain.Reached | None
+    noise: strain.Noise | None
+
+    def text(self, run: Experiment) -> str:
+        """The outlook as lines to print."""
+        rule = " ".join(str(run.rule.build()).split())
+        lines = [f"{run.about}, {rule}, {self.steps:g} steps", "", "theories that apply:"]
+        lines += [f"  {name:<20}{title}" for name, title in self.applicable.items()]
+        if self.refused:
+            lines += ["", "theories that do not apply:"]
+            lines += [f"  {name:<20}{reason}" for name, reason in self.refused.items()]
+        if self.changes:
+            at = ", ".join(f"{step:g}" for step in self.changes)
+            lines += ["", f"the learning rate changes its course at step {at}"]
+        rows = {
+            "loss at the start": self.start,
+            f"loss at step {self.steps:g}": self.end,
+            "half of the fall at step": self.half,
+            "90 % of the fall at step": self.ninety,
+        }
+        lines += ["", f"by the {self.theory}, {self.status}:"]
+        lines += [
+            f"  {label:<28}{'-' if math.isnan(value) else format(value, '.5g'):>12}"
+            for label, value in rows.items()
+        ]
+        lines += [line for each in (self.edge, self.noise) if each for line in ("", str(each))]
+        lines += ["", "strained assumptions:" if self.strained else "no assumption is strained"]
+        return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
+
+
+def outlook(run: Experiment) -> Outlook:
+    """Predict a run.
+
+    Raises:
+        ValueError: for one that no theory describes.
+    """
+    engines, refused = judged(run)
+    known = {name: each.observables.names() for name, each in engines.items()}
+    # The loss of the next batch has the mean of the population's, where that is not known.
+    every = {name for names in known.values() for name in names}
+    wanted = next((name for name in ("loss", BATCH_LOSS) if name in every), "")
+    found = {name: each for name, each in engines.items() if wanted in known[name]}
+    if not found:
+        reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
+        raise ValueError(f"{run.about}: {'; '.join(reasons)}")
+    name, engine = next(iter(found.items()))
+    sweep = Sweep(run, {"seed": [run.seed]}, name, (wanted,), LOSS_TIMES)
+    solved = run_sweep(sweep).load().isel(seed=0)
+    times, loss = solved.time.values, np.asarray(solved[wanted].values, np.float64)
+    problem, rule = run.built
+    jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
+    strained, reached, scattered = [], None, None
+    # Problems with theories of fewer variables alone have no loss of all weights to descend.
+    if run.steps is not None and problem.has("population_loss"):
+        key = jax.random.fold_in(jax.random.key(0), run.seed)
+        # A theory that reads the batch is no limit of large batches and small steps.
+        if not any(each.name == name and "batch" in each.needs for each in problem.theories()):
+            strained = [
+                *strain.too_coarse(problem, rule, key, run.steps, engine.title, times, loss),
+                *strain.too_noisy(problem, key, run.steps, run.batch),
+            ]
+        reached = strain.reached(problem, rule, key, run.steps)
+    if run.steps is not None:
+        key = jax.random.fold_in(jax.random.key(0), run.seed)
+        scattered = strain.measured(problem, rule, key, run.steps, run.batch)
+        strained += scattered.strained if scattered else []
+        strained += strain.few_squares(problem, rule, key, run.steps, run.batch)
+    fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
+    falls = loss[-1] < loss[0]
+    half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)
+    return Outlook(
+        float(times[-1]),
+        engine.title or name,
+        Status(int(solved.status)).name,
+        {name: each.title or name for name, each in engines.items()},
+        refused,
+        float(loss[0]),
+        float(loss[-1]),
+        half,
+        ninety,
+        tuple(sorted(jump for jump in jumps if 0 < jump < times[-1])),
+        tuple(strained),
+        reached,
+        scattered,
+    )
+
 
 DESCENT_STEPS = 100_000
 """Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
 FLOW = "population flow"
 """What predicts all other tasks; it is compared with descent over the first steps."""
-TIMES = 64
+FLOW_TIMES = 64
 """Recorded times of the flow."""
 
 
@@ -134,7 +368,7 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | outlook.Outlo
     """
     asked = made(run, **settings)
     asked.check(rounded=False)
-    return _of_layer(asked) if registry.system_of(asked).name == "yz" else outlook.outlook(asked)
+    return _of_layer(asked) if registry.system_of(asked).name == "yz" else outlook(asked)
 
 
 def _of_layer(run: Experiment) -> Explanation:
@@ -189,5 +423,5 @@ def _solve(
             return "symmetric reduction, step by step", run
         solved = symmetric.solve(reduced, optimizer, np.array([0.0, steps]), record=record)
         return "symmetric reduction, flow", solved
-    times = dynsim.log_times(steps, TIMES)
+    times = dynsim.log_times(steps, FLOW_TIMES)
     return FLOW, population.solve(task, optimizer, times, record=record)

@@ -1,18 +1,145 @@
-"""`dynsim sweep`: run a sweep, or the rest of it."""
+"""What a sweep will take, before it starts: runs, disk and time.
+
+`dynsim sweep`: run a sweep, or the rest of it.
+"""
 
 import contextlib
 import dataclasses
+import datetime
+import math
+import sys
+import time
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import numpy as np
 
 from dynsim.decoding import Count
-from sweeps.commands import info, plan
-from sweeps.runner import cluster, progress
+from dynsim.precision import precision
+from sweeps.commands import reading
+from sweeps.runner import cluster, progress, tiles
+from sweeps.runner.config import config_of
+from sweeps.runner.run import existing
 from sweeps.runner.run import run as run_sweep
-from sweeps.runner.spec import load
+from sweeps.runner.spec import Sweep, load
+from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
+from sweeps.runner.work import Work
 from sweeps.studies.optimum.best import best_cell
+
+MANY = 10**8
+"""Runs from which on a person is asked."""
+LARGE = 10**11
+"""Bytes on the disk from which on a person is asked."""
+FEW = (10, 30)
+"""Steps of the runs by which long training is timed."""
+
+
+class Plan(NamedTuple):
+    """What a sweep will take.
+
+    Attributes:
+        work: what computes it.
+        store: what there is of it.
+        bytes: on the disk, before compression.
+    """
+
+    work: Work
+    store: Store | None
+    bytes: int
+
+    @property
+    def done(self) -> int:
+        """Number of runs that are there."""
+        return self.store.layout.runs_in(self.store.done()) if self.store else 0
+
+
+def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:
+    """Plan a sweep, tracing its programs and compiling none on a CPU.
+
+    Raises:
+        ValueError: for a bad sweep, or another one in `out`.
+    """
+    sweep.check()
+    where = place(out)
+    store = existing(where, config_of(sweep))
+    with precision(sweep.dtype):
+        layout = store.layout if store else None
+        mesh = tiles.mesh(None, sweep.dtype)
+        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
+        arrays = work.variables().values()
+    size = sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in arrays)
+    return Plan(work, store, size * work.plan.layout.num_runs)
+
+
+def confirm(found: Plan, yes: bool) -> None:
+    """Ask before a sweep that is very large, where somebody can answer.
+
+    Raises:
+        ValueError: when the answer is no, or nobody is there to give it.
+    """
+    runs = found.work.plan.layout.num_runs - found.done
+    if yes or (runs < MANY and found.bytes < LARGE):
+        return
+    what = f"{runs:.3g} runs, up to {found.bytes / 1e9:.3g} GB on the disk"
+    if not sys.stdin.isatty():
+        raise ValueError(f"{what}: needs --yes")
+    print(f"{what}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ValueError(f"{what}: not started")
+
+
+def text(found: Plan) -> str:
+    """The plan as lines for people, with the time that it takes here, which is measured."""
+    layout, seconds = found.work.plan.layout, _seconds(found.work)
+    left = layout.num_runs - found.done
+    seconds *= left / math.prod(layout.chunk)
+    took = datetime.timedelta(seconds=max(round(seconds), 1))
+    lines = [
+        str(found.work.plan),
+        f"on the disk: at most {_size(found.bytes)}, before compression",
+        f"time: about {took} (h:mm:ss) on this machine, by a chunk that was timed; compilation "
+        "comes on top",
+    ]
+    if found.done:
+        lines.insert(1, f"{found.done} of {layout.num_runs} runs are stored already")
+    return "\n".join(lines)
+
+
+def _seconds(work: Work) -> float:
+    """What a chunk takes: measured, of long training by runs of few steps."""
+    sweep = work.sweep
+    steps, paths = sweep.first.steps or 0, {axis.path for axis in sweep.varied.named.values()}
+    fixed = ("steps",) not in paths and not isinstance(sweep.times, tuple)
+    if not (sweep.rules.trains and fixed and steps > 2 * FEW[1]):
+        return _timed(work)
+    took = []
+    for number in FEW:
+        shorter = sweep.first.at({"steps": number})
+        # Runs that can be resumed may end before their schedules do.
+        resumed = sweep.rules.goes_on
+        short = dataclasses.replace(sweep, run=shorter, times="end", checkpoint=resumed)
+        tile = math.prod(work.tile)
+        took.append(_timed(Work(short, work.mesh, layout=work.plan.layout, tile=tile)))
+    slope = max(took[1] - took[0], 0) / (FEW[1] - FEW[0])
+    return took[0] + slope * (steps - FEW[0])
+
+
+def _timed(work: Work) -> float:
+    """Seconds that the first chunk takes, once it is compiled."""
+    region = work.plan.layout.region(0)
+    with precision(work.sweep.dtype):
+        variables = work.variables()
+        work.compute(region, variables)
+        began = time.perf_counter()
+        work.compute(region, variables)
+    return time.perf_counter() - began
+
+
+def _size(number: int) -> str:
+    unit, name = next((u for u in ((10**9, "GB"), (10**6, "MB")) if number >= u[0]), (10**3, "kB"))
+    return f"{number / unit:.3g} {name}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +200,11 @@ def run(config: SweepCommand) -> list[str]:
     # Before anything of JAX is touched, of which planning traces programs.
     process = (0, 1) if config.dry_run else config.connect()
     if config.dry_run or config.dask is None:
-        found = plan.plan(sweep, out, config.chunk, config.tile)
+        found = plan(sweep, out, config.chunk, config.tile)
         if config.dry_run:
-            print(plan.text(found))
+            print(text(found))
             return []
-        plan.confirm(found, config.yes)
+        confirm(found, config.yes)
     with _workers(config) as executor:
         found = run_sweep(
             sweep,
@@ -92,8 +219,8 @@ def run(config: SweepCommand) -> list[str]:
             accept_code=config.accept_code,
             durable=config.durable,
         )
-    about = info.describe(Store.open(out, report=lambda line: None))
-    print(info.progress(about))
+    about = reading.describe(Store.open(out, report=lambda line: None))
+    print(reading.progress(about))
     # Other processes may have chunks of it left.
     if about["chunks_done"] == about["chunks"]:
         for line in best_cell(found):

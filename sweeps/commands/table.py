@@ -67,11 +67,11 @@ TABLE = """
 compare compare.command:Compare
 explain commands.explain:Explain still quick
 sweep commands.sweep:SweepCommand own still file
-info commands.info:Info still quick store
-check commands.check:Check still store
+info commands.reading:Info still quick store
+check commands.reading:Check still store
 plot commands.views.plot:Plot quick store
 explore commands.views.explore:Explore own still store
-export commands.export:Export own still quick store
+export commands.reading:Export own still quick store
 phase studies.phase.figure:Plane
 spectrum studies.spectrum.figure:Spectrum
 validate studies.tables:Validate own

@@ -28,7 +28,7 @@ from tests.sweeps.ending import ended
 COMPUTING = (
     "sweeps.runner.run",
     "sweeps.commands.explain",
-    "sweeps.commands.export",
+    "sweeps.commands.reading",
     "sweeps.commands.sweep",
     "sweeps.compare.layer",
     "sweeps.studies.phase.diagram",

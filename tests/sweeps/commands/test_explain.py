@@ -14,8 +14,7 @@ import sweeps
 from odes import symmetric
 from sweeps import cli
 from sweeps.commands import explain as explain_module
-from sweeps.commands.explain import explain
-from sweeps.commands.regime import starting_overlap
+from sweeps.commands.explain import explain, starting_overlap
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 from sweeps.systems.yz import large

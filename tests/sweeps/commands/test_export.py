@@ -13,7 +13,7 @@ import xarray as xr
 
 import sweeps
 from sweeps import Sweep, cli, experiment, output
-from sweeps.commands import export
+from sweeps.commands import reading
 from sweeps.runner import labels
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
@@ -85,7 +85,7 @@ def test_what_a_format_cannot_hold_is_named(
     def fail(*_: object) -> Path:
         raise OfLibraryError("no complex numbers")
 
-    monkeypatch.setitem(export.WRITERS, ".parquet", fail)
+    monkeypatch.setitem(reading.WRITERS, ".parquet", fail)
     assert cli.main(["export", "run", "--out", "x.parquet", "--arrays", "turned"]) == 2
     why = "x.parquet: cannot hold all of turned of complex64, status of int8 (no complex numbers); "
     assert f"{why}choose another of .nc, .zarr, .csv" in capsys.readouterr().err
@@ -122,11 +122,11 @@ def test_a_table_is_as_large_as_its_cells(
     """A row for each of 2 seeds, 2 rates and 4 times, which stand beside the loss."""
     made = sweeps.open(stored)[["loss"]]
     rows, columns = 16, 4
-    monkeypatch.setattr(export, "LARGEST_TABLE", 8 * rows * columns)
-    assert len(pd.read_csv(export.WRITERS[".csv"](made, tmp_path / "a.csv"))) == rows
-    monkeypatch.setattr(export, "LARGEST_TABLE", 8 * rows * columns - 1)
+    monkeypatch.setattr(reading, "LARGEST_TABLE", 8 * rows * columns)
+    assert len(pd.read_csv(reading.WRITERS[".csv"](made, tmp_path / "a.csv"))) == rows
+    monkeypatch.setattr(reading, "LARGEST_TABLE", 8 * rows * columns - 1)
     with pytest.raises(ValueError, match=f"a table of {rows} rows and {columns} columns takes"):
-        export.WRITERS[".csv"](made, tmp_path / "b.csv")
+        reading.WRITERS[".csv"](made, tmp_path / "b.csv")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_table_is_as_large_as_its_cells(
     ],
 )
 def test_files_beside_stores_have_names_of_their_own(path: str, file: str) -> None:
-    assert export.beside(path) == Path(file)
+    assert reading.beside(path) == Path(file)
 
 
 def test_a_file_that_is_there_stays(

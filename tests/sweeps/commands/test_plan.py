@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sweeps import cli
-from sweeps.commands import plan
+from sweeps.commands import sweep
 from sweeps.runner.work import Work
 
 FILE = """
@@ -40,7 +40,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(
 ) -> None:
     # A machine on which a step of all chunks takes 2 ms, and what is around it 0.1 s.
     timed = lambda work: 0.1 + 0.002 * work.sweep.first.steps
-    monkeypatch.setattr(plan, "_timed", timed)
+    monkeypatch.setattr(sweep, "_timed", timed)
     assert cli.main([*command, "--dry-run", "--chunk", "6"]) == 0
     said = capsys.readouterr().out
     assert "6 runs in 1 chunk of 3x2" in said
@@ -57,7 +57,7 @@ def test_a_very_large_sweep_is_confirmed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(plan, "MANY", 6)
+    monkeypatch.setattr(sweep, "MANY", 6)
     monkeypatch.setattr(Work, "compute", None)
     assert cli.main(command) == 2
     assert "6 runs, up to 4.62e-07 GB on the disk: needs --yes" in capsys.readouterr().err
@@ -85,16 +85,16 @@ def test_a_person_is_asked_from_1e8_runs_or_1e11_bytes_on(
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     work = SimpleNamespace(plan=SimpleNamespace(layout=SimpleNamespace(num_runs=runs)))
     found = SimpleNamespace(work=work, done=stored, bytes=bytes_on_disk)
-    plan.confirm(found, yes=True)
+    sweep.confirm(found, yes=True)
     if not asked:
-        plan.confirm(found, yes=False)
+        sweep.confirm(found, yes=False)
         return
     with pytest.raises(ValueError, match=r"needs --yes"):
-        plan.confirm(found, yes=False)
+        sweep.confirm(found, yes=False)
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(1, "0.001 kB"), (10**6 - 1, "1e+03 kB"), (10**6, "1 MB"), (10**9, "1 GB")]
 )
 def test_sizes_have_a_unit(number: int, text: str) -> None:
-    assert plan._size(number) == text
+    assert sweep._size(number) == text

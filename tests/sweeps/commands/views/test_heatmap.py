@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from sweeps import cli
-from sweeps.commands.views import heatmap, plot
+from sweeps.commands.views import plot
 
 
 def drawn(config: plot.Plot, runs: xr.Dataset, *theories: xr.Dataset):
@@ -48,10 +48,10 @@ def test_a_second_panel_has_the_error_of_the_mean(runs: xr.Dataset) -> None:
 
 
 def test_borders_lie_in_the_middle() -> None:
-    np.testing.assert_allclose(heatmap.edges(np.array([1, 2, 4]), False), [0.5, 1.5, 3, 5])
-    borders = heatmap.edges(np.array([0.1, 1, 10]), True)
+    np.testing.assert_allclose(plot.edges(np.array([1, 2, 4]), False), [0.5, 1.5, 3, 5])
+    borders = plot.edges(np.array([0.1, 1, 10]), True)
     np.testing.assert_allclose(borders, 10.0 ** np.array([-1.5, -0.5, 0.5, 1.5]))
-    np.testing.assert_allclose(heatmap.edges(np.array([3.0]), False), [2.5, 3.5])
+    np.testing.assert_allclose(plot.edges(np.array([3.0]), False), [2.5, 3.5])
 
 
 def test_a_single_run_has_no_error_of_the_mean(theory: xr.Dataset) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import xarray as xr
 
 from sweeps import Sweep, experiment
-from sweeps.commands.views.recipe import recipe
+from sweeps.commands.views.content import recipe
 from sweeps.runner.config import config_of
 from sweeps.runner.spec import load
 

@@ -18,7 +18,7 @@ import xarray as xr
 
 import sweeps
 from sweeps import StoreError, Sweep, experiment
-from sweeps.commands import check, export, info
+from sweeps.commands import reading
 from sweeps.commands.views import plot
 from sweeps.runner.store import RECORDS
 
@@ -58,11 +58,11 @@ class Damage:
             case "resume":
                 return sweeps.run(SWEEP, self.out).load()
             case "info":
-                return printed(lambda: info.run(info.Info(where)))
+                return printed(lambda: reading.info(reading.Info(where)))
             case "check":
-                return printed(lambda: check.run(check.Check(where)))
+                return printed(lambda: reading.check(reading.Check(where)))
             case "export":
-                export.run(export.Export(where, self.file, overwrite=True))
+                reading.export(reading.Export(where, self.file, overwrite=True))
                 return xr.load_dataset(self.file, engine="h5netcdf")
         shown = plot.Plot(where, "eta_y", "loss", "steps", (), self.picture)
         plot.run(shown)

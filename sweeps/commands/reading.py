@@ -1,0 +1,302 @@
+"""`dynsim check`: verify a stored sweep.
+
+`dynsim info`: configuration and progress of a stored sweep.
+
+`dynsim export`: a stored sweep as one file for other programs.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from dynsim import Status
+from sweeps import output
+from sweeps.lines import printable
+from sweeps.output import programs
+from sweeps.runner.labels import select
+from sweeps.runner.progress import say
+from sweeps.runner.store import PARTS, SHORT
+from sweeps.runner.store.records import differences
+from sweeps.runner.store.store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Verify every checksum of a stored sweep. An error names the first damaged file.
+
+    Attributes:
+        path: folder of the sweep, or its address in a bucket.
+    """
+
+    POSITIONAL: ClassVar = ("path",)
+
+    path: str
+
+
+def check(config: Check) -> None:
+    """Run `dynsim check`."""
+    store = Store.open(config.path, say)
+    store.verify()
+    done = int(store.done().sum())
+    print(printable(f"{store.name}: {done} of {store.layout.num_chunks} chunks, all whole"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """Show a stored sweep's configuration, its progress, and which runs diverged.
+
+    Attributes:
+        path: folder of the sweep, or its address in a bucket; without it, versions, devices, and
+            the folder of compiled programs.
+        json: print JSON instead of text.
+    """
+
+    POSITIONAL: ClassVar = ("path",)
+
+    path: str = ""
+    json: bool = False
+
+
+def info(config: Info) -> None:
+    """Run `dynsim info`."""
+    if not config.path:
+        here = output.environment() | {"compiled programs": str(programs.keep() or "not kept")}
+        lines = [f"{name} {value}" for name, value in here.items()]
+        print(json.dumps(here, indent=2) if config.json else "\n".join(lines))
+        return
+    about = describe(Store.open(config.path, say))
+    if config.json:
+        print(json.dumps(about, indent=2))
+        return
+    lines = [f"{config.path}: {about['title'] or 'a sweep'}", f"engine {about['engine']}"]
+    for name, values in about["axes"].items():
+        lines.append(f"  {name:<16} {_shown(values)}")
+    run = {name: value for name, value in about["run"].items() if name != "kind"}
+    lines += [f"  {name:<16} {_told(value)}" for name, value in run.items()]
+    for name, parts in about[PARTS].items():
+        lines += [f"  {name} {label}: {_told(part)}" for label, part in parts.items()]
+    lines += [f"recorded: {', '.join(about['recorded'])}", progress(about)]
+    if about["made"]:
+        lines.append(f"wall time {about['seconds']:.3g} s, summed up over chunks")
+    lines.append("made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()))
+    for each in about["made"]:
+        ranges = ", ".join(f"{first} to {last}" for first, last in each["chunks"])
+        if changed := differences(about["environment"], each["environment"]):
+            lines.append(f"chunks {ranges}: {', '.join(changed)}")
+    for each in about["decided"]:
+        pair = f"{each['same_as'][:SHORT]} -> {each['program'][:SHORT]}"
+        how = "accepted by name"
+        if each["decided"] == "numbers":
+            how = (
+                f"decided by numbers: {each['runs']} stored runs, computed again, agree to "
+                f"{each['difference']:.1g} of the largest value"
+            )
+        lines.append(f"program {pair}: {how}")
+    lines.append(f"config hash {about['config_hash'][:12]}")
+    # Whoever made the store may have written anything.
+    print("\n".join(map(printable, lines)))
+
+
+def describe(store: Store) -> dict[str, Any]:
+    """Configuration and progress of a store, as JSON values."""
+    attributes, config, dims = store.attributes, store.config, store.dims
+    done, records = store.done(), store.chunks.all()
+    status: Counter[int] = Counter()
+    made: dict[str, np.ndarray] = {}
+    for number, record in records.items():
+        status.update({int(code): runs for code, runs in record.status.items()})
+        made.setdefault(record.environment, np.zeros(len(done), bool))[number] = True
+    return {
+        "path": store.name,
+        "title": attributes["title"],
+        "engine": config["engine"],
+        "dimensions": dict(zip(dims, store.layout.shape, strict=True)),
+        "axes": config["axes"],
+        "run": config["run"],
+        PARTS: config.get(PARTS, {}),
+        "recorded": list(store.names),
+        "chunk": dict(zip(dims, store.layout.chunk, strict=True)),
+        "chunks_done": int(done.sum()),
+        "chunks": len(done),
+        "runs_done": store.layout.runs_in(done),
+        "runs": store.layout.num_runs,
+        "status": {s.name: status[s] for s in Status if status[s]},
+        "seconds": sum(record.seconds for record in records.values()),
+        "config_hash": store.fingerprint,
+        "environment": attributes["environment"],
+        "programs": sorted({record.program for record in records.values()}),
+        "decided": [dataclasses.asdict(each) for each in store.programs.all() if each.decided],
+        "made": [
+            {"chunks": _ranges(mine), "environment": store.chunks.environment(digest)}
+            for digest, mine in made.items()
+        ],
+    }
+
+
+def _ranges(chunks: np.ndarray) -> list[tuple[int, int]]:
+    """First and last number of each range of the chunks of a mask."""
+    edges = np.flatnonzero(np.diff(chunks, prepend=False, append=False))
+    return [(first, end - 1) for first, end in edges.reshape(-1, 2).tolist()]
+
+
+def progress(about: dict[str, Any]) -> str:
+    """One line of progress, from what `describe` returns."""
+    codes = ", ".join(f"{number} {name}" for name, number in about["status"].items())
+    return (
+        f"{about['runs_done']} of {about['runs']} runs done "
+        f"({about['chunks_done']} of {about['chunks']} chunks): {codes or 'nothing yet'}"
+    )
+
+
+def _told(value: Any) -> str:
+    """A setting in a line: of a part its kind, and what is inside in brackets."""
+    if not isinstance(value, dict):
+        return str(value)
+    inside = ", ".join(f"{n} {_told(each)}" for n, each in value.items() if n != "kind")
+    return " ".join(filter(None, [value.get("kind"), f"({inside})" if inside else ""]))
+
+
+def _shown(values: list[Any]) -> str:
+    text = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    if len(text) <= 8:
+        return ", ".join(text)
+    return f"{', '.join(text[:3])}, ... {text[-1]} ({len(text)} values)"
+
+
+LARGEST_TABLE = 2**31
+"""Bytes that a table may take in memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Export a stored sweep, as labelled netCDF 4 or zarr, or as one long table.
+
+    Attributes:
+        path: folder of the sweep, or its address in a bucket.
+        out: output file; its suffix selects the format: .nc, .zarr (a plain folder), .csv or
+            .parquet. By default NAME.nc next to the folder of the sweep; for a sweep in a bucket,
+            in the current folder.
+        arrays: recorded arrays to export; by default all. In a table, every array is repeated
+            along the dimensions of the others.
+        where: fixed values of axes, for instance eta_z=1 or optimizer=adam; by default all.
+        overwrite: replace an existing file.
+    """
+
+    POSITIONAL: ClassVar = ("path",)
+
+    path: str
+    out: Path | None = None
+    arrays: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    overwrite: bool = False
+
+
+def export(config: Export) -> list[Path]:
+    """Run `dynsim export`; returns the file written."""
+    store = Store.open(config.path, say)
+    target = config.out or beside(config.path)
+    inside = next(
+        (each for each in target.absolute().parents if (each / "zarr.json").exists()), None
+    )
+    if inside is not None:
+        raise ValueError(f"out = {target}: lies in the store {inside}; must be outside")
+    if target.suffix not in WRITERS:
+        raise ValueError(f"out = {target}: must end in {', '.join(WRITERS)}")
+    output.check_directory(target.parent)
+    if target.exists() and not config.overwrite:
+        raise ValueError(f"out = {target}: is there already; --overwrite replaces it")
+    dataset = select(store.dataset(), config.where)
+    unknown = [name for name in config.arrays if name not in dataset]
+    if unknown:
+        known = ", ".join(map(str, dataset.data_vars))
+        raise ValueError(f"arrays: {unknown[0]!r} was not recorded; must be of {known}")
+    if records := store.chunks.all():
+        seconds = sum(record.seconds for record in records.values())
+        dataset.attrs["wall_time"] = f"{seconds:.3g} s, summed up over chunks"
+    if config.arrays:
+        dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return [WRITERS[target.suffix](dataset, target)]
+    except ValueError:
+        raise
+    except OSError as error:
+        raise ValueError(f"out = {target}: cannot be written ({error})") from error
+    except Exception as error:
+        # Each library has errors of its own for what its format does not have.
+        kinds = ", ".join(f"{name} of {each.dtype}" for name, each in dataset.data_vars.items())
+        raise ValueError(
+            f"out = {target}: cannot hold all of {kinds} ({error}); choose another of "
+            f"{', '.join(WRITERS)}, or some of them by --arrays"
+        ) from error
+
+
+def beside(path: str) -> Path:
+    """Where the export of a sweep goes that the user gave no name: beside its folder, or in the
+    current one."""
+    if output.address(path) is not None:
+        return Path(f"{PurePosixPath(path).name}.nc")
+    folder = Path(path) if Path(path).name not in ("", "..") else Path(path).absolute()
+    return folder.parent / f"{folder.name or 'sweep'}.nc"
+
+
+def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
+    return output.write_whole(
+        target, lambda file: file.write(dataset.load().to_netcdf(engine="h5netcdf"))
+    )
+
+
+def _zarr(dataset: xr.Dataset, target: Path) -> Path:
+    # What belongs to the files of the store, such as its chunks, is not what a copy needs.
+    plain = dataset.load().drop_encoding()
+    with warnings.catch_warnings(), output.appearing(target) as begun:
+        # The type of words is in zarr's format, where it is called unstable.
+        warnings.filterwarnings("ignore", "The data type .* does not have a Zarr V3", FutureWarning)
+        plain.to_zarr(begun, zarr_format=3, consolidated=False)
+    return target
+
+
+def _csv(dataset: xr.Dataset, target: Path) -> Path:
+    table = _table(dataset)
+    return output.write_whole(target, lambda file: table.to_csv(file, index=False))
+
+
+def _parquet(dataset: xr.Dataset, target: Path) -> Path:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ValueError(f'out = {target}: needs pyarrow: pip install "dynsim[parquet]"')
+    table = _table(dataset)
+    return output.write_whole(target, lambda file: table.to_parquet(file, index=False))
+
+
+def _table(dataset: xr.Dataset) -> Any:
+    """All arrays as columns of a data frame, a row for each cell of all their dimensions."""
+    rows = math.prod(dataset.sizes.values())
+    columns = len(dataset.data_vars) + len(dataset.coords)
+    if 8 * rows * columns > LARGEST_TABLE:
+        raise ValueError(
+            f"a table of {rows} rows and {columns} columns takes "
+            f"{8 * rows * columns / 1e9:.3g} GB; export to .nc or .zarr, or fewer "
+            "--arrays: each is repeated along the dimensions "
+            f"{', '.join(map(str, dataset.sizes))}"
+        )
+    if not dataset.sizes:
+        return dataset.load().expand_dims("run").to_dataframe().reset_index(drop=True)
+    return dataset.load().to_dataframe().reset_index()
+
+
+WRITERS: dict[str, Callable[[xr.Dataset, Path], Path]] = {
+    ".nc": _netcdf,
+    ".zarr": _zarr,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+"""By the ending of the file."""
