@@ -1,10 +1,15 @@
 """What several figures share: options and their check, lines of curves, and the cells and colours
 of maps.
+
+The sweeps behind figures: checked first, then run or resumed.
+
+Axes of figures, as options describe them: "eta_y:1e-2:1e2:256".
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 import xarray as xr
@@ -13,13 +18,19 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from dynsim import checks
+from dynsim import Task, checks
+from dynsim.decoding import Form
 from odes.theory import refusal
 from sweeps import output
-from sweeps.language.tree import settle
+from sweeps.language import grammar
+from sweeps.language.fields import LanguageError, Table, is_array
+from sweeps.language.tree import encode, settle
 from sweeps.runner import cluster
-from sweeps.runner.spec import Sweep
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep, load
 from sweeps.systems.experiment import Experiment
+from sweeps.systems.kinds import language
+from sweeps.systems.registry import system_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,3 +181,160 @@ def colour_range(values: np.ndarray) -> ColourRange:
     some = np.quantile(finite, 0.05, method="lower")
     most = np.quantile(finite, 0.95, method="higher")
     return ColourRange(low, high, bool(some * MANY_DECADES < most))
+
+
+class Study(Protocol):
+    """Settings of a figure that is made of sweeps, by the folder of `out` that keeps each."""
+
+    @property
+    def out(self) -> Path: ...
+    def sweeps(self) -> dict[str, Sweep]: ...
+
+
+def computed(config: Study) -> dict[str, xr.Dataset]:
+    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed, before anything runs.
+    """
+    begin(config)
+    wanted = config.sweeps()
+    for each in wanted.values():
+        each.check()
+    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
+
+
+def by_theory(sweep: Sweep, engine: str) -> Sweep:
+    """The same runs by a theory that knows no seeds."""
+    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    return dataclasses.replace(sweep, axes=axes, engine=engine)
+
+
+def on_task(sweep: Sweep, task: Task | None) -> Sweep:
+    """The same runs on a task, if one is given; `ValueError` for anything else."""
+    if task is None:
+        return sweep
+    checks.kind("task", task, Task)
+    return unreduced(dataclasses.replace(sweep, run=sweep.first.at({"task": task})))
+
+
+class OfFigure6(Protocol):
+    """What may be chosen of the sweep of Fig. 6."""
+
+    @property
+    def num_queries(self) -> Queries: ...
+    @property
+    def seeds(self) -> int: ...
+    @property
+    def task(self) -> Task | None: ...
+
+
+def fig6(config: OfFigure6, usual: Queries) -> Sweep:
+    """The built-in sweep of Fig. 6 over so many seeds, at the numbers of queries that are given, by
+    default at the `usual` ones, or on a task of one's own at its own."""
+    sweep = load("fig6", [f"axes.seed = {{ range = {config.seeds} }}"])
+    chosen = config.num_queries or (usual if config.task is None else ())
+    axes = {name: values for name, values in sweep.axes.items() if name != "num_queries"}
+    numbers = {"num_queries": queries(chosen)} if chosen else {}
+    return on_task(dataclasses.replace(sweep, axes={**numbers, **axes}), config.task)
+
+
+def by_queries(found: xr.Dataset, task: Task | None) -> xr.Dataset:
+    """What was computed with an axis of the numbers of queries, also where that is the task's."""
+    if task is None or "num_queries" in found.dims:
+        return found
+    return found.expand_dims(num_queries=[task.build().num_queries])
+
+
+MOST_VALUES = 2**24
+_RANGE = r"[^:]+:[^:]+:[^:]+(:\d+)?(:lin)?"
+_TEXT = "NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, then :lin for a linear axis"
+AxisWord = Annotated[str, Form(_RANGE, _TEXT, setting=True)]
+"""An axis as an option has it."""
+SizesWord = Annotated[
+    str, Form(rf"[^:]+:[-+.\w]+(,[-+.\w]+)*|{_RANGE}", f"NAME:V1,V2,... or {_TEXT}", setting=True)
+]
+"""The same, or a list of values."""
+NUMBERS = {"number", "integer", "integer or inf"}
+
+
+def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...]]:
+    """Name and values of "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin", by default so many;
+    `ValueError` for what cannot be read or is no number of the run."""
+    name, *numbers = word.split(":")
+    whole = is_whole(word, run)
+    linear = is_linear(word)
+    numbers = numbers[:-1] if linear else numbers
+    first, last, count = 0.0, 0.0, 0
+    try:
+        first, last = (float(each) for each in numbers[:2])
+        count = int(numbers[2]) if len(numbers) > 2 else number
+    except ValueError:
+        count = 0
+    if count < 2 or len(numbers) > 3:
+        raise ValueError(f"axis = {word!r}: must be {_TEXT}")
+    if linear:
+        checks.real(f"axis {name}", [first, last])
+    else:
+        checks.real(f"axis {name}", [first, last], 0, open_minimum=True)
+    if first == last or count > MOST_VALUES:
+        raise ValueError(
+            f"axis = {word!r}: needs two ends, and at most {MOST_VALUES} values between them"
+        )
+    values = (np.linspace if linear else np.geomspace)(first, last, count)
+    if whole:
+        values = np.unique(np.rint(values)).astype(int)
+    return name, tuple(values.tolist())
+
+
+def is_linear(word: str) -> bool:
+    """Whether an axis as it is written is linear."""
+    return word.endswith(":lin")
+
+
+def is_whole(word: str, run: Experiment) -> bool:
+    """Whether the values of the axis in "batch:1:64" are integers; `ValueError` for a setting that
+    has no numbers."""
+    try:
+        setting = _setting(run, word.split(":")[0])
+    except LanguageError as error:
+        raise ValueError(f"axis = {word!r}: {error.reason}") from None
+    if setting.path == ("seed",):
+        raise ValueError(
+            f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"
+        )
+    if not NUMBERS & {*setting.field.types}:
+        raise ValueError(f"axis = {word!r}: {setting.name} has no numbers; must be a number")
+    return "number" not in setting.field.types
+
+
+def path(run: Experiment, name: str) -> grammar.Path:
+    """The path to the setting of a name."""
+    return _setting(run, name).path
+
+
+def described(run: Experiment, axes: Collection[str]) -> str:
+    """A run in a line: its problem, what is not usual about its settings, its steps and its batch,
+    without those along axes."""
+    varied = [("dtype",), ("seed",), *(path(run, name) for name in axes)]
+    words = []
+    for at, value in _settings(encode(language(), run, full=False)):
+        if not any(at[: len(each)] == each for each in varied) and value is not None:
+            if at == ("problem", "kind") and ":" in str(value):
+                value = system_of(run).name
+            words.append(str(value) if at[-1] == "kind" else f"{'.'.join(at[1:] or at)} = {value}")
+    return ", ".join(words)
+
+
+def _setting(run: Experiment, name: str) -> grammar.Setting:
+    return language().resolve(encode(language(), run), name)
+
+
+def _settings(table: Table, at: grammar.Path = ()) -> Iterator[tuple[grammar.Path, object]]:
+    for name, value in table.items():
+        if is_array(value):
+            continue
+        if isinstance(value, dict):
+            yield from _settings(value, (*at, name))
+        elif (*at, name) != ("kind",):
+            yield (*at, name), value

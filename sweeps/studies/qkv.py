@@ -34,7 +34,7 @@ from odes.solver.integrate import Tolerances
 from odes.yz import population
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.studies.computing import begin
+from sweeps.studies.options import begin
 
 THEORIES = {"plain": "plain flow in (Y, Z)", "factors": "flow of the factors"}
 MEASURES = {"attention": "attention $c_n$", "loss": "loss"}

@@ -25,8 +25,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
-from sweeps.studies.options import Several
+from sweeps.studies.options import Several, computed
 from sweeps.systems.experiment import experiment
 
 FALLEN = 0.8

@@ -16,8 +16,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import plateaus
+from sweeps.studies.options import computed
 from sweeps.systems.experiment import experiment
 
 TIMES = 200

@@ -29,8 +29,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
-from sweeps.studies.options import Several, cell_edges, heat_map
+from sweeps.studies.options import Several, cell_edges, computed, heat_map
 from sweeps.systems.experiment import Experiment, experiment
 
 NEAR = 0.02

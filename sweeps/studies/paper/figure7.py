@@ -24,7 +24,7 @@ from dynsim.transformer.task import CorpusSource
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
+from sweeps.studies.options import computed
 from sweeps.systems.experiment import Experiment, experiment
 
 CLIPPED = {"problem": "transformer", "clip": 0.5}

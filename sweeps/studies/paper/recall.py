@@ -14,8 +14,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import by_queries, computed, fig6
-from sweeps.studies.options import Queries
+from sweeps.studies.options import Queries, by_queries, computed, fig6
 
 
 @dataclasses.dataclass(frozen=True)

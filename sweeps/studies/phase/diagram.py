@@ -24,7 +24,7 @@ from odes.solver.posed import undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import AxisWord, path
+from sweeps.studies.options import AxisWord, path
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import Region, winners
 from sweeps.studies.transitions.peaks import effective_rates

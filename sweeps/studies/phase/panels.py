@@ -16,8 +16,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps.output import drawing
 from sweeps.runner.labels import wrapped
-from sweeps.studies.axes import described
-from sweeps.studies.options import colour_range, heat_map, scale_of
+from sweeps.studies.options import colour_range, described, heat_map, scale_of
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
 

@@ -27,7 +27,7 @@ from dynsim import checks
 from dynsim.decoding import Count, Index
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import AxisWord, axis
+from sweeps.studies.options import AxisWord, axis
 from sweeps.studies.phase.regions import Rule, named
 from sweeps.systems import registry
 from sweeps.systems.base import Times

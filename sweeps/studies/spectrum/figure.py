@@ -20,7 +20,7 @@ from dynsim.two_stage.observables import RankCurves
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count
-from sweeps.studies.computing import begin
+from sweeps.studies.options import begin
 from sweeps.studies.spectrum import checkpoint
 from sweeps.studies.spectrum.checkpoint import Decomposed, Record
 from sweeps.studies.two_stage import claims

@@ -26,8 +26,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import described
-from sweeps.studies.options import Line, begin, heat_map, line
+from sweeps.studies.options import Line, begin, described, heat_map, line
 from sweeps.studies.phase.panels import plot_lines
 from sweeps.studies.phase.plane import sampled
 from sweeps.studies.phase.refinement import CORNERS, Lattice, Level, Refinement

@@ -24,9 +24,8 @@ from odes.two_stage.loss import D, ReducedState, losses, normal_nodes
 from odes.two_stage.thresholds import gradient_variance
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.studies.computing import begin
 from sweeps.studies.finite_size.order import slope
-from sweeps.studies.options import Several
+from sweeps.studies.options import Several, begin
 from sweeps.systems.experiment import experiment
 
 LENGTHS = (17, 33, 65, 129, 257)

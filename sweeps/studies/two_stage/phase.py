@@ -22,8 +22,7 @@ from sweeps.runner.labels import valid
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import begin
-from sweeps.studies.options import Several, cell_edges, heat_map
+from sweeps.studies.options import Several, begin, cell_edges, heat_map
 from sweeps.studies.two_stage.runs import settings
 from sweeps.systems.experiment import Experiment, experiment
 

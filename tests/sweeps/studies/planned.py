@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeps.commands.table import COMMANDS
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import described
+from sweeps.studies.options import described
 
 RECORD = Path(__file__).with_suffix(".json")
 FIGURES = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from sweeps.studies.axes import axis, described, path
+from sweeps.studies.options import axis, described, path
 from sweeps.systems.experiment import Experiment, experiment
 from tests.sweeps.studies.transitions.quadratic import Quadratic
 

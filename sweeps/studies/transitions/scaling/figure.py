@@ -24,10 +24,17 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
-from sweeps.studies.axes import AxisWord, SizesWord, axis, described, is_linear, is_whole
-from sweeps.studies.computing import computed
 from sweeps.studies.optimum.best import at_end
-from sweeps.studies.options import Several
+from sweeps.studies.options import (
+    AxisWord,
+    Several,
+    SizesWord,
+    axis,
+    computed,
+    described,
+    is_linear,
+    is_whole,
+)
 from sweeps.studies.transitions.scaling.analysis import (
     FEWEST,
     FEWEST_SIZES,
