@@ -34,9 +34,8 @@ from sweeps.compare.comparison import judged
 from sweeps.compare.layer import Task, check_moves, prior_of, stages_by_class
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
+from sweeps.systems import registry, yz
 from sweeps.systems.experiment import Experiment, made
-from sweeps.systems.yz import large
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow passes
 # 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is then a tenth of the logit scale.
@@ -311,7 +310,7 @@ class Explanation:
 
     def text(self, run: Experiment) -> str:
         """The explanation as lines to print."""
-        task, rule = large.classes_of(run), run.rule.build()
+        task, rule = yz.classes_of(run), run.rule.build()
         sizes = f"K = {int(task.K)}, M = {int(task.M)}"
         lines = [f"{run.about}: {sizes}, {rule}, {run.steps} steps", ""]
         if self.stages:
@@ -377,7 +376,7 @@ def _of_layer(run: Experiment) -> Explanation:
     if layer.start != "zero":
         raise ValueError(f"start = {layer.start!r}: the prediction starts from zero weights")
     check_moves(run)
-    task = large.classes_of(run)
+    task = yz.classes_of(run)
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     with precision("float64"):
         theory, solved = _solve(task, rule, steps, record)

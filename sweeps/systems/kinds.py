@@ -19,8 +19,7 @@ FILE = Path(__file__).with_name("metadata.json")
 GROUP = "dynsim.systems"
 """Entry points by which other packages register a `System`, under its name."""
 BUILT_IN = ("yz", "qkv", "two_stage", "transformer", "linear_icl", "sparse_attention", "joma")
-"""Systems of this project: each is the `SYSTEM` of the module `sweeps.systems.NAME`, which
-is imported when it is asked for."""
+"""Systems of this project: each is made by the function NAME of `sweeps.systems.built_in`."""
 
 
 @functools.cache

@@ -22,9 +22,8 @@ from sweeps.commands.views import content
 from sweeps.compare.layer import check_moves
 from sweeps.language.fields import LanguageError
 from sweeps.runner import labels
-from sweeps.systems import registry
+from sweeps.systems import registry, yz
 from sweeps.systems.experiment import Experiment
-from sweeps.systems.yz import large
 
 SYSTEM = "yz"
 RECORD = ("entropy", "loss", "accuracy", "speed", "z_top_distinct", "z_top_common", "xi")
@@ -132,7 +131,7 @@ def _of_sweep(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Experiment:
 
 def reduced(run: Experiment) -> SymmetricTask:
     """The task of a run in reduced form; `ValueError` for one that is not symmetric."""
-    found = large.reduced(run.problem.task) if isinstance(run.problem, AttentionLayer) else None
+    found = yz.reduced(run.problem.task) if isinstance(run.problem, AttentionLayer) else None
     return found or symmetric.merged(symmetric.symmetric_task(run.built[0]))
 
 

@@ -21,7 +21,7 @@ from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import Queries, by_queries, computed, fig6
-from sweeps.systems.yz.scatter import DRIFT
+from sweeps.systems.yz import DRIFT
 
 TRAINING, THEORY = "simulation", "spread"
 RECORD = ("entropy", "entropy" + STD, "entropy" + DRIFT)

@@ -28,8 +28,8 @@ from sweeps.studies.options import AxisWord, path
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import Region, winners
 from sweeps.studies.transitions.peaks import effective_rates
+from sweeps.systems import yz
 from sweeps.systems.experiment import Experiment, experiment
-from sweeps.systems.yz import large
 
 DESCENT = "symmetric-descent"
 LENGTH = ("problem", "length")
@@ -191,7 +191,7 @@ def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
 
 def closed_forms(run: Experiment) -> dict[str, jax.Array | float]:
     """The quantities of `lines` for one task; learning rates and momentum may be arrays."""
-    task, steps = large.classes_of(run), run.steps
+    task, steps = yz.classes_of(run), run.steps
     if isinstance(task, SymmetricTask):
         # Too large for a table: of all its classes, which are alike, the numbers of one.
         common = np.asarray(task.rho)

@@ -16,8 +16,8 @@ from sweeps import cli
 from sweeps.commands import explain as explain_module
 from sweeps.commands.explain import explain, starting_overlap
 from sweeps.runner.spec import Sweep
+from sweeps.systems import yz
 from sweeps.systems.experiment import experiment
-from sweeps.systems.yz import large
 from tests.sweeps.ending import ended
 from tests.systems.layers import simulate
 
@@ -89,7 +89,7 @@ def test_json_is_strict_and_bad_input_named(capsys: pytest.CaptureFixture[str]) 
     ids=repr,
 )
 def test_the_reduced_form_without_a_table_is_that_of_the_table(task: dynsim.Task) -> None:
-    full, found = task.build(), large.reduced(task)
+    full, found = task.build(), yz.reduced(task)
     want = symmetric.merged(symmetric.symmetric_task(full))
     assert found is not None
     assert (found.K, found.M, found.num_queries) == (full.K, full.M, full.num_queries)

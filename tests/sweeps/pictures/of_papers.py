@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from sweeps.studies.paper import attention_maps, closed_forms, figure6, figure7, figure10, recall
 from sweeps.studies.paper.figure7 import transformer
-from sweeps.systems.yz.scatter import DRIFT, STD
+from sweeps.systems.yz import DRIFT, STD
 
 
 def growth_factor() -> Figure:

@@ -15,7 +15,7 @@ from odes.yz import spread
 from sweeps import Sweep, experiment
 from sweeps.runner import tiles
 from sweeps.runner.work import Work
-from sweeps.systems.yz import SYSTEM
+from sweeps.systems import registry
 from tests.systems.euler import euler, euler_instead
 
 
@@ -65,7 +65,7 @@ SHOWN = (
     "name",
     [
         pytest.param(name, marks=() if name in SHOWN else pytest.mark.full)
-        for name in SYSTEM.engines
+        for name in registry.system("yz").engines
         if name != "theorem4"
     ],
 )

@@ -12,9 +12,8 @@ from sweeps.runner import tiles
 from sweeps.runner.config import config_of, from_config
 from sweeps.runner.spec import Sweep, load
 from sweeps.runner.work import Work
-from sweeps.systems import budget
+from sweeps.systems import budget, registry
 from sweeps.systems.experiment import experiment
-from sweeps.systems.yz import SYSTEM
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -27,7 +26,7 @@ TRAINING = experiment(task="syn", num_common=3, num_distinct=2, steps=30)
     "odes/symmetric/test_placement.py::test_a_merged_state_stands_for_one_of_single_tokens",
 )
 def test_the_symmetric_engine_records_what_any_theory_does() -> None:
-    own = SYSTEM.engines["symmetric"].observables.names()
+    own = registry.system("yz").engines["symmetric"].observables.names()
     assert {name for name in OBSERVABLES if name != "B"} < set(own)
     names = ("speed", "z", "attention", "overlap", "recall", "z_distinct")
     found, reduced = (

@@ -1,5 +1,12 @@
-"""Engines of the symmetric reduction: its flow, its descent, with T infinite and finite, and its
-descent with noise."""
+"""Tasks with too many classes for a table: their reduced form, from the numbers alone.
+
+Engines of the symmetric reduction: its flow, its descent, with T infinite and finite, and its
+descent with noise.
+
+The engine of the spread over seeds: what training scatters around, and how far.
+
+The attention layer in Y and Z (Scan and Snap): training, and every theory.
+"""
 
 import dataclasses
 import functools
@@ -11,18 +18,52 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
-from dynsim import Trajectory, checks
+from dynsim import Overlapping, SequenceClasses, Syn, SynMedium, SynSmall, Task, Trajectory, checks
+from dynsim.problem.train import started
 from dynsim.training import keys
+from dynsim.training.recording import Table
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer, layer
+from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes import symmetric
+from odes.batch_noise import STD
+from odes.general import WHOLE
 from odes.symmetric.reduction import DESCENDED, PLACED, Placed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import FINITE, Theory, named
-from odes.yz import THEORIES
+from odes.yz import THEORIES, spread
+from sweeps.systems import budget
 from sweeps.systems.base import Engine, Settings, known, names_of
-from sweeps.systems.engines import COPIES, solved
-from sweeps.systems.yz import large
+from sweeps.systems.engines import COPIES, descent, of_infinite_length, solved
+
+
+def classes_of(run: Any) -> dynsim.SequenceClasses | SymmetricTask:
+    """The sequence classes of a run of the attention layer, in reduced form where their table would
+    be too large; `ValueError` for such a table of a task that has no reduced form."""
+    task = getattr(run.problem, "task", None)
+    if task is not None and budget.is_large(task) and (found := reduced(task)) is not None:
+        return found
+    return run.built[0]
+
+
+def reduced(task: Task) -> SymmetricTask | None:
+    """The reduced form of a synthetic task, made without its table; None for any other task."""
+    if type(task) is SynSmall:
+        task = Syn(2, 1, layout=task.layout)
+    elif type(task) is SynMedium:
+        task = Syn(task.num_queries, 2, layout=task.layout)
+    if type(task) is Overlapping:
+        num_queries, p = task.K, np.ones(5)
+        rho = np.full(5 if task.overlap else 0, np.sqrt(task.overlap / (1 - task.overlap)))
+    elif type(task) is Syn:
+        num_queries, p = task.num_queries, np.linspace(0.1, 1, task.num_distinct)
+        rho = np.ones(task.num_common)
+    else:
+        return None
+    K, M = task.sizes
+    total = p.sum() + rho.sum()
+    return symmetric.merged(symmetric.symmetric_profiles(p / total, rho / total, K, M, num_queries))
+
 
 AnyTask = dynsim.SequenceClasses | SymmetricTask
 NOISE = "symmetric-noise"
@@ -187,7 +228,9 @@ def _bytes_of_flow(task: Any, settings: Settings) -> int:
     return _bytes(task, settings, _takes_full_weights(settings.record))
 
 
-def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> dict[str, Engine]:
+def of_reduction(
+    finite: bool, theories: Mapping[str, Engine], descent: Engine
+) -> dict[str, Engine]:
     """The flow and the descent of the reduction, by name, from `theories` and the `descent` of the
     full layer."""
     theory = _symmetric(finite)
@@ -199,7 +242,7 @@ def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> di
             bytes_per_run=_bytes_of_flow,
             prepare=_merged,
             check=functools.partial(_check, theory=theory, descends=False),
-            task=large.classes_of,
+            task=classes_of,
         ),
         named("symmetric-descent", finite): Engine(
             functools.partial(_descend, finite=finite),
@@ -208,7 +251,7 @@ def engines(finite: bool, theories: Mapping[str, Engine], descent: Engine) -> di
             _bytes,
             functools.partial(_check, theory=theory, descends=True),
             tile=4096,
-            task=large.classes_of,
+            task=classes_of,
             prepare=_merged,
             trains=True,
             batched=True,
@@ -230,3 +273,124 @@ def noisy(descent: Engine) -> Engine:
         assumes="1/T^2 -> 0, normal noise, classes share no noise, symmetric task, zero weights at "
         "the start",
     )
+
+
+DRIFT = "_drift"
+"""How the names of what noise adds to a mean end."""
+DRAWS = 1
+"""Draws of the noise for each start over which a drift is averaged: a sweep has several starts, or
+seeds, over which it is averaged once more."""
+_FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
+
+
+def _spread(
+    settings: Settings,
+    task: dynsim.Layer,
+    optimizer: dynsim.Rule,
+    key: PRNGKeyArray,
+    *,
+    squares: bool = False,
+) -> Trajectory:
+    fixed = settings.fixed
+    asked = names_of(settings.record)
+    bases = (_base(each) if isinstance(each, str) else each for each in settings.record)
+    common: dict[str, Any] = {
+        "batch": fixed.batch,
+        "length": task.length,
+        "init": started(task, key, None, settings.dtype).params,
+        "record": tuple(dict.fromkeys(bases)),
+        "dtype": settings.dtype,
+        "squares": squares,
+    }
+    times = np.asarray(known(settings.times))
+    found = spread.solve(task, optimizer, times, **common)
+    values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
+    if any(name.endswith(DRIFT) for name in asked):
+        # Of the key that draws the batches in training.
+        draw = keys.split(key)[1]
+        moved = spread.drift(task, optimizer, times, draw, draws=DRAWS, **common)
+        values |= {name + DRIFT: value for name, value in moved.observables.items()}
+    recorded = {name: values[name] for name in asked}
+    return dataclasses.replace(found, observables=recorded, covariance=None)
+
+
+def _base(name: str) -> str:
+    return name.removesuffix(STD).removesuffix(DRIFT)
+
+
+def _check_spread(fixed: Any, task: dynsim.Layer, optimizer: dynsim.Rule) -> None:
+    del optimizer
+    checks.integer("batch", fixed.batch, 1)
+    task.check_population()
+
+
+def _bytes_of_spread(task: dynsim.Layer, settings: Settings) -> int:
+    # Of each number recorded a derivative by all weights, and states from one kept to the next.
+    shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
+    return COPIES * settings.width * shapes * weights(task)
+
+
+def of_spread(simulation: Engine, squares: bool = False) -> Engine:
+    """From the engine of training. Records means without noise, and under their names with `STD`
+    and `DRIFT` what noise does; with `squares` what Adam divides by has noise in it."""
+    names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}
+    return simulation._replace(
+        run=functools.partial(_spread, squares=squares),
+        observables=Table(names),
+        bytes_per_run=_bytes_of_spread,
+        check=_check_spread,
+        trains=False,
+        goes_on=False,
+        draw=None,
+        variant=True,
+        title="descent, T finite, batch infinite, and spread over seeds"
+        + ", noise in Adam's denominator" * squares,
+        assumes="1/T^2 -> 0, noise of batches to first order",
+    )
+
+
+BY_CLASS = {"lemma3": 24, "eq10": 12, "theorem4": 3, "fixed_attention": 1}
+"""Arrays of the shape (K, M) that a theory holds which has no array of all weights, by the part of
+its name before the first dash."""
+
+
+def engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
+    """Training, training with an infinite batch (on all parameters, or on those that a symmetric
+    task leaves), every theory, and what a finite batch adds to them."""
+    finite_t = named("descent", finite=True)
+    descents = {
+        finite_t: descent(found["simulation"], of_finite_length)._replace(
+            variant=False,
+            title="descent, T finite, batch infinite",
+            assumes="1/T^2 -> 0, batch -> infinity",
+        ),
+        "descent": of_infinite_length(found)["descent"]._replace(
+            variant=False,
+            title="descent, T infinite, batch infinite",
+            assumes="T -> infinity, batch -> infinity",
+        ),
+    }
+    theories = {each.name: _theory(each.name, found[each.name]) for each in THEORIES}
+    reduced_finite = of_reduction(True, theories, descents[finite_t])
+    return {
+        "simulation": found["simulation"],
+        **descents,
+        **theories,
+        **reduced_finite,
+        WHOLE.name: found[WHOLE.name],
+        "spread": of_spread(found["simulation"]),
+        "spread-squares": of_spread(found["simulation"], squares=True),
+        **of_reduction(False, theories, descents["descent"]),
+        NOISE: noisy(reduced_finite[named("symmetric-descent", finite=True)]),
+    }
+
+
+def _theory(name: str, engine: Engine) -> Engine:
+    """The engine of a theory, with the memory that it needs where it holds such arrays."""
+    if not (arrays := BY_CLASS.get(name.split("-")[0])):
+        return engine
+
+    def bytes_per_run(task: SequenceClasses, settings: Settings) -> int:
+        return settings.width * arrays * task.K * task.M + recorded(task, settings)
+
+    return engine._replace(bytes_per_run=bytes_per_run)

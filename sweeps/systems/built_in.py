@@ -1,0 +1,220 @@
+"""The systems of this project: a function each, called as its system, which the registry calls when
+the system is asked for."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dynsim import (
+    QKV,
+    AttentionLayer,
+    FastPrompts,
+    JointPrompts,
+    JoMA,
+    LanguageModel,
+    Layer,
+    Prompts,
+    text,
+)
+from dynsim.linear_icl.regression import Regression
+from dynsim.sparse_attention.retrieval import Retrieval
+from dynsim.yz.observables import RECALL_THRESHOLDS
+from sweeps.systems.base import Engine, Labels, System
+from sweeps.systems.engines import of_infinite_length, system
+from sweeps.systems.yz import engines as of_layer
+
+ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
+# In NumPy: no device may be used before somebody computes.
+LAYER = Layer(
+    probs=np.array([[1.0, 0.0]]),
+    prior=np.ones(1),
+    query=ONE,
+    next_token=ONE,
+    queries=ONE,
+    query_index=ONE,
+    support=ONE[None],
+    owner=TWO,
+    shared=ONE[:0],
+    place=TWO,
+    place_shared=ONE[None, :0],
+)
+"""The smallest layer there is, which stands for all of them."""
+
+CLASS, TOKEN = ("class",), ("class", "token")
+ENDS = ("", "_std", "_drift")
+"""Of names: the quantity itself, and what theories say of its spread and the shift of its mean."""
+OF_CLASS = ("z_top_distinct", "z_top_common", "speed", "xi", "B")
+IN_NAT = (*OF_CLASS, "z", "z_distinct", "z_common")
+"""Logits, and the gradients and growth that change them."""
+LABELS = Labels(
+    about={
+        **{name + end: ((name + end).replace("_", " "), "nat") for name in IN_NAT for end in ENDS},
+        "eta_y": ("learning rate of Y", "1/step"),
+        "eta_z": ("learning rate of Z", "1/step"),
+        "ratio": ("eta_y / eta_z", "1"),
+        "length": ("sequence length T", "tokens"),
+        "loss": ("population cross entropy", "nat"),
+        "batch_loss": ("cross entropy of the next batch", "nat"),
+        "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),
+        "entropy": ("entropy of attention on distinct tokens", "nat"),
+        "loss_drift": ("what noise adds to the mean of the loss", "nat"),
+        "entropy_drift": ("what noise adds to the mean of the entropy", "nat"),
+        "loss_std": ("predicted standard deviation of the loss over seeds", "nat"),
+        "entropy_std": ("predicted standard deviation of the entropy over seeds", "nat"),
+    },
+    inner_dims={
+        **{name + end: CLASS for name in OF_CLASS for end in ENDS},
+        **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
+        "overlap": ("class", "other_class"),
+        "recall": ("threshold",),
+    },
+    values={"threshold": RECALL_THRESHOLDS},
+)
+"""Of the attention layer, in Y and Z or in ordinary parameters."""
+
+
+def yz() -> System:
+    """The attention layer in Y and Z (Scan and Snap): training, and every theory."""
+    return system(
+        LAYER,
+        "yz",
+        problems=(AttentionLayer, Layer),
+        engines=of_layer,
+        labels=LABELS,
+        compare="sweeps.compare.layer:LayerComparison",
+    )
+
+
+def qkv() -> System:
+    """The attention layer in ordinary parameters U, W_Q, W_K and W_V."""
+    return system(QKV(LAYER), "qkv", engines=of_infinite_length, labels=LABELS, tile=8)
+
+
+def joma() -> System:
+    """Hidden nodes and attention (JoMA) on sequence classes."""
+    return system(
+        JoMA(LAYER),
+        "joma",
+        engines=of_infinite_length,
+        labels=Labels(
+            about={
+                "eta_y": ("learning rate of the MLP", "1/step"),
+                "eta_z": ("learning rate of the attention logits", "1/step"),
+                "scale": ("standard deviation of a starting weight", "1"),
+                "temperature": ("temperature of the attention", "1"),
+                "loss": ("population loss", "nat"),
+            },
+            inner_dims={
+                **dict.fromkeys(("conserved", "weight"), ("token",)),
+                "logits": ("query", "token"),
+                "attended": ("class", "token"),
+            },
+        ),
+        tile=32,
+    )
+
+
+def linear_icl() -> System:
+    """In-context regression by linear attention."""
+    return system(
+        Regression(),
+        "linear_icl",
+        labels=Labels(
+            about={
+                "eta": ("learning rate", "1/step"),
+                "scale": ("standard deviation of a starting weight", "1"),
+                "loss": ("population mean square error", "1"),
+            },
+            inner_dims={
+                "learned": ("component",),
+                **dict.fromkeys(("values", "imbalance"), ("head",)),
+                "matrix": ("row", "column"),
+            },
+        ),
+        tile=256,
+    )
+
+
+def sparse_attention() -> System:
+    """Retrieval of one token (the emergence of sparse attention)."""
+    return system(
+        Retrieval(),
+        "sparse_attention",
+        labels=Labels(
+            about={
+                "length": ("tokens of a sequence", "tokens"),
+                "eta": ("learning rate", "1/step"),
+                "loss": ("population mean square error / 2", "1"),
+            }
+        ),
+        tile=8,
+    )
+
+
+def transformer() -> System:
+    """Decoder-only transformers on text."""
+    empty = np.zeros(36, int)
+    return system(
+        # The text is that of the run.
+        LanguageModel(text(empty, empty, 2)),
+        "transformer",
+        labels=Labels(
+            about={
+                "eta": ("learning rate", "1/step"),
+                "length": ("tokens of a window", "tokens"),
+                "clip": ("largest norm of the gradient", "nat"),
+                "loss": ("cross entropy on held-out text", "nat"),
+            },
+            inner_dims={
+                **dict.fromkeys(("layer_entropy", "layer_top", "layer_change"), ("layer",)),
+                "attention": ("prompt", "layer", "head", "query", "key"),
+            },
+        ),
+        tile=1,
+    )
+
+
+NUMBERS = 2**15
+"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
+
+
+def two_stage() -> System:
+    """Normalised-ReLU attention on P/Q prompts (two-stage dynamics): training and the reduced
+    ODE."""
+
+    def engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
+        """Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers
+        wait for the stiffest of a batch. What begins from the states that a run measured is no
+        engine."""
+        return {
+            name: engine._replace(goes_on=False)
+            if engine.trains
+            else engine._replace(tile=32, bytes_per_run=lambda task, settings: NUMBERS)
+            for name, engine in found.items()
+        }
+
+    return system(
+        Prompts(),
+        "two_stage",
+        problems=(Prompts, FastPrompts, JointPrompts),
+        engines=engines,
+        tile=1,
+        compare="sweeps.studies.two_stage.compare:TwoStageComparison",
+        # The rate at which Q grows without noise rises with r.
+        stiffness=lambda numbers: numbers["r"],
+        labels=Labels(
+            about={
+                "loss": ("joint logistic loss", "nat"),
+                "tau": ("stationary noise of a weight at eta_1", "1"),
+                "r": ("shift of the negative class of component Q", "1"),
+                "decay": ("weight decay", "1/eta-time"),
+            },
+            inner_dims={
+                "W_singular": ("rank",),
+                "V_singular": ("rank",),
+                "W_signal": ("row", "column"),
+                "V_signal": ("row", "column"),
+                "state": ("reduced",),
+            },
+        ),
+    )
