@@ -1,1 +1,76 @@
-"""One folder a question: its computation and its figure together."""
+"""Figures and tables that answer a question each, and the sweeps behind them: checked first, then run
+or resumed."""
+
+import dataclasses
+from pathlib import Path
+from typing import Protocol
+
+import xarray as xr
+
+from dynsim import Task, checks
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep, load
+from sweeps.studies.options import Queries, begin, queries, unreduced
+
+
+class Study(Protocol):
+    """Settings of a figure that is made of sweeps, by the folder of `out` that keeps each."""
+
+    @property
+    def out(self) -> Path: ...
+    def sweeps(self) -> dict[str, Sweep]: ...
+
+
+def computed(config: Study) -> dict[str, xr.Dataset]:
+    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed, before anything runs.
+    """
+    begin(config)
+    wanted = config.sweeps()
+    for each in wanted.values():
+        each.check()
+    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
+
+
+def by_theory(sweep: Sweep, engine: str) -> Sweep:
+    """The same runs by a theory that knows no seeds."""
+    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    return dataclasses.replace(sweep, axes=axes, engine=engine)
+
+
+def on_task(sweep: Sweep, task: Task | None) -> Sweep:
+    """The same runs on a task, if one is given; `ValueError` for anything else."""
+    if task is None:
+        return sweep
+    checks.kind("task", task, Task)
+    return unreduced(dataclasses.replace(sweep, run=sweep.first.at({"task": task})))
+
+
+class OfFigure6(Protocol):
+    """What may be chosen of the sweep of Fig. 6."""
+
+    @property
+    def num_queries(self) -> Queries: ...
+    @property
+    def seeds(self) -> int: ...
+    @property
+    def task(self) -> Task | None: ...
+
+
+def fig6(config: OfFigure6, usual: Queries) -> Sweep:
+    """The built-in sweep of Fig. 6 over so many seeds, at the numbers of queries that are given, by
+    default at the `usual` ones, or on a task of one's own at its own."""
+    sweep = load("fig6", [f"axes.seed = {{ range = {config.seeds} }}"])
+    chosen = config.num_queries or (usual if config.task is None else ())
+    axes = {name: values for name, values in sweep.axes.items() if name != "num_queries"}
+    numbers = {"num_queries": queries(chosen)} if chosen else {}
+    return on_task(dataclasses.replace(sweep, axes={**numbers, **axes}), config.task)
+
+
+def by_queries(found: xr.Dataset, task: Task | None) -> xr.Dataset:
+    """What was computed with an axis of the numbers of queries, also where that is the task's."""
+    if task is None or "num_queries" in found.dims:
+        return found
+    return found.expand_dims(num_queries=[task.build().num_queries])

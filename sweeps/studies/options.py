@@ -1,15 +1,12 @@
 """What several figures share: options and their check, lines of curves, and the cells and colours
 of maps.
 
-The sweeps behind figures: checked first, then run or resumed.
-
 Axes of figures, as options describe them: "eta_y:1e-2:1e2:256".
 """
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -18,7 +15,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from dynsim import Task, checks
+from dynsim import checks
 from dynsim.decoding import Form
 from odes.theory import refusal
 from sweeps import output
@@ -26,8 +23,7 @@ from sweeps.language import grammar
 from sweeps.language.fields import LanguageError, Table, is_array
 from sweeps.language.tree import encode, settle
 from sweeps.runner import cluster
-from sweeps.runner.run import run as run_sweep
-from sweeps.runner.spec import Sweep, load
+from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 from sweeps.systems.registry import system_of
@@ -181,69 +177,6 @@ def colour_range(values: np.ndarray) -> ColourRange:
     some = np.quantile(finite, 0.05, method="lower")
     most = np.quantile(finite, 0.95, method="higher")
     return ColourRange(low, high, bool(some * MANY_DECADES < most))
-
-
-class Study(Protocol):
-    """Settings of a figure that is made of sweeps, by the folder of `out` that keeps each."""
-
-    @property
-    def out(self) -> Path: ...
-    def sweeps(self) -> dict[str, Sweep]: ...
-
-
-def computed(config: Study) -> dict[str, xr.Dataset]:
-    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed, before anything runs.
-    """
-    begin(config)
-    wanted = config.sweeps()
-    for each in wanted.values():
-        each.check()
-    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
-
-
-def by_theory(sweep: Sweep, engine: str) -> Sweep:
-    """The same runs by a theory that knows no seeds."""
-    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
-    return dataclasses.replace(sweep, axes=axes, engine=engine)
-
-
-def on_task(sweep: Sweep, task: Task | None) -> Sweep:
-    """The same runs on a task, if one is given; `ValueError` for anything else."""
-    if task is None:
-        return sweep
-    checks.kind("task", task, Task)
-    return unreduced(dataclasses.replace(sweep, run=sweep.first.at({"task": task})))
-
-
-class OfFigure6(Protocol):
-    """What may be chosen of the sweep of Fig. 6."""
-
-    @property
-    def num_queries(self) -> Queries: ...
-    @property
-    def seeds(self) -> int: ...
-    @property
-    def task(self) -> Task | None: ...
-
-
-def fig6(config: OfFigure6, usual: Queries) -> Sweep:
-    """The built-in sweep of Fig. 6 over so many seeds, at the numbers of queries that are given, by
-    default at the `usual` ones, or on a task of one's own at its own."""
-    sweep = load("fig6", [f"axes.seed = {{ range = {config.seeds} }}"])
-    chosen = config.num_queries or (usual if config.task is None else ())
-    axes = {name: values for name, values in sweep.axes.items() if name != "num_queries"}
-    numbers = {"num_queries": queries(chosen)} if chosen else {}
-    return on_task(dataclasses.replace(sweep, axes={**numbers, **axes}), config.task)
-
-
-def by_queries(found: xr.Dataset, task: Task | None) -> xr.Dataset:
-    """What was computed with an axis of the numbers of queries, also where that is the task's."""
-    if task is None or "num_queries" in found.dims:
-        return found
-    return found.expand_dims(num_queries=[task.build().num_queries])
 
 
 MOST_VALUES = 2**24

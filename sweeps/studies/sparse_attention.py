@@ -25,7 +25,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, computed
+from sweeps.studies import computed
+from sweeps.studies.options import Several
 from sweeps.systems.experiment import experiment
 
 FALLEN = 0.8

@@ -1,11 +1,11 @@
 """The registry of systems: one line each, and what other packages register."""
 
+import pkgutil
 import warnings
 from collections.abc import Collection, Iterator
 
 from dynsim import Problem, checks, plugins
 from odes.theory import refusal
-from sweeps.systems import built_in
 from sweeps.systems.base import Engine, System
 from sweeps.systems.engines import system as of_problem
 from sweeps.systems.experiment import Experiment
@@ -48,7 +48,7 @@ def system(name: str) -> System:
     """
     if name not in _KNOWN:
         if checks.choice("system", name, names()) in BUILT_IN:
-            _KNOWN[name] = getattr(built_in, name)()
+            _KNOWN[name] = pkgutil.resolve_name(f"sweeps.systems.built_in:{name}")()
         else:
             found, described = plugins.load(GROUP, name), plugins.described(GROUP, name)
             if isinstance(found, type) and issubclass(found, Problem):

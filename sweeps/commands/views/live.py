@@ -17,7 +17,7 @@ from dynsim import AttentionLayer, Status, Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
-from sweeps.commands import explain, strain
+from sweeps.commands import regime, strain
 from sweeps.commands.views import content
 from sweeps.compare.layer import check_moves
 from sweeps.language.fields import LanguageError
@@ -151,16 +151,16 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
         yield f"The solve ended with the status {status.name}."
     with precision("float64"):
         rule = run.rule.build()
-        stages = explain.stages_of(task, rule)
+        stages = regime.stages_of(task, rule)
         # T is in the equations that are solved here.
-        strained = explain.strained(math.inf, task, rule, stages)
-    where = explain.regime(int(solved.times[-1]), stages, explain.final_of(solved))
+        strained = regime.strained(math.inf, task, rule, stages)
+    where = regime.regime(int(solved.times[-1]), stages, regime.final_of(solved))
     if where and stages:
         yield f"Regime: {where}; the speed peaks at step {stages['peak']:.3g}."
     else:
         yield "Regime: unknown, as the closed form does not describe this update rule."
     if not math.isinf(run.batch):
-        share = explain.symmetric_noise(task, run.batch)
+        share = regime.symmetric_noise(task, run.batch)
         strained += strain.noise_sentences(run.batch, share)
         yield (
             f"The gradient of {run.batch:g} examples at the start is off by {share:.2g} of its "

@@ -21,9 +21,10 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies import computed
 from sweeps.studies.finite_size import order
 from sweeps.studies.finite_size.order import DRAWN, GROUPS, second_order
-from sweeps.studies.options import Several, computed
+from sweeps.studies.options import Several
 from sweeps.systems.experiment import experiment
 
 SAMPLED_LENGTHS = (20, 24, 32, 64, 128, 256)

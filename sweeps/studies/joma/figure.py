@@ -30,7 +30,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed
+from sweeps.studies import computed
 from sweeps.systems.experiment import Experiment, experiment
 
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0)

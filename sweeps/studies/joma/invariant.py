@@ -20,7 +20,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed
+from sweeps.studies import computed
 from sweeps.systems.experiment import experiment
 
 ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")

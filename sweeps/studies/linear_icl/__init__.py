@@ -1,1 +1,62 @@
-"""In-context regression: the paper's figures, and where heads learn one at a time."""
+"""In-context regression: where a loss rests, and when it leaves, read off curves of training and
+theory alike."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from dynsim.trajectory import crossings
+from odes.linear_icl.closed import plateaus
+from sweeps.systems.experiment import Experiment
+
+NEAR = 0.02
+"""A loss is at a plateau within this share of tr Lambda, the loss at the start."""
+LASTING = 1.25
+"""A plateau is seen where the loss stays at it while the time grows by this factor."""
+
+
+def rate(run: Experiment) -> float:
+    """Units of tau in a step."""
+    return 2 * float(np.asarray(run.numbers["eta"]))
+
+
+def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
+    """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
+    return np.stack([of_run(run.at({"ratio": float(r)})) for r in ratios])
+
+
+def of_run(run: Experiment) -> Float[np.ndarray, " D1"]:
+    """Losses of eq. 19 of a run."""
+    problem: Any = run.built[0]
+    return np.asarray(plateaus(problem))
+
+
+def count_plateaus(
+    times: Float[np.ndarray, " S"],
+    loss: Float[np.ndarray, "*B S"],
+    level: Float[np.ndarray, "*B D1"],
+) -> Int[np.ndarray, "*B"]:
+    """Number of plateaus at which each loss rests; `times` increase from above 0."""
+    found = np.zeros(loss.shape[:-1], int)
+    for m in range(level.shape[-1]):
+        at = np.abs(loss - level[..., m, None]) < NEAR * level[..., :1]
+        since = np.full(loss.shape[:-1], np.inf)
+        rested = np.zeros(loss.shape[:-1], bool)
+        for s, t in enumerate(times):
+            since = np.where(at[..., s], np.minimum(since, t), np.inf)
+            rested |= t >= LASTING * since
+        found += rested
+    return found
+
+
+def escapes(
+    times: Float[np.ndarray, " S"],
+    loss: Float[np.ndarray, "*B S"],
+    level: Float[np.ndarray, "*B D1"],
+) -> Float[np.ndarray, "*B D"]:
+    """(..., D) first times at which losses are halfway from each plateau to the next, linear
+    between the recorded times; NaN where they never are."""
+    middle = (level[..., 1:] + level[..., :-1]) / 2
+    curves = np.broadcast_to(loss[..., None, :], (*middle.shape, times.size))
+    return crossings(times, curves, middle)

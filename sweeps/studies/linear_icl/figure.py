@@ -16,8 +16,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.linear_icl import plateaus
-from sweeps.studies.options import computed
+from sweeps.studies import computed, linear_icl
 from sweeps.systems.experiment import experiment
 
 TIMES = 200
@@ -82,8 +81,8 @@ def run(config: FigureLinearICL) -> list[Path]:
     found, wanted = computed(config), config.sweeps()
     names = ("merged", "separate", "ranks")
     trained = {name: wanted[f"{name}/simulation"].first for name in names}
-    rate = {name: plateaus.rate(run) for name, run in trained.items()}
-    level = {name: plateaus.of_run(run) for name, run in trained.items()}
+    rate = {name: linear_icl.rate(run) for name, run in trained.items()}
+    level = {name: linear_icl.of_run(run) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
     figure = draw(found, rate, level)
@@ -113,7 +112,7 @@ def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -
         dataset = found[f"separate/{engine}"]
         loss = valid(dataset)["loss"].transpose("seed", "time").values
         levels = np.broadcast_to(level, (len(loss), len(level)))
-        columns.append(plateaus.escapes(dataset.time.values * rate, loss, levels))
+        columns.append(linear_icl.escapes(dataset.time.values * rate, loss, levels))
     rows = [("", "seed", *(f"{m} -> {m + 1}" for m in range(len(level) - 1)))]
     for seed, times in enumerate(np.stack(columns, axis=-1)):
         cells = (" / ".join(f"{t:.0f}" if np.isfinite(t) else "-" for t in row) for row in times)

@@ -1,8 +1,4 @@
-"""Where a loss rests, and when it leaves: what is read off curves of training and theory alike.
-
-Fewer heads than components, and more: the table of `dynsim figure linear_icl_plateaus`.
-
-`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
+"""`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
 
 Over the scale of the starting weights and the ratio of neighbouring eigenvalues: how many plateaus
 training rests at, how many eq. 21 says, and the first escape against its prediction. Below it over
@@ -17,72 +13,18 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from dynsim.decoding import Count
-from dynsim.trajectory import crossings
-from odes.linear_icl.closed import plateaus
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, cell_edges, computed, heat_map
-from sweeps.systems.experiment import Experiment, experiment
-
-NEAR = 0.02
-"""A loss is at a plateau within this share of tr Lambda, the loss at the start."""
-LASTING = 1.25
-"""A plateau is seen where the loss stays at it while the time grows by this factor."""
-
-
-def rate(run: Experiment) -> float:
-    """Units of tau in a step."""
-    return 2 * float(np.asarray(run.numbers["eta"]))
-
-
-def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
-    """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
-    return np.stack([of_run(run.at({"ratio": float(r)})) for r in ratios])
-
-
-def of_run(run: Experiment) -> Float[np.ndarray, " D1"]:
-    """Losses of eq. 19 of a run."""
-    problem: Any = run.built[0]
-    return np.asarray(plateaus(problem))
-
-
-def count_plateaus(
-    times: Float[np.ndarray, " S"],
-    loss: Float[np.ndarray, "*B S"],
-    level: Float[np.ndarray, "*B D1"],
-) -> Int[np.ndarray, "*B"]:
-    """Number of plateaus at which each loss rests; `times` increase from above 0."""
-    found = np.zeros(loss.shape[:-1], int)
-    for m in range(level.shape[-1]):
-        at = np.abs(loss - level[..., m, None]) < NEAR * level[..., :1]
-        since = np.full(loss.shape[:-1], np.inf)
-        rested = np.zeros(loss.shape[:-1], bool)
-        for s, t in enumerate(times):
-            since = np.where(at[..., s], np.minimum(since, t), np.inf)
-            rested |= t >= LASTING * since
-        found += rested
-    return found
-
-
-def escapes(
-    times: Float[np.ndarray, " S"],
-    loss: Float[np.ndarray, "*B S"],
-    level: Float[np.ndarray, "*B D1"],
-) -> Float[np.ndarray, "*B D"]:
-    """(..., D) first times at which losses are halfway from each plateau to the next, linear
-    between the recorded times; NaN where they never are."""
-    middle = (level[..., 1:] + level[..., :-1]) / 2
-    curves = np.broadcast_to(loss[..., None, :], (*middle.shape, times.size))
-    return crossings(times, curves, middle)
-
+from sweeps.studies import computed, linear_icl
+from sweeps.studies.options import Several, cell_edges, heat_map
+from sweeps.systems.experiment import experiment
 
 LEFT = 0.02
 """Share of the first loss above the last plateau up to which it counts as reached."""
@@ -251,14 +193,14 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     run; by scale or heads, ratio and seed."""
     runs = tuple(sweep.axes)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
-    level = levels(sweep.first, ordered.ratio.values)[None, :, None, :]
-    loss, times = ordered.values, ordered.time.values * rate(sweep.first)
+    level = linear_icl.levels(sweep.first, ordered.ratio.values)[None, :, None, :]
+    loss, times = ordered.values, ordered.time.values * linear_icl.rate(sweep.first)
     level = np.broadcast_to(level, (*loss.shape[:-1], level.shape[-1]))
     coords = {name: ordered[name] for name in runs}
     return xr.Dataset(
         {
-            "plateaus": (runs, count_plateaus(times, loss, level)),
-            "escape": (runs, escapes(times, loss, level)[..., 0]),
+            "plateaus": (runs, linear_icl.count_plateaus(times, loss, level)),
+            "escape": (runs, linear_icl.escapes(times, loss, level)[..., 0]),
             "end": (runs, loss[..., -1]),
             "level": (("ratio", "plateau"), level[0, :, 0]),
         },

@@ -18,8 +18,9 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
+from sweeps.studies import computed
 from sweeps.studies.optimum.best import AT_END, FEWEST, Place, at_end, best, transfer
-from sweeps.studies.options import AxisWord, Several, axis, computed, described, scale_of
+from sweeps.studies.options import AxisWord, Several, axis, described, scale_of
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
 

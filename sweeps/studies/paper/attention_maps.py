@@ -19,7 +19,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep, load
-from sweeps.studies.options import by_theory, computed, on_task
+from sweeps.studies import by_theory, computed, on_task
 
 FLOWS = {"fig4": "matched", "fig5": "matched-adam"}
 """The flow that describes the optimiser of each figure, with T and batch infinite."""

@@ -20,8 +20,9 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed, line
-from sweeps.studies.paper.figure7 import CLIPPED, describe, transformer
+from sweeps.studies import computed
+from sweeps.studies.options import line
+from sweeps.studies.paper import CLIPPED, describe, transformer
 from sweeps.systems.experiment import Experiment, experiment
 
 RECORD = ("loss", "entropy", "top", "change")

@@ -20,7 +20,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Queries, by_queries, computed, fig6
+from sweeps.studies import by_queries, computed, fig6
+from sweeps.studies.options import Queries
 from sweeps.systems.yz import DRIFT
 
 TRAINING, THEORY = "simulation", "spread"

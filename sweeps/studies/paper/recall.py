@@ -14,7 +14,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Queries, by_queries, computed, fig6
+from sweeps.studies import by_queries, computed, fig6
+from sweeps.studies.options import Queries
 
 
 @dataclasses.dataclass(frozen=True)

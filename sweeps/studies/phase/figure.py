@@ -11,7 +11,7 @@ import xarray as xr
 from sweeps import output
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
-from sweeps.studies.options import computed as compute
+from sweeps.studies import computed as compute
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.maps import boundary, panels_of

@@ -22,7 +22,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, by_theory, computed, heat_map
+from sweeps.studies import by_theory, computed
+from sweeps.studies.options import Several, heat_map
 from sweeps.systems.experiment import experiment
 
 CONTOURS = (0.05, 0.2)

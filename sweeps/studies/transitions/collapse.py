@@ -24,7 +24,8 @@ from sweeps.language.tree import encode
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed, unreduced
+from sweeps.studies import computed
+from sweeps.studies.options import unreduced
 from sweeps.studies.transitions.peaks import gamma_peak, measured_peak, over_points, predicted_peak
 from sweeps.systems.base import known
 from sweeps.systems.experiment import about, experiment

@@ -23,7 +23,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, computed, on_task
+from sweeps.studies import computed, on_task
+from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
 from sweeps.systems.experiment import experiment
 

@@ -14,7 +14,8 @@ import sweeps
 from odes import symmetric
 from sweeps import cli
 from sweeps.commands import explain as explain_module
-from sweeps.commands.explain import explain, starting_overlap
+from sweeps.commands.explain import explain
+from sweeps.commands.regime import starting_overlap
 from sweeps.runner.spec import Sweep
 from sweeps.systems import yz
 from sweeps.systems.experiment import experiment

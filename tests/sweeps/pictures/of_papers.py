@@ -6,8 +6,15 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from sweeps.studies.paper import attention_maps, closed_forms, figure6, figure7, figure10, recall
-from sweeps.studies.paper.figure7 import transformer
+from sweeps.studies.paper import (
+    attention_maps,
+    closed_forms,
+    figure6,
+    figure7,
+    figure10,
+    recall,
+    transformer,
+)
 from sweeps.systems.yz import DRIFT, STD
 
 

@@ -23,7 +23,7 @@ from dynsim.training.stability import EDGE
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed
+from sweeps.studies import computed
 from sweeps.studies.phase.regions import BY_EDGE
 from sweeps.studies.transitions import edge
 from sweeps.studies.transitions.edge import CASES, SMOOTH, Case, averaged, errors, sharpness_of_mean

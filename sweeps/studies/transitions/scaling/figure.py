@@ -24,13 +24,13 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
+from sweeps.studies import computed
 from sweeps.studies.optimum.best import at_end
 from sweeps.studies.options import (
     AxisWord,
     Several,
     SizesWord,
     axis,
-    computed,
     described,
     is_linear,
     is_whole,

@@ -17,7 +17,7 @@ import pytest
 import dynsim
 import sweeps
 from odes import symmetric
-from sweeps.commands import explain, strain
+from sweeps.commands import regime, strain
 from sweeps.commands.views import live, serve
 from sweeps.language.tree import encode
 from sweeps.runner.store.arrays import MISSING
@@ -231,7 +231,7 @@ def test_the_noise_of_a_batch_is_that_of_sampled_ones(K: int, overlap: float) ->
     task, batch = dynsim.overlapping(K, overlap), 64
     layer = dynsim.layer(task, length=math.inf)
     shares = [strain.batch_noise(layer, jax.random.key(i), 8, batch) for i in range(12)]
-    found = explain.symmetric_noise(symmetric.symmetric_task(task), batch)
+    found = regime.symmetric_noise(symmetric.symmetric_task(task), batch)
     # The mean square of 12 draws of K - 1 degrees of freedom, at three standard errors.
     error = 3 * math.sqrt(2 / (12 * (K - 1)))
     assert np.mean(np.square(shares)) == pytest.approx(found**2, rel=error)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from sweeps.studies import linear_icl
 from sweeps.studies.linear_icl import figure, plateaus
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -19,12 +20,12 @@ def test_rests_and_escapes_of_stairs_are_found() -> None:
     slope = np.interp(np.log(times), [0, np.log(20)], [1.0, 0.2])
     both, levels = np.stack([stairs, slope]), np.stack([level, level])
     # The second step lasts for 10 % only, and the slope rests nowhere.
-    np.testing.assert_array_equal(plateaus.count_plateaus(times, both, levels), [2, 0])
-    found = plateaus.escapes(times, both, levels)
+    np.testing.assert_array_equal(linear_icl.count_plateaus(times, both, levels), [2, 0])
+    found = linear_icl.escapes(times, both, levels)
     gap = times[1] / times[0] - 1
     np.testing.assert_allclose(found[0], [10, 11], rtol=gap)
     np.testing.assert_allclose(found[1], 20 ** np.array([0.25, 0.6875]), rtol=gap)
-    assert np.isnan(plateaus.escapes(times, stairs[None] * 0 + 1, level[None])).all()
+    assert np.isnan(linear_icl.escapes(times, stairs[None] * 0 + 1, level[None])).all()
 
 
 def test_the_table_of_escapes_has_a_dash_where_a_plateau_is_never_left() -> None:

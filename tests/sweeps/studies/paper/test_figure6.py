@@ -11,7 +11,8 @@ import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.runner.spec import load
-from sweeps.studies.options import by_queries, queries
+from sweeps.studies import by_queries
+from sweeps.studies.options import queries
 from sweeps.studies.paper.figure6 import Figure6, predicted, published, summary, table
 from sweeps.studies.paper.recall import Figure11
 

@@ -10,8 +10,7 @@ import xarray as xr
 import dynsim
 import sweeps
 from dynsim.transformer.language import uniform_entropy
-from sweeps.studies.paper import figure7, figure10
-from sweeps.studies.paper.figure7 import describe
+from sweeps.studies.paper import describe, figure7, figure10
 from sweeps.systems.experiment import experiment
 
 

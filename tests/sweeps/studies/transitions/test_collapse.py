@@ -207,7 +207,7 @@ def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.Monkey
         found = sweeps.run(stand_in)
         return found.assign(B=2 * found.z_top_distinct)
 
-    monkeypatch.setattr("sweeps.studies.options.run_sweep", run_sweep)
+    monkeypatch.setattr("sweeps.studies.run_sweep", run_sweep)
     few = ["--rates", "2", "--seeds", "1", "--steps", "12", "--out", str(tmp_path)]
     assert cli.main(["figure", "snap", *few]) == 0
     rows = list(csv.DictReader((tmp_path / "snap.csv").read_text().splitlines()))

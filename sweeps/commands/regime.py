@@ -1,0 +1,111 @@
+"""Where a run of the attention layer is at its end, and what it strains: for `dynsim explain` and
+live theory."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from dynsim import Rule, Trajectory
+from dynsim.classes.overlap import directions
+from odes.solver.posed import Rescaled
+from odes.symmetric.state import SymmetricTask
+from sweeps.compare.layer import Task, prior_of, stages_by_class
+
+# Where an assumption counts as strained. Overlap: gamma's error against the population flow passes
+# 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is then a tenth of the logit scale.
+# Ratio: Assumption 1(c) of the paper, a decoder faster than the attention.
+OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
+MOVED = 0.05
+"""Difference of the logits of top distinct and top common token below which attention, which it
+changes by as many times, has not moved."""
+
+
+def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
+    r"""`batch_noise` of symmetric classes from zero weights, to leading order in 1/T [ours].
+
+    An example of class n contributes :math:`-f_n u_n^T` to the gradient, with
+    :math:`u_n = e_n - 1/M` and :math:`|f_n| = 1`, and nothing to that of Z. So the mean square over
+    batches of the distance from the mean G is :math:`(1 - 1/M - |G|^2) / B`, and
+    :math:`|G|^2 = (1 - 1/M - (K-1)\, f_n \cdot f_{n'} / M) / K`.
+    """
+    K, M, (overlap, _) = int(task.K), int(task.M), starting_overlap(task)
+    mean = (1 - 1 / M - (K - 1) * overlap / M) / K
+    return math.sqrt(max(1 - 1 / M - mean, 0) / mean / batch)
+
+
+def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
+    """Transition times of the closed form, averaged over classes; None where it does not apply."""
+    found = stages_by_class(task, rule)
+    return {n: float(np.mean(t)) for n, t in found._asdict().items()} if found else None
+
+
+def final_of(solved: Trajectory) -> dict[str, float]:
+    """What was recorded last, averaged over classes."""
+    return {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
+
+
+def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
+    """Where a run is at its end, in words; None where the closed form does not apply."""
+    if stages is None:
+        return None
+    if steps <= stages["rise_end"]:
+        return "scanning at the end"
+    # Without a t0 (M <= 3) there is no second stage to be in.
+    if not steps >= stages["snap"]:
+        return "in transition at the end"
+    apart = abs(final["z_top_distinct"] - final["z_top_common"])
+    if apart < MOVED:
+        return f"decoder learned, attention unmoved: its logits are {apart:.2g} apart"
+    return "snapped"
+
+
+def strained(
+    length: int | float, task: Task, rule: Rule, stages: dict[str, float] | None
+) -> list[str]:
+    """The assumptions that a run strains, one sentence each."""
+    reasons = []
+    overlap, tokens = starting_overlap(task)
+    if overlap > OVERLAP:
+        reasons.append(
+            f"weak overlap (Theorem 1, Eq. 10): mean f_n.f_n' at the start is {overlap:.2f}, above "
+            f"{OVERLAP}"
+        )
+    if stages is not None:
+        clock = Rescaled.of(rule)
+        kick = float(clock.rate) * clock.eta_y * float(np.max(prior_of(task)))
+        if kick > KICK * math.log(task.M):
+            reasons.append(
+                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
+                f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
+                f"{stages['peak']:.2g} steps"
+            )
+        if clock.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
+            reasons.append(
+                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
+                f"{clock.eta_y / clock.eta_z:.3g}, below {RATIO:g}"
+            )
+        if rule.has_inertia:
+            reasons.append(
+                "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
+            )
+    if not math.isinf(length) and length <= 10 * tokens:
+        reasons.append(
+            f"T -> infinity (this prediction, and all theories but those of finite T): "
+            f"T = {length} tokens sample {tokens} possible ones; `dynsim compare` also "
+            "solves the finite-T theories"
+        )
+    return reasons
+
+
+def starting_overlap(task: Task) -> tuple[float, int]:
+    """Mean of f_n . f_n' over pairs of classes at zero weights, and how many tokens a class has."""
+    if isinstance(task, SymmetricTask):
+        common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
+        tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(
+            jnp.ones(np.shape(task.rho))
+        )
+        return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
+    f = directions(task)
+    pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
+    return float(pairs), task.support.shape[1]
