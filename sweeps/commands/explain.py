@@ -1,5 +1,5 @@
-"""`dynsim explain`: predict a run from theory, without training it. Of the attention layer in Y and Z
-it has the transition times, of any other problem an outlook on the losses."""
+"""`dynsim explain`: predict a run from theory, without training it: the transition times of the
+attention layer in Y and Z, and of any other problem how its loss falls."""
 
 import dataclasses
 import json

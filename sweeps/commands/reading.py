@@ -1,9 +1,4 @@
-"""`dynsim check`: verify a stored sweep.
-
-`dynsim info`: configuration and progress of a stored sweep.
-
-`dynsim export`: a stored sweep as one file for other programs.
-"""
+"""`dynsim check`, `info` and `export`: verify a stored sweep, describe it, write it as one file."""
 
 import dataclasses
 import importlib.util
@@ -300,3 +295,8 @@ WRITERS: dict[str, Callable[[xr.Dataset, Path], Path]] = {
     ".parquet": _parquet,
 }
 """By the ending of the file."""
+
+
+def run(config: Check | Info | Export) -> list[Path] | None:
+    """Run `dynsim check`, `info` or `export`; returns the file written, if any."""
+    return {Check: check, Info: info, Export: export}[type(config)](config)

@@ -1,7 +1,4 @@
-"""What a sweep will take, before it starts: runs, disk and time.
-
-`dynsim sweep`: run a sweep, or the rest of it.
-"""
+"""`dynsim sweep`: run a sweep, or the rest of it, after a plan of its runs, disk and time."""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,5 @@
-"""Figures and tables that answer a question each, and the sweeps behind them: checked first, then run
-or resumed."""
+"""Figures and tables that answer a question each, and the sweeps behind them: checked first, then
+run or resumed."""
 
 import dataclasses
 from pathlib import Path

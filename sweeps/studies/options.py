@@ -1,8 +1,5 @@
-"""What several figures share: options and their check, lines of curves, and the cells and colours
-of maps.
-
-Axes of figures, as options describe them: "eta_y:1e-2:1e2:256".
-"""
+"""What several figures share: options and their check, axes such as "eta_y:1e-2:1e2:256", lines of
+curves, and the cells and colours of maps."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence

@@ -1,6 +1,5 @@
-"""How far theory in Y and Z describes training of its factors.
-
-Where the theory in Y and Z describes training of W_Q, W_K, W_V: the errors of two flows.
+"""`dynsim figure qkv`: where the theory in Y and Z describes training of its factors W_Q, W_K, W_V,
+by the errors of two flows.
 
 Descent on the factors on the population loss, against the plain flow in (Y, Z) of section 3 of
 Scan and Snap (arXiv:2305.16380) and against the flow of the factors (`odes.qkv`), over the

@@ -1,6 +1,4 @@
-"""The emergence of sparse attention: how long its plateau lasts, under which optimiser.
-
-`dynsim figure sparse_attention`: how long attention takes to become sparse.
+"""`dynsim figure sparse_attention`: how long attention takes to become sparse.
 
 The time at which the loss is at 0.8 of its start, over sqrt(d) T, over the number of copies, and
 for three optimisers, with the exact flow, the printed equations and the closed form.

@@ -1,7 +1,4 @@
-"""`dynsim validate`: how accurate the theories are, as tables.
-
-`dynsim validate`: measure how far the theories hold.
-"""
+"""`dynsim validate`: measure how far the theories hold."""
 
 import dataclasses
 import functools

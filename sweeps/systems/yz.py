@@ -1,11 +1,8 @@
-"""Tasks with too many classes for a table: their reduced form, from the numbers alone.
+"""Engines of the attention layer in Y and Z (Scan and Snap): training, and every theory.
 
-Engines of the symmetric reduction: its flow, its descent, with T infinite and finite, and its
-descent with noise.
-
-The engine of the spread over seeds: what training scatters around, and how far.
-
-The attention layer in Y and Z (Scan and Snap): training, and every theory.
+Those that a problem alone does not give: flow and descent of the symmetric reduction, with T
+infinite and finite and with noise, also of tasks with too many classes for a table; and the spread
+over seeds, what training scatters around and how far.
 """
 
 import dataclasses

@@ -1,6 +1,5 @@
-"""How to run a part of a stored sweep again: what a sweep file of it says.
-
-What a page of the explorer shows of stored sweeps: their arrays, and how these go together.
+"""What a page of the explorer shows of stored sweeps: their arrays, how these go together, and the
+sweep file that runs a part of them again.
 
 Sweeps of one system share their axes, of which the common values are kept; times, and seeds, are
 each sweep's own. A page is told by `Content.about`, as JSON, and reads arrays by slices, so that a

@@ -1,7 +1,4 @@
-"""Maps of a stored sweep over two of its axes, with contours of its theories.
-
-`dynsim plot`: a quick look at a stored sweep.
-"""
+"""`dynsim plot`: curves of a stored sweep, or its map over two axes with contours of theories."""
 
 import dataclasses
 import math

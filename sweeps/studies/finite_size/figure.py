@@ -1,7 +1,4 @@
-"""The runs of the study of finite size, and what it prints of them.
-
-`dynsim figure finite-size`: the order of theory in 1/T, and its spread against that of runs.
-"""
+"""`dynsim figure finite-size`: the order of theory in 1/T, and its spread against that of runs."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

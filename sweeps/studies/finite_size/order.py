@@ -1,7 +1,6 @@
-"""Error of descent on the loss of finite T, and of T infinite, against quadratures of that loss.
-
-Mean and standard deviation across seeds to second order in 1/B, with the tails of the counts.
-"""
+"""The orders of theory: errors of descent on the loss of finite T, and of T infinite, against
+quadratures of that loss; and mean and standard deviation across seeds to second order in 1/B, with
+the tails of the counts."""
 
 import functools
 import itertools

@@ -1,10 +1,8 @@
-"""Entropy of attention: in JoMA's toy, where it falls and rises (arXiv:2310.00535, Fig. 4), and in
-training [ours].
-
-`dynsim figure joma`: Theorem 1 along training, growth up to the blow-up, entropy of attention.
+"""`dynsim figure joma`: Theorem 1 along training, growth up to the blow-up, entropy of attention.
 
 As in Figs. 2 to 4 of JoMA (arXiv:2310.00535), whose settings were recovered from its code. Fig. 4
-is about a toy; beside it stands the entropy of attention in training [ours].
+is about a toy, in which entropy falls and rises; beside it stands the entropy of attention in
+training [ours].
 """
 
 import dataclasses

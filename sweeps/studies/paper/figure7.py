@@ -1,7 +1,4 @@
-"""What the figures of transformers on text have in common.
-
-Fig. 7 of Scan and Snap: attention over training on text, with one layer and with three.
-"""
+"""Fig. 7 of Scan and Snap: attention over training on text, with one layer and with three."""
 
 import dataclasses
 import itertools

@@ -1,12 +1,11 @@
-"""Counts of what the runs at each point of a plane did, and the uncertainty of their shares.
+"""A plane of two axes of any system: what is asked of it, the sweeps behind its panels, and counts
+of what the runs at each point did, with the uncertainty of their shares.
 
 The share of the seeds that end in a region is an estimate of its probability. Where it is 50 % lies
 the boundary, between 10 and 90 % its band, a property of training that more seeds do not make
 narrower. What they make narrower is where the 50 % can be: the points whose Clopper-Pearson
 interval contains them. Shares are not smoothed over neighbours: these draw the same batches, so
 that they add little, and a sharp boundary would become a band of several points.
-
-A plane of two axes of any system: what is asked of it, and the sweeps behind its panels.
 """
 
 import dataclasses

@@ -1,6 +1,4 @@
-"""A lattice of points, and the cells between them of which each level has twice as many.
-
-A lattice that is measured closely only where what is measured on it changes.
+"""A lattice of points that is measured closely only where what is measured on it changes.
 
 A coarse grid is measured first. A cell whose corners are apart is cut into four, level by level. A
 rough boundary leaves the cells in which it was seen, so at each level it is also followed into the

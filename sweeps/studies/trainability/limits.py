@@ -1,11 +1,11 @@
-"""The rim of an unstable region: where steps that are too large amplify the noise of batches; and
-the regions of a plane by a flow, with steps in its place where they are too large for it.
-
-The edge of stability on a plane: where steps begin to oscillate, by the flow of all weights.
+"""Where steps are too large on a plane: the edge of stability, and the rim where ties are unstable.
 
 A step swings from side to side, and grows, where the preconditioned sharpness exceeds 2 (see
-`dynsim.training.stability`). It is measured at the start, and at its largest along the flow, on a
-coarse grid of the plane, and interpolated in the logarithms of sharpness and axes.
+`dynsim.training.stability`). It is measured at the start, and at its largest along the flow of all
+weights, on a coarse grid of the plane, and interpolated in the logarithms of sharpness and axes.
+
+Steps of the attention layer that are too large amplify the noise of batches. Beyond that rim, the
+regions of a plane by a flow have steps in its place.
 """
 
 import math

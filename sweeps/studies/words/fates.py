@@ -1,4 +1,4 @@
-"""Theorem 2 of Scan and Snap, and its criterion, as predictions of signs for any task.
+"""Theorem 2 of Scan and Snap on sequence classes that are no ideal: does z move as predicted?
 
 The theorem speaks of distinct tokens, which gain, and of a single common token, which loses. In
 text nearly every token is common, and there are many. Its criterion, however, holds for any token:
@@ -16,12 +16,8 @@ with which they overlap. Distinct tokens have h_nl = 0 and f_n . h_n = xi_n > 0.
   What of g_n is along f_n drops out, and b_nn' = eta_Y t pi(n') / M is left: exact for any overlap
   for as long as alpha is uniform.
 
-Theorem 2 of Scan and Snap on sequence classes that are no ideal: does z move as predicted?
-
 Everything is judged by signs of z(t) - z(0), with the sign that most of the tokens have as the
 trivial prediction to beat.
-
-Classes of a text, and how far predictions hold on them, as lines to print.
 """
 
 import dataclasses

@@ -1,13 +1,5 @@
-"""The edge of stability: sharpness over training, next to flows and the central flow.
-
-How far theories of the edge are from training, averaged over its oscillations.
-
-Small networks whose Hessian can be written out, to test the sharpness and central flow on.
-
-The problems that the figure of the edge of stability is drawn of.
-
-Where training is stable, at the edge, catapults or diverges, by theory and by training.
-"""
+"""The edge of stability: problems with a small Hessian, how far flows are from their training,
+averaged over its oscillations, and where training is stable, at the edge, catapults or diverges."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The picture of the edge of stability.
-
-`dynsim figure edge`: the sharpness of training, next to gradient flow and central flow.
-"""
+"""`dynsim figure edge`: the sharpness of training, next to gradient flow and central flow."""
 
 import dataclasses
 import math

@@ -1,11 +1,9 @@
-"""Place and width of the step of a noisy curve.
+"""Whether the step of an order parameter is a transition or a crossover, and on what that rests.
 
-The place is where the curve is steepest, the width that of the peak of its slope at half height.
-Near a critical point m = L^(-beta/nu) f((x - x_c) L^(1/nu)), whose slope is a peak of width
-L^(-1/nu) whatever beta is. The distance from 10 to 90 % of the way would not do: above a continuous
-transition the order parameter keeps growing, and that distance stays finite.
-
-Whether the step of an order parameter is a transition or a crossover, and on what that rests.
+The place of the step of a noisy curve is where it is steepest, the width that of the peak of its
+slope at half height. Near a critical point m = L^(-beta/nu) f((x - x_c) L^(1/nu)), whose slope is a
+peak of width L^(-1/nu) whatever beta is. The distance from 10 to 90 % of the way would not do:
+above a continuous transition the order parameter keeps growing, and that distance stays finite.
 """
 
 import enum

@@ -1,9 +1,5 @@
-"""Finite-size scaling in words and numbers.
-
-The picture of `dynsim figure scaling`: six panels, a colour for each size.
-
-`dynsim figure scaling`: transition or crossover, by the step of an observable.
-"""
+"""`dynsim figure scaling`: transition or crossover, by the step of an observable, in words and
+numbers and in six panels, a colour for each size."""
 
 import dataclasses
 import math

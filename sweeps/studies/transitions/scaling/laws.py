@@ -1,9 +1,6 @@
-"""Moments of an order parameter over seeds: mean, susceptibility and Binder cumulant.
-
-How the width and the place of a step change with size: a power law, and a limit.
-
-The scaling collapse: one curve for all sizes, and the exponents that make it.
-"""
+"""How an order parameter changes with size: its moments over seeds (mean, susceptibility, Binder
+cumulant), the power laws and limits that its step follows, and the scaling collapse, one curve for
+all sizes with the exponents that make it."""
 
 from typing import NamedTuple
 
