@@ -14,8 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-import dynsim
-from dynsim import Overlapping, SequenceClasses, Syn, SynMedium, SynSmall, Task, Trajectory, checks
+from dynsim import (
+    Overlapping,
+    Rule,
+    SequenceClasses,
+    Syn,
+    SynMedium,
+    SynSmall,
+    Task,
+    Trajectory,
+    checks,
+)
 from dynsim.problem.train import started
 from dynsim.training import keys
 from dynsim.training.recording import Table
@@ -34,7 +43,7 @@ from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES, descent, of_infinite_length, solved
 
 
-def classes_of(run: Any) -> dynsim.SequenceClasses | SymmetricTask:
+def classes_of(run: Any) -> SequenceClasses | SymmetricTask:
     """The sequence classes of a run of the attention layer, in reduced form where their table would
     be too large; `ValueError` for such a table of a task that has no reduced form."""
     task = getattr(run.problem, "task", None)
@@ -62,7 +71,7 @@ def reduced(task: Task) -> SymmetricTask | None:
     return symmetric.merged(symmetric.symmetric_profiles(p / total, rho / total, K, M, num_queries))
 
 
-AnyTask = dynsim.SequenceClasses | SymmetricTask
+AnyTask = SequenceClasses | SymmetricTask
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
 """Followed by descent with noise."""
@@ -90,14 +99,14 @@ def _length(settings: Settings, finite: bool) -> int | float:
 
 def _assemble(
     settings: Settings, task: SymmetricTask | Placed, numbers: Mapping[str, Array]
-) -> tuple[SymmetricTask | Placed, dynsim.Rule]:
+) -> tuple[SymmetricTask | Placed, Rule]:
     return task, settings.fixed.rule.filled(numbers, ())
 
 
 def _solve(
     settings: Settings,
     task: SymmetricTask | Placed,
-    optimizer: dynsim.Rule,
+    optimizer: Rule,
     key: PRNGKeyArray,
     *,
     theory: Theory,
@@ -111,7 +120,7 @@ def _solve(
 def _descend(
     settings: Settings,
     task: SymmetricTask | Followed,
-    optimizer: dynsim.Rule,
+    optimizer: Rule,
     key: PRNGKeyArray,
     *,
     finite: bool,
@@ -141,14 +150,14 @@ def _followed(task: AnyTask, record: tuple[str, ...]) -> Followed:
     return Followed(found, np.zeros(min(int(found.K), MOST_CLASSES)))
 
 
-def _check_noise(fixed: Any, task: AnyTask, optimizer: dynsim.Rule) -> None:
+def _check_noise(fixed: Any, task: AnyTask, optimizer: Rule) -> None:
     checks.integer("batch", fixed.batch, 1)
     finite = math.isfinite(_layer(fixed).length)
     theory = _symmetric(finite)
     _check(fixed, task, optimizer, theory=theory, descends=True)
 
 
-def of_finite_length(task: dynsim.SequenceClasses) -> Layer:
+def of_finite_length(task: SequenceClasses) -> Layer:
     """The layer on the task; raises `ValueError` unless an expansion in 1/T describes it."""
     found = layer(task)
     if math.isinf(found.length):
@@ -157,9 +166,7 @@ def of_finite_length(task: dynsim.SequenceClasses) -> Layer:
     return found
 
 
-def _check(
-    fixed: Any, task: AnyTask, optimizer: dynsim.Rule, *, theory: Theory, descends: bool
-) -> None:
+def _check(fixed: Any, task: AnyTask, optimizer: Rule, *, theory: Theory, descends: bool) -> None:
     """Descent, unlike the flow, has no rule that it does not describe."""
     start = _layer(fixed).start
     if start != "zero":
@@ -282,8 +289,8 @@ _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 
 def _spread(
     settings: Settings,
-    task: dynsim.Layer,
-    optimizer: dynsim.Rule,
+    task: Layer,
+    optimizer: Rule,
     key: PRNGKeyArray,
     *,
     squares: bool = False,
@@ -315,13 +322,13 @@ def _base(name: str) -> str:
     return name.removesuffix(STD).removesuffix(DRIFT)
 
 
-def _check_spread(fixed: Any, task: dynsim.Layer, optimizer: dynsim.Rule) -> None:
+def _check_spread(fixed: Any, task: Layer, optimizer: Rule) -> None:
     del optimizer
     checks.integer("batch", fixed.batch, 1)
     task.check_population()
 
 
-def _bytes_of_spread(task: dynsim.Layer, settings: Settings) -> int:
+def _bytes_of_spread(task: Layer, settings: Settings) -> int:
     # Of each number recorded a derivative by all weights, and states from one kept to the next.
     shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
     return COPIES * settings.width * shapes * weights(task)
