@@ -282,6 +282,9 @@ def _of_layer(run: Experiment) -> Explanation:
             whole, key = _without_limits(task), jax.random.key(0)
             times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
             reasons += strain.too_coarse(whole, rule, key, steps, theory, times, loss)
+    edge = None
+    if not isinstance(task, SymmetricTask):
+        edge = strain.reached(_without_limits(task), rule, jax.random.key(0), steps)
     return Explanation(
         theory,
         dynsim.Status(int(solved.status)).name,
@@ -289,19 +292,13 @@ def _of_layer(run: Experiment) -> Explanation:
         regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
         tuple(reasons),
-        _edge(task, rule, steps),
+        edge,
     )
 
 
 def _without_limits(task: dynsim.SequenceClasses) -> dynsim.Layer:
     """The layer that the flow is of. It starts from zero weights, so that no key decides them."""
     return dynsim.layer(task, length=math.inf, start="zero")
-
-
-def _edge(task: Task, optimizer: Rule, steps: int) -> strain.Reached | None:
-    if isinstance(task, SymmetricTask):
-        return None
-    return strain.reached(_without_limits(task), optimizer, jax.random.key(0), steps)
 
 
 def _solve(

@@ -48,25 +48,14 @@ def on_task(sweep: Sweep, task: Task | None) -> Sweep:
     return unreduced(dataclasses.replace(sweep, run=sweep.first.at({"task": task})))
 
 
-class OfFigure6(Protocol):
-    """What may be chosen of the sweep of Fig. 6."""
-
-    @property
-    def num_queries(self) -> Queries: ...
-    @property
-    def seeds(self) -> int: ...
-    @property
-    def task(self) -> Task | None: ...
-
-
-def fig6(config: OfFigure6, usual: Queries) -> Sweep:
-    """The built-in sweep of Fig. 6 over so many seeds, at the numbers of queries that are given, by
-    default at the `usual` ones, or on a task of one's own at its own."""
-    sweep = load("fig6", [f"axes.seed = {{ range = {config.seeds} }}"])
-    chosen = config.num_queries or (usual if config.task is None else ())
+def fig6(given: Queries, usual: Queries, seeds: int, task: Task | None) -> Sweep:
+    """The built-in sweep of Fig. 6 over so many seeds, at the numbers of queries that are
+    `given`, by default at the `usual` ones, or on a task of one's own at its own."""
+    sweep = load("fig6", [f"axes.seed = {{ range = {seeds} }}"])
+    chosen = given or (usual if task is None else ())
     axes = {name: values for name, values in sweep.axes.items() if name != "num_queries"}
     numbers = {"num_queries": queries(chosen)} if chosen else {}
-    return on_task(dataclasses.replace(sweep, axes={**numbers, **axes}), config.task)
+    return on_task(dataclasses.replace(sweep, axes={**numbers, **axes}), task)
 
 
 def by_queries(found: xr.Dataset, task: Task | None) -> xr.Dataset:

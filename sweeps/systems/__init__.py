@@ -1,1 +1,1 @@
-"""What can be swept: one folder or file a system, and their registry."""
+"""What can be swept: runs, the systems that compute them, and their registry."""

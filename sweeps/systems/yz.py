@@ -297,7 +297,10 @@ def _spread(
 ) -> Trajectory:
     fixed = settings.fixed
     asked = names_of(settings.record)
-    bases = (_base(each) if isinstance(each, str) else each for each in settings.record)
+    bases = (
+        each.removesuffix(STD).removesuffix(DRIFT) if isinstance(each, str) else each
+        for each in settings.record
+    )
     common: dict[str, Any] = {
         "batch": fixed.batch,
         "length": task.length,
@@ -316,10 +319,6 @@ def _spread(
         values |= {name + DRIFT: value for name, value in moved.observables.items()}
     recorded = {name: values[name] for name in asked}
     return dataclasses.replace(found, observables=recorded, covariance=None)
-
-
-def _base(name: str) -> str:
-    return name.removesuffix(STD).removesuffix(DRIFT)
 
 
 def _check_spread(fixed: Any, task: Layer, optimizer: Rule) -> None:

@@ -65,7 +65,7 @@ class Figure6:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by engine."""
-        sweep = fig6(self, ("1,3,5,10",))
+        sweep = fig6(self.num_queries, ("1,3,5,10",), self.seeds, self.task)
         return {engine: variant(sweep, engine) for engine in self.engines()}
 
     out: Path = Path("out/fig6")

@@ -43,7 +43,8 @@ class Recall:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn."""
-        return {f"simulation-{self.name}": fig6(self, self.PAPER)}
+        sweep = fig6(self.num_queries, self.PAPER, self.seeds, self.task)
+        return {f"simulation-{self.name}": sweep}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -202,7 +202,7 @@ def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
 
 
 def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
-    """The curves of `bands.boundary`, or the 50 % alone."""
+    """The curves of `maps.boundary`, or the 50 % alone."""
     for _, piece in table.groupby("piece"):
         level, of = piece["level"].values[0], piece["of"].values[0]
         style = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1][1]

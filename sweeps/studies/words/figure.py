@@ -34,8 +34,7 @@ from sweeps import output
 from sweeps.language.tree import settle
 from sweeps.output import drawing
 from sweeps.studies.options import cell_edges
-from sweeps.studies.words import fates as text_theory
-from sweeps.studies.words.fates import Fates, table, title
+from sweeps.studies.words.fates import Fates, fates, table, title
 
 RIGHT, WRONG = 0, 1
 """Places of their colours."""
@@ -103,8 +102,8 @@ def run(config: CorpusFigure) -> list[Path]:
         stop_words=config.stop_words,
     )
     overlaps = overlap_report(estimate.task, config.threshold)
-    fates = functools.partial(
-        text_theory.fates,
+    judged = functools.partial(
+        fates,
         estimate.task,
         steps=config.steps,
         top=config.top,
@@ -113,10 +112,10 @@ def run(config: CorpusFigure) -> list[Path]:
         batch=config.batch,
         seed=config.seed,
     )
-    found, width = fates(dynsim.sgd(config.eta_y, config.eta_z)), estimate.task.M
+    found, width = judged(dynsim.sgd(config.eta_y, config.eta_z)), estimate.task.M
     embedded = {"width": width, "scale": config.scale, "value_scale": 0.0}
     rate = config.eta_z * width / (2 * config.scale**2)
-    ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=embedded)
+    ordinary = judged(dynsim.sgd(config.eta_y, rate), embedded=embedded)
     print(table(estimate, overlaps, found, ordinary))
     numbers, kept = report(config, estimate, overlaps, found, ordinary), arrays(estimate, found)
     kept["z_ordinary"], figure = ordinary.z, draw(estimate, found)
@@ -156,10 +155,10 @@ def report(
 ) -> dict[str, object]:
     """Settings, words, overlaps and the scores at the end."""
 
-    def scores(fates: Fates) -> dict[str, object]:
+    def scores(of: Fates) -> dict[str, object]:
         return {
             name: {k: v if k == "spoken" else v[-1] for k, v in score._asdict().items()}
-            for name, score in fates.scores.items()
+            for name, score in of.scores.items()
         }
 
     return {
