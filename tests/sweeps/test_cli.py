@@ -33,7 +33,7 @@ COMPUTING = (
     "sweeps.compare.layer",
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
-    "sweeps.studies.transitions.collapse",
+    "sweeps.studies.transitions.peaks",
     "sweeps.studies.two_stage.claims",
     "sweeps.studies.two_stage.compare",
     "sweeps.studies.words.fates",
