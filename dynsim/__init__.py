@@ -20,7 +20,7 @@ from dynsim.classes.tasks import (
     TaskTable,
     save_task,
 )
-from dynsim.joma.model import Joint, JoMA, JoMAClasses
+from dynsim.joma import Joint, JoMA, JoMAClasses
 from dynsim.linear_icl.model import (
     LinearNetwork,
     Merged,
@@ -43,7 +43,7 @@ from dynsim.problem.full_batch import full_batch
 from dynsim.problem.train import train
 from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
-from dynsim.sparse_attention.retrieval import Retrieval, retrieval
+from dynsim.sparse_attention import Retrieval, retrieval
 from dynsim.training.rule import Ratio, Rule
 from dynsim.training.rules import (
     SGD,

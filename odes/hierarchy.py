@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dynsim import checks, plugins
-from dynsim.joma.model import JoMA
+from dynsim.joma import JoMA
 from dynsim.linear_icl.regression import Regression
 from dynsim.problem.base import Problem
 from dynsim.qkv.layer import QKV
-from dynsim.sparse_attention.retrieval import Retrieval
+from dynsim.sparse_attention import Retrieval
 from dynsim.two_stage.task import Prompts
 from dynsim.yz.layer import AttentionLayer, Layer
 from odes import (

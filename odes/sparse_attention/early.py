@@ -39,7 +39,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number
-from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
+from dynsim.sparse_attention import Retrieval, Snapshot
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from odes.general import closed_form, no_sgd

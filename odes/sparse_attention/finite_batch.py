@@ -37,7 +37,7 @@ from jaxtyping import Array, Float, Int
 from dynsim import checks
 from dynsim.precision import DType
 from dynsim.problem.checks import measured
-from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
+from dynsim.sparse_attention import Retrieval, Snapshot
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Adam, unread

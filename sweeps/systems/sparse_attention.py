@@ -1,6 +1,6 @@
 """Retrieval of one token (the emergence of sparse attention)."""
 
-from dynsim.sparse_attention.retrieval import Retrieval
+from dynsim.sparse_attention import Retrieval
 from sweeps.systems.base import Labels
 from sweeps.systems.engines import system
 

@@ -14,7 +14,7 @@ import numpy as np
 import dynsim
 import odes
 from dynsim import JoMA, Merged
-from dynsim.joma.model import Hidden, Joint
+from dynsim.joma import Hidden, Joint
 from dynsim.precision import precision
 from dynsim.training import keys
 from dynsim.yz import model as yz

@@ -16,7 +16,7 @@ import dynsim
 from dynsim.classes import synthetic
 from dynsim.classes.task import sequence_classes
 from dynsim.decoding import Share
-from dynsim.joma.model import fig2
+from dynsim.joma import fig2
 
 PROBS, QUERY = [[0.5, 0.5, 0, 0], [0.5, 0, 0.25, 0.25]], [0, 1]
 TASKS: list[tuple[dynsim.Task, Callable[[], dynsim.SequenceClasses]]] = [

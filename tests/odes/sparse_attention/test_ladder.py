@@ -14,7 +14,7 @@ import dynsim
 import odes
 from dynsim import Status
 from dynsim.problem.base import narrowed
-from dynsim.sparse_attention.retrieval import Scored
+from dynsim.sparse_attention import Scored
 from odes import sparse_attention
 from odes.sparse_attention import early
 
