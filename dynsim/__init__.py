@@ -41,8 +41,7 @@ from dynsim.problem.base import Problem
 from dynsim.problem.data import ArrayFile, Arrays, Data
 from dynsim.problem.full_batch import full_batch
 from dynsim.problem.train import train
-from dynsim.qkv.layer import QKV
-from dynsim.qkv.model import Embedded
+from dynsim.qkv import QKV, Embedded
 from dynsim.sparse_attention import Retrieval, retrieval
 from dynsim.training.rule import Ratio, Rule
 from dynsim.training.rules import (

@@ -18,7 +18,7 @@ from dynsim import checks, plugins
 from dynsim.joma import JoMA
 from dynsim.linear_icl.regression import Regression
 from dynsim.problem.base import Problem
-from dynsim.qkv.layer import QKV
+from dynsim.qkv import QKV
 from dynsim.sparse_attention import Retrieval
 from dynsim.two_stage.task import Prompts
 from dynsim.yz.layer import AttentionLayer, Layer

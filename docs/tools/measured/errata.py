@@ -21,7 +21,6 @@ from dynsim.yz import model as yz
 from odes import joma, sparse_attention
 from odes.formulas import coefficients, decoder, growth
 from odes.formulas.omega import wrightomega
-from odes.sparse_attention import early
 from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common
@@ -189,10 +188,10 @@ def fixed_token() -> Numbers:
     """Growth rate around zero, times T, with a fixed token: by the flow and two formulas."""
     T, d, p = 2**14, 16, 0.3
     task = dynsim.retrieval(T, d, 1, p)
-    zero = early.Alike(*4 * (jnp.zeros(()),))
-    descent = lambda state: jax.tree.map(jnp.negative, early.gradient(task, state))  # noqa: E731
+    zero = sparse_attention.Alike(*4 * (jnp.zeros(()),))
+    descent = lambda state: jax.tree.map(jnp.negative, sparse_attention.gradient(task, state))  # noqa: E731
     jacobian = jax.jacobian(descent)(zero)
-    names = early.Alike.__annotations__
+    names = sparse_attention.Alike.__annotations__
     matrix = np.array([[float(getattr(getattr(jacobian, a), b)) for b in names] for a in names])
     rate = float(np.linalg.eigvals(matrix).real.max())
     # The other tokens' noise damps W at the rate 1/(d T).

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from dynsim.trajectory import crossings
-from odes.linear_icl.closed import plateaus
+from odes.linear_icl import plateaus
 from sweeps.systems.experiment import Experiment
 
 NEAR = 0.02

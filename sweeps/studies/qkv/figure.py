@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 
 import dynsim
 from dynsim import checks
+from dynsim import qkv as embedded
 from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import Count, Positive, Steps
 from dynsim.precision import precision
-from dynsim.qkv import model as embedded
 from dynsim.training import keys
 from dynsim.trajectory import Trajectory
 from odes.qkv import FACTORS
