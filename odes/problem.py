@@ -30,10 +30,10 @@ from dynsim.problem.checks import (
     population_of,
     usual,
 )
+from dynsim.problem.sharpness import preconditioned
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
-from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import checked_flow, flow_of_rule
 from odes.solver.integrate import check_times, in_program

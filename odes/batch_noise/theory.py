@@ -36,14 +36,13 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Trajectory, checks, decoding
 from dynsim.precision import DType
-from dynsim.problem.base import built
+from dynsim.problem.base import FullBatch, built
 from dynsim.problem.checks import flow_table, has_population, usual
 from dynsim.problem.data import Data
-from dynsim.problem.full_batch import FullBatch
 from dynsim.problem.train import started
+from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
-from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times
 from odes.batch_noise.noise import Asked, Noise, Reached
 from odes.problem import check_arguments, in_own_program

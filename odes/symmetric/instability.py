@@ -38,20 +38,19 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
+from dynsim.training.course import whole_steps
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
 from dynsim.training.rules import SGD
-from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise
 from odes.solver.integrate import in_program, judge
 from odes.symmetric import finite_length, reduction
 from odes.symmetric.reduction import TABLE, observe
-from odes.symmetric.solve import descend, solve
+from odes.symmetric.solve import descend, solve, theory_rule
 from odes.symmetric.state import Attention, Reduced, State, SymmetricTask, zero_state
 
 PATHS = ("flow", "descent")

@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
-from dynsim.classes.overlap import directions
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, directions
 from dynsim.precision import AnyArray
 from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule

@@ -25,18 +25,18 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
 from dynsim.problem.checks import check_init
 from dynsim.problem.train import started
+from dynsim.training.course import whole_steps
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
-from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
-from dynsim.yz.checks import theory_rule
 from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise
 from odes.solver.integrate import in_program, judge
+from odes.symmetric.solve import theory_rule
 from odes.yz import noise
 
 

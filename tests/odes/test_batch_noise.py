@@ -12,7 +12,7 @@ import pytest
 
 import dynsim
 import odes
-from dynsim.problem.full_batch import FullBatch
+from dynsim.problem.base import FullBatch
 from dynsim.problem.train import started
 from dynsim.yz.model import Examples
 from odes.batch_noise import examples_of, noise

@@ -16,7 +16,7 @@ import odes
 from dynsim import JoMA, Merged
 from dynsim.joma import Hidden, Joint
 from dynsim.precision import precision
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.yz import model as yz
 from odes import joma, sparse_attention
 from odes.formulas import coefficients, decoder, growth
@@ -144,7 +144,7 @@ def cancellation() -> Numbers:
 def growing_part() -> Numbers:
     """Time to half of what merged attention learns: by the flow, and by two readings of eq. 10."""
     white = dynsim.regression(4, 31, "white", attention="merged", heads=8, scale=1e-3)
-    init = white.init(keys.split(jax.random.key(0))[0])
+    init = white.init(loop.split_key(jax.random.key(0))[0])
     assert isinstance(init, Merged)
     times = np.linspace(0.0, 8.0, 801)
     flow = odes.flow(white, dynsim.sgd(0.5), times, init=init, record="learned")

@@ -1,7 +1,7 @@
 """The edge of stability on a plane: where steps begin to oscillate, by the flow of all weights.
 
 A step swings from side to side, and grows, where the preconditioned sharpness exceeds 2 (see
-`dynsim.training.stability`). It is measured at the start, and at its largest along the flow, on a
+`dynsim.problem.sharpness`). It is measured at the start, and at its largest along the flow, on a
 coarse grid of the plane, and interpolated in the logarithms of sharpness and axes.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from dynsim.problem.sharpness import EDGE, check_threshold
 from dynsim.training.recording import PRECONDITIONED
-from dynsim.training.stability import EDGE, check_threshold
 from odes.general import WHOLE
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep

@@ -1,8 +1,8 @@
 """Classes of a text, and how far predictions hold on them, as lines to print."""
 
 import dynsim
-from dynsim.classes.estimated import Estimate
-from dynsim.classes.overlap import OverlapReport
+from dynsim.classes.corpus import Estimate
+from dynsim.classes.task import OverlapReport
 from odes.yz import THEORIES
 from sweeps.output import aligned
 from sweeps.studies.words.fates import Fates

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int8
 
-from dynsim.classes.overlap import directions, owned
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, directions, owned
 from dynsim.precision import precision
 from dynsim.training.rule import Rule
 from odes.formulas import predictions

@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory, checks
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer, layer
 from odes import symmetric
@@ -82,7 +82,7 @@ def _descend(
     if isinstance(task, Followed):
         noise = {"batch": settings.fixed.batch, "classes": len(task.classes)}
         # That of the batches in training.
-        noise["key"] = keys.split(key)[1]
+        noise["key"] = loop.split_key(key)[1]
         task = task.task
     return symmetric.descend(
         task,

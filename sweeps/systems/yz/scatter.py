@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 import dynsim
 from dynsim import Trajectory, checks
 from dynsim.problem.train import started
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.training.recording import Table
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes.batch_noise import STD
@@ -52,7 +52,7 @@ def _solve(
     values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
     if any(name.endswith(DRIFT) for name in asked):
         # Of the key that draws the batches in training.
-        draw = keys.split(key)[1]
+        draw = loop.split_key(key)[1]
         moved = spread.drift(task, optimizer, times, draw, draws=DRAWS, **common)
         values |= {name + DRIFT: value for name, value in moved.observables.items()}
     recorded = {name: values[name] for name in asked}

@@ -13,7 +13,7 @@ import dynsim
 import odes
 from dynsim import Separate, Status
 from dynsim.problem.base import narrowed
-from dynsim.training import keys
+from dynsim.training import loop
 from odes import linear_icl
 from odes.solver.tolerances import Tolerances
 
@@ -56,7 +56,7 @@ def ones(R: int, D: int) -> Separate:
 
 
 THREE = dynsim.regression(heads=3, scale=0.3)
-START = narrowed(THREE.init(keys.split(jax.random.key(0))[0]), "float32")
+START = narrowed(THREE.init(loop.split_key(jax.random.key(0))[0]), "float32")
 TIMES = (0.0, 5.0, 20.0, 60.0, 200.0)
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 
 import dynsim
-from dynsim.training.stability import EDGE
+from dynsim.problem.sharpness import EDGE
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.regions import Stability, stability_of
 from sweeps.studies.transitions.edge.cases import Case

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dynsim import Status
-from dynsim.training.stability import EDGE
+from dynsim.problem.sharpness import EDGE
 from sweeps.output import drawing
 from sweeps.studies.phase.regions import BY_EDGE
 from sweeps.studies.transitions.edge.measure import SMOOTH, averaged

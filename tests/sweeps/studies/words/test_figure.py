@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.classes.estimated import Estimate
-from dynsim.classes.overlap import overlap_report
-from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.classes.corpus import Estimate
+from dynsim.classes.task import SequenceClasses, overlap_report, sequence_classes
 from odes.formulas import predictions
 from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words import report as text_report
