@@ -8,7 +8,8 @@ dynamics of training on prompts, `linear_icl` in-context regression by linear at
 """
 
 from odes import joma, linear_icl, qkv, sparse_attention, symmetric, two_stage
-from odes.batch_noise import linear_noise, sde
+from odes.batch_noise import linear_noise
+from odes.batch_noise.paths import sde
 from odes.central import central_flow
 from odes.formulas import (
     coefficients,

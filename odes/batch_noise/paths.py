@@ -68,8 +68,8 @@ from dynsim.training.recording import BATCH_LOSS, Record
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.rules import SGD
 from dynsim.trajectory import Static, Times
+from odes.batch_noise import asked_of, table_of, without_noise
 from odes.batch_noise.noise import Asked, Noise
-from odes.batch_noise.theory import asked_of, table_of, without_noise
 from odes.problem import check_arguments, in_own_program
 from odes.solver.flows import checked_flow, decayed, posed_flow
 from odes.solver.integrate import integrate_ito, judge

@@ -42,7 +42,7 @@ from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients, decoder, growth
 from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training
-from odes.yz import layer
+from odes.yz import population
 
 
 class State(NamedTuple):
@@ -100,16 +100,16 @@ def theory(
     checks.choice("clock", clock, ("sgd", "paper"))
     asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
     name = "-".join(("eq10", *(name for name, given in asked.items() if given)))
-    pose = layer.same(_pose, convention=clock, finite_m=finite_m, remark_1=remark_1)
-    solver = layer.same(layer.integrated, pose=pose, name=name)
-    return layer.eliminated(
+    pose = population.same(_pose, convention=clock, finite_m=finite_m, remark_1=remark_1)
+    solver = population.same(population.integrated, pose=pose, name=name)
+    return population.eliminated(
         name, title, assumes, solver, inapplicable, bounded=True, variant=variant
     )
 
 
 def inapplicable(training: Training) -> str | None:
     """Why Eq. 10 does not apply, or None. The task is looked at only where it is concrete."""
-    return layer.inapplicable(training, "Eq. 10")
+    return population.inapplicable(training, "Eq. 10")
 
 
 def drift(
@@ -149,7 +149,7 @@ def _pose(
     finite_m: bool,
     remark_1: bool,
 ) -> tuple[Any, ...]:
-    weight, eta_y = layer.class_weight(task.prior, convention), clock.rate * clock.eta_y
+    weight, eta_y = population.class_weight(task.prior, convention), clock.rate * clock.eta_y
     if remark_1:
         f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
         eta_y = (1 - mean_overlap(f)) * eta_y
@@ -157,7 +157,7 @@ def _pose(
     def layer_at(t: Float[Array, ""], state: State, args: PyTree) -> Snapshot:
         task, _, eta_y, _ = args
         h = decoder.h(t * task.prior, eta_y, task.M)
-        return layer.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
+        return population.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
 
     field = functools.partial(_field, finite_m=finite_m)
     return field, State(Z, jnp.zeros_like(task.prior)), (task, clock, eta_y, weight), layer_at
@@ -172,6 +172,6 @@ def _field(
 ) -> State:
     task, clock, eta_y, class_weight = args
     f = yz.normalise(yz.attend(state.Z[task.query_index], task.probs))
-    speed = layer.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
+    speed = population.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
     rate = clock.rate * clock.eta_z
     return jax.tree.map(lambda x: rate * x, drift(task, f, speed, class_weight))
