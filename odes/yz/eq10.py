@@ -5,8 +5,8 @@ r"""Attention dynamics with the decoder eliminated: Eq. 10 of Scan and Snap.
     z_m' = \eta_Z\, \gamma(t) \sum_{n \in \psi^{-1}(m)} \operatorname{diag}(f_n)
     \sum_{n' \ne n} \beta_{nn'}\, (f_n f_n^\top - I)\, f_{n'}, \tag{10}
 
-:math:`\beta` from Theorem 1 (`odes.formulas.coefficients`), :math:`\gamma` from the decoder's
-closed form (`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is
+:math:`\beta` from Theorem 1 (`odes.coefficients`), :math:`\gamma` from the decoder's
+closed form (`odes.decoder`). Inserting Theorem 1, the drift of class n is
 :math:`f_n \odot (g_n - \gamma f_n)`, which is how it is computed. Assumes :math:`T \to \infty`, Y =
 0 at the start, the decoder update of Lemma 3, :math:`\gamma` unaffected by the motion of Z, and
 drops terms of order 1/M: exact for weak overlap. The theory has no inertia: momentum enters through
@@ -39,7 +39,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes.formulas import coefficients, decoder, growth
+from odes import coefficients, decoder, growth
 from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training
 from odes.yz import population
@@ -123,7 +123,7 @@ def drift(
     Args:
         f: normalised attention.
         speed: :math:`\gamma` (K,), or the coupled speed (K, K) of finite M
-            (`odes.formulas.coefficients`).
+            (`odes.coefficients`).
         weight: factor on the drift of each class.
     """
     C = coefficients.mixing(f, speed)

@@ -36,8 +36,8 @@ from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from odes.formulas import decoder as closed_form
-from odes.formulas.discrete_decoder import h_star
+from odes import decoder as closed_form
+from odes.decoder import h_star
 from odes.solver.integrate import check_times, judge
 from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training

@@ -31,7 +31,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes.formulas import coefficients
+from odes import coefficients
 from odes.solver.posed import Rescaled
 from odes.theory import Training
 from odes.yz import population

@@ -45,7 +45,7 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, PREDICTED, Snapshot
-from odes.formulas import coefficients, decoder, growth
+from odes import coefficients, decoder, growth
 from odes.general import computed
 from odes.problem import flow as flow_of
 from odes.solver.integrate import VectorField, integrate
@@ -167,7 +167,7 @@ def class_weight(prior: Float[AnyArray, " K"], clock: growth.Convention) -> Floa
 def speed(
     task: SequenceClasses, h: Float[Array, " K"], finite_m: bool = False
 ) -> Float[Array, "K *K"]:
-    """Speed of each class from its h, in the form that `odes.formulas.coefficients` takes."""
+    """Speed of each class from its h, in the form that `odes.coefficients` takes."""
     return coefficients.finite_m_speed(h, task.M) if finite_m else decoder.speed(h, task.M)
 
 

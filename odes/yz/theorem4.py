@@ -9,8 +9,8 @@ The common token c is in all K classes, every query serves q of them, and the ov
     z_c' = -q\, w\, \eta_Z\, \xi, \qquad B_n' = w\, \eta_Z\, \xi, \qquad
     z_l' = w\, \eta_Z\, \xi f_{nl}^2 = f_{nl}^2 B_n'
 
-(closed form: `odes.formulas.growth.bound`, which explains w and q). All distinct tokens l of a
-class follow from its dominant one (`odes.formulas.growth.other_logit`), for which
+(closed form: `odes.growth.bound`, which explains w and q). All distinct tokens l of a
+class follow from its dominant one (`odes.growth.other_logit`), for which
 :math:`f_{nl_0}^2` is taken with the normaliser of the present z, since with the one of the start it
 would exceed 1. One number per class is therefore integrated; everything else is in closed form.
 
@@ -42,7 +42,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes.formulas import decoder, growth
+from odes import decoder, growth
 from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training, refusal
 from odes.yz import population

@@ -18,9 +18,8 @@ from dynsim.joma import Hidden, Joint
 from dynsim.precision import precision
 from dynsim.training import loop
 from dynsim.yz import model as yz
-from odes import joma, sparse_attention
-from odes.formulas import coefficients, decoder, growth
-from odes.formulas.omega import wrightomega
+from odes import coefficients, decoder, growth, joma, sparse_attention
+from odes.decoder import wrightomega
 from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int8
 from dynsim.classes.task import SequenceClasses, directions, owned
 from dynsim.precision import precision
 from dynsim.training.rule import Rule
-from odes.formulas import predictions
+from odes import predictions
 from odes.theory import Training
 from odes.yz import eq10 as attention
 

@@ -12,8 +12,8 @@ import pytest
 import dynsim
 import odes
 from dynsim.yz import observables
-from odes.formulas import coefficients, decoder
-from odes.formulas.discrete_decoder import h_star
+from odes import coefficients, decoder
+from odes.decoder import h_star
 from odes.solver.integrate import _compiled
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, population

@@ -11,7 +11,7 @@ import pytest
 import dynsim
 from dynsim.classes.corpus import Estimate
 from dynsim.classes.task import SequenceClasses, overlap_report, sequence_classes
-from odes.formulas import predictions
+from odes import predictions
 from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words import report as text_report
 from sweeps.studies.words import rules as text_rules
