@@ -14,7 +14,7 @@ from jaxtyping import Array
 from dynsim.precision import precision
 from dynsim.training.rule import Rule
 from odes import decoder, symmetric
-from odes.symmetric.instability import check_applicable, check_rule
+from odes.symmetric import check_applicable, check_rule
 from odes.theory import refusal
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
