@@ -20,30 +20,27 @@ from dynsim.classes.tasks import (
     TaskTable,
     save_task,
 )
-from dynsim.joma.model import Joint, JoMA, JoMAClasses
+from dynsim.joma import Joint, JoMA, JoMAClasses
 from dynsim.linear_icl.model import (
+    GeometricSpectrum,
+    GivenSpectrum,
     LinearNetwork,
+    LinearSpectrum,
     Merged,
     MergedHeads,
     Network,
     Separate,
     SeparateHeads,
-)
-from dynsim.linear_icl.regression import Regression, regression
-from dynsim.linear_icl.sampling import (
-    GeometricSpectrum,
-    GivenSpectrum,
-    LinearSpectrum,
     Spectrum,
     WhiteSpectrum,
 )
-from dynsim.problem.base import Problem
+from dynsim.linear_icl.regression import Regression, regression
+from dynsim.problem.base import Problem, full_batch
 from dynsim.problem.data import ArrayFile, Arrays, Data
-from dynsim.problem.full_batch import full_batch
+from dynsim.problem.sharpness import sharpness_threshold
 from dynsim.problem.train import train
-from dynsim.qkv.layer import QKV
-from dynsim.qkv.model import Embedded
-from dynsim.sparse_attention.retrieval import Retrieval, retrieval
+from dynsim.qkv import QKV, Embedded
+from dynsim.sparse_attention import Retrieval, retrieval
 from dynsim.training.rule import Ratio, Rule
 from dynsim.training.rules import (
     SGD,
@@ -60,17 +57,16 @@ from dynsim.training.rules import (
     sgd,
     sign,
 )
-from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
-from dynsim.transformer.language import LanguageModel
-from dynsim.transformer.model import Transformer, TransformerSpec
+from dynsim.transformer.model import LanguageModel, Transformer, TransformerSpec
 from dynsim.transformer.task import CorpusSource, SyntheticText, Text, TextFile, TextFolder, text
 from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.task import FastPrompts, JointPrompts, Prompts, prompts, two_stage
-from dynsim.yz.layer import AttentionLayer, Layer, layer
-from dynsim.yz.model import YZ, Examples
-from dynsim.yz.tasks import (
+from dynsim.yz.layer import (
+    AttentionLayer,
+    Layer,
+    layer,
     load_task,
     overlapping,
     sequence_classes,
@@ -78,6 +74,7 @@ from dynsim.yz.tasks import (
     syn_medium,
     syn_small,
 )
+from dynsim.yz.model import YZ, Examples
 
 __all__ = [
     "PQ",

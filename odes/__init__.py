@@ -7,17 +7,21 @@ dynamics of training on prompts, `linear_icl` in-context regression by linear at
 `sparse_attention` retrieval of one token, `joma` an MLP layer and the attention below it.
 """
 
-from odes import joma, linear_icl, qkv, sparse_attention, symmetric, two_stage
-from odes.batch_noise import linear_noise, sde
-from odes.central import central_flow
-from odes.formulas import (
+from odes import (
     coefficients,
     decoder,
-    discrete_decoder,
     growth,
-    omega,
+    joma,
+    linear_icl,
     predictions,
+    qkv,
+    sparse_attention,
+    symmetric,
+    two_stage,
 )
+from odes.batch_noise import linear_noise
+from odes.batch_noise.paths import sde
+from odes.central import central_flow
 from odes.general import closed_form, computed
 from odes.hierarchy import applicable, theories
 from odes.problem import Reduction, descent, flow
@@ -41,7 +45,6 @@ __all__ = [
     "computed",
     "decoder",
     "descent",
-    "discrete_decoder",
     "eq10",
     "fixed_attention",
     "flow",
@@ -50,7 +53,6 @@ __all__ = [
     "lemma3",
     "linear_icl",
     "linear_noise",
-    "omega",
     "population",
     "predictions",
     "qkv",

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dynsim import checks, plugins
-from dynsim.joma.model import JoMA
+from dynsim.joma import JoMA
 from dynsim.linear_icl.regression import Regression
 from dynsim.problem.base import Problem
-from dynsim.qkv.layer import QKV
-from dynsim.sparse_attention.retrieval import Retrieval
+from dynsim.qkv import QKV
+from dynsim.sparse_attention import Retrieval
 from dynsim.two_stage.task import Prompts
 from dynsim.yz.layer import AttentionLayer, Layer
 from odes import (
@@ -33,6 +33,7 @@ from odes import (
     two_stage,
     yz,
 )
+from odes.batch_noise import paths
 from odes.theory import Theory
 
 GROUP = "dynsim.theories"
@@ -116,7 +117,7 @@ def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
         known += (*general.flows(), central.THEORY, general.WHOLE)
     # Built-in theories have the noise of the batches where they can.
     if not built_in and cls.draw is not Problem.draw and cls.loss is not Problem.loss:
-        known += (batch_noise.THEORY, *batch_noise.PATHS)
+        known += (batch_noise.THEORY, *paths.THEORIES)
     found: dict[str, Theory[Any, Any]] = {}
     for theory in known:
         found.setdefault(theory.name, theory)

@@ -1,7 +1,7 @@
 """Flows of any problem down its population loss, for rules with schedules and weight decay.
 
 A flow of `odes.solver.flows` reads the rate of step k from k to k + 1, as eta(t - 1/2): see
-`dynsim.schedules.schedule`. A jump of the rate, or of its slope, is told to the solver. Coupled
+`dynsim.schedules`. A jump of the rate, or of its slope, is told to the solver. Coupled
 decay is part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
 """
 
@@ -30,10 +30,10 @@ from dynsim.problem.checks import (
     population_of,
     usual,
 )
+from dynsim.problem.sharpness import preconditioned
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
-from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import checked_flow, flow_of_rule
 from odes.solver.integrate import check_times, in_program

@@ -36,8 +36,11 @@ FLOORS = {
     },
     "odes": {
         "solver": 0,
+        "coefficients": 0,
+        "decoder": 0,
+        "growth": 1,
+        "predictions": 1,
         "theory": 1,
-        "formulas": 1,
         "problem": 1,
         "general": 2,
         "batch_noise": 2,

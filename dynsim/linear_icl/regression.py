@@ -21,19 +21,17 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.decoding import Positive, Size
-from dynsim.linear_icl import model, sampling
+from dynsim.linear_icl import model
 from dynsim.linear_icl.model import (
     Attention,
+    GeometricSpectrum,
+    GivenSpectrum,
     LinearNetwork,
+    LinearSpectrum,
     MergedHeads,
     Model,
     Moments,
     SeparateHeads,
-)
-from dynsim.linear_icl.sampling import (
-    GeometricSpectrum,
-    GivenSpectrum,
-    LinearSpectrum,
     Sequences,
     Spectrum,
     WhiteSpectrum,
@@ -130,7 +128,7 @@ class Regression(Problem):
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Sequences:
         """A batch of sequences, reduced to what models read of them."""
-        return sampling.draw(self.eigenvalues, self.N, key, batch)
+        return model.draw_sequences(self.eigenvalues, self.N, key, batch)
 
     def batches(
         self, key: PRNGKeyArray, steps: int, batch: int

@@ -30,12 +30,19 @@ from dynsim.problem.checks import (
     population_of,
     recorded,
 )
-from dynsim.training import keys, loop
-from dynsim.training.course import UNASKED, Checkpoint, Legs, checked_start, legs_of
+from dynsim.problem.sharpness import check_threshold, preconditioned
+from dynsim.training import loop
+from dynsim.training.course import (
+    UNASKED,
+    Checkpoint,
+    Legs,
+    check_rule,
+    checked_start,
+    checked_times,
+    legs_of,
+)
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
-from dynsim.training.run_checks import check_rule, checked_times
-from dynsim.training.stability import check_threshold, preconditioned
 from dynsim.trajectory import Static, Times, Trajectory
 
 DIVERGENCE_GROWTH = 1e3
@@ -164,7 +171,7 @@ def train(
 def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree:
     """The batches of a run with this key, as `train` takes them for its `data`, of steps + 1."""
     with jax.enable_x64(False):
-        of_step = problem_in(problem, "float32").batches(keys.split(key)[1], steps, batch)
+        of_step = problem_in(problem, "float32").batches(loop.split_key(key)[1], steps, batch)
         return jax.lax.map(of_step, jnp.arange(steps + 1, dtype=jnp.int32))
 
 
@@ -173,7 +180,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
     if init is None:
         assert key is not None
         with jax.enable_x64(False):
-            init = ask(problem_in(problem, "float32"), "init", keys.split(key)[0])
+            init = ask(problem_in(problem, "float32"), "init", loop.split_key(key)[0])
     return Parts.of(init, dtype, problem)
 
 
@@ -208,7 +215,7 @@ def _run(
     given = eqx.combine(numbers, rest)
     # Of no use where nothing is random.
     key = jax.random.key(0) if key is None else key
-    key_init, key_data = keys.split(key)
+    key_init, key_data = loop.split_key(key)
     with jax.enable_x64(False):
         narrow = problem_in(given, "float32")
         narrow, shared = narrow._prepared(key, shared)

@@ -6,16 +6,17 @@ into a batch of whole training runs. What differs between systems comes in as tw
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim.precision import DType, Number
-from dynsim.training import keys, relative_loss
 from dynsim.training.course import (
     Checkpoint,
     Course,
@@ -32,6 +33,70 @@ from dynsim.trajectory import Status, Trajectory
 DIVERGED_LOSS = 10.0
 """A run counts as diverged while its batch loss exceeds this many times log M, the loss of
 guessing uniformly."""
+LAST = 20
+"""Number of steps at the end of a run whose losses the relative loss averages; all of a shorter
+run."""
+
+
+def split_key(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """Keys of the starting weights and of the data; step k draws with fold_in(second, k)."""
+    key_init, key_data = jax.random.split(key)
+    return key_init, key_data
+
+
+def keys_of_steps(key: PRNGKeyArray, steps: int) -> Callable[[Int[Array, ""]], PRNGKeyArray]:
+    """The keys fold_in(key, k) for k in [0, steps], made all at once, by k."""
+    keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(steps + 1, dtype=jnp.int32))
+    return lambda k: keys[k]
+
+
+def normal_noise(key: PRNGKeyArray, k: Int[Array, ""], like: PyTree) -> PyTree:
+    """Independent standard normal numbers for all weights in step k."""
+    return optax.tree.random_like(jax.random.fold_in(key, k), like, jax.random.normal)
+
+
+class LossSums(NamedTuple):
+    """The sums that a run carries along for its relative loss.
+
+    Attributes:
+        first: (*B) loss of step 0.
+        last: (*B) sum of the losses so far of the last `LAST` steps.
+    """
+
+    first: Float[Array, "*B"]
+    last: Float[Array, "*B"]
+
+
+def no_sums(shape: tuple[int, ...], dtype: DTypeLike) -> LossSums:
+    """The sums before step 0 of runs of this shape."""
+    return LossSums(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def add_loss(
+    sums: LossSums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[Number, ""]
+) -> LossSums:
+    """The sums after adding the `loss` of step k, before its update; k = `steps` adds nothing."""
+    # Chosen, not multiplied by 0, because the loss may be infinite.
+    late = (k >= steps - LAST) & (k < steps)
+    return LossSums(
+        jnp.where(k == 0, loss, sums.first),
+        sums.last + jnp.where(late, loss, jnp.zeros_like(loss)),
+    )
+
+
+def relative_loss(
+    sums: LossSums, times: Int[Array, " S"], steps: Int[Number, ""]
+) -> Float[Array, "S *B"]:
+    """Whether a run trained: at its end, the mean of the last losses over the first.
+
+    The measure of Sohl-Dickstein (arXiv:2402.06184), who counts a run as converged where it is
+    below 1. It needs the loss of every step, so it is summed up along a run instead of recorded.
+    NaN at earlier times; inf or NaN for a run whose losses are.
+    """
+    relative = sums.last / (jnp.minimum(LAST, steps) * sums.first)
+    at_end = (times == steps).reshape(-1, *(1,) * relative.ndim)
+    return jnp.where(at_end, relative[None], math.nan)
+
 
 LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
 Found = Float[Array, "*B"] | dict[str, Array] | None
@@ -57,7 +122,7 @@ class State(NamedTuple):
     params: PyTree
     memory: PyTree
     first_bad: Int[Array, "*B"]
-    sums: relative_loss.Sums | None
+    sums: LossSums | None
 
 
 def by_rule(
@@ -66,7 +131,7 @@ def by_rule(
     key: PRNGKeyArray | None = None,
     groups: PyTree = None,
     also: tuple[str, ...] = (),
-    normal: Callable[[PRNGKeyArray, Int[Array, ""], PyTree], PyTree] = keys.normal_noise,
+    normal: Callable[[PRNGKeyArray, Int[Array, ""], PyTree], PyTree] = normal_noise,
 ) -> Step:
     """The step of a rule on (weights, k) -> loss and gradient.
 
@@ -151,7 +216,7 @@ def train(
         valid = _finite(state.params, batch) if loss is None or limit is None else loss <= limit
         sums = state.sums
         if sums is not None and loss is not None:
-            sums = relative_loss.add(sums, loss, k, end)
+            sums = add_loss(sums, loss, k, end)
         return State(params, memory, _judged(state.first_bad, k, valid), sums), found
 
     def record(
@@ -167,7 +232,7 @@ def train(
         return state._replace(first_bad=_judged(state.first_bad, k, valid))
 
     end = times[-1] if steps is None else steps
-    sums = relative_loss.start(batch, dtype) if relative else None
+    sums = no_sums(batch, dtype) if relative else None
     start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
     begin = 0
     if checkpoint is not None:
@@ -185,7 +250,7 @@ def train(
         else:
             state, seen, rows = in_legs(course, start, seen, rows, steps, legs)
     if state.sums is not None:
-        rows[RELATIVE_LOSS] = relative_loss.recorded(state.sums, times, end)
+        rows[RELATIVE_LOSS] = relative_loss(state.sums, times, end)
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
     # through all of them at every step would cost almost as much as the update.
     bad = (state.first_bad < 0) & ~_finite(state.params, batch)

@@ -30,7 +30,7 @@ from dynsim import checks, plugins
 GROUP = "dynsim.observables"
 """Group of the entry points."""
 RELATIVE_LOSS = "relative_loss"
-"""The name under which a loop records what `dynsim.training.relative_loss` sums up."""
+"""The name under which a loop records `dynsim.training.loop.relative_loss`."""
 BATCH_LOSS = "batch_loss"
 """The name under which it records the loss of the next step."""
 

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim import checks, decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number, cast
-from dynsim.schedules.schedule import AnyRate, Constant, Schedule, as_schedule
+from dynsim.schedules import AnyRate, Constant, Schedule, as_schedule
 
 Eta = Schedule | Callable[[Array], Array] | AnyRate
 """A learning rate: a number, a schedule, or a function of the step."""

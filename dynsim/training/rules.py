@@ -28,7 +28,7 @@ from jaxtyping import PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import AnyDecay, AnyPositive, Number
-from dynsim.schedules.schedule import Schedule, as_schedule
+from dynsim.schedules import Schedule, as_schedule
 from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, schedules_of
 
 Values = Real[Number, "*#P"]

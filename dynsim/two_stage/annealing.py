@@ -23,8 +23,7 @@ from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks, decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
-from dynsim.schedules import steps
-from dynsim.schedules.shapes import Steps
+from dynsim.schedules import Steps, steps
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.rules import SGD, unread
 

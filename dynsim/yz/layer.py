@@ -1,9 +1,13 @@
-"""The attention layer in Y and Z on sequence classes, as a problem to be trained."""
+"""The attention layer in Y and Z on sequence classes, as a problem to be trained.
+
+The functions that make a task of `dynsim.classes` return the layer on it.
+"""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,14 +15,15 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
+from dynsim.classes import task, tasks
 from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import Length
 from dynsim.precision import on_cpu
 from dynsim.problem.base import Measured, Problem
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.rule import of_layer
-from dynsim.yz import finite_length, observables, outputs, sampling, support
+from dynsim.yz import finite_length, gradients, observables, sampling
 from dynsim.yz import model as yz
 from dynsim.yz.model import Examples
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, Snapshot
@@ -79,7 +84,7 @@ class Layer(SequenceClasses, Problem):
         """As `draw`, in few bytes. A CPU stores counts only on the support of each class; with T
         infinite the classes suffice."""
         sampling.check_tokens(batch, self.length)
-        of_step = keys.of_steps(key, steps)
+        of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
             return lambda k: sampling.sample_classes(self, of_step(k), batch)
         size = {"batch": batch, "length": int(self.length), "dtype": "float32"}
@@ -105,12 +110,12 @@ class Layer(SequenceClasses, Problem):
         batch."""
         dtype = params.Y.dtype.name
         merged = params.Y.shape[1] < self.M
-        columns = outputs.merged(self, dtype) if merged else outputs.each(self)
+        columns = gradients.merged_outputs(self, dtype) if merged else gradients.each_output(self)
         if isinstance(data, SupportExamples):
             data = data.astype(dtype)
-            few = merged and not support.pays(self.support.shape[1], self.M)
+            few = merged and not gradients.support_pays(self.support.shape[1], self.M)
             if not few and not params.residual:
-                return support.loss_and_grad(params, self, data, columns)
+                return gradients.loss_and_grad_on_support(params, self, data, columns)
             data = data.dense(self)
         elif isinstance(data, Examples):
             data = self._recorded(data).astype(dtype)
@@ -119,7 +124,7 @@ class Layer(SequenceClasses, Problem):
             probs = jnp.asarray(self.probs)
             data = Examples(jnp.arange(self.K), probs, drawn.astype(dtype) / data.size)
         if merged:
-            return outputs.loss_and_grad(params, self, data, columns)
+            return gradients.loss_and_grad(params, self, data, columns)
         return yz.loss_and_grad(params, self, data, scatter=on_cpu())
 
     def population_loss(self, params: yz.YZ) -> Float[Array, ""]:
@@ -140,9 +145,9 @@ class Layer(SequenceClasses, Problem):
         """One column of Y for all outputs that are no class's next token: training from zero keeps
         them equal."""
         dtype = params.Y.dtype.name
-        columns = outputs.each(self)
+        columns = gradients.each_output(self)
         if self.start == "zero" and rule.is_elementwise:
-            columns = outputs.merged(self, dtype)
+            columns = gradients.merged_outputs(self, dtype)
         few = dataclasses.replace(params, Y=columns.merge(params.Y))
         return few, lambda found: dataclasses.replace(found, Y=columns.spread(found.Y))
 
@@ -223,3 +228,26 @@ class AttentionLayer(sampling.OnClasses):
     def init(self, key: PRNGKeyArray) -> yz.YZ:
         """The starting weights of the layer."""
         return self.build(None).init(key)
+
+
+Arguments = ParamSpec("Arguments")
+
+
+def _layered(name: str, make: Callable[Arguments, task.Task]) -> Callable[Arguments, Layer]:
+    def made(*args: Arguments.args, **options: Arguments.kwargs) -> Layer:
+        return layer(make(*args, **options).build())
+
+    # The docstring and the arguments are those of what it calls.
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = (make.__doc__ or "").replace("Attributes:", "Args:")
+    signature = inspect.signature(make).replace(return_annotation=Layer)
+    setattr(made, "__signature__", signature)  # noqa: B010  (no type of a function has it)
+    return made
+
+
+sequence_classes = _layered("sequence_classes", task.sequence_classes)
+load_task = _layered("load_task", tasks.TaskFile)
+overlapping = _layered("overlapping", tasks.Overlapping)
+syn = _layered("syn", tasks.syn)
+syn_medium = _layered("syn_medium", tasks.SynMedium)
+syn_small = _layered("syn_small", tasks.SynSmall)

@@ -37,7 +37,7 @@ class YZ(eqx.Module):
 
     Attributes:
         Y: (M, M) decoder logits; attending to token l adds Y[l, k] to output k. Inside
-            training also (M, C), with one column for several outputs (`dynsim.yz.outputs`).
+            training also (M, C), with one column for several outputs (`dynsim.yz.gradients`).
         Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens.
             A fixed prior on the logits, such as a positional bias, is a start other than zero.
         residual: add the query's embedding to f and normalise again (paper, section 7):

@@ -144,7 +144,7 @@ def xi(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
 
 _NO_BOUND = (
     "only the Eq. 10 and Theorem 4 theories integrate the growth factor bound; elsewhere record "
-    "'xi' and use odes.formulas.predictions.bound_from_xi"
+    "'xi' and use odes.predictions.bound_from_xi"
 )
 
 
@@ -153,7 +153,7 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
 
     Raises:
         ValueError: where nothing integrates it, in simulation and in the (Y, Z) flows. There,
-            record "xi" and integrate that (`odes.formulas.predictions.bound_from_xi`).
+            record "xi" and integrate that (`odes.predictions.bound_from_xi`).
     """
     if s.B is None:
         raise ValueError(f"record = 'B': {_NO_BOUND}")

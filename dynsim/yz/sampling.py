@@ -23,7 +23,7 @@ from dynsim.classes.tasks import SynSmall
 from dynsim.decoding import Length
 from dynsim.precision import AnyArray, on_cpu
 from dynsim.problem.base import Problem
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.training.rule import of_layer
 from dynsim.yz.model import Examples, weights
 
@@ -264,7 +264,7 @@ class OnClasses(Problem):
         self, key: PRNGKeyArray, steps: int, batch: int
     ) -> Callable[[Array], Examples | Int[Array, " N"]]:
         """As `draw`; with T infinite the classes alone, which say all."""
-        of_step = keys.of_steps(key, steps)
+        of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
             return lambda k: sample_classes(self.classes, of_step(k), batch)
         sample = self._sampler(batch)

@@ -1,7 +1,355 @@
-"""The noise of batches in the training of any problem."""
+r"""Mean and standard deviation across seeds of the training of any problem at batch B [ours].
 
-from odes.batch_noise.paths import THEORIES as PATHS
-from odes.batch_noise.paths import sde
-from odes.batch_noise.theory import STD, THEORY, examples_of, linear_noise, orders, size_of
+The mean follows descent, step by step, and the linear noise approximation of
+`odes.solver.linear_noise` gives the covariance. A batch adds noise of covariance C/B to the
+gradient, with C that of the gradient of one example. With :math:`s_i = \lambda \cdot \nabla \ell_i`
+for the loss of example i
 
-__all__ = ["PATHS", "STD", "THEORY", "examples_of", "linear_noise", "orders", "sde", "size_of"]
+.. math::
+
+    \lambda^\top C \lambda' = \operatorname{Cov}_i (s_i, s_i')
+
+is estimated in every step from E fresh examples, so that its errors average out over the steps. No
+matrix of the size of C is formed. Without a `population_loss` the mean follows descent on the loss
+of these examples: it is that of training at batch E, and its own error is :math:`\sqrt{B/E}`
+standard deviations of a run. Of a `dynsim.FullBatch` all examples are taken, without an error.
+
+Starting weights that differ between seeds add the variance of the mean over the starts to the mean
+of the variance, by the law of total variance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from dynsim import Problem, Trajectory, checks, decoding
+from dynsim.precision import DType
+from dynsim.problem.base import FullBatch, built
+from dynsim.problem.checks import flow_table, has_population, usual
+from dynsim.problem.data import Data
+from dynsim.problem.train import started
+from dynsim.training.course import whole_steps
+from dynsim.training.recording import BATCH_LOSS, Record, Table
+from dynsim.training.rule import Rule, UpdateRule
+from dynsim.trajectory import Times
+from odes.batch_noise.noise import Asked, Noise, Reached
+from odes.problem import check_arguments, in_own_program
+from odes.solver import linear_noise as solver
+from odes.solver.integrate import judge
+from odes.theory import Theory, Training, refusal
+
+STD = "_std"
+"""How the names of standard deviations end, where they are recorded by name."""
+EXAMPLES, BATCHES_OF = 512, 16
+"""Examples per step from which the covariance of the gradient is estimated, by default so many, or
+so many batches where these are more."""
+PASSES = 16
+"""Times at which the covariance is computed; between them it is interpolated."""
+STARTS = 8
+"""Starting weights over which mean and covariance are averaged."""
+LARGEST = 2000
+"""Weights up to which `compare` and others take the theory unasked."""
+MOST = 2**26
+"""Numbers that the gradients of all examples of a step may have, where a rule needs them."""
+
+
+def linear_noise(
+    problem: Problem,
+    rule: UpdateRule,
+    times: Times,
+    *,
+    batch: int | float,
+    key: PRNGKeyArray | None = None,
+    init: PyTree = None,
+    starts: int = STARTS,
+    examples: int | None = None,
+    squares: bool = True,
+    passes: int = PASSES,
+    draws: int = 0,
+    record: Record | None = None,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Predict mean and covariance across seeds of everything that training records, from `draw` and
+    `loss`.
+
+    Use it to know how far seeds scatter without training them, at any batch size. It holds where
+    runs scatter so little that all of them see the same Hessian; `dynsim explain` checks this.
+
+    Args:
+        problem: a problem with `draw` and with a `loss` that is the mean over the examples. Without
+            a `population_loss` the mean gradient is estimated too.
+        rule: any rule except sign descent, with any schedules, rates by group and decay, but
+            without clipping and gradient noise; your own rule needs a `flow`.
+        times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
+        batch: number B of examples per step, >= 1, drawn independently.
+        key: random key of the starting weights and the examples. With one start, the weights are
+            those of `dynsim.train` with this key.
+        init: starting weights that replace these, the same for all seeds; needs `starts=1`.
+        starts: number of starting weights from `problem.init`, whose spread is part of the result.
+            With 1, the result describes runs from the same weights.
+        examples: number E of examples per step from which the covariance of the gradient is
+            estimated, >= 2; by default 512, or 16 batches if that is more.
+        squares: whether the averages by which Adam and RMSProp divide include the noise of the
+            batches. Without it the theory is faster, but wrong where noise exceeds the gradient.
+        passes: number of the `times` at which the covariance is computed, >= 2, evenly spaced and
+            including the first and the last. Each costs a backward pass to the start, for all
+            observables together. In between, the covariance is interpolated linearly in log(1 + t).
+        draws: number of draws of the noise of a whole run. With 2 or more, the next order in 1/B is
+            added to mean and covariance, which matters for losses near their minimum.
+        record: as of `odes.flow`, and "batch_loss", the loss of the next batch. NAME_std stands for
+            the standard deviation of NAME, as an observable. By default the `RECORD` of the problem
+            and "batch_loss".
+        dtype: "float64" or "float32".
+
+    Returns:
+        A `Trajectory`: the mean of the observables, with their `covariance` across seeds and `std`.
+        If descent diverges from one of the starts, its status is not OK; nothing raises.
+
+    Raises:
+        ValueError: with the reason, for a rule or a problem that it does not describe; and naming
+            the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> rule = dynsim.sgd(0.05, momentum=0.9)
+        >>> problem, key = DeepLinear(), jax.random.key(0)
+        >>> theory = odes.linear_noise(problem, rule, [5, 10], batch=32, key=key)
+        >>> theory["loss"], theory.std["loss"]
+    """
+    problem, rule = built(problem, rule)
+    if reason := _undescribed(problem, rule, batch):
+        raise ValueError(reason)
+    check_arguments(problem, rule, times, key, init, starts=True)
+    steps = whole_steps(times)
+    checks.integer("batch", batch, 1)
+    examples = checks.integer("examples", examples_of(batch) if examples is None else examples, 2)
+    if key is None:
+        raise ValueError("key = None: the examples are drawn, which needs one")
+    if checks.integer("starts", starts, 1) > 1 and init is not None:
+        raise ValueError(f"starts = {starts}: must be 1 where `init` gives the starting weights")
+    checks.integer("passes", passes, 2)
+    if draws:
+        checks.integer("draws", draws, 2)
+    if squares and isinstance(rule, solver.AVERAGE_SQUARES):
+        _check_size(problem, rule, examples)
+    return orders(
+        *(problem, rule, times, batch, key, init, dtype),
+        record=record,
+        steps=steps,
+        starts=starts,
+        examples=examples,
+        squares=squares,
+        passes=passes,
+        draws=draws,
+    )[-1]
+
+
+def orders(
+    problem: Problem,
+    rule: Rule,
+    times: Times,
+    batch: int | float,
+    key: PRNGKeyArray,
+    init: PyTree = None,
+    dtype: DType = "float64",
+    *,
+    record: Record | None,
+    **settings: Any,
+) -> tuple[Trajectory, ...]:
+    """`linear_noise`, and with `draws` also its next order, from one program. The `settings` are
+    those of `_solve`; none of them is checked."""
+    asked = asked_of(problem, record)
+    found = in_own_program(
+        _solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings
+    )
+    return tuple(_named(each, asked) for each in found)
+
+
+def examples_of(batch: int | float) -> int:
+    """The number of examples of a step, by default."""
+    return max(EXAMPLES, BATCHES_OF * int(batch))
+
+
+def without_noise(problem: Problem, batch: int | float) -> str | None:
+    """Why batches of a problem add no noise of independent examples, or None."""
+    for method in ("draw", "loss"):
+        if not problem.has(method):
+            return f"{type(problem).__name__}: has no method {method!r}, which this theory needs"
+    if isinstance(batch, float) and math.isinf(batch):
+        return "batch = inf: leaves no noise"
+    for name, each in vars(problem).items():
+        if isinstance(each, Data) and not each.replace:
+            return f"{name}.replace = False: the noise is that of independent examples"
+    return None
+
+
+def _undescribed(problem: Problem, rule: Any, batch: int | float) -> str | None:
+    """Why the theory does not describe a training, or None."""
+    return without_noise(problem, batch) or refusal(solver.check_described, rule)
+
+
+def _inapplicable(training: Training) -> str | None:
+    problem, rule = training.problem, training.rule
+    reason = _undescribed(problem, rule, training.batch)
+    if reason is None and (size := size_of(problem)) > LARGEST:
+        return (
+            f"the problem has {size} weights, more than {LARGEST}; theory 'sde' samples "
+            "paths of any size, and odes.linear_noise(problem, rule, ...) has no such limit"
+        )
+    return reason
+
+
+def size_of(problem: Problem) -> int:
+    """Number of weights that are trained, at most. The numbers of the problem may have axes."""
+    some = {
+        field.name: np.ravel(value)[0]
+        for field in dataclasses.fields(problem)
+        if _is_real(field.type) and np.ndim(value := getattr(problem, field.name))
+    }
+    init = (dataclasses.replace(problem, **some) if some else problem).init
+    start = jax.tree.leaves(eqx.filter_eval_shape(init, jax.random.key(0)))
+    weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
+    return sum(each.size for each in weights if jnp.issubdtype(each.dtype, jnp.inexact))
+
+
+def _is_real(annotation: Any) -> bool:
+    """Whether a field is a real number. Its annotation is a text in modules that postpone them."""
+    if isinstance(annotation, str):
+        return re.match(r"(Annotated\[)?float\b", annotation) is not None
+    return {float} == {float, tuple, dict} & {*decoding.parts_of(annotation)}
+
+
+def _check_size(problem: Problem, rule: Rule, examples: int) -> None:
+    if (size := size_of(problem)) * examples > MOST:
+        raise ValueError(
+            f"examples = {examples}: with {size} weights, {rule.name} takes at most {MOST // size},"
+            " because it needs the gradient of each; or set squares = False"
+        )
+
+
+def _predicts(problem: Problem) -> tuple[str, ...]:
+    names = tuple(table_of(problem).functions)
+    return names + tuple(name + STD for name in names if name + STD not in names)
+
+
+def table_of(problem: Problem) -> Table:
+    """What a flow can record, and the loss of a batch."""
+    known = flow_table(problem)
+    refused = {name: why for name, why in known.refused.items() if name != BATCH_LOSS}
+    functions = {**known.functions, BATCH_LOSS: abs}
+    return dataclasses.replace(known, functions=functions, refused=refused)
+
+
+def asked_of(problem: Problem, record: Record | None) -> Asked:
+    """What is to be recorded, by default the `RECORD` of the problem and the loss of a batch."""
+    table = table_of(problem)
+    if record is None:
+        record = [*usual(problem, table.functions), BATCH_LOSS]
+    given: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)
+    known = table.names()
+    stds = [x for x in given if isinstance(x, str) and x.endswith(STD) and x not in known]
+    plain = [each for each in given if each not in stds]
+    hidden = [base for base in (each.removesuffix(STD) for each in stds) if base not in plain]
+    found = table.resolve([*plain, *hidden])
+    functions = tuple(each for each in found.functions if each[0] != BATCH_LOSS)
+    whole = len(functions) < len(found.functions)
+    return Asked(tuple(stds), tuple(hidden), found._replace(functions=functions), whole)
+
+
+def _named(found: Trajectory, asked: Asked) -> Trajectory:
+    """A trajectory with standard deviations as observables, where they are asked for by name."""
+    if not asked.stds:
+        return found
+    shown = {name: x for name, x in found.observables.items() if name not in asked.hidden}
+    stds = {name: found.std[name.removesuffix(STD)] for name in asked.stds}
+    return dataclasses.replace(found, observables={**shown, **stds}, covariance=None)
+
+
+def _solve(
+    given: Problem,
+    rule: Rule,
+    key: PRNGKeyArray,
+    init: PyTree,
+    times: Float[Array, " S"],
+    batch: Float[Array, ""],
+    *,
+    steps: tuple[int, ...],
+    starts: int,
+    examples: int,
+    squares: bool,
+    passes: int,
+    draws: int,
+    asked: Asked,
+) -> tuple[Trajectory, ...]:
+    dtype: Any = times.dtype.name
+
+    def one(key: PRNGKeyArray) -> tuple[Reached, ...]:
+        noise = Noise(
+            given,
+            started(given, key, init, dtype),
+            rule,
+            jax.random.fold_in(key, EXAMPLES),
+            batch,
+            asked,
+            examples,
+        )
+        return noise.reached(steps, squares, passes, draws)
+
+    def together(every: Reached) -> Reached:
+        """Over all starts."""
+        apart = every.values - jnp.mean(every.values, axis=0, keepdims=True)
+        between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
+        within = jnp.mean(every.covariance, axis=0)
+        # Paths of estimated gradients scatter as runs of so many examples do.
+        if not (has_population(given) or isinstance(given, FullBatch)):
+            within *= 1 - batch / examples
+        valid = jnp.all(every.valid, axis=0)
+        return Reached(jnp.mean(every.values, axis=0), within + between, valid)
+
+    if starts == 1:
+        orders = one(key)
+    else:
+        orders = tuple(map(together, jax.vmap(one)(jax.random.split(key, starts))))
+    start = started(given, key, init, dtype)
+    like = Noise(given, start, rule, key, batch, asked, examples).seen(start.params, jnp.int32(0))
+    _, unravel = ravel_pytree(like[0])
+
+    def trajectory(found: Reached) -> Trajectory:
+        observables = jax.vmap(unravel)(found.values)
+        status, first_bad = judge(times, found.valid)
+        return Trajectory(
+            times, observables, None, status, first_bad, THEORY.name, covariance=found.covariance
+        )
+
+    return tuple(map(trajectory, orders))
+
+
+THEORY: Theory[Any, Any] = Theory(
+    "linear-noise",
+    "descent and linear noise of the batches",
+    "noise of the batches to first order",
+    functools.partial(linear_noise, starts=1),
+    _inapplicable,
+    needs=("key", "batch"),
+    predicts=_predicts,
+    adaptive=False,
+    variant=True,
+    single=True,
+    # Of each observable a derivative by all weights, and states from one kept to the next.
+    held=lambda batch, steps, observables: (
+        observables + 2 * math.isqrt(steps or 1),
+        examples_of(batch),
+    ),
+)
+"""The theory of every problem with `draw` and `loss`, from the starting weights of one run."""

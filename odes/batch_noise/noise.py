@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import Problem
-from dynsim.problem.base import ask, narrowed
+from dynsim.problem.base import FullBatch, ask, narrowed
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -20,7 +20,6 @@ from dynsim.problem.checks import (
     measured,
     population_of,
 )
-from dynsim.problem.full_batch import FullBatch
 from dynsim.problem.train import DIVERGENCE_GROWTH, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule

@@ -63,13 +63,13 @@ from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_groups, has_population
 from dynsim.problem.train import DIVERGENCE_GROWTH, started
+from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.training.rules import SGD
-from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Static, Times
+from odes.batch_noise import asked_of, table_of, without_noise
 from odes.batch_noise.noise import Asked, Noise
-from odes.batch_noise.theory import asked_of, table_of, without_noise
 from odes.problem import check_arguments, in_own_program
 from odes.solver.flows import checked_flow, decayed, posed_flow
 from odes.solver.integrate import integrate_ito, judge

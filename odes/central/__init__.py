@@ -33,10 +33,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usual
+from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD, RMSProp, unread
-from dynsim.training.stability import EDGE
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import STEPS, Edge, Moved
 from odes.problem import check_arguments, from_start, gradient_of, in_own_program

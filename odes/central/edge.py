@@ -34,8 +34,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dynsim.precision import one_by_one
 from dynsim.problem import sharpness
+from dynsim.problem.sharpness import EDGE
 from dynsim.training.rules import RMSProp
-from dynsim.training.stability import EDGE
 from odes.solver.inertia import corrected
 from odes.solver.posed import Driven, Gradient, Posed
 

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import Rule, Trajectory
 from dynsim.classes.task import SequenceClasses
-from dynsim.joma.model import Hidden, Joint, JoMA
+from dynsim.joma import Hidden, Joint, JoMA
 from dynsim.precision import Number
 from dynsim.problem.checks import measured
 from dynsim.training.recording import Recording

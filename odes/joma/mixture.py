@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.joma.model import ACTIVATIONS, Activation
+from dynsim.joma import ACTIVATIONS, Activation
 from dynsim.precision import AnyArray, Number
 
 NODES = 64

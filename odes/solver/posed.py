@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Real
 
 from dynsim.precision import AnyArray, Number
-from dynsim.schedules.schedule import Constant, OfStep, Schedule, proportional
+from dynsim.schedules import Constant, OfStep, Schedule, proportional
 from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD, unread
 

@@ -37,11 +37,11 @@ from jaxtyping import Array, Float, Int
 from dynsim import checks
 from dynsim.precision import DType
 from dynsim.problem.checks import measured
-from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
+from dynsim.sparse_attention import Retrieval, Snapshot
+from dynsim.training.course import whole_steps
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Adam, unread
-from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from odes.general import computed
 from odes.solver.integrate import judge

@@ -1,23 +1,74 @@
-"""The exact reduction of symmetric tasks to a few numbers.
+r"""The exact reduction of symmetric tasks to a few numbers, and how far noise breaks it [ours].
+
+The reduction itself is in `odes.symmetric.reduction`. The noise of batches breaks the tie between
+tokens of equal probability. Along a path of the reduction let the tokens of one kind differ by a
+little: their logits by u, their rows of Y by w, both with sum zero within a class. Each kind has a
+small block of the Hessian,
+
+.. math::
+
+    H = \begin{pmatrix} h & c^\top \\ c & 0 \end{pmatrix}, \qquad
+    h = \tfrac1n f (2 f \gamma - g), \qquad c = -(n n')^{-1/2} f e,
+
+with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class:
+:math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each
+of n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. With momentum
+:math:`\mu` a tie follows :math:`v \leftarrow \mu v + H u`, :math:`u \leftarrow u - \eta v`, driven
+by counts that are off by a share of standard deviation :math:`\sigma_0 = (n / (B L p))^{1/2}`,
+which acts as a displacement of u (`odes.symmetric.finite_length`). The variance of u is carried
+through the steps exactly; where it reaches one, linear theory ends. `docs/theory/finite-size.md`
+derives it.
+
+`spread` is linear in the noise, for mean and spread over seeds. The derivative along descent of an
+observable that is the same for all classes is the same for all classes too. It sees the part of the
+noise that keeps the symmetry, in which all classes have one s_n(c): what draws the classes drops
+out of the covariance of `odes.yz.spread`, and
+
+    lambda^T C lambda' = (1/L) sum_i p_i ds/dc_i ds'/dc_i
+
+remains, over the kinds of tokens of one class. An observable of a single class does not close like
+this; here it is predicted for the mean over the classes.
 
 Example:
     >>> task = odes.symmetric.symmetric_profiles(p=[0.08] * 10, rho=[0.02] * 10, K=1000, M=100_000)
     >>> run = odes.symmetric.solve(task, dynsim.sgd(1.0, 0.1), [0, 100])
 """
 
-from odes.symmetric.instability import instability, overshoot, spread
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Real
+
+from dynsim import checks
+from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
+from dynsim.training.course import whole_steps
+from dynsim.training.loop import DIVERGED_LOSS
+from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
+from dynsim.training.rules import SGD
+from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.finite_length import contextual
+from dynsim.yz.observables import DEFAULT_RECORD
+from odes.solver import linear_noise
+from odes.solver.integrate import in_program, judge
+from odes.symmetric import finite_length, reduction
 from odes.symmetric.reduction import (
     OBSERVABLES,
+    TABLE,
     Placed,
     direction,
     expand,
     merged,
+    observe,
     placed,
     symmetric_profiles,
     symmetric_task,
 )
-from odes.symmetric.solve import descend, solve
-from odes.symmetric.state import State, SymmetricTask
+from odes.symmetric.solve import descend, solve, theory_rule
+from odes.symmetric.state import Attention, Reduced, State, SymmetricTask, zero_state
 
 __all__ = [
     "OBSERVABLES",
@@ -36,3 +87,287 @@ __all__ = [
     "symmetric_profiles",
     "symmetric_task",
 ]
+
+PATHS = ("flow", "descent")
+
+
+def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "4 N"]:
+    """h and c of the module for each kind of token, the distinct ones first, at T infinite; an
+    observable of the reduction. Of c the components are by kind of output, each a unit vector:
+    own, other and rest for a distinct token, next and rest for a common one."""
+    del state
+    f, g = now.f, now.g
+    others, rests = task.K - 1, task.M - task.K
+    nothing = jnp.zeros_like(now.residual)
+    own = now.residual, -jnp.sqrt(others) * now.other, -jnp.sqrt(rests) * now.rest
+    mean = now.rest * rests / jnp.sqrt(task.K), -jnp.sqrt(rests) * now.rest, nothing
+
+    def block(f: Array, g: Array, rows: Array, columns: Array, e: tuple[Array, ...]) -> Array:
+        coupling = (-f * each / jnp.sqrt(rows * columns) for each in e)
+        return jnp.stack([f * (2 * f * now.speed - g) / rows, *coupling])
+
+    K, Q = jnp.asarray(task.K), jnp.asarray(task.num_queries)
+    distinct = block(f.distinct, g.distinct, K, K, own)
+    common = block(f.common, g.common, Q, jnp.ones_like(Q), mean)
+    return jnp.concatenate([distinct, common], axis=1)
+
+
+def instability(
+    task: SymmetricTask,
+    optimizer: Rule,
+    *,
+    steps: int,
+    batch: Real[Number, ""],
+    length: Real[Number, ""],
+    path: str = "flow",
+) -> Float[AnyArray, "S N"]:
+    """Predict how far batches drive tokens of equal probability apart, by linear theory.
+
+    Args:
+        task: as in `odes.symmetric.solve`. Each kind of token is treated as if it had a twin.
+        optimizer: gradient descent, with or without heavy-ball momentum, without decay; its numbers
+            may be traced.
+        steps: number of optimiser steps, >= 1.
+        batch: number B of sequences per step.
+        length: sequence length T, finite, because without the noise of counts no tie is broken.
+        path: path along which the map is linearised, "flow" or "descent".
+
+    Returns:
+        Natural logarithm of the standard deviation of the difference between the logit of a token
+        and the mean of its kind, after 0, 1, ... `steps` steps, in float64. Where it is above zero,
+        attention has left the path.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> import dynsim
+        >>> from odes import symmetric
+        >>> task = symmetric.symmetric_task(dynsim.syn_small())
+        >>> for eta_z in (10.0, 100.0):
+        ...     rule = dynsim.momentum(0.1, eta_z)
+        ...     found = symmetric.instability(task, rule, steps=100, batch=128, length=128)
+        ...     print(bool(found.max() > 0))
+        False
+        True
+    """
+    optimizer = theory_rule(optimizer)
+    check_applicable(optimizer, batch, length)
+    assert isinstance(optimizer, SGD)
+    blocks = _blocks(task, optimizer, steps, length, path)
+    with precision("float64", task, optimizer, batch, length):
+        tokens = batch * (length - 1)
+        per_class, per_query = tokens / task.K, tokens / task.num_queries
+        expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
+        found = _carried(jnp.asarray(blocks), optimizer, jnp.log(jnp.concatenate(expected)))
+    return settle(found)
+
+
+def overshoot(
+    task: SymmetricTask,
+    optimizer: Rule,
+    *,
+    steps: int,
+    length: Real[Number, ""] = math.inf,
+    path: str = "flow",
+) -> Float[AnyArray, "S N"]:
+    r"""How far steps overshoot, :math:`\eta_Z h / (2 + 2 \mu)` along the path: above 1 any
+    difference between two tokens of a kind oscillates and grows.
+
+    Unlike `instability` this needs no noise. With T infinite no noise breaks a tie, but tokens of
+    unequal probability are apart from the start.
+
+    Args:
+        length: sequence length T of the path.
+        task, optimizer, steps, path: as in `instability`.
+
+    Returns:
+        An entry for each kind of token after 0, 1, ... `steps` steps, in float64.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> import dynsim
+        >>> from odes import symmetric
+        >>> task = symmetric.symmetric_task(dynsim.syn_small())
+        >>> for eta_z in (1.0, 100.0):
+        ...     found = symmetric.overshoot(task, dynsim.momentum(0.1, eta_z), steps=100)
+        ...     print(bool(found.max() > 1))
+        False
+        True
+    """
+    optimizer = theory_rule(optimizer)
+    check_rule(optimizer)
+    assert isinstance(optimizer, SGD)
+    blocks = _blocks(task, optimizer, steps, length, path)
+    with precision("float64", task, optimizer, length):
+        rates = jax.vmap(lambda k: jnp.asarray(optimizer.rate(k)["Z"]))(jnp.arange(steps + 1))
+        found = rates[:, None] * jnp.asarray(blocks)[:, 0] / (2 * (1 + optimizer.mu))
+    return settle(found)
+
+
+def _blocks(
+    task: SymmetricTask, optimizer: Rule, steps: int, length: Real[Number, ""], path: str
+) -> Float[AnyArray, "S 4 N"]:
+    """`tie` along the path."""
+    checks.choice("path", path, PATHS)
+    steps = checks.steps("steps", steps)
+    asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
+    if path == "flow":
+        return solve(task, optimizer, **asked)["tie"]
+    return descend(task, optimizer, steps=steps, **asked)["tie"]
+
+
+def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:
+    """Raise `ValueError` for what `instability` does not describe."""
+    check_rule(optimizer)
+    checks.real("batch", batch, 1)
+    checks.real("length", length, 2)
+    if not checks.is_traced(length) and np.isinf(length):
+        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
+
+
+def check_rule(optimizer: Rule) -> None:
+    """Raise `ValueError` for a rule whose steps are not those of a tie."""
+    plain = isinstance(optimizer, SGD) and not optimizer.nesterov
+    if not plain or optimizer.decay is not None:
+        raise ValueError(
+            f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
+            "without decay"
+        )
+
+
+@jax.jit
+def _carried(
+    blocks: Float[Array, "S 4 N"], rule: SGD, expected: Float[Array, " N"]
+) -> Float[Array, "S N"]:
+    """Log of the standard deviation of u along the path, from that of the counts expected."""
+    mu, size = jnp.asarray(rule.mu, blocks.dtype), blocks.shape[1]
+
+    def step(
+        carry: tuple[Array, Array], given: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
+        covariance, scale = carry
+        block, k = given
+        rate = rule.rate(k)
+        eta = jnp.full(size, rate["Y"], block.dtype).at[0].set(rate["Z"])
+        hessian = jnp.zeros((size, size), block.dtype).at[0].set(block).at[:, 0].set(block)
+        # Of (u, w) and their velocities; noise enters as a displacement of u.
+        velocity = jnp.concatenate([hessian, mu * jnp.eye(size, dtype=block.dtype)], axis=1)
+        weights = jnp.eye(size, 2 * size, dtype=block.dtype) - eta[:, None] * velocity
+        move = jnp.concatenate([weights, velocity])
+        kick = jnp.concatenate([-eta * block, block])
+        covariance = move @ covariance @ move.T + jnp.exp(-scale) * jnp.outer(kick, kick)
+        # Growth may exceed what a number can hold.
+        largest = jnp.maximum(jnp.max(jnp.diagonal(covariance)), jnp.exp(-scale))
+        covariance, scale = covariance / largest, scale + jnp.log(largest)
+        return (covariance, scale), (jnp.log(covariance[0, 0]) + scale) / 2
+
+    def of_kind(blocks: Array, expected: Array) -> Array:
+        start = (jnp.zeros((2 * size, 2 * size), blocks.dtype), jnp.zeros((), blocks.dtype))
+        _, found = jax.lax.scan(step, start, (blocks[:-1], jnp.arange(len(blocks) - 1)))
+        return jnp.concatenate([jnp.full(1, -jnp.inf), found]) - expected / 2
+
+    return jax.vmap(of_kind, (2, 0), 1)(blocks, expected)
+
+
+def spread(
+    task: SymmetricTask,
+    optimizer: Rule,
+    times: Times,
+    *,
+    batch: Real[Number, ""],
+    length: Real[Number, ""],
+    tails: bool = False,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Predict mean and covariance over seeds, from zero weights.
+
+    Args:
+        task: from `symmetric_task`, `symmetric_profiles` or `merged`.
+        optimizer, times, batch: as in `odes.yz.spread.solve`.
+        length: sequence length T, finite; it may be traced. With T infinite the only noise is the
+            draw of the classes, which the symmetric part of the weights does not see.
+        tails: average over the sequences of `odes.symmetric.finite_length.sequences`, for the mean
+        as for
+            the noise, in place of the first order in 1/T, which late in training misses the rare
+            sequences that dominate the loss. Neither task nor length may then be traced.
+        record: as in `odes.symmetric.solve`. Numbers of a class are means over all classes.
+        dtype: "float64" or "float32".
+
+    Returns:
+        A `Trajectory` as from `odes.yz.spread.solve`.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    optimizer = theory_rule(optimizer)
+    linear_noise.check_described(optimizer)
+    checks.real("batch", batch, 1)
+    checks.real("length", length, 2)
+    finite_length.check_length(task, length)
+    steps = whole_steps(times)
+    return in_program(
+        _spread,
+        lambda: (
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            cast(times, dtype),
+            cast(batch, dtype),
+            contextual(length, dtype),
+            finite_length.sequences(task, length) if tails else None,
+        ),
+        (task, optimizer, times, batch, length),
+        dtype,
+        steps=steps,
+        record=TABLE.resolve(record),
+    )
+
+
+def _spread(
+    task: SymmetricTask,
+    optimizer: Rule,
+    times: Float[Array, " S"],
+    batch: Float[Array, ""],
+    context: Float[Array, ""],
+    sample: finite_length.Sequences | None,
+    *,
+    steps: tuple[int, ...],
+    record: Recording,
+) -> Trajectory:
+    def derive(state: State, k: Array) -> tuple[State, Attention]:
+        root = jax.tree.map(jnp.sqrt, Attention(jnp.asarray(task.p), jnp.asarray(task.rho)))
+        slope = finite_length.slope(reduction.measure(task, state), root)
+        return finite_length.gradient(task, state, context), slope
+
+    def derive_of_sample(state: State, k: Array) -> tuple[State, Array]:
+        assert sample is not None
+        return finite_length.gradient_of(task, state, sample), finite_length.losses(
+            task, state, sample
+        )
+
+    def noise(along: Attention) -> Float[Array, "P P"]:
+        def of(part: Array, copies: AnyArray | None) -> Array:
+            return part @ (part.T if copies is None else jnp.asarray(copies)[:, None] * part.T)
+
+        return of(along.distinct, task.p_copies) + of(along.common, task.rho_copies)
+
+    def seen(state: State) -> dict[str, Array]:
+        return observe(record, task, state)
+
+    start = zero_state(task, times.dtype)
+    descent = linear_noise.Descent(
+        optimizer,
+        *((derive, noise) if sample is None else (derive_of_sample, finite_length.covariance)),
+        lambda state, k: (ravel_pytree(seen(state))[0], reduction.measure(task, state).loss),
+        finite_length.multiplicity(task),
+        of_layer(start),
+    )
+    found = linear_noise.spread(descent, start, steps)
+    values = linear_noise.by_name(seen, start, found.values)
+    status = judge(times, found.beside <= DIVERGED_LOSS * jnp.log(task.M))
+    covariance = found.covariance / (batch * context if sample is None else batch)
+    name = "symmetric-spread" if sample is None else "symmetric-spread-tails"
+    return Trajectory(times, values, None, *status, name, covariance)

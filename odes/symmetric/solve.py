@@ -19,14 +19,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
-from dynsim.training.course import Legs, legs_of
+from dynsim.training.course import Legs, checked_times, legs_of
 from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
-from dynsim.training.run_checks import checked_times
+from dynsim.training.rules import check_known
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import observables
-from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.problem import flow_of_rule
@@ -104,6 +103,13 @@ def solve(
         tolerances=checked_tolerances(tolerances, dtype),
         derivatives=derivatives,
     )
+
+
+def theory_rule(rule: Rule) -> Rule:
+    """The rule of a theory with rates for Y and Z; raises `ValueError` for anything but a rule, and
+    for rates of other groups."""
+    check_known(rule)
+    return rule.of_groups("Y", "Z")
 
 
 def inapplicable(training: Training) -> str | None:

@@ -5,8 +5,8 @@ r"""Attention dynamics with the decoder eliminated: Eq. 10 of Scan and Snap.
     z_m' = \eta_Z\, \gamma(t) \sum_{n \in \psi^{-1}(m)} \operatorname{diag}(f_n)
     \sum_{n' \ne n} \beta_{nn'}\, (f_n f_n^\top - I)\, f_{n'}, \tag{10}
 
-:math:`\beta` from Theorem 1 (`odes.formulas.coefficients`), :math:`\gamma` from the decoder's
-closed form (`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is
+:math:`\beta` from Theorem 1 (`odes.coefficients`), :math:`\gamma` from the decoder's
+closed form (`odes.decoder`). Inserting Theorem 1, the drift of class n is
 :math:`f_n \odot (g_n - \gamma f_n)`, which is how it is computed. Assumes :math:`T \to \infty`, Y =
 0 at the start, the decoder update of Lemma 3, :math:`\gamma` unaffected by the motion of Z, and
 drops terms of order 1/M: exact for weak overlap. The theory has no inertia: momentum enters through
@@ -39,10 +39,10 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes.formulas import coefficients, decoder, growth
+from odes import coefficients, decoder, growth
 from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training
-from odes.yz import layer
+from odes.yz import population
 
 
 class State(NamedTuple):
@@ -100,16 +100,16 @@ def theory(
     checks.choice("clock", clock, ("sgd", "paper"))
     asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
     name = "-".join(("eq10", *(name for name, given in asked.items() if given)))
-    pose = layer.same(_pose, convention=clock, finite_m=finite_m, remark_1=remark_1)
-    solver = layer.same(layer.integrated, pose=pose, name=name)
-    return layer.eliminated(
+    pose = population.same(_pose, convention=clock, finite_m=finite_m, remark_1=remark_1)
+    solver = population.same(population.integrated, pose=pose, name=name)
+    return population.eliminated(
         name, title, assumes, solver, inapplicable, bounded=True, variant=variant
     )
 
 
 def inapplicable(training: Training) -> str | None:
     """Why Eq. 10 does not apply, or None. The task is looked at only where it is concrete."""
-    return layer.inapplicable(training, "Eq. 10")
+    return population.inapplicable(training, "Eq. 10")
 
 
 def drift(
@@ -123,7 +123,7 @@ def drift(
     Args:
         f: normalised attention.
         speed: :math:`\gamma` (K,), or the coupled speed (K, K) of finite M
-            (`odes.formulas.coefficients`).
+            (`odes.coefficients`).
         weight: factor on the drift of each class.
     """
     C = coefficients.mixing(f, speed)
@@ -149,7 +149,7 @@ def _pose(
     finite_m: bool,
     remark_1: bool,
 ) -> tuple[Any, ...]:
-    weight, eta_y = layer.class_weight(task.prior, convention), clock.rate * clock.eta_y
+    weight, eta_y = population.class_weight(task.prior, convention), clock.rate * clock.eta_y
     if remark_1:
         f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
         eta_y = (1 - mean_overlap(f)) * eta_y
@@ -157,7 +157,7 @@ def _pose(
     def layer_at(t: Float[Array, ""], state: State, args: PyTree) -> Snapshot:
         task, _, eta_y, _ = args
         h = decoder.h(t * task.prior, eta_y, task.M)
-        return layer.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
+        return population.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
 
     field = functools.partial(_field, finite_m=finite_m)
     return field, State(Z, jnp.zeros_like(task.prior)), (task, clock, eta_y, weight), layer_at
@@ -172,6 +172,6 @@ def _field(
 ) -> State:
     task, clock, eta_y, class_weight = args
     f = yz.normalise(yz.attend(state.Z[task.query_index], task.probs))
-    speed = layer.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
+    speed = population.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
     rate = clock.rate * clock.eta_z
     return jax.tree.map(lambda x: rate * x, drift(task, f, speed, class_weight))

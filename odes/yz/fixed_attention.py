@@ -36,12 +36,12 @@ from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from odes.formulas import decoder as closed_form
-from odes.formulas.discrete_decoder import h_star
+from odes import decoder as closed_form
+from odes.decoder import h_star
 from odes.solver.integrate import check_times, judge
 from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training
-from odes.yz import layer
+from odes.yz import population
 
 Decoder = Literal["closed", "discrete"]
 
@@ -81,12 +81,12 @@ def theory(title: str = "", assumes: str = "", *, decoder: Decoder = "closed") -
 
     def inapplicable(training: Training) -> str | None:
         name, momentum = "the decoder at fixed attention", "heavy-ball" if discrete else "any"
-        return layer.inapplicable(training, name, momentum=momentum, together=False)
+        return population.inapplicable(training, name, momentum=momentum, together=False)
 
     name = "fixed_attention-discrete" if discrete else "fixed_attention"
     needs = ("key", "steps") if discrete else ("key",)
-    solver = layer.same(_solve, name=name)
-    found = layer.eliminated(
+    solver = population.same(_solve, name=name)
+    found = population.eliminated(
         *(name, title, assumes, solver, inapplicable), variant=True, adaptive=False, needs=needs
     )
 
@@ -109,7 +109,7 @@ def _solve(
     record: Recording,
 ) -> Trajectory:
     task, optimizer, steps = training.problem, training.rule, training.steps
-    Z = layer.starting_logits(start)
+    Z = population.starting_logits(start)
     assert isinstance(optimizer, SGD)
     clock = Rescaled.of(optimizer)
     if steps is None:
@@ -121,7 +121,7 @@ def _solve(
         h = every[jnp.floor(times).astype(int)]
 
     def at(h: Float[Array, " K"]) -> tuple[dict[str, Array], Array]:
-        snapshot = layer.predict(task, Z, h)
+        snapshot = population.predict(task, Z, h)
         finite = jnp.all(jnp.isfinite(snapshot.logits)) & jnp.all(jnp.isfinite(snapshot.g))
         return record(task, snapshot), finite
 

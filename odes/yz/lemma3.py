@@ -31,15 +31,15 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes.formulas import coefficients
+from odes import coefficients
 from odes.solver.posed import Rescaled
 from odes.theory import Training
-from odes.yz import layer
+from odes.yz import population
 
 
 def inapplicable(training: Training) -> str | None:
     """Why the flow does not apply, or None."""
-    return layer.inapplicable(training, "Lemma 3's flow")
+    return population.inapplicable(training, "Lemma 3's flow")
 
 
 def _pose(task: SequenceClasses, Z: Float[Array, "Q M"], clock: Rescaled) -> tuple[Any, ...]:
@@ -74,11 +74,11 @@ def _field(
     return residual * (eta_y * task.prior[:, None]), drift * eta_z
 
 
-THEORY = layer.eliminated(
+THEORY = population.eliminated(
     "lemma3",
     "flow by Lemma 3's update",
     "T, batch -> infinity, eta -> 0, Y = 0 at the start, Lemma 3's decoder",
-    layer.same(layer.integrated, pose=_pose, name="lemma3"),
+    population.same(population.integrated, pose=_pose, name="lemma3"),
     inapplicable,
     variant=True,
 )

@@ -16,19 +16,186 @@ dropped: overlap and start are arbitrary. `odes.solver.flows` has the flows of m
 For sequences of finite length T the loss is that of `dynsim.yz.finite_length`, to first order in
 1/T.
 
+The other functions are shared by the theories that eliminate the decoder: its :math:`h_n` gives
+the logits :math:`w_n = (M-1)\, h_n \zeta_n` (Lemmas 5 and 6), and Theorem 1 the gradient that
+reaches the attention.
+
 Example:
     >>> rule, times = dynsim.sgd(1.0, 0.1), [0, 10, 100]
     >>> theory = odes.population.solve(dynsim.syn_small(), rule, times, length=128)
 """
 
+import dataclasses
 import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
-from dynsim.classes.task import SequenceClasses
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses, directions
+from dynsim.precision import AnyArray
+from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz import model as yz
+from dynsim.yz.layer import layer
+from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, PREDICTED, Snapshot
+from odes import coefficients, decoder, growth
+from odes.general import computed
 from odes.problem import flow as flow_of
-from odes.yz.layer import on_task
+from odes.solver.integrate import VectorField, integrate
+from odes.solver.posed import Rescaled, undescribed
+from odes.solver.tolerances import Tolerances
+from odes.theory import Inapplicable, Theory, Training, named, refusal
+
+# Condition number of the Gram matrix above which its inverse carries no digit of float64.
+_SINGULAR = 1e14
+
+same = functools.cache(functools.partial)
+"""A partial function, the same each time, so that its compiled program is found again."""
+
+
+def eliminated(
+    name: str,
+    title: str,
+    assumes: str,
+    solver: Callable[..., Trajectory],
+    inapplicable: Inapplicable,
+    *,
+    bounded: bool = False,
+    **options: Any,
+) -> Theory[Any, Any]:
+    """A theory that eliminates the decoder, from a `solver` as of `odes.general.computed`, with its
+    `options`. If it integrates the growth factor bound (`bounded`), it records that too."""
+    table = PREDICTED if bounded else MEASURED
+
+    def recorded(problem: Any, record: Any) -> Recording:
+        del problem
+        return table.resolve(DEFAULT_RECORD if record is None else record)
+
+    options |= {"predicts": (lambda task: tuple(PREDICTED.functions)) if bounded else None}
+    found = computed(name, title, assumes, solver, inapplicable, recorded=recorded, **options)
+    return dataclasses.replace(
+        found,
+        # Another length is one argument too many.
+        solve=lambda task, rule, times, **options: on_task(
+            found.solve, task, rule, times, math.inf, **options
+        ),
+        needs=("key",),
+    )
+
+
+def integrated(
+    training: Training,
+    start: yz.YZ,
+    times: Float[Array, " S"],
+    *,
+    pose: Callable[..., tuple[VectorField, PyTree, tuple[Any, ...], Callable[..., Snapshot]]],
+    name: str,
+    record: Recording,
+    tolerances: Tolerances,
+) -> Trajectory:
+    """The solver of an initial value problem `pose(task, Z, clock)`: its field, the state at the
+    start, arguments of which the task is the first, and the layer at (t, state, arguments)."""
+    clock = Rescaled.of(training.rule)
+    field, initial, args, layer_at = pose(training.problem, starting_logits(start), clock)
+
+    def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
+        return record(args[0], layer_at(t, state, args))
+
+    options: Any = {"save": save, "clock": clock, "tolerances": tolerances}
+    return integrate(field, initial, times, args, **options).trajectory(name)
+
+
+def on_task(
+    solve: Callable[..., Trajectory],
+    task: SequenceClasses,
+    rule: Rule,
+    times: Times,
+    length: int | float = math.inf,
+    *,
+    key: PRNGKeyArray | None = None,
+    **options: Any,
+) -> Trajectory:
+    """The result of `solve` for the layer of a task at this sequence length, in place of that of
+    the task. Weights start at zero unless `init` or the layer set them."""
+    problem = layer(task, length)
+    if problem.start == "zero" and key is None:
+        key = jax.random.key(0)
+    found = solve(problem, rule, times, key=key, **options)
+    return dataclasses.replace(found, source=named(found.source, not math.isinf(length)))
+
+
+def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
+    """Z of the starting weights; `ValueError` for those of a residual layer."""
+    if start.residual:
+        raise ValueError("init.residual = True: theories without Y describe the plain layer only")
+    return jnp.asarray(start.Z)
+
+
+def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
+    """Why a theory without inertia does not describe a rule, naming `theory`, or None; options are
+    those of `odes.solver.posed.undescribed`."""
+    return undescribed(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
+
+
+def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
+    """Why Theorem 1 does not apply, naming `theory`, or None. The task is looked at only where
+    it is concrete; options are those of `odes.solver.posed.undescribed`."""
+    task = training.problem
+    reason = undescribed_rule(training.rule, theory, **options)
+    if reason is None and not checks.is_traced(task):
+        f = directions(task)
+        if np.linalg.cond(f @ f.T) > _SINGULAR:
+            return f"{theory} needs linearly independent classes (Theorem 1); their P(l|n) are not"
+    return reason
+
+
+def class_weight(prior: Float[AnyArray, " K"], clock: growth.Convention) -> Float[Array, " K"]:
+    r"""(K,) weight of each class's drift of Z per unit of time. "sgd": class n is drawn with
+    probability :math:`\pi(n)`, so a step moves Z by the average of the classes' drifts. "paper":
+    Eq. 10 as printed adds them up (Figs. 3 and 9)."""
+    prior = jnp.asarray(prior)
+    return prior if clock == "sgd" else jnp.ones_like(prior)
+
+
+def speed(
+    task: SequenceClasses, h: Float[Array, " K"], finite_m: bool = False
+) -> Float[Array, "K *K"]:
+    """Speed of each class from its h, in the form that `odes.coefficients` takes."""
+    return coefficients.finite_m_speed(h, task.M) if finite_m else decoder.speed(h, task.M)
+
+
+def logits(task: SequenceClasses, h: Float[Array, " K"]) -> Float[Array, "K M"]:
+    r""":math:`w_n = (M-1)\, h_n \zeta_n = h_n (M e_{\nu(n)} - 1)`."""
+    label = jax.nn.one_hot(task.next_token, task.M, dtype=h.dtype)
+    return h[:, None] * (task.M * label - 1)
+
+
+def predict(
+    task: SequenceClasses,
+    Z: Float[Array, "Q M"],
+    h: Float[Array, " K"],
+    *,
+    finite_m: bool = False,
+    B: Float[Array, " K"] | None = None,
+) -> Snapshot:
+    """Snapshot of the layer with attention logits `Z` and decoder `h`.
+
+    Args:
+        finite_m: keep the terms of order 1/M of Theorem 1 (Eqs. 86, 88).
+        B: growth factor bound of each class, where it is known.
+    """
+    z = Z[task.query_index]
+    c = yz.attend(z, task.probs)
+    f = yz.normalise(c)
+    g = coefficients.backpropagated_gradient(f, speed(task, h, finite_m))
+    return Snapshot(z, c, f, logits(task, h), g, B)
 
 
 def solve(

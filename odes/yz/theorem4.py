@@ -9,8 +9,8 @@ The common token c is in all K classes, every query serves q of them, and the ov
     z_c' = -q\, w\, \eta_Z\, \xi, \qquad B_n' = w\, \eta_Z\, \xi, \qquad
     z_l' = w\, \eta_Z\, \xi f_{nl}^2 = f_{nl}^2 B_n'
 
-(closed form: `odes.formulas.growth.bound`, which explains w and q). All distinct tokens l of a
-class follow from its dominant one (`odes.formulas.growth.other_logit`), for which
+(closed form: `odes.growth.bound`, which explains w and q). All distinct tokens l of a
+class follow from its dominant one (`odes.growth.other_logit`), for which
 :math:`f_{nl_0}^2` is taken with the normaliser of the present z, since with the one of the start it
 would exceed 1. One number per class is therefore integrated; everything else is in closed form.
 
@@ -42,10 +42,10 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes.formulas import decoder, growth
+from odes import decoder, growth
 from odes.solver.posed import Rescaled
 from odes.theory import Theory, Training, refusal
-from odes.yz import layer
+from odes.yz import population
 
 # Priors and P(c|n) typed with a few decimals count as equal.
 _EQUAL = 1e-5
@@ -68,9 +68,9 @@ def solve(
 def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any, Any]:
     """The theory with the `clock` of `solve`, and what it `assumes`, in words."""
     checks.choice("clock", clock, ("sgd", "paper"))
-    pose = layer.same(_pose, convention=clock)
-    solver = layer.same(layer.integrated, pose=pose, name="theorem4")
-    return layer.eliminated(
+    pose = population.same(_pose, convention=clock)
+    solver = population.same(population.integrated, pose=pose, name="theorem4")
+    return population.eliminated(
         "theorem4", "Theorem 4", assumes, solver, inapplicable, bounded=True, variant=True
     )
 
@@ -78,7 +78,7 @@ def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any
 def inapplicable(training: Training) -> str | None:
     """Why Theorem 4 does not apply, or None. The task is looked at only where it is concrete."""
     task, rule = training.problem, training.rule
-    if reason := layer.undescribed_rule(rule, "Theorem 4"):
+    if reason := population.undescribed_rule(rule, "Theorem 4"):
         return reason
     peak = rule.of_groups("Y", "Z").schedules["Y"].peak
     if reason := refusal(functools.partial(checks.real, open_minimum=True), "eta_y", peak, 0):
@@ -127,7 +127,7 @@ def _pose(
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1, keepdims=True)
     ratio = jnp.where(task.distinct(), f / dominant, 0)
     c0 = growth.c0(normaliser(task, Z), task.K)
-    args = task, clock, layer.class_weight(task.prior, convention), Z, ratio, c0
+    args = task, clock, population.class_weight(task.prior, convention), Z, ratio, c0
     return _field, jnp.zeros_like(task.prior), args, _predict
 
 
@@ -166,7 +166,7 @@ def _predict(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Sna
     gamma, xi = decoder.speed(h, task.M)[:, None], xi[:, None]
     on_common = gamma * f - xi * (1 - f**2) / jnp.where(task.common(), f, 1)
     g = jnp.where(task.common(), on_common, (gamma + xi) * f)
-    return Snapshot(z, c, f, layer.logits(task, h), g, B)
+    return Snapshot(z, c, f, population.logits(task, h), g, B)
 
 
 def _field(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Float[Array, " K"]:

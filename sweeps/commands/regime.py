@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynsim import Rule, Trajectory
-from dynsim.classes.overlap import directions
+from dynsim.classes.task import directions
 from odes.solver.posed import Rescaled
 from odes.symmetric.state import SymmetricTask
 from sweeps.compare.layer import Task, prior_of, stages_by_class

@@ -16,9 +16,9 @@ from dynsim import Problem, Rule, Status, log_times
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.checks import check_groups, has_population
+from dynsim.problem.sharpness import EDGE, check_threshold
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import BATCH_LOSS, PRECONDITIONED
-from dynsim.training.stability import EDGE, check_threshold
 from odes.batch_noise import THEORY, orders, size_of
 from odes.solver.flows import checked_flow
 from odes.solver.linear_noise import AVERAGE_SQUARES
@@ -173,7 +173,7 @@ def _batch_noise(problem: Problem, key: jax.Array, *, steps: int, batch: int) ->
 @dataclasses.dataclass(frozen=True)
 class Reached:
     """The preconditioned sharpness along the flow of all weights, whose edge is at 2
-    (`dynsim.training.stability`).
+    (`dynsim.problem.sharpness`).
 
     Attributes:
         start: before the first step.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dynsim import checks
+from dynsim.problem.sharpness import check_threshold
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
-from dynsim.training.stability import check_threshold
 from odes.batch_noise import STD
 from odes.theory import Theory, refusal
 from sweeps.compare.comparison import TRAINING, Comparison, chosen, deliver, judged

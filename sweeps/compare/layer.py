@@ -12,8 +12,8 @@ import dynsim
 from dynsim import Ratio, Rule, checks, log_times
 from dynsim.precision import precision
 from dynsim.yz.observables import DEFAULT_RECORD
+from odes import decoder
 from odes.batch_noise import STD
-from odes.formulas import decoder
 from odes.solver.posed import Rescaled, undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal

@@ -10,8 +10,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import PRECONDITIONED
-from dynsim.training.stability import EDGE
 from odes.central import NEAR
 from sweeps.output import aligned
 

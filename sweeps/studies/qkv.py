@@ -22,11 +22,11 @@ from matplotlib.figure import Figure
 
 import dynsim
 from dynsim import checks
+from dynsim import qkv as embedded
 from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import Count, Positive, Steps
 from dynsim.precision import precision
-from dynsim.qkv import model as embedded
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.trajectory import Trajectory
 from odes.qkv import FACTORS
 from odes.solver.integrate import Tolerances
@@ -109,7 +109,7 @@ def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[s
         problem = dynsim.QKV(task, np.inf, width=width, value_scale=0.0, embedding=embedding)
         problem = eqx.tree_at(lambda problem: problem.scale, problem, scale)
         # In 64 bits, unlike the usual start.
-        init = problem.init(keys.split(jax.random.key(seed))[0])
+        init = problem.init(loop.split_key(jax.random.key(seed))[0])
         rates = {"Y": config.eta_y, "Z": config.eta_z * width / (2 * scale**2)}
         rule, plain = dynsim.sgd(rates), dynsim.sgd(config.eta_y, config.eta_z)
         options = {"init": init, "record": record, "dtype": "float64"}

@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 import dynsim
 from dynsim.decoding import CountOrInf, Steps
 from dynsim.trajectory import crossings
-from odes.sparse_attention import finite_batch
-from odes.sparse_attention.early import escape_time
+from odes.sparse_attention import escape_time, finite_batch
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 import dynsim
 from dynsim import Trajectory
 from dynsim.precision import precision
-from odes import symmetric
-from odes.formulas import predictions
+from odes import predictions, symmetric
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10, lemma3, population
 from sweeps import output

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from dynsim import Problem, Rule, Trajectory, decoding
 from dynsim.precision import DType
 from dynsim.problem.checks import has_population
-from dynsim.schedules.shapes import NUMBERS
+from dynsim.schedules import NUMBERS
 from dynsim.training.course import Checkpoint
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS, Own, Table
 from sweeps.language.describe import docs_of

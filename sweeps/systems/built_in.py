@@ -17,7 +17,7 @@ from dynsim import (
     text,
 )
 from dynsim.linear_icl.regression import Regression
-from dynsim.sparse_attention.retrieval import Retrieval
+from dynsim.sparse_attention import Retrieval
 from dynsim.yz.observables import RECALL_THRESHOLDS
 from sweeps.systems.base import Engine, Labels, System
 from sweeps.systems.engines import of_infinite_length, system

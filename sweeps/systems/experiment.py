@@ -21,8 +21,8 @@ from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
+from dynsim.training.course import check_rule, check_step_times
 from dynsim.training.rule import UpdateRule
-from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Table, is_branch
 from sweeps.language.tree import build, encode, settle

@@ -26,7 +26,7 @@ from dynsim import (
     checks,
 )
 from dynsim.problem.train import started
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.training.recording import Table
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer, layer
@@ -129,7 +129,7 @@ def _descend(
     if isinstance(task, Followed):
         noise = {"batch": settings.fixed.batch, "classes": len(task.classes)}
         # That of the batches in training.
-        noise["key"] = keys.split(key)[1]
+        noise["key"] = loop.split_key(key)[1]
         task = task.task
     return symmetric.descend(
         task,
@@ -314,7 +314,7 @@ def _spread(
     values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
     if any(name.endswith(DRIFT) for name in asked):
         # Of the key that draws the batches in training.
-        draw = keys.split(key)[1]
+        draw = loop.split_key(key)[1]
         moved = spread.drift(task, optimizer, times, draw, draws=DRAWS, **common)
         values |= {name + DRIFT: value for name, value in moved.observables.items()}
     recorded = {name: values[name] for name in asked}

@@ -12,11 +12,10 @@ import pytest
 
 import dynsim
 import odes
-from dynsim.problem.full_batch import FullBatch
+from dynsim.problem.base import FullBatch
 from dynsim.problem.train import started
 from dynsim.yz.model import Examples
-from odes.batch_noise import examples_of, noise
-from odes.batch_noise.theory import asked_of
+from odes.batch_noise import asked_of, examples_of, noise
 
 KEY = jax.random.key(0)
 ROOT = np.array([[1.0, 0.0], [0.6, 0.8]])

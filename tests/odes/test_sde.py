@@ -13,9 +13,9 @@ import scipy.stats
 import dynsim
 import odes
 from dynsim.problem.train import started
+from odes.batch_noise import asked_of
 from odes.batch_noise.noise import Noise
 from odes.batch_noise.paths import Drawn, Path
-from odes.batch_noise.theory import asked_of
 from tests.odes.test_batch_noise import KEPT, ROOT, START, Bowl, H, Network
 
 KEY = jax.random.key(3)

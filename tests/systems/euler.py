@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import Status
 from odes.solver import flows
 from odes.solver.integrate import Clock, Save, Solved, VectorField
-from odes.yz import layer
 
 STEPS = 200
 

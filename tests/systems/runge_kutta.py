@@ -19,7 +19,7 @@ STEPS = 30
 """From each recorded time to the next."""
 FIELDS = (
     "odes.solver.flows",
-    "odes.yz.layer",
+    "odes.yz.population",
     "odes.joma",
 )
 

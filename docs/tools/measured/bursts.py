@@ -19,7 +19,7 @@ from jaxtyping import Float, Num
 import dynsim
 import odes
 from dynsim.precision import AnyArray
-from dynsim.training.stability import EDGE
+from dynsim.problem.sharpness import EDGE
 from sweeps import output
 from sweeps.runner import progress
 from sweeps.studies.transitions.edge import SMOOTH, averaged

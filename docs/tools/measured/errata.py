@@ -14,14 +14,12 @@ import numpy as np
 import dynsim
 import odes
 from dynsim import JoMA, Merged
-from dynsim.joma.model import Hidden, Joint
+from dynsim.joma import Hidden, Joint
 from dynsim.precision import precision
-from dynsim.training import keys
+from dynsim.training import loop
 from dynsim.yz import model as yz
-from odes import joma, sparse_attention
-from odes.formulas import coefficients, decoder, growth
-from odes.formulas.omega import wrightomega
-from odes.sparse_attention import early
+from odes import coefficients, decoder, growth, joma, sparse_attention
+from odes.decoder import wrightomega
 from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common
@@ -145,7 +143,7 @@ def cancellation() -> Numbers:
 def growing_part() -> Numbers:
     """Time to half of what merged attention learns: by the flow, and by two readings of eq. 10."""
     white = dynsim.regression(4, 31, "white", attention="merged", heads=8, scale=1e-3)
-    init = white.init(keys.split(jax.random.key(0))[0])
+    init = white.init(loop.split_key(jax.random.key(0))[0])
     assert isinstance(init, Merged)
     times = np.linspace(0.0, 8.0, 801)
     flow = odes.flow(white, dynsim.sgd(0.5), times, init=init, record="learned")
@@ -189,10 +187,10 @@ def fixed_token() -> Numbers:
     """Growth rate around zero, times T, with a fixed token: by the flow and two formulas."""
     T, d, p = 2**14, 16, 0.3
     task = dynsim.retrieval(T, d, 1, p)
-    zero = early.Alike(*4 * (jnp.zeros(()),))
-    descent = lambda state: jax.tree.map(jnp.negative, early.gradient(task, state))  # noqa: E731
+    zero = sparse_attention.Alike(*4 * (jnp.zeros(()),))
+    descent = lambda state: jax.tree.map(jnp.negative, sparse_attention.gradient(task, state))  # noqa: E731
     jacobian = jax.jacobian(descent)(zero)
-    names = early.Alike.__annotations__
+    names = sparse_attention.Alike.__annotations__
     matrix = np.array([[float(getattr(getattr(jacobian, a), b)) for b in names] for a in names])
     rate = float(np.linalg.eigvals(matrix).real.max())
     # The other tokens' noise damps W at the rate 1/(d T).

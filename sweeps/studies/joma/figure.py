@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 import dynsim
 from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import Count, Steps
-from dynsim.joma.model import Frequencies, fig2
+from dynsim.joma import Frequencies, fig2
 from dynsim.precision import precision
 from dynsim.trajectory import log_times
 from odes.joma import blow_up, toy

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from dynsim.trajectory import crossings
-from odes.linear_icl import closed
+from odes import linear_icl
 from sweeps.systems.experiment import Experiment
 
 NEAR = 0.02
@@ -29,7 +29,7 @@ def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray
 def of_run(run: Experiment) -> Float[np.ndarray, " D1"]:
     """Losses of eq. 19 of a run."""
     problem: Any = run.built[0]
-    return np.asarray(closed.plateaus(problem))
+    return np.asarray(linear_icl.plateaus(problem))
 
 
 def count_plateaus(

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.precision import precision
-from odes.formulas import decoder, growth
-from odes.formulas.discrete_decoder import h_star
+from odes import decoder, growth
+from odes.decoder import h_star
 from sweeps import output
 from sweeps.output import drawing
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.decoding import Count
-from dynsim.transformer.language import uniform_entropy
+from dynsim.transformer.model import uniform_entropy
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dynsim import Status, checks
 from dynsim.decoding import Count
-from dynsim.transformer.language import uniform_entropy
+from dynsim.transformer.model import uniform_entropy
 from dynsim.transformer.task import CorpusSource
 from sweeps import output
 from sweeps.output import drawing

@@ -17,8 +17,8 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer
+from odes import decoder, growth
 from odes.batch_noise import STD
-from odes.formulas import decoder, growth
 from odes.hierarchy import applicable
 from odes.solver.posed import undescribed
 from odes.symmetric.state import SymmetricTask
@@ -38,7 +38,7 @@ LOGIT = "z_top_distinct"
 COARSE = 24
 """Number of values of an axis at which the spread is predicted, about."""
 STAGES = ("rise_end", "peak", "snap")
-"""The times of `odes.formulas.decoder.Stages` at which a line is drawn."""
+"""The times of `odes.decoder.Stages` at which a line is drawn."""
 
 
 @dataclasses.dataclass(frozen=True)

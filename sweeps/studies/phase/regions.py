@@ -9,8 +9,8 @@ import xarray as xr
 from scipy.stats import mode
 
 from dynsim import Status
+from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import PRECONDITIONED
-from dynsim.training.stability import EDGE
 from sweeps.language.describe import locate
 
 LEARNED = 0.5

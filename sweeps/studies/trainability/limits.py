@@ -1,7 +1,7 @@
 """Where steps are too large on a plane: the edge of stability, and the rim where ties are unstable.
 
 A step swings from side to side, and grows, where the preconditioned sharpness exceeds 2 (see
-`dynsim.training.stability`). It is measured at the start, and at its largest along the flow of all
+`dynsim.problem.sharpness`). It is measured at the start, and at its largest along the flow of all
 weights, on a coarse grid of the plane, and interpolated in the logarithms of sharpness and axes.
 
 Steps of the attention layer that are too large amplify the noise of batches. Beyond that rim, the
@@ -20,13 +20,12 @@ import xarray as xr
 from jaxtyping import Array
 
 from dynsim.precision import precision
+from dynsim.problem.sharpness import EDGE, check_threshold
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.rule import Rule
-from dynsim.training.stability import EDGE, check_threshold
-from odes import symmetric
-from odes.formulas import decoder
+from odes import decoder, symmetric
 from odes.general import WHOLE
-from odes.symmetric.instability import check_applicable, check_rule
+from odes.symmetric import check_applicable, check_rule
 from odes.theory import refusal
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep

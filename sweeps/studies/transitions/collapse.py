@@ -1,7 +1,7 @@
 """Transition times on one line: the measured peak of f_n . g_n against its closed form.
 
 Theorem 1 of Scan and Snap says that f_n . g_n is gamma(t), whose peak depends on K, M and eta_Y
-alone (`odes.formulas.decoder.stages`). Families of runs leave its assumptions one at a time.
+alone (`odes.decoder.stages`). Families of runs leave its assumptions one at a time.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 import dynsim
 from dynsim import AttentionLayer, Layer
 from dynsim.precision import precision
-from odes.formulas import decoder
+from odes import decoder
 from odes.solver.posed import Rescaled, undescribed
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
@@ -91,7 +91,7 @@ def over_points(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.Dat
 
 
 def predicted_stage(run: Experiment, stage: str) -> float:
-    r"""A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
+    r"""A field of `odes.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
     optimiser steps. Momentum is read as :math:`\eta_Y / (1 - \mu)`; `ValueError` for Adam."""
     with precision("float64"):
         rate, prior, M = _decoder(run)

@@ -32,13 +32,11 @@ from jaxtyping import Bool, Float, Int8
 
 import dynsim
 from dynsim import checks
-from dynsim.classes.estimated import Estimate
-from dynsim.classes.overlap import OverlapReport, directions, owned
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.corpus import Estimate
+from dynsim.classes.task import OverlapReport, SequenceClasses, directions, owned
 from dynsim.precision import precision
 from dynsim.training.rule import Rule
-from odes import yz
-from odes.formulas import predictions
+from odes import predictions, yz
 from odes.theory import Training
 from odes.yz import eq10 as attention
 from sweeps.output import aligned

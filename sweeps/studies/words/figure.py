@@ -16,9 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import dynsim
-from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
-from dynsim.classes.estimated import Estimate, estimate_classes
-from dynsim.classes.overlap import OverlapReport, overlap_report
+from dynsim.classes.corpus import Corpus, Estimate, estimate_classes, load_corpus, synthetic_corpus
+from dynsim.classes.task import OverlapReport, overlap_report
 from dynsim.decoding import (
     Count,
     CountOrInf,

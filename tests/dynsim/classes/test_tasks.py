@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.classes import synthetic
+from dynsim.classes import tasks
 from dynsim.classes.task import sequence_classes
 from dynsim.decoding import Share
-from dynsim.joma.model import fig2
+from dynsim.joma import fig2
 
 PROBS, QUERY = [[0.5, 0.5, 0, 0], [0.5, 0, 0.25, 0.25]], [0, 1]
 TASKS: list[tuple[dynsim.Task, Callable[[], dynsim.SequenceClasses]]] = [
-    (dynsim.SynSmall(), lambda: synthetic.syn(2, 1)),
-    (dynsim.SynSmall("paper"), lambda: synthetic.syn(2, 1, layout="paper")),
-    (dynsim.SynMedium(), lambda: synthetic.syn(3, 2)),
-    (dynsim.SynMedium(1, "paper"), lambda: synthetic.syn(1, 2, layout="paper")),
-    (dynsim.Syn(), lambda: synthetic.syn(3, 2)),
+    (dynsim.SynSmall(), lambda: tasks.syn(2, 1)),
+    (dynsim.SynSmall("paper"), lambda: tasks.syn(2, 1, layout="paper")),
+    (dynsim.SynMedium(), lambda: tasks.syn(3, 2)),
+    (dynsim.SynMedium(1, "paper"), lambda: tasks.syn(1, 2, layout="paper")),
+    (dynsim.Syn(), lambda: tasks.syn(3, 2)),
     (
         dynsim.Syn(2, 3, num_common=4, num_distinct=1, M=50, layout="paper"),
-        lambda: synthetic.syn(2, 3, num_common=4, num_distinct=1, M=50, layout="paper"),
+        lambda: tasks.syn(2, 3, num_common=4, num_distinct=1, M=50, layout="paper"),
     ),
-    (dynsim.Syn(num_common=0), lambda: synthetic.syn(3, 2, num_common=0)),
+    (dynsim.Syn(num_common=0), lambda: tasks.syn(3, 2, num_common=0)),
     (dynsim.JoMAClasses(), fig2),
     (dynsim.JoMAClasses("random"), lambda: fig2("random")),
     (dynsim.TaskTable(PROBS, QUERY), lambda: sequence_classes(PROBS, QUERY)),

@@ -12,8 +12,8 @@ from scipy import stats
 import dynsim
 from dynsim import Merged, Network, Separate, Status
 from dynsim.linear_icl import model
+from dynsim.linear_icl.model import FEW, Sequences, _bartlett, draw_sequences
 from dynsim.linear_icl.regression import learned, stage
-from dynsim.linear_icl.sampling import FEW, Sequences, _bartlett, draw
 from dynsim.problem.base import narrowed
 
 TASK = dynsim.regression()
@@ -72,7 +72,8 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     number = 10_000
     fast, slow = (
         jax.tree.map(
-            np.asarray, draw(task.eigenvalues, N, jax.random.key(seed), number, tokens=tokens)
+            np.asarray,
+            draw_sequences(task.eigenvalues, N, jax.random.key(seed), number, tokens=tokens),
         )
         for seed, tokens in ((0, False), (1, True))
     )

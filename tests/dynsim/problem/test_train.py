@@ -18,7 +18,7 @@ import pytest
 import dynsim
 import odes
 from dynsim import Status, schedules
-from dynsim.training import keys
+from dynsim.training import loop
 
 
 class Line(dynsim.Problem):
@@ -118,7 +118,7 @@ def test_an_equinox_network_is_the_loop_that_one_would_write() -> None:
     found = dynsim.train(
         Net(), rule, KEY, steps=30, batch=16, record="gradient_norm", times=[0, 9, 30]
     )
-    init, data = keys.split(KEY)
+    init, data = loop.split_key(KEY)
     params, static = eqx.partition(Net().init(init), eqx.is_inexact_array)
     their_rate = optax.warmup_cosine_decay_schedule(0, 0.03, 5, 30)
     rule = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(their_rate, weight_decay=0.1))

@@ -13,7 +13,7 @@ from scipy import stats
 
 import dynsim
 from dynsim import QKV
-from dynsim.qkv import model as embedded
+from dynsim import qkv as embedded
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from tests.systems import layers

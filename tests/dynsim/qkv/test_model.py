@@ -12,9 +12,8 @@ import pytest
 
 import dynsim
 from dynsim import QKV
-from dynsim.qkv import layer as embedded_layer
-from dynsim.qkv import model as embedded
-from dynsim.qkv.model import Embedded
+from dynsim import qkv as embedded
+from dynsim.qkv import Embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
 
@@ -23,7 +22,7 @@ TOKENS = jax.jit(sampling.sample_tokens, static_argnums=(2, 3))
 SAMPLE = jax.jit(sampling.sample_counts, static_argnums=(2, 3, 4))
 FORWARD, FORWARD_YZ = jax.jit(embedded.forward), jax.jit(yz.forward)
 EFFECTIVE = jax.jit(embedded.effective, static_argnums=2)
-MEASURE, MEASURE_YZ = jax.jit(embedded_layer.measure), jax.jit(observables.measure)
+MEASURE, MEASURE_YZ = jax.jit(embedded.measure), jax.jit(observables.measure)
 
 
 def layer(width: int, **settings: Any) -> QKV:

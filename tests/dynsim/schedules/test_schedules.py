@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from dynsim import schedules
-from dynsim.schedules.schedule import Schedule, as_schedule
+from dynsim.schedules import Schedule, as_schedule
 
 STEPS = np.arange(300)
 PEAK, END, WARMUP, LAST = 0.1, 0.1, 20, 200

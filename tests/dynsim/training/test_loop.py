@@ -14,11 +14,9 @@ from jaxtyping import Array
 from dynsim import Status, Trajectory
 from dynsim.precision import compiled_for
 from dynsim.training import course as course_module
-from dynsim.training.course import Checkpoint, Legs
-from dynsim.training.loop import train
+from dynsim.training.course import Checkpoint, Legs, checked_times
+from dynsim.training.loop import LAST, train
 from dynsim.training.recording import Recording
-from dynsim.training.relative_loss import LAST
-from dynsim.training.run_checks import checked_times
 
 LIMIT = 10.0
 # Losses before each update and at the end, and how such a run is judged: status, first bad step.

@@ -11,8 +11,8 @@ import pytest
 
 import dynsim
 from dynsim import Trajectory, plugins
+from dynsim import qkv as qkv_layer
 from dynsim.problem.checks import flow_table, table
-from dynsim.qkv import layer as qkv_layer
 from dynsim.training.recording import Observable, Table
 from dynsim.two_stage import observables as two_stage_observables
 from dynsim.yz import observables

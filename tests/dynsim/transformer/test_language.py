@@ -10,7 +10,7 @@ import pytest
 
 import dynsim
 from dynsim import LanguageModel, Status, Text, TransformerSpec, text
-from dynsim.transformer import language
+from dynsim.transformer import model
 from dynsim.transformer.model import Transformer
 
 M, T, BATCH = 9, 5, 3
@@ -160,16 +160,16 @@ def test_uniform_attention_has_the_entropy_of_its_keys() -> None:
     keys = np.arange(1, T + 1)
     uniform = (np.tril(np.ones((T, T))) / keys[:, None])[None, None, None]
     want = np.log(keys[1:]).mean()
-    np.testing.assert_allclose(language.layer_entropy(uniform), [want], rtol=1e-6)
-    assert language.uniform_entropy(T) == pytest.approx(want)
-    assert language.uniform_entropy(2) == pytest.approx(np.log(2))
+    np.testing.assert_allclose(model.layer_entropy(uniform), [want], rtol=1e-6)
+    assert model.uniform_entropy(T) == pytest.approx(want)
+    assert model.uniform_entropy(2) == pytest.approx(np.log(2))
     with pytest.raises(ValueError, match="length = 1: must be an integer >= 2"):
-        language.uniform_entropy(1)
-    np.testing.assert_allclose(language.layer_top(uniform), [np.mean(1 / keys[1:])], rtol=1e-6)
+        model.uniform_entropy(1)
+    np.testing.assert_allclose(model.layer_top(uniform), [np.mean(1 / keys[1:])], rtol=1e-6)
     itself = np.broadcast_to(np.eye(T), (1, 1, 1, T, T))
     first = np.broadcast_to(np.eye(T)[np.zeros(T, int)], (1, 1, 1, T, T))
-    assert float(language.layer_entropy(itself)[0]) == 0
-    assert float(language.layer_change(itself, first)[0]) == 1
+    assert float(model.layer_entropy(itself)[0]) == 0
+    assert float(model.layer_change(itself, first)[0]) == 1
 
 
 @pytest.mark.full("test_training_is_a_plain_loop")

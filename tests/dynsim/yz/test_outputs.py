@@ -7,8 +7,8 @@ import pytest
 
 import dynsim
 from dynsim.problem.train import drawn
+from dynsim.yz import gradients, sampling
 from dynsim.yz import model as yz
-from dynsim.yz import outputs, sampling, support
 from tests.systems.layers import simulate
 
 RULES = {
@@ -36,7 +36,7 @@ def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
 @pytest.mark.usefixtures("x64")
 def test_gradient_of_a_merged_column_is_that_of_each_output_in_it() -> None:
     task, rng = TASKS["few outputs"], np.random.default_rng(0)
-    few = outputs.merged(task, "float64")
+    few = gradients.merged_outputs(task, "float64")
     # Classes in unequal shares, as batches of T infinite have them.
     batch = dynsim.JoMA(task).examples(
         sampling.sample_classes(task, jax.random.key(0), 5), "float64"
@@ -45,7 +45,7 @@ def test_gradient_of_a_merged_column_is_that_of_each_output_in_it() -> None:
     shapes = (task.M, task.K + 1), (task.num_queries, task.M)
     params = yz.YZ(*(jnp.asarray(rng.normal(size=shape)) for shape in shapes))
     whole = yz.YZ(few.spread(params.Y), params.Z)
-    loss, grads = jax.jit(outputs.loss_and_grad)(params, task, batch, few)
+    loss, grads = jax.jit(gradients.loss_and_grad)(params, task, batch, few)
     want_loss, want = jax.jit(jax.value_and_grad(yz.loss))(whole, task, batch)
     np.testing.assert_allclose(loss, want_loss, rtol=1e-13)
     np.testing.assert_allclose(few.spread(grads.Y), want.Y, rtol=1e-10, atol=1e-15)
@@ -62,10 +62,10 @@ def test_gradient_of_a_merged_column_is_that_of_each_output_in_it() -> None:
 )
 def test_merged_columns_train_as_all_of_them_do(name: str, rule: str) -> None:
     task = TASKS[name]
-    few = outputs.merged(task, "float32").count
+    few = gradients.merged_outputs(task, "float32").count
     assert few is not None
     assert few.size == task.K + 1
-    assert support.pays(task.support.shape[1], task.M) == (name == "sums of rows")
+    assert gradients.support_pays(task.support.shape[1], task.M) == (name == "sums of rows")
     merged = train(task, RULES[rule])
     whole = train(task, RULES[rule], init=whole_start(task))
     # Sums in another order, over 12 steps.
@@ -97,7 +97,7 @@ def test_recorded_batches_train_merged_columns_as_well() -> None:
 
 def test_where_most_outputs_are_next_tokens_none_are_merged() -> None:
     task = dynsim.sequence_classes(np.eye(6), query=[0] * 6)
-    assert outputs.merged(task, "float32").count is None
+    assert gradients.merged_outputs(task, "float32").count is None
 
 
 # Counts of up to T - 1 = 299 take more than a byte.

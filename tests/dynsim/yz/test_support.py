@@ -7,8 +7,8 @@ import pytest
 
 import dynsim
 from dynsim.classes.task import SHARED, UNSEEN
+from dynsim.yz import gradients, sampling
 from dynsim.yz import model as yz
-from dynsim.yz import outputs, sampling, support
 from tests.systems.layers import simulate
 
 # Token 0 is everyone's, token 5 nobody's. Class 2 has one token only, so that its row of the
@@ -57,7 +57,9 @@ def test_tokens_are_told_apart_by_the_classes_that_hold_them() -> None:
 def test_loss_and_gradient_are_those_of_the_dense_model(name: str) -> None:
     task, batch = TASKS[name]
     rng = np.random.default_rng(0)
-    columns = outputs.merged(task, "float64") if name in MERGED else outputs.each(task)
+    columns = (
+        gradients.merged_outputs(task, "float64") if name in MERGED else gradients.each_output(task)
+    )
     assert (columns.count is not None) == (name in MERGED)
     width = task.M if columns.count is None else columns.count.size
     shapes = (task.M, width), (task.num_queries, task.M)
@@ -65,10 +67,10 @@ def test_loss_and_gradient_are_those_of_the_dense_model(name: str) -> None:
     whole = yz.YZ(columns.spread(params.Y), params.Z)
     examples = sampling.sample_support(task, jax.random.key(1), batch, 20, "float64")
     weight = rng.random(batch)
-    examples = support.SupportExamples(
+    examples = sampling.SupportExamples(
         examples.classes, examples.counts, jnp.asarray(weight / weight.sum())
     )
-    loss, grads = jax.jit(support.loss_and_grad)(params, task, examples, columns)
+    loss, grads = jax.jit(gradients.loss_and_grad_on_support)(params, task, examples, columns)
     got = loss, yz.YZ(columns.spread(grads.Y), grads.Z)
     want = jax.jit(jax.value_and_grad(yz.loss))(whole, task, examples.dense(task))
     for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -84,7 +86,7 @@ def test_the_kernel_can_be_differentiated() -> None:
     params, along = (yz.YZ(*(jnp.asarray(rng.normal(size=s)) for s in shapes)) for _ in range(2))
     examples = sampling.sample_support(task, jax.random.key(1), batch, 20, "float64")
     dense = examples.dense(task)
-    of_kernel = lambda q: support.loss_and_grad(q, task, examples)
+    of_kernel = lambda q: gradients.loss_and_grad_on_support(q, task, examples)
     of_model = lambda q: jax.value_and_grad(yz.loss)(q, task, dense)
 
     @jax.jit

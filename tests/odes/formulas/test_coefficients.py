@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from odes.formulas import coefficients
+from odes import coefficients
 
 BATCHES = """
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from odes.formulas.coefficients import gram_inverse
+from odes.coefficients import gram_inverse
 jax.config.update("jax_num_cpu_devices", 2)
 mesh, spec = Mesh(np.array(jax.devices()), ("run",)), PartitionSpec("run")
 f = jax.device_put(np.full((128, 32, 32), np.eye(32), "float32"), NamedSharding(mesh, spec))

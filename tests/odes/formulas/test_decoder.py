@@ -7,8 +7,8 @@ import pytest
 from scipy import integrate, optimize, special
 from scipy.integrate import quad
 
-from odes.formulas import decoder
-from odes.formulas.omega import wrightomega
+from odes import decoder
+from odes.decoder import wrightomega
 
 SIZES = [3.0, 30.0, 50.0, 1000.0, 1e6]
 TIMES = np.r_[0, np.geomspace(1e-6, 1e8, 120)]

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import dynsim
-from odes.formulas import coefficients, decoder, growth
+from odes import coefficients, decoder, growth
 from odes.yz import eq10 as attention
 from odes.yz import theorem4 as single_common
 

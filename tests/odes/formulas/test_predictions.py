@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from odes.formulas import predictions
+from odes import predictions
 from odes.solver.integrate import _compiled
 from odes.yz import eq10 as attention
 from odes.yz import population

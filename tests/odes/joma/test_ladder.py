@@ -13,8 +13,7 @@ from scipy.special import entr, erfinv, softmax
 import dynsim
 import odes
 from dynsim import JoMA, Status
-from dynsim.joma import model
-from dynsim.joma.model import Hidden, Joint
+from dynsim.joma import Hidden, Joint, correlation, entropy
 from odes import joma
 from odes.joma import toy
 
@@ -351,7 +350,7 @@ def test_entropy_of_attention_is_averaged_by_the_prior() -> None:
     task = dynsim.sequence_classes(TASK.probs, [0, 0], prior=[0.3, 0.7])
     shape = Shape("softmax", "relu", "signal")
     zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
-    found = model.entropy(*problem_of(shape, task=task).snapshot(zero))
+    found = entropy(*problem_of(shape, task=task).snapshot(zero))
     want = np.array([0.3, 0.7]) @ entr(np.asarray(TASK.probs)).sum(1)
     assert float(found) == pytest.approx(want, rel=1e-12)
 
@@ -362,5 +361,5 @@ def test_correlation_is_that_of_both_sides_of_theorem_1() -> None:
     problem, params = problem_of(shape), start(shape)
     left, right = problem.conserved(params), problem.invariant(params)
     want = np.corrcoef(np.ravel(left), np.ravel(right))[0, 1]
-    assert float(model.correlation(*problem.snapshot(params))) == pytest.approx(want, rel=1e-12)
+    assert float(correlation(*problem.snapshot(params))) == pytest.approx(want, rel=1e-12)
     assert abs(want) > 0.05

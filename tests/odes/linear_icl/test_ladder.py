@@ -13,9 +13,8 @@ import dynsim
 import odes
 from dynsim import Separate, Status
 from dynsim.problem.base import narrowed
-from dynsim.training import keys
+from dynsim.training import loop
 from odes import linear_icl
-from odes.linear_icl import closed
 from odes.solver.tolerances import Tolerances
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -57,7 +56,7 @@ def ones(R: int, D: int) -> Separate:
 
 
 THREE = dynsim.regression(heads=3, scale=0.3)
-START = narrowed(THREE.init(keys.split(jax.random.key(0))[0]), "float32")
+START = narrowed(THREE.init(loop.split_key(jax.random.key(0))[0]), "float32")
 TIMES = (0.0, 5.0, 20.0, 60.0, 200.0)
 
 
@@ -108,7 +107,7 @@ def test_the_closed_form_is_the_quadrature_of_equation_21() -> None:
         slope = lambda v, size=size, d=d: size**2 * v**2 - size**3 * gain[d] * v**5
         want = quad(lambda v, slope=slope: 1 / slope(v), first[d], last[d], epsabs=0, epsrel=1e-11)
         assert float(got) == pytest.approx(want[0], rel=1e-9)  # quad's own tolerance
-        again = closed.share(np.full((1, 1), float(got)), first, TASK)[0, d]
+        again = linear_icl.share(np.full((1, 1), float(got)), first, TASK)[0, d]
         assert float(again) == pytest.approx(last[d] / end[d], rel=1e-9)
 
 
@@ -116,7 +115,7 @@ def test_waits_of_heads_are_those_of_their_equations() -> None:
     rng = np.random.default_rng(5)
     v, k, q = rng.normal(size=(3, 6))
     head = Separate(v, k[:, None, None], q[:, None, None])
-    got = np.asarray(closed.waits(head))[:, 0]
+    got = np.asarray(linear_icl.waits(head))[:, 0]
     assert {*np.sign(v * k * q)} == {-1, 1}
 
     def far(t: float, y: np.ndarray) -> float:
@@ -129,7 +128,7 @@ def test_waits_of_heads_are_those_of_their_equations() -> None:
         # Where it stops it is 1e-4 from infinity, in time as well.
         assert wait == pytest.approx(run.t[-1] + 1e-4, rel=1e-6)
     np.testing.assert_allclose(
-        closed.carlson(*np.abs([v, k, q])), elliprf(*np.abs([v, k, q])), rtol=1e-13
+        linear_icl.carlson(*np.abs([v, k, q])), elliprf(*np.abs([v, k, q])), rtol=1e-13
     )
 
 

@@ -12,7 +12,7 @@ import dynsim
 import odes
 from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
-from odes.formulas import coefficients
+from odes import coefficients
 from odes.solver.flows import flow_of_rule
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention

@@ -11,7 +11,7 @@ import pytest
 import dynsim
 import odes
 from dynsim import schedules
-from dynsim.sparse_attention.retrieval import Scored
+from dynsim.sparse_attention import Scored
 from odes.sparse_attention import finite_batch
 
 TASK, RULE = dynsim.retrieval(24, 24), dynsim.adam(0.01)

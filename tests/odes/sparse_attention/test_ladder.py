@@ -14,9 +14,8 @@ import dynsim
 import odes
 from dynsim import Status
 from dynsim.problem.base import narrowed
-from dynsim.sparse_attention.retrieval import Scored
+from dynsim.sparse_attention import Scored
 from odes import sparse_attention
-from odes.sparse_attention import early
 
 pytestmark = pytest.mark.usefixtures("x64")
 # A statistical test fails by chance with this probability; with fixed keys for ever, or never.
@@ -112,17 +111,17 @@ def test_descent_on_all_weights_is_the_flow_of_four_numbers(
 def test_the_gradient_of_four_numbers_is_that_of_all_weights() -> None:
     """Weight by weight, at a point where the four numbers and both moments differ; and what is
     measured there."""
-    state = early.Alike(*map(jnp.asarray, (0.3, 0.7, 1.1, -0.4)))
+    state = sparse_attention.Alike(*map(jnp.asarray, (0.3, 0.7, 1.1, -0.4)))
     fixed, sign = np.arange(5) == 0, np.sign(SMALL.target("float64"))
     copy = np.arange(12) >= 9
     params = Scored(
         np.where(fixed, state.fixed, state.rest) * sign, np.where(copy, state.copy, state.other)
     )
     slope = jax.jit(jax.grad(lambda p: SMALL.population_loss(p)))(params)
-    got = jax.jit(lambda at: early.gradient(SMALL, at))(state)
+    got = jax.jit(lambda at: sparse_attention.gradient(SMALL, at))(state)
     np.testing.assert_allclose(slope.W, np.where(fixed, got.fixed, got.rest) * sign, rtol=1e-12)
     np.testing.assert_allclose(slope.a, np.where(copy, got.copy, got.other), rtol=1e-12)
-    found, (want,) = early.measure(state, SMALL), SMALL.snapshot(params)
+    found, (want,) = sparse_attention.measure(state, SMALL), SMALL.snapshot(params)
     np.testing.assert_allclose(found, want, rtol=1e-12)
 
 
@@ -131,15 +130,17 @@ def test_eqs_13_and_14_are_the_reduction_but_for_how_copies_share_the_pull(B: in
     """Without a fixed token W = w sign(W*)/d, whose rate is eq. 13. Eq. 14 is the slope of the loss
     by Da, to which B copies and T - B others add 1/B and 1/(T - B) of it."""
     task, w, gap = dynsim.retrieval(12, 5, B), 1.7, 0.9
-    state = early.Alike(*map(jnp.asarray, (w / 5, w / 5, gap, 0.0)))
+    state = sparse_attention.Alike(*map(jnp.asarray, (w / 5, w / 5, gap, 0.0)))
     printed = tuple(map(jnp.asarray, (w, gap)))
-    slope = early.gradient(task, state)
-    w_rate, gap_rate = early.field(task, printed)
+    slope = sparse_attention.gradient(task, state)
+    w_rate, gap_rate = sparse_attention.field(task, printed)
     assert float(w_rate) == pytest.approx(-5 * float(slope.rest), rel=1e-12)
     pulled = float(slope.other - slope.copy)
     assert float(gap_rate) * (1 / B + 1 / (12 - B)) == pytest.approx(pulled, rel=1e-12)
     np.testing.assert_allclose(
-        early.printed_snapshot(printed, task), early.measure(state, task), rtol=1e-12
+        sparse_attention.printed_snapshot(printed, task),
+        sparse_attention.measure(state, task),
+        rtol=1e-12,
     )
 
 

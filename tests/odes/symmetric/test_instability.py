@@ -12,8 +12,7 @@ from dynsim import schedules
 from dynsim.precision import precision
 from dynsim.yz import model as yz
 from odes import symmetric
-from odes.symmetric import reduction
-from odes.symmetric.instability import _carried, tie
+from odes.symmetric import _carried, reduction, tie
 from odes.symmetric.state import zero_state
 
 # Three classes with a query each, five tokens of each kind of equal probability.

@@ -12,11 +12,11 @@ import pytest
 import dynsim
 import odes
 from dynsim.yz import observables
-from odes.formulas import coefficients, decoder
-from odes.formulas.discrete_decoder import h_star
+from odes import coefficients, decoder
+from odes.decoder import h_star
 from odes.solver.integrate import _compiled
 from odes.yz import eq10 as attention
-from odes.yz import fixed_attention, layer
+from odes.yz import fixed_attention, population
 from tests.systems.layers import initial_weights, simulate
 
 # Three classes without a token in common, of unequal prior: the plain update is Lemma 3's.
@@ -200,13 +200,13 @@ def test_finite_m_is_the_layer_with_the_decoder_of_the_theory() -> None:
         W[n] = 11 * h[n] * zeta
     Y = F.T @ np.linalg.inv(F @ F.T) @ W
     want = jax.jit(observables.measure)(task, dynsim.YZ(jnp.asarray(Y), Z))
-    found = jax.jit(functools.partial(layer.predict, finite_m=True))(task, Z, h)
+    found = jax.jit(functools.partial(population.predict, finite_m=True))(task, Z, h)
     # The Gram matrix of five random classes has a condition number near 10^2.
     for name in ("z", "c", "f", "logits", "g"):
         got = np.asarray(getattr(found, name))
         np.testing.assert_allclose(got, getattr(want, name), rtol=1e-11, atol=1e-12, err_msg=name)
 
-    speed = layer.speed(task, h, finite_m=True)
+    speed = population.speed(task, h, finite_m=True)
     gamma = decoder.speed(h, 12)
     np.testing.assert_allclose(coefficients.own_speed(speed), gamma * 12 / 11, rtol=1e-14)
     # q0 and q1 as the paper prints them, for equal h.
@@ -223,7 +223,7 @@ def test_finite_m_is_the_layer_with_the_decoder_of_the_theory() -> None:
 
 @pytest.mark.usefixtures("x64")
 def test_terms_of_finite_m_vanish_with_m() -> None:
-    f = layer.predict(*random_layer(4, 10)).f
+    f = population.predict(*random_layer(4, 10)).f
     errors = []
     for M in (10**3, 10**6):
         h = jnp.full(4, 3 / M)

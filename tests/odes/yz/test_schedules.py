@@ -10,8 +10,7 @@ import pytest
 import dynsim
 from dynsim import schedules
 from dynsim.training.rule import Rule
-from odes import joma, symmetric
-from odes.formulas import decoder
+from odes import decoder, joma, symmetric
 from odes.solver.flows import FLOWS
 from odes.solver.posed import Rescaled
 from odes.yz import THEORIES, population, spread

@@ -17,8 +17,8 @@ from dynsim.yz.finite_length import expand
 from dynsim.yz.observables import Snapshot
 from odes import symmetric
 from odes.solver.integrate import _compiled
-from odes.yz import noise, spread
-from odes.yz.noise import variance
+from odes.yz import spread
+from odes.yz.spread import variance
 from tests.systems import sequences
 from tests.systems.layers import initial_weights, simulate
 
@@ -240,7 +240,7 @@ def test_noise_is_that_of_all_sequences() -> None:
         context = jnp.asarray(total, float)
         slopes = lambda along: jax.jvp(lambda q: expand(q, task, context), (params,), (along,))[1]
         along = jax.tree.map(lambda *x: jnp.stack(x), *directions)
-        return noise.covariance(task, context, jax.vmap(slopes)(along))
+        return spread.covariance(task, context, jax.vmap(slopes)(along))
 
     # C = a + b/L + c/L^2 + ..., of which theory has a and b.
     start = np.asarray(predicted(math.inf))
@@ -249,7 +249,7 @@ def test_noise_is_that_of_all_sequences() -> None:
     np.testing.assert_allclose(slope(predicted), slope(exact), rtol=0, atol=0.01)
     assert np.abs(slope(exact)).min() > 0.3
     # Drawn noise of a batch of 4, to the error of the covariance of Gaussian draws.
-    drawn = noise.draw(task, jnp.asarray(5.0), jnp.asarray(4.0))
+    drawn = spread.draw(task, jnp.asarray(5.0), jnp.asarray(4.0))
     keys = jax.random.split(jax.random.key(0), 20_000)
     found = jax.jit(jax.vmap(lambda key: ravel_pytree(drawn(params, key))[0]))(keys)
     along = np.stack([ravel_pytree(each)[0] for each in directions])
@@ -266,7 +266,7 @@ def test_a_sample_has_the_noise_of_all_sequences_and_their_mean_gradient() -> No
     task = sequences.TASK.astype("float64")
     prior = np.asarray(task.prior)
     params, *directions = (jax.tree.map(jnp.asarray, sequences.weights(seed)) for seed in (0, 1, 2))
-    law = noise.sampled(task, noise.evenly_spread(task, 21))
+    law = spread.sampled_law(task, spread.evenly_spread(task, 21))
     slopes = [[], []]
     for n in range(task.K):
         counts, weight = sequences.enumerated(n, 20)

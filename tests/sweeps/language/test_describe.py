@@ -16,8 +16,7 @@ import dynsim
 from dynsim.decoding import FINITE, Unit
 from dynsim.decoding import Real as RealNumber
 from dynsim.precision import Number
-from dynsim.schedules import shapes
-from dynsim.schedules.schedule import Constant
+from dynsim.schedules import Constant, Cosine, Exponential, Linear, Steps
 from dynsim.training.rules import KNOWN
 from sweeps.language.describe import describe, words
 from sweeps.language.fields import Field, Kind, LanguageError
@@ -26,7 +25,7 @@ from tests.sweeps.language import catalog
 from tests.sweeps.language.catalog import LANGUAGE
 
 HERE = f"{__name__}:"
-SHAPES = (Constant, shapes.Linear, shapes.Cosine, shapes.Exponential, shapes.Steps)
+SHAPES = (Constant, Linear, Cosine, Exponential, Steps)
 OVERLAPPING = catalog.Overlapping(K=3)
 CATALOG = "tests.sweeps.language.catalog:"
 
@@ -149,7 +148,7 @@ def test_classes_without_objects_are_abstract() -> None:
     [
         (1.5, "1.5"),
         ((1, "a"), "(1, 'a')"),
-        (Constant, "dynsim.schedules.schedule:Constant"),
+        (Constant, "dynsim.schedules:Constant"),
         (dynsim.sgd, "dynsim.training.rules:sgd"),
         (object(), "builtins:object"),
     ],

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 import dynsim
 import odes
 from dynsim import Status, Trajectory
-from odes.formulas.decoder import Stages
+from odes.decoder import Stages
 from sweeps.commands.views import plot
 from sweeps.compare import picture
 from sweeps.compare import theories as figure_theories

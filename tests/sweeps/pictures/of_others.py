@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import dynsim
 from dynsim import Annealing, Status, Trajectory
-from dynsim.classes.estimated import Estimate
+from dynsim.classes.corpus import Estimate
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.two_stage.observables import RankCurves
 from sweeps.studies import qkv

@@ -17,8 +17,8 @@ from scipy.ndimage import uniform_filter1d
 
 import dynsim
 from dynsim import Problem, Status
+from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import PARAMS, PRECONDITIONED
-from dynsim.training.stability import EDGE
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.regions import Stability, stability_of
 from sweeps.systems.experiment import Experiment

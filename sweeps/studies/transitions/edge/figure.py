@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 import dynsim
 from dynsim import Status, checks
-from dynsim.training.stability import EDGE
+from dynsim.problem.sharpness import EDGE
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep

@@ -9,7 +9,7 @@ import xarray as xr
 
 import dynsim
 import sweeps
-from dynsim.transformer.language import uniform_entropy
+from dynsim.transformer.model import uniform_entropy
 from sweeps.studies.paper import describe, figure7, figure10
 from sweeps.systems.experiment import experiment
 

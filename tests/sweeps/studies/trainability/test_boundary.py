@@ -11,7 +11,7 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim.training.relative_loss import LAST
+from dynsim.training.loop import LAST
 from odes import symmetric
 from sweeps import cli
 from sweeps.studies.phase.refinement import Lattice, Level, Refinement, mixed

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.classes.estimated import Estimate
-from dynsim.classes.overlap import overlap_report
-from dynsim.classes.task import SequenceClasses, sequence_classes
-from odes.formulas import predictions
+from dynsim.classes.corpus import Estimate
+from dynsim.classes.task import SequenceClasses, overlap_report, sequence_classes
+from odes import predictions
 from sweeps.studies.words import fates
 from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words.figure import CorpusFigure, corpus, draw, run

@@ -10,7 +10,7 @@ For distinct tokens l, l' of class n of Scan and Snap's Eq. 10, and for the domi
     e^{2 f_{nl_0}(0)^2 B_n} \le \chi_{l_0} \le e^{2 B_n}.
 
 Theorem 4: one common token c, in all classes with :math:`f_{nc}(0) = 1/\rho_0`, and weak overlap.
-With :math:`C_0 = \rho_0^4 / K` and :math:`\Gamma = \int_0^t \gamma` (`odes.formulas.decoder`)
+With :math:`C_0 = \rho_0^4 / K` and :math:`\Gamma = \int_0^t \gamma` (`odes.decoder`)
 
 .. math::
 
@@ -40,7 +40,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from odes.formulas import decoder
+from odes import decoder
 
 Numbers = Real[Number, "..."]
 Convention = Literal["sgd", "paper"]
@@ -187,7 +187,7 @@ def bound_at_snap(K: Numbers, M: Numbers, nu: Numbers, **options: Any) -> Float[
 
     With :math:`\nu = \eta_Y / \eta_Z`, :math:`\eta_Y t_0 / K = 2 (1 + w_1) \ln M` is a function of
     M, and :math:`\eta_Z \Gamma(t_0)` is :math:`K / \nu` times another.
-    NaN for M <= 3, where :math:`t_0` is not defined (see `odes.formulas.decoder.Stages`). `options`
+    NaN for M <= 3, where :math:`t_0` is not defined (see `odes.decoder.Stages`). `options`
     are the keywords of `bound`.
     """
     return bound(decoder.stages(1.0, K, M).snap, 1.0, 1 / jnp.asarray(nu), K, M, **options)

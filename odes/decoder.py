@@ -1,4 +1,4 @@
-r"""Decoder dynamics in closed form: h, gamma and its integral, the peak and the two stages.
+r"""Decoder dynamics in closed form: h, gamma and its integral, the peak, the two stages, and h*.
 
 Scan and Snap, Lemmas 6, 8 and 9 and Theorem 1. With the modified update of Lemma 3 only row n
 of W = F Y moves when class n is drawn, and after s visits it is
@@ -12,8 +12,20 @@ of W = F Y moves when class n is drawn, and after s visits it is
     \end{align*}
 
 Assumes: :math:`T \to \infty`, fixed attention, Y = 0 at the start, the update of Lemma 3. The
-implicit (45) is solved in closed form through Wright's omega. Times are optimiser steps;
+implicit (45) is solved in closed form through Wright's omega, :math:`\omega + \ln \omega = x`. That
+is :math:`\omega(x) = W_0(e^x)` with Lambert's W, but it does not overflow; neither JAX nor
+`jax.scipy` ships one of the two. Times are optimiser steps;
 class n has been visited :math:`\pi(n)\, t` times at step t, which is t/K in the paper.
+
+In discrete steps s visits lead to :math:`h^*(s)` in place of h(s):
+
+.. math::
+
+    h^*(s) = h^*(s-1) + \frac{\eta_Y}{(M-1) + e^{M h^*(s-1)}}, \qquad h^*(0) = 0. \tag{Lemma 5}
+
+Its limit of small steps is h, :math:`0 \le h^* - h \le 2 \eta_Y / M` (Lemma 7). With heavy-ball
+momentum [ours] the increment is :math:`\eta_Y v` with
+:math:`v \leftarrow \mu v + 1 / ((M-1) + e^{M h^*})`, exact for the same reason that Lemma 5 is.
 
 Example:
     >>> round(float(odes.decoder.gamma(10.0, 1.0, 34)), 3)
@@ -31,7 +43,42 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from odes.formulas.omega import wrightomega
+
+# Below this, omega(x) = e^x up to a relative e^x, which no precision here resolves.
+_EXPONENTIAL = -50.0
+_ITERATIONS = 3
+
+
+@jax.custom_jvp
+@functools.partial(jax.jit, inline=True)
+def wrightomega(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    r"""The :math:`\omega > 0` with :math:`\omega + \ln \omega = x`, elementwise.
+
+    It is computed in the precision of `x`.
+
+    Starts from the leading asymptotic form and applies the fourth-order iteration of
+    Fritsch, Shafer and Crowley (1973), as Lawrence, Corless and Jeffrey (2012, ACM TOMS
+    algorithm 917) do. The derivative is :math:`\omega / (1 + \omega)`.
+    """
+    x = jnp.asarray(x)
+    inner = jnp.maximum(x, _EXPONENTIAL)
+    safe = jnp.maximum(inner, 1.0)
+    w = jnp.where(inner > 1, safe - jnp.log(safe), jnp.exp(jnp.minimum(inner, 1.0) - 0.4))
+    w = jnp.where(inner < -1, jnp.exp(jnp.minimum(inner, 0.0)), w)
+    for _ in range(_ITERATIONS):
+        r = inner - w - jnp.log(w)
+        q = (1 + w) * (1 + w + 2 * r / 3)
+        w = w * (1 + r / (1 + w) * (q - r / 2) / (q - r))
+    return jnp.where(x < _EXPONENTIAL, jnp.exp(x), w)
+
+
+@wrightomega.defjvp
+def _wrightomega_jvp(
+    primals: tuple[Float[Array, "..."]], tangents: tuple[Float[Array, "..."]]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    w = wrightomega(primals[0])
+    return w, w / (1 + w) * tangents[0]
+
 
 _NEWTON_STEPS = 2
 
@@ -189,3 +236,41 @@ def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "
         root = root - (root - jnp.log(root) - log_m) / (1 - 1 / root)
     snap = 2 * K * jnp.where(log_m >= 1, root, jnp.nan) / eta_y
     return Stages(K * jnp.log(M) / eta_y, peak, peak_gamma, snap)
+
+
+def h_star(
+    eta_y: Real[Number, "*B"],
+    M: Real[Number, ""],
+    visits: int,
+    momentum: Real[Number, ""] = 0.0,
+    *,
+    pace: Float[Array, "{visits}"] | None = None,
+) -> Float[Array, "{visits}+1 *B"]:
+    r""":math:`h^*(0), \dots, h^*(S)` for S = `visits`, elementwise in `eta_y`, in its precision.
+
+    Args:
+        eta_y: learning rate of a visit, >= 0; may be traced, like M and `momentum`.
+        M: number of outputs, >= 2.
+        visits: number of visits S, a Python integer >= 0.
+        momentum: heavy-ball coefficient :math:`\mu` in [0, 1).
+        pace: factor on the learning rate of each visit; 1 if omitted.
+
+    Raises:
+        ValueError: if `visits` is not an integer >= 0.
+    """
+    checks.integer("visits", visits, 0)
+    eta_y, M, momentum = jnp.asarray(eta_y), jnp.asarray(M), jnp.asarray(momentum)
+    start = jnp.zeros(eta_y.shape, jnp.result_type(eta_y, M, momentum, float))
+
+    def visit(
+        state: tuple[Float[Array, "*B"], Float[Array, "*B"]], pace: Float[Array, ""] | None
+    ) -> tuple[tuple[Float[Array, "*B"], Float[Array, "*B"]], Float[Array, "*B"]]:
+        h, velocity = state
+        # With e^{-M h} in place of e^{M h}, which overflows after a first step of any size.
+        decayed = jnp.exp(-M * h)
+        velocity = momentum * velocity + decayed / ((M - 1) * decayed + 1)
+        rate = eta_y if pace is None else pace * eta_y
+        return ((h + rate * velocity).astype(start.dtype), velocity.astype(start.dtype)), h
+
+    (last, _), before = jax.lax.scan(visit, (start, start), pace, length=visits)
+    return jnp.concatenate([before, last[None]])

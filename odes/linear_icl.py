@@ -1,5 +1,15 @@
-r"""Closed forms: single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the sigmoid of
-merged attention on white inputs (eq. 10), all of arXiv:2501.16265.
+r"""Theory of in-context regression by linear attention: flows, plateaus, single heads.
+
+The flow down the population loss is, with :math:`\tau = 1/(2 \eta)` steps (arXiv:2501.16265), for
+any rank,
+
+    merged, and the network
+              tau W_1' = w_2 (E[y z^T] - w_2^T W_1 E[z z^T]),  w_2 likewise                 eq. 8
+    separate  tau v_i' = k_i^T (Lambda^2 - E[S^2] M Lambda) q_i,  k_i and q_i likewise       eq. 14
+
+What momentum, Adam and the next order in eta make of it is in `odes.solver.flows`. The closed forms
+are single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the sigmoid of merged attention
+on white inputs (eq. 10).
 
 Time is t/tau = 2 eta t for t optimiser steps, with eta / (1 - mu) in place of eta under momentum.
 Assumes batch -> infinity, eta -> 0 and a small start. How the starting weights enter is [ours]:
@@ -32,6 +42,10 @@ Training rests at the losses of principal component regression with m components
     M &= \sum_{d \le m} \lambda_d^{-1} g_d^{-1}\, e_d e_d^\top \tag{18} \\
     v_d &= (\lambda_d g_d)^{-1/3} \tag{20}
     \end{align*}
+
+Example:
+    >>> odes.linear_icl.plateaus(dynsim.regression(D=2)).shape
+    (3,)
 """
 
 import math
@@ -45,8 +59,12 @@ from dynsim.linear_icl.model import Merged, MergedHeads, Model, Separate, Separa
 from dynsim.linear_icl.regression import Regression, stage
 from dynsim.precision import AnyArray, precision, settle
 from dynsim.problem.train import problem_in
-from odes.general import closed_form
+from odes.general import closed_form, flows
+from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training
+
+__all__ = ["THEORIES", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_to_reach"]
+
 
 Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
 """(task, starting weights, time in units of tau) -> shares that are learned."""
@@ -252,7 +270,9 @@ def _no_white(training: Training) -> str | None:
     )
 
 
-FORMULAS = (
+# Weights start small.
+THEORIES = (
+    *flows(tolerances=Tolerances(1e-8, 1e-12)),
     _theory(
         "scalar",
         "one head at a time",
@@ -269,3 +289,4 @@ FORMULAS = (
     ),
     _theory("sigmoid", "sigmoid in closed form", "merged heads, white inputs", sigmoid, _no_white),
 )
+"""The theories, most exact first: flows of all weights, then `scalar`, `plateaus` and `sigmoid`."""

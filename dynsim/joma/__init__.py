@@ -1,1 +1,0 @@
-"""Joint dynamics of an MLP layer and attention (JoMA): model, observables, training."""

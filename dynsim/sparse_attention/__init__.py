@@ -1,1 +1,0 @@
-"""The emergence of sparse attention: task, model, observables, training."""
