@@ -163,8 +163,7 @@ def first_below(
     below = values < level
     at = np.argmax(below, axis=-1)
     before = np.maximum(at - 1, 0)
-    high = np.take_along_axis(values, before[..., None], -1)[..., 0]
-    low = np.take_along_axis(values, at[..., None], -1)[..., 0]
+    high, low = (np.take_along_axis(values, k[..., None], -1)[..., 0] for k in (before, at))
     share = np.where(at > 0, (high - level) / np.where(high > low, high - low, 1), 0)
     found = times[before] + share * (times[at] - times[before])
     return np.where(below.any(-1), found, np.inf)

@@ -1,55 +1,167 @@
-"""The command `dynsim compare two_stage`: training on prompts against the reduced equations, and
-what that comparison comes to."""
+"""Runs of two-stage training, what theory predicts of them, and the command `dynsim compare
+two_stage`: training on prompts against the reduced equations, and what that comes to."""
 
 import dataclasses
 import functools
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, cast
 
+import annotated_types as at
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from dynsim import Status
+from dynsim import Annealed, Annealing, Prompts, Status, Trajectory, checks
 from dynsim.decoding import Count
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
-from dynsim.two_stage import observables as prompt_observables
-from dynsim.two_stage.annealing import Annealing
-from dynsim.two_stage.task import Prompts
+from dynsim.two_stage.observables import OBSERVABLES, first_below
 from odes.two_stage import THEORIES, thresholds
+from odes.two_stage.field import solve_anchored
+from odes.two_stage.loss import ReducedState
+from sweeps import output
 from sweeps.compare.command import run
-from sweeps.compare.comparison import TRAINING, Comparison, cell
+from sweeps.compare.comparison import TRAINING, Comparison, cell, valid
 from sweeps.compare.scatter import average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.progress import count
-from sweeps.studies.two_stage.runs import (
-    COMPARED,
-    LEVEL_P,
-    LEVEL_Q,
-    RECORD,
-    Runs,
-    Times,
-    from_dataset,
-    from_measured,
-    modulus,
-    settings,
-)
-from sweeps.systems.base import Engine
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
+from sweeps.systems.base import MOST_TIMES, Engine
 from sweeps.systems.engines import Like, of_theory
 from sweeps.systems.experiment import Experiment
 
 __all__ = ["CompareTwoStage", "TwoStageComparison", "run"]
 
+RECORD = (*OBSERVABLES, "eta_time")
+COMPARED = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
+"""What theory and simulation both have."""
+LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
+"""A component counts as learned when its loss falls below this (section 4 of the theory)."""
 PATHS = 48
 """Paths of the stochastic equations."""
 RESAMPLES = 1000
 """Sets of paths, drawn with replacement, by which the error of a mean is judged."""
+
+Times = Annotated[int, at.Ge(3), at.Le(MOST_TIMES)]
+"""How many times to record: at least the start and the ends of both stages."""
+
+
+def settings(training: Experiment) -> tuple[Prompts, Annealed]:
+    """The prompts and the rule of an experiment, as they are described; `ValueError` for another
+    problem or rule."""
+    checks.kind("problem", training.problem, Prompts)
+    checks.kind("rule", training.rule, Annealed)
+    return cast(tuple[Prompts, Annealed], (training.problem, training.rule))
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """The runs of one experiment that ended well.
+
+    Attributes:
+        training: what was trained.
+        steps: (S,) optimiser steps at which they recorded.
+        eta_time: (S,) the same on the clock of the theory.
+        values: (R, S, ...) observables by name, without runs that diverged.
+        diverged: number of those.
+    """
+
+    training: Experiment
+    steps: Float[np.ndarray, " S"]
+    eta_time: Float[np.ndarray, " S"]
+    values: dict[str, np.ndarray]
+    diverged: int
+
+    @property
+    def switch(self) -> int:
+        """Index of the end of the first stage."""
+        return int(np.argmin(np.abs(self.steps - float(self.stages.first))))
+
+    @property
+    def stages(self) -> Annealing:
+        """Their two stages."""
+        return Annealing.of(self.training.rule)
+
+    @property
+    def count(self) -> int:
+        """Number of runs."""
+        return len(self.values["K1"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The observable `name`; of V_trace, whose sign is random, the modulus."""
+        return modulus(name, self.values[name])
+
+    def mean(self, name: str) -> np.ndarray:
+        """Mean over the runs; NaN if there is none."""
+        return average(self[name])
+
+    def spread(self, name: str) -> np.ndarray:
+        """Standard deviation (ddof 1) over the runs; NaN below two of them."""
+        return spread(self[name])
+
+    def over_time(self, values: Float[np.ndarray, " S"]) -> float:
+        """L2 norm of a curve over eta-time, however densely a stage was recorded."""
+        return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
+
+    def learned(self, component: str) -> Float[np.ndarray, " R"]:
+        """Eta-time at which the loss of component P falls below 0.2, or that of Q below 0.6; inf
+        where it does not."""
+        name, level = LEARNED[component]
+        return first_below(self.eta_time, self[name], level)
+
+
+def runs(training: Experiment, seeds: int, times: int, out: Path | None = None) -> Runs:
+    """Train so many seeds of an experiment, or read what `out` holds of them, with everything
+    recorded."""
+    sweep = Sweep(training, {"seed": {"range": seeds}}, "simulation", RECORD, times)
+    return from_dataset(training, run_sweep(sweep, out))
+
+
+def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
+    """The runs of a dataset with `seed` as its only axis."""
+    dataset = dataset.load()
+    good = dataset["status"].values == Status.OK
+    values = {name: dataset[name].values[good] for name in RECORD}
+    # All seeds share the schedule, so that any of them tells the times.
+    steps, eta_time = (dataset[name].values[0] for name in ("time", "eta_time"))
+    return Runs(training, steps, eta_time, values, int((~good).sum()))
+
+
+def modulus(name: str, values: np.ndarray) -> np.ndarray:
+    """An observable as it is compared: of V_trace, whose sign is random, the modulus."""
+    return np.abs(values) if name == "V_trace" else values
+
+
+def ode(runs: Runs) -> Sweep:
+    """The sweep of the reduced ODE, over one `seed`."""
+    return Sweep(runs.training, {"seed": {"range": 1}}, "ode", COMPARED, len(runs.steps))
+
+
+def from_measured(runs: Runs) -> xr.Dataset:
+    """The reduced ODE for each run, from its measured state at the beginning of each stage."""
+    solve = functools.partial(solve_anchored, *runs.training.built, runs.steps, record=COMPARED)
+
+    @jax.jit
+    @jax.vmap
+    def pieces(states: jax.Array) -> Trajectory:
+        return solve(anchors={at: ReducedState(*states[at]) for at in (0, runs.switch)})
+
+    with precision("float64"):
+        found = jax.device_get(pieces(jnp.asarray(runs.values["state"], jnp.float64)))
+    return found.to_xarray(("seed",))
+
+
+def theory_mean(prediction: xr.Dataset, name: str) -> np.ndarray:
+    """(S,) mean of an observable over the solves that ended well; of V_trace the modulus."""
+    return average(modulus(name, valid(prediction, name)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +198,9 @@ class TwoStageComparison(Comparison):
     @classmethod
     def known(cls, run: Experiment) -> dict[str, Engine]:
         """The engines of the theories by name, with that of measured states."""
-        problem, found = run.built[0], super().known(run)
-        more = {each.name: each for each in THEORIES if each.name in cls.MEASURED}
-        found |= {name: of_theory(each, Like(problem)) for name, each in more.items()}
-        return {each.name: found.pop(each.name) for each in THEORIES} | found
+        found, like = super().known(run), Like(run.built[0])
+        own = {each.name: found.pop(each.name, None) or of_theory(each, like) for each in THEORIES}
+        return own | found
 
     @classmethod
     def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
@@ -111,19 +222,15 @@ class TwoStageComparison(Comparison):
         return modulus(name, super().runs_of(side, name))
 
     def norm(self, values: np.ndarray) -> float:
-        """L2 over eta-time, so that it does not depend on how densely a stage was recorded."""
+        """L2 over eta-time."""
         return self.runs.over_time(values)
 
     def facts(self) -> dict[str, Any]:
         """Number of runs, when they learned either component, and the scalar predictions."""
         runs = self.runs
+        learned = {f"learned_{component}": runs.learned(component) for component in LEARNED}
         return {
-            "simulation": {
-                "runs": runs.count,
-                "diverged": runs.diverged,
-                "learned_P": runs.learned_P,
-                "learned_Q": runs.learned_Q,
-            },
+            "simulation": {"runs": runs.count, "diverged": runs.diverged, **learned},
             "corollaries": self._predictions,
             "not_learned": self._not_learned(),
             "over_seeds": self._over_seeds(),
@@ -131,35 +238,31 @@ class TwoStageComparison(Comparison):
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """When its solves learned either component."""
-        prediction, eta_time = self.predictions[theory], self.runs.eta_time
+        solves = self.predictions[theory]
         return {
-            "learned_P": prompt_observables.first_below(eta_time, prediction["K1"].values, LEVEL_P),
-            "learned_Q": prompt_observables.first_below(eta_time, prediction["K2"].values, LEVEL_Q),
+            f"learned_{component}": first_below(self.runs.eta_time, solves[name].values, level)
+            for component, (name, level) in LEARNED.items()
         }
 
     def _not_learned(self) -> list[str]:
         """Why runs did not learn a component, a sentence each: what they fell short of, and which
         threshold of theory was not met. Empty where all learned both."""
         runs, found, said = self.runs, self._predictions, []
-        missing = {
-            name: int(np.sum(~np.isfinite(times)))
-            for name, times in (("P", runs.learned_P), ("Q", runs.learned_Q))
-        }
-        levels = {"P": ("K1", LEVEL_P), "Q": ("K2", LEVEL_Q)}
-        for name, number in missing.items():
+        missing = {each: int(np.sum(~np.isfinite(runs.learned(each)))) for each in LEARNED}
+        for component, number in missing.items():
+            loss, level = LEARNED[component]
             if number:
-                loss, level = levels[name]
                 said.append(
-                    f"{name} was not learned by {number} of {runs.count} runs: the mean of {loss} "
-                    f"fell to {np.min(runs.mean(loss)):.3g}, learned is below {level}."
+                    f"{component} was not learned by {number} of {runs.count} runs: the mean of "
+                    f"{loss} fell to {np.min(runs.mean(loss)):.3g}, learned is below {level}."
                 )
         if missing["P"]:
-            # At this margin, the same for all prompts, the logistic loss is LEVEL_P.
-            needed, margin = -math.log(math.expm1(LEVEL_P)), found["margin_1"]
+            # At this margin, the same for all prompts, the logistic loss is that of learned.
+            needed, margin = -math.log(math.expm1(LEARNED["P"][1])), found["margin_1"]
+            advice = ": a smaller decay or a larger gamma0 raises it" * (margin < needed)
             said.append(
                 f"Unsaturated, its margin would reach {margin:.3g} in stage 1; learned takes "
-                f"{needed:.3g}"
-                + (": a smaller decay or a larger gamma0 raises it." if margin < needed else ".")
+                f"{needed:.3g}{advice}."
             )
         if missing["Q"]:
             prompts, rule = settings(runs.training)
@@ -209,10 +312,11 @@ class TwoStageComparison(Comparison):
         if report["over_seeds"]:
             found += ["", *spread_lines(report["over_seeds"], self.runs.count)]
         found.append("")
-        for label, name in (("t_P", "learned_P"), ("t_Q", "learned_Q")):
-            sides = {"runs": report["simulation"], **report["theories"]}
-            shown = (f"{who} {_when(side[name])}" for who, side in sides.items())
-            found.append(f"{label} in eta-time: " + "; ".join(shown))
+        sides = {"runs": report["simulation"], **report["theories"]}
+        for component in LEARNED:
+            times = ((who, side[f"learned_{component}"]) for who, side in sides.items())
+            shown = "; ".join(f"{who} {_when(each)}" for who, each in times)
+            found.append(f"t_{component} in eta-time: {shown}")
         scalars = (f"{name}: {value:.4g}" for name, value in report["corollaries"].items())
         return [*found, *report["not_learned"], *scalars]
 
@@ -220,17 +324,14 @@ class TwoStageComparison(Comparison):
     def _predictions(self) -> dict[str, float]:
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
         with precision("float64"):
-            found = _corollaries(
-                problem_in(self.config.run.built[0], "float64"),
-                narrowed(self.runs.stages, "float64"),
-            )
+            task = problem_in(self.config.run.built[0], "float64")
+            found = _corollaries(task, narrowed(self.runs.stages, "float64"))
             return {name: float(value) for name, value in found.items()}
 
 
 @eqx.filter_jit  # as one program; hundreds of operations take as many
 def _corollaries(task: Prompts, stages: Annealing) -> OrderedDict[str, Array]:
-    decay = stages.decay
-    found: OrderedDict[str, Array] = OrderedDict()
+    decay, found = stages.decay, OrderedDict()
     found["tau_c"] = thresholds.critical_noise(task, decay)
     found["eta_c"] = thresholds.critical_rate(task, stages)
     for stage, eta in (("1", stages.eta_1), ("2", stages.eta_2)):
@@ -276,19 +377,11 @@ def spread_lines(found: Mapping[str, Mapping[str, Any]], count: int) -> list[str
         "most": f"mean of {count}, 95 %",
         "shift": "ode against seeds",
     }
-    columns = {
-        key: title for key, title in columns.items() if all(key in f for f in found.values())
-    }
-    about = [
-        "Scatter over seeds in % of the mean, predicted by 'seeds': over time / at the end.",
-        "",
-        f"{'':<17}" + "".join(f"{title:>19}" for title in columns.values()),
-    ]
-    rows = (
-        f"{name:<17}" + "".join(f"{cell(**values[key]):>19}" for key in columns)
-        for name, values in found.items()
-    )
-    return [*about, *rows]
+    columns = {k: title for k, title in columns.items() if all(k in f for f in found.values())}
+    rows = [("", *columns.values())]
+    rows += [(name, *(cell(**values[k]) for k in columns)) for name, values in found.items()]
+    about = "Scatter over seeds in % of the mean, predicted by 'seeds': over time / at the end."
+    return [about, "", *output.aligned(rows, 17, 19)]
 
 
 def _when(values: list[float | None]) -> str:
@@ -296,7 +389,6 @@ def _when(values: list[float | None]) -> str:
     if not known:
         return "never"
     spread = f" ± {np.std(known, ddof=1):.1f}" if len(known) > 1 else ""
-    never = (
-        f" ({len(values) - len(known)} of {len(values)} never)" if len(known) < len(values) else ""
-    )
+    missing = len(values) - len(known)
+    never = f" ({missing} of {len(values)} never)" if missing else ""
     return f"{np.mean(known):.1f}{spread}{never}"
