@@ -7,9 +7,6 @@ U with xi_t ~ N(0, noise^2) in every entry:
 
 with eta = eta_1 for t_1 steps and eta_2 for t_2 more, while the noise stays the same. The
 natural clock is eta-time, the sum of the learning rates so far.
-
-As a rule it is SGD with a rate that jumps, coupled decay, and gradient noise: gradients move the
-group "signal" of the weights, noise moves the group "noise", and both decay.
 """
 
 from __future__ import annotations
@@ -35,9 +32,10 @@ Some = Real[Number, "*#P"]
 class Annealed(UpdateRule):
     r"""Noisy SGD with weight decay, annealed from a large learning rate to a small one.
 
-    The gradient noise is :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`. The
-    rule is for the groups of weights of `dynsim.Prompts`. Its schedule changes at the end of the
-    first stage and at the end of the run.
+    It is SGD with coupled decay and the gradient noise
+    :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`, for the groups of weights of
+    `dynsim.Prompts`: gradients move "signal", noise moves "noise", and both decay. Its schedule
+    changes at the end of the first stage and at the end of the run.
 
     Attributes:
         eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.

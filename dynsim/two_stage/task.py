@@ -21,18 +21,12 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 from dynsim import checks
 from dynsim.decoding import Count, NotNegative, Positive, Share, Size, Tokens
 from dynsim.precision import DType, Number, on_cpu
-from dynsim.problem.base import Problem
+from dynsim.problem.base import Measured, Problem
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.two_stage import model
 from dynsim.two_stage.annealing import Annealed, Control
 from dynsim.two_stage.model import PQ, Laid, PromptBatch, Split, data_loss
-from dynsim.two_stage.observables import (
-    DEFAULT_RECORD,
-    OBSERVABLES,
-    Observable,
-    PromptSnapshot,
-    measure,
-)
+from dynsim.two_stage.observables import DEFAULT_RECORD, OBSERVABLES, PromptSnapshot, measure
 
 Core = Literal["fresh", "fixed"]
 Block = Annotated[Size, at.Ge(2)]
@@ -40,14 +34,9 @@ Block = Annotated[Size, at.Ge(2)]
 
 
 class PromptDraws(NamedTuple):
-    """What N prompts are made of before the numbers of a task are put in.
-
-    Attributes:
-        labels: (N, L) labels in {-1, +1}.
-        sides: (N, L) in {-1, +1}: to which side zeta shifts a token of the negative class.
-        P: (N, L, d) standard Gaussian numbers of component P.
-        Q: the same of component Q; None where its core is fixed.
-    """
+    """What N prompts are made of before the numbers of a task are put in: labels and the `sides` to
+    which zeta shifts tokens of the negative class, both -1 or +1, and standard Gaussian numbers of
+    the components; None of Q where its core is fixed."""
 
     labels: Float[Array, "N L"]
     sides: Float[Array, "N L"]
@@ -209,7 +198,7 @@ class Prompts(Problem):
         fixed = Split(params.signal, jax.lax.stop_gradient(params.noise))
         return data_loss(fixed.total, self.coupling, data)
 
-    def observables(self) -> dict[str, Observable]:
+    def observables(self) -> dict[str, Measured]:
         """Those of `dynsim.two_stage.observables`."""
         return OBSERVABLES
 
@@ -338,7 +327,7 @@ class JointPrompts(Prompts):
         1.0
     """
 
-    RUN_DEFAULTS: ClassVar = Prompts.RUN_DEFAULTS | {"rule": {"kind": "annealed", "tau": 0.2}}
+    RUN_DEFAULTS: ClassVar = {**Prompts.RUN_DEFAULTS, "rule": {"kind": "annealed", "tau": 0.2}}
 
     r: Positive = 2.4
     coupling: Share = 1.0

@@ -39,17 +39,7 @@ from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import Derivatives, check_times, in_program, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Training
-from odes.two_stage.loss import (
-    Losses,
-    ReducedState,
-    Rule,
-    auc_Q,
-    block_sizes,
-    losses,
-    root,
-    total,
-    trained,
-)
+from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, losses, root, total
 
 Args = tuple[Prompts, Annealing]
 """What the drift depends on besides the state."""
@@ -140,7 +130,7 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "K2_pos": lambda s: s.losses.K2_pos,
     "K2_neg": lambda s: s.losses.K2_neg,
     "J": lambda s: s.losses.J,
-    "loss": lambda s: trained(s.losses, s.task),
+    "loss": lambda s: s.losses.trained(s.task),
     "auc_Q": lambda s: auc_Q(s.state, s.task, **s.model.numerics),
     "W_norm": lambda s: root(s.state.a**2 + _squares(s, "W")),
     "V_norm": lambda s: root(s.state.b**2 + _squares(s, "V")),
@@ -258,8 +248,8 @@ def run(
 
     def arrays() -> tuple[Given, Array]:
         # As an array each number is traced: a program is found again for others.
-        prompts, *others = jax.tree.map(lambda number: cast(number, dtype), given)
-        return Given(eqx.combine(prompts, rest), *others, key), cast(times, dtype)
+        made: Any = jax.tree.map(lambda number: cast(number, dtype), given)
+        return Given(eqx.combine(made[0], rest), *made[1:], key), cast(times, dtype)
 
     return in_program(
         solver,
@@ -332,5 +322,5 @@ def _joined(before: Trajectory, piece: Trajectory) -> Trajectory:
     parts = ((each.times, dict(each.observables)) for each in (before, piece))
     times, rows = jax.tree.map(lambda a, b: jnp.concatenate([a[:-1], b]), *parts)
     ends = ((each.status, each.first_bad_step) for each in (piece, before))
-    status = jax.tree.map(lambda new, old: jnp.where(before.ok, new, old), *ends)
-    return Trajectory(times, rows, piece.params, *status, before.source)
+    status, bad = jax.tree.map(lambda new, old: jnp.where(before.ok, new, old), *ends)
+    return Trajectory(times, rows, piece.params, status, bad, before.source)

@@ -82,6 +82,9 @@ from dynsim.two_stage.model import PQ, logistic
 from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import Prompts
 
+Numbers = Real[Number, "..."]
+"""Arguments of what is computed elementwise."""
+
 
 class ReducedState(eqx.Module):
     r"""The seven numbers; all of shape ().
@@ -130,24 +133,24 @@ EPS = 1e-12
 """Added under every root, so that a weight or noise of zero has a derivative."""
 
 
-def root(square: Real[Number, "..."]) -> Float[Array, "..."]:
+def root(square: Numbers) -> Float[Array, "..."]:
     r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise; :math:`\epsilon` is
     `EPS`."""
     return jnp.sqrt(jnp.maximum(square, 0) + EPS)
 
 
-def G(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
+def G(m: Numbers, s: Numbers) -> Float[Array, "..."]:
     r"""The mean modulus of a normal number, elementwise; s >= 0:
     :math:`G = s \sqrt{2/\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}(m / (s \sqrt2))`."""
     return D(m, s) + math.sqrt(2 / math.pi) * jnp.asarray(s)
 
 
 @jax.custom_jvp
-def D(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
+def D(m: Numbers, s: Numbers) -> Float[Array, "..."]:
     """G(m, s) - G(0, s), which is in :math:`[0, |m|]`, elementwise, without cancellation for small
     m; s >= 0."""
     by_m, by_s = _slopes(m, s)
-    return s * by_s + m * by_m
+    return by_s * s + by_m * m
 
 
 @D.defjvp
@@ -156,9 +159,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array
     return D(*primals), by_m * tangents[0] + by_s * tangents[1]
 
 
-def _slopes(
-    m: Real[Number, "..."], s: Real[Number, "..."]
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def _slopes(m: Numbers, s: Numbers) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """The derivatives of D by m and by s, also at s = 0; they make up D, which is homogeneous."""
     dtype = jnp.result_type(float, m, s)
     # The smallest number whose ratios still have finite squares in float32.
@@ -185,6 +186,10 @@ class Losses(NamedTuple):
     K2_pos: Float[Array, ""]
     K2_neg: Float[Array, ""]
     J: Float[Array, ""]
+
+    def trained(self, task: Prompts) -> Float[Array, ""]:
+        """:math:`(1 - c)(K_1 + K_2) + c J`, where c is `task.coupling`."""
+        return (self.K1 + self.K2) * (1 - task.coupling) + self.J * task.coupling
 
 
 class _Output(NamedTuple):
@@ -253,15 +258,10 @@ def total(
     finite_length: bool = True,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
-    """The trained data loss :math:`(1 - c)(K_1 + K_2) + c J`, where c is `task.coupling`.
-    `coupled=False` says that c = 0, and saves the quadrature of J, by far the largest."""
+    """The trained data loss, `Losses.trained`. `coupled=False` says that c = 0, and saves the
+    quadrature of J, by far the largest."""
     found = losses(state, task, finite_length=finite_length, rule=rule)
-    return trained(found, task) if coupled else found.K1 + found.K2
-
-
-def trained(found: Losses, task: Prompts) -> Float[Array, ""]:
-    """The trained data loss from all losses."""
-    return (found.K1 + found.K2) * (1 - task.coupling) + found.J * task.coupling
+    return found.trained(task) if coupled else found.K1 + found.K2
 
 
 def auc_Q(

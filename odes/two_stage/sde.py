@@ -114,9 +114,9 @@ def _integrated(
     given: Given, times: Array, key: PRNGKeyArray, start: Any, *field: VectorField, **options: Any
 ) -> Solved:
     """`integrate_sde` of the `field`, drift and noise, from `start`."""
-    args = given.task, given.stages
+    posed: Any = (*field, start, times, (given.task, given.stages), key)
     options |= {"clock": given.stages, "jump": switch_time(given.stages), "begin": given.begin}
-    return integrate_sde(*field, start, times, args, key, **options)
+    return integrate_sde(*posed, **options)
 
 
 def _amplitude(t: Float[Array, ""], args: Args) -> Float[Array, ""]:

@@ -68,6 +68,7 @@ from dynsim.precision import AnyArray, Number
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.loss import (
+    Numbers,
     ReducedState,
     Rule,
     half_normal_nodes,
@@ -89,17 +90,14 @@ class Signal(NamedTuple):
     b: Float[Array, ""]
 
 
-def _logit_noise(task: Prompts, r: Real[Number, "..."]) -> Float[Array, "..."]:
+def _logit_noise(task: Prompts, r: Numbers) -> Float[Array, "..."]:
     """sigma / tau at shift `r`, elementwise."""
     others = task.d - 1
     return jnp.sqrt(others * (task.s2**2 * others + jnp.asarray(r) ** 2)) * task.s2
 
 
 def growth_rate(
-    task: Prompts,
-    tau: Real[Number, "..."],
-    decay: Real[Number, "..."],
-    drive: Real[Number, "..."] = 1.0,
+    task: Prompts, tau: Numbers, decay: Numbers, drive: Numbers = 1.0
 ) -> Float[Array, "..."]:
     r"""Growth rate g of b at noise `tau`, in closed form, elementwise; about 10 % from
     `growth_rate_hessian`.
@@ -136,7 +134,7 @@ def growth_rate_hessian(
     return -jax.grad(jax.grad(loss))(jnp.zeros_like(square)) - decay
 
 
-def critical_noise(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
+def critical_noise(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
     r"""The noise :math:`\tau_c` below which the closed form of g is positive; elementwise."""
     return finite_time_boundary(task, decay, math.inf, task.r)
 
@@ -148,10 +146,7 @@ def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
 
 
 def finite_time_boundary(
-    task: Prompts,
-    decay: Real[Number, "..."],
-    eta_time: Real[Number, "..."],
-    r: Real[Number, "..."],
+    task: Prompts, decay: Numbers, eta_time: Numbers, r: Numbers
 ) -> Float[Array, "..."]:
     r"""Noise below which Q is learned within the eta-time T = `eta_time`: the root :math:`\tau` of
     :math:`g\, T = \ln(\sigma / (r^2 \tau))`, whose right-hand side does not depend on
@@ -164,9 +159,7 @@ def finite_time_boundary(
     return strength * _C0 / (per_tau * least)
 
 
-def growth_time(
-    task: Prompts, tau: Real[Number, "..."], decay: Real[Number, "..."]
-) -> Float[Array, "..."]:
+def growth_time(task: Prompts, tau: Numbers, decay: Numbers) -> Float[Array, "..."]:
     r"""Eta-time :math:`\ln(\sigma / (r^2 \tau)) / g` in which b gets from :math:`\tau` to
     :math:`\sigma/r^2` at noise `tau`, elementwise; `inf` where the noise is above critical."""
     rate = growth_rate(task, tau, decay)
@@ -174,13 +167,13 @@ def growth_time(
     return jnp.where(rate > 0, needed / jnp.where(rate > 0, rate, 1), jnp.inf)
 
 
-def early_signal(task: Prompts, t: Real[Number, "..."]) -> Float[Array, "..."]:
+def early_signal(task: Prompts, t: Numbers) -> Float[Array, "..."]:
     r""":math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0 and with unsaturated
     outputs."""
     return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4
 
 
-def unsaturated_margin(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
+def unsaturated_margin(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
     r"""Mean :math:`\kappa^2 \bar p^4 / (32 \lambda)` of :math:`y N_W` at the end of the first
     stage, after the eta-time :math:`1/(4\lambda)`, if the outputs did not saturate. P is learned in
     this stage if it is large against 1."""
@@ -228,10 +221,9 @@ def _balance(
         return x - excess(x) / jax.grad(excess)(x)
 
     # Concave and increasing for x >= 0, so that steps from 0 come to the root from below.
-    zero = jnp.zeros_like(decay)
-    x = jax.lax.stop_gradient(jax.lax.fori_loop(0, _NEWTON_STEPS, lambda _, x: newton(x), zero))
+    x = jax.lax.fori_loop(0, _NEWTON_STEPS, lambda _, x: newton(x), jnp.zeros_like(decay))
     # At the root two steps more have its derivatives.
-    return newton(newton(x))
+    return newton(newton(jax.lax.stop_gradient(x)))
 
 
 def noise_variance(
@@ -251,7 +243,7 @@ def noise_variance(
     return relax(relax(task.starting_noise**2, stages.eta_1, before), stages.eta_2, after)
 
 
-def waiting_time(decay: Real[Number, "..."]) -> Float[Array, "..."]:
+def waiting_time(decay: Numbers) -> Float[Array, "..."]:
     r"""Eta-time :math:`1/(2\lambda)` in which the surplus of noise decays by e after the annealing,
     for which the onset of Q waits."""
     return 1 / (2 * jnp.asarray(decay))

@@ -6,6 +6,7 @@ there, the other names are ours. `docs/systems/two_stage.md` has the provenance.
 
 import functools
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 import jax
@@ -50,12 +51,11 @@ def truncations(runs: Runs, index: int, run: int = 0, largest: int | None = None
 def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
     """Claims about the two stages, on means over runs; from theory a at the end of the first
     stage and K2 at the end."""
-    inf = float("inf")
 
-    def end(name: str, at: int = -1) -> float:
+    def mean(at: int, name: str) -> float:
         return float(runs.mean(name)[at])
 
-    first = functools.partial(end, at=runs.switch)
+    first, end = (functools.partial(mean, at) for at in (runs.switch, -1))
     with np.errstate(invalid="ignore"):  # inf / inf where neither is ever learned
         gap = float(np.median(runs.learned("Q")) / np.median(runs.learned("P")))
     share = first("V_signal_norm") / first("W_signal_norm")
@@ -88,7 +88,7 @@ def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
 def corollary(runs: Runs) -> list[Claim]:
     """The trace corollary, on means and run by run: P's trace above Q's after stage 1, below it at
     the end."""
-    margin, inf = runs["W_trace"] - runs["V_trace"], float("inf")
+    margin = runs["W_trace"] - runs["V_trace"]
     first, last = margin[:, runs.switch], margin[:, -1]
     return [
         Claim("trace", "after stage 1, Tr Wbar - |Tr Vbar|", float(first.mean()), 0, inf),

@@ -229,11 +229,13 @@ class TwoStageComparison(Comparison):
         """Number of runs, when they learned either component, and the scalar predictions."""
         runs = self.runs
         learned = {f"learned_{component}": runs.learned(component) for component in LEARNED}
+        seeds = self.predictions.get("seeds")
+        known = self.names if seeds is not None and np.any(seeds["status"] == Status.OK) else ()
         return {
             "simulation": {"runs": runs.count, "diverged": runs.diverged, **learned},
             "corollaries": self._predictions,
             "not_learned": self._not_learned(),
-            "over_seeds": self._over_seeds(),
+            "over_seeds": {name: self.scatter(name) for name in known},
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
@@ -271,21 +273,14 @@ class TwoStageComparison(Comparison):
                 said.append("These thresholds hold without coupling; P starves Q with it.")
         return said
 
-    def _over_seeds(self) -> dict[str, Any]:
-        """`scatter` by observable; empty unless the theory "seeds" was asked for and ended well."""
-        seeds = self.predictions.get("seeds")
-        known = self.names if seeds is not None and np.any(seeds["status"] == Status.OK) else ()
-        return {name: self.scatter(name) for name in known}
-
     def scatter(self, name: str) -> dict[str, dict[str, float]]:
         """Standard deviation over seeds, and what it makes of a mean over as many of them as there
         are runs; relative, each over time and at the end. Needs the theory "seeds".
 
         Returns:
-            "predicted" and "measured" standard deviation; "mean" and "most", the root mean square
-            and the 95 % quantile of the error that the mean of the runs has by chance, predicted;
-            and with the theory "ode" its "shift", its distance from the mean of the predicted
-            seeds, which no number of runs makes smaller.
+            "predicted" and "measured" standard deviation; "mean" and "most", root mean square and
+            95 % quantile of the predicted error that the mean of the runs has by chance; with the
+            theory "ode" its "shift" from the mean of the seeds, which more runs do not lessen.
         """
         runs, paths = self.runs_of(TRAINING, name), self.runs_of("seeds", name)
         mean, count = average(paths), max(len(runs), 1)

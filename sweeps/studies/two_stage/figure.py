@@ -160,14 +160,11 @@ def finish(ax: Axes, runs: Runs, ylabel: str, **legend: Any) -> Axes:
 
 def about(training: Experiment) -> str:
     """The numbers of an experiment in lines: the task, then the training."""
-    prompts, rule = settings(training)
-    task = (
-        f"d = {prompts.d}, L = {prompts.length}, $\\gamma_0$ = {prompts.gamma0:g}, "
-        f"$s_1$ = {prompts.s1:g}, $s_2$ = {prompts.s2:g}, r = {prompts.r:g}, "
-        f"c = {prompts.coupling:g}, batch {training.batch}"
-    )
+    (prompts, rule), batch = settings(training), training.batch
     return (
-        f"{task}\n$\\eta_1$ = {rule.eta_1:g}, $\\eta_2$ = {rule.eta_2:g}, $\\lambda$ = "
+        f"d = {prompts.d}, L = {prompts.length}, $\\gamma_0$ = {prompts.gamma0:g}, $s_1$ = "
+        f"{prompts.s1:g}, $s_2$ = {prompts.s2:g}, r = {prompts.r:g}, c = {prompts.coupling:g}, "
+        f"batch {batch}\n$\\eta_1$ = {rule.eta_1:g}, $\\eta_2$ = {rule.eta_2:g}, $\\lambda$ = "
         f"{rule.decay:g}, $\\tau$ = {rule.tau:g}, stage 2 of {rule.stage_2:g}/$\\lambda$"
     )
 

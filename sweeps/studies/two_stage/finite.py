@@ -1,5 +1,4 @@
-"""Finite length and finite batch of the two-stage system, each compared with its own Monte
-Carlo."""
+"""Finite length and finite batch of the two-stage system, each against a Monte Carlo of its own."""
 
 import dataclasses
 import math
@@ -14,8 +13,7 @@ from matplotlib.figure import Figure
 
 from dynsim import Annealing
 from dynsim.precision import precision
-from dynsim.two_stage import model as relu_prompt
-from dynsim.two_stage.model import PQ
+from dynsim.two_stage.model import PQ, data_loss
 from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
 from odes import two_stage
@@ -32,6 +30,8 @@ LENGTHS = (17, 33, 65, 129, 257)
 MOMENTS = ("start", "end of stage 1", "end of stage 2")
 CHUNK = 256
 """Prompts whose gradients are held at once."""
+Scores = Float[np.ndarray, " N"]
+"""A number for each query."""
 ENTRIES = ("a", "b", "W[0,1:]", "W[1:,:]", "V[0,1:]", "V[1:,0]", "V[1:,1:]")
 
 
@@ -149,7 +149,7 @@ def remainders(
         here = dataclasses.replace(task, length=length)
         mean, sd = moments(here, score[:, 0], across, on_P)
         parts = zip(*(np.array_split(each, 200) for each in (score[:, 0], across)), strict=True)
-        outputs = np.concatenate([contexts(here, *part, on_P, rng) for part in parts])
+        outputs = np.concatenate([contexts(here, a, b, on_P, rng) for a, b in parts])
         margin, shift = y * mean, y * (outputs - mean)
         f, of_f = normal_nodes(12)
         gaussian = np.logaddexp(0, -(margin[:, None] + sd[:, None] * f)) @ of_f
@@ -169,9 +169,7 @@ def remainders(
     return Remainder(*np.array(rows).T)
 
 
-def moments(
-    task: Prompts, score: Float[np.ndarray, " N"], across: Float[np.ndarray, " N"], on_P: bool
-) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+def moments(task: Prompts, score: Scores, across: Scores, on_P: bool) -> tuple[Scores, Scores]:
     """Mean and standard deviation over contexts of an output, exactly."""
     if on_P:
         mean = np.asarray(task.mean_margin) * score / 2
@@ -185,12 +183,8 @@ def moments(
 
 
 def contexts(
-    task: Prompts,
-    score: Float[np.ndarray, " N"],
-    across: Float[np.ndarray, " N"],
-    on_P: bool,
-    rng: np.random.Generator,
-) -> Float[np.ndarray, " N"]:
+    task: Prompts, score: Scores, across: Scores, on_P: bool, rng: np.random.Generator
+) -> Scores:
     """Output for a context drawn for each query."""
     shape = (len(score), task.length - 1)
     labels = rng.choice([-1.0, 1.0], size=shape)
@@ -207,7 +201,7 @@ def variance(task: Prompts, U: PQ, prompts: int) -> Float[np.ndarray, " 7"]:
 
     def gradient(prompt: PromptBatch) -> PQ:
         one = jax.tree.map(lambda leaf: leaf[None], prompt)
-        return jax.grad(relu_prompt.data_loss)(U, task.coupling, one)
+        return jax.grad(data_loss)(U, task.coupling, one)
 
     each = jax.jit(jax.vmap(gradient))
     sums = np.zeros((2, 2, task.d, task.d))

@@ -117,19 +117,16 @@ def run(config: TwoStagePhase) -> list[Path]:
             f"{v.other_side} on the other; {v.near} lie within a grid cell of it"
         )
     sides = {"theory": theory, "simulation": simulated}
-    arrays = {name: {"tau": auc["tau"], "r": auc["r"], "auc": auc} for name, auc in sides.items()}
-    arrays["simulation"]["auc_signal"] = signal
-    arrays["lines"] = lines
+    grid = {name: {"tau": auc["tau"], "r": auc["r"], "auc": auc} for name, auc in sides.items()}
+    grid["simulation"]["auc_signal"] = signal
+    arrays = {**grid, "lines": lines}
     report = {name: verdict._asdict() for name, verdict in verdicts.items()}
     figure = draw(config, theory, simulated, lines)
     return output.write(config.out, "two_stage_phase", figure=figure, arrays=arrays, report=report)
 
 
 def draw(
-    config: TwoStagePhase,
-    theory: xr.DataArray,
-    simulated: xr.DataArray,
-    lines: Mapping[str, np.ndarray],
+    config: TwoStagePhase, theory: xr.DataArray, simulated: xr.DataArray, lines: Mapping[str, Any]
 ) -> Figure:
     """The plane of the AUC of Q: the reduced ODE as a map, training as dots in the same colours,
     and the lines of theory."""
