@@ -1,28 +1,132 @@
-"""The two-stage claims, one by one, against runs: which hold, and by how much.
+"""The runs of a two-stage experiment, read from the sweep over its seeds, and the claims about them
+one by one: which hold, and by how much.
 
 We reconstructed the claims from fragments of arXiv:2502.20681: "a.2" and the corollary are named
 there, the other names are ours. `docs/systems/two_stage.md` has the provenance.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, cast
 
+import annotated_types as at
 import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
+from dynsim import Annealed, Annealing, Prompts, Status, checks
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.observables import RankCurves, rank_curves
+from dynsim.two_stage.observables import OBSERVABLES, RankCurves, first_below, rank_curves
 from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.loss import JENSEN_FLOOR
-from sweeps.studies.two_stage.compare import Runs, settings, theory_mean
+from sweeps.compare.comparison import valid
+from sweeps.compare.scatter import average, spread
+from sweeps.runner.spec import Sweep
+from sweeps.systems.base import MOST_TIMES
+from sweeps.systems.experiment import Experiment
 
+RECORD = (*OBSERVABLES, "eta_time")
+COMPARED = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
+"""What theory and simulation both have."""
+LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
+"""A component counts as learned when its loss falls below this (section 4 of the theory)."""
 LOG_2 = float(np.log(2))
 CHANCE = (0.45, 0.57)
 """Accuracies and AUC at chance on 2048 prompts, over which seeds scatter by about 0.012."""
 NUM_PROMPTS = 2048
+Times = Annotated[int, at.Ge(3), at.Le(MOST_TIMES)]
+"""How many times to record: at least the start and the ends of both stages."""
+
+
+def settings(training: Experiment) -> tuple[Prompts, Annealed]:
+    """The described prompts and rule of an experiment; `ValueError` for another problem or rule."""
+    checks.kind("problem", training.problem, Prompts)
+    checks.kind("rule", training.rule, Annealed)
+    return cast(tuple[Prompts, Annealed], (training.problem, training.rule))
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """The runs of one experiment that ended well.
+
+    Attributes:
+        training: what was trained.
+        steps: (S,) optimiser steps at which they recorded.
+        eta_time: (S,) the same on the clock of the theory.
+        values: (R, S, ...) observables by name, without runs that diverged.
+        diverged: number of those.
+    """
+
+    training: Experiment
+    steps: Float[np.ndarray, " S"]
+    eta_time: Float[np.ndarray, " S"]
+    values: dict[str, np.ndarray]
+    diverged: int
+
+    @property
+    def switch(self) -> int:
+        """Index of the end of the first stage."""
+        return int(np.argmin(np.abs(self.steps - float(self.stages.first))))
+
+    @property
+    def stages(self) -> Annealing:
+        """Their two stages."""
+        return Annealing.of(self.training.rule)
+
+    @property
+    def count(self) -> int:
+        """Number of runs."""
+        return len(self.values["K1"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The observable `name`; of V_trace, whose sign is random, the modulus."""
+        return modulus(name, self.values[name])
+
+    def mean(self, name: str) -> np.ndarray:
+        """Mean over the runs; NaN if there is none."""
+        return average(self[name])
+
+    def spread(self, name: str) -> np.ndarray:
+        """Standard deviation (ddof 1) over the runs; NaN below two of them."""
+        return spread(self[name])
+
+    def over_time(self, values: Float[np.ndarray, " S"]) -> float:
+        """L2 norm of a curve over eta-time, however densely a stage was recorded."""
+        return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
+
+    def learned(self, component: str) -> Float[np.ndarray, " R"]:
+        """Eta-time at which the loss of component P falls below 0.2, or that of Q below 0.6; inf
+        where it does not."""
+        name, level = LEARNED[component]
+        return first_below(self.eta_time, self[name], level)
+
+
+def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
+    """The runs of a dataset with `seed` as its only axis."""
+    dataset = dataset.load()
+    good = dataset["status"].values == Status.OK
+    values = {name: dataset[name].values[good] for name in RECORD}
+    # All seeds share the schedule, so that any of them tells the times.
+    steps, eta_time = (dataset[name].values[0] for name in ("time", "eta_time"))
+    return Runs(training, steps, eta_time, values, int((~good).sum()))
+
+
+def modulus(name: str, values: np.ndarray) -> np.ndarray:
+    """An observable as it is compared: of V_trace, whose sign is random, the modulus."""
+    return np.abs(values) if name == "V_trace" else values
+
+
+def ode(runs: Runs) -> Sweep:
+    """The sweep of the reduced ODE, over one `seed`."""
+    return Sweep(runs.training, {"seed": {"range": 1}}, "ode", COMPARED, len(runs.steps))
+
+
+def theory_mean(prediction: xr.Dataset, name: str) -> np.ndarray:
+    """(S,) mean of an observable over the solves that ended well; of V_trace the modulus."""
+    return average(modulus(name, valid(prediction, name)))
 
 
 class Claim(NamedTuple):

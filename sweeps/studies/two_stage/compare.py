@@ -1,167 +1,47 @@
-"""Runs of two-stage training, what theory predicts of them, and the command `dynsim compare
-two_stage`: training on prompts against the reduced equations, and what that comes to."""
+"""The command `dynsim compare two_stage`: training on prompts against the reduced equations, and
+what that comparison comes to."""
 
 import dataclasses
 import functools
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Any, ClassVar
 
-import annotated_types as at
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from dynsim import Annealed, Annealing, Prompts, Status, Trajectory, checks
+from dynsim import Annealing, Prompts, Status, Trajectory
 from dynsim.decoding import Count
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
-from dynsim.two_stage.observables import OBSERVABLES, first_below
+from dynsim.two_stage.observables import first_below
 from odes.two_stage import THEORIES, thresholds
 from odes.two_stage.field import solve_anchored
 from odes.two_stage.loss import ReducedState
 from sweeps import output
 from sweeps.compare.command import run
-from sweeps.compare.comparison import TRAINING, Comparison, cell, valid
+from sweeps.compare.comparison import TRAINING, Comparison, cell
 from sweeps.compare.scatter import average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.progress import count
-from sweeps.runner.run import run as run_sweep
-from sweeps.runner.spec import Sweep
-from sweeps.systems.base import MOST_TIMES, Engine
+from sweeps.studies.two_stage import claims
+from sweeps.studies.two_stage.claims import COMPARED, LEARNED, Runs, Times, modulus, settings
+from sweeps.systems.base import Engine
 from sweeps.systems.engines import Like, of_theory
 from sweeps.systems.experiment import Experiment
 
 __all__ = ["CompareTwoStage", "TwoStageComparison", "run"]
 
-RECORD = (*OBSERVABLES, "eta_time")
-COMPARED = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
-"""What theory and simulation both have."""
-LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
-"""A component counts as learned when its loss falls below this (section 4 of the theory)."""
 PATHS = 48
 """Paths of the stochastic equations."""
 RESAMPLES = 1000
 """Sets of paths, drawn with replacement, by which the error of a mean is judged."""
-
-Times = Annotated[int, at.Ge(3), at.Le(MOST_TIMES)]
-"""How many times to record: at least the start and the ends of both stages."""
-
-
-def settings(training: Experiment) -> tuple[Prompts, Annealed]:
-    """The prompts and the rule of an experiment, as they are described; `ValueError` for another
-    problem or rule."""
-    checks.kind("problem", training.problem, Prompts)
-    checks.kind("rule", training.rule, Annealed)
-    return cast(tuple[Prompts, Annealed], (training.problem, training.rule))
-
-
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """The runs of one experiment that ended well.
-
-    Attributes:
-        training: what was trained.
-        steps: (S,) optimiser steps at which they recorded.
-        eta_time: (S,) the same on the clock of the theory.
-        values: (R, S, ...) observables by name, without runs that diverged.
-        diverged: number of those.
-    """
-
-    training: Experiment
-    steps: Float[np.ndarray, " S"]
-    eta_time: Float[np.ndarray, " S"]
-    values: dict[str, np.ndarray]
-    diverged: int
-
-    @property
-    def switch(self) -> int:
-        """Index of the end of the first stage."""
-        return int(np.argmin(np.abs(self.steps - float(self.stages.first))))
-
-    @property
-    def stages(self) -> Annealing:
-        """Their two stages."""
-        return Annealing.of(self.training.rule)
-
-    @property
-    def count(self) -> int:
-        """Number of runs."""
-        return len(self.values["K1"])
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """The observable `name`; of V_trace, whose sign is random, the modulus."""
-        return modulus(name, self.values[name])
-
-    def mean(self, name: str) -> np.ndarray:
-        """Mean over the runs; NaN if there is none."""
-        return average(self[name])
-
-    def spread(self, name: str) -> np.ndarray:
-        """Standard deviation (ddof 1) over the runs; NaN below two of them."""
-        return spread(self[name])
-
-    def over_time(self, values: Float[np.ndarray, " S"]) -> float:
-        """L2 norm of a curve over eta-time, however densely a stage was recorded."""
-        return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
-
-    def learned(self, component: str) -> Float[np.ndarray, " R"]:
-        """Eta-time at which the loss of component P falls below 0.2, or that of Q below 0.6; inf
-        where it does not."""
-        name, level = LEARNED[component]
-        return first_below(self.eta_time, self[name], level)
-
-
-def runs(training: Experiment, seeds: int, times: int, out: Path | None = None) -> Runs:
-    """Train so many seeds of an experiment, or read what `out` holds of them, with everything
-    recorded."""
-    sweep = Sweep(training, {"seed": {"range": seeds}}, "simulation", RECORD, times)
-    return from_dataset(training, run_sweep(sweep, out))
-
-
-def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
-    """The runs of a dataset with `seed` as its only axis."""
-    dataset = dataset.load()
-    good = dataset["status"].values == Status.OK
-    values = {name: dataset[name].values[good] for name in RECORD}
-    # All seeds share the schedule, so that any of them tells the times.
-    steps, eta_time = (dataset[name].values[0] for name in ("time", "eta_time"))
-    return Runs(training, steps, eta_time, values, int((~good).sum()))
-
-
-def modulus(name: str, values: np.ndarray) -> np.ndarray:
-    """An observable as it is compared: of V_trace, whose sign is random, the modulus."""
-    return np.abs(values) if name == "V_trace" else values
-
-
-def ode(runs: Runs) -> Sweep:
-    """The sweep of the reduced ODE, over one `seed`."""
-    return Sweep(runs.training, {"seed": {"range": 1}}, "ode", COMPARED, len(runs.steps))
-
-
-def from_measured(runs: Runs) -> xr.Dataset:
-    """The reduced ODE for each run, from its measured state at the beginning of each stage."""
-    solve = functools.partial(solve_anchored, *runs.training.built, runs.steps, record=COMPARED)
-
-    @jax.jit
-    @jax.vmap
-    def pieces(states: jax.Array) -> Trajectory:
-        return solve(anchors={at: ReducedState(*states[at]) for at in (0, runs.switch)})
-
-    with precision("float64"):
-        found = jax.device_get(pieces(jnp.asarray(runs.values["state"], jnp.float64)))
-    return found.to_xarray(("seed",))
-
-
-def theory_mean(prediction: xr.Dataset, name: str) -> np.ndarray:
-    """(S,) mean of an observable over the solves that ended well; of V_trace the modulus."""
-    return average(modulus(name, valid(prediction, name)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +70,7 @@ class TwoStageComparison(Comparison):
     """A comparison of two-stage training, with what was learned when, and why not."""
 
     NAMES: ClassVar[tuple[str, ...]] = COMPARED
-    ALSO: ClassVar[tuple[str, ...]] = RECORD
+    ALSO: ClassVar[tuple[str, ...]] = claims.RECORD
     MEASURED: ClassVar[tuple[str, ...]] = ("anchored",)
     SETTINGS: ClassVar[str] = "sweeps.studies.two_stage.compare:CompareTwoStage"
     PICTURE: ClassVar[str] = "sweeps.studies.two_stage.figure:draw_comparison"
@@ -204,8 +84,18 @@ class TwoStageComparison(Comparison):
 
     @classmethod
     def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
-        """The reduced ODE from measured states."""
-        return from_measured(from_dataset(config.run, simulation))
+        """The reduced ODE for each run, from its measured state at the beginning of each stage."""
+        runs = claims.from_dataset(config.run, simulation)
+        solve = functools.partial(solve_anchored, *config.run.built, runs.steps, record=COMPARED)
+
+        @jax.jit
+        @jax.vmap
+        def pieces(states: jax.Array) -> Trajectory:
+            return solve(anchors={at: ReducedState(*states[at]) for at in (0, runs.switch)})
+
+        with precision("float64"):
+            found = jax.device_get(pieces(jnp.asarray(runs.values["state"], jnp.float64)))
+        return found.to_xarray(("seed",))
 
     @classmethod
     def seeds(cls, config: CompareOptions, engine: Engine) -> int:
@@ -215,7 +105,7 @@ class TwoStageComparison(Comparison):
     @functools.cached_property
     def runs(self) -> Runs:
         """The runs that ended well."""
-        return from_dataset(self.config.run, self.simulation)
+        return claims.from_dataset(self.config.run, self.simulation)
 
     def runs_of(self, side: str, name: str) -> np.ndarray:
         """(R, S) an observable of the runs that ended well; of V_trace the modulus."""

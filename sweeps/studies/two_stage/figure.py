@@ -20,15 +20,15 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
 from sweeps.studies.options import begin
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.compare import (
+from sweeps.studies.two_stage.claims import (
     COMPARED,
+    RECORD,
     Runs,
     Times,
-    TwoStageComparison,
     ode,
-    runs,
     settings,
     theory_mean,
 )
@@ -87,6 +87,12 @@ def run(config: FigureTwoStage) -> list[Path]:
     report = {name: claims.as_records(found) for name, found in verdicts.items()}
     figure = draw(found, predicted)
     return output.write(config.out, "two_stage", figure=figure, arrays=arrays, report=report)
+
+
+def runs(training: Experiment, seeds: int, times: int, out: Path | None = None) -> Runs:
+    """Train so many seeds of an experiment, recording everything, or read what `out` holds."""
+    sweep = Sweep(training, {"seed": {"range": seeds}}, "simulation", RECORD, times)
+    return claims.from_dataset(training, run_sweep(sweep, out))
 
 
 def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
@@ -220,8 +226,8 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     return finish(ax, runs, "Frobenius norm")
 
 
-def draw_comparison(result: TwoStageComparison) -> Figure:
-    """Losses, accuracies, traces and norms."""
+def draw_comparison(result: Any) -> Figure:
+    """Losses, accuracies, traces and norms of a `TwoStageComparison`."""
     runs = result.runs
     figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
     key(figure, tuple(result.predictions))

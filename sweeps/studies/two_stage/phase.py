@@ -23,7 +23,7 @@ from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import Several, cell_edges, heat_map
-from sweeps.studies.two_stage.compare import settings
+from sweeps.studies.two_stage.claims import settings
 from sweeps.systems.experiment import Experiment, experiment
 
 ETA = 0.2

@@ -13,7 +13,8 @@ from dynsim.two_stage.observables import OBSERVABLES, measure
 from dynsim.two_stage.task import sample_prompts
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.compare import COMPARED, RECORD, Runs, ode, runs
+from sweeps.studies.two_stage.claims import COMPARED, RECORD, Runs, ode
+from sweeps.studies.two_stage.figure import runs
 from sweeps.systems.experiment import experiment
 from tests.benchmarks.peers.torch_two_stage import trained
 

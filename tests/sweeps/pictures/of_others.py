@@ -29,12 +29,8 @@ from sweeps.studies.transitions.scaling.analysis import Scaling, scaling
 from sweeps.studies.transitions.scaling.master import Collapse
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import finite, phase
-from sweeps.studies.two_stage.compare import (
-    COMPARED,
-    CompareTwoStage,
-    Runs,
-    TwoStageComparison,
-)
+from sweeps.studies.two_stage.claims import COMPARED, Runs
+from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
 from sweeps.studies.words import figure as words
 from sweeps.studies.words import rules
 from sweeps.studies.words.fates import THEORIES, Fates, Score

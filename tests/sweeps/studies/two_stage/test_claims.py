@@ -12,7 +12,8 @@ import xarray as xr
 from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims as two_stage_claims
-from sweeps.studies.two_stage.compare import Runs, ode, runs, theory_mean
+from sweeps.studies.two_stage.claims import Runs, ode, theory_mean
+from sweeps.studies.two_stage.figure import runs
 from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("optimised_sweeps")

@@ -21,13 +21,8 @@ from sweeps.compare.comparison import judged
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import compare, figure, finite
-from sweeps.studies.two_stage.compare import (
-    COMPARED,
-    RECORD,
-    CompareTwoStage,
-    Runs,
-    TwoStageComparison,
-)
+from sweeps.studies.two_stage.claims import COMPARED, RECORD, Runs
+from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
 from sweeps.studies.two_stage.phase import judge
 from sweeps.systems.experiment import Experiment, experiment
 
