@@ -134,8 +134,7 @@ EPS = 1e-12
 
 
 def root(square: Numbers) -> Float[Array, "..."]:
-    r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise; :math:`\epsilon` is
-    `EPS`."""
+    r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise, with `EPS` under it."""
     return jnp.sqrt(jnp.maximum(square, 0) + EPS)
 
 
@@ -236,14 +235,15 @@ def losses(
 
     def over_f(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         f, weight = (values.astype(mean.dtype) for values in normal_nodes(rule.f))
-        margin = mean[..., None] + root(variance)[..., None] * f
+        margin = mean[..., None] + root(variance)[..., None] * f[(None,) * mean.ndim]
         return logistic(margin) ** power @ weight
 
     def joint(q: _Output) -> Float[Array, ""]:
-        variance = P.variance[:, :, None] + q.variance
+        mean = P.mean[:, :, None] + q.mean[None, None]
+        variance = P.variance[:, :, None] + q.variance[None, None]
         if finite_length:
             variance = variance + 2 * _covariance(P, q, task)
-        return jnp.einsum("gh,e,ghe->", of_P, of_Q, over_f(P.mean[:, :, None] + q.mean, variance))
+        return jnp.einsum("gh,e,ghe->", of_P, of_Q, over_f(mean, variance))
 
     pos, neg = (jnp.vdot(of_Q, over_f(q.mean, q.variance)) for q in Q)
     K1, J = jnp.vdot(of_P, over_f(P.mean, P.variance)), (joint(Q[0]) + joint(Q[1])) / 2
@@ -267,8 +267,7 @@ def total(
 def auc_Q(
     state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
 ) -> Float[Array, ""]:
-    r"""Probability that :math:`N_V` of a random positive query exceeds that of a random negative
-    one.
+    r"""Probability that :math:`N_V` of a positive query exceeds that of a negative one.
 
     In the mean over contexts :math:`N_V \le 0`, less so for positives; at finite L both scores
     spread about that. `finite_length=False` has only the spread over queries, in steps of the rule.

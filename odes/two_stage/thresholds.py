@@ -291,6 +291,7 @@ def _moments(
     """Mean and mean square of the gradient; `margin` and `slope` have mean and standard deviation
     over contexts, and their derivatives."""
     f, of_f = (values.astype(margin[0].dtype) for values in normal_nodes(rule.f))
+    f = f[(None,) * margin[0].ndim]
     gate = jax.nn.sigmoid(-(margin[0][..., None] + margin[1][..., None] * f))
     along = slope[0][..., None] + slope[1][..., None] * f
     left = (variance - slope[1] ** 2)[..., None]
