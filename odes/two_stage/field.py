@@ -248,8 +248,8 @@ def run(
 
     def arrays() -> tuple[Given, Array]:
         # As an array each number is traced: a program is found again for others.
-        made: Any = jax.tree.map(lambda number: cast(number, dtype), given)
-        return Given(eqx.combine(made[0], rest), *made[1:], key), cast(times, dtype)
+        made = jax.tree.map(lambda number: cast(number, dtype), given)
+        return Given._make((eqx.combine(made[0], rest), *made[1:], key)), cast(times, dtype)
 
     return in_program(
         solver,
