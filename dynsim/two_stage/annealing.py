@@ -7,14 +7,11 @@ U with xi_t ~ N(0, noise^2) in every entry:
 
 with eta = eta_1 for t_1 steps and eta_2 for t_2 more, while the noise stays the same. The
 natural clock is eta-time, the sum of the learning rates so far.
-
-As a rule it is SGD with a rate that jumps, coupled decay, and gradient noise: gradients move the
-group "signal" of the weights, noise moves the group "noise", and both decay.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -34,9 +31,10 @@ Some = Real[Number, "*#P"]
 class Annealed(UpdateRule):
     r"""Noisy SGD with weight decay, annealed from a large learning rate to a small one.
 
-    The gradient noise is :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`. The
-    rule is for the groups of weights of `dynsim.Prompts`. Its schedule changes at the end of the
-    first stage and at the end of the run.
+    It is SGD with coupled decay and the gradient noise
+    :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`, for the groups of weights of
+    `dynsim.Prompts`: gradients move "signal", noise moves "noise", and both decay. Its schedule
+    changes at the end of the first stage and at the end of the run.
 
     Attributes:
         eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.
@@ -71,15 +69,12 @@ class Annealed(UpdateRule):
         checks.choice("control", self.control, get_args(Control))
         decoding.check_stated(self)
         for name, eta in (("eta_1", self.eta_1), ("eta_2", self.eta_2)):
-            if not checks.is_traced((eta, self.decay)):
-                decayed = np.multiply(eta, self.decay)
-                checks.real(f"{name} * decay", decayed, 0, 1, open_maximum=True)
+            if not checks.is_traced(given := (eta, self.decay)):
+                checks.real(f"{name} * decay", np.multiply(*given), 0, 1, open_maximum=True)
         last = self.ends[-1]
         if not checks.is_traced(last) and not (most := np.max(last)) < 2**31:
-            raise ValueError(
-                f"eta_1, eta_2, decay, stage_2: give {most:.3g} steps; at most {2**31 - 1} are "
-                "possible"
-            )
+            many = f"give {most:.3g} steps; at most {2**31 - 1} are possible"
+            raise ValueError(f"eta_1, eta_2, decay, stage_2: {many}")
 
     @property
     def rates(self) -> tuple[Some, Some]:
@@ -178,12 +173,9 @@ class Annealing(eqx.Module):
         rule = rule.build() if isinstance(rule, UpdateRule) else rule
         if reason := refused(rule):
             raise ValueError(reason)
-        eta = rule.eta
-        assert isinstance(eta, Steps)
-        assert isinstance(rule.decay, dict)
-        assert isinstance(rule.noise, dict)
+        eta, decay, noise = cast(tuple[Steps, dict, dict], (rule.eta, rule.decay, rule.noise))
         rates = eta.peak, eta.peak * eta.factors[0]
-        return cls(*rates, rule.decay["noise"], rule.noise["noise"], eta.at[0], eta.at[-1])
+        return cls(*rates, decay["noise"], noise["noise"], eta.at[0], eta.at[-1])
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -197,11 +189,7 @@ class Annealing(eqx.Module):
 
     def stationary(self, eta: Some) -> Some:
         r"""Stationary standard deviation of the noise part of a weight at learning rate `eta`:
-
-        .. math::
-
-            \tau(\eta)^2 = \frac{\eta\, \tau_\xi^2}{\lambda (2 - \eta\lambda)}.
-        """
+        :math:`\tau(\eta)^2 = \eta\, \tau_\xi^2 / (\lambda (2 - \eta\lambda))`."""
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
 
     def spread(self, num: int) -> Float[AnyArray, " S"]:

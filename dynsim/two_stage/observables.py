@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Real
 from dynsim import checks
 from dynsim.precision import AnyArray, one_by_one, precision
 from dynsim.training.recording import Record, Recording, Table
-from dynsim.two_stage import model as relu_prompt
-from dynsim.two_stage.model import PQ, Outputs, PromptBatch, Split, logistic
+from dynsim.two_stage.model import PQ, Outputs, PromptBatch, Split, attend, logistic, outputs
 
 
 class PromptSnapshot(eqx.Module):
@@ -49,12 +48,12 @@ Observable = Callable[[PromptSnapshot], Array]
 def measure(weights: Split, batch: PromptBatch) -> PromptSnapshot:
     """Snapshot of `weights` on the prompts of `batch`."""
     total = weights.total
-    gated = relu_prompt.attend(weights.signal.V, batch.Q, batch.labels, gates=total.V)
+    gated = attend(weights.signal.V, batch.Q, batch.labels, gates=total.V)
     return PromptSnapshot(
         weights,
         batch.labels[:, -1],
-        relu_prompt.outputs(total, batch),
-        relu_prompt.outputs(weights.signal, batch),
+        outputs(total, batch),
+        outputs(weights.signal, batch),
         gated,
     )
 
@@ -97,9 +96,7 @@ def _loss(margin: Float[Array, " N"]) -> Float[Array, ""]:
 
 
 def _loss_where(s: PromptSnapshot, label: int) -> Float[Array, ""]:
-    chosen = s.labels == label
-    values = jnp.where(chosen, logistic(s.labels * s.total.Q), 0)
-    return jnp.sum(values) / jnp.sum(chosen)
+    return jnp.mean(logistic(s.labels * s.total.Q), where=s.labels == label)
 
 
 def _accuracy(s: PromptSnapshot, output: Float[Array, " N"]) -> Float[Array, ""]:
@@ -163,8 +160,7 @@ def first_below(
     below = values < level
     at = np.argmax(below, axis=-1)
     before = np.maximum(at - 1, 0)
-    high = np.take_along_axis(values, before[..., None], -1)[..., 0]
-    low = np.take_along_axis(values, at[..., None], -1)[..., 0]
+    high, low = (np.take_along_axis(values, k[..., None], -1)[..., 0] for k in (before, at))
     share = np.where(at > 0, (high - level) / np.where(high > low, high - low, 1), 0)
     found = times[before] + share * (times[at] - times[before])
     return np.where(below.any(-1), found, np.inf)

@@ -5,10 +5,8 @@ label is to be told from the others. Block 1 carries P, linearly separable with 
 w_star; block 2 carries Q, in which the negative class lies on both sides of the positive one.
 The laws of motion are rotation invariant, so w_star = e_0 of block 1, zeta = r e_0 of block 2.
 
-We reconstructed this task from fragments of the paper; it is not the authors' text. The page
-`docs/systems/two_stage.md` lists which part of it is known.
-
-We chose all numbers ourselves; we do not know those of the paper (arXiv:2502.20681).
+We reconstructed this task from fragments of the paper and chose all numbers ourselves; it is not
+the authors' text. The page `docs/systems/two_stage.md` lists which part of it is known.
 """
 
 from collections.abc import Callable
@@ -23,18 +21,12 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 from dynsim import checks
 from dynsim.decoding import Count, NotNegative, Positive, Share, Size, Tokens
 from dynsim.precision import DType, Number, on_cpu
-from dynsim.problem.base import Problem
+from dynsim.problem.base import Measured, Problem
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.two_stage import model
 from dynsim.two_stage.annealing import Annealed, Control
 from dynsim.two_stage.model import PQ, Laid, PromptBatch, Split, data_loss
-from dynsim.two_stage.observables import (
-    DEFAULT_RECORD,
-    OBSERVABLES,
-    Observable,
-    PromptSnapshot,
-    measure,
-)
+from dynsim.two_stage.observables import DEFAULT_RECORD, OBSERVABLES, PromptSnapshot, measure
 
 Core = Literal["fresh", "fixed"]
 Block = Annotated[Size, at.Ge(2)]
@@ -42,14 +34,9 @@ Block = Annotated[Size, at.Ge(2)]
 
 
 class PromptDraws(NamedTuple):
-    """What N prompts are made of before the numbers of a task are put in.
-
-    Attributes:
-        labels: (N, L) labels in {-1, +1}.
-        sides: (N, L) in {-1, +1}: to which side zeta shifts a token of the negative class.
-        P: (N, L, d) standard Gaussian numbers of component P.
-        Q: the same of component Q; None where its core is fixed.
-    """
+    """What N prompts are made of before the numbers of a task are put in: labels and the `sides` to
+    which zeta shifts tokens of the negative class, both -1 or +1, and standard Gaussian numbers of
+    the components; None of Q where its core is fixed."""
 
     labels: Float[Array, "N L"]
     sides: Float[Array, "N L"]
@@ -57,13 +44,9 @@ class PromptDraws(NamedTuple):
     Q: Float[Array, "N L d"] | None
 
 
-class Shared(NamedTuple):
-    """What a run draws before it begins: what its pool and its fresh prompts are made of, and the
-    key of its steps."""
-
-    pool: PromptDraws
-    test: PromptDraws
-    steps: PRNGKeyArray
+Shared = tuple[PromptDraws, PromptDraws, PRNGKeyArray]
+"""What a run draws before it begins: what its pool and its fresh prompts are made of, and the key
+of its steps."""
 
 
 class Held(NamedTuple):
@@ -189,12 +172,7 @@ class Prompts(Problem):
 
     @property
     def mean_square_margin(self) -> Real[Number, "*#P"]:
-        r"""The mean square of the margin,
-
-        .. math::
-
-            \mathbb E[(x \cdot w_\star)^2] = \gamma_0^2 + 2 \gamma_0 s_1 \sqrt{2/\pi} + s_1^2.
-        """
+        r"""Mean square :math:`\gamma_0^2 + 2 \gamma_0 s_1 \sqrt{2/\pi} + s_1^2` of the margin."""
         return self.gamma0**2 + 2 * self.gamma0 * self.s1 * (2 / jnp.pi) ** 0.5 + self.s1**2
 
     def init(self, key: PRNGKeyArray) -> Split:
@@ -213,14 +191,14 @@ class Prompts(Problem):
 
     def draw(self, key: PRNGKeyArray, batch: int) -> PromptBatch:
         """Fresh prompts."""
-        return self.made(self.drawn(key, batch))
+        return sample_prompts(self, key, batch)
 
     def loss(self, params: Split, data: PromptBatch) -> Float[Array, ""]:
         """`data_loss` of the sum of signal and noise, as a function of the signal alone."""
         fixed = Split(params.signal, jax.lax.stop_gradient(params.noise))
         return data_loss(fixed.total, self.coupling, data)
 
-    def observables(self) -> dict[str, Observable]:
+    def observables(self) -> dict[str, Measured]:
         """Those of `dynsim.two_stage.observables`."""
         return OBSERVABLES
 
@@ -230,9 +208,9 @@ class Prompts(Problem):
         """The problem with a pool and fresh prompts, and what its numbers make them of."""
         if shared is None:
             _, pool, test, steps = jax.random.split(key, 4)
-            shared = Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
-        pool = self.made(shared.pool)
-        held = Held(model.laid(pool) if on_cpu() else pool, self.made(shared.test), shared[2])
+            shared = self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps
+        pool, test = self.made(shared[0]), self.made(shared[1])
+        held = Held(model.laid(pool) if on_cpu() else pool, test, shared[2])
         made = eqx.tree_at(lambda task: task.held, self, held, is_leaf=lambda x: x is None)
         return made, shared
 
@@ -349,21 +327,10 @@ class JointPrompts(Prompts):
         1.0
     """
 
-    RUN_DEFAULTS: ClassVar = {
-        "rule": {"kind": "annealed", "tau": 0.2},
-        "batch": 128,
-        "steps": None,
-    }
+    RUN_DEFAULTS: ClassVar = {**Prompts.RUN_DEFAULTS, "rule": {"kind": "annealed", "tau": 0.2}}
 
     r: Positive = 2.4
     coupling: Share = 1.0
-
-
-_CLASSES: dict[str, type[Prompts]] = {
-    "default": Prompts,
-    "fast": FastPrompts,
-    "joint": JointPrompts,
-}
 
 
 class TwoStage(NamedTuple):
@@ -390,13 +357,8 @@ def two_stage(preset: Preset = "default", control: Control = "none", **settings:
         >>> batch
         64
     """
-    checks.choice("preset", preset, tuple(_CLASSES))
-    cls = _CLASSES[preset]
-    rule = _rule(cls, control)
-    return TwoStage(cls(**settings).build(rule), rule.build(), cls.RUN_DEFAULTS["batch"])
-
-
-def _rule(cls: type[Prompts], control: Control = "none") -> Annealed:
-    """The rule that a class of prompts is trained by unless asked otherwise."""
+    classes = {"default": Prompts, "fast": FastPrompts, "joint": JointPrompts}
+    cls = classes[checks.choice("preset", preset, tuple(classes))]
     rates = {name: each for name, each in cls.RUN_DEFAULTS["rule"].items() if name != "kind"}
-    return Annealed(**rates, control=control)
+    rule = Annealed(**rates, control=control)
+    return TwoStage(cls(**settings).build(rule), rule.build(), cls.RUN_DEFAULTS["batch"])

@@ -39,39 +39,19 @@ _theory = functools.partial(
     tolerances=DEFAULT_TOLERANCES,
     predicts=lambda task: tuple(OBSERVABLES),
 )
+_infinite = functools.partial(solve, finite_length=False)
+_path = functools.partial(_theory, adaptive=False, drawn=True)
+_ODE, _MEASURED = "isotropic blocks, noise-free a and b", "reduced ODE from measured states"
+_FEW = "as ode, and no variance of the outputs at finite L"
+_SDE = "isotropic blocks, nominal start; noise on a and b"
+_ALL = "isotropic blocks; random start, noise of every number, finite test set"
+_SEED = "reduced SDE of what a seed measures"
 THEORIES = (
-    _theory("ode", "reduced ODE", "isotropic blocks, noise-free a and b, nominal start", solve),
-    _theory(
-        "infinite",
-        "reduced ODE, L = ∞",
-        "as ode, and no variance of the outputs at finite L",
-        functools.partial(solve, finite_length=False),
-    ),
-    _theory(
-        "anchored",
-        "reduced ODE from measured states",
-        "isotropic blocks, noise-free a and b within a stage",
-        solve_anchored,
-        needs=("anchors",),
-    ),
-    _theory(
-        "sde",
-        "reduced SDE, mean of paths",
-        "isotropic blocks, nominal start; noise on a and b",
-        solve_sde,
-        needs=("key",),
-        adaptive=False,
-        drawn=True,
-    ),
-    _theory(
-        "seeds",
-        "reduced SDE of what a seed measures",
-        "isotropic blocks; random start, noise of every number, finite test set",
-        solve_seed,
-        needs=("key", "num_test"),
-        adaptive=False,
-        drawn=True,
-    ),
+    _theory("ode", "reduced ODE", f"{_ODE}, nominal start", solve),
+    _theory("infinite", "reduced ODE, L = ∞", _FEW, _infinite),
+    _theory("anchored", _MEASURED, f"{_ODE} within a stage", solve_anchored, needs=("anchors",)),
+    _path("sde", "reduced SDE, mean of paths", _SDE, solve_sde, needs=("key",)),
+    _path("seeds", _SEED, _ALL, solve_seed, needs=("key", "num_test")),
 )
 """The theories, most exact first. What they need besides the usual: a random `key`, the `anchors`
 that were measured, the number `num_test` of test prompts."""

@@ -14,10 +14,6 @@ the noise alone. The sign of b is that of its start: in training it is random, a
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
 (`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes.
-
-The nominal start leaves out what chance does to a and b before Q is learned. `solve_anchored`
-starts again from the state that was measured at the beginning of each stage, so that the ODE is
-held to what it says within a stage.
 """
 
 import dataclasses
@@ -33,8 +29,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, placed, precision, settle
-from dynsim.problem.base import built, narrowed, split
+from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.problem.base import built, split
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
@@ -45,6 +41,9 @@ from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Training
 from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, losses, root, total
 
+Args = tuple[Prompts, Annealing]
+"""What the drift depends on besides the state."""
+
 
 class Model(NamedTuple):
     """What compilation depends on: whether J is trained with any weight, whether the outputs have
@@ -53,6 +52,11 @@ class Model(NamedTuple):
     coupled: bool
     finite_length: bool
     rule: Rule
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        """Keywords of the functions of `odes.two_stage.loss`."""
+        return {"finite_length": self.finite_length, "rule": self.rule}
 
 
 class Snapshot(NamedTuple):
@@ -83,8 +87,8 @@ def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Mode
     rule = rule or Rule()
     for name, num in rule._asdict().items():
         checks.integer(f"rule.{name}", num, 1)
-    traced = checks.is_traced(task.coupling)
-    return Model(traced or bool(np.any(np.asarray(task.coupling) != 0)), bool(finite_length), rule)
+    coupled = checks.is_traced(task.coupling) or bool(np.any(np.asarray(task.coupling) != 0))
+    return Model(coupled, bool(finite_length), rule)
 
 
 def switch_time(stages: Annealing) -> Float[Array, ""]:
@@ -97,55 +101,27 @@ def rate_at(stages: Annealing, t: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.where(t < switch_time(stages), stages.eta_1, stages.eta_2)
 
 
-def drift(
-    model: Model, t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, Annealing]
-) -> ReducedState:
+def drift(model: Model, t: Float[Array, ""], state: ReducedState, args: Args) -> ReducedState:
     """d(state)/dt at eta-time `t`."""
     task, stages = args
     # Without noise dv/dt ~ -sqrt(v), so that a step can overshoot 0.
     state = state.clamped()
-    gradient = jax.grad(total)(
-        state,
-        task,
-        coupled=model.coupled,
-        finite_length=model.finite_length,
-        rule=model.rule,
-    )
+    gradient = jax.grad(total)(state, task, **model._asdict())
     noise = rate_at(stages, t) * stages.noise**2
-
-    def signal(x: Real[Number, ""], slope: Real[Number, ""]) -> Real[Number, ""]:
-        return -slope - stages.decay * x
 
     def square(v: Real[Number, ""], slope: Real[Number, ""], size: int) -> Real[Number, ""]:
         return -4 / size * v * slope - 2 * stages.decay * v + noise
 
     moved = jax.tree.map(square, state, gradient, block_sizes(task.d))
-    return ReducedState(
-        signal(state.a, gradient.a),
-        signal(state.b, gradient.b),
-        *(moved.v_h, moved.v_W, moved.v_e, moved.v_u, moved.v_M),
-    )
+    a, b = (-gradient.a - stages.decay * state.a, -gradient.b - stages.decay * state.b)
+    return dataclasses.replace(moved, a=a, b=b)
 
 
-def _loss(s: Snapshot) -> Float[Array, ""]:
-    c = s.task.coupling
-    return (s.losses.K1 + s.losses.K2) * (1 - c) + s.losses.J * c
-
-
-def _auc(s: Snapshot) -> Float[Array, ""]:
-    return auc_Q(s.state, s.task, finite_length=s.model.finite_length, rule=s.model.rule)
-
-
-def _noise_W(s: Snapshot) -> Real[Number, ""]:
-    """Sum of the squares of W without a."""
-    size = block_sizes(s.task.d)
-    return size.v_h * s.state.v_h + size.v_W * s.state.v_W
-
-
-def _noise_V(s: Snapshot) -> Real[Number, ""]:
-    """Sum of the squares of V without b."""
-    size, state = block_sizes(s.task.d), s.state
-    return size.v_e * state.v_e + size.v_u * state.v_u + size.v_M * state.v_M
+def _squares(s: Snapshot, block: str) -> Real[Number, ""]:
+    """Sum of the squares of W without a, or of V without b."""
+    names = {"W": ("v_h", "v_W"), "V": ("v_e", "v_u", "v_M")}[block]
+    sizes = block_sizes(s.task.d)
+    return sum(getattr(sizes, name) * getattr(s.state, name) for name in names)
 
 
 OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
@@ -154,21 +130,19 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "K2_pos": lambda s: s.losses.K2_pos,
     "K2_neg": lambda s: s.losses.K2_neg,
     "J": lambda s: s.losses.J,
-    "loss": _loss,
-    "auc_Q": _auc,
-    "W_norm": lambda s: root(s.state.a**2 + _noise_W(s)),
-    "V_norm": lambda s: root(s.state.b**2 + _noise_V(s)),
+    "loss": lambda s: s.losses.trained(s.task),
+    "auc_Q": lambda s: auc_Q(s.state, s.task, **s.model.numerics),
+    "W_norm": lambda s: root(s.state.a**2 + _squares(s, "W")),
+    "V_norm": lambda s: root(s.state.b**2 + _squares(s, "V")),
     "W_trace": lambda s: jnp.asarray(s.state.a),
     "V_trace": lambda s: jnp.asarray(s.state.b),
-    "V_rms": lambda s: root(_noise_V(s) / (s.task.d**2 - 1)),
+    "V_rms": lambda s: root(_squares(s, "V") / (s.task.d**2 - 1)),
     "state": lambda s: jnp.stack(jax.tree.leaves(s.state)),
 }
 """What can be recorded, all of shape () but "state": the losses in nat ("loss" is the trained
 one, without weight decay), the AUC of N_V, Frobenius norms of the weights, the traces a and b of
 their signal, the root mean square of V without V[0,0], and (7,) the state in the order of its
 fields."""
-
-
 TABLE = Table(OBSERVABLES)
 """The same, as what the theories can be asked for."""
 DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
@@ -177,16 +151,11 @@ DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 
 
 def observe(
-    model: Model,
-    record: Recording,
-    t: Float[Array, ""],
-    state: ReducedState,
-    args: tuple[Prompts, Annealing],
+    model: Model, record: Recording, t: Float[Array, ""], state: ReducedState, args: Args
 ) -> dict[str, Array]:
     """The observables of a state, by name."""
     task, state = args[0], state.clamped()
-    found = losses(state, task, finite_length=model.finite_length, rule=model.rule)
-    return record(Snapshot(state, task, found, model))
+    return record(Snapshot(state, task, losses(state, task, **model.numerics), model))
 
 
 def solve(
@@ -275,19 +244,17 @@ def run(
     for name, value in vars(start).items():
         checks.real(f"start.{name}", value, 0 if name.startswith("v_") else -math.inf)
     numbers, rest = split(task)
-    # As an array each number is traced: a program is found again for others.
-    numbers = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), numbers)
-    given = Annealing.of(built_rule), start, begin, num_test
+    given = numbers, Annealing.of(built_rule), start, begin, num_test
 
     def arrays() -> tuple[Given, Array]:
-        prompts = eqx.combine(narrowed(placed(numbers), dtype), rest)
-        stages, state, *alone = jax.tree.map(lambda number: cast(number, dtype), given)
-        return Given(prompts, stages, state, alone[0], alone[1], key), cast(times, dtype)
+        # As an array each number is traced: a program is found again for others.
+        made = jax.tree.map(lambda number: cast(number, dtype), given)
+        return Given._make((eqx.combine(made[0], rest), *made[1:], key)), cast(times, dtype)
 
     return in_program(
         solver,
         arrays,
-        (task, built_rule, times, key, given),
+        (given, times, key),
         dtype,
         model=checked_model(task, finite_length, rule),
         record=TABLE.resolve(record),
@@ -296,13 +263,7 @@ def run(
 
 
 def _solve(
-    given: Given,
-    times: Float[Array, " S"],
-    *,
-    model: Model,
-    record: Recording,
-    tolerances: Tolerances,
-    derivatives: Derivatives,
+    given: Given, times: Float[Array, " S"], *, model: Model, record: Recording, **options: Any
 ) -> Trajectory:
     solved = integrate(
         functools.partial(drift, model),
@@ -311,10 +272,9 @@ def _solve(
         (given.task, given.stages),
         save=functools.partial(observe, model, record),
         clock=given.stages,
-        tolerances=tolerances,
-        derivatives=derivatives,
         jumps=switch_time(given.stages)[None],
         begin=given.begin,
+        **options,
     )
     return solved.trajectory("ode" if model.finite_length else "infinite", solved.final.clamped())
 
@@ -328,7 +288,8 @@ def solve_anchored(
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """Integrate the reduced ODE piece by piece.
+    """Integrate the reduced ODE piece by piece, each from a state that was measured: a nominal
+    start leaves out what chance does to a and b before Q is learned.
 
     Args:
         task, optimizer: as in `odes.two_stage.solve`.
@@ -350,27 +311,16 @@ def solve_anchored(
     if begins[:1] != [0] or begins[-1] >= size:
         raise ValueError(f"anchors = {begins}: must be indices of the {size} times, 0 among them")
     ends = [*(at + 1 for at in begins[1:]), size]
+    of = functools.partial(solve, task, optimizer, dtype=dtype, **options)
     with precision(dtype, task, optimizer, times, anchors):
-        pieces = [
-            solve(
-                *(task, optimizer, times[at:end]),
-                **{"start": anchors[at], "begin": times[at], "dtype": dtype, **options},
-            )
-            for at, end in zip(begins, ends, strict=True)
-        ]
+        spans = zip(begins, ends, strict=True)
+        pieces = [of(times[at:end], start=anchors[at], begin=times[at]) for at, end in spans]
         return settle(dataclasses.replace(functools.reduce(_joined, pieces), source="anchored"))
 
 
 def _joined(before: Trajectory, piece: Trajectory) -> Trajectory:
-    rows = {
-        name: jnp.concatenate([before[name][:-1], values])
-        for name, values in piece.observables.items()
-    }
-    return Trajectory(
-        jnp.concatenate([before.times[:-1], piece.times]),
-        rows,
-        piece.params,
-        jnp.where(before.ok, piece.status, before.status),
-        jnp.where(before.ok, piece.first_bad_step, before.first_bad_step),
-        before.source,
-    )
+    parts = ((each.times, dict(each.observables)) for each in (before, piece))
+    times, rows = jax.tree.map(lambda a, b: jnp.concatenate([a[:-1], b]), *parts)
+    ends = ((each.status, each.first_bad_step) for each in (piece, before))
+    status, bad = jax.tree.map(lambda new, old: jnp.where(before.ok, new, old), *ends)
+    return Trajectory(times, rows, piece.params, status, bad, before.source)

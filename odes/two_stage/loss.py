@@ -27,8 +27,18 @@ with D below, :math:`t = s_2 \sqrt{(d-1)\, v_e}` and
         && \text{for } y = -1.
     \end{align*}
 
-The variances are those of a mean over L - 1 context tokens, with :math:`p_2` the mean square of the
-margin,
+The means over the context are exact, with :math:`\kappa = (L-1)/L`,
+:math:`\bar p = \mathbb E[y\, x \cdot w_\star]` and
+
+.. math::
+
+    G(m, s) = \mathbb E\, |\mathcal N(m, s^2)|, \qquad D(m, s) = G(m, s) - G(0, s) \ge 0.
+
+That of :math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s)
+= s. That of :math:`N_V` is :math:`-\tfrac{\kappa}{4} D(r v_0, s_2 \lVert v_{1:} \rVert)` for
+:math:`v = V x_L`; as it is :math:`\le 0`, the loss of Q has the floor :math:`\tfrac12 \ln 2` for
+every V, at any L (`docs/systems/two_stage.md`). The variances are those of a mean over L - 1
+context tokens, with :math:`p_2` the mean square of the margin,
 
 .. math::
 
@@ -50,27 +60,10 @@ and, with :math:`\ell(m) = \ln(1 + e^{-m})`,
 J needs the covariance of the outputs as well, in which :math:`|g|` of the context counts as
 Gaussian.
 
-The means over the context, for infinitely many tokens, are exact. For :math:`w = W x_L`,
-:math:`v = V x_L` and :math:`\kappa = (L-1)/L`
-
-.. math::
-
-    \begin{align*}
-    N_W(x_L) &= \tfrac{\kappa}{2}\, \bar p\, w_0, \qquad
-        \bar p = \mathbb E[y\, x \cdot w_\star] \\
-    N_V(x_L) &= -\tfrac{\kappa}{4}\, D(r v_0, s_2 \lVert v_{1:} \rVert) \\
-    G(m, s) &= \mathbb E\, |\mathcal N(m, s^2)|, \qquad D(m, s) = G(m, s) - G(0, s) \ge 0
-    \end{align*}
-
-:math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s) = s.
-With :math:`N_V \le 0` the loss of Q has the floor :math:`\tfrac12 \ln 2` for every V, at any L
-(`docs/systems/two_stage.md`).
-
 Assumes: the core "fresh" of `dynsim.Prompts`, isotropic blocks, :math:`d \to \infty` for
 :math:`\lVert x_L \rVert^2` and :math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L, and
-that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. We reconstructed these
-equations from fragments of the paper and derived them ourselves, and so the floor; they are not the
-authors' text.
+that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. These equations and the
+floor are derived here, from a reconstruction of the paper's model (see `odes.two_stage`).
 """
 
 import functools
@@ -88,6 +81,9 @@ from dynsim.precision import Number
 from dynsim.two_stage.model import PQ, logistic
 from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import Prompts
+
+Numbers = Real[Number, "..."]
+"""Arguments of what is computed elementwise."""
 
 
 class ReducedState(eqx.Module):
@@ -121,7 +117,7 @@ class ReducedState(eqx.Module):
 
     def clamped(self) -> "ReducedState":
         """The same with mean squares that a solver carried below 0 put back to 0."""
-        squares = (self.v_h, self.v_W, self.v_e, self.v_u, self.v_M)
+        squares = jax.tree.leaves(self)[2:]
         return ReducedState(self.a, self.b, *(jnp.maximum(v, 0) for v in squares))
 
 
@@ -137,50 +133,38 @@ EPS = 1e-12
 """Added under every root, so that a weight or noise of zero has a derivative."""
 
 
-def root(square: Real[Number, "..."]) -> Float[Array, "..."]:
-    r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise; :math:`\epsilon` is
-    `EPS`."""
+def root(square: Numbers) -> Float[Array, "..."]:
+    r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise, with `EPS` under it."""
     return jnp.sqrt(jnp.maximum(square, 0) + EPS)
 
 
-def G(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
+def G(m: Numbers, s: Numbers) -> Float[Array, "..."]:
     r"""The mean modulus of a normal number, elementwise; s >= 0:
-
-    .. math::
-
-        G(m, s) = \mathbb E\, |\mathcal N(m, s^2)|
-        = s \sqrt{\frac2\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}\frac{m}{s \sqrt2}.
-    """
+    :math:`G = s \sqrt{2/\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}(m / (s \sqrt2))`."""
     return D(m, s) + math.sqrt(2 / math.pi) * jnp.asarray(s)
 
 
 @jax.custom_jvp
-def D(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
+def D(m: Numbers, s: Numbers) -> Float[Array, "..."]:
     """G(m, s) - G(0, s), which is in :math:`[0, |m|]`, elementwise, without cancellation for small
     m; s >= 0."""
-    m, s = _inner(m, s)
-    ratio = m / s
-    spread = math.sqrt(2 / math.pi) * jnp.expm1(-0.5 * ratio**2)
-    return s * spread + m * jax.lax.erf(ratio / math.sqrt(2))
+    by_m, by_s = _slopes(m, s)
+    return by_s * s + by_m * m
 
 
 @D.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    # The derivatives of the terms cancel all but these two, which hold up to s = 0.
-    (m, s), (m_dot, s_dot) = _inner(*primals), tangents
-    ratio = m / s
-    by_m = jax.lax.erf(ratio / math.sqrt(2))
-    by_s = math.sqrt(2 / math.pi) * jnp.expm1(-0.5 * ratio**2)
-    return D(*primals), by_m * m_dot + by_s * s_dot
+    by_m, by_s = _slopes(*primals)
+    return D(*primals), by_m * tangents[0] + by_s * tangents[1]
 
 
-def _inner(
-    m: Real[Number, "..."], s: Real[Number, "..."]
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Arrays of one floating dtype, and s away from 0 by less than rounding of m and s."""
+def _slopes(m: Numbers, s: Numbers) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """The derivatives of D by m and by s, also at s = 0; they make up D, which is homogeneous."""
     dtype = jnp.result_type(float, m, s)
     # The smallest number whose ratios still have finite squares in float32.
-    return jnp.asarray(m, dtype), jnp.maximum(jnp.asarray(s, dtype), 1e-15)
+    ratio = jnp.asarray(m, dtype) / jnp.maximum(jnp.asarray(s, dtype), 1e-15)
+    by_m = jax.lax.erf(ratio / math.sqrt(2))
+    return by_m, math.sqrt(2 / math.pi) * jnp.expm1(-0.5 * ratio**2)
 
 
 class Rule(NamedTuple):
@@ -202,24 +186,20 @@ class Losses(NamedTuple):
     K2_neg: Float[Array, ""]
     J: Float[Array, ""]
 
-
-class _OutputP(NamedTuple):
-    """y N_W at (g, h) nodes; `drift` and `spread` are mean and standard deviation of
-    x_i^T W x_L at a context token of the query's class."""
-
-    mean: Float[Array, "g h"]
-    variance: Float[Array, "g h"]
-    drift: Float[Array, "g h"]
-    spread: Float[Array, "g h"]
+    def trained(self, task: Prompts) -> Float[Array, ""]:
+        """:math:`(1 - c)(K_1 + K_2) + c J`, where c is `task.coupling`."""
+        return (self.K1 + self.K2) * (1 - task.coupling) + self.J * task.coupling
 
 
-class _OutputQ(NamedTuple):
-    """y N_V at e nodes for queries of one class; (m, s) as in the module's equations."""
+class _Output(NamedTuple):
+    """y N_U at the nodes of queries, (g, h) of component P or (e,) of Q in one class. `m` and `s`
+    are mean and standard deviation of x_i^T U x_L at a context token: of P one of the class of the
+    query, of Q a negative one, as in the equations of this module."""
 
-    mean: Float[Array, " e"]
-    variance: Float[Array, " e"]
-    m: Float[Array, " e"]
-    s: Float[Array, " e"]
+    mean: Float[Array, "*n"]
+    variance: Float[Array, "*n"]
+    m: Float[Array, "*n"]
+    s: Float[Array, "*#n"]
 
 
 @functools.cache
@@ -251,8 +231,22 @@ def losses(
     :math:`\kappa`. In a compiled program, an unused loss costs nothing."""
     rule = rule or Rule()
     P, Q = outputs(state, task, finite_length, rule)
-    K1, pos, neg = _apart(P, Q, rule, power)
-    J = _together(P, Q, task, finite_length, rule, power)
+    of_P, of_Q = node_weights(rule, P.mean.dtype)
+
+    def over_f(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        f, weight = (values.astype(mean.dtype) for values in normal_nodes(rule.f))
+        margin = mean[..., None] + root(variance)[..., None] * f[(None,) * mean.ndim]
+        return logistic(margin) ** power @ weight
+
+    def joint(q: _Output) -> Float[Array, ""]:
+        mean = P.mean[:, :, None] + q.mean[None, None]
+        variance = P.variance[:, :, None] + q.variance[None, None]
+        if finite_length:
+            variance = variance + 2 * _covariance(P, q, task)
+        return jnp.einsum("gh,e,ghe->", of_P, of_Q, over_f(mean, variance))
+
+    pos, neg = (jnp.vdot(of_Q, over_f(q.mean, q.variance)) for q in Q)
+    K1, J = jnp.vdot(of_P, over_f(P.mean, P.variance)), (joint(Q[0]) + joint(Q[1])) / 2
     return Losses(K1, (pos + neg) / 2, pos, neg, J)
 
 
@@ -264,94 +258,48 @@ def total(
     finite_length: bool = True,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
-    """The trained data loss :math:`(1 - c)(K_1 + K_2) + c J`, where c is `task.coupling`.
-    `coupled=False` says that c = 0, and saves the quadrature of J, by far the largest."""
-    rule = rule or Rule()
-    P, Q = outputs(state, task, finite_length, rule)
-    K1, pos, neg = _apart(P, Q, rule)
-    apart = K1 + (pos + neg) / 2
-    if not coupled:
-        return apart
-    together = _together(P, Q, task, finite_length, rule)
-    return apart * (1 - task.coupling) + together * task.coupling
+    """The trained data loss, `Losses.trained`. `coupled=False` says that c = 0, and saves the
+    quadrature of J, by far the largest."""
+    found = losses(state, task, finite_length=finite_length, rule=rule)
+    return found.trained(task) if coupled else found.K1 + found.K2
 
 
 def auc_Q(
     state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
 ) -> Float[Array, ""]:
-    r"""Probability that :math:`N_V` of a random positive query exceeds that of a random negative
-    one.
+    r"""Probability that :math:`N_V` of a positive query exceeds that of a negative one.
 
     In the mean over contexts :math:`N_V \le 0`, less so for positives; at finite L both scores
     spread about that. `finite_length=False` has only the spread over queries, in steps of the rule.
     """
     rule = rule or Rule()
     _, (pos, neg) = outputs(state, task, finite_length, rule)
-    weight = normal_nodes(rule.e)[1].astype(pos.mean.dtype)
+    _, weight = node_weights(rule, pos.mean.dtype)
     # `mean` is that of y N_V.
     gap = pos.mean[:, None] + neg.mean[None]
     spread = root(pos.variance[:, None] + neg.variance[None])
     return jnp.einsum("i,j,ij->", weight, weight, jax.scipy.special.ndtr(gap / spread))
 
 
+def node_weights(
+    rule: Rule, dtype: jnp.dtype
+) -> tuple[Float[np.ndarray, "g h"], Float[np.ndarray, " e"]]:
+    """Weights of the nodes of either output."""
+    of_P = np.outer(half_normal_nodes(rule.g)[1], normal_nodes(rule.h)[1])
+    return of_P.astype(dtype), normal_nodes(rule.e)[1].astype(dtype)
+
+
 def outputs(
     state: ReducedState, task: Prompts, finite_length: bool, rule: Rule
-) -> tuple[_OutputP, tuple[_OutputQ, _OutputQ]]:
+) -> tuple[_Output, tuple[_Output, _Output]]:
     """Output P, and output Q for positive and for negative queries."""
-    pos, neg = (_output_Q(state, task, y, finite_length, rule) for y in (1, -1))
-    return _output_P(state, task, finite_length, rule), (pos, neg)
+    # Variance of the mean over the context, in units of that of one token.
+    share = task.kappa / task.length if finite_length else 0.0
+    pos, neg = (_output_Q(state, task, y, share, rule) for y in (1, -1))
+    return _output_P(state, task, share, rule), (pos, neg)
 
 
-def _apart(
-    P: _OutputP, Q: tuple[_OutputQ, _OutputQ], rule: Rule, power: int = 1
-) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """K1, and K2 of positive and of negative queries."""
-    weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
-    pos, neg = (jnp.vdot(weight, _smoothed(q.mean, q.variance, rule, power)) for q in Q)
-    return jnp.vdot(weight_P(P, rule), _smoothed(P.mean, P.variance, rule, power)), pos, neg
-
-
-def _together(
-    P: _OutputP,
-    Q: tuple[_OutputQ, _OutputQ],
-    task: Prompts,
-    finite_length: bool,
-    rule: Rule,
-    power: int = 1,
-) -> Float[Array, ""]:
-    """J."""
-    weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
-    found = []
-    for q in Q:
-        mean = P.mean[:, :, None] + q.mean[None, None]
-        variance = P.variance[:, :, None] + q.variance[None, None]
-        if finite_length:
-            variance = variance + 2 * _covariance(P, q, task)
-        each = _smoothed(mean, variance, rule, power)
-        found.append(jnp.einsum("gh,e,ghe->", weight_P(P, rule), weight, each))
-    return (found[0] + found[1]) / 2
-
-
-def _smoothed(
-    mean: Float[Array, "*n"], variance: Float[Array, "*n"], rule: Rule, power: int
-) -> Float[Array, "*n"]:
-    """E_f l(mean + sqrt(variance) f)^power."""
-    f, weight = (values.astype(mean.dtype) for values in normal_nodes(rule.f))
-    f = f.reshape(mean.ndim * (1,) + (-1,))
-    return logistic(mean[..., None] + root(variance)[..., None] * f) ** power @ weight
-
-
-def weight_P(P: _OutputP, rule: Rule) -> Float[np.ndarray, "g h"]:
-    weight = np.outer(half_normal_nodes(rule.g)[1], normal_nodes(rule.h)[1])
-    return weight.astype(P.mean.dtype)
-
-
-def _per_token(task: Prompts, finite_length: bool) -> float:
-    """Variance of the mean over the context, in units of that of one token."""
-    return task.kappa / task.length if finite_length else 0.0
-
-
-def _output_P(state: ReducedState, task: Prompts, finite_length: bool, rule: Rule) -> _OutputP:
+def _output_P(state: ReducedState, task: Prompts, share: float, rule: Rule) -> _Output:
     dtype = jnp.result_type(state.a, task.r, float)
     g = half_normal_nodes(rule.g)[0].astype(dtype)[:, None]
     h = normal_nodes(rule.h)[0].astype(dtype)[None]
@@ -362,17 +310,11 @@ def _output_P(state: ReducedState, task: Prompts, finite_length: bool, rule: Rul
     across = task.s1**2 * others * state.v_W * (p**2 + task.s1**2 * others)
     pbar, p2 = task.mean_margin, task.mean_square_margin
     variance = (p2 * w**2 + across) / 2 - (pbar * w) ** 2 / 4
-    return _OutputP(
-        0.5 * task.kappa * pbar * w,
-        _per_token(task, finite_length) * variance,
-        pbar * w,
-        root(across + (p2 - pbar**2) * w**2),
-    )
+    s = root(across + (p2 - pbar**2) * w**2)
+    return _Output(0.5 * task.kappa * pbar * w, share * variance, pbar * w, s)
 
 
-def _output_Q(
-    state: ReducedState, task: Prompts, y: int, finite_length: bool, rule: Rule
-) -> _OutputQ:
+def _output_Q(state: ReducedState, task: Prompts, y: int, share: float, rule: Rule) -> _Output:
     e = normal_nodes(rule.e)[0].astype(jnp.result_type(state.b, task.r, float))
     others = task.d - 1
     m = root(others * state.v_e) * (task.r * task.s2) * e
@@ -384,14 +326,12 @@ def _output_Q(
     s = root(square)
     raised = D(m, s)
     variance = s**2 / 2 + m**2 / 4 - raised**2 / 16
-    return _OutputQ(
-        -y * 0.25 * task.kappa * raised, _per_token(task, finite_length) * variance, m, s
-    )
+    return _Output(-y * 0.25 * task.kappa * raised, share * variance, m, s)
 
 
-def _covariance(P: _OutputP, Q: _OutputQ, task: Prompts) -> Float[Array, "g h e"]:
+def _covariance(P: _Output, Q: _Output, task: Prompts) -> Float[Array, "g h e"]:
     """Covariance of N_W and N_V given a query: the context tokens are the same. Of both classes,
     half of the tokens are positive, so that it does not depend on the class of the query."""
     # Mean of ReLU(x_i^T V x_L) at positive and at negative tokens.
     low, high = (G(m, Q.s)[None, None] / 2 for m in (jnp.zeros_like(Q.m), Q.m))
-    return task.kappa / task.length * G(P.drift, P.spread)[:, :, None] * (low + high) / 4
+    return task.kappa / task.length * G(P.m, P.s)[:, :, None] * (low + high) / 4

@@ -1,25 +1,15 @@
 r"""The reduced two-stage ODE with noise: paths, and what a single seed measures (arXiv:2502.20681).
 
 `solve_sde` adds the noise that a and b feel themselves,
-
-.. math::
-
-    da = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_a, \qquad
-    db = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_b
-
-with the drift of `odes.two_stage.field`: in n steps, :math:`n \eta` units of time, noisy SGD adds
-noise of variance :math:`n \eta^2 \tau_\xi^2` to every weight. Averages over blocks do not feel it,
-the single weights a and b do: it decides when, and with which sign of b, Q is learned.
+:math:`da = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_a` and b alike, with the drift of
+`odes.two_stage.field`: in n steps, :math:`n \eta` units of time, noisy SGD adds noise of variance
+:math:`n \eta^2 \tau_\xi^2` to every weight. Averages over blocks do not feel it, the single weights
+a and b do: it decides when, and with which sign of b, Q is learned.
 
 `solve_seed` is what one run records, as far as the reduction knows it [ours]. The blocks feel
-
-.. math::
-
-    dv_k = (\dots)\, dt + 2 \sqrt{\frac{v_k\, \eta}{n_k}}\, \tau_\xi\, dB_k
-
-which is the noise of a mean of :math:`n_k` squares, whose variance at rest is
-:math:`2 v_k^2 / n_k`, and the start is that of random weights with standard deviation
-:math:`\tau_0`: :math:`a, b \sim \mathcal N(0, \tau_0^2)` and
+:math:`dv_k = (\dots)\, dt + 2 \sqrt{v_k \eta / n_k}\, \tau_\xi\, dB_k`, the noise of a mean of
+:math:`n_k` squares, whose variance at rest is :math:`2 v_k^2 / n_k`. The start is that of random
+weights with standard deviation :math:`\tau_0`: :math:`a, b \sim \mathcal N(0, \tau_0^2)` and
 :math:`v_k \sim \tau_0^2\, \chi^2_{n_k} / n_k`. Two things more are measured than the state. The
 traces are those of the signal,
 
@@ -65,10 +55,9 @@ from dynsim.precision import Number
 from dynsim.training.recording import Recording
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.solver.integrate import integrate_sde
-from odes.two_stage.field import Given, Model, drift, observe, rate_at, run, switch_time
+from odes.solver.integrate import Solved, VectorField, integrate_sde
+from odes.two_stage.field import Args, Given, Model, drift, observe, rate_at, run, switch_time
 from odes.two_stage.loss import ReducedState, block_sizes, losses, root
 
 LOSSES = ("K1", "K2", "J")
@@ -108,43 +97,34 @@ def solve_sde(
 
 
 def _path(
-    given: Given,
-    times: Float[Array, " S"],
-    *,
-    model: Model,
-    record: Recording,
-    num_steps: int,
-    drawn: bool,
+    given: Given, times: Array, *, model: Model, record: Recording, drawn: bool, **options: Any
 ) -> Trajectory:
-    task, start = given.task, given.start
     key, start_key = jax.random.split(given.key)
+    start = given.start
     if drawn:
-        a, b = task.starting_noise * jax.random.normal(start_key, (2,), times.dtype)
+        a, b = given.task.starting_noise * jax.random.normal(start_key, (2,), times.dtype)
         start = dataclasses.replace(start, a=a, b=b)
-    solved = integrate_sde(
-        functools.partial(drift, model),
-        _noise_of_signal,
-        start,
-        times,
-        (task, given.stages),
-        key,
-        save=functools.partial(observe, model, record),
-        clock=given.stages,
-        num_steps=num_steps,
-        jump=switch_time(given.stages),
-        begin=given.begin,
-    )
+    options["save"] = functools.partial(observe, model, record)
+    field = functools.partial(drift, model), _noise_of_signal
+    solved = _integrated(given, times, key, start, *field, **options)
     return solved.trajectory("sde", solved.final.clamped())
 
 
-def _amplitude(t: Float[Array, ""], args: tuple[Prompts, Annealing]) -> Float[Array, ""]:
+def _integrated(
+    given: Given, times: Array, key: PRNGKeyArray, start: Any, *field: VectorField, **options: Any
+) -> Solved:
+    """`integrate_sde` of the `field`, drift and noise, from `start`."""
+    posed: Any = (*field, start, times, (given.task, given.stages), key)
+    options |= {"clock": given.stages, "jump": switch_time(given.stages), "begin": given.begin}
+    return integrate_sde(*posed, **options)
+
+
+def _amplitude(t: Float[Array, ""], args: Args) -> Float[Array, ""]:
     """Amplitude of the noise of a weight."""
     return jnp.sqrt(rate_at(args[1], t)) * args[1].noise
 
 
-def _noise_of_signal(
-    t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, Annealing]
-) -> ReducedState:
+def _noise_of_signal(t: Float[Array, ""], state: ReducedState, args: Args) -> ReducedState:
     amplitude = _amplitude(t, args)
     return ReducedState(amplitude, amplitude, *(5 * (jnp.zeros_like(amplitude),)))
 
@@ -209,9 +189,7 @@ def _start(task: Prompts, key: PRNGKeyArray, dtype: jnp.dtype) -> Seed:
     return Seed(ReducedState(*alone, *(squares * task.starting_noise**2)), signal, signal)
 
 
-def _seed_drift(
-    model: Model, t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing]
-) -> Seed:
+def _seed_drift(model: Model, t: Float[Array, ""], seed: Seed, args: Args) -> Seed:
     stages, decay = args[1], args[1].decay
     moved = drift(model, t, seed.total, args)
     noise = rate_at(stages, t) * stages.noise**2
@@ -222,48 +200,35 @@ def _seed_drift(
         # v' = -2 (c + lambda) v + noise.
         pull = (noise - v_dot) / 2 - decay * v
         c = pull / jnp.where(v > 0, v, jnp.inf)
-        return Signal(
-            x_dot + decay * (x - old.along),
-            -pull - (c + 2 * decay) * old.cross,
-            -2 * c * old.cross - 2 * decay * old.square,
-        )
+        cross = -pull - (c + 2 * decay) * old.cross
+        square_dot = -2 * c * old.cross - 2 * decay * old.square
+        return Signal(x_dot + decay * (x - old.along), cross, square_dot)
 
     old = seed.total
-    return Seed(
-        moved,
-        signal(seed.W, (old.a, moved.a), (old.v_W, moved.v_W)),
-        signal(seed.V, (old.b, moved.b), (old.v_M, moved.v_M)),
-    )
+    W = signal(seed.W, (old.a, moved.a), (old.v_W, moved.v_W))
+    return Seed(moved, W, signal(seed.V, (old.b, moved.b), (old.v_M, moved.v_M)))
 
 
-def _seed_noise(t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing]) -> Seed:
+def _seed_noise(t: Float[Array, ""], seed: Seed, args: Args) -> Seed:
     amplitude = _amplitude(t, args)
     of_square = lambda v, size: 2 * amplitude * jnp.sqrt(jnp.maximum(v, 0) / size)  # noqa: E731
-    squares = jax.tree.leaves(jax.tree.map(of_square, seed.total, block_sizes(args[0].d)))[2:]
+    noise = jax.tree.map(of_square, seed.total, block_sizes(args[0].d))
     still = jax.tree.map(jnp.zeros_like, (seed.W, seed.V))
-    return Seed(ReducedState(amplitude, amplitude, *squares), *still)
+    return Seed(dataclasses.replace(noise, a=amplitude, b=amplitude), *still)
 
 
 def _seed(
-    given: Given, times: Float[Array, " S"], *, model: Model, record: Recording, num_steps: int
+    given: Given, times: Array, *, model: Model, record: Recording, **options: Any
 ) -> Trajectory:
     task = given.task
     key, start_key, test_key, diagonal_key = jax.random.split(given.key, 4)
     of_test = jax.random.normal(test_key, (len(LOSSES),), times.dtype)
     of_diagonal = jax.random.normal(diagonal_key, (2,), times.dtype) * (task.d - 1) ** 0.5
 
-    def save(t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing]) -> dict[str, Array]:
+    def save(t: Float[Array, ""], seed: Seed, args: Args) -> dict[str, Array]:
         found = observe(model, record, t, seed.total, args)
-        mean, square = (
-            losses(
-                seed.total.clamped(),
-                task,
-                finite_length=model.finite_length,
-                rule=model.rule,
-                power=power,
-            )
-            for power in (1, 2)
-        )
+        state = seed.total.clamped()
+        mean, square = (losses(state, task, power=power, **model.numerics) for power in (1, 2))
         measured = {
             name: getattr(mean, name)
             + z * root((getattr(square, name) - getattr(mean, name) ** 2) / given.num_test)
@@ -273,17 +238,7 @@ def _seed(
             measured[f"{name}_trace"] = part.along + z * root(part.square)
         return {name: measured.get(name, value) for name, value in found.items()}
 
-    solved = integrate_sde(
-        functools.partial(_seed_drift, model),
-        _seed_noise,
-        _start(task, start_key, times.dtype),
-        times,
-        (task, given.stages),
-        key,
-        save=save,
-        clock=given.stages,
-        num_steps=num_steps,
-        jump=switch_time(given.stages),
-        begin=given.begin,
-    )
+    start = _start(task, start_key, times.dtype)
+    field = functools.partial(_seed_drift, model), _seed_noise
+    solved = _integrated(given, times, key, start, *field, save=save, **options)
     return solved.trajectory("seeds", solved.final.total.clamped())

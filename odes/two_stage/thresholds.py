@@ -17,24 +17,17 @@ eta-time T it is where b gets from :math:`\tau` to :math:`\sigma/r^2`,
 
 Assumes c = 0 unless a function says otherwise; for the closed forms also a row V[0,1:] that
 shifts the logits by less than :math:`\sigma`, :math:`r s_2 \sqrt{d-1}\, \tau \ll \sigma`. Rates are
-per unit of eta-time. We reconstructed these equations from fragments of the paper and derived them
-ourselves; they are not the authors' text.
-
-No function checks its numbers, which may be traced: those of `task` and `stages` were checked
-before. Noise, decay and eta-time must be positive.
+per unit of eta-time. The equations are derived here, from a reconstruction of the paper's model
+(see `odes.two_stage`). No function checks its numbers, which may be traced: those of `task` and
+`stages` were checked before. Noise, decay and eta-time must be positive.
 
 `gradient_variance` is what the draw of the prompts gives to the gradients of a and b [ours]. The
 gradient of one prompt with the margin M = y N is
 :math:`G = -\sigma(-M)\, \partial M/\partial a`, with :math:`\sigma` the logistic function. For its
-query, M and :math:`\partial M/\partial a` are jointly normal over contexts, and
-
-.. math::
-
-    \operatorname{Cov} \left( M, \frac{\partial M}{\partial a} \right)
-    = \frac12\, \frac{\partial \operatorname{Var} M}{\partial a}.
-
-With :math:`M = \mu + \varsigma f` of mean :math:`\mu` and standard deviation :math:`\varsigma`, the
-mean of :math:`\partial M/\partial a` given f is the derivative of that, whence
+query, M and :math:`\partial M/\partial a` are jointly normal over contexts, with the covariance
+:math:`\tfrac12\, \partial \operatorname{Var} M / \partial a`. With :math:`M = \mu + \varsigma f` of
+mean :math:`\mu` and standard deviation :math:`\varsigma`, the mean of :math:`\partial M/\partial a`
+given f is the derivative of that, whence
 
 .. math::
 
@@ -65,29 +58,29 @@ Assumes what `odes.two_stage.loss` does, and for `gradient_variance` c = 0.
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Real
+from jaxtyping import Array, Float, Real
 
 from dynsim.precision import AnyArray, Number
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.loss import (
+    Numbers,
     ReducedState,
     Rule,
     half_normal_nodes,
+    node_weights,
     normal_nodes,
     outputs,
     root,
     total,
-    weight_P,
 )
 
 _C0 = math.sqrt(2 / math.pi) / 16
-_BISECTIONS = 64
-_NEWTON_STEPS = 2
+_NEWTON_STEPS = 64
 
 
 class Signal(NamedTuple):
@@ -97,17 +90,14 @@ class Signal(NamedTuple):
     b: Float[Array, ""]
 
 
-def _logit_noise(task: Prompts, r: Real[Number, "..."]) -> Float[Array, "..."]:
+def _logit_noise(task: Prompts, r: Numbers) -> Float[Array, "..."]:
     """sigma / tau at shift `r`, elementwise."""
     others = task.d - 1
     return jnp.sqrt(others * (task.s2**2 * others + jnp.asarray(r) ** 2)) * task.s2
 
 
 def growth_rate(
-    task: Prompts,
-    tau: Real[Number, "..."],
-    decay: Real[Number, "..."],
-    drive: Real[Number, "..."] = 1.0,
+    task: Prompts, tau: Numbers, decay: Numbers, drive: Numbers = 1.0
 ) -> Float[Array, "..."]:
     r"""Growth rate g of b at noise `tau`, in closed form, elementwise; about 10 % from
     `growth_rate_hessian`.
@@ -132,25 +122,19 @@ def growth_rate_hessian(
     *,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
-    r"""Growth rate of b at b = 0 and noise `tau`, by quadrature:
-
-    .. math::
-
-        -\frac{\partial^2 \text{Loss}}{\partial b^2} - \lambda,
-
-    with the row V[0,1:] and for any coupling, at the amplitude a = `signal` of P.
-    """
+    r"""Growth rate :math:`-\partial^2 \text{Loss}/\partial b^2 - \lambda` of b at b = 0 and noise
+    `tau`, by quadrature, with the row V[0,1:] and for any coupling, at the amplitude a = `signal`
+    of P."""
     square = jnp.asarray(tau) ** 2
-    rest = 5 * (square,)
+    a = jnp.asarray(signal, square.dtype)
 
     def loss(b: Float[Array, ""]) -> Float[Array, ""]:
-        a = jnp.asarray(signal, square.dtype)
-        return total(ReducedState(a, b, *rest), task, rule=rule)
+        return total(ReducedState(a, b, *(5 * (square,))), task, rule=rule)
 
     return -jax.grad(jax.grad(loss))(jnp.zeros_like(square)) - decay
 
 
-def critical_noise(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
+def critical_noise(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
     r"""The noise :math:`\tau_c` below which the closed form of g is positive; elementwise."""
     return finite_time_boundary(task, decay, math.inf, task.r)
 
@@ -162,17 +146,11 @@ def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
 
 
 def finite_time_boundary(
-    task: Prompts,
-    decay: Real[Number, "..."],
-    eta_time: Real[Number, "..."],
-    r: Real[Number, "..."],
+    task: Prompts, decay: Numbers, eta_time: Numbers, r: Numbers
 ) -> Float[Array, "..."]:
-    r"""Noise below which Q is learned within the eta-time `eta_time`.
-
-    It is the root :math:`\tau` of :math:`g\, T = \ln(\sigma / (r^2 \tau))`, elementwise in `r`,
-    which stands in for `task.r`. The right-hand side does not depend on :math:`\tau`, which makes
-    this a closed form.
-    """
+    r"""Noise below which Q is learned within the eta-time T = `eta_time`: the root :math:`\tau` of
+    :math:`g\, T = \ln(\sigma / (r^2 \tau))`, whose right-hand side does not depend on
+    :math:`\tau`; elementwise in `r`, which stands in for `task.r`."""
     r = jnp.asarray(r)
     strength = task.kappa * r**4
     per_tau = _logit_noise(task, r)
@@ -181,31 +159,24 @@ def finite_time_boundary(
     return strength * _C0 / (per_tau * least)
 
 
-def growth_time(
-    task: Prompts, tau: Real[Number, "..."], decay: Real[Number, "..."]
-) -> Float[Array, "..."]:
-    r"""Eta-time in which b gets from :math:`\tau` to :math:`\sigma/r^2` at noise `tau`.
-
-    It is :math:`\ln(\sigma / (r^2 \tau)) / g`, elementwise; `inf` where the noise is above
-    critical.
-    """
+def growth_time(task: Prompts, tau: Numbers, decay: Numbers) -> Float[Array, "..."]:
+    r"""Eta-time :math:`\ln(\sigma / (r^2 \tau)) / g` in which b gets from :math:`\tau` to
+    :math:`\sigma/r^2` at noise `tau`, elementwise; `inf` where the noise is above critical."""
     rate = growth_rate(task, tau, decay)
     needed = jnp.log(_logit_noise(task, task.r) / jnp.asarray(task.r) ** 2)
     return jnp.where(rate > 0, needed / jnp.where(rate > 0, rate, 1), jnp.inf)
 
 
-def early_signal(task: Prompts, t: Real[Number, "..."]) -> Float[Array, "..."]:
+def early_signal(task: Prompts, t: Numbers) -> Float[Array, "..."]:
     r""":math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0 and with unsaturated
     outputs."""
     return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4
 
 
-def unsaturated_margin(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
-    r"""Mean of :math:`y N_W` at the end of the first stage if the outputs did not saturate.
-
-    After the eta-time :math:`1/(4\lambda)` it is :math:`\kappa^2 \bar p^4 / (32 \lambda)`. P is
-    learned in this stage if it is large against 1.
-    """
+def unsaturated_margin(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
+    r"""Mean :math:`\kappa^2 \bar p^4 / (32 \lambda)` of :math:`y N_W` at the end of the first
+    stage, after the eta-time :math:`1/(4\lambda)`, if the outputs did not saturate. P is learned in
+    this stage if it is large against 1."""
     return jnp.asarray((task.kappa * task.mean_margin**2) ** 2 / (32 * jnp.asarray(decay)))
 
 
@@ -225,8 +196,7 @@ def stationary_signal(
             \operatorname{sigmoid}(-\tfrac{\kappa}{4}\, r^2 b^*)
         \end{align*}
 
-    The trace of V ends above that of W where
-    :math:`b^* > a^*`.
+    The trace of V ends above that of W where :math:`b^* > a^*`.
     """
     g, weight = half_normal_nodes((rule or Rule()).g)
     decay = jnp.asarray(decay)
@@ -247,21 +217,13 @@ def _balance(
     def excess(x: Float[Array, ""]) -> Float[Array, ""]:
         return decay * x - jnp.sum(share * slope * jax.nn.sigmoid(-slope * x))
 
-    def halve(
-        _: Int[Array, ""], bounds: tuple[Float[Array, ""], Float[Array, ""]]
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        low, high = bounds
-        middle = (low + high) / 2
-        above = excess(middle) > 0
-        return jnp.where(above, low, middle), jnp.where(above, middle, high)
+    def newton(x: Float[Array, ""]) -> Float[Array, ""]:
+        return x - excess(x) / jax.grad(excess)(x)
 
-    # At x = 0 every sigmoid is 1/2, its largest value: that bounds the root.
-    bounds = jnp.zeros_like(decay), jnp.sum(share * slope) / (2 * decay)
-    x = jax.lax.stop_gradient(jax.lax.fori_loop(0, _BISECTIONS, halve, bounds)[1])
-    # Bisection has no derivatives; Newton steps at the root have those of the root.
-    for _ in range(_NEWTON_STEPS):
-        x = x - excess(x) / jax.grad(excess)(x)
-    return x
+    # Concave and increasing for x >= 0, so that steps from 0 come to the root from below.
+    x = jax.lax.fori_loop(0, _NEWTON_STEPS, lambda _, x: newton(x), jnp.zeros_like(decay))
+    # At the root two steps more have its derivatives.
+    return newton(newton(jax.lax.stop_gradient(x)))
 
 
 def noise_variance(
@@ -269,10 +231,8 @@ def noise_variance(
 ) -> Float[Array, "*S"]:
     r"""Variance of the noise weights after `times` optimiser steps, where the loss does not act on
     them: :math:`v' = -2 \lambda v + \eta\, \tau_\xi^2` from :math:`\tau_0^2`, stage by stage."""
-    first, second = stages.eta_1, stages.eta_2
-    switch = stages.first
-    before = jnp.minimum(jnp.asarray(times), switch) * first
-    after = jnp.maximum(jnp.asarray(times) - switch, 0) * second
+    before = jnp.minimum(jnp.asarray(times), stages.first) * stages.eta_1
+    after = jnp.maximum(jnp.asarray(times) - stages.first, 0) * stages.eta_2
 
     def relax(
         start: Real[Number, "*S"], eta: Real[Number, ""], elapsed: Float[Array, "*S"]
@@ -280,10 +240,10 @@ def noise_variance(
         end = eta * stages.noise**2 / (2 * stages.decay)
         return jnp.exp(-2 * stages.decay * elapsed) * (start - end) + end
 
-    return relax(relax(task.starting_noise**2, first, before), second, after)
+    return relax(relax(task.starting_noise**2, stages.eta_1, before), stages.eta_2, after)
 
 
-def waiting_time(decay: Real[Number, "..."]) -> Float[Array, "..."]:
+def waiting_time(decay: Numbers) -> Float[Array, "..."]:
     r"""Eta-time :math:`1/(2\lambda)` in which the surplus of noise decays by e after the annealing,
     for which the onset of Q waits."""
     return 1 / (2 * jnp.asarray(decay))
@@ -303,21 +263,20 @@ def gradient_variance(
     """C of the entries a = W[0,0] and b = V[0,0] in the reduced state, for c = 0. What is left
     out is smaller by O(1/L): of b 13 % at L = 33, 2.5 % at L = 129."""
     rule = rule or Rule()
-    unit = ReducedState(1.0, 1.0, *(5 * (0.0,)))
-    unit = jax.tree.map(lambda one, value: jnp.full_like(value, one), unit, state)
+    unit = ReducedState(*(jnp.full_like(x, i < 2) for i, x in enumerate(jax.tree.leaves(state))))
 
-    def moments(state: ReducedState) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def moments(state: ReducedState) -> tuple[tuple[tuple[Array, Array], ...], Any]:
         P, (_, Q) = outputs(state, task, True, rule)
-        return (P.mean, root(P.variance)), (Q.mean, root(Q.variance))
+        return tuple((each.mean, root(each.variance)) for each in (P, Q)), Q
 
-    (of_P, of_Q), (by_a, by_b) = jax.jvp(moments, (state,), (unit,))
-    P, (_, Q) = outputs(state, task, True, rule)
+    (of_P, of_Q), (by_a, by_b), Q = jax.jvp(moments, (state,), (unit,), has_aux=True)
     p = task.gamma0 + task.s1 * half_normal_nodes(rule.g)[0][:, None]
     each = task.kappa / task.length
     square = (task.mean_square_margin / 2 - task.mean_margin**2 / 4) * p**2
     passed = jax.lax.erf(Q.m / Q.s / math.sqrt(2)) / 4
-    a = _moments(of_P, by_a, each * square, weight_P(P, rule), rule)
-    b = _moments(of_Q, by_b, each * task.r**4 * (1 / 4 - passed**2), normal_nodes(rule.e)[1], rule)
+    weight_P, weight_Q = node_weights(rule, of_P[0].dtype)
+    a = _moments(of_P, by_a, each * square, weight_P, rule)
+    b = _moments(of_Q, by_b, each * task.r**4 * (1 / 4 - passed**2), weight_Q, rule)
     # Queries of the other class, half of all, have nothing along zeta.
     return GradientVariance(a[1] - a[0] ** 2, b[1] / 2 - (b[0] / 2) ** 2)
 
@@ -332,7 +291,7 @@ def _moments(
     """Mean and mean square of the gradient; `margin` and `slope` have mean and standard deviation
     over contexts, and their derivatives."""
     f, of_f = (values.astype(margin[0].dtype) for values in normal_nodes(rule.f))
-    f = f.reshape(margin[0].ndim * (1,) + (-1,))
+    f = f[(None,) * margin[0].ndim]
     gate = jax.nn.sigmoid(-(margin[0][..., None] + margin[1][..., None] * f))
     along = slope[0][..., None] + slope[1][..., None] * f
     left = (variance - slope[1] ** 2)[..., None]

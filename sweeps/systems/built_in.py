@@ -210,10 +210,8 @@ def two_stage() -> System:
                 "decay": ("weight decay", "1/eta-time"),
             },
             inner_dims={
-                "W_singular": ("rank",),
-                "V_singular": ("rank",),
-                "W_signal": ("row", "column"),
-                "V_signal": ("row", "column"),
+                **{f"{block}_singular": ("rank",) for block in "WV"},
+                **{f"{block}_signal": ("row", "column") for block in "WV"},
                 "state": ("reduced",),
             },
         ),

@@ -24,8 +24,8 @@ from sweeps.studies.options import begin
 from sweeps.studies.spectrum import checkpoint
 from sweeps.studies.spectrum.checkpoint import Decomposed, Record
 from sweeps.studies.two_stage import claims
+from sweeps.studies.two_stage.claims import settings
 from sweeps.studies.two_stage.figure import BEST, P, Q, runs
-from sweeps.studies.two_stage.runs import settings
 from sweeps.systems.experiment import Experiment, experiment
 
 LARGEST = 12

@@ -1,26 +1,132 @@
-"""The two-stage claims, one by one, against runs: which hold, and by how much.
+"""The runs of a two-stage experiment, read from the sweep over its seeds, and the claims about them
+one by one: which hold, and by how much.
 
 We reconstructed the claims from fragments of arXiv:2502.20681: "a.2" and the corollary are named
 there, the other names are ours. `docs/systems/two_stage.md` has the provenance.
 """
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from math import inf
+from typing import Annotated, NamedTuple, cast
 
+import annotated_types as at
 import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
+from dynsim import Annealed, Annealing, Prompts, Status, checks
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.observables import RankCurves, rank_curves
+from dynsim.two_stage.observables import OBSERVABLES, RankCurves, first_below, rank_curves
 from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.loss import JENSEN_FLOOR
-from sweeps.studies.two_stage.runs import Runs, settings, theory_mean
+from sweeps.compare.comparison import valid
+from sweeps.compare.scatter import average, spread
+from sweeps.runner.spec import Sweep
+from sweeps.systems.base import MOST_TIMES
+from sweeps.systems.experiment import Experiment
 
+RECORD = (*OBSERVABLES, "eta_time")
+COMPARED = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
+"""What theory and simulation both have."""
+LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
+"""A component counts as learned when its loss falls below this (section 4 of the theory)."""
 LOG_2 = float(np.log(2))
 CHANCE = (0.45, 0.57)
 """Accuracies and AUC at chance on 2048 prompts, over which seeds scatter by about 0.012."""
 NUM_PROMPTS = 2048
+Times = Annotated[int, at.Ge(3), at.Le(MOST_TIMES)]
+"""How many times to record: at least the start and the ends of both stages."""
+
+
+def settings(training: Experiment) -> tuple[Prompts, Annealed]:
+    """The described prompts and rule of an experiment; `ValueError` for another problem or rule."""
+    checks.kind("problem", training.problem, Prompts)
+    checks.kind("rule", training.rule, Annealed)
+    return cast(tuple[Prompts, Annealed], (training.problem, training.rule))
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """The runs of one experiment that ended well.
+
+    Attributes:
+        training: what was trained.
+        steps: (S,) optimiser steps at which they recorded.
+        eta_time: (S,) the same on the clock of the theory.
+        values: (R, S, ...) observables by name, without runs that diverged.
+        diverged: number of those.
+    """
+
+    training: Experiment
+    steps: Float[np.ndarray, " S"]
+    eta_time: Float[np.ndarray, " S"]
+    values: dict[str, np.ndarray]
+    diverged: int
+
+    @property
+    def switch(self) -> int:
+        """Index of the end of the first stage."""
+        return int(np.argmin(np.abs(self.steps - float(self.stages.first))))
+
+    @property
+    def stages(self) -> Annealing:
+        """Their two stages."""
+        return Annealing.of(self.training.rule)
+
+    @property
+    def count(self) -> int:
+        """Number of runs."""
+        return len(self.values["K1"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The observable `name`; of V_trace, whose sign is random, the modulus."""
+        return modulus(name, self.values[name])
+
+    def mean(self, name: str) -> np.ndarray:
+        """Mean over the runs; NaN if there is none."""
+        return average(self[name])
+
+    def spread(self, name: str) -> np.ndarray:
+        """Standard deviation (ddof 1) over the runs; NaN below two of them."""
+        return spread(self[name])
+
+    def over_time(self, values: Float[np.ndarray, " S"]) -> float:
+        """L2 norm of a curve over eta-time, however densely a stage was recorded."""
+        return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
+
+    def learned(self, component: str) -> Float[np.ndarray, " R"]:
+        """Eta-time at which the loss of component P falls below 0.2, or that of Q below 0.6; inf
+        where it does not."""
+        name, level = LEARNED[component]
+        return first_below(self.eta_time, self[name], level)
+
+
+def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
+    """The runs of a dataset with `seed` as its only axis."""
+    dataset = dataset.load()
+    good = dataset["status"].values == Status.OK
+    values = {name: dataset[name].values[good] for name in RECORD}
+    # All seeds share the schedule, so that any of them tells the times.
+    steps, eta_time = (dataset[name].values[0] for name in ("time", "eta_time"))
+    return Runs(training, steps, eta_time, values, int((~good).sum()))
+
+
+def modulus(name: str, values: np.ndarray) -> np.ndarray:
+    """An observable as it is compared: of V_trace, whose sign is random, the modulus."""
+    return np.abs(values) if name == "V_trace" else values
+
+
+def ode(runs: Runs) -> Sweep:
+    """The sweep of the reduced ODE, over one `seed`."""
+    return Sweep(runs.training, {"seed": {"range": 1}}, "ode", COMPARED, len(runs.steps))
+
+
+def theory_mean(prediction: xr.Dataset, name: str) -> np.ndarray:
+    """(S,) mean of an observable over the solves that ended well; of V_trace the modulus."""
+    return average(modulus(name, valid(prediction, name)))
 
 
 class Claim(NamedTuple):
@@ -49,49 +155,44 @@ def truncations(runs: Runs, index: int, run: int = 0, largest: int | None = None
 def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
     """Claims about the two stages, on means over runs; from theory a at the end of the first
     stage and K2 at the end."""
-    at, inf = runs.switch, float("inf")
 
-    def first(name: str) -> float:
+    def mean(at: int, name: str) -> float:
         return float(runs.mean(name)[at])
 
-    def end(name: str) -> float:
-        return float(runs.mean(name)[-1])
-
+    first, end = (functools.partial(mean, at) for at in (runs.switch, -1))
     with np.errstate(invalid="ignore"):  # inf / inf where neither is ever learned
-        gap = float(np.median(runs.learned_Q) / np.median(runs.learned_P))
+        gap = float(np.median(runs.learned("Q")) / np.median(runs.learned("P")))
     share = first("V_signal_norm") / first("W_signal_norm")
     growth = end("V_signal_norm") / first("V_signal_norm")
     moved = end("W_trace") / first("W_trace") - 1
-    lowest = float(runs["K2"].min())
+    floor = float(runs["K2"].min()) - JENSEN_FLOOR
+    quiet, grown, off = first("K2_signal"), first("W_trace") / a_ode, end("K2") - k2_ode
+    change = end("K1") - first("K1")
     return [
         Claim("a.1", "V's signal stays small in stage 1: |Vbar| / |Wbar|", share, 0, 0.2),
-        Claim("a.2", "Q is not learned in stage 1: K2 of the signal", first("K2_signal"),
-              LOG_2 - 0.01, inf),
+        Claim("a.2", "Q is not learned in stage 1: K2 of the signal", quiet, LOG_2 - 0.01, inf),
         Claim("a.2", "K2 with the noise, minus log 2", first("K2") - LOG_2, 0.01, 0.05),
         Claim("a.2", "AUC of Q", first("auc_Q"), *CHANCE),
         Claim("a.2", "sign accuracy of Q", first("accuracy_Q"), *CHANCE),
-        Claim("b.1", "W grows in stage 1: Tr Wbar / a of the ODE", first("W_trace") / a_ode,
-              0.9, 1.1),
+        Claim("b.1", "W grows in stage 1: Tr Wbar / a of the ODE", grown, 0.9, 1.1),
         Claim("b.2", "P is learned in stage 1: K1", first("K1"), 0, 0.12),
         Claim("b.2", "accuracy of P", first("accuracy_P"), 0.985, 1),
         Claim("c.1", "V's signal grows in stage 2, by the factor", growth, 5, inf),
-        Claim("c.2", "Q is learned in stage 2: K2 minus that of the ODE", end("K2") - k2_ode,
-              -0.02, 0.02),
-        Claim("c.2", "smallest K2 of any run, over its floor", lowest - JENSEN_FLOOR, 0, inf),
+        Claim("c.2", "Q is learned in stage 2: K2 minus that of the ODE", off, -0.02, 0.02),
+        Claim("c.2", "smallest K2 of any run, over its floor", floor, 0, inf),
         Claim("c.2", "AUC of Q", end("auc_Q"), 0.99, 1),
         Claim("c.2", "best-threshold accuracy of Q", end("best_accuracy_Q"), 0.99, 1),
-        Claim("d.1", "P is preserved in stage 2: K1 changes by", end("K1") - first("K1"),
-              -inf, 0.01),
+        Claim("d.1", "P is preserved in stage 2: K1 changes by", change, -inf, 0.01),
         Claim("d.1", "accuracy of P", end("accuracy_P"), 0.985, 1),
         Claim("d.2", "Tr Wbar changes by the share", moved, -0.25, 0.25),
         Claim("gap", "P long before Q: t_Q / t_P (medians)", gap, 10, inf),
-    ]  # fmt: skip
+    ]
 
 
 def corollary(runs: Runs) -> list[Claim]:
     """The trace corollary, on means and run by run: P's trace above Q's after stage 1, below it at
     the end."""
-    margin, inf = runs["W_trace"] - runs["V_trace"], float("inf")
+    margin = runs["W_trace"] - runs["V_trace"]
     first, last = margin[:, runs.switch], margin[:, -1]
     return [
         Claim("trace", "after stage 1, Tr Wbar - |Tr Vbar|", float(first.mean()), 0, inf),
@@ -108,40 +209,36 @@ def spectral(runs: Runs) -> list[Claim]:
         [truncations(runs, at, i, largest=2) for i in range(runs.count)] for at in (runs.switch, -1)
     )
 
-    def without_top(curves: list[RankCurves], name: str) -> float:
-        return float(np.median([c.dropped[name][1] for c in curves]))
-
-    def top(k: int, name: str) -> float:
-        return float(np.median([c.kept[name][k] for c in last]))
-
     def share(curves: list[RankCurves], block: int) -> float:
         return float(np.mean([c.block[0] == block for c in curves]))
 
-    lost = (LOG_2 - 0.01, LOG_2 + 0.01)
+    def kept(k: int, name: str) -> float:
+        return float(np.median([c.kept[name][k] for c in last]))
+
+    def without(name: str, curves: list[RankCurves] = last) -> float:
+        return float(np.median([c.dropped[name][1] for c in curves]))
+
+    lost, of_W, K1 = (LOG_2 - 0.01, LOG_2 + 0.01), share(first, 0), without("K1", first)
     change = float(np.median([c.dropped["K1"][1] - c.dropped["K1"][0] for c in last]))
-    text = "after stage 1, K1 without the top direction"
     return [
-        Claim("spectral", "after stage 1, share of runs with W's direction on top",
-              share(first, 0), 1, 1),
-        Claim("spectral", text, without_top(first, "K1"), *lost),
+        Claim("spectral", "after stage 1, share of runs with W's direction on top", of_W, 1, 1),
+        Claim("spectral", "after stage 1, K1 without the top direction", K1, *lost),
         Claim("spectral", "at the end, share of runs with V's on top", share(last, 1), 1, 1),
-        Claim("spectral", "K2 without the top direction", without_top(last, "K2"), *lost),
-        Claim("spectral", "and AUC of Q", without_top(last, "auc_Q"), *CHANCE),
+        Claim("spectral", "K2 without the top direction", without("K2"), *lost),
+        Claim("spectral", "and AUC of Q", without("auc_Q"), *CHANCE),
         Claim("spectral", "while K1 changes by", change, -0.001, 0.001),
-        Claim("spectral", "K1 with the top direction alone", top(1, "K1"), *lost),
-        Claim("spectral", "AUC of Q with it alone", top(1, "auc_Q"), 0.99, 1),
-        Claim("spectral", "K1 with the top two", top(2, "K1"), 0, 0.12),
-        Claim("spectral", "AUC of Q with the top two", top(2, "auc_Q"), 0.99, 1),
-    ]  # fmt: skip
+        Claim("spectral", "K1 with the top direction alone", kept(1, "K1"), *lost),
+        Claim("spectral", "AUC of Q with it alone", kept(1, "auc_Q"), 0.99, 1),
+        Claim("spectral", "K1 with the top two", kept(2, "K1"), 0, 0.12),
+        Claim("spectral", "AUC of Q with the top two", kept(2, "auc_Q"), 0.99, 1),
+    ]
 
 
 def large_rate_alone(forever: Runs) -> list[Claim]:
     """The control that keeps the large rate: Q is not learned, P is."""
-    return [
-        Claim("threshold", "AUC of Q with the large rate to the end",
-              float(forever.mean("auc_Q")[-1]), *CHANCE),
-        Claim("threshold", "its K1", float(forever.mean("K1")[-1]), 0, 0.12),
-    ]  # fmt: skip
+    auc, K1 = (float(forever.mean(name)[-1]) for name in ("auc_Q", "K1"))
+    text = "AUC of Q with the large rate to the end"
+    return [Claim("threshold", text, auc, *CHANCE), Claim("threshold", "its K1", K1, 0, 0.12)]
 
 
 def tested(
@@ -150,11 +247,10 @@ def tested(
     """The claims by experiment: all for the preset, those that say something for the joint loss."""
     verdicts = {}
     for name in ("preset", "joint"):
-        theory = predicted[name]
-        a, k2 = (theory_mean(theory, observable) for observable in ("W_trace", "K2"))
-        at = found[name].switch
-        verdicts[name] = stages(found[name], float(a[at]), float(k2[-1]))
-        verdicts[name] += corollary(found[name]) + spectral(found[name])
+        runs = found[name]
+        a, k2 = (theory_mean(predicted[name], observable) for observable in ("W_trace", "K2"))
+        verdicts[name] = stages(runs, float(a[runs.switch]), float(k2[-1]))
+        verdicts[name] += corollary(runs) + spectral(runs)
     verdicts["preset"] += large_rate_alone(found["forever"])
     return verdicts
 

@@ -9,37 +9,29 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
 
-from dynsim import Status
+from dynsim import Annealing, Prompts, Status, Trajectory
 from dynsim.decoding import Count
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
-from dynsim.two_stage import observables as prompt_observables
-from dynsim.two_stage.annealing import Annealing
-from dynsim.two_stage.task import Prompts
+from dynsim.two_stage.observables import first_below
 from odes.two_stage import THEORIES, thresholds
+from odes.two_stage.field import solve_anchored
+from odes.two_stage.loss import ReducedState
+from sweeps import output
 from sweeps.compare.command import run
 from sweeps.compare.comparison import TRAINING, Comparison, cell
 from sweeps.compare.scatter import average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.progress import count
-from sweeps.studies.two_stage.runs import (
-    COMPARED,
-    LEVEL_P,
-    LEVEL_Q,
-    RECORD,
-    Runs,
-    Times,
-    from_dataset,
-    from_measured,
-    modulus,
-    settings,
-)
+from sweeps.studies.two_stage import claims
+from sweeps.studies.two_stage.claims import COMPARED, LEARNED, Runs, Times, modulus, settings
 from sweeps.systems.base import Engine
 from sweeps.systems.engines import Like, of_theory
 from sweeps.systems.experiment import Experiment
@@ -78,7 +70,7 @@ class TwoStageComparison(Comparison):
     """A comparison of two-stage training, with what was learned when, and why not."""
 
     NAMES: ClassVar[tuple[str, ...]] = COMPARED
-    ALSO: ClassVar[tuple[str, ...]] = RECORD
+    ALSO: ClassVar[tuple[str, ...]] = claims.RECORD
     MEASURED: ClassVar[tuple[str, ...]] = ("anchored",)
     SETTINGS: ClassVar[str] = "sweeps.studies.two_stage.compare:CompareTwoStage"
     PICTURE: ClassVar[str] = "sweeps.studies.two_stage.figure:draw_comparison"
@@ -86,15 +78,24 @@ class TwoStageComparison(Comparison):
     @classmethod
     def known(cls, run: Experiment) -> dict[str, Engine]:
         """The engines of the theories by name, with that of measured states."""
-        problem, found = run.built[0], super().known(run)
-        more = {each.name: each for each in THEORIES if each.name in cls.MEASURED}
-        found |= {name: of_theory(each, Like(problem)) for name, each in more.items()}
-        return {each.name: found.pop(each.name) for each in THEORIES} | found
+        found, like = super().known(run), Like(run.built[0])
+        own = {each.name: found.pop(each.name, None) or of_theory(each, like) for each in THEORIES}
+        return own | found
 
     @classmethod
     def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
-        """The reduced ODE from measured states."""
-        return from_measured(from_dataset(config.run, simulation))
+        """The reduced ODE for each run, from its measured state at the beginning of each stage."""
+        runs = claims.from_dataset(config.run, simulation)
+        solve = functools.partial(solve_anchored, *config.run.built, runs.steps, record=COMPARED)
+
+        @jax.jit
+        @jax.vmap
+        def pieces(states: jax.Array) -> Trajectory:
+            return solve(anchors={at: ReducedState(*states[at]) for at in (0, runs.switch)})
+
+        with precision("float64"):
+            found = jax.device_get(pieces(jnp.asarray(runs.values["state"], jnp.float64)))
+        return found.to_xarray(("seed",))
 
     @classmethod
     def seeds(cls, config: CompareOptions, engine: Engine) -> int:
@@ -104,62 +105,56 @@ class TwoStageComparison(Comparison):
     @functools.cached_property
     def runs(self) -> Runs:
         """The runs that ended well."""
-        return from_dataset(self.config.run, self.simulation)
+        return claims.from_dataset(self.config.run, self.simulation)
 
     def runs_of(self, side: str, name: str) -> np.ndarray:
         """(R, S) an observable of the runs that ended well; of V_trace the modulus."""
         return modulus(name, super().runs_of(side, name))
 
     def norm(self, values: np.ndarray) -> float:
-        """L2 over eta-time, so that it does not depend on how densely a stage was recorded."""
+        """L2 over eta-time."""
         return self.runs.over_time(values)
 
     def facts(self) -> dict[str, Any]:
         """Number of runs, when they learned either component, and the scalar predictions."""
         runs = self.runs
+        learned = {f"learned_{component}": runs.learned(component) for component in LEARNED}
+        seeds = self.predictions.get("seeds")
+        known = self.names if seeds is not None and np.any(seeds["status"] == Status.OK) else ()
         return {
-            "simulation": {
-                "runs": runs.count,
-                "diverged": runs.diverged,
-                "learned_P": runs.learned_P,
-                "learned_Q": runs.learned_Q,
-            },
+            "simulation": {"runs": runs.count, "diverged": runs.diverged, **learned},
             "corollaries": self._predictions,
             "not_learned": self._not_learned(),
-            "over_seeds": self._over_seeds(),
+            "over_seeds": {name: self.scatter(name) for name in known},
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """When its solves learned either component."""
-        prediction, eta_time = self.predictions[theory], self.runs.eta_time
+        solves = self.predictions[theory]
         return {
-            "learned_P": prompt_observables.first_below(eta_time, prediction["K1"].values, LEVEL_P),
-            "learned_Q": prompt_observables.first_below(eta_time, prediction["K2"].values, LEVEL_Q),
+            f"learned_{component}": first_below(self.runs.eta_time, solves[name].values, level)
+            for component, (name, level) in LEARNED.items()
         }
 
     def _not_learned(self) -> list[str]:
         """Why runs did not learn a component, a sentence each: what they fell short of, and which
         threshold of theory was not met. Empty where all learned both."""
         runs, found, said = self.runs, self._predictions, []
-        missing = {
-            name: int(np.sum(~np.isfinite(times)))
-            for name, times in (("P", runs.learned_P), ("Q", runs.learned_Q))
-        }
-        levels = {"P": ("K1", LEVEL_P), "Q": ("K2", LEVEL_Q)}
-        for name, number in missing.items():
+        missing = {each: int(np.sum(~np.isfinite(runs.learned(each)))) for each in LEARNED}
+        for component, number in missing.items():
+            loss, level = LEARNED[component]
             if number:
-                loss, level = levels[name]
                 said.append(
-                    f"{name} was not learned by {number} of {runs.count} runs: the mean of {loss} "
-                    f"fell to {np.min(runs.mean(loss)):.3g}, learned is below {level}."
+                    f"{component} was not learned by {number} of {runs.count} runs: the mean of "
+                    f"{loss} fell to {np.min(runs.mean(loss)):.3g}, learned is below {level}."
                 )
         if missing["P"]:
-            # At this margin, the same for all prompts, the logistic loss is LEVEL_P.
-            needed, margin = -math.log(math.expm1(LEVEL_P)), found["margin_1"]
+            # At this margin, the same for all prompts, the logistic loss is that of learned.
+            needed, margin = -math.log(math.expm1(LEARNED["P"][1])), found["margin_1"]
+            advice = ": a smaller decay or a larger gamma0 raises it" * (margin < needed)
             said.append(
                 f"Unsaturated, its margin would reach {margin:.3g} in stage 1; learned takes "
-                f"{needed:.3g}"
-                + (": a smaller decay or a larger gamma0 raises it." if margin < needed else ".")
+                f"{needed:.3g}{advice}."
             )
         if missing["Q"]:
             prompts, rule = settings(runs.training)
@@ -168,21 +163,14 @@ class TwoStageComparison(Comparison):
                 said.append("These thresholds hold without coupling; P starves Q with it.")
         return said
 
-    def _over_seeds(self) -> dict[str, Any]:
-        """`scatter` by observable; empty unless the theory "seeds" was asked for and ended well."""
-        seeds = self.predictions.get("seeds")
-        known = self.names if seeds is not None and np.any(seeds["status"] == Status.OK) else ()
-        return {name: self.scatter(name) for name in known}
-
     def scatter(self, name: str) -> dict[str, dict[str, float]]:
         """Standard deviation over seeds, and what it makes of a mean over as many of them as there
         are runs; relative, each over time and at the end. Needs the theory "seeds".
 
         Returns:
-            "predicted" and "measured" standard deviation; "mean" and "most", the root mean square
-            and the 95 % quantile of the error that the mean of the runs has by chance, predicted;
-            and with the theory "ode" its "shift", its distance from the mean of the predicted
-            seeds, which no number of runs makes smaller.
+            "predicted" and "measured" standard deviation; "mean" and "most", root mean square and
+            95 % quantile of the predicted error that the mean of the runs has by chance; with the
+            theory "ode" its "shift" from the mean of the seeds, which more runs do not lessen.
         """
         runs, paths = self.runs_of(TRAINING, name), self.runs_of("seeds", name)
         mean, count = average(paths), max(len(runs), 1)
@@ -209,10 +197,11 @@ class TwoStageComparison(Comparison):
         if report["over_seeds"]:
             found += ["", *spread_lines(report["over_seeds"], self.runs.count)]
         found.append("")
-        for label, name in (("t_P", "learned_P"), ("t_Q", "learned_Q")):
-            sides = {"runs": report["simulation"], **report["theories"]}
-            shown = (f"{who} {_when(side[name])}" for who, side in sides.items())
-            found.append(f"{label} in eta-time: " + "; ".join(shown))
+        sides = {"runs": report["simulation"], **report["theories"]}
+        for component in LEARNED:
+            times = ((who, side[f"learned_{component}"]) for who, side in sides.items())
+            shown = "; ".join(f"{who} {_when(each)}" for who, each in times)
+            found.append(f"t_{component} in eta-time: {shown}")
         scalars = (f"{name}: {value:.4g}" for name, value in report["corollaries"].items())
         return [*found, *report["not_learned"], *scalars]
 
@@ -220,17 +209,14 @@ class TwoStageComparison(Comparison):
     def _predictions(self) -> dict[str, float]:
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
         with precision("float64"):
-            found = _corollaries(
-                problem_in(self.config.run.built[0], "float64"),
-                narrowed(self.runs.stages, "float64"),
-            )
+            task = problem_in(self.config.run.built[0], "float64")
+            found = _corollaries(task, narrowed(self.runs.stages, "float64"))
             return {name: float(value) for name, value in found.items()}
 
 
 @eqx.filter_jit  # as one program; hundreds of operations take as many
 def _corollaries(task: Prompts, stages: Annealing) -> OrderedDict[str, Array]:
-    decay = stages.decay
-    found: OrderedDict[str, Array] = OrderedDict()
+    decay, found = stages.decay, OrderedDict()
     found["tau_c"] = thresholds.critical_noise(task, decay)
     found["eta_c"] = thresholds.critical_rate(task, stages)
     for stage, eta in (("1", stages.eta_1), ("2", stages.eta_2)):
@@ -276,19 +262,11 @@ def spread_lines(found: Mapping[str, Mapping[str, Any]], count: int) -> list[str
         "most": f"mean of {count}, 95 %",
         "shift": "ode against seeds",
     }
-    columns = {
-        key: title for key, title in columns.items() if all(key in f for f in found.values())
-    }
-    about = [
-        "Scatter over seeds in % of the mean, predicted by 'seeds': over time / at the end.",
-        "",
-        f"{'':<17}" + "".join(f"{title:>19}" for title in columns.values()),
-    ]
-    rows = (
-        f"{name:<17}" + "".join(f"{cell(**values[key]):>19}" for key in columns)
-        for name, values in found.items()
-    )
-    return [*about, *rows]
+    columns = {k: title for k, title in columns.items() if all(k in f for f in found.values())}
+    rows = [("", *columns.values())]
+    rows += [(name, *(cell(**values[k]) for k in columns)) for name, values in found.items()]
+    about = "Scatter over seeds in % of the mean, predicted by 'seeds': over time / at the end."
+    return [about, "", *output.aligned(rows, 17, 19)]
 
 
 def _when(values: list[float | None]) -> str:
@@ -296,7 +274,6 @@ def _when(values: list[float | None]) -> str:
     if not known:
         return "never"
     spread = f" ± {np.std(known, ddof=1):.1f}" if len(known) > 1 else ""
-    never = (
-        f" ({len(values) - len(known)} of {len(values)} never)" if len(known) < len(values) else ""
-    )
+    missing = len(values) - len(known)
+    never = f" ({missing} of {len(values)} never)" if missing else ""
     return f"{np.mean(known):.1f}{spread}{never}"

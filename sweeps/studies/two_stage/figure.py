@@ -4,7 +4,7 @@ comparison, and six of them with the controls and the joint loss."""
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
@@ -20,16 +20,16 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
 from sweeps.studies.options import begin
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.runs import (
+from sweeps.studies.two_stage.claims import (
     COMPARED,
+    RECORD,
     Runs,
     Times,
-    from_dataset,
     ode,
     settings,
-    sweep,
     theory_mean,
 )
 from sweeps.systems.experiment import Experiment, experiment
@@ -38,24 +38,9 @@ P, Q, BEST, AUC, JOINT = range(5)
 """Places of colours: of components, of other measures of Q, and of the joint loss."""
 STYLES = {"ode": "-", "infinite": ":", "anchored": "-.", "sde": (0, (5, 1, 1, 1))}
 """Line of each theory; its colour is that of the component."""
-OBSERVABLES = {"K1": P, "K2": Q, "J": JOINT, **{f"W_{n}": P for n in ("trace", "norm")}}
-OBSERVABLES |= {f"V_{n}": Q for n in ("trace", "norm")}
 Predictions = Mapping[str, xr.Dataset]
-CONTROLS: dict[Control, int] = {
-    "forever": 0,
-    "small": 2,
-    "smallinit": 3,
-}
+CONTROLS: dict[Control, int] = {"forever": 0, "small": 2, "smallinit": 3}
 """Places of their colours."""
-
-
-class Compared(Protocol):
-    """Of a comparison, the runs and what each theory predicts of them."""
-
-    @property
-    def runs(self) -> Runs: ...
-    @property
-    def predictions(self) -> Predictions: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,20 +68,15 @@ class FigureTwoStage:
 def run(config: FigureTwoStage) -> list[Path]:
     """Run or resume the experiments, draw them, and test the claims."""
     begin(config)
-    experiments = {
-        "preset": (config.run, config.seeds),
-        "joint": (experiment("two_stage-joint"), config.seeds),
-    }
     settings(config.run)
-    experiments |= {
-        control: (config.run.at({"control": control}), config.control_seeds) for control in CONTROLS
-    }
-    for training, _ in experiments.values():
+    experiments = {"preset": config.run, "joint": experiment("two_stage-joint")}
+    experiments |= {control: config.run.at({"control": control}) for control in CONTROLS}
+    for training in experiments.values():
         training.check()
-    found = {
-        name: runs(training, seeds, config.times, config.out / name)
-        for name, (training, seeds) in experiments.items()
-    }
+    found = {}
+    for name, training in experiments.items():
+        seeds = config.control_seeds if name in CONTROLS else config.seeds
+        found[name] = runs(training, seeds, config.times, config.out / name)
     predicted = {name: run_sweep(ode(r)) for name, r in found.items()}
     verdicts = claims.tested(found, predicted)
     for title, tested_claims in verdicts.items():
@@ -109,17 +89,13 @@ def run(config: FigureTwoStage) -> list[Path]:
     return output.write(config.out, "two_stage", figure=figure, arrays=arrays, report=report)
 
 
-def runs(
-    training: Experiment, seeds: int, times: int, out: Path | None = None, root: int = 0
-) -> Runs:
-    """Run the experiment, or read what `out` holds of it."""
-    return from_dataset(training, run_sweep(sweep(training, seeds, times, root), out))
+def runs(training: Experiment, seeds: int, times: int, out: Path | None = None) -> Runs:
+    """Train so many seeds of an experiment, recording everything, or read what `out` holds."""
+    sweep = Sweep(training, {"seed": {"range": seeds}}, "simulation", RECORD, times)
+    return claims.from_dataset(training, run_sweep(sweep, out))
 
 
-def draw(
-    found: Mapping[str, Runs],
-    predicted: Mapping[str, xr.Dataset],
-) -> Figure:
+def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
     """Six panels, of experiments by name and what the reduced ODE says of each."""
     figure, axes = drawing.panels(2, 3, height=3.8)
     key(figure, ("ode",))
@@ -139,18 +115,12 @@ def draw(
     return figure
 
 
-def plot_controls(
-    found: Mapping[str, Runs],
-    predicted: Mapping[str, xr.Dataset],
-    ax: Axes,
-) -> Axes:
+def plot_controls(found: Mapping[str, Runs], predicted: Predictions, ax: Axes) -> Axes:
     """K2 with the two-stage schedule and with each control, the reduced ODE dashed."""
     for name, place in {"preset": Q, **CONTROLS}.items():
         label = "two stages" if name == "preset" else name
         band(ax, found[name], "K2", place, label)
-        theory = theory_mean(predicted[name], "K2")
-        style = {"color": drawing.colour(place), "lw": 1.3, "path_effects": drawing.cased(0.6)}
-        ax.plot(found[name].eta_time[1:], theory[1:], **style)
+        lines(ax, found[name], {"ode": predicted[name]}, {"K2": place})
     ax.set_ylim(0.3, 0.9)
     return finish(ax, found["preset"], "$K^2$ (nat)")
 
@@ -164,15 +134,14 @@ def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "
     ax.plot(times, mean, color=colour, ls=style, label=label, **drawing.TRAINED)
 
 
-def lines(ax: Axes, runs: Runs, predictions: Predictions, names: Sequence[str]) -> None:
-    """What the theories say of the observables `names`, in the colours of the components, with a
-    white edge on the wide lines of training."""
+def lines(ax: Axes, runs: Runs, predictions: Predictions, places: Mapping[str, int]) -> None:
+    """What the theories say of observables, in the colours of their `places`, with a white edge on
+    the wide lines of training."""
     for theory, prediction in predictions.items():
         style = {"ls": STYLES.get(theory, "--"), "lw": 1.3, "path_effects": drawing.cased(0.6)}
-        for name in names:
+        for name, place in places.items():
             values = theory_mean(prediction, name)[1:]
-            colour = drawing.colour(OBSERVABLES[name])
-            ax.plot(runs.eta_time[1:], values, color=colour, **style)
+            ax.plot(runs.eta_time[1:], values, color=drawing.colour(place), **style)
 
 
 def key(figure: Figure, theories: Sequence[str]) -> None:
@@ -185,53 +154,40 @@ def key(figure: Figure, theories: Sequence[str]) -> None:
     drawing.below(figure, handles, 3)
 
 
-def finish(ax: Axes, runs: Runs, ylabel: str) -> Axes:
-    """Axis labels, and the end of the first stage."""
-    ax.axvline(runs.eta_time[runs.switch], color="k", lw=0.8, ls=(0, (1, 4)))
-    ax.set(xscale="log", xlabel=r"$\eta$-time", ylabel=ylabel)
-    ax.set_xlim(runs.eta_time[1], runs.eta_time[-1])
-    ax.grid(alpha=0.25)
-    handles, _ = ax.get_legend_handles_labels()
-    columns = 1 if len(handles) < 5 else 2
-    ax.legend(framealpha=0.7, ncols=columns, columnspacing=1, handlelength=1.6)
-    return ax
+def finish(ax: Axes, runs: Runs, ylabel: str, **legend: Any) -> Axes:
+    """Axis labels, a legend, and the end of the first stage."""
+    time, switch = runs.eta_time, runs.eta_time[runs.switch]
+    ax.axvline(switch, color="k", lw=0.8, ls=(0, (1, 4)))
+    columns = 1 if len(ax.get_legend_handles_labels()[0]) < 5 else 2
+    style = {"framealpha": 0.7, "ncols": columns, "columnspacing": 1, "handlelength": 1.6}
+    labels = {"xlabel": r"$\eta$-time", "ylabel": ylabel, "xlim": (time[1], time[-1])}
+    return drawing.finished(ax, style | legend, xscale="log", **labels)
 
 
 def about(training: Experiment) -> str:
     """The numbers of an experiment in lines: the task, then the training."""
-    prompts, rule = settings(training)
-    task = (
-        f"d = {prompts.d}, L = {prompts.length}, $\\gamma_0$ = {prompts.gamma0:g}, "
-        f"$s_1$ = {prompts.s1:g}, $s_2$ = {prompts.s2:g}, r = {prompts.r:g}, "
-        f"c = {prompts.coupling:g}, batch {training.batch}"
+    (prompts, rule), batch = settings(training), training.batch
+    return (
+        f"d = {prompts.d}, L = {prompts.length}, $\\gamma_0$ = {prompts.gamma0:g}, $s_1$ = "
+        f"{prompts.s1:g}, $s_2$ = {prompts.s2:g}, r = {prompts.r:g}, c = {prompts.coupling:g}, "
+        f"batch {batch}\n$\\eta_1$ = {rule.eta_1:g}, $\\eta_2$ = {rule.eta_2:g}, $\\lambda$ = "
+        f"{rule.decay:g}, $\\tau$ = {rule.tau:g}, stage 2 of {rule.stage_2:g}/$\\lambda$"
     )
-    rates = (
-        f"$\\eta_1$ = {rule.eta_1:g}, $\\eta_2$ = {rule.eta_2:g}, "
-        f"$\\lambda$ = {rule.decay:g}, $\\tau$ = {rule.tau:g}, "
-        f"stage 2 of {rule.stage_2:g}/$\\lambda$"
-    )
-    return f"{task}\n{rates}"
 
 
 def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool = False) -> Axes:
     """K1 and K2, with J if `joint`, and the floor of K2."""
-    band(ax, runs, "K1", P, "$K^1$")
-    band(ax, runs, "K2", Q, "$K^2$")
-    names = ["K1", "K2"]
-    if joint:
-        band(ax, runs, "J", JOINT, "$J$")
-        names.append("J")
-    lines(ax, runs, predictions, names)
-    ax.axhline(np.log(2), color="grey", lw=0.8)
-    ax.axhline(JENSEN_FLOOR, color="grey", lw=0.8, ls="-.")
-    for text, at in (("log 2", np.log(2)), ("log(2)/2", JENSEN_FLOOR)):
+    places = {"K1": P, "K2": Q} | ({"J": JOINT} if joint else {})
+    for name, label in zip(places, ("$K^1$", "$K^2$", "$J$"), strict=False):
+        band(ax, runs, name, places[name], label)
+    lines(ax, runs, predictions, places)
+    for text, at, dashes in (("log 2", np.log(2), "-"), ("log(2)/2", JENSEN_FLOOR, "-.")):
+        ax.axhline(at, color="grey", lw=0.8, ls=dashes)
         place = (0.99, at + 0.01)
         ax.annotate(text, place, xycoords=("axes fraction", "data"), ha="right", va="bottom")
     ax.set_ylim(0, 0.9)
-    finish(ax, runs, "logistic loss (nat)")
     # Random weights start with a loss beyond what is of interest; below it is what is learned.
-    ax.legend(framealpha=0.7, loc="lower left", handlelength=1.6)
-    return ax
+    return finish(ax, runs, "logistic loss (nat)", loc="lower left")
 
 
 def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
@@ -243,16 +199,14 @@ def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
     ax.axhline(0.75, color="grey", lw=0.8)
     # The legend lies below chance, where no curve is.
     ax.set_ylim(0.2, 1.03)
-    finish(ax, runs, "accuracy, AUC")
-    ax.legend(framealpha=0.7, loc="lower right", ncols=2, columnspacing=1, handlelength=1.6)
-    return ax
+    return finish(ax, runs, "accuracy, AUC", loc="lower right", ncols=2)
 
 
 def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     """Traces of the signal weights, with a and b."""
     band(ax, runs, "W_trace", P, r"Tr $\overline{W}$")
     band(ax, runs, "V_trace", Q, r"|Tr $\overline{V}$|")
-    lines(ax, runs, predictions, ("W_trace", "V_trace"))
+    lines(ax, runs, predictions, {"W_trace": P, "V_trace": Q})
     return finish(ax, runs, "trace of the signal")
 
 
@@ -264,7 +218,7 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
             how = {"color": drawing.colour(place), "ls": style, "lw": 2.5}
             how["label"] = rf"$\|\{name}{{{block}}}\|_F$"
             ax.plot(runs.eta_time[1:], runs.mean(f"{block}_{part}_norm")[1:], **how)
-    lines(ax, runs, predictions, ("W_norm", "V_norm"))
+    lines(ax, runs, predictions, {"W_norm": P, "V_norm": Q})
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
@@ -272,8 +226,8 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     return finish(ax, runs, "Frobenius norm")
 
 
-def draw_comparison(result: Compared) -> Figure:
-    """Losses, accuracies, traces and norms."""
+def draw_comparison(result: Any) -> Figure:
+    """Losses, accuracies, traces and norms of a `TwoStageComparison`."""
     runs = result.runs
     figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
     key(figure, tuple(result.predictions))

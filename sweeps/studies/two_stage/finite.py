@@ -1,5 +1,4 @@
-"""Finite length and finite batch of the two-stage system, each compared with its own Monte
-Carlo."""
+"""Finite length and finite batch of the two-stage system, each against a Monte Carlo of its own."""
 
 import dataclasses
 import math
@@ -10,13 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dynsim import Annealing
 from dynsim.precision import precision
-from dynsim.two_stage import model as relu_prompt
-from dynsim.two_stage.model import PQ
+from dynsim.two_stage.model import PQ, data_loss
 from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
 from odes import two_stage
@@ -32,6 +29,8 @@ LENGTHS = (17, 33, 65, 129, 257)
 MOMENTS = ("start", "end of stage 1", "end of stage 2")
 CHUNK = 256
 """Prompts whose gradients are held at once."""
+Scores = Float[np.ndarray, " N"]
+"""A number for each query."""
 ENTRIES = ("a", "b", "W[0,1:]", "W[1:,:]", "V[0,1:]", "V[1:,0]", "V[1:,1:]")
 
 
@@ -84,19 +83,32 @@ def run(config: TwoStageFinite) -> list[Path]:
         for loss in ("K1", "K2")
     }
     variances = np.array([variance(task, U, config.prompts) for U in drawn])
-    predicted = np.array([closed_form(task, U) for U in drawn])
-    scale = np.array([training.batch * stages.noise**2])
-    print("\n".join([*length_lines(found), "", *batch_lines(variances, predicted, scale.item())]))
+    with precision("float64"):
+        predicted = np.array([gradient_variance(projected(U), task) for U in drawn])
+    scale = float(training.batch * stages.noise**2)
+    print("\n".join([*length_lines(found), "", *batch_lines(variances, predicted, scale)]))
     arrays = {**found, "length": LENGTHS, "variance": variances, "closed_form": predicted}
     report, figure = {name: r._asdict() for name, r in found.items()}, draw(found)
     return output.write(config.out, "two_stage_finite", figure=figure, arrays=arrays, report=report)
 
 
 def draw(found: Mapping[str, Remainder]) -> Figure:
-    """A panel for each moment."""
+    """A panel for each moment: errors over the length, with the slopes -1 and -2."""
     figure, axes = drawing.panels(1, 2, width=4.2, height=4.2, sharey=True)
+    first, last = LENGTHS[0], LENGTHS[-1]
     for ax, moment in zip(axes[0], MOMENTS[1:], strict=True):
-        plot(ax, {name: r for name, r in found.items() if name.endswith(moment)})
+        here = {name: r for name, r in found.items() if name.endswith(moment)}
+        for place, (name, r) in enumerate(here.items()):
+            style: dict[str, Any] = {"color": drawing.colour(place)}
+            loss = name.split(",")[0]
+            ax.plot(LENGTHS, np.abs(r.infinite), "o:", label=f"{loss}, without variance", **style)
+            style |= {"fmt": "s-", "label": f"{loss}, with variance"}
+            ax.errorbar(LENGTHS, np.abs(r.gaussian), r.error, **style)
+        drawing.power(ax, first, last, 0.1 * first / last, "L", 1)
+        drawing.power(ax, first, last, 0.01 * (first / last) ** 2, "L", 2)
+        labels: dict[str, Any] = {"xlabel": "tokens L", "ylabel": "relative error of the loss"}
+        drawing.finished(ax, xscale="log", yscale="log", **labels)
+        drawing.ticks(ax.xaxis, LENGTHS)
         ax.set_title(moment)
     drawing.below(figure, axes[0, 0].get_legend_handles_labels()[0], 2)
     return figure
@@ -135,14 +147,8 @@ def remainders(
     for length in LENGTHS:
         here = dataclasses.replace(task, length=length)
         mean, sd = moments(here, score[:, 0], across, on_P)
-        outputs = np.concatenate(
-            [
-                contexts(here, part, wide, on_P, rng)
-                for part, wide in zip(
-                    np.array_split(score[:, 0], 200), np.array_split(across, 200), strict=True
-                )
-            ]
-        )
+        parts = zip(*(np.array_split(each, 200) for each in (score[:, 0], across)), strict=True)
+        outputs = np.concatenate([contexts(here, a, b, on_P, rng) for a, b in parts])
         margin, shift = y * mean, y * (outputs - mean)
         f, of_f = normal_nodes(12)
         gaussian = np.logaddexp(0, -(margin[:, None] + sd[:, None] * f)) @ of_f
@@ -153,10 +159,8 @@ def remainders(
         left = gaussian - (np.logaddexp(0, -(margin + shift)) - known)
         true = np.mean(gaussian - left)
         with precision("float64"):
-            reduced, without = (
-                float(getattr(losses(state, here, finite_length=finite), loss))
-                for finite in (True, False)
-            )
+            both = [losses(state, here, finite_length=finite) for finite in (True, False)]
+            reduced, without = (float(getattr(each, loss)) for each in both)
         # Against the same queries: of the reduction what it says of the variance is judged.
         plain_error = plain.mean() - true
         judged = (plain_error, left.mean(), plain_error + reduced - without)
@@ -164,9 +168,7 @@ def remainders(
     return Remainder(*np.array(rows).T)
 
 
-def moments(
-    task: Prompts, score: Float[np.ndarray, " N"], across: Float[np.ndarray, " N"], on_P: bool
-) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+def moments(task: Prompts, score: Scores, across: Scores, on_P: bool) -> tuple[Scores, Scores]:
     """Mean and standard deviation over contexts of an output, exactly."""
     if on_P:
         mean = np.asarray(task.mean_margin) * score / 2
@@ -180,12 +182,8 @@ def moments(
 
 
 def contexts(
-    task: Prompts,
-    score: Float[np.ndarray, " N"],
-    across: Float[np.ndarray, " N"],
-    on_P: bool,
-    rng: np.random.Generator,
-) -> Float[np.ndarray, " N"]:
+    task: Prompts, score: Scores, across: Scores, on_P: bool, rng: np.random.Generator
+) -> Scores:
     """Output for a context drawn for each query."""
     shape = (len(score), task.length - 1)
     labels = rng.choice([-1.0, 1.0], size=shape)
@@ -202,25 +200,19 @@ def variance(task: Prompts, U: PQ, prompts: int) -> Float[np.ndarray, " 7"]:
 
     def gradient(prompt: PromptBatch) -> PQ:
         one = jax.tree.map(lambda leaf: leaf[None], prompt)
-        return jax.grad(relu_prompt.data_loss)(U, task.coupling, one)
+        return jax.grad(data_loss)(U, task.coupling, one)
 
     each = jax.jit(jax.vmap(gradient))
-    sums = [np.zeros((2, task.d, task.d)), np.zeros((2, task.d, task.d))]
+    sums = np.zeros((2, 2, task.d, task.d))
     count = max(prompts // CHUNK, 1)
     for key in jax.random.split(jax.random.key(1), count):
         found = each(sample_prompts(task, key, CHUNK))
         G = np.stack([found.W, found.V]).astype(np.float64)
-        sums = [sums[0] + G.sum(1), sums[1] + (G**2).sum(1)]
-    mean, square = (part / (count * CHUNK) for part in sums)
+        sums += [G.sum(1), (G**2).sum(1)]
+    mean, square = sums / (count * CHUNK)
     W, V = square - mean**2
     blocks = (W[0, 0], V[0, 0], W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
     return np.array([np.mean(block) for block in blocks])
-
-
-def closed_form(task: Prompts, U: PQ) -> Float[np.ndarray, " 2"]:
-    """What `gradient_variance` says of a and b for given weights."""
-    with precision("float64"):
-        return np.array(gradient_variance(projected(U), task))
 
 
 def length_lines(found: dict[str, Remainder]) -> list[str]:
@@ -243,28 +235,10 @@ def batch_lines(
     variances: Float[np.ndarray, "T 7"], predicted: Float[np.ndarray, "T 2"], scale: float
 ) -> list[str]:
     """Variance of gradients over prompts as text."""
-    lines = ["Variance C of the gradient over prompts, in entries of a block; C / (B tau_xi^2)."]
-    lines.append(f"{'':<10}" + "".join(f"{moment:>24}" for moment in MOMENTS))
+    rows: list[tuple[str, ...]] = [("", *MOMENTS)]
     for k, name in enumerate(ENTRIES):
-        cells = (f"{row[k]:.3g} ; {100 * row[k] / scale:.2g} %" for row in variances)
-        lines.append(f"{name:<10}" + "".join(f"{cell:>24}" for cell in cells))
+        rows.append((name, *(f"{r[k]:.3g} ; {100 * r[k] / scale:.2g} %" for r in variances)))
         if k < 2:
-            cells = (f"{row[k]:.3g}" for row in predicted)
-            lines.append(f"{' closed':<10}" + "".join(f"{cell:>24}" for cell in cells))
-    return lines
-
-
-def plot(ax: Axes, found: dict[str, Remainder]) -> None:
-    """Errors over the length, with the slopes -1 and -2."""
-    for place, (name, r) in enumerate(found.items()):
-        colour = drawing.colour(place)
-        loss = name.split(",")[0]
-        label = f"{loss}, without variance"
-        ax.plot(LENGTHS, np.abs(r.infinite), "o:", color=colour, label=label)
-        style: dict[str, Any] = {"fmt": "s-", "color": colour, "label": f"{loss}, with variance"}
-        ax.errorbar(LENGTHS, np.abs(r.gaussian), r.error, **style)
-    drawing.power(ax, LENGTHS[0], LENGTHS[-1], 0.1 * LENGTHS[0] / LENGTHS[-1], "L", 1)
-    drawing.power(ax, LENGTHS[0], LENGTHS[-1], 0.01 * (LENGTHS[0] / LENGTHS[-1]) ** 2, "L", 2)
-    labels: dict[str, Any] = {"xlabel": "tokens L", "ylabel": "relative error of the loss"}
-    drawing.finished(ax, xscale="log", yscale="log", **labels)
-    drawing.ticks(ax.xaxis, LENGTHS)
+            rows.append((" closed", *(f"{r[k]:.3g}" for r in predicted)))
+    title = "Variance C of the gradient over prompts, in entries of a block; C / (B tau_xi^2)."
+    return [title, *output.aligned(rows, 10, 24)]

@@ -1,6 +1,7 @@
 """Where Q can be learned: noise against r, by the reduced ODE, by training and in closed form."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dynsim import checks
@@ -20,10 +20,10 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import valid
 from sweeps.runner.progress import count
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, begin, cell_edges, heat_map
-from sweeps.studies.two_stage.runs import settings
+from sweeps.studies import computed
+from sweeps.studies.options import Several, cell_edges, heat_map
+from sweeps.studies.two_stage.claims import settings
 from sweeps.systems.experiment import Experiment, experiment
 
 ETA = 0.2
@@ -61,19 +61,30 @@ class TwoStagePhase:
     length: int = 129
     out: Path = Path("out/two_stage_phase")
 
+    def sweeps(self) -> dict[str, Sweep]:
+        """The AUC of Q at the end over tau and r by the reduced ODE, and by training over seeds."""
+        for name in ("tau", "r"):
+            first, last = getattr(self, name)
+            checks.real(name, [first, last], 0, open_minimum=True)
+            if first >= last:
+                raise ValueError(f"{name} = {first}, {last}: must increase")
+
+        def axes(number: int) -> dict[str, Any]:
+            return {name: {"logspace": [*getattr(self, name), number]} for name in ("tau", "r")}
+
+        run, trained = self.training(), axes(self.points) | {"seed": {"range": self.seeds}}
+        return {
+            "ode": Sweep(run, axes(self.resolution), "ode", ("auc_Q",)),
+            "simulation": Sweep(run, trained, "simulation", ("auc_Q", "auc_Q_signal")),
+        }
+
     def training(self) -> Experiment:
         """The run of which every point is a variation: one long stage at one rate."""
         first = 1 / (4 * self.decay)
         checks.real("eta_time", self.eta_time, first, open_minimum=True)
-        return experiment(
-            "two_stage",
-            control="forever",
-            eta_1=ETA,
-            decay=self.decay,
-            stage_2=(self.eta_time - first) * self.decay,
-            d=self.d,
-            length=self.length,
-        )
+        span = (self.eta_time - first) * self.decay
+        given = {name: getattr(self, name) for name in ("decay", "d", "length")}
+        return experiment("two_stage", control="forever", eta_1=ETA, stage_2=span, **given)
 
 
 class Verdict(NamedTuple):
@@ -92,15 +103,9 @@ class Verdict(NamedTuple):
 
 def run(config: TwoStagePhase) -> list[Path]:
     """Integrate, train (or resume), draw the plane, and count the points on their side."""
-    begin(config)
-    for name in ("tau", "r"):
-        first, last = getattr(config, name)
-        checks.real(name, [first, last], 0, open_minimum=True)
-        if first >= last:
-            raise ValueError(f"{name} = {first}, {last}: must increase")
-    config.training().check()
-    theory = compute(config, "ode", config.resolution)["auc_Q"]
-    trained = compute(config, "simulation", config.points)
+    found = {name: valid(each) for name, each in computed(config).items()}
+    theory = found["ode"]["auc_Q"].transpose("tau", "r")
+    trained = found["simulation"].mean("seed").transpose("tau", "r")
     simulated, signal = trained["auc_Q"], trained["auc_Q_signal"]
     lines = boundaries(config, np.geomspace(*config.r, 200))
     line = boundaries(config, simulated["r"].values)["finite_time"]
@@ -111,30 +116,35 @@ def run(config: TwoStagePhase) -> list[Path]:
             f"the learned side of the finite-time line, below {UNLEARNED} at {v.unlearned} of "
             f"{v.other_side} on the other; {v.near} lie within a grid cell of it"
         )
-    arrays = {
-        "theory": {"tau": theory["tau"], "r": theory["r"], "auc": theory},
-        "simulation": {
-            "tau": simulated["tau"],
-            "r": simulated["r"],
-            "auc": simulated,
-            "auc_signal": signal,
-        },
-        "lines": lines,
-    }
+    sides = {"theory": theory, "simulation": simulated}
+    grid = {name: {"tau": auc["tau"], "r": auc["r"], "auc": auc} for name, auc in sides.items()}
+    grid["simulation"]["auc_signal"] = signal
+    arrays = {**grid, "lines": lines}
     report = {name: verdict._asdict() for name, verdict in verdicts.items()}
     figure = draw(config, theory, simulated, lines)
     return output.write(config.out, "two_stage_phase", figure=figure, arrays=arrays, report=report)
 
 
 def draw(
-    config: TwoStagePhase,
-    theory: xr.DataArray,
-    simulated: xr.DataArray,
-    lines: Mapping[str, np.ndarray],
+    config: TwoStagePhase, theory: xr.DataArray, simulated: xr.DataArray, lines: Mapping[str, Any]
 ) -> Figure:
-    """The plane of the AUC of Q, with the lines of theory on it."""
+    """The plane of the AUC of Q: the reduced ODE as a map, training as dots in the same colours,
+    and the lines of theory."""
     figure, ((ax,),) = drawing.panels(1, 1, width=6, height=5.2)
-    plot(theory, simulated, ax=ax)
+    colours = {"vmin": 0.5, "vmax": 1, "cmap": "viridis"}
+    mesh = heat_map(ax, theory, "log", **colours)
+    tau, r = np.meshgrid(simulated["tau"], simulated["r"], indexing="ij")
+    # A black edge within a white one is seen on either end of the colours.
+    for size, edge in ((110, "white"), (70, "black")):
+        ax.scatter(tau, r, c=simulated, s=size, edgecolors=edge, linewidths=1.5, **colours)
+    ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
+    ax.set_ylabel("shift $r$ of Q")
+    limits = {name: cell_edges(theory[name], "log")[[0, -1]] for name in ("tau", "r")}
+    for axis, (low, high) in zip((ax.xaxis, ax.yaxis), limits.values(), strict=True):
+        ticks = (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5)
+        drawing.ticks(axis, (t for t in ticks if low <= t <= high))
+    ax.set(xlim=limits["tau"], ylim=limits["r"])
+    figure.colorbar(mesh, ax=ax, label="AUC of Q")
     labels = {
         "infinite_time": ("-", r"$g = 0$: the limit of long times"),
         "finite_time": ("--", rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}"),
@@ -149,33 +159,14 @@ def draw(
     return figure
 
 
-def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
-    """AUC of Q at the end over `number` by `number` points (tau, r) by an engine, of training the
-    mean over seeds; NaN where no run ended well."""
-    axes: dict[str, dict[str, Any]] = {
-        "tau": {"logspace": [*config.tau, number]},
-        "r": {"logspace": [*config.r, number]},
-    }
-    record = ("auc_Q",)
-    if engine == "simulation":
-        axes["seed"] = {"range": config.seeds}
-        record = ("auc_Q", "auc_Q_signal")
-    sweep = Sweep(config.training(), axes, engine, record)
-    found = valid(run_sweep(sweep, config.out / engine)).load()[list(record)]
-    return (found.mean("seed") if "seed" in found.dims else found).transpose("tau", "r", ...)
-
-
 def boundaries(config: TwoStagePhase, r: Float[np.ndarray, " R"]) -> dict[str, np.ndarray]:
     """Noise tau below which Q is learned by theory, for every `r`: in the limit of long times, and
     within the eta-time that is looked at."""
     task = settings(config.training())[0]
     ends = {"infinite_time": math.inf, "finite_time": config.eta_time}
     with precision("float64"):
-        found = {
-            name: np.asarray(thresholds.finite_time_boundary(task, config.decay, end, r))
-            for name, end in ends.items()
-        }
-    return {"r": r, **found}
+        of = functools.partial(thresholds.finite_time_boundary, task, config.decay, r=r)
+        return {"r": r, **{name: np.asarray(of(end)) for name, end in ends.items()}}
 
 
 def judge(simulated: xr.DataArray, line: Float[np.ndarray, " R"]) -> Verdict:
@@ -185,29 +176,6 @@ def judge(simulated: xr.DataArray, line: Float[np.ndarray, " R"]) -> Verdict:
     distance = np.log(tau)[:, None] - np.log(line)
     near: Bool[np.ndarray, "T R"] = np.abs(distance) <= cell
     inside, outside = (distance < 0) & ~near, (distance > 0) & ~near
-    return Verdict(
-        int(near.sum()),
-        int(inside.sum()),
-        int((inside & (auc > LEARNED)).sum()),
-        int(outside.sum()),
-        int((outside & (auc < UNLEARNED)).sum()),
-    )
-
-
-def plot(theory: xr.DataArray, simulated: xr.DataArray, ax: Axes) -> Axes:
-    """AUC of Q: the reduced ODE as a map, training as dots in the same colours."""
-    colours = {"vmin": 0.5, "vmax": 1, "cmap": "viridis"}
-    mesh = heat_map(ax, theory, "log", **colours)
-    tau, r = np.meshgrid(simulated["tau"], simulated["r"], indexing="ij")
-    # A black edge within a white one is seen on either end of the colours.
-    for size, edge in ((110, "white"), (70, "black")):
-        ax.scatter(tau, r, c=simulated, s=size, edgecolors=edge, linewidths=1.5, **colours)
-    ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
-    ax.set_ylabel("shift $r$ of Q")
-    limits = {name: cell_edges(theory[name], "log")[[0, -1]] for name in ("tau", "r")}
-    for axis, (low, high) in zip((ax.xaxis, ax.yaxis), limits.values(), strict=True):
-        ticks = (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5)
-        drawing.ticks(axis, (t for t in ticks if low <= t <= high))
-    ax.set(xlim=limits["tau"], ylim=limits["r"])
-    ax.figure.colorbar(mesh, ax=ax, label="AUC of Q")
-    return ax
+    right = inside & (auc > LEARNED), outside & (auc < UNLEARNED)
+    counted = (near, inside, right[0], outside, right[1])
+    return Verdict(*(int(points.sum()) for points in counted))

@@ -13,7 +13,8 @@ from dynsim.two_stage.observables import OBSERVABLES, measure
 from dynsim.two_stage.task import sample_prompts
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.runs import COMPARED, RECORD, Runs, from_dataset, ode, sweep
+from sweeps.studies.two_stage.claims import COMPARED, RECORD, Runs, ode
+from sweeps.studies.two_stage.figure import runs
 from sweeps.systems.experiment import experiment
 from tests.benchmarks.peers.torch_two_stage import trained
 
@@ -28,10 +29,7 @@ EXPERIMENTS = {
 
 def compared() -> Iterator[str]:
     """Every claim by either, and how many means over seeds agree."""
-    ours = {
-        name: from_dataset(each, run(sweep(each, SEEDS, NUM_TIMES)))
-        for name, each in EXPERIMENTS.items()
-    }
+    ours = {name: runs(each, SEEDS, NUM_TIMES) for name, each in EXPERIMENTS.items()}
     theirs = {name: by_torch(each) for name, each in ours.items()}
     predicted = {name: run(ode(each)) for name, each in ours.items()}
     verdicts = claims.tested(ours, predicted), claims.tested(theirs, predicted)

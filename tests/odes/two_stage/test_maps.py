@@ -210,7 +210,7 @@ def test_outputs_covary_as_the_tokens_that_they_share(y: int) -> None:
         both, of_P, of_Q = [], [], []
         for same in (1, -1):
             for zeta in (1, -1):
-                by_P = relu(same * P.drift[g, h], P.spread[g, h])
+                by_P = relu(same * P.m[g, h], P.s[g, h])
                 by_Q = relu(zeta * q.m[e] * (same * y == -1), float(q.s))
                 both.append(by_P * by_Q)
                 of_P.append(same * by_P)

@@ -48,7 +48,8 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
         np.testing.assert_allclose(got, [first, last], atol=digits, err_msg=name)
     eta_time = np.asarray(optimizer.eta_time(TIMES))
     np.testing.assert_allclose(eta_time[np.argmax(found["K2"] < 0.6)], 87, atol=1.01)
-    assert vars(found.params)["b"] == found["V_trace"][-1]
+    # The end is interpolated where it is recorded, which may round.
+    np.testing.assert_allclose(found.params.b, found["V_trace"][-1], rtol=1e-14)
 
 
 def test_restart_where_the_rate_changes_continues_the_run() -> None:

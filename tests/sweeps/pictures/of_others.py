@@ -28,8 +28,8 @@ from sweeps.studies.transitions.scaling.figure import draw
 from sweeps.studies.transitions.scaling.laws import Collapse
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import finite, phase
+from sweeps.studies.two_stage.claims import COMPARED, Runs
 from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
-from sweeps.studies.two_stage.runs import COMPARED, Runs
 from sweeps.studies.words import figure as words
 from sweeps.studies.words.fates import RULES, THEORIES, Fates, Score
 from sweeps.systems.experiment import experiment as described

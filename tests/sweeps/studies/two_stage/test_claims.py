@@ -12,8 +12,8 @@ import xarray as xr
 from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims as two_stage_claims
+from sweeps.studies.two_stage.claims import Runs, ode, theory_mean
 from sweeps.studies.two_stage.figure import runs
-from sweeps.studies.two_stage.runs import Runs, ode, theory_mean
 from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("optimised_sweeps")
@@ -141,8 +141,8 @@ def test_the_measured_table(train: Callable[..., Runs], name: str) -> None:
 def test_times_at_which_the_components_are_learned(train: Callable[..., Runs]) -> None:
     # 3.3 +- .6 and 85 +- 8, six seeds each; the same three standard errors of a difference.
     found = train("full")
-    assert found.learned_P.mean() == pytest.approx(3.3, abs=1.0)
-    assert found.learned_Q.mean() == pytest.approx(85, abs=14)
+    assert found.learned("P").mean() == pytest.approx(3.3, abs=1.0)
+    assert found.learned("Q").mean() == pytest.approx(85, abs=14)
 
 
 @FULL

@@ -21,9 +21,9 @@ from sweeps.compare.comparison import judged
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import compare, figure, finite
+from sweeps.studies.two_stage.claims import COMPARED, RECORD, Runs
 from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
 from sweeps.studies.two_stage.phase import judge
-from sweeps.studies.two_stage.runs import COMPARED, RECORD, Runs
 from sweeps.systems.experiment import Experiment, experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
