@@ -17,6 +17,7 @@ import matplotlib as mpl
 import pytest
 
 from tests import annotations
+from tests.systems import solvers  # noqa: F401  (before anything is traced)
 
 mpl.use("Agg")
 # Arguments and results of every function are checked against their annotations, with shapes and
@@ -67,7 +68,7 @@ if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = spelled({n: v for n, v in QUICK.items() if every or known({n: v})})
 # Tracing makes objects by the million and hardly any garbage: a quarter of its time was spent
 # looking for some.
-gc.set_threshold(100_000)
+gc.set_threshold(500_000)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Sweeps spread over all local devices; the tests of anything else use the first one.

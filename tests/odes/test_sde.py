@@ -86,7 +86,7 @@ def assert_moments(paths: Any, mean: np.ndarray, covariance: np.ndarray, share: 
 
 
 def test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process() -> None:
-    eta, times = 0.2, np.array([1, 5, 40])
+    eta, times = 0.2, np.array([1, 5, 20])
     paths = solve(Exact(), dynsim.sgd(eta), times)
     fall = np.exp(-eta * np.outer(times, H))
     both = H[:, None] + H
@@ -97,7 +97,7 @@ def test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process() -> None:
 
 
 def test_noise_scales_with_one_over_the_batch() -> None:
-    run = lambda batch: solve(Exact(), dynsim.sgd(0.2), [1, 5, 40], batch=batch)
+    run = lambda batch: solve(Exact(), dynsim.sgd(0.2), [1, 5, 40], batch=batch, paths=100)
     few, many = (run(batch).across_runs()["weights"].std for batch in (4, 400))
     # The paths of a key see the same noise, which additive noise passes on in proportion.
     np.testing.assert_allclose(few / many, 10, rtol=1e-9)

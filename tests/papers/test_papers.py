@@ -104,11 +104,17 @@ POSITIVE = {"u0", "alpha", "strength", "scale", "fraction"}
 def test_the_smallest_settings_work_and_smaller_ones_are_named(cls: type[dynsim.Problem]) -> None:
     allowed = SMALLEST[cls]
     problem = cls(**allowed)
-    w = problem.init(jax.random.key(0))
-    found = [f(problem, w) for f in problem.observables().values()]
-    if problem.has("draw"):
-        with jax.numpy_rank_promotion("allow"):
-            found.append(problem.loss(w, problem.draw(jax.random.key(1), 2)))
+
+    @jax.jit
+    def values(key: jax.Array) -> list[Any]:
+        w = problem.init(key)
+        found = [f(problem, w) for f in problem.observables().values()]
+        if problem.has("draw"):
+            found.append(problem.loss(w, problem.draw(key, 2)))
+        return found
+
+    with jax.numpy_rank_promotion("allow"):
+        found = values(jax.random.key(0))
     assert all(np.isfinite(each).all() for each in found)
     for name, value in allowed.items():
         beyond = 0.0 if name in POSITIVE else value - 1
@@ -154,13 +160,18 @@ DRAWN = (
 @pytest.mark.parametrize("problem", DRAWN, ids=lambda problem: type(problem).__name__)
 def test_the_mean_of_the_loss_is_that_of_many_examples(problem: Any) -> None:
     """Within four standard errors, at weights away from the start."""
-    w, back = ravel_pytree(problem.init(jax.random.key(0)))
-    w = back(w + 0.3 * jax.random.normal(jax.random.key(2), w.shape))
-    one = lambda key: problem.loss(w, problem.draw(key, 1))
+
+    @jax.jit
+    def losses(start: jax.Array, key: jax.Array, away: jax.Array) -> tuple[jax.Array, jax.Array]:
+        w, back = ravel_pytree(problem.init(start))
+        w = back(w + 0.3 * jax.random.normal(away, w.shape))
+        one = lambda key: problem.loss(w, problem.draw(key, 1))
+        return jax.vmap(one)(jax.random.split(key, 20_000)), problem.population_loss(w)
+
     with jax.numpy_rank_promotion("allow"):
-        sample = np.asarray(jax.vmap(one)(jax.random.split(jax.random.key(1), 20_000)))
+        sample, mean = map(np.asarray, losses(*map(jax.random.key, range(3))))
     error = sample.std() / math.sqrt(len(sample))
-    assert abs(sample.mean() - problem.population_loss(w)) < 4 * error
+    assert abs(sample.mean() - mean) < 4 * error
     assert error < 0.05 * sample.mean()
 
 
@@ -179,12 +190,12 @@ def test_a_theory_begins_with_a_step_of_descent(problem: Any) -> None:
         return own | {"loss": problem.population_loss(w)}
 
     with jax.enable_x64(True):
-        w = jax.tree.map(lambda w: w.astype(float), problem.init(jax.random.key(0)))
+        w = jax.tree.map(lambda w: np.asarray(w, float), jax.jit(problem.init)(jax.random.key(0)))
         if isinstance(problem, self_stabilisation.Network):
             # What theory neglects below the edge.
             w["v"] = 0 * w["v"]
-        along = jax.tree.map(jnp.negative, jax.grad(problem.population_loss)(w))
-        start, slope = jax.jit(lambda w: jax.jvp(recorded, (w,), (along,)))(w)
+        along = lambda w: jax.tree.map(jnp.negative, jax.grad(problem.population_loss)(w))
+        start, slope = jax.jit(lambda w: jax.jvp(recorded, (w,), (along(w),)))(w)
     found = theory.solve(
         problem, dynsim.sgd(eta), [0.0, 1.0], init=w, batch=math.inf, record=[*start]
     )
@@ -206,7 +217,7 @@ def test_the_equations_of_the_committee_are_averages_over_inputs() -> None:
     force, noise = delta[:, :, None] * h[:, None], delta[:, :, None] * delta[:, None]
     state, problem = {"Q": jnp.asarray(Q), "R": jnp.asarray(R)}, saad_solla.Committee(N=100)
     single, whole = (
-        saad_solla.field(0.0, state, Training(problem, dynsim.sgd(1.0), batch))
+        jax.jit(lambda s, b=batch: saad_solla.field(0.0, s, training(problem, 1.0, b)))(state)
         for batch in (1, math.inf)
     )
     sums = force[:, :, :2] + force[:, :, :2].transpose(0, 2, 1)
@@ -272,12 +283,12 @@ def test_a_unit_is_a_committee_of_one() -> None:
     """Its equations are written out; those of the committee are sums of integrals."""
     unit, committee = biehl_schwarze.Unit(N=100), saad_solla.Committee(N=100, K=1)
     matrix = lambda x: jnp.full((1, 1), x)
+    of_unit = jax.jit(lambda state: biehl_schwarze.field(0.0, state, training(unit, 0.02)))
+    of_committee = jax.jit(lambda state: saad_solla.field(0.0, state, training(committee, 0.02)))
     for R, Q in ((0.3, 0.5), (0.7, 1.2)):
-        found = biehl_schwarze.field(
-            0.0, {"R": jnp.asarray(R), "Q": jnp.asarray(Q)}, training(unit, 0.02)
-        )
+        found = of_unit({"R": jnp.asarray(R), "Q": jnp.asarray(Q)})
         state = {"Q": matrix(Q), "R": matrix(R)}
-        other = saad_solla.field(0.0, state, training(committee, 0.02))
+        other = of_committee(state)
         for name in "RQ":
             np.testing.assert_allclose(found[name], other[name][0, 0], rtol=2e-5)
         error = biehl_schwarze.generalisation(R, Q)
@@ -343,7 +354,7 @@ def test_factors_obey_their_flow() -> None:
 
     at = integrate.solve_ivp(flow, (0, 12), U.ravel(), rtol=1e-10, atol=1e-13).y[:, -1]
     with jax.enable_x64(True):
-        found = factorisation.riccati(problem, jnp.asarray(U), 12.0)
+        found = jax.jit(lambda U: factorisation.riccati(problem, U, 12.0))(U)
     W = at.reshape(4, 4) @ at.reshape(4, 4).T
     np.testing.assert_allclose(found["learned"], np.diag(W), rtol=1e-7)
     np.testing.assert_allclose(found["loss"], ((W - M) ** 2).sum() / 4, rtol=1e-7)
@@ -420,7 +431,7 @@ def test_margins_are_those_of_the_flow_of_all_weights() -> None:
     z = integrate.solve_ivp(flow, (0, 500), np.zeros(C * C), rtol=1e-9, atol=1e-12).y[:, -1]
     z = z.reshape(C, C)
     margin = np.diag(z) - np.where(np.eye(C), -np.inf, z).max(1)
-    found = cabannes.by_token(problem, None, jnp.asarray(500.0))
+    found = jax.jit(lambda tau: cabannes.by_token(problem, None, tau))(500.0)
     np.testing.assert_allclose(found["margin"], margin, rtol=1e-5)
     loss = -p @ np.diag(special.log_softmax(z, axis=1))
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-4)
@@ -428,7 +439,7 @@ def test_margins_are_those_of_the_flow_of_all_weights() -> None:
 
 def test_a_rare_token_needs_longer_in_proportion() -> None:
     """Margins depend on p tau alone, and grow by one when tau grows by e."""
-    at = lambda tau: cabannes.by_token(cabannes.Memories(), None, jnp.asarray(tau))["margin"]
+    at = jax.jit(lambda tau: cabannes.by_token(cabannes.Memories(), None, tau)["margin"])
     np.testing.assert_allclose(at(5e3)[-1], at(1e3)[0], rtol=1e-5)
     np.testing.assert_allclose(at(math.e * 1e7) - at(1e7), 1, rtol=1e-4)
 
@@ -485,10 +496,10 @@ def test_lazier_training_generalises_later() -> None:
 def test_analytic_weights_add(p: int, width: int) -> None:
     problem = gromov.ModularAddition(p=p, width=width)
     weights = gromov.analytic(training(problem, 1.0), None)
-    table = np.asarray(problem.table(weights)[0])
+    table = np.asarray(jax.jit(problem.table)(weights)[0])
     n = np.arange(p)
     assert (table.argmax(2) == (n[:, None] + n) % p).all()
-    found = gromov.measured(problem, weights)
+    found = jax.jit(lambda weights: gromov.measured(problem, weights))(weights)
     np.testing.assert_allclose([found["purity"], found["phases"]], 1, rtol=1e-3)
 
 
@@ -499,7 +510,8 @@ def test_purity_is_a_share_of_power_and_phases_add_on_average() -> None:
     turn = 2 * np.pi * np.arange(7) / 7
     one, two, late = np.cos(turn), np.cos(2 * turn), np.cos(turn - np.pi / 3)
     weights = {"U": [3 * one, one], "V": [two, one], "W": [one, late]}
-    found = gromov.measured(problem, {n: jnp.array(w) for n, w in weights.items()})
+    measured = jax.jit(lambda weights: gromov.measured(problem, weights))
+    found = measured({n: np.array(w) for n, w in weights.items()})
     np.testing.assert_allclose(found["purity"], (9 + 2) / (9 + 1 + 2), rtol=1e-5)
     np.testing.assert_allclose(found["phases"], np.cos(np.pi / 3), rtol=1e-5)
 
@@ -614,15 +626,20 @@ def test_counts_of_pairs_are_two_layers_of_attention() -> None:
             logits[x[j]] += (np.asarray(params["W"]) @ seen)[x[6]] / 5
         losses.append(-special.log_softmax(logits)[x[7]])
     assert tokens.shape == (50, 8)
-    found = problem.loss(params, problem.draw(key, 50))
+    found = jax.jit(lambda key: problem.loss(params, problem.draw(key, 50)))(key)
     np.testing.assert_allclose(found, np.mean(losses), rtol=1e-5)
 
 
 def test_the_risk_is_the_loss_of_long_sequences() -> None:
     problem = induction.Chains(context=1000, lags=3)
     params = {"W": 8 * jnp.eye(2), "v": jnp.array([0.0, 5.0, 0.0])}
-    pairs, last, following = problem.draw(jax.random.key(1), 4000)
-    logits = induction.log_chances(params, pairs)
+
+    @jax.jit
+    def drawn(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        pairs, last, following = problem.draw(key, 4000)
+        return induction.log_chances(params, pairs), last, following
+
+    logits, last, following = drawn(jax.random.key(1))
     losses = -np.asarray(logits)[np.arange(4000), last, following]
     # Within four standard errors, to which contexts of 1000 tokens add less.
     error = losses.std() / math.sqrt(4000)
@@ -689,8 +706,9 @@ def test_two_students_mix_tokens_by_softmax() -> None:
             target = (0.8 * attention(x @ teacher) + 0.2 * A) @ x
             total += ((attention(seen @ w) @ seen - target) ** 2).sum() / (2 * 6**2)
         losses.append(total)
-    np.testing.assert_allclose(problem.losses(params), losses, rtol=1e-5)
-    own = {name: f(problem, params) for name, f in problem.observables().items()}
+    np.testing.assert_allclose(jax.jit(problem.losses)(params), losses, rtol=1e-5)
+    own = jax.jit(lambda p: {name: f(problem, p) for name, f in problem.observables().items()})
+    own = own(params)
     np.testing.assert_allclose(own["gap"], losses[0] - losses[1], rtol=1e-4)
     np.testing.assert_allclose(own["m"], abs(params["w"][:, 0]), rtol=1e-6)
     np.testing.assert_allclose(own["theta"], abs(params["w"][:, 1]) / 4, rtol=1e-6)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import Status
 from odes.solver import flows
 from odes.solver.integrate import Clock, Save, Solved, VectorField
+from tests.systems.solvers import solved_by
 
 STEPS = 200
 
@@ -43,9 +44,7 @@ def euler(
 @contextlib.contextmanager
 def euler_instead() -> Iterator[None]:
     """No program of another solver is taken for one of these, nor the other way round."""
-    jax.clear_caches()
-    with pytest.MonkeyPatch.context() as patch:
+    with solved_by("euler"), pytest.MonkeyPatch.context() as patch:
         for module in (flows, layer):
             patch.setattr(module, "integrate", euler)
         yield
-    jax.clear_caches()

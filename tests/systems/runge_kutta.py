@@ -4,7 +4,6 @@ itself, and every theory through it, is tested in `tests/odes` and `tests/system
 
 import contextlib
 import importlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from odes.solver.integrate import Clock, Save, Solved, VectorField, judge
+from tests.systems.solvers import solved_by
 
 STEPS = 30
 """From each recorded time to the next."""
@@ -110,16 +110,8 @@ def _recorded(
 @contextlib.contextmanager
 def runge_kutta_instead() -> Iterator[None]:
     """No program of the solver is taken for one of these, nor the other way round."""
-
-    def forget() -> None:
-        jax.clear_caches()
-        if tiles := sys.modules.get("sweeps.runner.tiles"):
-            tiles.PROGRAMS.clear()
-
-    forget()
-    with pytest.MonkeyPatch.context() as patch:
+    with solved_by("runge_kutta"), pytest.MonkeyPatch.context() as patch:
         for module in (*FIELDS, "odes.two_stage.field"):
             patch.setattr(importlib.import_module(module), "integrate", integrate)
         patch.setattr(importlib.import_module("odes.two_stage.sde"), "integrate_sde", integrate_sde)
         yield
-    forget()

@@ -1,5 +1,6 @@
 """In-context regression: data, loss, conserved quantities, training, bad input."""
 
+import functools
 import math
 import re
 
@@ -50,7 +51,7 @@ def outputs_from_tokens(params: model.Model, X: np.ndarray, w: np.ndarray) -> np
 def test_losses_are_those_of_the_tokens(shape: dict) -> None:
     rng = np.random.default_rng(0)
     task = dynsim.regression(heads=3, scale=0.5, **shape)
-    params = jax.tree.map(np.float64, task.init(jax.random.key(1)))
+    params = jax.tree.map(np.float64, jax.jit(task.init)(jax.random.key(1)))
     X = rng.normal(size=(200, TASK.N + 1, TASK.D)) * np.sqrt(np.asarray(TASK.eigenvalues))
     w = rng.normal(size=(200, TASK.D))
     y = np.einsum("bd,bd->b", w, X[:, -1])
@@ -58,8 +59,8 @@ def test_losses_are_those_of_the_tokens(shape: dict) -> None:
     beta = np.einsum("bnd,bne,be->bd", X[:, :-1], X[:, :-1], w) / TASK.N
     batch = Sequences(*map(jnp.asarray, (beta, X[:, -1], y)))
     # Rounding of float64 over sums of some thousand terms.
-    assert float(task.loss(params, batch)) == pytest.approx(want, rel=1e-12)
-    assert float(task.loss(params, model.moments(batch))) == pytest.approx(want, rel=1e-12)
+    losses = jax.jit(lambda w, data: [task.loss(w, d) for d in (data, model.moments(data))])
+    np.testing.assert_allclose(losses(params, batch), want, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,11 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     """N = 3 < D is drawn as tokens, few degrees of freedom as sums, many by rejection."""
     task = dynsim.regression(4, N)
     number = 10_000
+    drawn = jax.jit(
+        functools.partial(draw_sequences, task.eigenvalues, N, num=number), static_argnames="tokens"
+    )
     fast, slow = (
-        jax.tree.map(
-            np.asarray,
-            draw_sequences(task.eigenvalues, N, jax.random.key(seed), number, tokens=tokens),
-        )
+        jax.tree.map(np.asarray, drawn(key=jax.random.key(seed), tokens=tokens))
         for seed, tokens in ((0, False), (1, True))
     )
     for read in (
@@ -124,12 +125,12 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     batch = jax.jit(lambda key: task.draw(key, number))(jax.random.key(3))
     batch = jax.tree.map(np.asarray, batch)
     errors = (batch.y - ((batch.beta @ M) * batch.x).sum(1)) ** 2
-    want, sampling = float(task.loss_of(M)), float(errors.std()) / number**0.5
+    want, sampling = float(jax.jit(task.loss_of)(M)), float(errors.std()) / number**0.5
     assert 5 * sampling < 0.05 * want
     assert abs(float(errors.mean()) - want) < 5 * sampling
     white = dynsim.regression(3, 10, "white")
     # All of tr Lambda is unexplained by an output of zero.
-    assert float(white.loss_of(np.zeros((3, 3)))) == 3
+    assert float(jax.jit(white.loss_of)(np.zeros((3, 3)))) == 3
 
 
 @pytest.mark.usefixtures("x64")
@@ -137,7 +138,7 @@ def test_what_is_learned_is_the_share_of_the_matrix_of_least_loss() -> None:
     """Of unequal eigenvalues; components in two stages are those above one half."""
     task = dynsim.regression(4, 6)
     best = np.diag(1 / np.asarray(task.eigenvalues * task.gain))
-    gradient = jax.grad(task.loss_of)(jnp.asarray(best))
+    gradient = jax.jit(jax.grad(task.loss_of))(best)
     np.testing.assert_allclose(gradient, 0, atol=1e-12)
     shares = np.array([1.0, 0.6, 0.5, 0.0])
     found = learned(jnp.asarray(best * shares + 0.3 * (1 - np.eye(4))), task)
@@ -167,7 +168,7 @@ def test_merged_attention_is_a_network_on_cubic_features() -> None:
 def test_imbalances_are_those_of_numpy(shape: dict) -> None:
     """The flow conserves v^2 less the squares of a head's other weights, of its keys alone where
     keys and queries are apart."""
-    model = dynsim.regression(heads=3, scale=0.7, **shape).init(jax.random.key(5))
+    model = jax.jit(dynsim.regression(heads=3, scale=0.7, **shape).init)(jax.random.key(5))
     name = next(n for n in ("W", "U", "k") if hasattr(model, n))
     squares = np.asarray(getattr(model, name)).reshape(3, -1) ** 2
     np.testing.assert_allclose(model.imbalance(), model.v**2 - squares.sum(1), rtol=1e-5)
@@ -215,10 +216,10 @@ def test_words_choose_the_parts() -> None:
     parts = {"spectrum": dynsim.GeometricSpectrum(0.5), "attention": dynsim.SeparateHeads(2)}
     assert task == dynsim.Regression(3, 9, **parts, scale=0.1)
     np.testing.assert_allclose(task.eigenvalues, np.array([4, 2, 1]) / 7, rtol=1e-6)
-    assert task.init(jax.random.key(0)).k.shape == (5, 2, 3)
+    assert jax.eval_shape(task.init, jax.random.key(0)).k.shape == (5, 2, 3)
     given = dynsim.regression(2, 9, [2.0, 1.0], attention="network", heads=3)
     np.testing.assert_array_equal(given.eigenvalues, [2, 1])
-    assert given.init(jax.random.key(0)).W.shape == (3, 4)
+    assert jax.eval_shape(given.init, jax.random.key(0)).W.shape == (3, 4)
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,21 @@ def test_rates_are_those_of_optax(name: str) -> None:
 
 def test_every_step_of_an_array_has_its_rate() -> None:
     steps = np.arange(120, 126).reshape(2, 3)
-    for name, made in {"plain": schedules.constant(PEAK), **OURS}.items():
-        for of in (made.rate, made.flow_rate, made.eta_time, made.peak_steps):
-            found = of(steps)
-            assert found.shape == steps.shape, name
+
+    @jax.jit
+    def found(at: jax.Array) -> dict[str, list[jax.Array]]:
+        every = {"plain": schedules.constant(PEAK), **OURS}
+        return {
+            name: [of(at) for of in (made.rate, made.flow_rate, made.eta_time, made.peak_steps)]
+            for name, made in every.items()
+        }
+
+    alone = found(125)
+    for name, each in found(steps).items():
+        for of_array, of_one in zip(each, alone[name], strict=True):
+            assert of_array.shape == steps.shape, name
             # Rounding in float32.
-            np.testing.assert_allclose(found[1, 2], of(125), rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(of_array[1, 2], of_one, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")
@@ -65,9 +74,11 @@ def test_every_step_of_an_array_has_its_rate() -> None:
 def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:
     """A smooth rate misses eta''/24 a step, which its slopes at the ends of a piece bound."""
     ours = OURS[name]
-    sums = np.cumsum(np.r_[0, ours.rate(STEPS)])
-    found = ours.eta_time(np.r_[STEPS, STEPS[-1] + 1.0])
-    slope = np.abs(np.diff(ours.rate(STEPS))).max()
+    rates, found = jax.jit(lambda at: (ours.rate(at.astype(int)[:-1]), ours.eta_time(at)))(
+        np.r_[STEPS, STEPS[-1] + 1.0]
+    )
+    sums = np.cumsum(np.r_[0, rates])
+    slope = np.abs(np.diff(rates)).max()
     linear = name in ("constant", "linear", "warmup_stable_decay", "steps")
     np.testing.assert_allclose(found, sums, rtol=0, atol=1e-12 if linear else slope / 8)
 
@@ -75,9 +86,10 @@ def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", OURS)
 def test_the_rate_of_a_flow_is_the_slope_of_eta_time(name: str) -> None:
-    at = STEPS + 0.3
-    slope = jax.vmap(jax.grad(OURS[name].eta_time))(at)
-    np.testing.assert_allclose(slope, OURS[name].flow_rate(at), rtol=1e-9, atol=1e-15)
+    ours = OURS[name]
+    both = jax.jit(lambda at: (jax.vmap(jax.grad(ours.eta_time))(at), ours.flow_rate(at)))
+    slope, rate = both(STEPS + 0.3)
+    np.testing.assert_allclose(slope, rate, rtol=1e-9, atol=1e-15)
 
 
 def test_all_numbers_are_traced() -> None:

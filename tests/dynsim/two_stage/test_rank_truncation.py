@@ -21,7 +21,8 @@ def test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values()
         "V": [s * np.outer(bases[2][:, i], bases[3][:, i]) for i, s in enumerate((2.0, 0.5))],
     }
     weights = PQ(jnp.asarray(sum(parts["W"])), jnp.asarray(sum(parts["V"])))
-    batch = sample_prompts(prompts(2, 7), jax.random.key(0), 50, "float64")
+    sample = jax.jit(lambda key: sample_prompts(prompts(2, 7), key, 50, "float64"))
+    batch, attended = sample(jax.random.key(0)), jax.jit(attend)
     found = rank_curves(weights, batch, ("K1", "K2"))
     np.testing.assert_allclose(found.singular, [3, 2, 1, 0.5], rtol=1e-12)
     np.testing.assert_array_equal(found.block, [0, 1, 0, 1])
@@ -30,7 +31,7 @@ def test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values()
     def loss(name: str, kept: list[int]) -> float:
         U = sum((parts[name][i] for i in kept), np.zeros((2, 2)))
         x = batch.P if name == "W" else batch.Q
-        return np.log1p(np.exp(-y * np.asarray(attend(jnp.asarray(U), x, batch.labels)))).mean()
+        return np.log1p(np.exp(-y * np.asarray(attended(U, x, batch.labels)))).mean()
 
     kept_W, kept_V = [[], [0], [0], [0, 1], [0, 1]], [[], [], [0], [0], [0, 1]]
     left_W, left_V = [[0, 1], [1], [1], [], []], [[0, 1], [0, 1], [1], [1], []]
@@ -42,6 +43,6 @@ def test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values()
 
 
 def test_an_unknown_observable_is_named() -> None:
-    batch = sample_prompts(prompts(2, 3), jax.random.key(0), 4)
+    batch = jax.jit(lambda key: sample_prompts(prompts(2, 3), key, 4))(jax.random.key(0))
     with pytest.raises(ValueError, match="record = 'loss': must be one of K1"):
         rank_curves(PQ(jnp.eye(2), jnp.eye(2)), batch, ("loss",))

@@ -105,7 +105,7 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
 ) -> None:
     """Of prompts whose tokens fill up their groups, and of such that do not."""
     task = prompts(d, length, r=1.3, coupling=0.4)
-    pool = sample_prompts(task, jax.random.key(0), 16, "float64")
+    pool = jax.jit(lambda key: sample_prompts(task, key, 16, "float64"))(jax.random.key(0))
     laid = model.laid(pool)
     assert isinstance(laid, model.Laid)
     assert laid.context.shape == (16, 2, *shape)
@@ -143,9 +143,10 @@ def test_parts_divide_the_batch_and_fit_the_cache() -> None:
 
 @pytest.mark.parametrize(("d", "length"), [(model.TERMS + 1, 3), (2, 8 * model.TERMS + 2)])
 def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
-    pool = sample_prompts(prompts(d, length), jax.random.key(0), 2)
+    sample = jax.jit(sample_prompts, static_argnums=2)
+    pool = sample(prompts(d, length), jax.random.key(0), 2)
     assert model.laid(pool) is pool
-    most = sample_prompts(prompts(2, 8 * model.TERMS + 1), jax.random.key(0), 2)
+    most = sample(prompts(2, 8 * model.TERMS + 1), jax.random.key(0), 2)
     assert isinstance(model.laid(most), model.Laid)
 
 

@@ -25,8 +25,8 @@ RULE = dynsim.momentum(1.0, 0.5, 0.9)
 def test_batches_are_what_is_drawn(length: float, platform: str) -> None:
     layer = dynsim.layer(TASK, length)
     with compiled_for(platform):
-        found = layer.batches(KEY, 4, 32)(jnp.int32(2))
-    want = layer.draw(jax.random.fold_in(KEY, 2), 32)
+        found = jax.jit(lambda key: layer.batches(key, 4, 32)(jnp.int32(2)))(KEY)
+    want = jax.jit(lambda key: layer.draw(jax.random.fold_in(key, 2), 32))(KEY)
     if math.isinf(length):
         np.testing.assert_array_equal(found, want.classes)
         return
@@ -48,12 +48,14 @@ def test_batches_are_what_is_drawn(length: float, platform: str) -> None:
 def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> None:
     layer = dynsim.layer(TASK, length, start).astype("float64")
     rng = np.random.default_rng(0)
-    first = jax.tree.map(jnp.asarray, layer.init(KEY))
-    params, spread = layer._compact(jax.tree.map(lambda x: x.astype("float64"), first), RULE)
+    first = jax.tree.map(
+        lambda x: jnp.asarray(x, "float64"), jax.jit(lambda key: layer.init(key))(KEY)
+    )
+    params, spread = layer._compact(first, RULE)
     params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
-    batch = jax.jit(layer.batches(KEY, 4, 32))(jnp.int32(2))
+    batch = jax.jit(lambda key: layer.batches(key, 4, 32)(jnp.int32(2)))(KEY)
     loss, grads = jax.jit(lambda *at: layer.loss_and_gradient(*at))(params, batch)
-    data = jax.jit(lambda key: layer.draw(key, 32))(jax.random.fold_in(KEY, 2))
+    data = jax.jit(lambda key: layer.draw(jax.random.fold_in(key, 2), 32))(KEY)
     want, slope = jax.jit(jax.value_and_grad(lambda *at: layer.loss(*at)))(spread(params), data)
     # The population of a batch without sampled tokens is known in 32 bits alone when drawn.
     exact = 1e-6 if math.isinf(length) else 1e-10
@@ -66,7 +68,9 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
 @pytest.mark.parametrize("length", [pytest.param(40, marks=pytest.mark.full), math.inf], ids=str)
 def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
     layer = dynsim.layer(TASK, length, "uniform").astype("float64")
-    params = jax.tree.map(lambda x: 3 * x.astype("float64"), layer.init(KEY))
+    params = jax.tree.map(
+        lambda x: 3 * np.asarray(x, "float64"), jax.jit(lambda key: layer.init(key))(KEY)
+    )
     found = jax.jit(lambda params: layer._population_loss_and_gradient(params))(params)
     want = jax.jit(lambda params: Problem._population_loss_and_gradient(layer, params))(params)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
@@ -75,7 +79,7 @@ def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
 
 
 def test_a_run_starts_where_its_key_says() -> None:
-    start = init_uniform(TASK, jax.random.split(KEY)[0])
+    start = jax.jit(lambda key: init_uniform(TASK, jax.random.split(key)[0]))(KEY)
     run = dynsim.train(
         dynsim.layer(TASK, start="uniform"), RULE, KEY, steps=1, record={"all": _all}
     )

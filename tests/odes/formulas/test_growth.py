@@ -29,11 +29,14 @@ def test_the_bound_is_the_integral_of_xi(clock: str, q: int) -> None:
     bound = lambda t: growth.bound(t, eta_y, eta_z, K, M, c0=c0, clock=clock, classes_per_query=q)
     assert bound(0.0) == 0
     weight = {"sgd": 1 / 5, "paper": 1.0}[clock]
+    integral = lambda t: decoder.gamma_integral(t / K, eta_y, M, K)
+    read = jax.jit(lambda t: (bound(t), jax.grad(bound)(t), jax.grad(integral)(t)))
+    gamma = jax.jit(lambda t: decoder.gamma(t / K, eta_y, M))
     for t in (0.1, 3.0, 40.0, 1e4):
-        xi = decoder.gamma(t / K, eta_y, M) * jnp.exp(-4 * q * bound(t)) / c0
-        np.testing.assert_allclose(jax.grad(bound)(t), weight * eta_z * xi, rtol=1e-12)
-        slope = jax.grad(lambda t: decoder.gamma_integral(t / K, eta_y, M, K))(t)
-        np.testing.assert_allclose(slope, decoder.gamma(t / K, eta_y, M), rtol=1e-12)
+        (grown, by_t, slope), rate = read(t), gamma(t)
+        xi = rate * np.exp(-4 * q * grown) / c0
+        np.testing.assert_allclose(by_t, weight * eta_z * xi, rtol=1e-12)
+        np.testing.assert_allclose(slope, rate, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")

@@ -30,6 +30,10 @@ def solve(diffusion, times, *, num_steps: int, jump: float, begin: float = 0.0, 
     )
 
 
+TIMES = (0, 0.3, 1.3, 2)
+steps_around = jax.jit(lambda jump: solve(0.0, TIMES, num_steps=5, jump=jump))
+
+
 @pytest.mark.parametrize(
     ("jump", "grid"),
     [
@@ -45,8 +49,8 @@ def test_steps_are_equal_but_for_the_jump(jump: float, grid: list[float]) -> Non
     y = [1.0]
     for t, after in itertools.pairwise(grid):
         y.append(y[-1] * (1 + t * (after - t)))
-    times = np.array([0, 0.3, 1.3, 2])
-    found = jax.jit(lambda: solve(0.0, times, num_steps=5, jump=jump))()
+    times = np.array(TIMES)
+    found = steps_around(jump)
     # Linear between the steps, at times of the clock.
     at = np.where(times > 0, times + 0.5, 0)
     np.testing.assert_allclose(found.saved, np.interp(at, grid, y), rtol=1e-12)

@@ -70,16 +70,19 @@ def test_population_maps_are_those_of_long_prompts() -> None:
     assert np.abs(want_P).max() > 2
     assert np.abs(want_Q).max() > 0.3
 
-    def mean_square(U: jax.Array, query: jax.Array, along: float, spread: float) -> jax.Array:
+    def mean_square(U: np.ndarray, query: np.ndarray, along: float, spread: float) -> np.ndarray:
         """Half of E (x_i^T U x_L)^2, which is what half of the tokens contribute."""
         u = query @ U.T
-        return (along * u[:, 0] ** 2 + spread**2 * jnp.sum(u[:, 1:] ** 2, axis=1)) / 2
+        return (along * u[:, 0] ** 2 + spread**2 * np.sum(u[:, 1:] ** 2, axis=1)) / 2
 
+    got_P, got_Q, want_P, want_Q = map(np.asarray, (got_P, got_Q, want_P, want_Q))
+    W, V, queries_P, queries_Q = map(np.asarray, (W, V, batch.P, batch.Q))
+    along_P, along_Q = float(task.mean_square_margin), float(task.r) ** 2 / 2
     # In standard errors of a mean over L tokens; the worst relative to the maps is 6 %.
-    square_P = mean_square(W, batch.P[:, -1], task.mean_square_margin, task.s1)
-    square_Q = mean_square(V, batch.Q[:, -1], task.r**2 / 2, task.s2)
-    off_P = (got_P - want_P) / jnp.sqrt((square_P - want_P**2) / task.length)
-    off_Q = (got_Q - want_Q) / jnp.sqrt((square_Q - want_Q**2) / task.length)
+    square_P = mean_square(W, queries_P[:, -1], along_P, float(task.s1))
+    square_Q = mean_square(V, queries_Q[:, -1], along_Q, float(task.s2))
+    off_P = (got_P - want_P) / np.sqrt((square_P - want_P**2) / task.length)
+    off_Q = (got_Q - want_Q) / np.sqrt((square_Q - want_Q**2) / task.length)
     for off in (off_P, off_Q):
         assert np.abs(off).max() < 3.5
         assert 0.5 < np.std(off) < 1.6
@@ -87,10 +90,11 @@ def test_population_maps_are_those_of_long_prompts() -> None:
 
 def test_floor_of_the_specialised_loss() -> None:
     task = prompts(8, 65, r=2.0)
-    query = sample_prompts(task, jax.random.key(1), 500, "float64").Q[:, -1]
+    sample = jax.jit(lambda key: sample_prompts(task, key, 500, "float64").Q[:, -1])
+    query, map_Q = sample(jax.random.key(1)), jax.jit(population_Q)
     for scale in (0.1, 1.0, 10.0):
         V = scale * jax.random.normal(jax.random.key(2), (8, 8))
-        assert (population_Q(V, query, task) <= 0).all()
+        assert (map_Q(V, query, task) <= 0).all()
     evaluate = jax.jit(functools.partial(losses, finite_length=False))
     rng = np.random.default_rng(0)
     states = jnp.asarray(10 ** rng.uniform(-4, 2, (50, 7)))
