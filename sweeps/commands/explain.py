@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import math
+import pkgutil
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,12 +19,15 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import Training
 from odes.yz import population
 from sweeps import output
-from sweeps.commands import outlook, strain
+from sweeps.commands import strain
 from sweeps.commands.regime import final_of, regime, stages_of, strained
-from sweeps.compare.layer import Task, check_moves
+from sweeps.compare.stages import Task, check_moves
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, made
 from sweeps.systems.yz import large
+
+if TYPE_CHECKING:
+    from sweeps.commands.outlook import Outlook
 
 DESCENT_STEPS = 100_000
 """Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
@@ -115,7 +119,7 @@ def run(config: Explain) -> None:
         print(found.text(config.run))
 
 
-def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | outlook.Outlook":
+def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | Outlook":
     """Predict a run from the closed form and the best applicable theory.
 
     Args:
@@ -134,7 +138,10 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | outlook.Outlo
     """
     asked = made(run, **settings)
     asked.check(rounded=False)
-    return _of_layer(asked) if registry.system_of(asked).name == "yz" else outlook.outlook(asked)
+    if registry.system_of(asked).name == "yz":
+        return _of_layer(asked)
+    # It imports all that runs sweeps, which takes as long as half of the layer's prediction.
+    return pkgutil.resolve_name("sweeps.commands.outlook:outlook")(asked)
 
 
 def _of_layer(run: Experiment) -> Explanation:

@@ -30,7 +30,8 @@ COMMANDS = {
     "explain": ("explain", *DEMO),
     "explain, own problem": OWN,
     "error of sweep": ("sweep", "no-such-sweep"),
-    "error of phase": ("phase", "--resolution", "0"),
+    "error of phase": ("phase", "--momentum", "2"),
+    "error of phase, range": ("phase", "--resolution", "0"),
 }
 """Arguments of the command line, the first of which is that of `make demo`."""
 LATER = 3
@@ -144,7 +145,7 @@ def _first_and_later(work: Callable[[float], object]) -> Costs:
 
 
 def _swept(run: Any, axes: Any, engine: str, record: Any, **options: Any) -> None:
-    """Run a sweep of a run, or of (problem, rule, steps, batch), in the words of either checkout."""
+    """Run a sweep of a run, or of (problem, rule, steps, batch), by the API of either checkout."""
     import sweeps
     from sweeps.runner.spec import Sweep
 
