@@ -34,8 +34,9 @@ COMMANDS = {
     "error of phase, range": ("phase", "--resolution", "0"),
 }
 """Arguments of the command line, the first of which is that of `make demo`."""
-LATER = 3
-"""Calls after the first one; their median counts."""
+LATER, ENOUGH = 3, 5.0
+"""Calls after the first one, whose median counts: so many, or as many as begin in so many seconds.
+"""
 MAIN = "import sys; from sweeps.cli import main; sys.exit(main())"
 # Packages come from the checkout that is measured, and this module from its own.
 HERE = (
@@ -128,17 +129,18 @@ def _work(name: str, tree: Path, folder: Path) -> Costs:
 
 
 def measure(name: str) -> None:
-    """Print as JSON what a piece of work costs in this process."""
+    """Print as JSON what a piece of work costs in this process, on a device for each core."""
+    importlib.import_module("jax").config.update("jax_num_cpu_devices", os.cpu_count())
     found = WORKS[name]()
     print(json.dumps({f"{name}, {label}": cost for label, cost in found.items()}))
 
 
 def _first_and_later(work: Callable[[float], object]) -> Costs:
     """What `work` costs at 1, and at other values."""
-    costs = []
-    for i in range(LATER + 1):
+    costs: list[list[float]] = []
+    while len(costs) < 2 or (len(costs) <= LATER and sum(w for w, _ in costs[1:]) < ENOUGH):
         wall, cpu = time.perf_counter(), time.process_time()
-        work(1 + i / 100)
+        work(1 + len(costs) / 100)
         costs.append([time.perf_counter() - wall, time.process_time() - cpu])
     later = [statistics.median(each) for each in zip(*costs[1:], strict=True)]
     return {"first": costs[0], "warm": later}
