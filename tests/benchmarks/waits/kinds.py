@@ -17,7 +17,7 @@ KINDS = ("import", "trace", "lower", "compile", "keys", "run", "draw")
 """What is loaded from disk or linked counts as "compile"."""
 LONGEST = 12
 """Compilations that are listed."""
-CODE = "from tests.benchmarks import kinds; kinds.trace()"
+CODE = "from tests.benchmarks.waits import kinds; kinds.trace()"
 
 
 def report() -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 Costs = dict[str, list[float]]
 """Seconds by the clock and of CPU, or one number of another unit, by label."""
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEMO = ("--task", "syn-small", "--eta-y", "1", "--eta-z", "0.1", "--steps", "1000")
 COMPARE = ("compare", *DEMO, "--out", "out", "--overwrite")
 OWN = ("explain", "own:DeepLinear", "--eta", "0.05", "--steps", "200")
@@ -45,9 +45,14 @@ HERE = (
 )
 
 
-def report(old: Path | None = None, repeat: int = 3, only: tuple[str, ...] = ()) -> Iterator[str]:
+def report(
+    old: Path | None = None, repeat: int = 3, only: tuple[str, ...] = (), profile: bool = False
+) -> Iterator[str]:
     """Lines of a table of medians over `repeat` processes, of this checkout and of an `old` one;
-    rows whose names begin with one of `only`."""
+    rows whose names begin with one of `only`. Or, as a `profile`, of what `compare` does."""
+    if profile:
+        yield from importlib.import_module("tests.benchmarks.waits.kinds").report()
+        return
     trees = {"this": ROOT} | ({"old": old.resolve()} if old else {})
     yield f"{'seconds: clock (CPU)':<34}" + "".join(f"{name:>20}" for name in trees)
     with tempfile.TemporaryDirectory() as folder:
