@@ -50,6 +50,8 @@ check_devices check-devices:
 
 # PyTorch, to compare with, comes in the CPU build where the index in use offers one.
 bench: $(VENV)/.installed-bench
+	$(BIN)/python -m tests.benchmarks waits
+	$(BIN)/python -m tests.benchmarks waits --profile
 	$(BIN)/python -m tests.benchmarks fig6 --check
 	$(BIN)/python -m tests.benchmarks mlp
 	$(BIN)/python -m tests.benchmarks maps

@@ -1,20 +1,18 @@
-"""`dynsim explain`: predict a run from theory, without training it: the transition times of the
-attention layer in Y and Z, and of any other problem how its loss falls."""
+"""`dynsim explain`: predict a run from theory, without running it."""
 
 import dataclasses
 import json
 import math
+import pkgutil
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
 
 import dynsim
-from dynsim import Rule, Status, Trajectory, checks
+from dynsim import Rule, Trajectory, checks
 from dynsim.precision import precision
-from dynsim.training.recording import BATCH_LOSS
-from dynsim.trajectory import crossings
 from odes import symmetric
 from odes.symmetric.solve import inapplicable
 from odes.symmetric.state import SymmetricTask
@@ -23,140 +21,18 @@ from odes.yz import population
 from sweeps import output
 from sweeps.commands import strain
 from sweeps.commands.regime import final_of, regime, stages_of, strained
-from sweeps.compare.comparison import judged
-from sweeps.compare.layer import Task, check_moves
-from sweeps.runner.run import run as run_sweep
-from sweeps.runner.spec import Sweep
+from sweeps.compare.stages import Task, check_moves
 from sweeps.systems import registry, yz
 from sweeps.systems.experiment import Experiment, made
 
-LOSS_TIMES = 256
-"""Recorded times, between which the loss is interpolated."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outlook:
-    """What `explain` predicts of a run of any problem.
-
-    Attributes:
-        steps: optimiser steps of the run.
-        theory: title of the theory that the losses are from, the first one that applies.
-        status: how its solve ended.
-        applicable: titles of the theories that describe the run, by name.
-        refused: why the others do not, by name.
-        start, end: population loss before the first and after the last step.
-        half, ninety: optimiser steps after which half, and 90 %, of the fall between these are
-            reached; NaN for a loss that does not fall.
-        changes: steps at which a schedule turns from one of its parts to the next.
-        strained: the assumptions that this run strains, one sentence each.
-        edge: when the flow of all weights reaches the edge of stability; None where that is not
-            known.
-        noise: how far seeds scatter over the first steps; None where that is not known.
-    """
-
-    steps: float
-    theory: str
-    status: str
-    applicable: Mapping[str, str]
-    refused: Mapping[str, str]
-    start: float
-    end: float
-    half: float
-    ninety: float
-    changes: tuple[float, ...]
-    strained: tuple[str, ...]
-    edge: strain.Reached | None
-    noise: strain.Noise | None
-
-    def text(self, run: Experiment) -> str:
-        """The outlook as lines to print."""
-        rule = " ".join(str(run.rule.build()).split())
-        lines = [f"{run.about}, {rule}, {self.steps:g} steps", "", "theories that apply:"]
-        lines += [f"  {name:<20}{title}" for name, title in self.applicable.items()]
-        if self.refused:
-            lines += ["", "theories that do not apply:"]
-            lines += [f"  {name:<20}{reason}" for name, reason in self.refused.items()]
-        if self.changes:
-            at = ", ".join(f"{step:g}" for step in self.changes)
-            lines += ["", f"the learning rate changes its course at step {at}"]
-        rows = {
-            "loss at the start": self.start,
-            f"loss at step {self.steps:g}": self.end,
-            "half of the fall at step": self.half,
-            "90 % of the fall at step": self.ninety,
-        }
-        lines += ["", f"by the {self.theory}, {self.status}:"]
-        lines += [
-            f"  {label:<28}{'-' if math.isnan(value) else format(value, '.5g'):>12}"
-            for label, value in rows.items()
-        ]
-        lines += [line for each in (self.edge, self.noise) if each for line in ("", str(each))]
-        lines += ["", "strained assumptions:" if self.strained else "no assumption is strained"]
-        return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
-
-
-def outlook(run: Experiment) -> Outlook:
-    """Predict a run.
-
-    Raises:
-        ValueError: for one that no theory describes.
-    """
-    engines, refused = judged(run)
-    known = {name: each.observables.names() for name, each in engines.items()}
-    # The loss of the next batch has the mean of the population's, where that is not known.
-    every = {name for names in known.values() for name in names}
-    wanted = next((name for name in ("loss", BATCH_LOSS) if name in every), "")
-    found = {name: each for name, each in engines.items() if wanted in known[name]}
-    if not found:
-        reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
-        raise ValueError(f"{run.about}: {'; '.join(reasons)}")
-    name, engine = next(iter(found.items()))
-    sweep = Sweep(run, {"seed": [run.seed]}, name, (wanted,), LOSS_TIMES)
-    solved = run_sweep(sweep).load().isel(seed=0)
-    times, loss = solved.time.values, np.asarray(solved[wanted].values, np.float64)
-    problem, rule = run.built
-    jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
-    strained, reached, scattered = [], None, None
-    # Problems with theories of fewer variables alone have no loss of all weights to descend.
-    if run.steps is not None and problem.has("population_loss"):
-        key = jax.random.fold_in(jax.random.key(0), run.seed)
-        # A theory that reads the batch is no limit of large batches and small steps.
-        if not any(each.name == name and "batch" in each.needs for each in problem.theories()):
-            strained = [
-                *strain.too_coarse(problem, rule, key, run.steps, engine.title, times, loss),
-                *strain.too_noisy(problem, key, run.steps, run.batch),
-            ]
-        reached = strain.reached(problem, rule, key, run.steps)
-    if run.steps is not None:
-        key = jax.random.fold_in(jax.random.key(0), run.seed)
-        scattered = strain.measured(problem, rule, key, run.steps, run.batch)
-        strained += scattered.strained if scattered else []
-        strained += strain.few_squares(problem, rule, key, run.steps, run.batch)
-    fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
-    falls = loss[-1] < loss[0]
-    half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)
-    return Outlook(
-        float(times[-1]),
-        engine.title or name,
-        Status(int(solved.status)).name,
-        {name: each.title or name for name, each in engines.items()},
-        refused,
-        float(loss[0]),
-        float(loss[-1]),
-        half,
-        ninety,
-        tuple(sorted(jump for jump in jumps if 0 < jump < times[-1])),
-        tuple(strained),
-        reached,
-        scattered,
-    )
-
+if TYPE_CHECKING:
+    from sweeps.commands.outlook import Outlook
 
 DESCENT_STEPS = 100_000
 """Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
 FLOW = "population flow"
 """What predicts all other tasks; it is compared with descent over the first steps."""
-FLOW_TIMES = 64
+TIMES = 64
 """Recorded times of the flow."""
 
 
@@ -261,7 +137,10 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | Outlook":
     """
     asked = made(run, **settings)
     asked.check(rounded=False)
-    return _of_layer(asked) if registry.system_of(asked).name == "yz" else outlook(asked)
+    if registry.system_of(asked).name == "yz":
+        return _of_layer(asked)
+    # It imports all that runs sweeps, which takes as long as half of the layer's prediction.
+    return pkgutil.resolve_name("sweeps.commands.outlook:outlook")(asked)
 
 
 def _of_layer(run: Experiment) -> Explanation:
@@ -313,5 +192,5 @@ def _solve(
             return "symmetric reduction, step by step", run
         solved = symmetric.solve(reduced, optimizer, np.array([0.0, steps]), record=record)
         return "symmetric reduction, flow", solved
-    times = dynsim.log_times(steps, FLOW_TIMES)
+    times = dynsim.log_times(steps, TIMES)
     return FLOW, population.solve(task, optimizer, times, record=record)

@@ -10,7 +10,7 @@ from dynsim import Rule, Trajectory
 from dynsim.classes.task import directions
 from odes.solver.posed import Rescaled
 from odes.symmetric.state import SymmetricTask
-from sweeps.compare.layer import Task, prior_of, stages_by_class
+from sweeps.compare.stages import Task, prior_of, stages_by_class
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow passes
 # 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is then a tenth of the logit scale.

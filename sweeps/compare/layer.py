@@ -9,20 +9,18 @@ import jax
 import numpy as np
 
 import dynsim
-from dynsim import Ratio, Rule, checks, log_times
+from dynsim import checks, log_times
 from dynsim.precision import precision
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes import decoder
 from odes.batch_noise import STD
-from odes.solver.posed import Rescaled, undescribed
-from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from sweeps.compare.comparison import TRAINING, Comparison, counted, valid
 from sweeps.compare.scatter import Scatter, lines, over_starts
 from sweeps.compare.settings import CompareOptions
+from sweeps.compare.stages import check_moves, stages_by_class
 from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
-from sweeps.systems.experiment import Experiment
 
 DESCENT = "descent"
 """Descent with T and batch infinite stands beside the theories. It separates what sampling does
@@ -34,7 +32,6 @@ NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
 MOST_STARTS = 8
 """From so many of the random starts, whose variance is averaged."""
-Task = dynsim.SequenceClasses | SymmetricTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,25 +136,3 @@ class LayerComparison(Comparison):
                 f"{mean['peak_gamma']:.3f}, t0 = {mean['snap']:.2f}",
             ]
         return found
-
-
-def check_moves(run: Experiment) -> None:
-    """Raise `ValueError` for a run of the attention layer at which no zero weight moves."""
-    rates = run.rule.build().of_groups("Y", "Z").schedules
-    if "Y" in rates and rates["Y"].peak == 0:
-        given = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
-        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
-
-
-def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
-    """Transition times of the closed form; None where it does not apply."""
-    if undescribed(rule, "the closed form") is not None:
-        return None
-    clock = Rescaled.of(rule)
-    rate = clock.rate * clock.eta_y
-    return decoder.stages(rate, 1 / prior_of(task), task.M).at(clock.steps_at)
-
-
-def prior_of(task: Task) -> np.ndarray:
-    """(K,) prior of the classes; of a reduced task, whose classes are alike, that of one."""
-    return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)

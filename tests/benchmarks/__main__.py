@@ -12,6 +12,7 @@ from typing import Any
 from sweeps import cli
 
 WHAT = {
+    "waits": "what a user waits for: commands, sweeps and theories, each in a fresh process",
     "fig6": "the 640 trainings of Fig. 6 against a PyTorch loop and a loop over jitted runs",
     "maps": "1024 x 1024 exact descents, 64 x 64 trainings, 64 x 64 adaptive solves of theory",
     "theories": "theories for large rates, Adam and late times, next to those that they extend",
@@ -45,6 +46,10 @@ def main() -> None:
     )
     parser.add_argument("--small", action="store_true", help="device: sizes for a CPU")
     parser.add_argument("--out", type=Path, default="out/bench", help="device: for device.json")
+    parser.add_argument("--old", type=Path, help="waits: another checkout, measured in turns")
+    parser.add_argument("--repeat", type=int, default=3, help="waits: processes of each")
+    parser.add_argument("--profile", action="store_true", help="waits: what compare does, by kinds")
+    parser.add_argument("--only", nargs="+", default=(), help="waits: rows, by how they begin")
     asked = parser.parse_args()
     # Libraries read it when they are imported.
     cli.tell()
@@ -56,6 +61,9 @@ def main() -> None:
     options: dict[str, Any] = {"check": asked.check} if asked.what in WITH_TORCH else {}
     if asked.what == "device":
         options = {"small": asked.small, "out": asked.out}
+    if asked.what == "waits":
+        options = {"old": asked.old, "repeat": asked.repeat, "only": tuple(asked.only)}
+        options["profile"] = asked.profile
     benchmark = importlib.import_module(f"tests.benchmarks.{asked.what}")
     for line in benchmark.report(**options):
         print(line, flush=True)

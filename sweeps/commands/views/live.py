@@ -19,7 +19,7 @@ from odes import symmetric
 from odes.symmetric.state import SymmetricTask
 from sweeps.commands import regime, strain
 from sweeps.commands.views import content
-from sweeps.compare.layer import check_moves
+from sweeps.compare.stages import check_moves
 from sweeps.language.fields import LanguageError
 from sweeps.runner import labels
 from sweeps.systems import registry, yz

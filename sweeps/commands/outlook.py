@@ -1,0 +1,138 @@
+"""`dynsim explain PROBLEM`: what theory predicts of a run of any problem, without training it."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from dynsim import Status
+from dynsim.training.recording import BATCH_LOSS
+from dynsim.trajectory import crossings
+from sweeps.commands import strain
+from sweeps.compare.comparison import judged
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
+from sweeps.systems.experiment import Experiment
+
+TIMES = 256
+"""Recorded times, between which the loss is interpolated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """What `explain` predicts of a run of any problem.
+
+    Attributes:
+        steps: optimiser steps of the run.
+        theory: title of the theory that the losses are from, the first one that applies.
+        status: how its solve ended.
+        applicable: titles of the theories that describe the run, by name.
+        refused: why the others do not, by name.
+        start, end: population loss before the first and after the last step.
+        half, ninety: optimiser steps after which half, and 90 %, of the fall between these are
+            reached; NaN for a loss that does not fall.
+        changes: steps at which a schedule turns from one of its parts to the next.
+        strained: the assumptions that this run strains, one sentence each.
+        edge: when the flow of all weights reaches the edge of stability; None where that is not
+            known.
+        noise: how far seeds scatter over the first steps; None where that is not known.
+    """
+
+    steps: float
+    theory: str
+    status: str
+    applicable: Mapping[str, str]
+    refused: Mapping[str, str]
+    start: float
+    end: float
+    half: float
+    ninety: float
+    changes: tuple[float, ...]
+    strained: tuple[str, ...]
+    edge: strain.Reached | None
+    noise: strain.Noise | None
+
+    def text(self, run: Experiment) -> str:
+        """The outlook as lines to print."""
+        rule = " ".join(str(run.rule.build()).split())
+        lines = [f"{run.about}, {rule}, {self.steps:g} steps", "", "theories that apply:"]
+        lines += [f"  {name:<20}{title}" for name, title in self.applicable.items()]
+        if self.refused:
+            lines += ["", "theories that do not apply:"]
+            lines += [f"  {name:<20}{reason}" for name, reason in self.refused.items()]
+        if self.changes:
+            at = ", ".join(f"{step:g}" for step in self.changes)
+            lines += ["", f"the learning rate changes its course at step {at}"]
+        rows = {
+            "loss at the start": self.start,
+            f"loss at step {self.steps:g}": self.end,
+            "half of the fall at step": self.half,
+            "90 % of the fall at step": self.ninety,
+        }
+        lines += ["", f"by the {self.theory}, {self.status}:"]
+        lines += [
+            f"  {label:<28}{'-' if math.isnan(value) else format(value, '.5g'):>12}"
+            for label, value in rows.items()
+        ]
+        lines += [line for each in (self.edge, self.noise) if each for line in ("", str(each))]
+        lines += ["", "strained assumptions:" if self.strained else "no assumption is strained"]
+        return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
+
+
+def outlook(run: Experiment) -> Outlook:
+    """Predict a run.
+
+    Raises:
+        ValueError: for one that no theory describes.
+    """
+    engines, refused = judged(run)
+    known = {name: each.observables.names() for name, each in engines.items()}
+    # The loss of the next batch has the mean of the population's, where that is not known.
+    every = {name for names in known.values() for name in names}
+    wanted = next((name for name in ("loss", BATCH_LOSS) if name in every), "")
+    found = {name: each for name, each in engines.items() if wanted in known[name]}
+    if not found:
+        reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
+        raise ValueError(f"{run.about}: {'; '.join(reasons)}")
+    name, engine = next(iter(found.items()))
+    sweep = Sweep(run, {"seed": [run.seed]}, name, (wanted,), TIMES)
+    solved = run_sweep(sweep).load().isel(seed=0)
+    times, loss = solved.time.values, np.asarray(solved[wanted].values, np.float64)
+    problem, rule = run.built
+    jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
+    strained, reached, scattered = [], None, None
+    # Problems with theories of fewer variables alone have no loss of all weights to descend.
+    if run.steps is not None and problem.has("population_loss"):
+        key = jax.random.fold_in(jax.random.key(0), run.seed)
+        # A theory that reads the batch is no limit of large batches and small steps.
+        if not any(each.name == name and "batch" in each.needs for each in problem.theories()):
+            strained = [
+                *strain.too_coarse(problem, rule, key, run.steps, engine.title, times, loss),
+                *strain.too_noisy(problem, key, run.steps, run.batch),
+            ]
+        reached = strain.reached(problem, rule, key, run.steps)
+    if run.steps is not None:
+        key = jax.random.fold_in(jax.random.key(0), run.seed)
+        scattered = strain.measured(problem, rule, key, run.steps, run.batch)
+        strained += scattered.strained if scattered else []
+        strained += strain.few_squares(problem, rule, key, run.steps, run.batch)
+    fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
+    falls = loss[-1] < loss[0]
+    half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)
+    return Outlook(
+        float(times[-1]),
+        engine.title or name,
+        Status(int(solved.status)).name,
+        {name: each.title or name for name, each in engines.items()},
+        refused,
+        float(loss[0]),
+        float(loss[-1]),
+        half,
+        ninety,
+        tuple(sorted(jump for jump in jumps if 0 < jump < times[-1])),
+        tuple(strained),
+        reached,
+        scattered,
+    )

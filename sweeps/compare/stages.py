@@ -1,0 +1,35 @@
+"""Transition times of the closed form for a run of the attention layer. Who needs these alone does
+not wait for xarray."""
+
+import numpy as np
+
+import dynsim
+from dynsim import Ratio, Rule
+from odes import decoder
+from odes.solver.posed import Rescaled, undescribed
+from odes.symmetric.state import SymmetricTask
+from sweeps.systems.experiment import Experiment
+
+Task = dynsim.SequenceClasses | SymmetricTask
+
+
+def check_moves(run: Experiment) -> None:
+    """Raise `ValueError` for a run of the attention layer at which no zero weight moves."""
+    rates = run.rule.build().of_groups("Y", "Z").schedules
+    if "Y" in rates and rates["Y"].peak == 0:
+        given = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
+        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+
+
+def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
+    """Transition times of the closed form; None where it does not apply."""
+    if undescribed(rule, "the closed form") is not None:
+        return None
+    clock = Rescaled.of(rule)
+    rate = clock.rate * clock.eta_y
+    return decoder.stages(rate, 1 / prior_of(task), task.M).at(clock.steps_at)
+
+
+def prior_of(task: Task) -> np.ndarray:
+    """(K,) prior of the classes; of a reduced task, whose classes are alike, that of one."""
+    return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)

@@ -1,0 +1,270 @@
+"""What a user waits for: seconds by the clock and of CPU, each in a fresh process; with `old`, in
+turns with another checkout. And what the time of `dynsim compare` goes into, by kinds.
+
+Commands are measured with an empty cache folder, and again with what they left in it. Everything
+else is measured in a process of its own: the first call, which compiles, and later ones.
+"""
+
+import functools
+import importlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Costs = dict[str, list[float]]
+"""Seconds by the clock and of CPU, or one number of another unit, by label."""
+ROOT = Path(__file__).parents[3]
+DEMO = ("--task", "syn-small", "--eta-y", "1", "--eta-z", "0.1", "--steps", "1000")
+COMPARE = ("compare", *DEMO, "--out", "out", "--overwrite")
+OWN = ("explain", "own:DeepLinear", "--eta", "0.05", "--steps", "200")
+COMMANDS = {
+    "compare": COMPARE,
+    "explain": ("explain", *DEMO),
+    "explain, own problem": OWN,
+    "error of sweep": ("sweep", "no-such-sweep"),
+    "error of phase": ("phase", "--momentum", "2"),
+    "error of phase, range": ("phase", "--resolution", "0"),
+}
+"""Arguments of the command line, the first of which is that of `make demo`."""
+LATER, ENOUGH = 3, 5.0
+"""Calls after the first one, whose median counts: so many, or as many as begin in so many seconds.
+"""
+MAIN = "import sys; from sweeps.cli import main; sys.exit(main())"
+# Packages come from the checkout that is measured, and this module from its own.
+HERE = (
+    f"import sys, sweeps, dynsim, odes; sys.path.insert(0, {str(ROOT)!r}); "
+    "from tests.benchmarks import waits; "
+)
+
+
+def report(
+    old: Path | None = None, repeat: int = 3, only: tuple[str, ...] = (), profile: bool = False
+) -> Iterator[str]:
+    """Lines of a table of medians over `repeat` processes, of this checkout and of an `old` one;
+    rows whose names begin with one of `only`. Or, as a `profile`, of what `compare` does."""
+    if profile:
+        yield from importlib.import_module("tests.benchmarks.waits.kinds").report()
+        return
+    trees = {"this": ROOT} | ({"old": old.resolve()} if old else {})
+    yield f"{'seconds: clock (CPU)':<34}" + "".join(f"{name:>20}" for name in trees)
+    with tempfile.TemporaryDirectory() as folder:
+        for tree in trees.values():
+            prepare(tree, Path(folder))
+        for name in (*COMMANDS, *WORKS):
+            if only and not name.startswith(only):
+                continue
+            measure = _command if name in COMMANDS else _work
+            found: dict[str, dict[str, list[list[float]]]] = {}
+            for _ in range(repeat):
+                for tree, path in reversed(trees.items()):
+                    for label, cost in measure(name, path, Path(folder)).items():
+                        found.setdefault(label, {}).setdefault(tree, []).append(cost)
+            for label, costs in found.items():
+                cells = [_cell(costs.get(tree, [])) for tree in trees]
+                yield f"{label:<34}" + "".join(f"{text:>20}" for text in cells)
+
+
+def _cell(costs: list[list[float]]) -> str:
+    if not costs:
+        return "-"
+    middle = [statistics.median(each) for each in zip(*costs, strict=True)]
+    return f"{middle[0]:.3g}" if len(middle) == 1 else f"{middle[0]:.2f} ({middle[1]:.2f})"
+
+
+def prepare(tree: Path, folder: Path) -> None:
+    """What an installation has: bytecode, and the list of fonts."""
+    packages = ("dynsim", "odes", "sweeps")
+    run = functools.partial(subprocess.run, cwd=tree, env=environment(tree, folder, folder))
+    run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
+    run([sys.executable, "-c", "import matplotlib.font_manager"], check=True)
+    shutil.copy(ROOT / "docs/howto/deep_linear.py", folder / "own.py")
+
+
+def environment(tree: Path, folder: Path, cache: Path) -> dict[str, str]:
+    given = {n: each for n, each in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
+    paths = filter(None, (str(tree), given.get("PYTHONPATH")))
+    own = {"PYTHONPATH": os.pathsep.join(paths), "XDG_CACHE_HOME": str(cache)}
+    return given | own | {"MPLCONFIGDIR": str(folder / "fonts"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def process(code: str, words: tuple[str, ...], env: dict[str, str]) -> tuple[list[float], str]:
+    """Seconds by the clock and of CPU of a process, and what it printed; no seconds where it
+    broke."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+        begin = time.perf_counter()
+        folder = Path(env["MPLCONFIGDIR"]).parent
+        line = [sys.executable, "-c", code, *words]
+        made = subprocess.Popen(line, env=env, cwd=folder, stdout=out, stderr=error)
+        _, status, used = os.wait4(made.pid, 0)
+        made.returncode = os.waitstatus_to_exitcode(status)
+        took = [time.perf_counter() - begin, used.ru_utime + used.ru_stime]
+        out.seek(0)
+        error.seek(0)
+        said = error.read()
+        # 2 is how the command line answers what it does not understand.
+        if made.returncode not in (0, 2) or "Traceback" in said:
+            print(said.strip().rpartition("\n")[2], file=sys.stderr)
+            return [], ""
+        return took, out.read()
+
+
+def _command(name: str, tree: Path, folder: Path) -> Costs:
+    found = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for label in ("first", "kept"):
+            took, _ = process(MAIN, COMMANDS[name], environment(tree, folder, Path(cache)))
+            if took:
+                found[f"{name}, {label}"] = took
+    return found
+
+
+def _work(name: str, tree: Path, folder: Path) -> Costs:
+    with tempfile.TemporaryDirectory() as cache:
+        env = environment(tree, folder, Path(cache))
+        _, said = process(HERE + "waits.measure(sys.argv[1])", (name,), env)
+    return json.loads(said.splitlines()[-1]) if said else {}
+
+
+def measure(name: str) -> None:
+    """Print as JSON what a piece of work costs in this process, on a device for each core."""
+    importlib.import_module("jax").config.update("jax_num_cpu_devices", os.cpu_count())
+    found = WORKS[name]()
+    print(json.dumps({f"{name}, {label}": cost for label, cost in found.items()}))
+
+
+def _first_and_later(work: Callable[[float], object]) -> Costs:
+    """What `work` costs at 1, and at other values."""
+    costs: list[list[float]] = []
+    while len(costs) < 2 or (len(costs) <= LATER and sum(w for w, _ in costs[1:]) < ENOUGH):
+        wall, cpu = time.perf_counter(), time.process_time()
+        work(1 + len(costs) / 100)
+        costs.append([time.perf_counter() - wall, time.process_time() - cpu])
+    later = [statistics.median(each) for each in zip(*costs[1:], strict=True)]
+    return {"first": costs[0], "warm": later}
+
+
+def _swept(run: Any, axes: Any, engine: str, record: Any, **options: Any) -> None:
+    """Run a sweep of a run, or of (problem, rule, steps, batch), by the API of either checkout."""
+    import sweeps
+    from sweeps.runner.spec import Sweep
+
+    made: Any = Sweep
+    if not hasattr(sweeps, "Experiment"):
+        sweep = (
+            made(*run[:2], axes, *run[2:], engine=engine, record=record, **options)
+            if isinstance(run, tuple)
+            else made(axes, run, engine, record, **options)
+        )
+    else:
+        run = sweeps.Experiment(*run) if isinstance(run, tuple) else run
+        sweep = made(run, axes, engine, record, **options)
+    sweeps.run(sweep, progress=False).load()
+
+
+def _run_of(system: str = "yz", **settings: Any) -> Any:
+    try:
+        return importlib.import_module("sweeps.systems.experiment").experiment(system, **settings)
+    except ImportError:
+        return importlib.import_module("sweeps.systems.registry").system(system).run(**settings)
+
+
+def _fig6() -> Costs:
+    import sweeps
+
+    sweep = sweeps.load("fig6", ['record = ["entropy"]'])
+    return _first_and_later(lambda _: sweeps.run(sweep, progress=False).load())
+
+
+def _map(resolution: int, engine: str, **seeds: Any) -> Costs:
+    run = _run_of(momentum=0.9, steps=100)
+
+    def work(shift: float) -> None:
+        rates = {"logspace": [0.01 * shift, 100 * shift, resolution]}
+        _swept(run, {"eta_y": rates, "eta_z": rates, **seeds}, engine, ("loss", "entropy", "speed"))
+
+    return _first_and_later(work)
+
+
+def _two_stage() -> Costs:
+    record = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
+
+    def work(shift: float) -> None:
+        run = _run_of("two_stage", r=1.4 * shift)
+        _swept(run, {"seed": {"range": 6}}, "simulation", record, times=128)
+
+    return _first_and_later(work)
+
+
+def _mlp(optax: bool) -> Costs:
+    import dynsim
+    from tests.benchmarks import mlp
+
+    rule, rate = dynsim.adamw(1e-3, decay=mlp.DECAY), "eta"
+    if optax:
+        numbers = {"learning_rate": 1e-3, "weight_decay": mlp.DECAY}
+        rule, rate = dynsim.from_optax(mlp.optax.adamw, **numbers), "learning_rate"
+    run = mlp.Net(), rule, mlp.STEPS, mlp.BATCH
+
+    def work(shift: float) -> None:
+        axes = {rate: mlp.RATES * shift, "seed": range(mlp.SEEDS)}
+        _swept(run, axes, "simulation", ("batch_loss",), times="end")
+
+    return _first_and_later(work)
+
+
+def _tails() -> Costs:
+    import dynsim
+    from odes import spread
+
+    options: dict[str, Any] = {"times": [100], "batch": 128, "length": 128, "tails": True}
+    options["record"] = ["loss", "entropy", "z_top_distinct", "z_top_common"]
+    task = dynsim.syn_small()
+
+    def work(shift: float) -> None:
+        found = spread.solve(task, dynsim.sgd(shift, 0.1), **options)
+        importlib.import_module("jax").block_until_ready(found)
+
+    return _first_and_later(work)
+
+
+def _central() -> Costs:
+    import jax
+    import numpy as np
+
+    import dynsim
+    import odes
+
+    problem = importlib.import_module("docs.tools.measured.bursts").network(0)
+    options: dict[str, Any] = {"record": ["oscillation"], "key": jax.random.key(0)}
+    begin, cpu = time.perf_counter(), time.process_time()
+    found = odes.central_flow(problem, dynsim.sgd(0.8), np.arange(0, 901, 20), **options)
+    jax.block_until_ready(found.observables)
+    return {"first": [time.perf_counter() - begin, time.process_time() - cpu]}
+
+
+def _sharpness() -> Costs:
+    from tests.benchmarks import sharpness
+
+    return {name: [sharpness.record(each)] for name, each in sharpness.NETWORKS.items()}
+
+
+WORKS: dict[str, Callable[[], Costs]] = {
+    "Fig. 6": _fig6,
+    "trained map 64x64x4": lambda: _map(64, "simulation", seed={"range": 4}),
+    "exact map 1024x1024": lambda: _map(1024, "symmetric-descent"),
+    "two-stage, six seeds": _two_stage,
+    "mlp, adamw": lambda: _mlp(optax=False),
+    "mlp, from_optax": lambda: _mlp(optax=True),
+    "spread with tails": _tails,
+    "central flow, 73 weights": _central,
+    "sharpness in gradients": _sharpness,
+}
+"""What is measured within a process, by name."""

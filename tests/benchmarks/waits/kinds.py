@@ -1,0 +1,107 @@
+"""What the time of `dynsim compare` goes into, by kinds, and what it compiles."""
+
+import functools
+import importlib
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.waits import COMPARE, ROOT, environment, prepare, process
+
+EVENTS = {"jaxpr_trace": "trace", "jaxpr_to_mlir_module": "lower", "backend_compile": "compile"}
+KINDS = ("import", "trace", "lower", "compile", "keys", "run", "draw")
+"""What is loaded from disk or linked counts as "compile"."""
+LONGEST = 12
+"""Compilations that are listed."""
+CODE = "from tests.benchmarks.waits import kinds; kinds.trace()"
+
+
+def report() -> Iterator[str]:
+    """Lines of the report: seconds by kind, in processes of their own with nothing kept and with
+    what that left. Those of threads side by side are added, so that they may be more than the time
+    by the clock."""
+    yield f"{'seconds of compare':<20}" + "".join(f"{kind:>9}" for kind in (*KINDS, "clock", "CPU"))
+    with tempfile.TemporaryDirectory() as folder:
+        env = environment(ROOT, Path(folder), Path(folder) / "cache")
+        prepare(ROOT, Path(folder))
+        for label in ("first", "kept"):
+            took, said = process(CODE, (), env)
+            found = json.loads(said.splitlines()[-1])
+            cells = *(sum(found[kind]) for kind in KINDS), *took
+            yield f"{label:<20}" + "".join(f"{each:>9.2f}" for each in cells)
+            longest = sorted(found["compile"], reverse=True)[:LONGEST]
+            yield f"  {len(found['compile'])} programs, " + " ".join(f"{x:.2f}" for x in longest)
+
+
+class Clock:
+    """Seconds by kind. Spans of a kind that contain others in the same thread count once."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, dict[int, list[tuple[float, float]]]] = {kind: {} for kind in KINDS}
+
+    def add(self, kind: str, took: float) -> None:
+        """A span of a kind has ended that `took` so many seconds."""
+        found = self._spans[kind].setdefault(threading.get_ident(), [])
+        begin = time.perf_counter() - took
+        while found and found[-1][0] >= begin:
+            found.pop()
+        found.append((begin, took))
+
+    def heard(self, event: str, took: float, **_: Any) -> None:
+        """An event of JAX."""
+        kind = EVENTS.get(event.rpartition("/")[2].removesuffix("_duration"))
+        if kind:
+            self.add(kind, took)
+
+    def measure(
+        self, kind: str, owner: Any, name: str, before: Callable[..., Any] | None = None
+    ) -> None:
+        """Measure a function of a module or class from here on, without what is done `before`."""
+        inner = getattr(owner, name)
+
+        @functools.wraps(inner)
+        def outer(*args: Any, **options: Any) -> Any:
+            if before:
+                before(args[0])
+            begin = time.perf_counter()
+            found = inner(*args, **options)
+            self.add(kind, time.perf_counter() - begin)
+            return found
+
+        setattr(owner, name, outer)
+
+    def lengths(self) -> dict[str, list[float]]:
+        """Seconds of each span by kind."""
+        return {
+            kind: [took for found in threads.values() for _, took in found]
+            for kind, threads in self._spans.items()
+        }
+
+
+def trace() -> None:
+    """Compare in this process, and print as JSON how long each span of a kind took."""
+    clock, begin = Clock(), time.perf_counter()
+    cli = importlib.import_module("sweeps.cli")
+    cli.tell()
+    names = ("compare.command", "compare.picture", "runner.kept", "runner.tiles")
+    command, picture, kept, tiles = (importlib.import_module(f"sweeps.{n}") for n in names)
+    for name in ("diffrax", "sweeps.compare.layer", "sweeps.systems.yz"):
+        importlib.import_module(name)
+    jax = importlib.import_module("jax")
+    clock.add("import", time.perf_counter() - begin)
+    jax.monitoring.register_event_duration_secs_listener(clock.heard)
+    ready = lambda program: program.start().result()
+    for each in ("__call__", "draw"):
+        clock.measure("run", tiles.Program, each, ready)
+    clock.measure("run", jax, "device_get")
+    clock.measure("compile", kept, "load")
+    for each in ("key_of", "find"):
+        clock.measure("keys", kept, each)
+    clock.measure("draw", picture, "draw_layer")
+    clock.measure("draw", command, "deliver")
+    cli.main(COMPARE)
+    print("\n" + json.dumps(clock.lengths()))
