@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import jax
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -31,7 +32,9 @@ from sweeps.studies.paper import attention_maps, figure6, figure7, figure10, rec
 from sweeps.studies.phase import validity
 from sweeps.studies.qkv import figure as qkv
 from sweeps.studies.sparse_attention import figure as sparse_attention
+from sweeps.studies.tables import validate
 from sweeps.studies.transitions import collapse, snap
+from sweeps.studies.transitions.edge import figure as edge
 from sweeps.studies.transitions.scaling import figure as scaling
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import phase as two_stage_phase
@@ -109,9 +112,8 @@ def computed(config: Any) -> dict[str, xr.Dataset]:
 def ran(module: ModuleType, config: Any, **instead: Any) -> list[Any]:
     """What a study prints and writes: lines; arrays by name with their shapes, as one number each;
     reports and tables. `instead` are functions of the module that others stand in for."""
-    instead = {"draw": lambda *_, **__: Figure(), **instead}
-    if hasattr(module, "computed"):
-        instead.setdefault("computed", computed)
+    usual = {"draw": lambda *_, **__: Figure(), "computed": computed}
+    instead = {name: each for name, each in usual.items() if hasattr(module, name)} | instead
     text = io.StringIO()
     with contextlib.ExitStack() as stack:
         out = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -127,7 +129,7 @@ def ran(module: ModuleType, config: Any, **instead: Any) -> list[Any]:
                         [name, *kept[name].shape, *_numbers(kept[name])] for name in kept.files
                     ]
         reports = [_plain(json.loads(p.read_text())) for p in paths if p.suffix == ".json"]
-        tables = [p.read_text().splitlines() for p in paths if p.suffix == ".csv"]
+        tables = [p.read_text().splitlines() for p in paths if p.suffix in (".csv", ".md")]
         named = [path.relative_to(out).as_posix() for path in paths]
     return [named, text.getvalue().splitlines(), arrays, reports, tables]
 
@@ -177,7 +179,7 @@ def _of_joma() -> list[Any]:
     closed = {f"closed/{name}": toy[name][::5] for name in ("time", "entropy")}
     along = np.arange(0, 2000, 50), 1 - 0.001 * np.arange(40)
     with (
-        mock.patch.object(joma.entropy, "toy_course", lambda: {**toy, **closed}),
+        mock.patch.object(joma.entropy, "toy_course", return_value={**toy, **closed}),
         mock.patch.object(joma.entropy, "RATE", 0.02),
     ):
         return ran(joma, lambda out: joma.FigureJoMA(out=out), invariance=lambda *_: along)
@@ -209,8 +211,8 @@ def _of_finite_size() -> list[Any]:
         return (found * 1.1).assign(status=found.status, **drawn)
 
     with (
-        mock.patch.object(finite_size.order, "against_enumeration", lambda *_: errors),
-        mock.patch.object(finite_size.order, "against_samples", lambda *_: errors),
+        mock.patch.object(finite_size.order, "against_enumeration", return_value=errors),
+        mock.patch.object(finite_size.order, "against_samples", return_value=errors),
         mock.patch.object(finite_size, "LENGTHS", (64, 128, 256)),
         mock.patch.object(finite_size.report, "SAMPLED_LENGTHS", (8, 16, 32)),
     ):
@@ -346,6 +348,72 @@ def _of_qkv() -> list[Any]:
     return ran(qkv, config, width_errors=errors)
 
 
+def _of_words() -> list[Any]:
+    """The trainings that are asked for, and what is kept of them."""
+    asked = []
+    estimate, found = of_others.classes_of_text()
+
+    def estimated(tokens: Any, vocabulary: Any, **options: Any) -> Any:
+        asked.append([tokens, vocabulary, options])
+        return estimate
+
+    def trained(task: Any, rule: Any, **options: Any) -> Any:
+        rates = [float(np.asarray(each)) for each in jax.tree.leaves(rule.eta)]
+        asked.append([task is estimate.task, *rates, {n: str(v) for n, v in options.items()}])
+        return found
+
+    sizes = {"num_queries": 3, "classes_per_query": 4, "length": 9, "tokens_per_class": 7}
+    chosen: dict[str, Any] = {"stop_words": 2, "top": 5, "threshold": 0.7, "steps": 40, "seed": 3}
+    rates = {"eta_y": 0.3, "eta_z": 0.2, "scale": 3.0}
+    text = lambda config: mock.Mock(train="tokens", vocabulary="words")
+    instead = {"corpus": text, "estimate_classes": estimated}
+    with mock.patch.object(words.text_theory, "fates", trained):
+        full = lambda out: words.CorpusFigure(**sizes, **chosen, **rates, out=out)
+        few = lambda out: words.CorpusFigure(**sizes, **chosen, batch=16, out=out)
+        return [*ran(words, full, **instead), *ran(words, few, **instead), *asked]
+
+
+def _of_edge() -> list[Any]:
+    """Weights that swing in training and not in theory; the sharpness rises with the rate."""
+
+    def found(config: edge.Edge) -> dict[str, xr.Dataset]:
+        runs = {}
+        for name, sweep in config.sweeps().items():
+            runs[name] = one = made(sweep, params=("token",))
+            swing = np.where(np.arange(one.sizes["time"]) % 2, 0.1, -0.1)
+            swing = xr.DataArray(swing * (name == "training"), dims="time")
+            if "params" in one:
+                one["params"] = one.params + swing
+            one["preconditioned_sharpness"] = 9 * one.eta * one.preconditioned_sharpness
+            one["status"] = one.status.where(one.eta < 1, Status.DIVERGED)
+            one["loss"] = one.loss * one.eta
+        return runs
+
+    config = lambda out: edge.Edge(rates=(0.3, 0.2, 1.2), steps=60, resolution=5, out=out)
+    mean = lambda problem, run: float(run.preconditioned_sharpness.mean())
+    with mock.patch.object(edge.panels, "draw", return_value=Figure()):
+        return ran(edge, config, computed=found, sharpness_of_mean=mean)
+
+
+def _of_validate() -> list[Any]:
+    """Tables, of errors that rise with the rates."""
+    asked: list[Any] = []
+
+    def errors(flow: str, rule: Any) -> np.ndarray:
+        asked.append([flow, rule.__name__])
+        return 0.1 * np.outer(validate.GRID, validate.GRID) * len(flow) / 9 + 0.001
+
+    def of_eq10(K: int, overlap: float) -> validate.Eq10Errors:
+        return validate.Eq10Errors(*(overlap * K * np.arange(1.0, 7)))
+
+    instead = {"flow_error": errors, "eq10_errors": of_eq10}
+    found = [
+        ran(validate, lambda out, what=what: validate.Validate(what, out=out), **instead)
+        for what in ("matched", "adam", "overlap")
+    ]
+    return [each for one in found for each in one] + asked
+
+
 EXAMPLES: dict[str, Callable[[], list[Any]]] = {
     "linear_icl": _of_linear_icl,
     "linear_icl_plateaus": _of_plateaus,
@@ -365,6 +433,9 @@ EXAMPLES: dict[str, Callable[[], list[Any]]] = {
     "two_stage": _of_two_stage,
     "two_stage_phase": _of_two_stage_phase,
     "qkv": _of_qkv,
+    "words": _of_words,
+    "edge": _of_edge,
+    "validate": _of_validate,
 }
 
 
