@@ -59,7 +59,7 @@ def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.Monk
     def moved(times: np.ndarray, rate: Any, status: Any = Status.OK) -> Trajectory:
         along = jnp.asarray(times) * rate
         values = {"attention": jnp.stack([along] * 3, -1), "loss": 1 - along}
-        return Trajectory(jnp.asarray(times), values, None, jnp.asarray(status), jnp.int32(-1), "")
+        return Trajectory(jnp.asarray(times), values, None, jnp.int32(status), jnp.int32(-1), "")
 
     def train(problem: Any, rule: Any, *, steps: int, times: np.ndarray, **more: Any) -> Trajectory:
         asked.append((problem.width, problem.embedding, problem.value_scale, steps, more["batch"]))
@@ -68,7 +68,7 @@ def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.Monk
     class Factors:
         @staticmethod
         def solve(problem: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
-            failed = jnp.where(problem.scale > 1, Status.SOLVER_FAILED, Status.OK)
+            failed = jnp.int32(Status.SOLVER_FAILED) * (problem.scale > 1)
             return moved(times, jax.tree.leaves(rule.eta["Z"])[0], failed)
 
     def plain(task: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
