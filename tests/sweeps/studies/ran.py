@@ -233,7 +233,7 @@ def _of_attention_maps() -> list[Any]:
 
 def _of_figure6() -> list[Any]:
     config = lambda out: figure6.Figure6(num_queries=("1,3",), seeds=3, out=out)
-    own = lambda out: figure6.Figure6(seeds=2, task=dynsim.SynSmall(), training=False, out=out)
+    own = lambda out: figure6.Figure6(seeds=2, task=dynsim.SynMedium(1), training=False, out=out)
     return ran(figure6, config) + ran(figure6, own)
 
 
