@@ -4,15 +4,15 @@ import json
 
 import pytest
 
+from tests.sweeps.pictures import ran
 from tests.sweeps.pictures.shown import differences
-from tests.sweeps.studies import ran
 
 KEPT = json.loads(ran.RECORD.read_text())
 
 
 @pytest.mark.parametrize("name", ran.EXAMPLES)
 def test_a_figure_prints_and_writes_what_is_recorded(name: str) -> None:
-    """After a change that you wanted, run `python -m tests.sweeps.studies.ran`."""
+    """After a change that you wanted, run `python -m tests.sweeps.pictures.ran`."""
     found = json.loads(json.dumps(ran.EXAMPLES[name]()))
     assert len(found) == len(KEPT[name])
     for place, (part, recorded) in enumerate(zip(found, KEPT[name], strict=True)):

@@ -1,6 +1,6 @@
 """What figures print and write, from made-up sweeps in place of training and theory.
 
-`python -m tests.sweeps.studies.ran` records it in ran.json, after a change on purpose. The
+`python -m tests.sweeps.pictures.ran` records it in ran.json, after a change on purpose. The
 pictures themselves are those of `tests.sweeps.pictures`.
 """
 
