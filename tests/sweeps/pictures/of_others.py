@@ -235,8 +235,8 @@ def edge(mapped: bool) -> Figure:
     return figure.draw(found, losses, maps if mapped else None, "linear_icl")
 
 
-def fates() -> Figure:
-    """Two queries of three classes, twelve words each."""
+def classes_of_text() -> tuple[Estimate, Fates]:
+    """Two queries of three classes, twelve words each, and what became of these."""
     K, M, S = 6, 40, 20
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(M), K)
@@ -256,8 +256,11 @@ def fates() -> Figure:
         for i, name in enumerate(names)
     }
     times = np.geomspace(2, 1000, S)
-    found = Fates(times, z, rising, rising, 0, {}, {}, signs, top, scores)
-    return words.draw(estimate, found)
+    return estimate, Fates(times, z, rising, rising, 0, {}, {}, signs, top, scores)
+
+
+def fates() -> Figure:
+    return words.draw(*classes_of_text())
 
 
 def finite_sizes() -> Figure:
@@ -285,6 +288,8 @@ def factors() -> Figure:
 
 
 SHORT = ("W_Q", "W_K", "W_V")
+NAMED = tuple(f"h.{i}.{name}.weight" for i in range(spectrum.NAMED // 4) for name in "abcd")
+"""As many as have a name of their own."""
 LONG = tuple(f"transformer.h.{i}.attn.c_attn.weight[{j}]" for i in range(4) for j in range(3))
 EXAMPLES = {
     "two_stage": functools.partial(two_stages, "two_stage"),
@@ -295,6 +300,7 @@ EXAMPLES = {
     "spectrum": truncated,
     "spectrum, three": functools.partial(checkpoint, SHORT, square=True),
     "spectrum, shapes": functools.partial(checkpoint, LONG[:4], square=False),
+    "spectrum, named": functools.partial(checkpoint, NAMED, square=True),
     "spectrum, many": functools.partial(checkpoint, LONG, square=True),
     "trainability": functools.partial(trained_plane, 4),
     "trainability, two": functools.partial(trained_plane, 2),

@@ -198,6 +198,6 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         numbers = (each["sharpness"], flow["sharpness"], central["sharpness"])
         off = (flow["apart"], central["apart"], flow["loss"], central["loss"])
         cells = [f"{each['eta']:g}", *(f"{n:.3f}" for n in (*numbers, *off))]
-        ended = {name: how for name, how in each["ended"].items() if how != "OK"}
-        lines.append([*cells, ", ".join(f"{name}: {how}" for name, how in ended.items())])
+        ended = ", ".join(f"{name}: {how}" for name, how in each["ended"].items() if how != "OK")
+        lines.append([*cells, f"  {ended}"])
     return output.aligned([[*head, ""], *lines], 8, *[12] * 7)

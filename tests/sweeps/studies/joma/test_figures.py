@@ -1,12 +1,15 @@
 """Figures of JoMA: what is read off training, on runs that are known."""
 
+import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from dynsim import Status
+import dynsim
+from dynsim import Status, Trajectory
 from sweeps.studies.joma import figure, invariant
 from sweeps.studies.joma.figure import FigureJoMA, run
 
@@ -103,3 +106,29 @@ def test_tokens_that_a_shorter_vocabulary_lacks_are_left_out() -> None:
 def test_bad_input_is_named(module, config, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         module(config)
+
+
+def test_the_invariant_is_held_against_how_the_tokens_have_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At T = 1/2, z is half of the logits, and what it should be is z less what the conserved
+    quantity has drifted since the start; compared token by token at each time."""
+    task, rng, asked = dynsim.syn_small(), np.random.default_rng(0), {}
+    logits, conserved = rng.normal(size=(4, 1, 5)), rng.normal(size=(4, 5))
+
+    def train(problem: Any, rule: Any, *_: Any, **options: Any) -> Trajectory:
+        asked.update(options, temperature=problem.temperature, rate=rule.eta)
+        values = {"logits": logits, "conserved": conserved}
+        return Trajectory(np.arange(4), values, None, np.array(0), np.array(-1), "")
+
+    monkeypatch.setattr(figure.dynsim, "train", train)
+    times, found = figure.invariance(task, 90)
+    np.testing.assert_array_equal(times, range(4))
+    for i, value in enumerate(found):
+        z = logits[i, 0] / 2
+        wanted = [a - (b - c) for a, b, c in zip(z, conserved[i], conserved[0], strict=True)]
+        a, b = z - z.mean(), np.array(wanted) - np.mean(wanted)
+        assert value == pytest.approx(a @ b / math.sqrt((a @ a) * (b @ b)))
+    assert found[0] == pytest.approx(1)
+    assert (float(asked["temperature"]), asked["steps"], asked["batch"]) == (0.5, 90, math.inf)
+    np.testing.assert_array_equal(asked["times"], dynsim.log_times(90, 300))

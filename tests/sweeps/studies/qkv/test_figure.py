@@ -2,10 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynsim
+from dynsim import Status, Trajectory
+from sweeps.studies import qkv
 from sweeps.studies.qkv import FigureQKV, run
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -42,3 +48,39 @@ def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_
 def test_bad_input_is_named(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         run(FigureQKV(out=tmp_path, **options))
+
+
+def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Descent moves at the scale of its weights, the plain flow at eta_Z, and the flow of factors
+    at its own rate of W_Q and W_K, eta_Z d / (2 s^2); the loss does the same from 1. A flow that
+    failed for the larger scale has no error there."""
+    asked = []
+
+    def moved(times: np.ndarray, rate: Any, status: Any = Status.OK) -> Trajectory:
+        along = jnp.asarray(times) * rate
+        values = {"attention": jnp.stack([along] * 3, -1), "loss": 1 - along}
+        return Trajectory(jnp.asarray(times), values, None, jnp.int32(status), jnp.int32(-1), "")
+
+    def train(problem: Any, rule: Any, *, steps: int, times: np.ndarray, **more: Any) -> Trajectory:
+        asked.append((problem.width, problem.embedding, problem.value_scale, steps, more["batch"]))
+        return moved(times, problem.scale)
+
+    class Factors:
+        @staticmethod
+        def solve(problem: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
+            failed = jnp.int32(Status.SOLVER_FAILED) * (problem.scale > 1)
+            return moved(times, jax.tree.leaves(rule.eta["Z"])[0], failed)
+
+    def plain(task: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
+        return moved(times, jax.tree.leaves(rule.eta["Z"])[0])
+
+    monkeypatch.setattr(qkv.dynsim, "train", train)
+    monkeypatch.setattr(qkv.population, "solve", plain)
+    monkeypatch.setattr(qkv, "FACTORS", Factors)
+    config = FigureQKV(width=(8, 34), scale=(0.5, 2.0), eta_z=0.3, steps=20, seeds=2)
+    for width, embedding in ((8, "gaussian"), (34, "orthogonal")):
+        found = qkv.width_errors(config, dynsim.syn_small(), width)
+        assert asked[-1] == (width, embedding, 0.0, 20, np.inf)
+        factors = abs(0.3 * width / (2 * 0.5**2) / 0.5 - 1)
+        np.testing.assert_allclose(found["plain"], [[0.4, 0.85]] * 2, rtol=1e-9)
+        np.testing.assert_allclose(found["factors"], [[factors, np.nan]] * 2, rtol=1e-9)

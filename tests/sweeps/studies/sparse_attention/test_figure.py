@@ -2,12 +2,14 @@
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from dynsim import Status
+import dynsim
+from dynsim import Status, Trajectory
 from sweeps.studies import sparse_attention
 
 
@@ -68,3 +70,22 @@ def test_the_plateau_is_read_between_records_and_fitted_by_the_root_law() -> Non
 def test_bad_input_is_named(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         sparse_attention.run(sparse_attention.FigureSparseAttention(**options))
+
+
+def test_adam_with_noise_escapes_where_its_loss_has_fallen_to_four_fifths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def solve(task: Any, rule: Any, times: np.ndarray, *, batch: float) -> Trajectory:
+        assert isinstance(rule, dynsim.Adam)
+        assert (task.T, task.d) == (64, 64)
+        # Down from 0.5 by one part in ten batches at every step, so at 0.4 after two batches.
+        loss = np.maximum(0.5 * (1 - times / (10 * batch)), 0)
+        return Trajectory(times, {"loss": loss}, None, np.array(0), np.array(-1), "")
+
+    monkeypatch.setattr(sparse_attention.finite_batch, "solve", solve)
+    assert sparse_attention.FALLEN == 0.8
+    assert sparse_attention.noisy(16) == pytest.approx(32)
+    # As long as training is, and no longer.
+    last = sparse_attention.RULES["adam"][1]
+    assert sparse_attention.noisy(last / 2 - 0.25) == pytest.approx(last - 0.5)
+    assert not sparse_attention.noisy(last / 2 + 0.25) < math.inf

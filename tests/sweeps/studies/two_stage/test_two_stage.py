@@ -14,10 +14,13 @@ import xarray as xr
 
 import sweeps
 from dynsim import Annealing, Prompts, Status, prompts, train
+from dynsim.two_stage import model as relu_prompt
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.task import sample_prompts
 from odes import two_stage as reduced
 from odes.two_stage.loss import ReducedState
 from sweeps import cli
-from sweeps.compare.comparison import judged
+from sweeps.compare.comparison import TRAINING, Comparison, judged
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import compare, figure, finite
@@ -452,6 +455,59 @@ def test_the_spectrum_of_runs_is_kept(tmp_path: Path) -> None:
     arrays = load(out / "spectrum.npz")
     assert arrays["stage-1/dropped/K1"].shape == (2, 9)
     np.testing.assert_allclose(arrays["stage-2/kept/K2"][:, 0], np.log(2), rtol=1e-6)
+
+
+def test_variances_of_gradients_are_those_of_single_prompts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same prompts, one by one, in chunks of four; of nine prompts those of whole chunks."""
+    monkeypatch.setattr(finite, "CHUNK", 4)
+    task, rng = prompts(3, 5), np.random.default_rng(0)
+    U = PQ(*rng.normal(size=(2, 3, 3)).astype(np.float32))
+    gradient = jax.jit(jax.grad(lambda U, one: relu_prompt.data_loss(U, task.coupling, one)))
+    each = []
+    for key in jax.random.split(jax.random.key(1), 2):
+        drawn = sample_prompts(task, key, 4)
+        for i in range(4):
+            one = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], drawn)
+            each.append(np.stack([*map(np.asarray, jax.tree.leaves(gradient(U, one)))]))
+    W, V = np.var(each, axis=0)
+    want = [W[0, 0], V[0, 0], W[0, 1:].mean(), W[1:].mean()]
+    want += [V[0, 1:].mean(), V[1:, 0].mean(), V[1:, 1:].mean()]
+    # float32 gradients of one, and many squared.
+    np.testing.assert_allclose(finite.variance(task, U, 9), want, rtol=1e-4)
+
+
+def test_scatter_over_seeds_and_of_the_mean_of_as_many_runs() -> None:
+    """Of three runs and five paths: deviations and the error that a mean of three has by chance,
+    over eta-time and at the end, relative to the mean of their side."""
+    times, rng = np.array([0.0, 1.0, 3.0, 4.0]), np.random.default_rng(1)
+    sides = {n: 2 + rng.normal(size=(count, 4)) for n, count in (("runs", 3), ("seeds", 5))}
+    sides["ode"] = 2 + rng.normal(size=(1, 4))
+
+    class Made:
+        predictions = ("seeds", "ode")
+        runs_of = staticmethod(lambda side, name: sides["runs" if side == TRAINING else side])
+        norm = staticmethod(lambda v: float(np.sqrt(np.trapezoid(v**2, times))))
+        _ratio = Comparison._ratio
+
+    found = TwoStageComparison.scatter(Made(), "K1")  # pyright: ignore
+
+    def ratio(part: np.ndarray, whole: np.ndarray) -> dict[str, float]:
+        over = np.sqrt(np.trapezoid(part**2, times) / np.trapezoid(whole**2, times))
+        return {"over_time": over, "at_end": abs(part[-1] / whole[-1])}
+
+    mean, deviation = sides["seeds"].mean(0), sides["seeds"].std(0, ddof=1)
+    assert found["predicted"] == pytest.approx(ratio(deviation, mean))
+    runs = sides["runs"]
+    assert found["measured"] == pytest.approx(ratio(runs.std(0, ddof=1), runs.mean(0)))
+    assert found["mean"] == pytest.approx(ratio(deviation / 3**0.5, mean))
+    assert found["shift"] == pytest.approx(ratio(sides["ode"][0] - mean, mean))
+    rows = np.random.default_rng(0).integers(5, size=(compare.RESAMPLES, 3))
+    errors = [ratio(sides["seeds"][each].mean(0) - mean, mean) for each in rows]
+    want = {at: np.sort([e[at] for e in errors])[949:951] for at in ("over_time", "at_end")}
+    for at, (low, high) in want.items():
+        assert low * (1 - 1e-9) <= found["most"][at] <= high * (1 + 1e-9)
 
 
 def test_points_are_counted_on_their_side_of_the_line() -> None:
