@@ -1,8 +1,8 @@
 """Makes valid what the theme and Sphinx write, for those who read with a screen reader.
 
-Headings of the sidebar get the level that they lack, code can be scrolled by keys, a word of code is
-broken only where it is longer than a small screen is wide, and a signature of several lines is no
-list of definitions without anything that is defined.
+Headings of the sidebar get the level that they lack, code can be scrolled by keys, a word of code
+is broken only where it is longer than a small screen is wide, and a signature of several lines is
+no list of definitions without anything that is defined.
 """
 
 import re
