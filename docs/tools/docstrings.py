@@ -19,8 +19,6 @@ QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
 EITHER = re.compile(r'(\w+)\[Array, ("[^"]*"|\'[^\']*\')\] \| \1\[ndarray, \2\]')
 ANNOTATED = re.compile(r"(~typing\.)?Annotated\[")
 LIBRARIES = re.compile(r"~(jaxtyping|numpy)\.|~?\b((jax\.)?jaxlib\._jax|jax)\.(?=Array\b)")
-    r"~(jaxtyping|numpy|jax\.jaxlib\._jax|jax)\.|jaxlib\._jax\.|jax\.(?=Array\b)"
-)
 """Modules before names that a reader knows without them."""
 MARKUP = re.compile(r"(^\s*\* )|([\\*|]|(?<=\w)_(?![\w]))", re.MULTILINE)
 """The star of an item of a list, and what is to be escaped."""
