@@ -317,8 +317,15 @@ def test_formulas_of_docstrings_are_set_apart() -> None:
 
 
 def test_signatures_are_short() -> None:
-    given = "(eta: Real[jaxlib._jax.Array, '*#P'] | Real[ndarray, '*#P'] | number | float | int)"
-    assert tool("tools/docstrings.py").short(given) == "(eta: Real[Array, '*#P'] | float)"
+    short = tool("tools/docstrings.py").short
+    array, other = "~jaxtyping.Real[jaxlib._jax.Array, '*#P']", "~jaxtyping.Real[ndarray, '*#P']"
+    given = f"{array} | {other} | ~numpy.number | float | int"
+    assert short(f"(eta: {given})") == "(eta: Real[Array, '*#P'] | float)"
+    # Ranges are left out, whatever brackets and commas are in them.
+    words = "~typing.Annotated[str, Form(pattern='[^:]+,(:lin)?', setting=True)]"
+    ranged = f"~typing.Annotated[{given}, ~annotated_types.Ge(ge=0), Unit(symbol='1/step')]"
+    wanted = "(x: str, y: list[Real[Array, '*#P'] | float] | None = None) -> ~odes.Theory"
+    assert short(f"(x: {words}, y: list[{ranged}] | None = None) -> ~odes.Theory") == wanted
 
 
 def dotted(node: ast.expr) -> str | None:

@@ -1,7 +1,8 @@
 """Makes valid what the theme and Sphinx write, for those who read with a screen reader.
 
-Headings of the sidebar get the level that they lack, code can be scrolled by keys, and a signature
-of several lines is no list of definitions without anything that is defined.
+Headings of the sidebar get the level that they lack, code can be scrolled by keys, a word of code
+is broken only where it is longer than a small screen is wide, and a signature of several lines is
+no list of definitions without anything that is defined.
 """
 
 import re
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 OPENED = re.compile(r'(<span class="sig-paren">[(\[]</span>)\s*<dl>')
 LINE = re.compile(r'<dd>(<em class="sig-param">.*?)</dd>', re.DOTALL)
+LONG = re.compile(r'<span class="pre">(?=[^<]{36})')
 CLOSED = re.compile(r'</dl>\s*(<span class="sig-paren">[)\]]</span>)')
 
 
@@ -31,7 +33,8 @@ def _mend(
 ) -> None:
     if body := context.get("body"):
         # Code that is wider than the page is scrolled by keys once it can be reached by them.
-        context["body"] = signatures(body).replace("<pre>", '<pre tabindex="0">')
+        body = signatures(body).replace("<pre>", '<pre tabindex="0">')
+        context["body"] = LONG.sub('<span class="pre long">', body)
     if sidebar := context.get("furo_navigation_tree"):
         context["furo_navigation_tree"] = sidebar.replace(
             'role="heading"', 'role="heading" aria-level="2"'

@@ -17,6 +17,9 @@ EXAMPLE = "Example:"
 """A section of code, which is left as it is."""
 QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
 EITHER = re.compile(r'(\w+)\[Array, ("[^"]*"|\'[^\']*\')\] \| \1\[ndarray, \2\]')
+ANNOTATED = re.compile(r"(~typing\.)?Annotated\[")
+LIBRARIES = re.compile(r"~(jaxtyping|numpy)\.|~?\b((jax\.)?jaxlib\._jax|jax)\.(?=Array\b)")
+"""Modules before names that a reader knows without them."""
 MARKUP = re.compile(r"(^\s*\* )|([\\*|]|(?<=\w)_(?![\w]))", re.MULTILINE)
 """The star of an item of a list, and what is to be escaped."""
 
@@ -48,12 +51,30 @@ def _shorten(
 
 
 def short(signature: str | None) -> str | None:
-    """A signature in which an array is an array, be it JAX's or NumPy's, and so is a number."""
+    """A signature in which an array is an array, be it JAX's or NumPy's, and so is a number, and a
+    type is without its range, which the description of the argument has."""
     if signature is None:
         return None
-    arrays = signature.replace("jaxlib._jax.Array", "Array").replace("jax.Array", "Array")
-    one = EITHER.sub(r"\1[Array, \2]", arrays)
-    return one.replace(" | number | float | int", " | float")
+    one = EITHER.sub(r"\1[Array, \2]", LIBRARIES.sub("", _without_ranges(signature)))
+    return one.replace(" | number | float | int", " | float").replace("PosixPath(", "Path(")
+
+
+def _without_ranges(text: str) -> str:
+    """Each `Annotated[X, ...]` as X. Brackets and commas inside of quotes are text."""
+    while found := ANNOTATED.search(text):
+        depth, quote, ends = 0, "", []
+        for at in range(found.end(), len(text)):
+            letter = text[at]
+            if quote or letter in "'\"":
+                quote = "" if letter == quote else quote or letter
+            elif depth == 0 and letter in ",]":
+                ends.append(at)
+                if letter == "]":
+                    break
+            else:
+                depth += (letter in "[(") - (letter in "])")
+        text = text[: found.start()] + text[found.end() : ends[0]] + text[ends[-1] + 1 :]
+    return text
 
 
 def _skip(app: "Sphinx", what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:

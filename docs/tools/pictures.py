@@ -59,6 +59,8 @@ def _link(app: Sphinx, image: nodes.image, page: str) -> None:
 
 
 def _note(made: str) -> nodes.paragraph:
-    note = nodes.paragraph("", "", nodes.Text("Picture: "), nodes.literal("", made))
+    note = nodes.paragraph("", "", nodes.Text("Picture: "))
+    for number, line in enumerate(made.splitlines()):
+        note += [nodes.Text(", then ")] * (number > 0) + [nodes.literal("", line)]
     note["classes"] += ["made-by"]
     return note
