@@ -153,7 +153,7 @@ def computed(
         told = {name: each for name, each in (("batch", batch), ("steps", steps)) if name in needs}
         options = {"solver": solver, "record": recorded(problem, record), **told}
         if tolerances is not None and not adaptive:
-            raise ValueError(f"tolerances: theory {name!r} is solved without any")
+            raise ValueError(f"tolerances: theory {name!r} has no adaptive solver; leave them out")
         if adaptive:
             options["tolerances"] = checked_tolerances(tolerances or usual_tolerances, dtype)
         given = (key, init, dtype) if starts else (None, None, dtype)
@@ -241,7 +241,7 @@ def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
     if reason := unread(rule):
         return reason
     if set(rule.schedules) != {""}:
-        return "eta: has rates by group; this theory describes one for all weights"
+        return "eta: has a rate for each group; this theory needs one rate for all weights"
     return undescribed(rule, "this theory", momentum=momentum)
 
 

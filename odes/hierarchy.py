@@ -94,7 +94,7 @@ def theories(problem: Problem) -> Theories:
                 theory = _loaded(entry)
                 if name in found:
                     point = plugins.described(GROUP, entry)
-                    raise ValueError(f"{point}: {system} already has a theory of this name")
+                    raise ValueError(f"{point}: {system} already has a theory with this name")
                 found[name] = theory
             except ValueError as error:
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
@@ -130,7 +130,7 @@ def _loaded(entry: str) -> Theory[Any, Any]:
         raise ValueError(f"{point}: must be named <problem>.<theory>")
     theory = plugins.load(GROUP, entry)
     if not isinstance(theory, Theory) or theory.name != name:
-        raise ValueError(f"{point}: must be a Theory called {name!r}, is {theory!r}")
+        raise ValueError(f"{point}: must be a Theory called {name!r}, got {theory!r}")
     return theory
 
 

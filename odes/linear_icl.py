@@ -257,7 +257,7 @@ def _theory(
 def _no_rank_one(training: Training) -> str | None:
     task: Regression = training.problem
     if not isinstance(task.attention, SeparateHeads) or task.attention.rank != 1:
-        return f"attention = {task.attention}: eq. 21 has separate heads of rank 1"
+        return f"attention = {task.attention}: eq. 21 describes separate heads of rank 1"
     return None
 
 
@@ -266,7 +266,7 @@ def _no_white(training: Training) -> str | None:
     if not isinstance(task.attention, MergedHeads):
         return f"attention = {task.attention}: eq. 10 describes merged attention"
     return (
-        None if task.spectrum.is_white else f"spectrum = {task.spectrum}: eq. 10 has white inputs"
+        None if task.spectrum.is_white else f"spectrum = {task.spectrum}: eq. 10 needs white inputs"
     )
 
 

@@ -115,7 +115,7 @@ def agreement(task: SequenceClasses, times: Times, z: Float[AnyArray, "S K M"]) 
     z = _recorded(task, z)
     check_times(times)
     if len(times) != len(z) or len(z) < 2:
-        raise ValueError(f"times, z: need the same number >= 2, got {len(times)} and {len(z)}")
+        raise ValueError(f"times, z: must have the same length >= 2, got {len(times)} and {len(z)}")
     signs = sign_of_drift(task)
     agrees = np.sign(np.diff(z, axis=0)) == signs
 

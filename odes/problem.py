@@ -111,22 +111,22 @@ def flow(
     """
     problem, rule = built(problem, rule)
     if reduction is None and not problem.has("population_loss"):
-        raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
+        raise ValueError(f"{type(problem).__name__} needs population_loss for a flow")
     problem.check_population()
     chosen = checked_flow(rule, kind)
     starts = reduction is None or reduction.from_weights
     check_arguments(problem, rule, times, key, init, starts=starts)
     recording = recorded_of_flow(problem, record, whole=reduction is None)
     if PRECONDITIONED in recording.provided and rule.is_adaptive:
-        raise ValueError(f"record = {PRECONDITIONED!r}: of {rule.name}, only training records it")
+        raise ValueError(f"record = {PRECONDITIONED!r}: for {rule.name}, only training records it")
     lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
     if reduction is not None and lacking:
         raise ValueError(
-            f"record = 'loss': {type(problem).__name__}.observables has none, and a reduction has "
+            f"record = 'loss': {type(problem).__name__}.observables lacks it, and a reduction has "
             "no weights for `population_loss`"
         )
     if reduction is not None and PARAMS in recording.provided:
-        raise ValueError(f"record = {PARAMS!r}: this theory has fewer variables than weights")
+        raise ValueError(f"record = {PARAMS!r}: this theory does not solve for all weights")
     return in_own_program(
         from_start,
         *(problem, rule, times, key if starts else None, init if starts else None, dtype),
@@ -189,7 +189,7 @@ def check_arguments(
     check_single("rule", rule)
     check_init(problem, init)
     if starts and key is None and init is None:
-        raise ValueError("key = None: starting weights need one, or `init`")
+        raise ValueError("key = None: starting weights are random; pass a key, or `init`")
     check_times(times)
 
 

@@ -100,20 +100,20 @@ def inapplicable(training: Training) -> str | None:
     except ValueError as error:
         return str(error)
     if "U" not in problem.held:
-        return "train_embedding = True: the flow of the factors has U frozen"
+        return "train_embedding = True: must be False; the factor flow keeps U frozen"
     if (problem.normalisation, problem.placement) != ("l2", "theory"):
         return (
             f"normalisation = {problem.normalisation!r}, placement = {problem.placement!r}: must "
             "be 'l2' and 'theory' for this flow"
         )
     if problem.slope is not None:
-        return f"slope = {problem.slope}: the flow of the factors has no positions"
+        return f"slope = {problem.slope}: must be None; the factor flow does not describe positions"
     if rule.decay is not None and problem.held != {"U"}:
-        return f"decay = {rule.decay!r}: needs all weights but U to be trained in this flow"
+        return f"decay = {rule.decay!r}: this flow needs all weights except U to be trained"
     if rule.is_adaptive and problem.embedding != "identity":
         return (
-            f"optimizer = {rule.name}: acts weight by weight, which this flow follows for U = I "
-            "alone (embedding = 'identity')"
+            f"optimizer = {rule.name}: acts weight by weight, which this flow describes for U = I "
+            "only (embedding = 'identity')"
         )
     return None
 

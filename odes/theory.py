@@ -141,7 +141,7 @@ def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
     def inapplicable(training: Training) -> str | None:
         problem = training.problem
         if math.isinf(problem.length):
-            return "length = inf: leaves nothing to theories of finite T; use those without"
+            return "length = inf: must be finite for finite-T theories; use their T = inf versions"
         return refusal(problem.check_population) or theory.inapplicable(training)
 
     return dataclasses.replace(

@@ -158,7 +158,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         # JAX has no class of its own for it.
         if not str(error).startswith("Unable to initialize backend"):
             raise
-        to_stderr(f"dynsim: JAX does not start on the devices that its environment names: {error}")
+        to_stderr(f"dynsim: JAX cannot use the devices that its environment names: {error}")
         return 2
     if paths:
         print("\nwrote " + printable(", ".join(map(str, paths))))

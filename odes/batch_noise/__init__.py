@@ -135,7 +135,7 @@ def linear_noise(
     checks.integer("batch", batch, 1)
     examples = checks.integer("examples", examples_of(batch) if examples is None else examples, 2)
     if key is None:
-        raise ValueError("key = None: the examples are drawn, which needs one")
+        raise ValueError("key = None: the examples are drawn at random; pass a key")
     if checks.integer("starts", starts, 1) > 1 and init is not None:
         raise ValueError(f"starts = {starts}: must be 1 where `init` gives the starting weights")
     checks.integer("passes", passes, 2)
@@ -187,10 +187,10 @@ def without_noise(problem: Problem, batch: int | float) -> str | None:
         if not problem.has(method):
             return f"{type(problem).__name__}: has no method {method!r}, which this theory needs"
     if isinstance(batch, float) and math.isinf(batch):
-        return "batch = inf: leaves no noise"
+        return "batch = inf: there is no batch noise; must be finite"
     for name, each in vars(problem).items():
         if isinstance(each, Data) and not each.replace:
-            return f"{name}.replace = False: the noise is that of independent examples"
+            return f"{name}.replace = False: must be True; the theory assumes independent examples"
     return None
 
 
@@ -234,7 +234,7 @@ def _check_size(problem: Problem, rule: Rule, examples: int) -> None:
     if (size := size_of(problem)) * examples > MOST:
         raise ValueError(
             f"examples = {examples}: with {size} weights, {rule.name} takes at most {MOST // size},"
-            " because it needs the gradient of each; or set squares = False"
+            " because it needs the gradient of each example; or set squares = False"
         )
 
 
@@ -337,8 +337,8 @@ def _solve(
 
 THEORY: Theory[Any, Any] = Theory(
     "linear-noise",
-    "descent and linear noise of the batches",
-    "noise of the batches to first order",
+    "descent with linear batch noise",
+    "batch noise to first order",
     functools.partial(linear_noise, starts=1),
     _inapplicable,
     needs=("key", "batch"),

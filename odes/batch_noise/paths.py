@@ -155,7 +155,7 @@ def sde(
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
     if key is None:
-        raise ValueError("key = None: noise is random and needs one")
+        raise ValueError("key = None: noise is random; pass a key, such as jax.random.key(0)")
     checks.key("key", key)
     if paths is not None:
         checks.integer("paths", paths, 1)
@@ -165,11 +165,11 @@ def sde(
     checks.integer("examples", examples, 2)
     if not has_population(problem) and examples <= batch:
         raise ValueError(
-            f"examples = {examples}: must be above batch = {batch} without a population_loss"
+            f"examples = {examples}: must be > batch = {batch} without a population_loss"
         )
     asked = asked_of(problem, record)
     if asked.stds:
-        raise ValueError(f"record = {asked.stds[0]!r}: one path has none; see `across_runs`")
+        raise ValueError(f"record = {asked.stds[0]!r}: one path has none; use `across_runs`")
     return in_own_program(
         _solve,
         *(problem, rule, times, key, init, dtype, batch),
@@ -187,11 +187,11 @@ def _undescribed(problem: Problem, rule: Any, batch: int | float, order: int) ->
     if reason := without_noise(problem, batch):
         return reason
     if type(rule) is not SGD:
-        return f"rule = {rule.name}: a stochastic equation needs a step linear in the gradient, SGD"
+        return f"rule = {rule.name}: must be SGD, whose step is linear in the gradient"
     if order == 2 and rule.nesterov:
-        return "nesterov = True: the equation of second order is that of heavy-ball momentum"
+        return "nesterov = True: the second-order equation describes heavy-ball momentum only"
     if order == 2 and rule.has_inertia and rule.decoupled and rule.decay is not None:
-        return "decoupled = True: the equation of second order with momentum has coupled decay"
+        return "decoupled = True: the second-order equation with momentum has coupled decay"
     return refusal(checked_flow, rule, _flow(rule, order))
 
 

@@ -107,7 +107,7 @@ def central_flow(
     """
     checks.kind("problem", problem, Problem)
     if not problem.has("population_loss"):
-        raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
+        raise ValueError(f"{type(problem).__name__} needs population_loss for a flow")
     problem.check_population()
     if reason := undescribed(rule):
         raise ValueError(reason)
@@ -130,7 +130,7 @@ def undescribed(rule: Any) -> str | None:
         return f"rule = {rule.name}: central flows are derived for gradient descent and RMSProp"
     for name in ("clip", "noise"):
         if getattr(rule, name) is not None:
-            return f"{name} = {getattr(rule, name)!r}: no central flow is derived with it"
+            return f"{name} = {getattr(rule, name)!r}: no central flow is known with it"
     if isinstance(rule, RMSProp) and rule.decoupled and rule.decay is not None:
         return "decoupled = True: the central flow of RMSProp is derived for coupled decay"
     return None

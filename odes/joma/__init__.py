@@ -72,7 +72,7 @@ def inapplicable_erf(training: Training) -> str | None:
     for name, needed in THEOREM_2.items():
         if (given := getattr(training.problem, name)) != needed:
             return (
-                f"{name} = {given!r}: Theorem 2 has exp attention, linear activation and a fixed "
+                f"{name} = {given!r}: Theorem 2 needs exp attention, linear activation and a fixed "
                 "signal"
             )
     return None

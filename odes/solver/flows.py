@@ -57,7 +57,7 @@ def check_described(optimizer: Rule) -> None:
     if reason := unread_schedule(optimizer) if own else unread(optimizer):
         raise ValueError(reason)
     for name, reason in (
-        ("clip", "a clipped gradient is no gradient of a loss"),
+        ("clip", "a clipped gradient is not the gradient of a loss"),
         ("noise", "a flow is the limit without noise"),
     ):
         value = getattr(optimizer, name)
@@ -77,7 +77,7 @@ def checked_flow(optimizer: Rule, flow: str | None = None) -> str:
     checks.choice("flow", flow, tuple(dict.fromkeys(each.name for each in (*FLOWS, OWN))))
     if flow not in known:
         raise ValueError(
-            f"flow = {flow!r}: does not describe optimizer = {optimizer.name}, which has "
+            f"flow = {flow!r}: does not describe optimizer = {optimizer.name}; must be one of "
             f"{', '.join(known)}"
         )
     for field in known[flow].decays:

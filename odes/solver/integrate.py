@@ -85,7 +85,7 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")
     if array[0] < begin or (np.diff(array) <= 0).any():
-        raise ValueError(f"times = {times!r}: must be >= {begin:g} and increase")
+        raise ValueError(f"times = {times!r}: must be increasing and >= {begin:g}")
 
 
 def in_program(

@@ -72,11 +72,11 @@ def check_described(rule: Rule) -> None:
         check_known(rule)
     if isinstance(rule, Sign):
         raise ValueError(
-            "optimizer = sign: linear noise needs the derivative of a step by the gradient"
+            "optimizer = sign: linear noise differentiates a step with respect to the gradient"
         )
     for name in ("clip", "noise"):
         if (value := getattr(rule, name)) is not None:
-            raise ValueError(f"{name} = {value!r}: linear noise is that of the batches alone")
+            raise ValueError(f"{name} = {value!r}: linear noise describes batches only")
 
 
 class State(NamedTuple):

@@ -170,11 +170,11 @@ def undescribed(
         return f"optimizer = {rule.name}: {theory} describes {kinds} only"
     for name in ("decay", "clip", "noise"):
         if getattr(rule, name) is not None:
-            return f"{name} = {getattr(rule, name)!r}: {theory} is of plain gradients"
+            return f"{name} = {getattr(rule, name)!r}: {theory} needs plain gradients"
     schedules = tuple(rule.schedules.values())
     for each in schedules:
         if isinstance(each, OfStep):
-            return f"eta = {each.function!r}: {theory} needs its integral; use dynsim.schedules"
+            return f"eta = {each.function!r}: {theory} needs its integral; use a Schedule"
     if together and not all(proportional(schedules[0], each) for each in schedules[1:]):
-        return f"eta: {theory} has one time for Y and Z, whose schedules must differ by a factor"
+        return f"eta: {theory} has one time for Y and Z; their schedules must be proportional"
     return None

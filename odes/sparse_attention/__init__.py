@@ -150,7 +150,7 @@ def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
 def _no_fixed_token(training: Training) -> str | None:
     task: Retrieval = training.problem
     if not checks.is_traced(task) and jnp.ndim(task.p) == 0 and task.p != 0:
-        return f"p = {task.p}: eqs. 13 and 14 have no fixed token"
+        return f"p = {task.p}: must be 0; eqs. 13 and 14 describe no fixed token"
     return None
 
 
@@ -197,7 +197,7 @@ THEORIES: tuple[Theory[Any, Any], ...] = (
         "closed form of the plateau",
         f"{_LIMITS}, T, d -> infinity, loss near its start",
         _plateau,
-        refused={"gap": "the closed form sends it to infinity"},
+        refused={"gap": "it is infinite in the closed form"},
     ),
 )
 """The theories, most exact first: flows of four numbers, then `printed` and `escape`."""

@@ -111,12 +111,12 @@ def inapplicable(training: Training) -> str | None:
     if reason := unread(rule):
         return reason
     if not isinstance(rule, Adam):
-        return f"optimizer = {rule.name}: the theory of finite batches describes adam only"
+        return f"optimizer = {rule.name}: the finite-batch theory describes adam only"
     for name in ("decay", "clip", "noise"):
         if getattr(rule, name) is not None:
-            return f"{name} = {getattr(rule, name)!r}: the theory of finite batches has none"
+            return f"{name} = {getattr(rule, name)!r}: the finite-batch theory excludes it"
     if not checks.is_traced(task) and jnp.ndim(task.p) == 0 and task.p != 0:
-        return f"p = {task.p}: the theory of finite batches has no fixed token"
+        return f"p = {task.p}: must be 0; the finite-batch theory describes no fixed token"
     return None
 
 

@@ -225,7 +225,7 @@ def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Numb
     checks.real("batch", batch, 1)
     checks.real("length", length, 2)
     if not checks.is_traced(length) and np.isinf(length):
-        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
+        raise ValueError("length = inf: no sampling noise breaks a tie; must be finite")
 
 
 def check_rule(optimizer: Rule) -> None:
@@ -233,7 +233,7 @@ def check_rule(optimizer: Rule) -> None:
     plain = isinstance(optimizer, SGD) and not optimizer.nesterov
     if not plain or optimizer.decay is not None:
         raise ValueError(
-            f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
+            f"optimizer = {optimizer!r}: must be gradient descent, with or without momentum, and "
             "without decay"
         )
 

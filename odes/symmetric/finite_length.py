@@ -260,7 +260,7 @@ def law_of(task: SymmetricTask, length: Real[Number, ""], tails: bool) -> Law:
     """The law for sequences of some length; raises `ValueError` where it says nothing of them."""
     check_length(task, length)
     if tails and isinstance(length, float) and math.isinf(length):
-        raise ValueError("length = inf: sequences without end have no tails; use tails = False")
+        raise ValueError("length = inf: infinite sequences have no tails; use tails = False")
     return TAILS if tails else FIRST_ORDER
 
 

@@ -126,7 +126,7 @@ def symmetric_profiles(
     """
     p, rho = _profile("p", p), _profile("rho", rho)
     if p.size + rho.size == 0:
-        raise ValueError("p, rho = [], []: a class needs a token")
+        raise ValueError("p, rho = [], []: a class needs at least one token")
     if not checks.is_traced((p, rho)):
         total = float(np.sum(p) + np.sum(rho))
         if abs(total - 1) > _SUM_TOLERANCE:
@@ -148,7 +148,7 @@ def _profile(name: str, value: Profile) -> Float[AnyArray, " D"]:
         checks.real(name, value, 0, open_minimum=True)
         profile = np.array(value, np.float64)
     if profile.ndim != 1:
-        raise ValueError(f"{name}: must have one axis, got shape {profile.shape}")
+        raise ValueError(f"{name}: must be one-dimensional, got shape {profile.shape}")
     return profile
 
 

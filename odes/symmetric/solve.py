@@ -220,8 +220,8 @@ def descend(
     optimizer = theory_rule(optimizer)
     if not optimizer.is_elementwise:
         raise ValueError(
-            f"optimizer = {optimizer!r}: clipping and noise do not treat weight by weight, which "
-            "the reduction needs"
+            f"optimizer = {optimizer!r}: must act weight by weight, without clipping and noise, as "
+            "the reduction requires"
         )
     steps = checks.steps("steps", steps)
     law = law_of(task, length, tails)
@@ -230,7 +230,7 @@ def descend(
     legs = legs_of(times, steps)
     many = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(many) > 1:
-        raise ValueError(f"optimizer: its numbers have shape {many}: must be numbers or (B,)")
+        raise ValueError(f"optimizer: its numbers have shape {many}: must be scalars or (B,)")
     finite = _check_noise(task, batch, key, classes)
     if finite and tails:
         raise ValueError("tails = True: noise is of first order in 1/T; use batch = inf")
@@ -262,7 +262,7 @@ def _check_noise(
         return False
     checks.real("batch", batch, 1)
     if key is None:
-        raise ValueError(f"key = None: batch = {batch} is drawn, which needs a key")
+        raise ValueError(f"key = None: batch = {batch} is drawn at random; pass a key")
     checks.integer("classes", classes, 1)
     if not checks.is_traced(task.K) and classes > int(task.K):
         raise ValueError(f"classes = {classes}: must be at most K = {int(task.K)}")

@@ -1,6 +1,6 @@
 """The few numbers that a symmetric task and its parameters consist of.
 
-What symmetric means, and why these numbers are enough, is told in `odes.symmetric.reduction`.
+`odes.symmetric.reduction` explains what symmetric means, and why these numbers are enough.
 """
 
 import equinox as eqx

@@ -72,9 +72,9 @@ def inapplicable(training: Training) -> str | None:
     """Why the reduction does not describe a training, or None."""
     task: Prompts = training.problem
     if task.core != "fresh":
-        return f"core = {task.core!r}: must be 'fresh'; of others no reduction is known"
+        return f"core = {task.core!r}: must be 'fresh'; no reduction is known for others"
     if task.bias:
-        return "bias = True: must be False; the reduction has none"
+        return "bias = True: must be False; the reduction has no bias"
     return refused(training.rule)
 
 
@@ -309,7 +309,7 @@ def solve_anchored(
     size = len(times)
     begins = sorted(checks.integer("anchors", at, 0) for at in anchors)
     if begins[:1] != [0] or begins[-1] >= size:
-        raise ValueError(f"anchors = {begins}: must be indices of the {size} times, 0 among them")
+        raise ValueError(f"anchors = {begins}: must be indices of the {size} times, including 0")
     ends = [*(at + 1 for at in begins[1:]), size]
     of = functools.partial(solve, task, optimizer, dtype=dtype, **options)
     with precision(dtype, task, optimizer, times, anchors):

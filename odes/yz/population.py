@@ -152,7 +152,7 @@ def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     if reason is None and not checks.is_traced(task):
         f = directions(task)
         if np.linalg.cond(f @ f.T) > _SINGULAR:
-            return f"{theory} needs linearly independent classes (Theorem 1); their P(l|n) are not"
+            return f"{theory} needs linearly independent P(l|n) of the classes (Theorem 1)"
     return reason
 
 

@@ -95,14 +95,14 @@ def inapplicable(training: Training) -> str | None:
     chance = np.asarray(task.probs)[:, token]
     if np.ptp(chance) > _EQUAL * chance.max():
         return (
-            "Theorem 4 needs its common token to be as probable in all classes; "
-            f"P({token}|n) is {chance.min():.4g} to {chance.max():.4g}"
+            "Theorem 4 needs its common token to be equally probable in all classes; "
+            f"P({token}|n) ranges from {chance.min():.4g} to {chance.max():.4g}"
         )
     if np.ptp(np.asarray(task.prior)) > _EQUAL:
-        return "Theorem 4 needs classes of equal prior"
+        return "Theorem 4 needs classes with equal priors"
     served = np.bincount(np.asarray(task.query_index))
     if np.ptp(served):
-        return f"Theorem 4 needs queries of equally many classes; theirs serve {served.tolist()}"
+        return f"Theorem 4 needs equally many classes for each query, got {served.tolist()}"
     without = np.flatnonzero(~np.asarray(task.distinct()).any(1))
     if without.size:
         return f"Theorem 4 needs a distinct token in every class; class {without[0]} has none"

@@ -30,7 +30,7 @@ def reason(error: Exception) -> str:
     name = max(found, key=lambda n: (n.casefold() in said.casefold(), len(n)), default=None)
     if name is None:
         return said
-    takes = "must be true or false" if "truth value" in said else f"JAX does not take it ({said})"
+    takes = "must be true or false" if "truth value" in said else f"JAX rejects it ({said})"
     return f"{name} = {given[name]!r} in the environment: {takes}; change it or unset it"
 
 

@@ -93,7 +93,7 @@ class Asked(NamedTuple):
                 named = Path(self.settings.out).suffix[1:]
                 if asked and named in drawing.FORMATS and named not in (asked, drawing.FORMATS[0]):
                     raise ValueError(
-                        f"format = {asked!r}: out = {self.settings.out} is another one"
+                        f"format = {asked!r}: out = {self.settings.out} has another suffix"
                     )
                 stack.enter_context(drawing.style(style, asked))
             if self.given.get("quiet"):
@@ -257,7 +257,7 @@ def read(offer: Offer, words: Sequence[str]) -> Pairs:
         if not word.startswith("--"):
             alone.append(word)
         elif not option:
-            raise ValueError(f"{word!r} has no name of an option")
+            raise ValueError(f"{word!r}: must be followed by the name of an option")
         elif name not in options and name.startswith("no") and name[2:] in switches:
             given.append((option[2:], False))
         else:
@@ -274,12 +274,12 @@ def read(offer: Offer, words: Sequence[str]) -> Pairs:
         found, alone = alone[:number], alone[number:]
         given += [(place, found if listed else found[0])] if found else []
     if alone:
-        raise ValueError(f"{alone[0]!r} is no option; options begin with --")
+        raise ValueError(f"{alone[0]!r} is not an option; options begin with --")
     return given
 
 
 def _typed(field: Field, text: str) -> Any:
-    """A value as TOML has it, or else the text; of a field for text always the text."""
+    """A value as TOML reads it, otherwise as text; for a text field always as text."""
     if not {"text", "path"} & {*field.types} or text == "none":
         with contextlib.suppress(ValueError):
             return assignments(f"value={text}")["value"]
@@ -323,7 +323,7 @@ def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
 
 def settings_page(language: Language, given: Table) -> Iterator[str]:
     """All settings, with their descriptions, allowed values and current values, as lines."""
-    yield "Options. The end of a name is enough if it is unique; - _ . do not matter."
+    yield "Options. The last part of a name suffices if it is unique; - _ . are interchangeable."
     for setting in language.walk(given):
         field, value = setting.field, setting.value
         if not setting.shared:

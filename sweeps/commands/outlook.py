@@ -64,12 +64,12 @@ class Outlook:
             lines += [f"  {name:<20}{reason}" for name, reason in self.refused.items()]
         if self.changes:
             at = ", ".join(f"{step:g}" for step in self.changes)
-            lines += ["", f"the learning rate changes its course at step {at}"]
+            lines += ["", f"the learning-rate schedule has kinks or jumps at step {at}"]
         rows = {
             "loss at the start": self.start,
             f"loss at step {self.steps:g}": self.end,
-            "half of the fall at step": self.half,
-            "90 % of the fall at step": self.ninety,
+            "half of the decrease by step": self.half,
+            "90 % of the decrease by step": self.ninety,
         }
         lines += ["", f"by the {self.theory}, {self.status}:"]
         lines += [

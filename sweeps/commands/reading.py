@@ -42,7 +42,7 @@ def check(config: Check) -> None:
     store = Store.open(config.path, say)
     store.verify()
     done = int(store.done().sum())
-    print(printable(f"{store.name}: {done} of {store.layout.num_chunks} chunks, all whole"))
+    print(printable(f"{store.name}: {done} of {store.layout.num_chunks} chunks, all intact"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def info(config: Info) -> None:
         lines += [f"  {name} {label}: {_told(part)}" for label, part in parts.items()]
     lines += [f"recorded: {', '.join(about['recorded'])}", progress(about)]
     if about["made"]:
-        lines.append(f"wall time {about['seconds']:.3g} s, summed up over chunks")
+        lines.append(f"wall time {about['seconds']:.3g} s, summed over chunks")
     lines.append("made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()))
     for each in about["made"]:
         ranges = ", ".join(f"{first} to {last}" for first, last in each["chunks"])
@@ -92,7 +92,7 @@ def info(config: Info) -> None:
         how = "accepted by name"
         if each["decided"] == "numbers":
             how = (
-                f"decided by numbers: {each['runs']} stored runs, computed again, agree to "
+                f"compared numerically: {each['runs']} stored runs, recomputed, agree to within "
                 f"{each['difference']:.1g} of the largest value"
             )
         lines.append(f"program {pair}: {how}")
@@ -203,20 +203,20 @@ def export(config: Export) -> list[Path]:
         (each for each in target.absolute().parents if (each / "zarr.json").exists()), None
     )
     if inside is not None:
-        raise ValueError(f"out = {target}: lies in the store {inside}; must be outside")
+        raise ValueError(f"out = {target}: lies in the store {inside}; must be outside of it")
     if target.suffix not in WRITERS:
         raise ValueError(f"out = {target}: must end in {', '.join(WRITERS)}")
     output.check_directory(target.parent)
     if target.exists() and not config.overwrite:
-        raise ValueError(f"out = {target}: is there already; --overwrite replaces it")
+        raise ValueError(f"out = {target}: already exists; --overwrite replaces it")
     dataset = select(store.dataset(), config.where)
     unknown = [name for name in config.arrays if name not in dataset]
     if unknown:
         known = ", ".join(map(str, dataset.data_vars))
-        raise ValueError(f"arrays: {unknown[0]!r} was not recorded; must be of {known}")
+        raise ValueError(f"arrays: {unknown[0]!r} was not recorded; must be one of {known}")
     if records := store.chunks.all():
         seconds = sum(record.seconds for record in records.values())
-        dataset.attrs["wall_time"] = f"{seconds:.3g} s, summed up over chunks"
+        dataset.attrs["wall_time"] = f"{seconds:.3g} s, summed over chunks"
     if config.arrays:
         dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
     try:
@@ -230,8 +230,8 @@ def export(config: Export) -> list[Path]:
         # Each library has errors of its own for what its format does not have.
         kinds = ", ".join(f"{name} of {each.dtype}" for name, each in dataset.data_vars.items())
         raise ValueError(
-            f"out = {target}: cannot hold all of {kinds} ({error}); choose another of "
-            f"{', '.join(WRITERS)}, or some of them by --arrays"
+            f"out = {target}: cannot hold all of {kinds} ({error}); choose another format of "
+            f"{', '.join(WRITERS)}, or fewer arrays with --arrays"
         ) from error
 
 
@@ -278,7 +278,7 @@ def _table(dataset: xr.Dataset) -> Any:
     columns = len(dataset.data_vars) + len(dataset.coords)
     if 8 * rows * columns > LARGEST_TABLE:
         raise ValueError(
-            f"a table of {rows} rows and {columns} columns takes "
+            f"a table of {rows} rows and {columns} columns would take "
             f"{8 * rows * columns / 1e9:.3g} GB; export to .nc or .zarr, or fewer "
             "--arrays: each is repeated along the dimensions "
             f"{', '.join(map(str, dataset.sizes))}"

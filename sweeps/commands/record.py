@@ -72,7 +72,7 @@ class Record(NamedTuple):
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"out = {self.path.parent}: {self.path.name} cannot be read ({error}); "
-                "--overwrite writes over what is there"
+                "--overwrite replaces it"
             ) from None
         there = found.get("settings", {}) if isinstance(found, Mapping) else {}
         differ = [
@@ -82,9 +82,9 @@ class Record(NamedTuple):
         ]
         if differ:
             raise ValueError(
-                f"out = {self.path.parent}: holds results of dynsim {self.command} with "
-                f"{'; '.join(differ[:3])}{' ...' * (len(differ) > 3)}; name another --out, or "
-                "--overwrite them"
+                f"out = {self.path.parent}: contains results of dynsim {self.command} with "
+                f"{'; '.join(differ[:3])}{' ...' * (len(differ) > 3)}; choose another --out, or "
+                "replace them with --overwrite"
             )
 
     def write(self, seconds: float) -> None:

@@ -33,7 +33,7 @@ def run(config: Schema) -> list[Path]:
         ValueError: if its folder does not exist.
     """
     if not config.out.parent.is_dir():
-        raise ValueError(f"out = {config.out}: there is no folder {config.out.parent}")
+        raise ValueError(f"out = {config.out}: the folder {config.out.parent} does not exist")
     content = json.dumps(json_schema(of_runs()), indent=2).encode()
     output.write_whole(config.out, lambda file: file.write(content))
     return [config.out]

@@ -86,8 +86,8 @@ def too_coarse(
         found.append(f"eta -> 0 (all flows): {over} descent at these rates diverges")
     elif apart > APART * fall:
         found.append(
-            f"eta -> 0 ({theory}): {over} the loss of descent at these rates is up to "
-            f"{100 * apart / fall:.2g} % of the fall away, above {100 * APART:g} %"
+            f"eta -> 0 ({theory}): {over} the loss of descent at these rates deviates by up to "
+            f"{100 * apart / fall:.2g} % of its decrease, above {100 * APART:g} %"
         )
     else:
         # A loss that falls by decades may be wrong by a factor at its end.
@@ -345,8 +345,8 @@ def few_squares(
         return []
     return [
         f"linear noise (standard deviations across seeds): up to step {min(last, steps):.0f} the "
-        f"average of squares of {rule.name} scatters by more than {100 * math.sqrt(UNEVEN):.0f} % "
-        "of itself; expect errors above 5 %"
+        f"average square of {rule.name} varies by more than {100 * math.sqrt(UNEVEN):.0f} % "
+        "across seeds; expect errors above 5 %"
     ]
 
 

@@ -79,10 +79,10 @@ def confirm(found: Plan, yes: bool) -> None:
     runs = found.work.plan.layout.num_runs - found.done
     if yes or (runs < MANY and found.bytes < LARGE):
         return
-    what = f"{runs:.3g} runs, up to {found.bytes / 1e9:.3g} GB on the disk"
+    what = f"{runs:.3g} runs, up to {found.bytes / 1e9:.3g} GB on disk"
     if not sys.stdin.isatty():
-        raise ValueError(f"{what}: needs --yes")
-    print(f"{what}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise ValueError(f"{what}: confirm with --yes")
+    print(f"{what}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ValueError(f"{what}: not started")
 
@@ -95,12 +95,12 @@ def text(found: Plan) -> str:
     took = datetime.timedelta(seconds=max(round(seconds), 1))
     lines = [
         str(found.work.plan),
-        f"on the disk: at most {_size(found.bytes)}, before compression",
-        f"time: about {took} (h:mm:ss) on this machine, by a chunk that was timed; compilation "
-        "comes on top",
+        f"disk space: at most {_size(found.bytes)}, before compression",
+        f"time: about {took} (h:mm:ss) on this machine, estimated from one chunk; compilation "
+        "is not included",
     ]
     if found.done:
-        lines.insert(1, f"{found.done} of {layout.num_runs} runs are stored already")
+        lines.insert(1, f"{found.done} of {layout.num_runs} runs are already stored")
     return "\n".join(lines)
 
 
@@ -162,7 +162,7 @@ class SweepCommand(cluster.Hosts):
         dry_run: report runs, disk space and estimated time without running; one chunk is timed.
         yes: do not ask for confirmation above 1e8 runs or 100 GB.
         strict: do not resume if stored chunks were made by other versions or on other devices.
-        accept_code: resume runs that other code has computed: the name of the code that you have
+        accept_code: accept runs that other code has computed: the name of the code that you have
             now, as the error prints it.
         durable: flush each chunk to disk, so that it survives a power failure, before starting the
             next.
@@ -228,7 +228,7 @@ def run(config: SweepCommand) -> list[str]:
 def _workers(config: SweepCommand) -> contextlib.AbstractContextManager[Executor | None]:
     if config.dask is None:
         if config.config is not None:
-            raise ValueError(f"config = {config.config}: read by dask = 'slurm' and the like alone")
+            raise ValueError(f"config = {config.config}: only used by dask = 'slurm' and the like")
         return contextlib.nullcontext()
     return cluster.executor(config.dask, config.config, progress.say)
 

@@ -78,7 +78,7 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
     training = registry.engines(registry.system_of(run))[TRAINING]
     solved = [engine for name, engine in engines.items() if name not in kind.MEASURED]
     if config.rtol is not None and not any(engine.adaptive for engine in solved):
-        raise ValueError(f"rtol = {config.rtol}: none of the theories {tuple(engines)} reads it")
+        raise ValueError(f"rtol = {config.rtol}: none of the theories {tuple(engines)} uses it")
     names = kind.NAMES or _common(config, training, engines)
 
     def sweep(name: str, engine: Engine) -> Sweep:
@@ -146,6 +146,6 @@ def _common(
     )
     if not names:
         raise ValueError(
-            f"theories = {tuple(engines)}: none of what they predict is measured in training"
+            f"theories = {tuple(engines)}: training measures nothing that they predict"
         )
     return names

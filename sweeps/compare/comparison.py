@@ -160,7 +160,7 @@ class Comparison:
         ended = counted(self.report[TRAINING]["status"])
         about = [self.config.run.about, f"{count(self.config.seeds, 'run')}: {ended}"]
         if not self.predictions:
-            about.append("No theory describes this problem: training alone.")
+            about.append("No theory describes this problem; only training is shown.")
         return about
 
     def further_lines(self) -> list[str]:
@@ -325,12 +325,12 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
         *about,
         "",
         "Relative error in % against the mean of the runs: over time (root mean square over the",
-        "recorded times, over that of the mean) / at the end.",
+        "recorded times, divided by that of the mean) / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
     ]
     if any(each["floored"] for side in errors.values() for each in side.values()):
         found.append(
-            "* The mean at the end is below its sampling error: the error is a share of that."
+            "* The mean at the end is below its sampling error; the error is relative to that."
         )
     found += ["", *_grid(cells, observables)]
     chance = {
@@ -340,7 +340,7 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     if any(text != "-" for side in chance.values() for text in side.values()):
         found += [
             "",
-            "The same over time, in sampling errors: chance makes differences of about 1.",
+            "The same over time, in sampling errors: differences of about 1 are due to chance.",
         ]
         found += ["", *_grid(chance, observables)]
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}

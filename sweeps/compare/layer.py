@@ -119,7 +119,7 @@ class LayerComparison(Comparison):
         """The spread at the end, and when the speed coefficient peaks."""
         report, found = self.report, []
         if report["left_out"]:
-            found += ["", f"Theories of finite T are left out. {report['left_out']}"]
+            found += ["", f"Finite-T theories are left out. {report['left_out']}"]
         if report["spread_at_end"]:
             found += lines(report["spread_at_end"])
         peak = report[TRAINING]["peak_of_speed"]
@@ -127,7 +127,7 @@ class LayerComparison(Comparison):
             low, high = peak["between"]
             where = f"peaks at t = {peak['time']:g} (between {low:g} and {high:g})"
             if peak["time"] == high:
-                where = f"still rises at the end, t = {high:g}"
+                where = f"is still rising at the end, t = {high:g}"
             mean = {name: np.mean(each) for name, each in self.stages._asdict().items()}
             found += [
                 "",

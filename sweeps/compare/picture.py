@@ -1,6 +1,7 @@
 """The figures of `dynsim compare`: a panel for each observable, with runs and theories in it. The
 attention layer has panels of its own: curves, the speed coefficient, and attention over time."""
 
+import textwrap
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,9 @@ from sweeps.compare.comparison import TRAINING, Comparison, valid
 from sweeps.compare.layer import DESCENT, DESCENTS, SPREAD, LayerComparison
 from sweeps.compare.scatter import average, spread
 from sweeps.output import drawing
+from sweeps.runner import labels
 from sweeps.runner.progress import count
+from sweeps.systems import registry
 
 MARKS = 15
 """Marks of the mean of the runs on a curve, about."""
@@ -36,8 +39,8 @@ def draw(result: Comparison) -> Figure:
         plot_entries(result, name, ax=ax)
     for ax in axes.flat[len(result.names) :]:
         ax.set_axis_off()
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    handles, texts = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -65,7 +68,17 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     if len(chosen) < len(changes):
         title = f"{len(chosen)} of {len(changes)} entries, those that change most"
         ax.set_title(title, fontsize="medium")
-    return drawing.finished(ax, xlabel="optimiser steps", ylabel=name)
+    return drawing.finished(ax, xlabel="optimiser steps", ylabel=named(result, name))
+
+
+def named(result: Comparison, name: str) -> str:
+    """What an observable is, with its unit and its name, in lines as long as a panel is high."""
+    about = labels.about(registry.system_of(result.config.run), name)
+    text, unit = about["long_name"], about.get("units", "1")
+    if unit != "1":
+        text = f"{text} ({unit})"
+    known = text == name.replace("_", " ")
+    return textwrap.fill(text if known else f"{text}, {name}", labels.WIDTH)
 
 
 def plot(
@@ -117,8 +130,8 @@ def draw_layer(result: LayerComparison) -> Figure:
         theory = name not in (TRAINING, *DESCENTS)
         about = result.about(name)[0] if theory else name
         ax.set_title(f"attention $c_{{0l}}$: {about}", fontsize="medium")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    handles, texts = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(title(result))
     return figure
 

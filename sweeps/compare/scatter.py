@@ -75,7 +75,7 @@ def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") ->
     for name, values in at_end.items():
         rows.append((name, *("-" if x is None else format(x, ".3g") for x in values.values())))
     about = f"{theory}: " * bool(theory)
-    return ["", f"{about}Standard deviation over seeds at the end.", "", *aligned(rows, 17, 16)]
+    return ["", f"{about}Standard deviation across seeds at the end.", "", *aligned(rows, 17, 16)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -163,7 +163,7 @@ class Axes:
             for part in axis.path:
                 value = value.get(part, MISSING) if isinstance(value, dict) else MISSING
             if value is not MISSING and (not isinstance(value, dict) or {*value} == {"kind"}):
-                raise LanguageError(".".join(axis.path), "is an axis as well; leave one out", value)
+                raise LanguageError(".".join(axis.path), "is also an axis; leave one out", value)
         self._made = functools.lru_cache(maxsize=64)(self._build)
 
     def run(self, chosen: Mapping[str, Any]) -> Any:
@@ -268,7 +268,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise LanguageError(path, f"must be {LISTS}", given)
     if not len(values):
-        raise LanguageError(path, "has no value; needs one or more", given)
+        raise LanguageError(path, "is empty; needs at least one value", given)
     return values
 
 

@@ -204,7 +204,7 @@ def plain(
     if made and (field is None or field.bases):
         kind, table = kind_of(type(value)), {}
         if kept(objects, kind.location, type(value)) != kind.location:
-            raise LanguageError(path, "is of one of two classes of this name", kind.location)
+            raise LanguageError(path, "is ambiguous: two classes have this name", kind.location)
         for name, each in kind.fields.items():
             text = inside(each, getattr(value, name), f"{path}.{name}".lstrip("."))
             if full or each.required or text != each.default:

@@ -255,7 +255,7 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
     }
     found = [f"one of {', '.join(field.words)}"] if field.words else []
     if not (found or field.types or kinds):
-        found = ["the word of a kind, or a table with one as its `kind`"]
+        found = ["the name of a kind, or a table with one as its `kind`"]
     # An array in place of a number stands for many runs.
     types = [each for each in field.types if each != "array" or "number" not in field.types]
     found += [names.get(each, each) for each in types]

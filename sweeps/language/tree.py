@@ -108,7 +108,7 @@ def built(
             return cls(**given)
     if is_array(value):
         if value["array"] not in objects:
-            raise LanguageError(name, "is an array that is not given here", value["array"])
+            raise LanguageError(name, "is an array that was not passed", value["array"])
         return objects[value["array"]]
     if isinstance(value, dict):
         return {g: built(language, field.one, v, (*path, g), objects) for g, v in value.items()}

@@ -218,8 +218,8 @@ def style(name: str | None, kind: Format | None = None) -> Iterator[None]:
             except OSError:
                 known = plt.style.available
                 raise ValueError(
-                    f"style = {name!r}: {checks.hint(name, known)}must be a style of matplotlib, "
-                    f"such as {', '.join(known[-4:])}, or a file of one"
+                    f"style = {name!r}: {checks.hint(name, known)}must be a Matplotlib style, "
+                    f"such as {', '.join(known[-4:])}, or a style file"
                 ) from None
         if kind is not None:
             mpl.rcParams["savefig.format"] = kind

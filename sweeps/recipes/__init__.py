@@ -70,7 +70,7 @@ def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str,
             raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
         for name in ("run", "axes"):
             if name in new and not (isinstance(new[name], Mapping) and new[name]):
-                raise ValueError(f"set = {override!r}: must be a table that is not empty")
+                raise ValueError(f"set = {override!r}: must be a non-empty table")
         _check(new)
         settings |= new.pop("run", {})
         found["axes"] |= dict(_named("", new.pop("axes", {})))

@@ -188,7 +188,7 @@ class Agreement:
             runs, difference = self._by_numbers(chunks)
         except ArithmeticError as error:
             theirs = self.store.chunks.environment(known.environment)
-            why = ", ".join(differences(theirs, self.environment)), f"compared by numbers: {error}"
+            why = ", ".join(differences(theirs, self.environment)), f"compared numerically: {error}"
             raise OtherProgramError(self.store, chosen, known, mine, *why) from None
         self._note(chosen, known, mine, decided="numbers", runs=runs, difference=difference)
         return mine
@@ -320,6 +320,6 @@ def compared(
     if (difference := apart(old)) > allowed:
         raise ArithmeticError(
             f"{name} of a stored run differs by {difference:.2g} of its largest value; rounding "
-            f"explains {allowed:.1g}"
+            f"explains at most {allowed:.1g}"
         )
     return difference

@@ -91,8 +91,7 @@ class Hosts:
         `ValueError` when the numbers are incomplete or do not fit, or nobody is found."""
         if (self.processes is None) != (self.process is None) and not self.distributed:
             raise ValueError(
-                f"processes = {self.processes}, process = {self.process}: needs both of them, or "
-                "distributed"
+                f"processes = {self.processes}, process = {self.process}: set both, or distributed"
             )
         if self.processes is not None:
             checks.integer("processes", self.processes, 1)
@@ -297,13 +296,13 @@ def _look_at(client: Any, report: Callable[[str], None]) -> None:
     saturation = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
     if saturation != 1.0:
         report(
-            f"dask: its scheduler has worker-saturation {saturation}, so that chunks wait behind "
+            f"dask: its scheduler has worker-saturation {saturation}, so chunks queue behind "
             "others; start it with DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0"
         )
     most = max(client.nthreads().values(), default=1)
     if most > 1:
         report(
-            f"dask: its workers have up to {most} threads, of which one works; start them "
+            f"dask: its workers have up to {most} threads, of which only one is used; start them "
             "with --nthreads 1"
         )
 

@@ -162,7 +162,7 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
         sent = dumps(sweep)
         # Some functions, such as compiled ones, arrive without their names.
         if fingerprint(config_of(pickle.loads(sent))) != digest:
-            raise ValueError("it arrives as another one")
+            raise ValueError("it changes when it is pickled")
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         raise ValueError(f"executor: its workers cannot be sent this sweep ({error})") from None
     return found._replace(sweep=sent)
@@ -186,7 +186,7 @@ def make_store(
             check()
     match _outcome(future):
         case Failed(worker, reason):
-            raise StoreError(f"{job.address}: worker {worker} made no store: {reason}")
+            raise StoreError(f"{job.address}: worker {worker} could not create the store: {reason}")
         case str(plan) if report:
             report(plan)
     store = Store.open(where)
@@ -230,7 +230,7 @@ def work_off(
                     case Done(str(worker), int(runs), int(diverged)):
                         _check_program(agreement, number, worker)
                         shown_runs.stored(runs, diverged)
-                        reasons[number] = "a worker says that it is stored, and it is not"
+                        reasons[number] = "a worker reports it as stored, but it is not"
                     case Failed(str(worker), str(reason)):
                         failed(number, f"{reason} (on {worker})")
                     case answer:
@@ -291,15 +291,15 @@ def _outcome(future: Future[Any]) -> Any:
 def _broken(error: BaseException) -> StoreError:
     why = ": ".join(part for part in (type(error).__name__, str(error)) if part)
     return StoreError(
-        f"executor: takes no more work ({why}). What was finished is stored; run the sweep again "
-        "with a new executor to go on."
+        f"executor: accepts no more work ({why}). Finished chunks are stored; run the sweep again "
+        "with a new executor to resume."
     )
 
 
 def _message(store: Store, reasons: dict[int, str]) -> str:
     lines = [
         f"{store.name}: {len(reasons)} of {store.layout.num_chunks} chunks failed {TRIES} times "
-        "each, all others are stored; run the sweep again to try them anew:"
+        "each, all others are stored; run the sweep again to retry them:"
     ]
     for number, reason in list(reasons.items())[:MOST_NAMED]:
         parts = zip(store.dims, store.layout.region(number), strict=True)
@@ -356,10 +356,10 @@ def _opened(job: Job) -> tuple[Work, Store, Agreement]:
     store = Store.open(job.place(), report=lambda line: None)
     # Before anything is imported that a configuration names.
     if store.id != job.store or store.fingerprint != job.digest:
-        raise StoreError(f"{job.address}: holds another sweep here than where it was started")
+        raise StoreError(f"{job.address}: contains another sweep here than on the driver")
     sweep = job.made(store.config)
     if fingerprint(config_of(sweep)) != job.digest:
-        raise StoreError(f"{job.address}: this worker makes another sweep of it than the driver")
+        raise StoreError(f"{job.address}: this worker builds another sweep from it than the driver")
     store.held = store.place.watch(job.fence)
     with precision(sweep.dtype):
         mesh = tiles.mesh(None, sweep.dtype)

@@ -261,7 +261,7 @@ def _work_off(
             except OSError as error:
                 raise StoreError(
                     f"{store.name}: a chunk could not be written ({error}); the chunks before it "
-                    "are stored. Make room or mend the place, and run the same command to go on."
+                    "are stored. Make room or repair the folder and run the same command to resume."
                 ) from error
             codes = arrays["status"]
             runs.stored(codes.size, int((codes != Status.OK).sum()))
@@ -344,8 +344,8 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
     for name, each in variables.items():
         if not NUMBERS.fullmatch(each.dtype.name):
             raise ValueError(
-                f"record = {name!r}: is of type {each.dtype.name}, must be of real, complex or "
-                "whole numbers of NumPy, or truth values"
+                f"record = {name!r}: has type {each.dtype.name}; must be real, complex, "
+                "integer or boolean"
             )
     check_names(("axes", sweep.fields), ("dimensions", [*others, *inner]), ("record", variables))
     made_by = {**output.environment("zarr", "xarray"), "precision": sweep.dtype}

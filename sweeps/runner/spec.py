@@ -134,10 +134,10 @@ class Sweep:
         for dim in found.dims:
             for axis in dim.members:
                 if axis.path == ("dtype",):
-                    raise ValueError(f"axes.{axis.name}: is no axis: all runs have one dtype")
+                    raise ValueError(f"axes.{axis.name}: cannot vary: all runs share one dtype")
                 if axis.path == ("seed",) and (axis.name != "seed" or len(dim.members) > 1):
                     raise ValueError(
-                        f"axes.{axis.name}: must be called seed, and be zipped with no other axis"
+                        f"axes.{axis.name}: must be called seed, and not be zipped with other axes"
                     )
         return found
 
@@ -229,7 +229,7 @@ class Sweep:
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
         if self.rtol is not None and not self.rules.adaptive:
-            raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
+            raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not use it")
         if self.checkpoint and not self.rules.goes_on:
             able = [name for name, each in registry.engines(self.system).items() if each.goes_on]
             raise ValueError(
@@ -237,7 +237,7 @@ class Sweep:
                 f"those that do: {', '.join(able) or 'none of this system'}"
             )
         if CHECKPOINT in self.names:
-            raise ValueError(f"record = {CHECKPOINT!r}: is no observable; set checkpoint = true")
+            raise ValueError(f"record = {CHECKPOINT!r}: set checkpoint = true instead")
         if not self.names:
             raise ValueError("record = []: needs at least one observable")
         for name in self.names:

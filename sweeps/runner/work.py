@@ -149,7 +149,7 @@ class Work:
                 raise
         self._shrink(2)
         warnings.warn(
-            f"the memory of a device did not suffice; from here on it works on {self.tile[0]}x"
+            f"a device ran out of memory; from here on it computes {self.tile[0]}x"
             f"{self.tile[1]} runs (seeds x points) at once, half as many as before",
             stacklevel=2,
         )

@@ -42,7 +42,7 @@ TOLERANCES = Tolerances(rtol=1e-7, atol=1e-9)
 
 @dataclasses.dataclass(frozen=True)
 class FigureQKV:
-    """Errors of the plain flow and of the factors' flow against descent on the factors.
+    """Errors of the plain flow and of the factor flow against descent on the factors.
 
     Attributes:
         out: folder for the figure and qkv.npz.

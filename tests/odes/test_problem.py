@@ -329,7 +329,7 @@ class Unlearned(dynsim.Problem):
         ({"rule": dynsim.sgd(lambda k: 0.1)}, None),
         ({"kind": "matched"}, "flow = 'matched': does not describe optimizer = sgd"),
         ({"problem": Unlearned()}, "Unlearned has no method 'population_loss'"),
-        ({"key": None}, "key = None: starting weights need one, or `init`"),
+        ({"key": None}, "key = None: starting weights are random; pass a key, or `init`"),
         ({"record": "batch_loss"}, "record = 'batch_loss': is of a batch; a flow has none"),
         ({"times": [3, 1]}, "times = [3, 1]: must be >= 0 and increase"),
     ],

@@ -231,7 +231,7 @@ def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
     (first, system), *others = systems.items()
     for name, other in others:
         if other != system:
-            raise ValueError(f"{name}: is of the system {other!r}, {first} of {system!r}")
+            raise ValueError(f"{name}: belongs to the system {other!r}, {first} to {system!r}")
 
 
 def remaining(dataset: xr.Dataset) -> int:
@@ -280,7 +280,7 @@ def _alike(datasets: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     most = {d: max(each.get(d, 1) for each in sizes) for each in sizes for d in each}
     for dim, size in most.items():
         if differ := {each[dim] for each in sizes if dim in each} - {1, size}:
-            raise ValueError(f"{dim}: the sweeps have {size} and {min(differ)} of them")
+            raise ValueError(f"{dim}: sizes differ, {size} and {min(differ)}")
     return [
         each.squeeze([d for d, n in own.items() if n < most[d]], drop=True)
         for each, own in zip(datasets, sizes, strict=True)

@@ -46,7 +46,7 @@ def opened(paths: Sequence[str], report: Report) -> dict[str, xr.Dataset]:
         elif panels := dict(_panels(folder, report)):
             found |= panels
         else:
-            raise ValueError(f"{path}: holds sweeps, but none of a phase diagram; name one of them")
+            raise ValueError(f"{path}: contains sweeps, but no phase diagram; choose one of them")
     return found
 
 
@@ -121,7 +121,7 @@ def _rule(
         try:
             rules.insert(0, named(word))
         except ValueError as error:
-            report(f"{error}; the regions are those of the system")
+            report(f"{error}; using the regions of the system instead")
     return next((each for each in rules if {*each.record} <= {*dataset.data_vars}), None)
 
 

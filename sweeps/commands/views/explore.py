@@ -42,7 +42,7 @@ class Explore:
         max_megabytes: largest size of the page; times and seeds are left out to keep to it.
         overwrite: replace an existing file.
         serve: open a local server instead of writing a file, until Ctrl-C.
-        port: where the server listens on this machine; 0 takes one that is free.
+        port: port on which the server listens on this machine; 0 chooses a free one.
         run: for a server without a sweep, the run at which the sliders start.
     """
 
@@ -76,7 +76,7 @@ def run(config: Explore) -> list[Path]:
         raise ValueError(f"out = {config.out}: must end in {SUFFIX}")
     output.check_directory(config.out.parent)
     if config.out.exists() and not config.overwrite:
-        raise ValueError(f"out = {config.out}: is there already; --overwrite replaces it")
+        raise ValueError(f"out = {config.out}: already exists; --overwrite replaces it")
     sweeps = diagrams.opened(config.paths, progress.say)
     found = content(sweeps, config.observables, config.times, config.where)
     found = page.fitted(found, config.max_megabytes)

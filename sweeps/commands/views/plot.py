@@ -101,7 +101,7 @@ def contours(theory: xr.DataArray, norm: Normalize, place: int, ax: Axes) -> Axe
     """Contours of a theory at values that divide the range of the colours, with the values."""
     y, x = map(str, theory.dims)
     if min(theory.shape) < 2:
-        raise ValueError(f"view = 'heatmap': a theory needs two values of {x} and of {y}")
+        raise ValueError(f"view = 'heatmap': a theory needs at least two values of {x} and of {y}")
     levels = norm.inverse(np.linspace(0, 1, LEVELS + 2)[1:-1])
     found = ax.contour(
         _places(theory, x),
@@ -147,7 +147,7 @@ def _norm(values: np.ndarray) -> Normalize:
     """Of the colours: logarithmic where the values span `DECADES`."""
     finite = values[np.isfinite(values)]
     if not finite.size:
-        raise ValueError("view = 'heatmap': no run of these ended well")
+        raise ValueError("view = 'heatmap': none of these runs ended well")
     low, high = float(finite.min()), float(finite.max())
     far = low > 0 and high / low >= 10**DECADES
     return LogNorm(low, high) if far else Normalize(low, high)
@@ -209,7 +209,7 @@ def run(config: Plot) -> list[Path]:
     if suffix not in drawing.FORMATS:
         raise ValueError(f"out = {out}: must end in .{', .'.join(drawing.FORMATS)}")
     if config.error and config.view != "heatmap":
-        raise ValueError("error = True: lines have bands; must be False, or view = 'heatmap'")
+        raise ValueError("error = True: lines show bands; must be False, or view = 'heatmap'")
     sweeps = {path: open_sweep(path, progress.say) for path in (config.path, *config.more)}
     check_systems(sweeps)
     config = completed(config, sweeps[config.path])
@@ -259,7 +259,7 @@ def draw(
     left = [d for d in data.dims if d not in (config.x, config.hue, "seed")]
     if len(left) > 1:
         raise ValueError(
-            f"where: {', '.join(map(str, left))} are left and only one of them can become panels; "
+            f"where: {', '.join(map(str, left))} remain, but only one of them can become panels; "
             "choose values with --where NAME=VALUE"
         )
     panels = data[left[0]].values if left else [None]
@@ -312,12 +312,12 @@ def _explain(
 def _heatmap(config: Plot, data: xr.DataArray, theories: Mapping[str, xr.DataArray]) -> Figure:
     x, y = str(config.x), str(config.y)
     if y == x:
-        raise ValueError(f"y = {y!r}: is the axis x already")
+        raise ValueError(f"y = {y!r}: must differ from x")
     for each in (data, *theories.values()):
         checks.choice("y", y, [str(dim) for dim in each.dims if dim != "seed"])
         if left := [str(dim) for dim in each.dims if dim not in (x, y, "seed")]:
             raise ValueError(
-                f"where: {', '.join(left)} are left over in a heat map; choose values with "
+                f"where: {', '.join(left)} have no place in a heat map; choose values with "
                 "--where NAME=VALUE"
             )
     named = {Path(name).name: theory for name, theory in theories.items()}
@@ -337,7 +337,10 @@ def _named(data: xr.DataArray) -> dict[str, xr.DataArray]:
 def title(config: Plot, data: xr.DataArray) -> str:
     """Name of the sweep, what was chosen of it, and what is averaged over."""
     chosen = {str(name): value for name, value in data.coords.items() if value.ndim == 0}
-    words = [f"{name} = {shown(value.item())}" for name, value in chosen.items()]
+    words = [
+        f"{'step' if name == 'time' else name} = {shown(value.item())}"
+        for name, value in chosen.items()
+    ]
     if "seed" in data.dims:
         what = "mean" if config.view == "heatmap" else "mean ± sd"
         words.append(f"{what} of {data.sizes['seed']} seeds")
@@ -380,7 +383,7 @@ def chosen(dataset: xr.Dataset, config: Plot, lacking: Sequence[str] = ()) -> xr
         if value is not None:
             checks.choice(name, value, dims)
     if config.hue == config.x:
-        raise ValueError(f"hue = {config.hue!r}: is the axis x already")
+        raise ValueError(f"hue = {config.hue!r}: must differ from x")
     data = valid(dataset[[observable, "status"]])[observable]
     data = select(data, [each for each in config.where if each.partition("=")[0] not in lacking])
     kept = (config.x, config.y, config.hue)
@@ -401,6 +404,6 @@ def check_drawable(sizes: Mapping[Any, int], config: Plot) -> None:
     for what, number, limit in (*most, ("points", math.prod(sizes.values()), MOST_POINTS)):
         if number > limit:
             raise ValueError(
-                f"where: would draw {number} {what}, at most {limit} can be; choose values with "
+                f"where: would draw {number} {what}, at most {limit} fit; choose values with "
                 "--where NAME=VALUE"
             )

@@ -102,7 +102,7 @@ class Server(http.server.ThreadingHTTPServer):
             super().__init__((HOST, port), Handler)
         except OSError as error:
             why = error.strerror or error
-            raise ValueError(f"port = {port}: {why}; --port 0 takes one that is free") from None
+            raise ValueError(f"port = {port}: {why}; --port 0 chooses a free one") from None
         self.free = threading.BoundedSemaphore(CONNECTIONS)
         self.token = secrets.token_urlsafe(32)
         self.hosts = {f"{host}:{self.server_port}" for host in (HOST, "localhost")}

@@ -30,7 +30,7 @@ MARKER = "made"
 """Empty file in that folder, the last one that the creation of a store writes."""
 SHORT = 12
 """Letters of the hash of a program or a method in messages and names of files."""
-CHANGED = "it is not what its checksum says"
+CHANGED = "its checksum does not match"
 """Why a file is called damaged."""
 SEALED = re.compile(rb'\{"digest": "([0-9a-f]{64})", "record": (.*)\}')
 LARGEST = 2**27
@@ -109,7 +109,7 @@ class Variable(NamedTuple):
         if not any(extra):
             return values
         if min(extra) < 0:
-            raise ValueError(f"an array of {values.shape[outer:]} in the room of {self.shape}")
+            raise ValueError(f"shape {values.shape[outer:]} does not fit into {self.shape}")
         empty = np.nan if values.dtype.kind in "fc" else 0
         padding = [*(outer * [(0, 0)]), *((0, number) for number in extra)]
         return np.pad(values, padding, constant_values=empty)
@@ -160,7 +160,7 @@ def check_names(*named: tuple[str, Iterable[str]]) -> None:
             if (before, other) == (field, name):
                 continue
             what = {"": "something that every store has", "record": "an array that is recorded"}
-            same = f"is the name of {what.get(before, f'one of the {before}')} as well"
+            same = f"is also the name of {what.get(before, f'one of the {before}')}"
             if other != name:
-                same = f"differs from {other!r} by its case alone, which not every file system sees"
+                same = f"differs from {other!r} only in case, which some file systems ignore"
             raise ValueError(f"{field} = {name!r}: {same}; one of them needs another name")

@@ -95,7 +95,7 @@ class Array(NamedTuple):
     def decoded(self, chunk: bytes) -> np.ndarray:
         """The values of a chunk; `ValueError` for one of another size, or that is none."""
         if unpacked(chunk) != self.size:
-            raise ValueError("it has another size than its array says")
+            raise ValueError("its size does not match its array")
         try:
             values = np.frombuffer(Zstd().decode(chunk[:-CHECKSUM]), self.dtype.newbyteorder("<"))
         except RuntimeError as error:
@@ -106,7 +106,7 @@ class Array(NamedTuple):
         """All values, by the files of all chunks, each of at most so many bytes; raises as
         `decoded`, or `LookupError`."""
         if len(files) != self.chunks or self.size > most:
-            raise ValueError("it has another size than its array says, or is far too large")
+            raise ValueError("its size does not match its array, or is far too large")
 
         def read(index: Index) -> np.ndarray:
             return self.decoded(files["/".join(("c", *map(str, index)))])

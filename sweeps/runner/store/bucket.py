@@ -101,7 +101,7 @@ class Lease:
         `StoreError` when it is alive, or the object is something else."""
         found = self.bucket.look(self.key)
         if held := terms(found, self.key):
-            line = f"waiting up to {held.seconds:g} s for the lease of {held.owner} to end"
+            line = f"waiting up to {held.seconds:g} s for the lease of {held.owner} to expire"
             (report or say)(f"{self.bucket.name}: {line}")
             end = clock() + held.seconds
             while clock() < end:
@@ -114,7 +114,7 @@ class Lease:
         self.renewed = clock()
         self.version = self.bucket.swap(self.key, self._words(), found and found.version)
         if self.version is None:
-            raise self._taken("which has been faster")
+            raise self._taken("which was faster")
         self.held = True
 
     def renew(self) -> None:
@@ -181,8 +181,8 @@ class Lease:
 
     def _lost(self) -> StoreError:
         return StoreError(
-            f"{self.bucket.name}: this process stood still for longer than its lease, and another "
-            "one writes here now; it has what was finished. Nothing is lost."
+            f"{self.bucket.name}: this process was paused for longer than its lease, and another "
+            "one writes here instead, from the finished chunks on. Nothing is lost."
         )
 
 
@@ -195,7 +195,7 @@ def terms(found: Found | None, key: str) -> Terms | None:
             str(about["owner"]), min(float(about["seconds"]), LONGEST), str(about["token"])
         )
     except (ValueError, LookupError, TypeError):
-        raise StoreError(f"{key}: is no lease of dynsim") from None
+        raise StoreError(f"{key}: is not a lease of dynsim") from None
 
 
 class Bucket(Place):
@@ -349,8 +349,8 @@ class Bucket(Place):
             # Nothing of a store begins like that.
             if value.lstrip()[:1] == b"<":
                 raise OutageError(
-                    f"{self.name}: cannot be reached (a web page answers for {key}, as of a proxy "
-                    "or a sign-in; look at the address and the network)"
+                    f"{self.name}: cannot be reached ({key} returns a web page, as from a proxy "
+                    "or a sign-in; check the address and the network)"
                 )
             return Found(value, _version(got.meta))
         return None

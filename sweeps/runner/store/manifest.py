@@ -134,7 +134,7 @@ def verified(name: str, read: Read) -> Manifest:
         raise damaged(name, GROUP, f"{where}: {first['msg']}") from None
     sealed, files = said.integrity.files, {}
     if strange := [key for key in sealed if not WRITTEN.fullmatch(key)]:
-        raise damaged(name, GROUP, f"it speaks of {strange[0]!r}")
+        raise damaged(name, GROUP, f"it lists the unknown file {strange[0]!r}")
     for (key, digest), value in zip(sealed.items(), read(sealed), strict=True):
         if value is None:
             raise missing(name, key)
@@ -204,7 +204,7 @@ def _accept(
             arrays[array] = about = described(json.loads(own.pop(GROUP)))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise StoreError(
-                f"{name}: the file {array}/{GROUP} says what dynsim never writes; nothing was read"
+                f"{name}: the file {array}/{GROUP} is not as dynsim writes it; nothing was read"
             ) from None
         try:
             if own:

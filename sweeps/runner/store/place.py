@@ -125,7 +125,7 @@ class Place:
         """The error for a store that is not there any more."""
         return StoreError(
             f"{self.name}: has been moved or removed while this process wrote to it ({self.records}"
-            " is gone). What was finished is where the store is now; run the sweep again there."
+            " is gone). Finished chunks moved with the store; run the sweep again there."
         )
 
 
@@ -164,11 +164,11 @@ class Folder(Place):
             )
         there = next(path for path in (self.real, *self.real.parents) if path.exists())
         if not there.is_dir():
-            raise StoreError(f"{self.name}: cannot be made, because {there} is a file")
+            raise StoreError(f"{self.name}: cannot be created, because {there} is a file")
         try:
             tempfile.TemporaryFile(dir=there).close()
         except OSError as error:
-            why = f"{there} does not let this process write"
+            why = f"this process has no permission to write to {there}"
             raise StoreError(f"{self.name}: cannot be written: {why} ({error.strerror})") from None
 
     def create(self, files: Mapping[str, bytes]) -> None:
@@ -233,7 +233,7 @@ class Folder(Place):
         # The operating system's, which a killed process does not hold.
         del report
         if self.real.exists() and not os.access(self.real, os.W_OK):
-            raise StoreError(f"{self.name}: is read-only, so the sweep cannot go on here")
+            raise StoreError(f"{self.name}: is read-only, so the sweep cannot resume here")
         self.real.parent.mkdir(parents=True, exist_ok=True)
         # What is there may have been made just now, or by a writer that was not durable.
         self._settle_all(str(self.real))

@@ -164,11 +164,11 @@ class Chunks:
         the record holds of it, if so asked. `StoreError` when the file is missing, or is not what
         the record says."""
         key, array, record = self.keys(number)[name], self.arrays[name], self.record(number)
-        again = f"Delete {self.file(number)} and run the sweep again to compute its chunk anew."
+        again = f"Delete {self.file(number)} and run the sweep again to recompute its chunk."
         inside = record.statuses if name == "status" and not itself else b""
         value = inside or self._read(key, again, 2 * array.size + 2**12)
         if sha(value) != record.files.get(key):
-            raise damaged(self.place.name, key, "it is not what its record says", again)
+            raise damaged(self.place.name, key, "it does not match its record", again)
         try:
             return array.decoded(value)
         except ValueError as error:
@@ -214,10 +214,10 @@ class Chunks:
 
     def _record(self, number: int) -> Record:
         key = self.file(number)
-        again = f"Delete it and run the sweep again to compute chunk {number} anew."
+        again = f"Delete it and run the sweep again to recompute chunk {number}."
         record = _opened(_RECORD, self.place, key, self._read(key, again), again)
         if (record.store, record.chunk) != (self.store, number):
-            why = f"it is that of chunk {record.chunk} of the store {record.store}"
+            why = f"it belongs to chunk {record.chunk} of the store {record.store}"
             raise damaged(self.place.name, key, why, again)
         return record
 
@@ -256,7 +256,7 @@ class Programs:
             return None
         known = _opened(_REGISTERED, self.place, key, value)
         if (known.store, known.key) != (self.store, key):
-            raise damaged(self.place.name, key, "it is that of other runs, or of another store")
+            raise damaged(self.place.name, key, "it belongs to other runs, or to another store")
         return known
 
 

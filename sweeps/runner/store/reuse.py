@@ -251,7 +251,7 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
     if lost := store.config.get("functions", {}).keys() - functions.keys():
         raise StoreError(
             f"reuse = {store.name}: recorded {min(lost)!r} by a function that this sweep does not "
-            "have, so that their programs cannot be compared; record it as well"
+            "have, so their programs cannot be compared; record it as well"
         )
     try:
         made = from_config(store.config, sweep.varied.objects)
@@ -261,7 +261,7 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
     made = dataclasses.replace(made, record=record)
     if fingerprint(config_of(made)) != store.fingerprint:
         raise StoreError(
-            f"reuse = {store.name}: its sweep cannot be made of this one, so that their programs "
+            f"reuse = {store.name}: its sweep cannot be derived from this one, so their programs "
             "cannot be compared; what differs:",
             *(f"  {line}" for line in differences(store.config, config_of(made))),
         )
@@ -339,11 +339,11 @@ def _parted(
     if early and early != recorded.tolist():
         raise StoreError(
             f"reuse = {store.name}: recorded at the steps {_short(recorded.tolist())}, and this "
-            f"sweep, until step {begin}, at {_short(early)}; set times to the former and those to "
-            "come, or to 'end'"
+            f"sweep, until step {begin}, at {_short(early)}; set times to the former plus later "
+            "ones, or to 'end'"
         )
     if not late:
-        raise StoreError(f"times = {_short(times)}: has none after the {begin} of {store.name}")
+        raise StoreError(f"times = {_short(times)}: none is after step {begin} of {store.name}")
     return len(early), late
 
 

@@ -80,7 +80,7 @@ class Store:
                     raise ValueError(f"{name} has other runs than status")
             self.chunks = records.Chunks(where, self.id, self.layout, arrays)
         except (LookupError, ValueError) as error:
-            raise StoreError(f"{self.name}: holds no sweep of dynsim ({error})") from error
+            raise StoreError(f"{self.name}: is not a sweep of dynsim ({error})") from error
 
     @classmethod
     def open(cls, where: str | Path | Place, report: Report | None = None) -> "Store":
@@ -142,7 +142,7 @@ class Store:
         """Raise `StoreError`, showing the difference, unless the store is of this sweep."""
         if self.fingerprint != fingerprint(config):
             raise StoreError(
-                f"{self.name}: holds another sweep; stored -> asked for:",
+                f"{self.name}: contains a different sweep; stored -> requested:",
                 *(f"  {line}" for line in differences(self.config, config)),
                 "Choose another folder, or undo the change to resume.",
             )
@@ -187,7 +187,7 @@ class Store:
         if gone and report:
             report(
                 f"{self.name}: {len(gone)} files of complete chunks are missing, such as "
-                f"{min(gone)}; these chunks are computed anew"
+                f"{min(gone)}; these chunks are recomputed"
             )
         for number in [i for i, own in keys.items() if i % n == k and not gone.isdisjoint(own)]:
             del times[number]
@@ -217,11 +217,11 @@ class Store:
             others = list(filter(None, lines))
             if others and strict:
                 raise StoreError(
-                    f"{self.name}: has chunks that were made otherwise, and strict forbids to go "
-                    f"on; then -> now: {others[-1]}"
+                    f"{self.name}: has chunks from another environment, and strict forbids "
+                    f"resuming; then -> now: {others[-1]}"
                 )
             if others and report:
-                report(f"{self.name}: goes on with chunks that were made otherwise: {others[-1]}")
+                report(f"{self.name}: resumes with chunks from another environment: {others[-1]}")
 
         compare(report)
         self._environment, self._first = records.environment_file(environment), compare
@@ -322,11 +322,11 @@ def _look(where: Place, report: Report) -> None:
     others = [each for each in where.stores() if each != where.records and used(each)]
     if others and not used(where.records):
         raise StoreError(
-            f"{where.name}: {GROUP} is that of another store than the chunks, which {others[0]} "
-            "speaks of. Put back the one that belongs there, or choose another folder."
+            f"{where.name}: {GROUP} belongs to another store than the chunks in {others[0]}"
+            ". Restore the one that belongs there, or choose another folder."
         )
     if where.read(marker := f"{where.records}/{MARKER}") is None:
-        again = "The sweep was not made to its end. Run it again, or choose another folder."
+        again = "The sweep was not completely created. Run it again, or choose another folder."
         raise missing(where.name, marker, again)
     if others:
-        report(printable(f"{where.name}: ignores {others[0]}, chunks of another store"))
+        report(printable(f"{where.name}: ignores {others[0]}, which has chunks of another store"))

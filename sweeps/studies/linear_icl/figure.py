@@ -27,7 +27,7 @@ RANKS = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True)
 class FigureLinearICL:
-    """Losses of merged attention, its network and separate heads, and ranks, with theory.
+    """Losses of merged attention, its equivalent network and separate heads, with theory.
 
     Attributes:
         seeds: number of runs of separate heads.

@@ -43,7 +43,7 @@ NEAR, ERROR = 0.18, 0.45
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """Find the best learning rate of several update rules against another setting, with its error
+    """Find the best learning rate of several update rules against another setting: with its error
     over seeds, the range that is nearly as good, the edge of divergence and a power law.
 
     Attributes:

@@ -107,7 +107,7 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None)
             other = rate if eta_z is None else eta_z
             rates_used = rf"$\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
             ax.set_title(f"{source}, class {n}, {rates_used}")
-    drawing.outer(axes, "optimiser step (recorded ones)", "token")
+    drawing.outer(axes, "optimiser step (not to scale)", "token")
     label = "attention $c_{nl}$ (grey: token is not in the class)"
     extend = "min" if low == SMALLEST else "neither"
     bar = figure.colorbar(mesh, ax=axes, label=label, extend=extend, aspect=40)

@@ -36,15 +36,15 @@ Cells = Mapping[tuple[float, float, float], tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Figure6:
-    """Entropy of attention on distinct tokens against eta_Y / eta_Z, on Syn-Medium or a task of
+    """Entropy of attention on distinct tokens against eta_Y / eta_Z: on Syn-Medium or a task of
     your own.
 
     Attributes:
         num_queries: numbers of queries, a panel each; 1,3,5,10 on Syn-Medium if omitted.
         seeds: number of runs in each cell; theories use the same random starts.
         training: also train; otherwise only theory is drawn.
-        theory: predict means and spread at finite T and batch; with training also integrate the
-            momentum flow and descend with T and batch infinite.
+        theory: predict means and spread at finite T and batch; with training, also solve the
+            momentum flow and the descent with T and batch infinite.
         task: sequence classes; Syn-Medium at `num_queries` if omitted.
         out: folder for the figure, fig6.csv and the stored sweeps, from which the command resumes.
     """

@@ -38,8 +38,8 @@ SMALLEST = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Figure7:
-    """Attention maps of the first heads on a held-out prompt over training by SGD, and how
-    sparse and frozen they get.
+    """Attention maps of the first heads on a held-out prompt over training by SGD; how sparse
+    and frozen they get.
 
     Attributes:
         run: the run with each number of layers.

@@ -44,7 +44,7 @@ DIFFERENT = "0.4"
 BOUNDARY: tuple[tuple[str, dict[str, Any]], ...] = (
     ("50 % of the seeds", {"color": BOUNDARY_COLOUR, "ls": "-", "lw": 2.0}),
     ("10 and 90 % of the seeds", {"color": BOUNDARY_COLOUR, "ls": "-", "lw": 0.8}),
-    ("95 % confidence of the 50 %", {"color": BOUNDARY_COLOUR, "ls": ":", "lw": 1.4}),
+    ("95 % confidence interval of the 50 %", {"color": BOUNDARY_COLOUR, "ls": ":", "lw": 1.4}),
 )
 """Curves of a boundary: what the legend calls them, and their style."""
 
@@ -114,7 +114,7 @@ def draw(
         mesh = plot_map(difference, Normalize(-span, span), ax=upper, cmap="RdBu")
         what = "decades between" if decades else "difference in"
         figure.colorbar(mesh, ax=upper, label=f"{what} {config.observable}")
-        upper.set_title("left over middle" if decades else "left minus middle")
+        upper.set_title("left / middle" if decades else "left - middle")
         one, other = areas.values()
         same = one.copy(data=one.values == other.values)
         plot_cells(same, ax=lower, cmap=ListedColormap([DIFFERENT, "#f0f0f0"]), vmin=0, vmax=1)

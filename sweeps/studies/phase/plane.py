@@ -26,7 +26,7 @@ from dynsim import checks
 from dynsim.decoding import Count, Index
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import AxisWord, axis
+from sweeps.studies.options import AxisWord, Several, axis
 from sweeps.studies.phase.regions import Rule, named
 from sweeps.systems import registry
 from sweeps.systems.base import Times
@@ -194,7 +194,7 @@ class Plane:
     run: Experiment
     x: AxisWord
     y: AxisWord
-    resolution: int = 64
+    resolution: Several = 64
     engine: str = "simulation"
     theory: str = "none"
     observable: str = "loss"
@@ -214,7 +214,6 @@ class Plane:
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values by axis, the one across first."""
-        checks.integer("resolution", self.resolution, 2)
         found = dict(axis(word, self.resolution, self.run) for word in (self.x, self.y))
         points = math.prod(map(len, found.values()))
         if points > MOST_POINTS:

@@ -45,7 +45,7 @@ class Validity:
     """Relative error of each theory in the attention logit of the top distinct token.
 
     Attributes:
-        theories: names of theories, and symmetric-noise for descent with the noise of batches.
+        theories: names of theories, and symmetric-noise for descent with batch noise.
         steps: optimiser steps per run.
         seeds: number of runs at each point, whose mean the theories are compared with.
         length: sequence length T of the runs; with inf, most theories, which describe T = inf, show

@@ -39,8 +39,9 @@ FLOOR = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class Spectrum:
-    """Losses and accuracies after keeping or dropping singular directions of the trained weights,
-    at the end of either stage; or the singular values of a .safetensors checkpoint.
+    """What singular directions of trained weights contribute: losses and accuracies after keeping
+    or dropping them, at the end of either stage; or the singular values of a .safetensors
+    checkpoint.
 
     Attributes:
         checkpoint: a .safetensors file, a .safetensors.index.json, or a folder with one of them; if

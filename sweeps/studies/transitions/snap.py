@@ -67,7 +67,7 @@ ENGINES = {"simulation": "simulation", "symmetric": "exact flow", "eq10": "Eq. 1
 
 @dataclasses.dataclass(frozen=True)
 class Snap:
-    """How eta_Y and eta_Z set the time of the transition and the final sparsity, on Syn-Small or a
+    """How eta_Y and eta_Z set the time of the transition and the final sparsity: on Syn-Small or a
     task of your own.
 
     Attributes:

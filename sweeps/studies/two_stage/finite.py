@@ -36,7 +36,7 @@ ENTRIES = ("a", "b", "W[0,1:]", "W[1:,:]", "V[0,1:]", "V[1:,0]", "V[1:,1:]")
 
 @dataclasses.dataclass(frozen=True)
 class TwoStageFinite:
-    """Measure what finite length, batch and pool do along the reduced ODE of the default preset.
+    """Measure the effects of a finite length, batch and pool along the reduced ODE.
 
     Attributes:
         samples: prompts on which the loss is measured at each length.

@@ -319,5 +319,5 @@ def _scores(found: Fates, what: str) -> list[str]:
 
 def title(name: str) -> str:
     """Of a rule or theory, for tables and legends."""
-    titles = {theory.name: f"z(t) of the {theory.title}" for theory in yz.THEORIES}
+    titles = {theory.name: f"z(t), {theory.title}" for theory in yz.THEORIES}
     return RULES.get(name) or titles[name]

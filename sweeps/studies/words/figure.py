@@ -196,7 +196,7 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
     for ax in axes[-1]:
         ax.set_xlabel("attention logit $z$")
     mesh = plot_scores(found, ax=(scores := below.subplots()))
-    below.colorbar(mesh, ax=scores, label="share of signs right", extend="min", pad=0.08)
+    below.colorbar(mesh, ax=scores, label="share of correct signs", extend="min", pad=0.08)
     # What the panels show is said above them, before anybody looks.
     key: list[Patch | Line2D] = [
         Patch(color=drawing.colour(RIGHT), label="trained logit, sign as by the plain criterion"),
@@ -235,9 +235,9 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
 
 
 def plot_scores(found: Fates, ax: Axes) -> QuadMesh:
-    """Share of signs right over time, a row for each rule and one for the more frequent sign, with
-    the share at the end: curves of rules that are always right would hide one another. Returns the
-    mesh, for a colour bar."""
+    """Share of correct signs over time, a row for each rule and one for the more frequent sign,
+    with the share at the end: curves of rules that are always right would hide one another.
+    Returns the mesh, for a colour bar."""
     spoken = {title(n): s.right for n, s in found.scores.items() if s.spoken}
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
     rows = {**spoken, "the more frequent sign everywhere": base}
@@ -251,6 +251,6 @@ def plot_scores(found: Fates, ax: Axes) -> QuadMesh:
     ax.set_yticks(range(len(rows)), list(rows))
     ax.invert_yaxis()
     ax.set(
-        xscale="log", xlabel="optimiser steps", title="share of signs right; numbers: at the end"
+        xscale="log", xlabel="optimiser steps", title="share of correct signs (numbers: at the end)"
     )
     return mesh

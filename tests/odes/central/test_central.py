@@ -323,15 +323,15 @@ def test_rmsprop_at_the_edge_is_what_scipy_integrates() -> None:
     [
         ({"rule": dynsim.sgd(0.1, momentum=0.9)}, "rule = momentum: central flows are derived for"),
         ({"rule": dynsim.adam(0.1)}, "rule = adam: central flows are derived for gradient descent"),
-        ({"rule": dynsim.sgd(0.1, clip=1.0)}, "clip = 1.0: no central flow is derived with it"),
-        ({"rule": dynsim.sgd(0.1, noise=0.1)}, "noise = 0.1: no central flow is derived with it"),
+        ({"rule": dynsim.sgd(0.1, clip=1.0)}, "clip = 1.0: no central flow is known with it"),
+        ({"rule": dynsim.sgd(0.1, noise=0.1)}, "noise = 0.1: no central flow is known with it"),
         (
             {"rule": dynsim.rmsprop(0.1, decay=0.1, decoupled=True)},
             "decoupled = True: the central flow of RMSProp is derived for coupled decay",
         ),
         ({"rule": dynsim.from_optax(dynsim.sgd)}, "rule = OptaxRule: theories describe"),
         ({"follow": 5}, "follow = 5: must be an integer <= 4"),
-        ({"key": None}, "key = None: starting weights need one, or `init`"),
+        ({"key": None}, "key = None: starting weights are random; pass a key, or `init`"),
         ({"record": "batch_loss"}, "record = 'batch_loss': is of a batch; a flow has none"),
         ({"record": "oscilation"}, "record = 'oscilation': did you mean 'oscillation'?"),
     ],

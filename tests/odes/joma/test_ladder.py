@@ -269,13 +269,19 @@ def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options
             "batch = inf: needs length = inf, got length = 8",
         ),
         (lambda: solve("joma", task=TWO), "queries = 2: Theorem 1 gives only the sum over queries"),
-        (lambda: solve("erf"), "Theorem 2 has exp attention, linear activation and a fixed signal"),
+        (
+            lambda: solve("erf"),
+            "Theorem 2 needs exp attention, linear activation and a fixed signal",
+        ),
         (
             lambda: solve("erf", dynsim.momentum(1.0, 1.0), Shape("exp", "linear", "signal")),
             "optimizer = momentum: the conservation law of Theorem 1 describes gradient",
         ),
         (lambda: solve("joma", init=START), "init: must have the structure and shapes of JoMA"),
-        (lambda: solve("joma", key=None), "key = None: starting weights need one, or `init`"),
+        (
+            lambda: solve("joma", key=None),
+            "key = None: starting weights are random; pass a key, or `init`",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

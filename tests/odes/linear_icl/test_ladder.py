@@ -241,7 +241,12 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
             "problem = 'linear-icl': must be of type dynsim.Prob",
         ),
         ("scalar", TASK, dynsim.sgd({"v": 0.1}), "eta: has rates by group"),
-        ("scalar", TASK, dynsim.sgd(0.1), "key = None: starting weights need one, or `init`"),
+        (
+            "scalar",
+            TASK,
+            dynsim.sgd(0.1),
+            "key = None: starting weights are random; pass a key, or `init`",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

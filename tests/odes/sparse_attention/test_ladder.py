@@ -227,7 +227,7 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         (lambda: dynsim.retrieval(p=1.5), "p = 1.5: must be finite and in [0, 1]"),
         (
             lambda: THEORIES["printed"].solve(SMALL, dynsim.sgd(1.0), [1.0]),
-            "p = 0.2: eqs. 13 and 14 have no fixed token",
+            "p = 0.2: must be 0; eqs. 13 and 14 describe no fixed token",
         ),
         (
             lambda: THEORIES["escape"].solve(SMALL, dynsim.adam(1.0), [1.0]),
@@ -239,7 +239,7 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         ),
         (
             lambda: THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0), [1.0], record="gap"),
-            "record = 'gap': the closed form sends it to infinity",
+            "record = 'gap': it is infinite in the closed form",
         ),
         (
             lambda: THEORIES["plain"].solve(3, dynsim.sgd(1.0), [1.0]),

@@ -33,7 +33,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_ending_decides_and_values_arrive(stored: Path, tmp_path: Path) -> None:
     made = sweeps.open(stored).load()
     seconds = sum(record.seconds for record in Store.open(stored).chunks.all().values())
-    copy = made.assign_attrs(wall_time=f"{seconds:.3g} s, summed up over chunks")
+    copy = made.assign_attrs(wall_time=f"{seconds:.3g} s, summed over chunks")
     with pytest.raises(ValueError, match="in common"):
         sweeps.difference(made[["status"]], made)
     # Taken by netCDF without a word about its attributes.

@@ -239,7 +239,7 @@ def test_the_command_prints_text_or_json_and_names_bad_input(
     command = ["explain", NAME, "--steps", "5", "--rule", "sgd", "--eta", "0.01"]
     assert cli.main(command) == 0
     printed = capsys.readouterr().out
-    assert "half of the fall at step" in printed
+    assert "half of the decrease by step" in printed
     assert "The flow stays below the edge of stability" in printed
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -256,4 +256,4 @@ def test_a_loss_that_does_not_fall_has_no_times() -> None:
     run = sweeps.experiment(NAME, **settings(eta=0.0, steps=5))
     found = sweeps.explain(run)
     assert math.isnan(found.half)
-    assert "half of the fall at step               -" in found.text(run)
+    assert "half of the decrease by step               -" in found.text(run)

@@ -86,7 +86,7 @@ def test_predicted_and_measured_spread_stand_side_by_side(written: Path) -> None
     assert low / 1.1 < found["predicted"] / measured < high * 1.1
     table = (written / "table.txt").read_text()
     assert "descent-finite-t" in table
-    assert "Standard deviation over seeds at the end." in table
+    assert "Standard deviation across seeds at the end." in table
 
 
 # A comparison of its own.

@@ -11,7 +11,7 @@ from sweeps.language.fields import LanguageError
 from sweeps.language.tree import build
 from tests.sweeps.language.catalog import LANGUAGE, SGD, Cosine, Experiment
 
-RULES = "sgd, adam, adamw, rmsprop, sign, or module:Name of your own"
+RULES = "sgd, adam, adamw, rmsprop, sign, or module:Name of your own class"
 RATE = "a number in [0, inf), in 1/step, or one of constant, linear, cosine"
 STEPS = "must be an integer from 1 to 2147483647"
 LISTS = "must be a list, or a table with linspace, logspace or range"
@@ -133,7 +133,7 @@ SETTINGS = [
     ([("task", "table")], "problem.task.probs: is missing; must be an array"),
     (
         [("task", "table"), ("probs", {"array": "0f", "shape": [1], "dtype": "float32"})],
-        "problem.task.probs = '0f': is an array that is not given here",
+        "problem.task.probs = '0f': is an array that was not passed",
     ),
     (
         [("eta", {**COSINE, "warmup": 10})],
@@ -224,7 +224,7 @@ AXES = [
         [],
         "axes.rule.eta.Y: is part of axes.rule.eta; leave one out",
     ),
-    ({"momentum": []}, [], "axes.momentum = []: has no value; needs one or more"),
+    ({"momentum": []}, [], "axes.momentum = []: is empty; needs at least one value"),
     ({"momentum": "0.5"}, [], f"axes.momentum = '0.5': {LISTS}"),
     ({"momentum": 0.5}, [], f"axes.momentum = 0.5: {LISTS}"),
     (

@@ -26,7 +26,7 @@ from tests.sweeps.language.catalog import (
 
 ROOT = Path(__file__).parents[3]
 PAGE = """\
-Options. The end of a name is enough if it is unique; - _ . do not matter.
+Options. The last part of a name suffices if it is unique; - _ . are interchangeable.
   --problem
       what is learned (one of yz, bowl; default: bowl)
   --problem.stiff

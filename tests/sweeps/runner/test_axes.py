@@ -45,7 +45,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
     ("table", "message"),
     [
         ({"axes": {"eta_q": [1]}}, "eta_q = 1: is not a setting; did you mean eta"),
-        ({"axes": {"eta_y": []}}, "axes.eta_y = []: has no value; needs one or more"),
+        ({"axes": {"eta_y": []}}, "axes.eta_y = []: is empty; needs at least one value"),
         ({"axes": {"eta_y": [1, "a"]}}, "eta.Y = 'a': must be a number"),
         ({"axes": {"eta_y": [1, 1.0]}}, "axes.rule.eta.Y = 1.0: is given twice"),
         ({"axes": {"eta_y": [1, -1]}}, "axes.rule.eta.Y = -1: must be a number in [0, inf)"),
@@ -71,7 +71,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ),
         (
             {"axes": {"eta_y": [1], "seed": [1]}, "zip": [["eta_y", "seed"]]},
-            "axes.seed: must be called seed, and be zipped with no other axis",
+            "axes.seed: must be called seed, and not be zipped with other axes",
         ),
         ({"axes": {"Seed": [1]}}, "axes.Seed: must be called seed"),
         ({"axes": {"dtype": ["float32", "float64"]}}, "axes.dtype: is no axis"),

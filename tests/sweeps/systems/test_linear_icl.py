@@ -61,7 +61,11 @@ def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
         ({"b1": [0.5]}, "simulation", "b1 = 0.5: sgd does not have it"),
         ({"heads": [0]}, "simulation", "heads = 0"),
         ({"eta": [1.0]}, "sigmoid", "eq. 10 describes merged attention"),
-        ({"rank": [2]}, "scalar", "SeparateHeads(rank=2): eq. 21 has separate heads of rank 1"),
+        (
+            {"rank": [2]},
+            "scalar",
+            "SeparateHeads(rank=2): eq. 21 describes separate heads of rank 1",
+        ),
     ],
 )
 def test_bad_sweeps_are_refused(axes: dict, engine: str, message: str) -> None:

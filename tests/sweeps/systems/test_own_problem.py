@@ -250,7 +250,7 @@ def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "2 runs: 2 OK" in told
-    assert "linear-noise: Standard deviation over seeds at the end." in told
+    assert "linear-noise: Standard deviation across seeds at the end." in told
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
         # w' = w - 2 eta (w - slope): 0.8^k of the way is left.
         np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
@@ -261,14 +261,14 @@ def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
         )
     # Of the stochastic equation each seed has a path, here without noise that of the flow.
     assert cli.main([*words, "--theories", "sde", "--out", str(tmp_path / "sde")]) == 0
-    assert "sde: Standard deviation over seeds at the end." in capsys.readouterr().out
+    assert "sde: Standard deviation across seeds at the end." in capsys.readouterr().out
     with np.load(tmp_path / "sde" / "compare.npz") as arrays:
         want = np.broadcast_to(1 - np.exp(-0.6), 2)
         np.testing.assert_allclose(arrays["sde/reached"][:, -1], want, rtol=1e-4)
     # Linear noise describes no clipping.
     clipped = [*words, "--clip", "100", "--out", str(tmp_path / "clipped")]
     assert cli.main(clipped) == 0
-    assert "No theory describes this problem: training alone." in capsys.readouterr().out
+    assert "No theory describes this problem; only training is shown." in capsys.readouterr().out
     # None of its observables is usual, and a sweep records the first.
     table = {"run": {"problem": "line:Line"}, "axes": {"eta": [0.1]}}
     assert from_table(table).record == ("reached",)

@@ -15,7 +15,7 @@ from sweeps.runner.spec import from_table
         ({"rule": ["adm"]}, "axes.rule = 'adm': did you mean adam or adamw? It must"),
         ({"rule": [1.0]}, "axes.rule = 1.0: would replace sgd; did you mean rule.eta?"),
         ({"rule": [["sgd"]]}, "axes.rule = ['sgd']: must be one of"),
-        ({"rule": []}, "axes.rule = []: has no value; needs one or more"),
+        ({"rule": []}, "axes.rule = []: is empty; needs at least one value"),
         ({"rule": "sgd"}, "axes.rule = 'sgd': must be a list"),
         ({"rule": {"range": 2}}, "axes.rule = 0: would replace sgd"),
         ({"rule": ["sgd", "adam", "sgd"]}, "axes.rule = 'sgd': is given twice"),

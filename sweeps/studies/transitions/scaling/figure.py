@@ -163,7 +163,7 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
 
 
 def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:
-    """Places of the step, with their approach to a limit."""
+    """Location of the step against size, with its approach to a limit."""
     back = np.asarray if linear else np.exp
     at = back(found.places)
     ends = np.abs(back(found.places + np.outer([-1, 1], found.place_errors)) - at)
@@ -198,7 +198,8 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
     # The letters stand on the axes, their values and errors above them.
     drift = np.nan_to_num(found.place.drift)
     moving = f" - {drift:.2f} \\ln {size}" * bool(drift)
-    variable = rf"\mathrm{{{rate}}}" if linear else rf"\ln\,\mathrm{{{rate}}}"
+    symbol = r"\eta" if rate == "eta" else rf"\mathrm{{{rate}}}"
+    variable = symbol if linear else rf"\ln\,{symbol}"
     exponents = (
         (r"1/\nu", fit.inverse_nu, fit.errors[1]),
         (r"\beta/\nu", fit.beta_nu, fit.errors[2]),

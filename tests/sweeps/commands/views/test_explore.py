@@ -55,7 +55,7 @@ def test_the_page_has_the_numbers_of_the_store(
     assert "default-src 'none'" in text
     assert not re.search(r"(src|href)=", text)
     assert cli.main(arguments) == 2
-    assert "is there already; --overwrite replaces it" in capsys.readouterr().err
+    assert "already exists; --overwrite replaces it" in capsys.readouterr().err
     assert cli.main([*arguments, "--overwrite"]) == 0
     assert [each.name for each in out.parent.iterdir()] == ["page.html"]
 
@@ -222,7 +222,7 @@ def test_lines_and_regions_of_the_figure_are_those_of_the_page(
         "eta_y = 1",
         "50 % of the seeds",
         "10 and 90 % of the seeds",
-        "95 % confidence of the 50 %",
+        "95 % confidence interval of the 50 %",
     ]
     for name in ("steps = t_peak of γ (75 %)", "eta_y = 1"):
         places = [value for value in lines[name]["x"] if value is not None]

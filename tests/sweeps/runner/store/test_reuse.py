@@ -167,7 +167,7 @@ def test_what_cannot_go_on_is_refused(
     ("sweep", "message"),
     [
         (swept(SMALL, engine="plain", checkpoint=True), "engine 'plain' of yz keeps none; those"),
-        (swept(SMALL, record=("checkpoint",)), "is no observable; set checkpoint = true"),
+        (swept(SMALL, record=("checkpoint",)), "set checkpoint = true instead"),
         (
             swept(SMALL, record=("relative_loss",), checkpoint=True),
             "omit it or the checkpoint",

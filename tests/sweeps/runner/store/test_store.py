@@ -277,7 +277,7 @@ def test_old_damage_is_found_by_reading_or_by_a_check(
     monkeypatch.setattr(where, "files", in_order)
     monkeypatch.setattr(store_module, "NEWEST", 1)
     assert cli.main(["check", str(stored.out)]) == 0
-    assert f"{len(keys)} of {len(keys)} chunks, all whole" in capsys.readouterr().out
+    assert f"{len(keys)} of {len(keys)} chunks, all intact" in capsys.readouterr().out
     stored.put(oldest, stored.contents()[oldest][:-3])
     found = sweeps.run(SWEEP, stored.out)
     with pytest.raises(ValueError, match=f"the file {oldest} is damaged"):
@@ -351,7 +351,7 @@ def test_what_the_chunks_took_is_in_their_records(
         n: {"0": 1} for n in range(3)
     }
     assert cli.main(["info", str(out)]) == 0
-    assert "wall time 3.75 s, summed up over chunks" in capsys.readouterr().out
+    assert "wall time 3.75 s, summed over chunks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["loop", "loop/x", "x" * 300, "a\0b", "a\x1b\0b"])
