@@ -105,7 +105,8 @@ def syn_sizes(
     checks.choice("layout", layout, ("authors", "paper"))
     if not common + common_per_query + distinct:
         raise ValueError(
-            "num_common, num_common_per_query, num_distinct = 0, 0, 0: a class needs a token"
+            "num_common, num_common_per_query, num_distinct = 0, 0, 0: "
+            "a class needs at least one token"
         )
     contextual = common + Q * common_per_query + K * distinct
     least = contextual + (Q + K if layout == "authors" else 0)

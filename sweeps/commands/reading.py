@@ -230,7 +230,7 @@ def export(config: Export) -> list[Path]:
         # Each library has errors of its own for what its format does not have.
         kinds = ", ".join(f"{name} of {each.dtype}" for name, each in dataset.data_vars.items())
         raise ValueError(
-            f"out = {target}: cannot hold all of {kinds} ({error}); choose another format of "
+            f"out = {target}: cannot hold all of {kinds} ({error}); choose another of "
             f"{', '.join(WRITERS)}, or fewer arrays with --arrays"
         ) from error
 

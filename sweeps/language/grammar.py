@@ -131,7 +131,7 @@ class Language:
             if {*field.bases} & {*kind.bases} and not kind.abstract:
                 return kind
         words = self.words(field)
-        reason = must_be(word, words, f"{allowed(field, words)}, or module:Name of your own class")
+        reason = must_be(word, words, f"{allowed(field, words)}, or module:Name of your own")
         if named:
             bases = " or ".join(base.partition(":")[2] for base in field.bases)
             reason = f"is not a kind of {bases}; {reason}"

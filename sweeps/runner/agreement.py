@@ -214,7 +214,7 @@ class Agreement:
         """Register the program of this process, or that it is the same as a `known` one."""
         if known is not None and self.report:
             how = (
-                f"{decision['runs']} stored runs, computed again, agree to "
+                f"{decision['runs']} stored runs, recomputed, agree to within "
                 f"{decision['difference']:.1g} of the largest value"
                 if decision["decided"] == "numbers"
                 else "you accepted it by name"

@@ -316,7 +316,7 @@ class Unlearned(dynsim.Problem):
         ),
         (
             {"rule": dynsim.rmsprop(0.1), "kind": "plain"},
-            "flow = 'plain': does not describe optimizer = rmsprop, which has matched-rmsprop",
+            "flow = 'plain': does not describe optimizer = rmsprop; must be one of matched-rmsprop",
         ),
         (
             {"rule": dynsim.sign(0.1), "kind": "matched"},
@@ -328,10 +328,10 @@ class Unlearned(dynsim.Problem):
         ),
         ({"rule": dynsim.sgd(lambda k: 0.1)}, None),
         ({"kind": "matched"}, "flow = 'matched': does not describe optimizer = sgd"),
-        ({"problem": Unlearned()}, "Unlearned has no method 'population_loss'"),
+        ({"problem": Unlearned()}, "Unlearned needs population_loss for a flow"),
         ({"key": None}, "key = None: starting weights are random; pass a key, or `init`"),
         ({"record": "batch_loss"}, "record = 'batch_loss': is of a batch; a flow has none"),
-        ({"times": [3, 1]}, "times = [3, 1]: must be >= 0 and increase"),
+        ({"times": [3, 1]}, "times = [3, 1]: must be increasing and >= 0"),
     ],
 )
 def test_what_no_flow_describes_is_refused(changes: dict[str, Any], message: str | None) -> None:

@@ -414,7 +414,7 @@ def test_each_path_is_that_of_its_key_and_a_diverging_one_has_a_status() -> None
         (Bowl(), dynsim.sgd(0.1), {"order": 3}, "order = 3: must be 1 or 2"),
         (Bowl(), dynsim.sgd(0.1), {"paths": 0}, "paths"),
         (Bowl(), dynsim.sgd(0.1), {"substeps": 0}, "substeps"),
-        (Bowl(), dynsim.sgd(0.1), {"examples": 4}, "examples = 4: must be above batch = 4"),
+        (Bowl(), dynsim.sgd(0.1), {"examples": 4}, "examples = 4: must be > batch = 4"),
         (Exact(), dynsim.sgd(0.1), {"record": "weights_std"}, "weights_std"),
         (Bowl(), dynsim.sgd(0.1), {"key": None}, "key = None"),
         (KEPT, dynsim.sgd(0.1), {}, "data.replace = False"),

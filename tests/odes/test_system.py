@@ -152,11 +152,11 @@ def test_a_stop_ends_the_run_with_a_status() -> None:
     [
         (dynsim.sgd(0.1, momentum=0.9), {}, "describes gradient descent without momentum only"),
         (dynsim.adam(0.1), {}, "optimizer = adam: this theory describes gradient descent"),
-        (dynsim.sgd(0.1, decay=0.1), {}, "decay = 0.1: this theory is of plain gradients"),
-        (dynsim.sgd({"a": 0.1}), {}, "eta: has rates by group; this theory describes one"),
+        (dynsim.sgd(0.1, decay=0.1), {}, "decay = 0.1: this theory needs plain gradients"),
+        (dynsim.sgd({"a": 0.1}), {}, "eta: has a rate for each group; this theory needs one"),
         (dynsim.sgd(0.1), {"batch": 64}, "^batch = 64: describes single examples$"),
         (dynsim.sgd(0.1), {"batch": 1, "steps": 7}, "^steps = 7: is odd$"),
-        (dynsim.sgd(0.1), {"batch": 1, "key": None}, "^key = None: starting weights need one"),
+        (dynsim.sgd(0.1), {"batch": 1, "key": None}, "^key = None: starting weights are random"),
         (dynsim.sgd(0.1), {"batch": 1, "record": "loss"}, "record = 'loss': must be one of square"),
     ],
 )

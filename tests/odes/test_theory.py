@@ -75,10 +75,10 @@ def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[.
         ({"yz__bad": "their:MISSING"}, "entry point yz.bad = their:MISSING of their: cannot be"),
         ({"yz__bad": "nobody:THEORY"}, "= nobody:THEORY of their: cannot be loaded (Module"),
         ({"yz__bad": "their:solve"}, "entry point yz.bad = their:solve of their: must be a Theory"),
-        ({"yz__bad": "their:GOOD"}, "of their: must be a Theory called 'bad', is Theory("),
+        ({"yz__bad": "their:GOOD"}, "of their: must be a Theory called 'bad', got Theory("),
         (
             {"yz__plain": "their:PLAIN"},
-            "= their:PLAIN of their: yz already has a theory of this name",
+            "= their:PLAIN of their: yz already has a theory with this name",
         ),
         (
             {"good": "their:GOOD"},

@@ -238,7 +238,7 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
     ("name", "value", "said"),
     [
         ("JAX_ENABLE_X64", "maybe", "must be true or false"),
-        ("JAX_NUM_CPU_DEVICES", "few", "JAX does not take it ("),
+        ("JAX_NUM_CPU_DEVICES", "few", "JAX rejects it ("),
         (
             "XLA_FLAGS",
             "--xla_bogus=1 --xla_dump_to=x",
@@ -357,7 +357,7 @@ def test_signals_and_code_from_outside_end_no_command_without_a_word(
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, without_a_device))
     assert cli.main(["explain"]) == 2
-    said = "dynsim: JAX does not start on the devices that its environment names: Unable to init"
+    said = "dynsim: JAX cannot use the devices that its environment names: Unable to init"
     assert capsys.readouterr().err.startswith(said)
     signal.signal(number, before)
 

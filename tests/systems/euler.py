@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import Status
 from odes.solver import flows
 from odes.solver.integrate import Clock, Save, Solved, VectorField
+from odes.yz import population
 from tests.systems.solvers import solved_by
 
 STEPS = 200
@@ -45,6 +46,6 @@ def euler(
 def euler_instead() -> Iterator[None]:
     """No program of another solver is taken for one of these, nor the other way round."""
     with solved_by("euler"), pytest.MonkeyPatch.context() as patch:
-        for module in (flows, layer):
+        for module in (flows, population):
             patch.setattr(module, "integrate", euler)
         yield

@@ -103,7 +103,7 @@ def test_a_bad_table_is_named(change: dict, message: str) -> None:
     [
         ({"num_queries": 0}, "num_queries = 0: must be an integer >= 1"),
         ({"classes_per_query": 1.5}, "classes_per_query = 1.5"),
-        ({"num_common": 0, "num_distinct": 0}, "a class needs a token"),
+        ({"num_common": 0, "num_distinct": 0}, "a class needs at least one token"),
         ({"layout": "other"}, "layout = 'other': must be one of authors, paper"),
     ],
 )

@@ -280,7 +280,7 @@ SGD = dynsim.sgd(0.1)
         (Empty(), {}, "Empty.init: must return weights, has no floating-point array"),
         (Listed(), {}, "Listed.names.0: must be hashable or an array, is {1, 2}"),
         (Unlearned(), {}, "Unlearned: has no method 'draw', which a finite batch needs"),
-        (Unlearned(), {"batch": math.inf}, "Unlearned has no method 'population_loss'"),
+        (Unlearned(), {"batch": math.inf}, "Unlearned needs population_loss for a flow"),
         (Taken(), {}, "Taken.observables: 'update_norm' is recorded for every problem"),
         (
             Line(),
@@ -485,7 +485,7 @@ def test_recorded_weights_are_those_of_descent() -> None:
 
 def test_weights_are_not_recorded_where_a_theory_has_none() -> None:
     reduction = odes.problem.Reduction(lambda *_: 0.0, lambda *_: 0.0, lambda *_: ())
-    with pytest.raises(ValueError, match=r"^record = 'params': this theory has fewer variables"):
+    with pytest.raises(ValueError, match=r"^record = 'params': this theory does not solve for all"):
         odes.flow(Line(), dynsim.sgd(0.1), [1], reduction=reduction, record="params")
 
 

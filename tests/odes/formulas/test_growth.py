@@ -226,16 +226,16 @@ ODD = np.array([[0.5, 0.5, 0, 0], [0.4, 0, 0.6, 0]])
             None,
             "its common token, 0, in all 3 classes",
         ),
-        (dynsim.sequence_classes(ODD, [0, 0]), None, "P(0|n) is 0.4 to 0.5"),
+        (dynsim.sequence_classes(ODD, [0, 0]), None, "P(0|n) ranges from 0.4 to 0.5"),
         (
             dynsim.sequence_classes([[0.5, 0.5, 0], [0.5, 0, 0.5]], [0, 0], prior=[0.4, 0.6]),
             None,
-            "classes of equal prior",
+            "classes with equal priors",
         ),
         (
             dynsim.sequence_classes(np.c_[np.full(3, 0.5), np.eye(3) / 2], [0, 0, 1]),
             None,
-            "theirs serve [2, 1]",
+            "classes for each query, got [2, 1]",
         ),
         (
             dynsim.sequence_classes([[1.0, 0.0], [1.0, 0.0]], [0, 0]),

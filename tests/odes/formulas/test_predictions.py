@@ -188,7 +188,7 @@ def test_large_logits_do_not_overflow() -> None:
         ),
         (
             lambda: predictions.agreement(SYMMETRIC, [1.0, 0.0], np.zeros((2, 4, 25))),
-            "must be >= 0 and increase",
+            "must be increasing and >= 0",
         ),
         (
             lambda: predictions.sandwich(SYMMETRIC, np.zeros((2, 4, 25)), np.zeros((2, 3))),

@@ -219,13 +219,13 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
 @pytest.mark.parametrize(
     ("name", "task", "rule", "message"),
     [
-        ("sigmoid", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "has white inputs"),
+        ("sigmoid", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "needs white inputs"),
         ("sigmoid", TASK, dynsim.sgd(0.1), "eq. 10 describes merged attention"),
         (
             "scalar",
             dynsim.regression(rank=2),
             dynsim.sgd(0.1),
-            "(rank=2): eq. 21 has separate heads",
+            "(rank=2): eq. 21 describes separate heads",
         ),
         (
             "scalar",
@@ -240,7 +240,7 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
             dynsim.sgd(0.1),
             "problem = 'linear-icl': must be of type dynsim.Prob",
         ),
-        ("scalar", TASK, dynsim.sgd({"v": 0.1}), "eta: has rates by group"),
+        ("scalar", TASK, dynsim.sgd({"v": 0.1}), "eta: has a rate for each group"),
         (
             "scalar",
             TASK,

@@ -230,20 +230,23 @@ def why_not(problem: QKV, rule: dynsim.Rule = RULE, theory=factors.FACTORS) -> N
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: solve(ORTHOGONAL, RULE, [3, 2], key=KEY), "must be >= 0 and increase"),
+        (lambda: solve(ORTHOGONAL, RULE, [3, 2], key=KEY), "must be increasing and >= 0"),
         (
             lambda: why_not(on_task(40, train_embedding=True)),
-            "the flow of the factors has U frozen",
+            "the factor flow keeps U frozen",
         ),
         (lambda: why_not(ORTHOGONAL, dynsim.adam(1.0)), "optimizer = adam: acts weight"),
         (lambda: why_not(on_task(40, normalisation="rms")), "normalisation = 'rms'"),
         (lambda: why_not(on_task(40, placement="practice")), "must be 'l2' and 'theory'"),
-        (lambda: why_not(QKV(TASK, 40, slope=0.1)), "slope = 0.1: the flow of the factors has no"),
+        (lambda: why_not(QKV(TASK, 40, slope=0.1)), "slope = 0.1: must be None; the factor flow"),
         (
             lambda: why_not(on_task(40, frozen=("W_K",)), dynsim.sgd(1.0, decay=0.1)),
-            "decay = 0.1: needs all weights but U to be trained",
+            "decay = 0.1: this flow needs all weights except U to be trained",
         ),
-        (lambda: why_not(ORTHOGONAL, RULE, factors.FINITE), "length = inf: leaves nothing"),
+        (
+            lambda: why_not(ORTHOGONAL, RULE, factors.FINITE),
+            "length = inf: must be finite for finite-T theories",
+        ),
         (lambda: why_not(QKV(TASK, 5), RULE, factors.FINITE), "length = 5: the theory is an exp"),
         (
             lambda: solve(ORTHOGONAL, RULE, [1], init=Embedded(*[np.zeros((1, 3, 3))] * 4)),

@@ -189,7 +189,11 @@ def test_float32_is_close_and_recorded_as_such() -> None:
             dynsim.momentum(1.0, 1.0),
             "flow = 'plain': does not describe optimizer = momentum",
         ),
-        ("matched", dynsim.sgd(1.0, 1.0), "does not describe optimizer = sgd, which has plain"),
+        (
+            "matched",
+            dynsim.sgd(1.0, 1.0),
+            "does not describe optimizer = sgd; must be one of plain",
+        ),
         ("eq10", dynsim.adam(1.0, 1.0), "optimizer = adam: Eq. 10 describes gradient descent only"),
         ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain[-finite-t], "),
     ],
@@ -204,7 +208,7 @@ def test_a_theory_that_does_not_apply_says_why(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [3, 2]), "must be >= 0 and increase"),
+        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [3, 2]), "must be increasing and >= 0"),
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), []), "non-empty list"),
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], flow="odd"), "flow = 'odd'"),
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], dtype="int8"), "dtype = 'int8'"),
@@ -221,7 +225,7 @@ def test_a_theory_that_does_not_apply_says_why(
                 dynsim.sgd(1, 1),
                 [0, 1],
             ),
-            "needs linearly independent classes",
+            "needs linearly independent P(l|n)",
         ),
     ],
 )

@@ -82,9 +82,9 @@ def test_a_rule_without_averages_has_a_flow() -> None:
 
 def test_only_its_own_flow_describes_it() -> None:
     assert checked_flow(Averaged(ETA)) == "own"
-    with pytest.raises(ValueError, match="'plain': does not describe optimizer = averaged, which"):
+    with pytest.raises(ValueError, match="'plain': does not describe optimizer = averaged; must"):
         checked_flow(Averaged(ETA), "plain")
-    with pytest.raises(ValueError, match="'own': does not describe optimizer = sgd, which"):
+    with pytest.raises(ValueError, match="'own': does not describe optimizer = sgd; must"):
         checked_flow(dynsim.sgd(ETA), "own")
     with pytest.raises(ValueError, match="no flow describes it"):
         checked_flow(Averaged(ETA, clip=1.0))

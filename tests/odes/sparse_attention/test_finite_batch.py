@@ -73,9 +73,9 @@ def test_an_infinite_batch_is_descent_on_all_weights() -> None:
 @pytest.mark.parametrize(
     ("task", "rule", "batch", "message"),
     [
-        (TASK, dynsim.sgd(1.0), 8, "optimizer = sgd: the theory of finite batches describes adam"),
-        (TASK, dynsim.adam(0.1, decay=0.1), 8, "decay = 0.1: the theory of finite batches has"),
-        (dynsim.retrieval(24, 24, p=0.5), RULE, 8, "p = 0.5: the theory of finite batches has no"),
+        (TASK, dynsim.sgd(1.0), 8, "optimizer = sgd: the finite-batch theory describes adam"),
+        (TASK, dynsim.adam(0.1, decay=0.1), 8, "decay = 0.1: the finite-batch theory excludes"),
+        (dynsim.retrieval(24, 24, p=0.5), RULE, 8, "p = 0.5: must be 0; the finite-batch theory"),
         (TASK, RULE, 0.5, "batch = 0.5: must be"),
     ],
 )

@@ -235,7 +235,7 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         ),
         (
             lambda: THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, decay=0.1), [1.0]),
-            "decay = 0.1: this theory is of plain gradients",
+            "decay = 0.1: this theory needs plain gradients",
         ),
         (
             lambda: THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0), [1.0], record="gap"),

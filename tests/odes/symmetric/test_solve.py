@@ -336,8 +336,8 @@ TASK = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
         (lambda: symmetric.symmetric_profiles(P, RHO, 2.5, 9), "K = 2.5: must be an integer"),
         (lambda: symmetric.symmetric_profiles(P, P, 4, 40), "p, rho: sum to 1.2"),
         (lambda: symmetric.symmetric_profiles((-1.0, 2), (), 2, 4), "p = -1.0: must be finite"),
-        (lambda: symmetric.symmetric_profiles((), (), 2, 4), "a class needs a token"),
-        (lambda: symmetric.symmetric_profiles([P], RHO, 2, 4), "p: must have one axis"),
+        (lambda: symmetric.symmetric_profiles((), (), 2, 4), "a class needs at least one token"),
+        (lambda: symmetric.symmetric_profiles([P], RHO, 2, 4), "p: must be one-dimensional"),
         (
             lambda: symmetric.solve(TASK, dynsim.sgd(1.0, 1.0), [1], record=["overlap"]),
             "record = 'overlap': must be one of loss, accuracy",
@@ -391,7 +391,7 @@ def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
         np.testing.assert_allclose(
             np.broadcast_to(many.params.Z.common[i], (10,)), one.params.Z.common, rtol=1e-10
         )
-    with pytest.raises(ValueError, match="must be numbers or"):
+    with pytest.raises(ValueError, match="must be scalars or"):
         symmetric.descend(task, dynsim.sgd(np.ones((2, 2)), 1.0), steps=1)
 
 

@@ -257,7 +257,7 @@ def test_remark_1_rho_is_the_mean_over_pairs() -> None:
             dynsim.sequence_classes([[0.5, 0.5], [0.5, 0.5]], [0, 0]),
             dynsim.sgd(1.0, 1.0),
             {},
-            "needs linearly independent classes",
+            "needs linearly independent P(l|n)",
         ),
     ],
 )

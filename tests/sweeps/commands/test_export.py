@@ -106,7 +106,7 @@ def test_a_table_of_one_run_has_one_row(stored: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--out", "x.xlsx"], "out = x.xlsx: must end in .nc, .zarr, .csv, .parquet"),
-        (["--arrays", "xi"], "arrays: 'xi' was not recorded; must be of first_bad_step, loss"),
+        (["--arrays", "xi"], "arrays: 'xi' was not recorded; must be one of first_bad_step, loss"),
     ],
 )
 def test_what_cannot_be_written_is_refused(
@@ -125,7 +125,9 @@ def test_a_table_is_as_large_as_its_cells(
     monkeypatch.setattr(reading, "LARGEST_TABLE", 8 * rows * columns)
     assert len(pd.read_csv(reading.WRITERS[".csv"](made, tmp_path / "a.csv"))) == rows
     monkeypatch.setattr(reading, "LARGEST_TABLE", 8 * rows * columns - 1)
-    with pytest.raises(ValueError, match=f"a table of {rows} rows and {columns} columns takes"):
+    with pytest.raises(
+        ValueError, match=f"a table of {rows} rows and {columns} columns would take"
+    ):
         reading.WRITERS[".csv"](made, tmp_path / "b.csv")
 
 
@@ -148,7 +150,7 @@ def test_a_file_that_is_there_stays(
     target.write_text("mine")
     command = ["export", str(stored), "--arrays", "loss", "--out", str(target)]
     assert cli.main(command) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert target.read_text() == "mine"
     assert cli.main([*command, "--overwrite"]) == 0
     assert set(pd.read_csv(target)) == {

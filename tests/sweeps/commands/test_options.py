@@ -73,13 +73,13 @@ def test_text_needs_no_quotes_by_itself_or_in_a_list(text: str, value: object) -
         ("--theories --steps 3", "option --theories needs at least one value, each text"),
         ("--seeds --json", "option --seeds needs a value, an integer from 1"),
         ("--momentum --json", "option --momentum needs a value, a number in [0, 1)"),
-        ("plain", "'plain' is no option; options begin with --"),
+        ("plain", "'plain' is not an option; options begin with --"),
         ("--eta-y=x", "rule.eta.Y = 'x': must be a number in [0, inf)"),
         ("--layout Papr", "problem.task.layout = 'Papr': did you mean paper? It must be one of"),
         ("--steps -x", "steps = '-x': must be an integer from 1"),
         ("--seeds 1.5", "seeds = 1.5: must be an integer"),
         ("--json=maybe", "json = 'maybe': must be true or false"),
-        ("--json maybe", "'maybe' is no option"),
+        ("--json maybe", "'maybe' is not an option"),
     ],
 )
 def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
@@ -119,7 +119,7 @@ def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
     ("words", "message"),
     [
         ("--seeds 5 --seeds 6", "seeds = 6: is given twice, first as seeds"),
-        ("--=3", "'--=3' has no name of an option"),
+        ("--=3", "'--=3': must be followed by the name of an option"),
         ("--eta 1e400", "rule.eta = inf: must be a number in [0, inf)"),
         ("--eta dynsim.schedules:Cosine", "rule.eta.peak: is missing"),
         ("--rule dynsim:SGD --steps 0", "steps = 0: must be an integer"),

@@ -104,7 +104,7 @@ def test_what_is_strained_is_said() -> None:
     assert "eta times the largest curvature at the start is 0.4, above 0.2" in rough[0]
     # The loss falls by 0.6^2 a step, that of the flow like exp(-0.8); most apart after the first.
     apart = 100 * (math.exp(-0.8) - 0.36)
-    assert f"{apart:.2g} % of the fall away" in rough[1]
+    assert f"{apart:.2g} % of its decrease" in rough[1]
 
 
 @pytest.mark.usefixtures("quick_theory")
@@ -198,10 +198,8 @@ def test_few_squares_of_noise_strain_adam(batch: int, b2: float, step: int | Non
 def test_explain_has_the_sentence_about_few_squares() -> None:
     adam = settings(rule="adam", eta=1e-4, batch=1, steps=20)
     found = sweeps.explain(f"{__name__}:Pulled", **adam)
-    assert any("average of squares of adam" in each for each in found.strained)
-    assert not any(
-        "average of squares" in each for each in sweeps.explain(NAME, **settings()).strained
-    )
+    assert any("average square of adam" in each for each in found.strained)
+    assert not any("average square" in each for each in sweeps.explain(NAME, **settings()).strained)
 
 
 class Told(Bowl):
@@ -256,4 +254,4 @@ def test_a_loss_that_does_not_fall_has_no_times() -> None:
     run = sweeps.experiment(NAME, **settings(eta=0.0, steps=5))
     found = sweeps.explain(run)
     assert math.isnan(found.half)
-    assert "half of the decrease by step               -" in found.text(run)
+    assert "half of the decrease by step           -" in found.text(run)

@@ -60,12 +60,12 @@ def test_a_very_large_sweep_is_confirmed(
     monkeypatch.setattr(sweep, "MANY", 6)
     monkeypatch.setattr(Work, "compute", None)
     assert cli.main(command) == 2
-    assert "6 runs, up to 4.62e-07 GB on the disk: needs --yes" in capsys.readouterr().err
+    assert "6 runs, up to 4.62e-07 GB on disk: confirm with --yes" in capsys.readouterr().err
     answers = io.StringIO("n\n")
     answers.isatty = lambda: True
     monkeypatch.setattr(sys, "stdin", answers)
     assert cli.main(command) == 2
-    assert "Go on? [y/N] dynsim: 6 runs, up to 4.62e-07 GB" in capsys.readouterr().err
+    assert "Continue? [y/N] dynsim: 6 runs, up to 4.62e-07 GB" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -89,7 +89,7 @@ def test_a_person_is_asked_from_1e8_runs_or_1e11_bytes_on(
     if not asked:
         sweep.confirm(found, yes=False)
         return
-    with pytest.raises(ValueError, match=r"needs --yes"):
+    with pytest.raises(ValueError, match=r"confirm with --yes"):
         sweep.confirm(found, yes=False)
 
 

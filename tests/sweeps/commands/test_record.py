@@ -39,7 +39,7 @@ def test_other_settings_do_not_write_over_results(
     assert dynsim(*figure, "--eta-y", "3") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert f"out = {out}: holds results of dynsim figure 3 with eta_y = " in error
+    assert f"out = {out}: contains results of dynsim figure 3 with eta_y = " in error
     assert "--overwrite" in error
     assert (out / "fig3.png").stat().st_mtime_ns == again
     assert dynsim(*figure, "--eta-y", "3", "--overwrite") == 0

@@ -101,7 +101,7 @@ def test_short_sequences_leave_theories_of_finite_length_out() -> None:
     assert "plain" in str(result)
     reason = "length = 16: the theory is an expansion in 1/T"
     assert result.report["left_out"].startswith(reason)
-    assert f"Theories of finite T are left out. {reason}" in str(result)
+    assert f"Finite-T theories are left out. {reason}" in str(result)
     with pytest.raises(ValueError, match=reason):
         compare(Compare(experiment(**{**RUN, "length": 16}), theories=("plain-finite-t",)))
 
@@ -192,7 +192,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--K", "5"], "K = 5: syn-small does not have it; overlapping does"),
         (["--seed", "1"], "seed = 1: the runs of a comparison have the seeds 0 to 7"),
         (["--rtol", "0"], "rtol = 0: must be a number in [1e-13, 1)"),
-        (["--problem", "saxe", "--theories", "sde", "--rtol", "1e-5"], "('sde',) reads it"),
+        (["--problem", "saxe", "--theories", "sde", "--rtol", "1e-5"], "('sde',) uses it"),
         (["--root", "4294967296"], "root = 4294967296: must be an integer from 0 to 4294967295"),
     ],
 )

@@ -11,7 +11,7 @@ from sweeps.language.fields import LanguageError
 from sweeps.language.tree import build
 from tests.sweeps.language.catalog import LANGUAGE, SGD, Cosine, Experiment
 
-RULES = "sgd, adam, adamw, rmsprop, sign, or module:Name of your own class"
+RULES = "sgd, adam, adamw, rmsprop, sign, or module:Name of your own"
 RATE = "a number in [0, inf), in 1/step, or one of constant, linear, cosine"
 STEPS = "must be an integer from 1 to 2147483647"
 LISTS = "must be a list, or a table with linspace, logspace or range"

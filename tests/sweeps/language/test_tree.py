@@ -138,7 +138,7 @@ def test_classes_in_functions_are_known_in_their_process() -> None:
     assert again == run
     with pytest.raises(LanguageError, match="must be defined at the top of a module"):
         decode(LANGUAGE, encode(LANGUAGE, run))
-    with pytest.raises(LanguageError, match=r"^problem\.other = .*one of two classes of this name"):
+    with pytest.raises(LanguageError, match=r"^problem\.other = .*two classes have this name"):
         encode(LANGUAGE, Experiment(Pair(made(1), made(2))), {})
 
 

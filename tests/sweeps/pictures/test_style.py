@@ -67,7 +67,7 @@ def test_the_style_sets_how_fine_a_picture_is(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--style", "gplot"], "style = 'gplot': did you mean 'ggplot'?"),
-        (["--style", "/nowhere"], "style = '/nowhere': must be a style of matplotlib"),
+        (["--style", "/nowhere"], "style = '/nowhere': must be a Matplotlib style"),
         (["--format", "pdf", "--out", "a/b.svg"], "format = 'pdf': out = a/b.svg"),
     ],
 )

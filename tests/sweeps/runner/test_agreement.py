@@ -171,7 +171,7 @@ def test_numbers_decide_between_versions(
     without(stored, 1)
     lines: list[str] = []
     found = sweeps.run(swept(), stored, report=lines.append).load()
-    assert [line for line in lines if "stored runs, computed again, agree to" in line]
+    assert [line for line in lines if "stored runs, recomputed, agree to within" in line]
     assert (found.status == Status.OK).all()
     # Of one version, text decides, whatever the numbers.
     loss = Net.loss
@@ -183,9 +183,9 @@ def test_numbers_decide_between_versions(
     lines.clear()
     monkeypatch.setattr(agreement.Agreement, "_by_numbers", None)
     sweeps.run(swept(), stored, report=lines.append)
-    assert not [line for line in lines if "computed again" in line]
+    assert not [line for line in lines if "recomputed" in line]
     assert cli.main(["info", str(stored)]) == 0
-    assert "decided by numbers: 2 stored runs, computed again" in capsys.readouterr().out
+    assert "compared numerically: 2 stored runs, recomputed" in capsys.readouterr().out
     assert cli.main(["check", str(stored)]) == 0
 
 
@@ -223,7 +223,7 @@ def test_numbers_decide_what_no_device_here_can_be_asked(tmp_path: Path) -> None
     store.programs.put(dataclasses.replace(known, **elsewhere))
     lines: list[str] = []
     sweeps.run(sweep, tmp_path / "s", report=lines.append)
-    assert [line for line in lines if "2 stored runs, computed again, agree to" in line]
+    assert [line for line in lines if "2 stored runs, recomputed, agree to within" in line]
 
 
 def test_rounding_that_is_carried_far_decides_nothing() -> None:
@@ -297,7 +297,7 @@ def test_files_of_programs_are_checked_and_found_again(
     (other,) = (tmp_path / "other/status/.programs").iterdir()
     assert other.name == file.name
     file.write_bytes(other.read_bytes())
-    with pytest.raises(StoreError, match="of other runs, or of another store"):
+    with pytest.raises(StoreError, match="to other runs, or to another store"):
         sweeps.run(swept(), stored)
     file.unlink()
     sweeps.run(swept(), stored)

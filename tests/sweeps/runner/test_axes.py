@@ -74,7 +74,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
             "axes.seed: must be called seed, and not be zipped with other axes",
         ),
         ({"axes": {"Seed": [1]}}, "axes.Seed: must be called seed"),
-        ({"axes": {"dtype": ["float32", "float64"]}}, "axes.dtype: is no axis"),
+        ({"axes": {"dtype": ["float32", "float64"]}}, "axes.dtype: cannot vary"),
         ({"axes": {"num_queries": [1]}}, "syn-small does not have it; syn-medium, syn do"),
         ({"axes": {"b1": [0.9]}}, "b1 = 0.9: sgd does not have it; adam, adamw do"),
         ({"axes": {"length": [1]}}, "problem.length = 1: must be an integer from 2 to"),
@@ -106,7 +106,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
             "record = 'x': did you mean 'xi'?",
         ),
         ({"axes": {"eta_y": [1]}, "record": []}, "record = []: needs at least one"),
-        ({"axes": {"eta_y": [1]}, "rtol": 0.1}, "rtol = 0.1: engine 'simulation' does not read"),
+        ({"axes": {"eta_y": [1]}, "rtol": 0.1}, "rtol = 0.1: engine 'simulation' does not use"),
         (
             {"axes": {"eta_y": [1]}, "engine": "plain", "rtol": 1.0},
             "rtol = 1.0: must be finite",

@@ -106,7 +106,7 @@ def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
     monkeypatch.setattr(tiles.Program, "__call__", scarce)
     with pytest.warns(UserWarning, match="2x2 runs") as said:
         found = sweeps.run(GRID, chunk=8, tile=16, devices=jax.devices()[:1]).load()
-    assert [str(each.message)[:10] for each in said] == ["the memory"], "it is said once"
+    assert [str(each.message)[:10] for each in said] == ["a device r"], "it is said once"
     assert called == [8, 4, 4, 4, 4], "the chunks after the first one begin with the smaller tile"
     np.testing.assert_allclose(found.loss, want.loss, rtol=1e-6)
     np.testing.assert_array_equal(found.status, want.status)

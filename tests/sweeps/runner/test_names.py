@@ -102,15 +102,18 @@ def test_a_name_of_what_is_recorded_in_any_case_is_an_error(
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        ({"eta": Curve.first}, "record = 'eta': is the name of one of the axes as well"),
-        ({"Eta": Curve.first}, "record = 'Eta': differs from 'eta' by its case alone"),
-        ({"Status": Curve.first}, "record = 'Status': differs from 'status' by its case alone"),
-        ({"zarr.json": Curve.first}, "'zarr.json': is the name of something that every store has"),
+        ({"eta": Curve.first}, "record = 'eta': is also the name of one of the axes"),
+        ({"Eta": Curve.first}, "record = 'Eta': differs from 'eta' only in case"),
+        ({"Status": Curve.first}, "record = 'Status': differs from 'status' only in case"),
+        (
+            {"zarr.json": Curve.first},
+            "'zarr.json': is also the name of something that every store has",
+        ),
         (["batch_loss", {"Batch_loss": Curve.first}], "'Batch_loss': differs from 'batch_loss'"),
         ("../up", "record = '../up': must be letters"),
         (
             [{"v": lambda w: jnp.zeros(2)}, {"v_0": Curve.first}],
-            "record = 'v_0': is the name of one of the dimensions as well",
+            "record = 'v_0': is also the name of one of the dimensions",
         ),
     ],
 )
@@ -123,8 +126,8 @@ def test_a_name_of_two_things_is_an_error(
 @pytest.mark.parametrize(
     ("axes", "why"),
     [
-        ({"time": [1.0, 2.0]}, "axes = 'time': is the name of something that every store has"),
-        ({"shift": [1.0], "Shift": [2.0]}, "axes = 'Shift': differs from 'shift' by its case"),
+        ({"time": [1.0, 2.0]}, "axes = 'time': is also the name of something that every store has"),
+        ({"shift": [1.0], "Shift": [2.0]}, "axes = 'Shift': differs from 'shift' only in case"),
         ({"inner.../../x": [1.0]}, "axes = 'inner.../../x': must be letters"),
     ],
 )
@@ -138,7 +141,7 @@ def test_axes_have_names_as_arrays_have(
     ("weights", "why"),
     [
         (("a", "b/../../c"), "record = 'params.b/../../c': must be letters"),
-        (("w", "W"), "differs from 'params.W' by its case alone"),
+        (("w", "W"), "differs from 'params.W' only in case"),
     ],
 )
 def test_weights_have_names_as_arrays_have(
@@ -176,7 +179,7 @@ def test_an_array_of_no_numbers_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = {"short": lambda w: Curve.first(w).astype(jnp.bfloat16)}
-    refused("record = 'short': is of type bfloat16", tmp_path, monkeypatch, record)
+    refused("record = 'short': has type bfloat16", tmp_path, monkeypatch, record)
 
 
 def test_names_of_other_alphabets_are_names(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_arguments_of_another_kind_are_named(argument: dict[str, Any], message: 
         (lambda run: run.at(3), "settings = 3: must be of type collections.abc.Mapping"),
         (
             lambda run: Sweep(run, {"rule": [{"momentum": 0.5}]}),
-            "axes.rule = {'momentum': 0.5}: must be the word of a kind, or a table with one as its "
+            "axes.rule = {'momentum': 0.5}: must be the name of a kind, or a table with one as its "
             "`kind`",
         ),
     ],

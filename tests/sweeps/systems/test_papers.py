@@ -65,7 +65,7 @@ def test_joma_has_a_task_of_its_own() -> None:
         ({"problem": "sparse_attention", "length": 8}, {"B": [9]}, "plain", "B = 9: must be less"),
         ({"problem": "sparse_attention"}, {"b1": [0.5]}, "plain", "sgd does not have it"),
         ({"problem": "joma"}, {"length": [8]}, "simulation", "batch = inf: needs length = inf"),
-        ({"problem": "joma"}, {"eta_y": [1.0]}, "erf", "Theorem 2 has exp attention"),
+        ({"problem": "joma"}, {"eta_y": [1.0]}, "erf", "Theorem 2 needs exp attention"),
         (
             {"problem": "joma", "task": "syn-small"},
             {"eta_y": [1.0]},

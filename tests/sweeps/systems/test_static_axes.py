@@ -22,7 +22,7 @@ from sweeps.runner.spec import from_table
         ({"rule": ["sgd", "sign"], "b1": [0.5]}, "b1 = 0.5: sgd does not have it; adam, adamw do"),
         (
             {"start": ["zero"], "run": {"start": "zero"}},
-            "problem.start = 'zero': is an axis",
+            "problem.start = 'zero': is also an axis",
         ),
         ({"start": ["zro"]}, "start = 'zro': did you mean zero?"),
         ({"rule": ["sgd", "adamw"]}, "rule.decay: is missing"),

@@ -113,7 +113,7 @@ def test_unfinished_and_damaged_stores(
 def test_sweeps_that_do_not_go_together_are_refused(runs: xr.Dataset) -> None:
     config = json.loads(runs.attrs["config"]) | {"system": "qkv"}
     other = runs.assign_attrs(config=json.dumps(config))
-    with pytest.raises(ValueError, match=r"^b: is of the system 'qkv', a of 'yz'$"):
+    with pytest.raises(ValueError, match=r"^b: belongs to the system 'qkv', a to 'yz'$"):
         content({"a": runs, "b": other})
     with pytest.raises(ValueError, match=r"^eta_z: the sweeps have no value in common$"):
         content({"a": runs, "b": runs.assign_coords(eta_z=[0.2, 2.0, 20.0])})
@@ -241,7 +241,7 @@ def test_one_class_that_stands_for_all_is_the_same_at_each(runs: xr.Dataset) -> 
     assert "class" not in found.datasets["b"].dims
     assert found.datasets["a"].sizes["class"] == 2
     assert found.about["dims"]["class"]["values"] == [0, 1]
-    with pytest.raises(ValueError, match=r"^class: the sweeps have 3 and 2 of them$"):
+    with pytest.raises(ValueError, match=r"^class: sizes differ, 3 and 2$"):
         content({"a": runs, "b": runs.isel({"class": [0, 1, 0]})})
 
 

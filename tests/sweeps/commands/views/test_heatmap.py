@@ -104,10 +104,10 @@ def test_more_than_ten_entries_become_a_colour_bar(lines: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--view", "lines", "--error"], "error = True: lines have bands"),
-        (["--x", "eta_z", "--y", "eta_z"], "y = 'eta_z': is the axis x already"),
+        (["--view", "lines", "--error"], "error = True: lines show bands"),
+        (["--x", "eta_z", "--y", "eta_z"], "y = 'eta_z': must differ from x"),
         (["--y", "eta"], "y = 'eta': "),
-        (["--x", "time", "--y", "eta_z"], "where: eta_y are left over in a heat map"),
+        (["--x", "time", "--y", "eta_z"], "where: eta_y have no place in a heat map"),
     ],
 )
 def test_maps_that_cannot_be_are_refused(

@@ -162,7 +162,7 @@ def test_no_answer_is_believed(
     with ThreadPoolExecutor(1) as executor:
         with monkeypatch.context() as patch:
             patch.setattr(driver, "compute", wrong_at_first)
-            with pytest.raises(sweeps.ChunksFailed, match="and it is not") as caught:
+            with pytest.raises(sweeps.ChunksFailed, match="but it is not") as caught:
                 run(tmp_path / "s", executor)
         assert list(caught.value.reasons) == [0]
         assert Store.open(tmp_path / "s").done().tolist() == [False, *[True] * (NUMBER - 1)]
@@ -182,7 +182,7 @@ def test_an_executor_that_breaks_keeps_what_is_stored(
                 raise BrokenProcessPool("a process died")
             return super().submit(function, *given, **named)
 
-    with Breaking(1) as executor, pytest.raises(StoreError, match=r"a process died.* is stored"):
+    with Breaking(1) as executor, pytest.raises(StoreError, match=r"a process died.* are stored"):
         run(tmp_path / "s", executor)
     with ThreadPoolExecutor(1) as executor:
         run(tmp_path / "s", executor)
@@ -230,7 +230,7 @@ def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
     for other in (job._replace(digest="another"), job._replace(store="another")):
         found = driver.compute(other, 0)
         assert isinstance(found, driver.Failed)
-        assert "holds another sweep here" in found.reason
+        assert "contains another sweep here" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_go
             assert bucket.SECONDS <= quiet[0] <= bucket.SECONDS + 3
             assert re.fullmatch(r"memory://.*: waiting up to 60 s for the lease of .*", *lines)
             for late in (stopped, worker):
-                with pytest.raises(StoreError, match="another one writes here now"):
+                with pytest.raises(StoreError, match="another one writes here instead"):
                     late.write(second, arrays)
             later.write(second, arrays)
     with Store.open(address).place.lock(0, 1, lines.append):

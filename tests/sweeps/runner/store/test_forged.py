@@ -322,7 +322,7 @@ def test_a_worker_imports_nothing_that_a_store_names(
     said(lambda a: a["config"].update(run=run))(out)
     found = driver.compute(job, 0)
     assert isinstance(found, driver.Failed)
-    assert "holds another sweep here" in found.reason
+    assert "contains another sweep here" in found.reason
     assert "evil_module" not in sys.modules
     assert not Path("evil").exists()
 

@@ -183,7 +183,7 @@ def test_what_lies_in_a_wrong_place_is_never_a_result(
         "reuse": lambda: sweeps.run(more, tmp_path / "more", reuse=[one]),
     }
     for use in ways.values():
-        with pytest.raises(StoreError, match=r"one: .*(damaged|is that of another store)"):
+        with pytest.raises(StoreError, match=r"one: .*(damaged|belongs to another store)"):
             use()
 
 

@@ -150,7 +150,7 @@ def test_runs_go_on_for_more_steps(
     ("sweep", "message"),
     [
         (longer(10, (0, 6, 10), SMALL), "recorded at the steps [0, 2, 6], and this sweep, until"),
-        (longer(10, (0, 2, 6), SMALL), "has none after the 6"),
+        (longer(10, (0, 2, 6), SMALL), "none is after step 6"),
         (longer(10, "end", SMALL, momentum=0.4), "run.rule.momentum = 0.5 there, 0.4 here"),
         (longer(4, "end", SMALL), 'times = [0, 2, 6] there, "end" here'),
     ],

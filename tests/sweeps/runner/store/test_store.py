@@ -203,7 +203,7 @@ def test_arrays_that_are_shorter_in_some_runs_are_filled_up(dtype: Any, empty: A
     want = np.full((2, 4, 2), empty, dtype)
     want[:, :3, :1] = 1
     np.testing.assert_array_equal(found, want, strict=True)
-    with pytest.raises(ValueError, match=r"\(3, 1\) in the room of \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"\(3, 1\) does not fit into \(2, 2\)"):
         Variable((2, 2), ("class", "token"), values.dtype).padded(values)
 
 
@@ -377,8 +377,11 @@ def test_a_path_that_can_be_no_folder_is_an_error_of_one_line(
     ("path", "why"),
     [
         ("link", "link: is a symbolic link to .*gone, which does not exist"),
-        ("file/x", "file/x: cannot be made, because .*file is a file"),
-        ("shut/x/y", "shut/x/y: cannot be written: .*shut does not let this process write"),
+        ("file/x", "file/x: cannot be created, because .*file is a file"),
+        (
+            "shut/x/y",
+            "shut/x/y: cannot be written: this process has no permission to write to .*shut",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_an_error_before_anything_is_compiled(
