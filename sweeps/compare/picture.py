@@ -20,6 +20,8 @@ from sweeps.systems import registry
 
 MARKS = 15
 """Marks of the mean of the runs on a curve, about."""
+HEIGHT = 24
+"""Characters in a line of a vertical label, as high as a panel."""
 MOST_ENTRIES = 6
 """Entries of a vector or a matrix that are drawn."""
 CURVES = {
@@ -78,7 +80,7 @@ def named(result: Comparison, name: str) -> str:
     if unit != "1":
         text = f"{text} ({unit})"
     known = text == name.replace("_", " ")
-    return textwrap.fill(text if known else f"{text}, {name}", labels.WIDTH)
+    return textwrap.fill(text if known else f"{text}, {name}", HEIGHT)
 
 
 def plot(
