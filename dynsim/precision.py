@@ -25,7 +25,7 @@ from jaxtyping import Array, Real
 from dynsim import checks
 
 AnyArray = Array | np.ndarray
-"""An array outside of compiled code: JAX's, or NumPy's where a user or `settle` made it one."""
+"""An array outside of compiled code: JAX's, or NumPy's where a user or `to_host` made it one."""
 Number = AnyArray | np.number | float | int
 """What one can compute with: arrays, and numbers that are none. `ArrayLike` holds bools and complex
 numbers as well."""
@@ -132,7 +132,7 @@ def placed(tree: Result) -> Result:
     return jax.tree.map(of, tree)
 
 
-def settle(result: Result) -> Result:
+def to_host(result: Result) -> Result:
     """Hand a result out of `precision`.
 
     Where the caller's JAX is in float32, float64 results leave as NumPy arrays: any further

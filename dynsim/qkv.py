@@ -285,7 +285,7 @@ class QKV(OnClasses):
     """
 
     NAME: ClassVar = "qkv"
-    LIKE: ClassVar = ("yz",)
+    OBSERVABLES_FROM: ClassVar = ("yz",)
     RECORD: ClassVar = DEFAULT_RECORD
     REFUSED: ClassVar = MEASURED.refused
 

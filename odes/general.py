@@ -16,7 +16,7 @@ from dynsim import Problem, Rule, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
-from dynsim.training.rules import SGD, unread
+from dynsim.training.rules import SGD, why_not_known
 from dynsim.trajectory import Times
 from odes.problem import (
     Reduction,
@@ -28,7 +28,7 @@ from odes.problem import (
 )
 from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
-from odes.solver.posed import Flow, undescribed
+from odes.solver.posed import Flow, why_not_described
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Inapplicable, Theory, Training, always, reason, refusal
 
@@ -238,11 +238,11 @@ def closed_form(
 def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
     """Why a theory of SGD with one rate for all weights, which reads momentum as a rate or
     describes none, does not describe a rule."""
-    if reason := unread(rule):
+    if reason := why_not_known(rule):
         return reason
     if set(rule.schedules) != {""}:
         return "eta: has a rate for each group; this theory needs one rate for all weights"
-    return undescribed(rule, "this theory", momentum=momentum)
+    return why_not_described(rule, "this theory", momentum=momentum)
 
 
 def own_names(

@@ -68,7 +68,7 @@ class Theories(dict[str, Theory[Any, Any]]):
         try:
             return self[checks.choice("theory", name, tuple(self))]
         except ValueError as error:
-            reason = departs(self.cls)
+            reason = why_not_inherited(self.cls)
             raise ValueError(f"{error}; {reason}" if reason else str(error)) from None
 
 
@@ -106,7 +106,7 @@ def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
     """The theories of a class of problems by name, without registered ones."""
     known: list[Theory[Any, Any]] = []
     built_in: tuple[Theory[Any, Any], ...] = ()
-    if departs(cls) is None:
+    if why_not_inherited(cls) is None:
         built_in = next((BUILT_IN[each] for each in cls.__mro__ if each in BUILT_IN), ())
         with checks.code_of_user(f"{cls.__name__}.theories"):
             own = tuple(cls.theories())
@@ -159,7 +159,7 @@ def applicable(
     )
 
 
-def departs(cls: type[Problem]) -> str | None:
+def why_not_inherited(cls: type[Problem]) -> str | None:
     """Why the theories that a class of problems inherits do not describe it, or None: it overrides
     what decides how it trains, which they do not read."""
     owner: Any = next(each for each in cls.__mro__ if {"NAME", "theories"} & vars(each).keys())

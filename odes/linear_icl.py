@@ -57,7 +57,7 @@ from jaxtyping import Array, Float, Int
 
 from dynsim.linear_icl.model import Merged, MergedHeads, Model, Separate, SeparateHeads
 from dynsim.linear_icl.regression import Regression, stage
-from dynsim.precision import AnyArray, precision, settle
+from dynsim.precision import AnyArray, precision, to_host
 from dynsim.problem.train import problem_in
 from odes.general import closed_form, flows
 from odes.solver.tolerances import Tolerances
@@ -77,7 +77,7 @@ def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
     """(D + 1,) losses :math:`L_0` to :math:`L_D` of eq. 19, in float64."""
     with precision("float64", task):
         found = losses(problem_in(task, "float64"))
-    return settle(found)
+    return to_host(found)
 
 
 def losses(task: Regression) -> Float[Array, " D1"]:

@@ -68,7 +68,7 @@ class Problem(eqx.Module):
     NAME: ClassVar[str] = ""
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
     REFUSED: ClassVar[Mapping[str, str]] = {}
-    LIKE: ClassVar[tuple[str, ...]] = ()
+    OBSERVABLES_FROM: ClassVar[tuple[str, ...]] = ()
     LEFT_OUT_AT_ZERO: ClassVar[tuple[str, ...]] = ()
     RUN_DEFAULTS: ClassVar[Mapping[str, Any]] = {"rule": {"kind": "sgd", "eta": 0.1}}
 

@@ -247,7 +247,7 @@ def table(problem: Problem) -> Table:
                 "choose another name"
             )
     systems = (problem.NAME,) if problem.NAME else ()
-    return Table(functions, (*systems, *problem.LIKE), PROVIDED, problem.REFUSED)
+    return Table(functions, (*systems, *problem.OBSERVABLES_FROM), PROVIDED, problem.REFUSED)
 
 
 def flow_table(problem: Problem, whole: bool = False) -> Table:

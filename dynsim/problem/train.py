@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, settle
+from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, to_host
 from dynsim.problem import sharpness
 from dynsim.problem.base import Problem, ProblemT, ask, built, narrowed, split
 from dynsim.problem.checks import (
@@ -165,7 +165,7 @@ def train(
             cpu=on_cpu(),
             dtype=dtype,
         )
-    return settle(trajectory)
+    return to_host(trajectory)
 
 
 def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree:

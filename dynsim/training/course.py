@@ -256,14 +256,14 @@ def from_record_to_record(
     finds, and keeps the state before: another copy of the step for the records alone would have to
     be compiled, and made once more."""
 
-    def turn(passed: _Passed, k: Int[Array, ""]) -> _Passed:
+    def turn(passed: _StepOutcome, k: Int[Array, ""]) -> _StepOutcome:
         after, found = course.advance(passed.after, k)
-        return _Passed(passed.after, found, after)
+        return _StepOutcome(passed.after, found, after)
 
     def stretch(carry, until):  # type: ignore[no-untyped-def]
         passed, seen, now = carry
 
-        def leg(i: Int[Array, ""], passed: _Passed) -> _Passed:
+        def leg(i: Int[Array, ""], passed: _StepOutcome) -> _StepOutcome:
             if length == 1:
                 return turn(passed, now + i)
             return _up_to(until, turn, passed, now + i * length, length)
@@ -275,12 +275,12 @@ def from_record_to_record(
     begin = jnp.int32(course.begin)
     found = jax.eval_shape(course.ahead, state, begin)
     none = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), found)
-    start = (_Passed(state, none, state), seen, begin)
+    start = (_StepOutcome(state, none, state), seen, begin)
     (passed, seen, _), rows = jax.lax.scan(stretch, start, course.times)
     return passed.before._replace(first_bad=passed.after.first_bad), seen, rows
 
 
-class _Passed(NamedTuple):
+class _StepOutcome(NamedTuple):
     """The states around a step, and what was found in it."""
 
     before: PyTree

@@ -56,14 +56,14 @@ Observable = Callable[..., Array]
 _TRACE: ContextVar[Hashable] = ContextVar("dynsim_trace", default=None)
 
 
-class Own(NamedTuple):
+class NamedFunction(NamedTuple):
     """A function with its name: a mapping with one entry, but hashable."""
 
     name: str
     function: Observable
 
 
-Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable] | Own]
+Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable] | NamedFunction]
 """What can be asked for: a name, functions by name, or any number of both."""
 
 
@@ -192,7 +192,7 @@ def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
     for entry in entries:
         if isinstance(entry, str):
             yield entry, None
-        elif isinstance(entry, Own):
+        elif isinstance(entry, NamedFunction):
             yield _own(*entry)
         elif isinstance(entry, Mapping):
             yield from (_own(name, function) for name, function in entry.items())

@@ -260,17 +260,17 @@ KNOWN = (SGD, Sign, RMSProp, Adam, AdamW)
 """The rules that theories describe."""
 
 
-def unread(rule: object) -> str | None:
+def why_not_known(rule: object) -> str | None:
     """Why theories do not know what a rule does, or None. A subclass may step in its own way, and
     a schedule may have rates that its pieces do not."""
     if type(rule) not in KNOWN:
         names = ", ".join(f"dynsim.{each.__name__}" for each in KNOWN)
         return f"rule = {type(rule).__name__}: theories describe {names}, and no subclasses of them"
     assert isinstance(rule, Rule)
-    return unread_schedule(rule)
+    return why_not_known_schedule(rule)
 
 
-def unread_schedule(rule: Rule) -> str | None:
+def why_not_known_schedule(rule: Rule) -> str | None:
     """Why theories do not know the learning rates of a rule, or None."""
     for each in rule.schedules.values():
         if type(each).rate is not Schedule.rate:
@@ -283,7 +283,7 @@ def unread_schedule(rule: Rule) -> str | None:
 
 def check_known(rule: object) -> None:
     """Raise `ValueError` for a rule of which theories do not know what it does."""
-    if reason := unread(rule):
+    if reason := why_not_known(rule):
         raise ValueError(reason)
 
 

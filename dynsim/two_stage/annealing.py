@@ -22,7 +22,7 @@ from dynsim import checks, decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
 from dynsim.schedules import Steps, steps
 from dynsim.training.rule import Rule, UpdateRule
-from dynsim.training.rules import SGD, unread
+from dynsim.training.rules import SGD, why_not_known
 
 Control = Literal["none", "forever", "small", "smallinit"]
 Some = Real[Number, "*#P"]
@@ -130,9 +130,9 @@ def noisy_sgd(*rates: Any, **settings: Any) -> Rule:
     return Annealed(*rates, **settings).build()
 
 
-def refused(rule: Rule) -> str | None:
+def why_not_annealed(rule: Rule) -> str | None:
     """Why `Annealing.of` cannot read a rule, or None."""
-    if reason := unread(rule):
+    if reason := why_not_known(rule):
         return reason
     plain = type(rule) is SGD and not rule.has_inertia and rule.clip is None and not rule.decoupled
     parts = [set(each) if isinstance(each, dict) else None for each in (rule.decay, rule.noise)]
@@ -171,7 +171,7 @@ class Annealing(eqx.Module):
         """The stages of an `Annealed`, or of the rule that it built; `ValueError` for any other
         rule."""
         rule = rule.build() if isinstance(rule, UpdateRule) else rule
-        if reason := refused(rule):
+        if reason := why_not_annealed(rule):
             raise ValueError(reason)
         eta, decay, noise = cast(tuple[Steps, dict, dict], (rule.eta, rule.decay, rule.noise))
         rates = eta.peak, eta.peak * eta.factors[0]

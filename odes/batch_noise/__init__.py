@@ -128,7 +128,7 @@ def linear_noise(
         >>> theory["loss"], theory.std["loss"]
     """
     problem, rule = built(problem, rule)
-    if reason := _undescribed(problem, rule, batch):
+    if reason := _why_not_described(problem, rule, batch):
         raise ValueError(reason)
     check_arguments(problem, rule, times, key, init, starts=True)
     steps = whole_steps(times)
@@ -194,14 +194,14 @@ def without_noise(problem: Problem, batch: int | float) -> str | None:
     return None
 
 
-def _undescribed(problem: Problem, rule: Any, batch: int | float) -> str | None:
+def _why_not_described(problem: Problem, rule: Any, batch: int | float) -> str | None:
     """Why the theory does not describe a training, or None."""
     return without_noise(problem, batch) or refusal(solver.check_described, rule)
 
 
 def _inapplicable(training: Training) -> str | None:
     problem, rule = training.problem, training.rule
-    reason = _undescribed(problem, rule, training.batch)
+    reason = _why_not_described(problem, rule, training.batch)
     if reason is None and (size := size_of(problem)) > LARGEST:
         return (
             f"the problem has {size} weights, more than {LARGEST}; theory 'sde' samples "

@@ -73,7 +73,7 @@ from odes.batch_noise.noise import Asked, Noise
 from odes.problem import check_arguments, in_own_program
 from odes.solver.flows import checked_flow, decayed, posed_flow
 from odes.solver.integrate import integrate_ito, judge
-from odes.solver.posed import Driven
+from odes.solver.posed import GroupedRule
 from odes.theory import Theory, Training, refusal
 
 BEFORE = -1.0
@@ -149,7 +149,7 @@ def sde(
     problem, rule = built(problem, rule)
     if checks.integer("order", order, 1) > 2:
         raise ValueError(f"order = {order}: must be 1 or 2")
-    if reason := _undescribed(problem, rule, batch, order):
+    if reason := _why_not_described(problem, rule, batch, order):
         raise ValueError(reason)
     check_arguments(problem, rule, times, key, init, starts=True)
     steps = whole_steps(times)
@@ -182,7 +182,7 @@ def sde(
     )
 
 
-def _undescribed(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
+def _why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
     """Why the theory does not describe a training, or None."""
     if reason := without_noise(problem, batch):
         return reason
@@ -220,7 +220,7 @@ class Path:
         self.rule, self.order = rule, order
         self.noises = noise.examples * (2 if order == 2 and not rule.has_inertia else 1)
         groups = check_groups(noise.problem, rule, noise.parts)
-        self.driven = Driven(rule, groups)
+        self.driven = GroupedRule(rule, groups)
         self.posed = posed_flow(
             self.gradient,
             self.drift_of(BEFORE),
@@ -379,7 +379,7 @@ def _solve(
 
 def _theory(name: str, title: str, assumes: str, order: int) -> Theory[Any, Any]:
     def inapplicable(training: Training) -> str | None:
-        return _undescribed(training.problem, training.rule, training.batch, order)
+        return _why_not_described(training.problem, training.rule, training.batch, order)
 
     return Theory(
         name,

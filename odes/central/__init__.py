@@ -36,13 +36,13 @@ from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usu
 from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
-from dynsim.training.rules import SGD, RMSProp, unread
+from dynsim.training.rules import SGD, RMSProp, why_not_known
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import STEPS, Edge, Moved
 from odes.problem import check_arguments, from_start, gradient_of, in_own_program
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge
-from odes.solver.posed import Driven, Gradient
+from odes.solver.posed import Gradient, GroupedRule
 from odes.theory import Theory, Training, refusal
 
 MOST = 4
@@ -109,7 +109,7 @@ def central_flow(
     if not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} needs population_loss for a flow")
     problem.check_population()
-    if reason := undescribed(rule):
+    if reason := why_not_described(rule):
         raise ValueError(reason)
     check_arguments(problem, rule, times, key, init, starts=True)
     checks.integer("follow", follow, 1, MOST)
@@ -122,9 +122,9 @@ def central_flow(
     )
 
 
-def undescribed(rule: Any) -> str | None:
+def why_not_described(rule: Any) -> str | None:
     """Why there is no central flow of a rule, or None."""
-    if reason := unread(rule):
+    if reason := why_not_known(rule):
         return reason
     if rule.has_inertia or not isinstance(rule, SGD | RMSProp):
         return f"rule = {rule.name}: central flows are derived for gradient descent and RMSProp"
@@ -137,7 +137,7 @@ def undescribed(rule: Any) -> str | None:
 
 
 def _inapplicable(training: Training) -> str | None:
-    return undescribed(training.rule) or refusal(training.problem.check_population)
+    return why_not_described(training.rule) or refusal(training.problem.check_population)
 
 
 THEORY: Theory[Any, Any] = Theory(
@@ -173,7 +173,7 @@ def _solve(
     gradient = gradient_of(parts, rest)
     # Without a denominator both kinds of decay are one.
     rule = dataclasses.replace(rule, decoupled=False)
-    driven = Driven(rule, check_groups(problem, rule, parts))
+    driven = GroupedRule(rule, check_groups(problem, rule, parts))
     flow = "plain" if isinstance(rule, SGD) else "rmsprop"
     posed = posed_flow(gradient, numbers, driven, parts.params, flow)
     size = sum(leaf.size for leaf in jax.tree.leaves(parts.params))

@@ -37,7 +37,7 @@ from dynsim.problem import sharpness
 from dynsim.problem.sharpness import EDGE
 from dynsim.training.rules import RMSProp
 from odes.solver.inertia import corrected
-from odes.solver.posed import Driven, Gradient, Posed
+from odes.solver.posed import Gradient, GroupedRule, InitialValueProblem
 
 MAX_TURNS = 2000
 """Turns after which the solver gives up."""
@@ -141,9 +141,9 @@ class Edge(NamedTuple):
     """A flow `posed` without oscillations, and what its edge is made of: the `gradient` of the loss
     with coupled decay, from (task, weights), and how many eigenvalues are `followed`, k."""
 
-    posed: Posed
+    posed: InitialValueProblem
     gradient: Gradient[Any]
-    driven: Driven
+    driven: GroupedRule
     followed: int
 
     @property

@@ -45,7 +45,7 @@ from dynsim.yz.model import population
 from odes.general import at, computed, flows
 from odes.joma import mixture, toy
 from odes.solver.integrate import integrate, judge
-from odes.solver.posed import Rescaled, undescribed
+from odes.solver.posed import Rescaled, why_not_described
 from odes.solver.tolerances import Tolerances
 from odes.theory import Training
 
@@ -61,7 +61,7 @@ def inapplicable(training: Training) -> str | None:
     """Why attention cannot be eliminated, or None."""
     queries, rule = training.problem.classes.num_queries, training.rule
     alone = f"queries = {queries}: Theorem 1 gives only the sum over queries"
-    reason = undescribed(rule, "the conservation law of Theorem 1", momentum="none")
+    reason = why_not_described(rule, "the conservation law of Theorem 1", momentum="none")
     return reason or (alone if queries > 1 else None)
 
 

@@ -36,7 +36,7 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim.training.rules import Adam, RMSProp
 from odes.solver.inertia import half_a_step_ago
-from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
+from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, Params
 
 EXACT_STEPS = 10
 """Steps that "corrected-adam" takes as they are: the memory of m at the usual decay."""
@@ -47,15 +47,17 @@ EXACT_STEPS = 10
 
 
 def _plain_adam(
-    gradient: Gradient[Params], task: Any, driven: Driven[Adam], initial: Params
-) -> Posed:
+    gradient: Gradient[Params], task: Any, driven: GroupedRule[Adam], initial: Params
+) -> InitialValueProblem:
     zeros = jax.tree.map(jnp.zeros_like, initial)
-    return Posed((initial, zeros, zeros), functools.partial(_adam, gradient), (task, driven))
+    return InitialValueProblem(
+        (initial, zeros, zeros), functools.partial(_adam, gradient), (task, driven)
+    )
 
 
 def _matched_adam(
-    gradient: Gradient[Params], task: Any, driven: Driven[Adam], initial: Params
-) -> Posed:
+    gradient: Gradient[Params], task: Any, driven: GroupedRule[Adam], initial: Params
+) -> InitialValueProblem:
     moves, before, after = _first_step(gradient, task, driven, initial, 1.0)
     rates = (-jnp.log(jnp.asarray(b)) for b in (driven.rule.b1, driven.rule.b2))
     averages = (
@@ -63,12 +65,12 @@ def _matched_adam(
         for power, rate in enumerate(rates, 1)
     )
     field = functools.partial(_after_steps, functools.partial(_adam, gradient, matched=True), 1)
-    return Posed((initial, *averages), field, (task, driven, moves), jumps=(1.0,))
+    return InitialValueProblem((initial, *averages), field, (task, driven, moves), jumps=(1.0,))
 
 
 def _corrected_adam(
-    gradient: Gradient[PyTree], task: Any, driven: Driven[Adam], initial: PyTree
-) -> Posed:
+    gradient: Gradient[PyTree], task: Any, driven: GroupedRule[Adam], initial: PyTree
+) -> InitialValueProblem:
     """The first steps as they are, then the flow of second order."""
     rule = driven.rule
 
@@ -94,7 +96,7 @@ def _corrected_adam(
     ]
     field = functools.partial(_after_steps, functools.partial(_slow_adam, gradient), EXACT_STEPS)
     jumps = tuple(float(k) for k in range(1, EXACT_STEPS + 1))
-    return Posed((initial, *averages), field, (task, driven, moves), jumps=jumps)
+    return InitialValueProblem((initial, *averages), field, (task, driven, moves), jumps=jumps)
 
 
 def _slow_adam(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
@@ -143,22 +145,22 @@ def _slow_rate(b: Any) -> Any:
 
 
 def _plain_rmsprop(
-    gradient: Gradient[Params], task: Any, driven: Driven[RMSProp], initial: Params
-) -> Posed:
+    gradient: Gradient[Params], task: Any, driven: GroupedRule[RMSProp], initial: Params
+) -> InitialValueProblem:
     begin, b2 = _scaled(gradient, task, driven, initial), jnp.asarray(driven.rule.b2)
     state = initial, jax.tree.map(lambda g: (1 - b2) * g**2, begin)
-    return Posed(state, functools.partial(_rmsprop, gradient), (task, driven))
+    return InitialValueProblem(state, functools.partial(_rmsprop, gradient), (task, driven))
 
 
 def _matched_rmsprop(
-    gradient: Gradient[Params], task: Any, driven: Driven[RMSProp], initial: Params
-) -> Posed:
+    gradient: Gradient[Params], task: Any, driven: GroupedRule[RMSProp], initial: Params
+) -> InitialValueProblem:
     b2 = jnp.asarray(driven.rule.b2)
     moves, before, after = _first_step(gradient, task, driven, initial, jnp.sqrt(1 - b2))
     average = functools.partial(_half_a_step_later, -jnp.log(b2), 2)
     field = functools.partial(_after_steps, functools.partial(_rmsprop, gradient, matched=True), 1)
     state = initial, jax.tree.map(average, before, after)
-    return Posed(state, field, (task, driven, moves), jumps=(1.0,))
+    return InitialValueProblem(state, field, (task, driven, moves), jumps=(1.0,))
 
 
 def _adam(
@@ -209,7 +211,7 @@ def _rmsprop(
 def _first_step(
     gradient: Gradient[Params],
     task: Any,
-    driven: Driven[Adam | RMSProp],
+    driven: GroupedRule[Adam | RMSProp],
     initial: Params,
     weight: Any,
 ) -> tuple[Params, Params, Params]:
@@ -229,7 +231,7 @@ def _half_a_step_later(rate: Array, power: int, before: Array, after: Array) -> 
 
 
 def _scaled(
-    gradient: Gradient[Params], task: Any, driven: Driven[Adam | RMSProp], params: Params
+    gradient: Gradient[Params], task: Any, driven: GroupedRule[Adam | RMSProp], params: Params
 ) -> Params:
     return jax.tree.map(lambda g: g / driven.rule.eps, gradient(task, params))
 

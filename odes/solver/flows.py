@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.rule import Rule
-from dynsim.training.rules import unread, unread_schedule
+from dynsim.training.rules import why_not_known, why_not_known_schedule
 from odes.solver import adaptive, inertia
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
-from odes.solver.posed import Driven, Flow, Gradient, Params, Posed, Save
+from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, Params, Save
 from odes.solver.tolerances import Tolerances
 
 
@@ -32,9 +32,11 @@ def _own(gradient: Gradient, t: Array, state: PyTree, args: PyTree) -> PyTree:
     return driven.descend(direction, t, params), change
 
 
-def _pose_own(gradient: Gradient, task: Any, driven: Driven, initial: PyTree) -> Posed:
+def _pose_own(
+    gradient: Gradient, task: Any, driven: GroupedRule, initial: PyTree
+) -> InitialValueProblem:
     state = initial, driven.rule.averages(initial)
-    return Posed(state, functools.partial(_own, gradient), (task, driven))
+    return InitialValueProblem(state, functools.partial(_own, gradient), (task, driven))
 
 
 OWN = Flow("own", "flow of the rule itself", "what the rule's `flow` assumes", Rule, _pose_own)
@@ -54,7 +56,7 @@ def flows_of(rule: Rule) -> dict[str, Flow]:
 def check_described(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule that no flow describes, with the reason."""
     own = isinstance(optimizer, Rule) and optimizer.has_flow
-    if reason := unread_schedule(optimizer) if own else unread(optimizer):
+    if reason := why_not_known_schedule(optimizer) if own else why_not_known(optimizer):
         raise ValueError(reason)
     for name, reason in (
         ("clip", "a clipped gradient is not the gradient of a loss"),
@@ -115,7 +117,7 @@ def flow_of_rule(
         What `integrate` returns, and the parameters at the last time.
     """
 
-    driven = Driven(rule, groups)
+    driven = GroupedRule(rule, groups)
     posed = posed_flow(gradient, task, driven, initial, flow)
     solved = integrate(
         posed.field,
@@ -132,13 +134,13 @@ def flow_of_rule(
 
 
 def posed_flow(
-    gradient: Gradient[Params], task: Any, driven: Driven, initial: Params, flow: str
-) -> Posed:
+    gradient: Gradient[Params], task: Any, driven: GroupedRule, initial: Params, flow: str
+) -> InitialValueProblem:
     """The initial value problem of `flow_of_rule`."""
     return flows_of(driven.rule)[flow].pose(decayed(gradient, driven), task, driven, initial)
 
 
-def decayed(gradient: Gradient[Params], driven: Driven) -> Gradient[Params]:
+def decayed(gradient: Gradient[Params], driven: GroupedRule) -> Gradient[Params]:
     """`gradient` with the coupled decay of the rule, which is part of it."""
 
     def whole(task: Any, params: Params) -> Params:

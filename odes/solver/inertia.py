@@ -60,21 +60,21 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.rules import SGD, Sign
-from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
+from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, Params
 
 PROBES = 4
 """Random directions in which the Hessian is probed for the width of sign descent."""
 
 
 def _alone(
-    field: Any, gradient: Gradient[Params], task: Any, driven: Driven[SGD], initial: Params
-) -> Posed:
-    return Posed((initial,), functools.partial(field, gradient), (task, driven))
+    field: Any, gradient: Gradient[Params], task: Any, driven: GroupedRule[SGD], initial: Params
+) -> InitialValueProblem:
+    return InitialValueProblem((initial,), functools.partial(field, gradient), (task, driven))
 
 
 def _with_velocity(
-    flow: str, gradient: Gradient[Params], task: Any, driven: Driven[SGD], initial: Params
-) -> Posed:
+    flow: str, gradient: Gradient[Params], task: Any, driven: GroupedRule[SGD], initial: Params
+) -> InitialValueProblem:
     start = jax.tree.map(jnp.zeros_like, initial)
     if flow == "corrected":
         if not driven.rule.has_inertia:
@@ -82,7 +82,7 @@ def _with_velocity(
         mu = driven.rule.mu
         start = jax.tree.map(lambda g: g / (1 + mu), gradient(task, initial))
     field = functools.partial(_with_inertia, gradient, flow=flow)
-    posed = Posed((initial, start), field, (task, driven))
+    posed = InitialValueProblem((initial, start), field, (task, driven))
     if flow != "matched":
         return posed
     return posed._replace(shift=0.5, jumps=(0.5,) if driven.rule.nesterov else ())
@@ -144,15 +144,15 @@ def half_a_step_ago(params: Params, motion: Params) -> Params:
 
 
 def _signs(
-    name: str, gradient: Gradient[Params], task: Any, driven: Driven[Sign], initial: Params
-) -> Posed:
+    name: str, gradient: Gradient[Params], task: Any, driven: GroupedRule[Sign], initial: Params
+) -> InitialValueProblem:
     args = task, driven, _probes(initial)
     if name == "plain":
-        return Posed((initial,), functools.partial(_signs_alone, gradient), args)
+        return InitialValueProblem((initial,), functools.partial(_signs_alone, gradient), args)
     matched, state = name == "matched", (initial, jax.tree.map(jnp.zeros_like, initial))
     field = functools.partial(_signs_of_average, gradient, matched=matched)
     shift, jumps = (0.5, (0.5,)) if matched else (0.0, ())
-    return Posed(state, field, args, shift=shift, jumps=jumps)
+    return InitialValueProblem(state, field, args, shift=shift, jumps=jumps)
 
 
 def _signs_alone(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import AnyArray, DType, Number, Result, precision, settle
+from dynsim.precision import AnyArray, DType, Number, Result, precision, to_host
 from dynsim.trajectory import Status, Times, Trajectory
 from odes.solver.tolerances import Tolerances
 
@@ -104,7 +104,7 @@ def in_program(
     """
     with precision(dtype, inputs):
         found = _compiled(solve, *given(), **options)
-    return settle(found)
+    return to_host(found)
 
 
 @eqx.filter_jit

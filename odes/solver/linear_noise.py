@@ -86,7 +86,7 @@ class State(NamedTuple):
     memory: PyTree
 
 
-class Passed(NamedTuple):
+class BackwardPass(NamedTuple):
     """A pass back from a time, for all P numbers observed then: `adjoint` (P, ...), their
     derivatives by the state; their `covariance` (P, P) by the noise of the steps passed; their
     `values` (P,); and what else was observed, without a spread."""
@@ -101,7 +101,7 @@ class Descent(NamedTuple):
     r"""Descent and its noise.
 
     Attributes:
-        rule: the update rule, of which `undescribed` returns None.
+        rule: the update rule, of which `why_not_described` returns None.
         derive: from the weights and the number of the step, the gradient and whatever else `noise`
             needs.
         noise: (P, P) :math:`\lambda^\top C \lambda'` of all pairs, from the derivatives (P, ...) of
@@ -161,16 +161,18 @@ class Descent(NamedTuple):
         variance = self.scattered(state.params, k)
         return self.update(state, self.derive(state.params, k)[0], k, variance)
 
-    def arrive(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
+    def arrive(self, passed: BackwardPass, state: State, k: Int[Array, ""]) -> BackwardPass:
         """The beginning of a pass, at its time."""
         slopes, (values, beside) = jax.jacrev(
             lambda params: (lambda found: (found[0], found))(self.observe(params, k)), has_aux=True
         )(state.params)
         slopes = jax.vmap(self._single)(slopes)
         memory = jax.tree.map(jnp.zeros_like, passed.adjoint.memory)
-        return Passed(State(slopes, memory), jnp.zeros_like(passed.covariance), values, beside)
+        return BackwardPass(
+            State(slopes, memory), jnp.zeros_like(passed.covariance), values, beside
+        )
 
-    def back(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
+    def back(self, passed: BackwardPass, state: State, k: Int[Array, ""]) -> BackwardPass:
         """From :math:`a_{k+1}` to :math:`a_k`, with what the noise of step k adds."""
         (gradient, _), derivative = jax.linearize(lambda p: self.derive(p, k), state.params)
         variance, spreading = jax.vjp(lambda p: self.scattered(p, k), state.params)
@@ -242,11 +244,11 @@ def by_name(
     return jax.vmap(unravel)(values)
 
 
-def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
+def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPass:
     """Observed numbers and their covariance at all `times`, whole steps that increase.
 
     Returns:
-        A `Passed` with leading axes of the S times, but for the adjoint, which is None.
+        A `BackwardPass` with leading axes of the S times, but for the adjoint, which is None.
     """
     stride = math.isqrt(times[-1]) + 1
     start = descent.start(params)
@@ -259,20 +261,22 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
     adjoint = jax.tree.map(lambda x: jnp.zeros((*values.shape, *x.shape), x.dtype), start)
     covariance = jnp.zeros(2 * values.shape, values.dtype)
 
-    def go(carry: tuple[State, Passed], leg: Leg) -> tuple[tuple[State, Passed], Passed]:
+    def go(
+        carry: tuple[State, BackwardPass], leg: Leg
+    ) -> tuple[tuple[State, BackwardPass], BackwardPass]:
         kept, passed = carry
         begin = leg.segment * stride
         first = jax.tree.map(lambda leaf: leaf[leg.segment], kept)
         ahead = jnp.arange(stride) + begin
         end, states = jax.lax.scan(lambda state, k: (descent.step(state, k), state), first, ahead)
 
-        def forwards(kept: State, passed: Passed) -> tuple[State, Passed]:
+        def forwards(kept: State, passed: BackwardPass) -> tuple[State, BackwardPass]:
             return jax.tree.map(lambda x, new: x.at[leg.segment + 1].set(new), kept, end), passed
 
-        def backwards(kept: State, passed: Passed) -> tuple[State, Passed]:
+        def backwards(kept: State, passed: BackwardPass) -> tuple[State, BackwardPass]:
             until = jnp.minimum(leg.time - begin, stride - 1)
 
-            def turn(i: Int[Array, ""], passed: Passed) -> Passed:
+            def turn(i: Int[Array, ""], passed: BackwardPass) -> BackwardPass:
                 state = jax.tree.map(lambda leaf: leaf[until - i], states)
                 k = jnp.asarray(begin + until - i)
                 return jax.lax.cond(k == leg.time, descent.arrive, descent.back, passed, state, k)
@@ -283,7 +287,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
         carry = jax.lax.cond(leg.time < 0, forwards, backwards, kept, passed)
         return carry, carry[1]._replace(adjoint=None)
 
-    passed = Passed(adjoint, covariance, values, beside)
+    passed = BackwardPass(adjoint, covariance, values, beside)
     _, found = jax.lax.scan(go, (kept, passed), route)
     return jax.tree.map(lambda leaf: leaf[ends], found)
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, PyTree, Real
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules import Constant, OfStep, Schedule, proportional
 from dynsim.training.rule import Rule
-from dynsim.training.rules import SGD, unread
+from dynsim.training.rules import SGD, why_not_known
 
 Params = TypeVar("Params")
 AnyRule = TypeVar("AnyRule", bound=Rule, covariant=True)
@@ -33,7 +33,7 @@ Save = Callable[[Any, Params, Any], PyTree]
 """(task, parameters, time of the flow) -> what to keep."""
 
 
-class Driven(eqx.Module, Generic[AnyRule]):
+class GroupedRule(eqx.Module, Generic[AnyRule]):
     """What drives a flow: a rule, and names of groups of weights where it has rates by group."""
 
     rule: AnyRule
@@ -52,7 +52,7 @@ class Driven(eqx.Module, Generic[AnyRule]):
         return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
 
 
-class Posed(NamedTuple):
+class InitialValueProblem(NamedTuple):
     """A flow as an initial value problem: the `state` at the start, parameters first; the `field`,
     its derivative from (t, state, args); what the field needs, the task and the rule first; the
     `shift` by which the state after k steps is the flow at t = k + shift; and times at which the
@@ -65,7 +65,7 @@ class Posed(NamedTuple):
     jumps: tuple[float, ...] = ()
 
 
-Pose = Callable[[Gradient, Any, Driven, PyTree], Posed]
+Pose = Callable[[Gradient, Any, GroupedRule, PyTree], InitialValueProblem]
 """(gradient, task, driven, initial parameters) -> the initial value problem."""
 
 
@@ -113,7 +113,7 @@ class Rescaled(eqx.Module):
 
     @classmethod
     def of(cls, rule: Rule) -> "Rescaled":
-        """From a rule of which `undescribed` returns None."""
+        """From a rule of which `why_not_described` returns None."""
         assert isinstance(rule, SGD)
         rates = rule.of_groups("Y", "Z").schedules
         return cls(rates["Y"], rates["Z"], 1 / (1 - jnp.asarray(rule.mu)))
@@ -148,7 +148,7 @@ class Rescaled(eqx.Module):
         return jnp.where(self.Y.peak_steps(last) < time, jnp.inf, high)
 
 
-def undescribed(
+def why_not_described(
     rule: Rule,
     theory: str,
     *,
@@ -161,7 +161,7 @@ def undescribed(
         momentum: which kinds it describes.
         together: whether it moves both Y and Z.
     """
-    if reason := unread(rule):
+    if reason := why_not_known(rule):
         return reason
     sgd = isinstance(rule, SGD) and (momentum == "any" or not rule.nesterov)
     if not sgd or (momentum == "none" and rule.has_inertia):

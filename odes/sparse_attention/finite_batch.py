@@ -41,7 +41,7 @@ from dynsim.sparse_attention import Retrieval, Snapshot
 from dynsim.training.course import whole_steps
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
-from dynsim.training.rules import Adam, unread
+from dynsim.training.rules import Adam, why_not_known
 from dynsim.trajectory import Times, Trajectory
 from odes.general import computed
 from odes.solver.integrate import judge
@@ -108,7 +108,7 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
 def inapplicable(training: Training) -> str | None:
     """Why this theory does not describe a training, or None."""
     task, rule = training.problem, training.rule
-    if reason := unread(rule):
+    if reason := why_not_known(rule):
         return reason
     if not isinstance(rule, Adam):
         return f"optimizer = {rule.name}: the finite-batch theory describes adam only"

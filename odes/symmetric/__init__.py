@@ -43,7 +43,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
+from dynsim.precision import AnyArray, DType, Number, cast, precision, to_host
 from dynsim.training.course import whole_steps
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
@@ -160,7 +160,7 @@ def instability(
         per_class, per_query = tokens / task.K, tokens / task.num_queries
         expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
         found = _carried(jnp.asarray(blocks), optimizer, jnp.log(jnp.concatenate(expected)))
-    return settle(found)
+    return to_host(found)
 
 
 def overshoot(
@@ -204,7 +204,7 @@ def overshoot(
     with precision("float64", task, optimizer, length):
         rates = jax.vmap(lambda k: jnp.asarray(optimizer.rate(k)["Z"]))(jnp.arange(steps + 1))
         found = rates[:, None] * jnp.asarray(blocks)[:, 0] / (2 * (1 + optimizer.mu))
-    return settle(found)
+    return to_host(found)
 
 
 def _blocks(

@@ -29,12 +29,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.precision import DType, Number, cast, precision, to_host
 from dynsim.problem.base import built, split
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.two_stage.annealing import Annealing, refused
+from dynsim.two_stage.annealing import Annealing, why_not_annealed
 from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import Derivatives, check_times, in_program, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -75,7 +75,7 @@ def inapplicable(training: Training) -> str | None:
         return f"core = {task.core!r}: must be 'fresh'; no reduction is known for others"
     if task.bias:
         return "bias = True: must be False; the reduction has no bias"
-    return refused(training.rule)
+    return why_not_annealed(training.rule)
 
 
 def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Model:
@@ -315,7 +315,7 @@ def solve_anchored(
     with precision(dtype, task, optimizer, times, anchors):
         spans = zip(begins, ends, strict=True)
         pieces = [of(times[at:end], start=anchors[at], begin=times[at]) for at, end in spans]
-        return settle(dataclasses.replace(functools.reduce(_joined, pieces), source="anchored"))
+        return to_host(dataclasses.replace(functools.reduce(_joined, pieces), source="anchored"))
 
 
 def _joined(before: Trajectory, piece: Trajectory) -> Trajectory:

@@ -49,7 +49,7 @@ from odes import coefficients, decoder, growth
 from odes.general import computed
 from odes.problem import flow as flow_of
 from odes.solver.integrate import VectorField, integrate
-from odes.solver.posed import Rescaled, undescribed
+from odes.solver.posed import Rescaled, why_not_described
 from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, named, refusal
 
@@ -140,13 +140,13 @@ def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
 
 def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
     """Why a theory without inertia does not describe a rule, naming `theory`, or None; options are
-    those of `odes.solver.posed.undescribed`."""
-    return undescribed(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
+    those of `odes.solver.posed.why_not_described`."""
+    return why_not_described(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
 
 
 def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     """Why Theorem 1 does not apply, naming `theory`, or None. The task is looked at only where
-    it is concrete; options are those of `odes.solver.posed.undescribed`."""
+    it is concrete; options are those of `odes.solver.posed.why_not_described`."""
     task = training.problem
     reason = undescribed_rule(training.rule, theory, **options)
     if reason is None and not checks.is_traced(task):

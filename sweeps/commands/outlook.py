@@ -11,7 +11,7 @@ from dynsim import Status
 from dynsim.training.recording import BATCH_LOSS
 from dynsim.trajectory import crossings
 from sweeps.commands import strain
-from sweeps.compare.comparison import judged
+from sweeps.compare.comparison import applicable_engines
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
@@ -87,7 +87,7 @@ def outlook(run: Experiment) -> Outlook:
     Raises:
         ValueError: for one that no theory describes.
     """
-    engines, refused = judged(run)
+    engines, refused = applicable_engines(run)
     known = {name: each.observables.names() for name, each in engines.items()}
     # The loss of the next batch has the mean of the population's, where that is not known.
     every = {name for names in known.values() for name in names}

@@ -12,7 +12,7 @@ from dynsim.problem.sharpness import check_threshold
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from odes.batch_noise import STD
 from odes.theory import Theory, refusal
-from sweeps.compare.comparison import TRAINING, Comparison, chosen, deliver, judged
+from sweeps.compare.comparison import TRAINING, Comparison, applicable_engines, chosen, deliver
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner import cluster
 from sweeps.runner.run import run as computed
@@ -20,7 +20,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.work import begin
 from sweeps.systems import registry
 from sweeps.systems.base import Engine
-from sweeps.systems.engines import Like, of_theory
+from sweeps.systems.engines import ProblemKey, of_theory
 from sweeps.systems.experiment import Experiment
 
 
@@ -48,7 +48,7 @@ class _Given(Sweep):
     @functools.cached_property
     def rules(self) -> Engine:
         assert self.theory is not None
-        return of_theory(self.theory, Like(self.first.built[0]))
+        return of_theory(self.theory, ProblemKey(self.first.built[0]))
 
 
 def kind_of(run: Experiment) -> type[Comparison]:
@@ -72,7 +72,7 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
     run, kind = config.run, kind_of(config.run)
     further = kind.further(config)
     own = {each.name: each for each in theories}
-    like = Like(run.built[0])
+    like = ProblemKey(run.built[0])
     engines = _applicable(config, kind)
     engines |= {name: of_theory(each, like) for name, each in own.items()}
     training = registry.engines(registry.system_of(run))[TRAINING]
@@ -116,7 +116,7 @@ def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Eng
             name = registry.system_of(config.run).name
             raise ValueError(f"theories = {config.theories[0]!r}: {name} has none")
         return {}
-    found, refused = judged(config.run, theories)
+    found, refused = applicable_engines(config.run, theories)
     always = [name for name in kind.ALWAYS if name in found]
     names = chosen(config.theories, [name for name in found if name not in always])
     if not names and not always:

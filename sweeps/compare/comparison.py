@@ -279,7 +279,7 @@ def deliver(result: Comparison, figure: "Figure", name: str = "compare") -> list
     return None if config.json else paths
 
 
-def judged(
+def applicable_engines(
     run: Experiment, known: Mapping[str, Engine] | None = None
 ) -> tuple[dict[str, Engine], dict[str, str]]:
     """The engines of the theories that describe a run, most exact first, and why the others do not;

@@ -9,7 +9,7 @@ import annotated_types as at
 
 from dynsim.decoding import Seed
 from sweeps.language.axes import MOST_VALUES
-from sweeps.language.tree import encode, settle
+from sweeps.language.tree import check_fields, encode
 from sweeps.output import check_directory
 from sweeps.runner.spec import Tolerance
 from sweeps.systems.base import MOST_TIMES
@@ -49,7 +49,7 @@ class CompareOptions:
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for settings that are not allowed."""
-        settle(self)
+        check_fields(self)
         twice = [name for name in self.theories if self.theories.count(name) > 1]
         if twice:
             raise ValueError(f"theories = {twice[0]!r}: is named twice")

@@ -6,7 +6,7 @@ import numpy as np
 import dynsim
 from dynsim import Ratio, Rule
 from odes import decoder
-from odes.solver.posed import Rescaled, undescribed
+from odes.solver.posed import Rescaled, why_not_described
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems.experiment import Experiment
 
@@ -23,7 +23,7 @@ def check_moves(run: Experiment) -> None:
 
 def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
     """Transition times of the closed form; None where it does not apply."""
-    if undescribed(rule, "the closed form") is not None:
+    if why_not_described(rule, "the closed form") is not None:
         return None
     clock = Rescaled.of(rule)
     rate = clock.rate * clock.eta_y

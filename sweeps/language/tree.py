@@ -77,7 +77,7 @@ def build(language: Language, given: Table, objects: Objects | None = None) -> A
     return built(language, language.root, language.finished(given), (), objects or {})
 
 
-def settle(made: Any) -> None:
+def check_fields(made: Any) -> None:
     """Check the fields of a frozen dataclass against their annotations, and make their numbers
     Python's own. Parts and functions checked themselves.
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from dynsim.training.recording import Own
+from dynsim.training.recording import NamedFunction
 from sweeps.language.describe import Objects, words
 from sweeps.language.fields import Table
 from sweeps.language.tree import build, encode
@@ -19,7 +19,7 @@ from sweeps.systems.kinds import language
 def config_of(sweep: Sweep) -> dict[str, Any]:
     """The settings that decide the numbers, as JSON values, and the title. The code that does is
     known by its programs, `sweeps.runner.identity`."""
-    own = [each for each in sweep.recorded if isinstance(each, Own)]
+    own = [each for each in sweep.recorded if isinstance(each, NamedFunction)]
     named = [name for name, axis in sweep.varied.named.items() if axis.named]
     optional = {
         CHECKPOINT: sweep.checkpoint,

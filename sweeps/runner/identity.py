@@ -26,7 +26,7 @@ from jaxtyping import Array, Int, PyTree
 from dynsim import Problem
 from dynsim.precision import compiled_for, precision
 from dynsim.problem.base import ask, split
-from dynsim.training.recording import Own, traced_anew
+from dynsim.training.recording import NamedFunction, traced_anew
 from sweeps.runner import tiles, traces
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import SHORT
@@ -320,7 +320,7 @@ def _named(sweep: Sweep) -> Iterator[Any]:
     run, engine = sweep.first, sweep.rules
     parts: list[Any] = [run.problem, run.rule, run.bare, run.rule.build()]
     parts += [engine.run, engine.assemble, engine.task]
-    parts += [each.function for each in sweep.recorded if isinstance(each, Own)]
+    parts += [each.function for each in sweep.recorded if isinstance(each, NamedFunction)]
     parts += [function for _, function in engine.observables.resolve(sweep.recorded).functions]
     for part in parts:
         yield from _within(part)

@@ -19,7 +19,7 @@ from dynsim import checks, decoding
 from dynsim.decoding import Seed
 from dynsim.precision import DType
 from dynsim.problem.base import Measured
-from dynsim.training.recording import Own
+from dynsim.training.recording import NamedFunction
 from sweeps import recipes
 from sweeps.language.axes import Axes, Dimension
 from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
@@ -28,7 +28,7 @@ from sweeps.systems.base import Engine, Settings, System, Times, names_of
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 
-Names = Sequence[str | Own | Mapping[str, Measured]] | str | Mapping[str, Measured]
+Names = Sequence[str | NamedFunction | Mapping[str, Measured]] | str | Mapping[str, Measured]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
 USUAL = ("loss", "accuracy", "entropy")
@@ -118,9 +118,9 @@ class Sweep:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
-    def recorded(self) -> tuple[str | Own, ...]:
+    def recorded(self) -> tuple[str | NamedFunction, ...]:
         """What is recorded: names of observables, and functions with theirs."""
-        return typing.cast("tuple[str | Own, ...]", self.record)
+        return typing.cast("tuple[str | NamedFunction, ...]", self.record)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -306,12 +306,14 @@ def _times(given: Any) -> str | int | tuple[Any, ...]:
     raise ValueError(f"times = {shown}: must be 'end', a number of them, or a list of steps")
 
 
-def _asked(given: Any) -> tuple[str | Own, ...]:
+def _asked(given: Any) -> tuple[str | NamedFunction, ...]:
     """Names of observables, and functions with theirs."""
     asked: list[Any] = []
     for each in [given] if isinstance(given, str) or not isinstance(given, Sequence) else given:
-        asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
-    if not all(isinstance(each, str | Own) for each in asked):
+        asked += (
+            [NamedFunction(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
+        )
+    if not all(isinstance(each, str | NamedFunction) for each in asked):
         shown = reprlib.repr(given)
         raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
     return tuple(asked)

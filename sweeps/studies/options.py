@@ -18,7 +18,7 @@ from odes.theory import refusal
 from sweeps import output
 from sweeps.language import grammar
 from sweeps.language.fields import LanguageError, Table, is_array
-from sweeps.language.tree import encode, settle
+from sweeps.language.tree import check_fields, encode
 from sweeps.runner import cluster
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
@@ -44,7 +44,7 @@ def begin(config: Any) -> None:
     Raises:
         ValueError: naming the setting, its value and what is allowed.
     """
-    settle(config)
+    check_fields(config)
     if hasattr(config, "run"):
         checks.kind("run", config.run, Experiment)
     output.check_directory(config.out)

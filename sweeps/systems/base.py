@@ -21,7 +21,7 @@ from dynsim.precision import DType
 from dynsim.problem.checks import has_population
 from dynsim.schedules import NUMBERS
 from dynsim.training.course import Checkpoint
-from dynsim.training.recording import PRECONDITIONED, SHARPNESS, Own, Table
+from dynsim.training.recording import PRECONDITIONED, SHARPNESS, NamedFunction, Table
 from sweeps.language.describe import docs_of
 
 MOST_TIMES = 2**20
@@ -228,9 +228,9 @@ class System(NamedTuple):
     stiffness: Callable[[Mapping[str, np.ndarray]], np.ndarray] = rates
 
 
-def names_of(record: tuple[str | Own, ...]) -> tuple[str, ...]:
+def names_of(record: tuple[str | NamedFunction, ...]) -> tuple[str, ...]:
     """Names of what is recorded."""
-    return tuple(each.name if isinstance(each, Own) else each for each in record)
+    return tuple(each.name if isinstance(each, NamedFunction) else each for each in record)
 
 
 def known(times: tuple[int, ...] | int) -> tuple[int, ...]:

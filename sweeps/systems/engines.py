@@ -39,7 +39,7 @@ SHARED_COPIES = 3
 """Of what runs of a key share: as it is drawn, with the numbers of a run, and in another order."""
 
 
-class Like:
+class ProblemKey:
     """A problem, equal to others of its class that record the same: what compiled programs and
     their engines depend on, but for what they are given."""
 
@@ -47,14 +47,14 @@ class Like:
         self.problem, self.known = problem, (type(problem), tuple(table(problem).functions))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Like) and self.known == other.known
+        return isinstance(other, ProblemKey) and self.known == other.known
 
     def __hash__(self) -> int:
         return hash(self.known)
 
 
 @functools.lru_cache(maxsize=64)
-def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
+def engines_of(like: ProblemKey, tile: int = 16) -> Mapping[str, Engine]:
     """The engines of a problem by name, the same for equal ones, so that compiled programs are
     found again."""
     found = {"simulation": _training(like, tile)}
@@ -63,7 +63,7 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
     return found | of_theories(of_class(type(like.problem)), like)
 
 
-def of_theories(theories: Mapping[str, Theory[Any, Any]], like: Like) -> dict[str, Engine]:
+def of_theories(theories: Mapping[str, Theory[Any, Any]], like: ProblemKey) -> dict[str, Engine]:
     """The engines of those theories that need nothing but what a run of the problem has."""
     known = {"init", "key", "batch", "steps", *like.problem.__dataclass_fields__}
     return {n: of_theory(each, like) for n, each in theories.items() if {*each.needs} <= known}
@@ -88,7 +88,7 @@ def of_infinite_length(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
     return {**found, "descent": descent(found["simulation"], infinite)}
 
 
-def _training(like: Like, tile: int) -> Engine:
+def _training(like: ProblemKey, tile: int) -> Engine:
     draw = None if of_problem(like.problem).numbers else _batches
     if like.problem.has("_prepared"):
         draw = _shared
@@ -125,7 +125,7 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
 
 
 @functools.lru_cache(maxsize=256)
-def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
+def of_theory(theory: Theory[Any, Any], like: ProblemKey) -> Engine:
     """The engine of a theory; repeated calls return the same object."""
     known = flow_table(like.problem, whole=theory.single and theory.predicts is None)
     if theory.predicts is not None:
@@ -318,7 +318,7 @@ def system(
         tile: runs in a batch on a CPU.
         **options: of `System`.
     """
-    like = Like(problem)
+    like = ProblemKey(problem)
 
     def registered() -> dict[str, Engine]:
         built_in = of_class(type(problem))

@@ -25,7 +25,7 @@ from dynsim.training.course import check_rule, check_step_times
 from dynsim.training.rule import UpdateRule
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Table, is_branch
-from sweeps.language.tree import build, encode, settle
+from sweeps.language.tree import build, check_fields, encode
 from sweeps.systems import budget
 from sweeps.systems.base import MOST_TIMES, Taken, Template, Times, of_problem, of_rule
 from sweeps.systems.kinds import language
@@ -81,7 +81,7 @@ class Experiment:
     seed: AnySeed = 0
 
     def __post_init__(self) -> None:
-        settle(self)
+        check_fields(self)
         checks.kind("problem", self.problem, Problem)
         if not isinstance(self.rule, UpdateRule):
             raise ValueError(

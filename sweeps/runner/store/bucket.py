@@ -71,7 +71,7 @@ class OutageError(StoreError, OSError):
     """A bucket that cannot be reached, or that answers with an error."""
 
 
-class Found(NamedTuple):
+class StoredObject(NamedTuple):
     """An object: what it holds, and what a conditional put knows it by."""
 
     value: bytes
@@ -186,7 +186,7 @@ class Lease:
         )
 
 
-def terms(found: Found | None, key: str) -> Terms | None:
+def terms(found: StoredObject | None, key: str) -> Terms | None:
     """The terms of a lease that is held; `StoreError` when the object is none."""
     try:
         about = found and json.loads(found.value)["dynsim_lease"]
@@ -339,7 +339,7 @@ class Bucket(Place):
     def _lease(self, writer: str) -> Lease:
         return Lease(self, f"{self.writers}/{writer}")
 
-    def look(self, key: str, most: int = LARGEST) -> Found | None:
+    def look(self, key: str, most: int = LARGEST) -> StoredObject | None:
         """The object `key` of at most so many bytes, None if there is none."""
         with self.reached(), contextlib.suppress(FileNotFoundError):
             got = self.bucket.get(key)
@@ -352,7 +352,7 @@ class Bucket(Place):
                     f"{self.name}: cannot be reached ({key} returns a web page, as from a proxy "
                     "or a sign-in; check the address and the network)"
                 )
-            return Found(value, _version(got.meta))
+            return StoredObject(value, _version(got.meta))
         return None
 
     def delete(self, key: str) -> None:

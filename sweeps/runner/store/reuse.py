@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from dynsim.training.recording import Own
+from dynsim.training.recording import NamedFunction
 from sweeps.language.grammar import flattened
 from sweeps.runner.config import config_of, contents, from_config
 from sweeps.runner.spec import Sweep
@@ -247,7 +247,7 @@ def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[Region]:
 
 def _original(store: Store, sweep: Sweep) -> Sweep:
     """The sweep of a store, with the functions and arrays of another one."""
-    functions = {each.name: each for each in sweep.recorded if isinstance(each, Own)}
+    functions = {each.name: each for each in sweep.recorded if isinstance(each, NamedFunction)}
     if lost := store.config.get("functions", {}).keys() - functions.keys():
         raise StoreError(
             f"reuse = {store.name}: recorded {min(lost)!r} by a function that this sweep does not "

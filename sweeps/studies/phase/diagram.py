@@ -20,7 +20,7 @@ from dynsim.yz.layer import Layer
 from odes import decoder, growth
 from odes.batch_noise import STD
 from odes.hierarchy import applicable
-from odes.solver.posed import undescribed
+from odes.solver.posed import why_not_described
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from sweeps.runner.spec import Sweep
@@ -140,7 +140,7 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
     """
     plane = Sweep(config.run, config.axes())
     found = {name: np.full([dim.size for dim in plane.dims], np.nan) for name in (*STAGES, "bound")}
-    if undescribed(config.run.rule.build(), "the closed form") is None:
+    if why_not_described(config.run.rule.build(), "the closed form") is None:
         with precision("float64"):
             # The runs of one task, along whose other axes numbers are arrays.
             for chosen in plane.slices():

@@ -15,7 +15,7 @@ from sweeps.studies import computed as compute
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.maps import boundary, panels_of
-from sweeps.studies.phase.panels import TITLES, Told, draw, lines_of
+from sweeps.studies.phase.panels import TITLES, Prediction, draw, lines_of
 from sweeps.studies.phase.plane import Plane, Tally, sweep
 from sweeps.studies.phase.regions import Rule, agreement, sides
 from sweeps.studies.trainability import limits
@@ -92,27 +92,27 @@ def theory(
     closed: Mapping[str, np.ndarray],
     noise: xr.DataArray | None,
     own: Mapping[str, xr.DataArray],
-) -> list[Told]:
+) -> list[Prediction]:
     """The agreement of the other engine, and of each line, with the regions of the first one."""
     (_, first), *others = drawn.items()
     told = []
     for name, other in others:
-        told.append(Told(name, "same region", agreement(other.region, first)))
+        told.append(Prediction(name, "same region", agreement(other.region, first)))
         # Seeds of a theory have their noise already.
         if noise is not None and "share" not in other:
             corrected = diagram.with_noise(other.region, noise)
-            told.append(Told(f"{name} with noise", "with noise", agreement(corrected, first)))
+            told.append(Prediction(f"{name} with noise", "with noise", agreement(corrected, first)))
     for line in lines_of(closed, noise, own, first.region):
         codes = sides(line.values, first.region)
         here, there = (rule.legend[code][0] for code in codes[:2])
         text = f"{here} on one side and {there} on the other"
-        told.append(Told(line.name, text, agreement(codes[2], first), line))
+        told.append(Prediction(line.name, text, agreement(codes[2], first), line))
     return told
 
 
 def with_steps(
     config: Plane, drawn: Mapping[str, xr.Dataset], rule: Rule, unstable: xr.DataArray | None
-) -> Iterator[Told]:
+) -> Iterator[Prediction]:
     """The agreement of theories without noise, if descent with noise takes their place where steps
     are too large for a flow."""
     (_, first), *others = drawn.items()
@@ -124,10 +124,10 @@ def with_steps(
         region = limits.stepped(config.run, other.region, unstable, noisy, tally, out)
         if region is not None:
             found = agreement(region, first)
-            yield Told(f"{name} with steps where they are large", "with large steps", found)
+            yield Prediction(f"{name} with steps where they are large", "with large steps", found)
 
 
-def reported(told: Sequence[Told], name: str, region: xr.DataArray) -> Iterator[str]:
+def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Iterator[str]:
     """Lines of text: where theory has the regions of the engine of that name."""
     if told:
         alone = np.unique(region, return_counts=True)[1].max() / region.size

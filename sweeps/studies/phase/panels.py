@@ -59,7 +59,7 @@ class Line(NamedTuple):
     style: tuple[str, str, float]
 
 
-class Told(NamedTuple):
+class Prediction(NamedTuple):
     """A prediction of the regions, in words, and how far training agrees with it; with the line, if
     a line of theory makes it."""
 
@@ -74,7 +74,7 @@ def draw(
     found: Mapping[str, xr.Dataset],
     rule: Rule,
     closed: Mapping[str, np.ndarray],
-    told: Sequence[Told],
+    told: Sequence[Prediction],
     seeded: Mapping[str, xr.Dataset],
 ) -> Figure:
     """The observable above, the regions below: a column for each engine, and for two of them a

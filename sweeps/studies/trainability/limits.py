@@ -30,7 +30,7 @@ from odes.theory import refusal
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase import regions
-from sweeps.studies.phase.panels import Line, Told
+from sweeps.studies.phase.panels import Line, Prediction
 from sweeps.studies.phase.plane import Tally, sampled
 from sweeps.studies.phase.refinement import Level
 from sweeps.studies.transitions.peaks import effective_rates
@@ -209,7 +209,7 @@ def _places(number: int) -> np.ndarray:
 
 def told(
     edges: Mapping[str, xr.DataArray], rule: regions.Rule, found: xr.Dataset
-) -> Iterator[Told]:
+) -> Iterator[Prediction]:
     """What the lines in the plane say of the runs of a map: those beyond a line diverge. Nothing of
     a rule that has no region so called."""
     code = next((code for code, (name, _) in rule.legend.items() if name == regions.DIVERGED), None)
@@ -224,7 +224,7 @@ def told(
     for line in drawn(edges):
         said = regions.agreement((line.values > 0).astype(int), diverged)
         text = f"diverged beyond it and nowhere else ({alone:.1f} % do not diverge)"
-        yield Told(line.name, text, said, line)
+        yield Prediction(line.name, text, said, line)
 
 
 def drawn(edges: Mapping[str, xr.DataArray], colour: str = COLOUR) -> Iterator[Line]:

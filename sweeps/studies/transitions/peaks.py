@@ -12,7 +12,7 @@ import dynsim
 from dynsim import AttentionLayer, Layer
 from dynsim.precision import precision
 from odes import decoder
-from odes.solver.posed import Rescaled, undescribed
+from odes.solver.posed import Rescaled, why_not_described
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
 
@@ -119,7 +119,7 @@ def effective_rates(
     r""":math:`\eta_Y` and :math:`\eta_Z` over :math:`1 - \mu`, as closed forms without inertia read
     them; `ValueError` for Adam. Each has the shape of its rate, broadcast with that of
     :math:`\mu`."""
-    problem = undescribed(optimizer, "the closed form")
+    problem = why_not_described(optimizer, "the closed form")
     if problem:
         raise ValueError(problem)
     clock = Rescaled.of(optimizer)

@@ -33,7 +33,7 @@ from sweeps.runner.progress import count
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.claims import COMPARED, LEARNED, Runs, Times, modulus, settings
 from sweeps.systems.base import Engine
-from sweeps.systems.engines import Like, of_theory
+from sweeps.systems.engines import ProblemKey, of_theory
 from sweeps.systems.experiment import Experiment
 
 __all__ = ["CompareTwoStage", "TwoStageComparison", "run"]
@@ -78,7 +78,7 @@ class TwoStageComparison(Comparison):
     @classmethod
     def known(cls, run: Experiment) -> dict[str, Engine]:
         """The engines of the theories by name, with that of measured states."""
-        found, like = super().known(run), Like(run.built[0])
+        found, like = super().known(run), ProblemKey(run.built[0])
         own = {each.name: found.pop(each.name, None) or of_theory(each, like) for each in THEORIES}
         return own | found
 

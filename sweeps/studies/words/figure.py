@@ -30,7 +30,7 @@ from dynsim.decoding import (
     Tokens,
 )
 from sweeps import output
-from sweeps.language.tree import settle
+from sweeps.language.tree import check_fields
 from sweeps.output import drawing
 from sweeps.studies.options import cell_edges
 from sweeps.studies.words.fates import Fates, fates, table, title
@@ -88,7 +88,7 @@ def run(config: CorpusFigure) -> list[Path]:
 
     The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
     """
-    settle(config)
+    check_fields(config)
     output.check_directory(config.out)
     text = corpus(config)
     estimate = estimate_classes(

@@ -16,7 +16,7 @@ from odes.solver import linear_noise
 from odes.solver.adaptive import EXACT_STEPS
 from odes.solver.flows import flow_of_rule, flows_of
 from odes.solver.linear_noise import Descent
-from odes.solver.posed import Driven
+from odes.solver.posed import GroupedRule
 from odes.solver.tolerances import Tolerances
 
 START = np.array([0.7, -0.4])
@@ -151,7 +151,7 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind: str) -> None:
     rates = dict(zip("YZ", RATE, strict=True))
     rule = make(rates, b2=B2, eps=EPS, decay=WANE, decoupled=True, **options)
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
-    driven = Driven(rule.astype("float64"), of_layer(start))
+    driven = GroupedRule(rule.astype("float64"), of_layer(start))
     pose = flows_of(rule)[kind].pose
     posed = pose(lambda task, p: YZ(*gradient(p.Y, p.Z)), None, driven, start)
     slope = lambda p: np.array(gradient(*p))
@@ -210,7 +210,7 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> No
     rule = dynsim.adam(dict(zip("YZ", RATE, strict=True)), **options).astype("float64")
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
     by_hand = lambda task, p: YZ(*gradient(p.Y, p.Z))
-    driven = Driven(rule, of_layer(start))
+    driven = GroupedRule(rule, of_layer(start))
     posed = flows_of(rule)["corrected-adam"].pose(by_hand, None, driven, start)
     field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
     decays, size = np.array([[B1], [B2]]), np.array([[EPS], [EPS**2]])

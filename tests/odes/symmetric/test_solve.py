@@ -19,7 +19,7 @@ from dynsim.yz import observables
 from odes import symmetric
 from odes.solver import adaptive
 from odes.solver.integrate import _compiled
-from odes.solver.posed import Driven
+from odes.solver.posed import GroupedRule
 from odes.symmetric.reduction import gradient, measure
 from odes.symmetric.state import zero_state
 from odes.yz import population
@@ -271,7 +271,7 @@ def test_adams_field_is_smooth_where_a_gradient_vanishes() -> None:
     # Without distinct tokens Z never gets a gradient: 0 / (sqrt(0) + eps) throughout.
     task = symmetric.symmetric_profiles((), (0.5, 0.5), 2, 4).astype("float64")
     zero = zero_state(task, "float64")
-    optimizer = Driven(dynsim.adam(0.1, 0.1).astype("float64"), of_layer(zero))
+    optimizer = GroupedRule(dynsim.adam(0.1, 0.1).astype("float64"), of_layer(zero))
 
     @jax.jit
     def field_and_slopes(t: jax.Array) -> tuple:

@@ -225,7 +225,7 @@ def scaling(
     seeds = values.shape[-1]
     resampled = weights(seeds, draws)
     drawn = moments(values, sizes, resampled, origin)
-    places, widths, law, late, verdict, why = judged(
+    places, widths, law, late, verdict, why = verdict_on(
         x, sizes, *steps(x, values, resampled), seeds, level
     )
     # A susceptibility of 0 at all points has no power law.
@@ -256,7 +256,7 @@ def scaling(
     )
 
 
-class Judged(NamedTuple):
+class Grounds(NamedTuple):
     """Steps of N sizes, of the plain mean and R - 1 halves of the seeds, and what they say.
 
     Attributes:
@@ -276,14 +276,14 @@ class Judged(NamedTuple):
     why: str
 
 
-def judged(
+def verdict_on(
     x: Float[np.ndarray, " P"],
     sizes: Float[np.ndarray, " N"],
     places: Float[np.ndarray, "R N"],
     widths: Float[np.ndarray, "R N"],
     seeds: int,
     level: float = LEVEL,
-) -> Judged:
+) -> Grounds:
     """The verdict of `scaling` and the widths on which it rests, from the `steps` of so many
     seeds."""
     spacing = np.interp(places, (x[1:] + x[:-1]) / 2, np.diff(x))
@@ -299,7 +299,7 @@ def judged(
     verdict, why = decide(sizes[used], law, late, level)
     if coarse.any():
         why += f"; {int(coarse.sum())} of {len(sizes)} steps are too narrow for the points"
-    return Judged(places, widths, law, late, verdict, why)
+    return Grounds(places, widths, law, late, verdict, why)
 
 
 def steps(

@@ -20,7 +20,7 @@ from dynsim.two_stage.task import sample_prompts
 from odes import two_stage as reduced
 from odes.two_stage.loss import ReducedState
 from sweeps import cli
-from sweeps.compare.comparison import TRAINING, Comparison, judged
+from sweeps.compare.comparison import TRAINING, Comparison, applicable_engines
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import compare, figure, finite
@@ -282,7 +282,7 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
     default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
-    known = tuple(judged(of_two_stages(), TwoStageComparison.known(of_two_stages()))[0])
+    known = tuple(applicable_engines(of_two_stages(), TwoStageComparison.known(of_two_stages()))[0])
     assert known == ("ode", "infinite", "anchored", "sde", "seeds")
     command = [
         "compare",
