@@ -26,8 +26,8 @@ class ModularAddition(dynsim.Problem):
         p: modulus.
         width: number of hidden units.
         fraction: fraction of all pairs that it is trained on.
-        train_accuracy: share of right answers on these pairs.
-        test_accuracy: share of right answers on all other pairs.
+        train_accuracy: accuracy on the training pairs.
+        test_accuracy: accuracy on all other pairs.
         purity: share of the largest frequency in the power of the input weights.
         phases: mean cosine of the sum of a unit's input phases less its output phase.
     """

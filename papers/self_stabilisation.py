@@ -36,7 +36,8 @@ class Network(dynsim.Problem):
         strength: mean square of the irrelevant input; that of the relevant one is 1.
         scale: root mean square of the lengths of a and w at the start; v is shorter.
         learned: response to the relevant input, which tends to 1.
-        curvature: of the loss along the weights of the irrelevant input; 2 / eta at the edge.
+        curvature: curvature of the loss along the weights of the irrelevant input; 2 / eta at
+            the edge.
     """
 
     RUN_DEFAULTS = {"rule": {"kind": "sgd", "eta": 1e-3}, "steps": 12_000, "batch": "inf"}
