@@ -135,8 +135,10 @@ def _timed(work: Work) -> float:
 
 
 def _size(number: int) -> str:
-    unit, name = next((u for u in ((10**9, "GB"), (10**6, "MB")) if number >= u[0]), (10**3, "kB"))
-    return f"{number / unit:.3g} {name}"
+    # Rounded first, so that 999 999 bytes are 1 MB.
+    rounded = float(f"{number:.3g}")
+    unit, name = next((u for u in ((1e9, "GB"), (1e6, "MB")) if rounded >= u[0]), (1e3, "kB"))
+    return f"{rounded / unit:.3g} {name}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,7 +94,7 @@ def test_a_person_is_asked_from_1e8_runs_or_1e11_bytes_on(
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(1, "0.001 kB"), (10**6 - 1, "1e+03 kB"), (10**6, "1 MB"), (10**9, "1 GB")]
+    ("number", "text"), [(1, "0.001 kB"), (999_499, "999 kB"), (10**6 - 1, "1 MB"), (10**9, "1 GB")]
 )
 def test_sizes_have_a_unit(number: int, text: str) -> None:
     assert sweep._size(number) == text
