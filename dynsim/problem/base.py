@@ -37,7 +37,7 @@ class Problem(eqx.Module):
         NAME: a short name. Other packages register observables and theories under it.
         RECORD: names recorded by default, where they are known.
         REFUSED: names that only some theories predict, with the reason that the others give.
-        LIKE: names of other problems whose registered observables it shares.
+        OBSERVABLES_FROM: names of other problems, whose registered observables it shares.
         LEFT_OUT_AT_ZERO: numbers that become constants of the compiled program where they are 0, so
             that it skips the computations that only they need.
         RUN_DEFAULTS: defaults of a run in sweeps and commands: its rule, and `steps` and `batch`.

@@ -18,7 +18,7 @@ from scipy.special import lambertw
 from sweeps import output
 from sweeps.runner import progress
 from sweeps.studies.transitions.scaling import analysis
-from sweeps.studies.transitions.scaling.analysis import Verdict, judged
+from sweeps.studies.transitions.scaling.analysis import Verdict, verdict_on
 from sweeps.studies.transitions.scaling.laws import weights
 
 FIRST, LAST = 8, 128
@@ -87,7 +87,7 @@ def shares(
     for _ in range(draws):
         measured = analysis.steps(POINTS, steps(rng, curve, widths(sizes), seeds), resampled)
         for level, verdicts in found.items():
-            verdicts.append(judged(POINTS, sizes, *measured, seeds, level).verdict)
+            verdicts.append(verdict_on(POINTS, sizes, *measured, seeds, level).verdict)
     return {
         level: {verdict: each.count(verdict) / draws for verdict in Verdict}
         for level, each in found.items()

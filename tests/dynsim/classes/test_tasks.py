@@ -125,7 +125,10 @@ def test_a_task_of_your_own_is_a_class_with_a_build() -> None:
         (lambda: dynsim.SynMedium(0), "num_queries = 0: must be an integer >= 1"),
         (lambda: dynsim.Syn(num_queries=1.5), "num_queries = 1.5: must be an integer >= 1"),
         (lambda: dynsim.Syn(M=78), "M = 78: must be an integer >= 79"),
-        (lambda: dynsim.Syn(num_common=0, num_distinct=0), "0, 0, 0: a class needs a token"),
+        (
+            lambda: dynsim.Syn(num_common=0, num_distinct=0),
+            "0, 0, 0: a class needs at least one token",
+        ),
         (lambda: dynsim.Overlapping(overlap=1.0), "overlap = 1.0: must be finite and in [0, 1)"),
         (lambda: dynsim.JoMAClasses("wide"), "frequencies = 'wide': must be one of bumps, random"),
         (lambda: dynsim.TaskTable([["a"]], QUERY), "probs: must be an array of real numbers"),

@@ -280,7 +280,7 @@ SGD = dynsim.sgd(0.1)
         (Empty(), {}, "Empty.init: must return weights, has no floating-point array"),
         (Listed(), {}, "Listed.names.0: must be hashable or an array, is {1, 2}"),
         (Unlearned(), {}, "Unlearned: has no method 'draw', which a finite batch needs"),
-        (Unlearned(), {"batch": math.inf}, "Unlearned needs population_loss for a flow"),
+        (Unlearned(), {"batch": math.inf}, "Unlearned has no method 'population_loss'"),
         (Taken(), {}, "Taken.observables: 'update_norm' is recorded for every problem"),
         (
             Line(),
