@@ -11,7 +11,7 @@ natural clock is eta-time, the sum of the learning rates so far.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -173,7 +173,10 @@ class Annealing(eqx.Module):
         rule = rule.build() if isinstance(rule, UpdateRule) else rule
         if reason := why_not_annealed(rule):
             raise ValueError(reason)
-        eta, decay, noise = cast(tuple[Steps, dict, dict], (rule.eta, rule.decay, rule.noise))
+        eta, decay, noise = rule.eta, rule.decay, rule.noise
+        assert isinstance(eta, Steps)
+        assert isinstance(decay, dict)
+        assert isinstance(noise, dict)
         rates = eta.peak, eta.peak * eta.factors[0]
         return cls(*rates, decay["noise"], noise["noise"], eta.at[0], eta.at[-1])
 

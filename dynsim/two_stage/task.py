@@ -44,9 +44,13 @@ class PromptDraws(NamedTuple):
     Q: Float[Array, "N L d"] | None
 
 
-Shared = tuple[PromptDraws, PromptDraws, PRNGKeyArray]
-"""What a run draws before it begins: what its pool and its fresh prompts are made of, and the key
-of its steps."""
+class Shared(NamedTuple):
+    """What a run draws before it begins: what its pool and its fresh prompts are made of, and the
+    key of its steps."""
+
+    pool: PromptDraws
+    test: PromptDraws
+    steps: PRNGKeyArray
 
 
 class Held(NamedTuple):
@@ -208,9 +212,9 @@ class Prompts(Problem):
         """The problem with a pool and fresh prompts, and what its numbers make them of."""
         if shared is None:
             _, pool, test, steps = jax.random.split(key, 4)
-            shared = self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps
-        pool, test = self.made(shared[0]), self.made(shared[1])
-        held = Held(model.laid(pool) if on_cpu() else pool, test, shared[2])
+            shared = Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
+        pool, test = self.made(shared.pool), self.made(shared.test)
+        held = Held(model.laid(pool) if on_cpu() else pool, test, shared.steps)
         made = eqx.tree_at(lambda task: task.held, self, held, is_leaf=lambda x: x is None)
         return made, shared
 
