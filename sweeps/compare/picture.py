@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable
 
 import numpy as np
+import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -76,10 +77,8 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
 def named(result: Comparison, name: str) -> str:
     """What an observable is, with its unit and its name, in lines as long as a panel is high."""
     about = labels.about(registry.system_of(result.config.run), name)
-    text, unit = about["long_name"], about.get("units", "1")
-    if unit != "1":
-        text = f"{text} ({unit})"
-    known = text == name.replace("_", " ")
+    text = labels.label(xr.DataArray(attrs=about, name=name))
+    known = about["long_name"] == name.replace("_", " ")
     return textwrap.fill(text if known else f"{text}, {name}", HEIGHT)
 
 
