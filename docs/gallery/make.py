@@ -46,9 +46,9 @@ HEADER = """# Gallery
 
 <!-- Written by `make gallery` from cards.toml and made.json: edit those. -->
 
-Every figure that `dynsim figure` draws, and two views of stored sweeps: what it shows, the command
-that made the picture, and its CPU time from a cold start, compilation included, on a machine with
-{cores} CPU cores (jax {jax}).
+Use the gallery to find a figure and the command that draws it. It shows every figure of
+`dynsim figure` and two views of stored sweeps, each with its command and its CPU time from a cold
+start, compilation included, on a machine with {cores} CPU cores (jax {jax}).
 Where a caption calls the picture reduced, the options make the run shorter: omit them for the full
 figure. Click a picture to enlarge it.
 """
