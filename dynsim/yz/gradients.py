@@ -89,7 +89,7 @@ def loss_and_grad(
     g = params.Y @ outputs.total(residual, 0)
     dz = f * (g - f * jnp.sum(f * g, axis=0, keepdims=True))
     dY = jnp.tensordot(f, residual, (1, 1))
-    dZ = jnp.tensordot(jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype), dz, (0, 1))
+    dZ = jnp.tensordot(dz, jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype), (1, 0)).T
     return jnp.sum(weight * losses), yz.YZ(-dY, -dZ)
 
 
