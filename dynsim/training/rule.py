@@ -97,8 +97,8 @@ class Rule(UpdateRule):
     sweeps and rates by group need nothing else. Define `flow` too if theories are to describe it.
 
     Attributes:
-        eta: learning rate per step for the mean loss of a batch: a number, a schedule, a function
-            of the step, a mapping of these for each of `Problem.groups`, or a `Ratio` of two.
+        eta: learning rate: a number, a schedule, a function of the step, one of these for each of
+            `Problem.groups`, or a `Ratio` of two; per step, for the mean loss of a batch.
         decay: weight decay, or None; groups that are not listed do not decay.
         clip: largest norm of the gradient of all weights together, or None.
         noise: standard deviation of normal noise on every entry of the gradient, or None; groups
