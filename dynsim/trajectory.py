@@ -90,7 +90,7 @@ class Trajectory(eqx.Module):
         status: () a `Status` code.
         first_bad_step: () first optimiser step at which the run was invalid, -1 if none. A theory
             resolves it up to the next recorded time.
-        source: what computed it, for instance "simulation" or "population".
+        source: name of the simulation or theory, for instance "simulation" or "population".
         covariance: (S, P, P) predicted covariance across seeds at each recorded time, over all P
             entries of the observables, in the order of their names. None where it is not predicted.
         checkpoint: state from which training can resume, if requested, else None.

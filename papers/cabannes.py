@@ -25,7 +25,7 @@ class Memories(dynsim.Problem):
 
     Attributes:
         tokens: number of tokens, one for each class; token k has a frequency like 1 / k.
-        dimension: dimension of the embeddings; with at least as many as tokens they are orthogonal.
+        dimension: dimension of the embeddings; they are orthogonal unless it is less than tokens.
         margin: logit of the right class of each token less the largest other one.
     """
 
