@@ -231,7 +231,7 @@ class Fall(Schedule):
     """A rate that decays from its peak to `end` times the peak at step `steps`.
 
     Attributes:
-        steps: when the fall ends, in steps from the start of the run, warm-up included.
+        steps: when the decay ends, in steps from the start of the run, including the warm-up.
         end: the final rate over the peak.
     """
 
@@ -320,7 +320,7 @@ class WarmupStableDecay(Schedule):
 
     Attributes:
         stable: number of steps at the peak.
-        cooldown: number of steps of the fall.
+        cooldown: number of steps of the decay.
         end: the final rate over the peak.
     """
 
