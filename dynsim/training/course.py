@@ -79,7 +79,7 @@ def _parts(state: PyTree, seen: PyTree) -> dict[str, str]:
 
 
 def packed(checkpoint: Checkpoint) -> UInt8[Array, " N"]:
-    """The state as bytes, which rounds nothing and does not depend on the machine."""
+    """The state of any problem as bytes, without rounding."""
     leaves = jax.tree.leaves((checkpoint.state, checkpoint.seen))
     return jnp.concatenate([jax.lax.bitcast_convert_type(x, jnp.uint8).ravel() for x in leaves])
 
@@ -132,7 +132,7 @@ class Course(NamedTuple):
 
 class Legs(NamedTuple):
     """A run divided into `number` segments of `length` steps each; the last one before a record may
-    be shorter. `start` tells whether the first step is recorded."""
+    be shorter. `start`: whether there is a record before the first segment."""
 
     number: int
     length: int
