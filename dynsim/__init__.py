@@ -1,7 +1,7 @@
 """dynsim: training dynamics of attention, theory and simulation side by side.
 
-`dynsim` is the numeric side: tasks, models and gradient descent on them. `odes` holds the
-theories and `sweeps` runs many of both and compares them.
+`dynsim` is the numerical side: tasks, models and gradient descent on them. `odes` holds the
+theories, and `sweeps` runs and compares many of both.
 """
 
 import importlib.metadata
@@ -165,10 +165,10 @@ __all__ = [
 
 
 def _clash() -> str | None:
-    """Why `import sweeps` does not give dynsim's package, or not for long; None if it does.
+    """Explain why `import sweeps` may not find dynsim's package; None if it does.
 
-    W&B publishes a distribution `sweeps` with a module of that name: of two that are unpacked into
-    one folder, the second wins, and removing it breaks the first.
+    W&B publishes a distribution `sweeps` with a module of that name. If both are installed into one
+    folder, the second overwrites the first, and uninstalling it breaks the first.
     """
     found = importlib.util.find_spec("sweeps")
     if found is None:
@@ -188,7 +188,7 @@ if _why := _clash():
 
 
 def __getattr__(name: str) -> str:
-    # Metadata are read when somebody asks for the version.
+    # Metadata are read only when the version is requested.
     if name == "__version__":
         return importlib.metadata.version("dynsim")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,13 @@
-"""`python -m dynsim`: the command line, which lives above this package."""
+"""`python -m dynsim`: run the command line, which is implemented in `sweeps`."""
 
 import os
 import pkgutil
 import sys
 
-# This package, and with it Equinox and JAX, is there before this module runs: what `sweeps.cli`
-# tells them by the environment would come too late for this process.
+# Equinox and JAX are already imported when this module runs, too late for the environment variables
+# that `sweeps.cli` sets for them. So the program is restarted with these.
 if "EQX_ON_ERROR" not in os.environ:
-    # JAX has set it by now, unless the user did.
+    # JAX has set it itself, unless the user did.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "1":
         del os.environ["TF_CPP_MIN_LOG_LEVEL"]
     pkgutil.resolve_name("sweeps.cli:tell")()

@@ -1,7 +1,7 @@
 """Validation helpers: every message names the field, the value and what is allowed.
 
-Checks run on concrete values only. A traced value (inside `jit`, `vmap` or `grad`) cannot
-be looked at, so checks of its value are skipped there; shapes are always checked.
+Checks of values are skipped for traced arrays (inside `jit`, `vmap` or `grad`), whose values are
+not known; shapes are always checked.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ import numpy as np
 from jax.core import Tracer
 
 NAME = re.compile(r"\w(?:[\w. -]*\w)?")
-"""Of an array: a store has a folder of that name, and so may any copy of it."""
+"""Names that an array may have: a store, or a copy of it, has a folder of that name."""
 DEVICE = re.compile(r"(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
-"""A name that Windows keeps for itself."""
+"""Names that Windows reserves."""
 LONGEST = 200
-"""Bytes of a name."""
+"""Maximal length of a name in bytes."""
 LONG = 400
-"""Letters of a list of names, or of a line of code, beyond which it is made shorter."""
+"""Characters of a list of names, or of a line of code, beyond which it is shortened."""
 UNTRACEABLE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""What JAX raises where Python needs the values of traced arrays."""
+"""Errors that JAX raises where Python needs the values of traced arrays."""
 OURS = {"dynsim", "odes", "sweeps"}
 OTHERS = {
     *sys.stdlib_module_names,
@@ -49,7 +49,7 @@ OTHERS = {
     "optax",
     "optimistix",
 }
-"""Packages in which no line is a user's."""
+"""Packages whose code is never the user's."""
 
 
 def is_traced(tree: Any) -> bool:
@@ -59,13 +59,13 @@ def is_traced(tree: Any) -> bool:
 
 @contextlib.contextmanager
 def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
-    """Raise `ValueError` for what enclosed code of a user raises; the message begins with `where`,
-    shows the line of the user and the shapes of the `arguments`, and ends with the error's own
-    words. Errors of dynsim's checks, and those in which no line is a user's, are left alone."""
+    """Turn errors of enclosed user code into a `ValueError`. Its message begins with `where`, shows
+    the user's line and the shapes of the `arguments`, and ends with the original message. Errors
+    raised by dynsim's own checks, or without a line of user code, are not changed."""
     try:
         yield
     except jax.errors.JaxRuntimeError:
-        # Of the device, such as one whose memory does not suffice.
+        # A device error, such as running out of memory.
         raise
     except Exception as error:
         line = line_of_user(error)
@@ -88,8 +88,8 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
 
 
 def _is_of_call(error: Exception) -> bool:
-    """Whether the code in a `code_of_user` raised the error itself: by a call with arguments that
-    the function of the user does not take."""
+    """Whether the call in a `code_of_user` block raised the error itself, because the user's
+    function does not accept the arguments."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     # Methods of modules are called through a wrapper of Equinox.
     return len([each for each in frames if _package(each) not in OTHERS]) <= 2
@@ -100,9 +100,9 @@ def _package(frame: FrameType) -> str:
 
 
 def line_of_user(error: BaseException) -> str:
-    """The innermost line of a user that led to the error, with its place; empty where there is
-    none, or where one of dynsim came after it and raised a `ValueError`, which says what is wrong
-    by itself."""
+    """Return the innermost line of user code that led to the error, with its location. It is empty
+    if there is none, or if dynsim's code called from it raised a `ValueError`, which explains
+    itself."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         package = _package(frame)
@@ -119,8 +119,8 @@ def line_of_user(error: BaseException) -> str:
 
 
 def integer(field: str, value: Any, minimum: int, maximum: int | None = None) -> int:
-    """Return `value` as an int, or raise `ValueError` unless it is a whole number >= minimum, and
-    <= maximum if there is one."""
+    """Return `value` as an int; raise `ValueError` unless it is a whole number >= minimum, and <=
+    maximum if one is given."""
     if not _is_whole(value) or value < minimum:
         raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}")
     if maximum is not None and value > maximum:
@@ -137,7 +137,7 @@ def steps(field: str, value: Any) -> int:
 
 
 def count_or_inf(field: str, value: Any, minimum: int) -> int | float:
-    """Like `integer` with 32 bits, but `math.inf` is allowed as well and returned as it is."""
+    """Like `integer` with 32 bits, but `math.inf` is allowed too and returned unchanged."""
     if isinstance(value, float) and value == math.inf:
         return math.inf
     if not _is_whole(value) or not minimum <= value < 2**31:
@@ -161,7 +161,7 @@ def real(
 ) -> None:
     """Raise `ValueError` unless every entry of `value` is finite and within the bounds.
 
-    Traced values are let through.
+    Traced values are not checked.
     """
     if is_traced(value):
         return
@@ -188,7 +188,7 @@ def real(
 
 
 def name(field: str, value: str) -> None:
-    """Raise `ValueError` unless an array can have that name: it is the name of a folder as well."""
+    """Raise `ValueError` unless an array can have that name, which is also a folder's name."""
     long = len(value.encode(errors="replace")) > LONGEST
     if long or not NAME.fullmatch(value) or DEVICE.fullmatch(value):
         raise ValueError(
@@ -199,7 +199,7 @@ def name(field: str, value: str) -> None:
 
 
 def regular(field: str, path: str | os.PathLike[str]) -> None:
-    """Raise `ValueError` if `path` exists and is not a file: a pipe or a device may never end."""
+    """Raise `ValueError` if `path` exists and is not a regular file: a pipe may never end."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(f"{field} = {path}: must be a file, not a folder, a pipe or a device")
 
@@ -225,8 +225,8 @@ def _public(cls: type) -> str:
 
 
 def key(field: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` is one random key, as `jax.random.key` or, of old,
-    `jax.random.PRNGKey` makes it."""
+    """Raise `ValueError` unless `value` is one random key, from `jax.random.key` or the older
+    `jax.random.PRNGKey`."""
     dtype = getattr(value, "dtype", None)
     if dtype == np.uint32 and np.shape(value) == (2,):
         return
@@ -239,7 +239,7 @@ def key(field: str, value: Any) -> None:
 
 
 def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
-    """Return `value`, or raise `ValueError` with what is meant unless it is one of `allowed`."""
+    """Return `value` if it is in `allowed`; otherwise raise `ValueError` with a suggestion."""
     if isinstance(value, str) and value in allowed:
         return value
     listed = ", ".join(allowed)
@@ -249,8 +249,8 @@ def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
 
 
 def _folded(names: Sequence[str]) -> list[str]:
-    """Names without those that are another one and the most frequent ending, which is then in
-    brackets behind that one: `a[-z]` for a and a-z."""
+    """Shorten a list of names: where a and a-z are both names and -z is the most frequent such
+    ending, they become `a[-z]`."""
     ends = Counter(n.removeprefix(a) for a in names for n in names if n.startswith(f"{a}-"))
     end = max(ends, key=lambda each: ends[each], default="")
     short = [n for n in names if not (end and n.endswith(end) and n.removesuffix(end) in names)]
@@ -258,8 +258,8 @@ def _folded(names: Sequence[str]) -> list[str]:
 
 
 def hint(name: object, allowed: Collection[str]) -> str:
-    """The beginning of a sentence that asks for what is meant: the `allowed` names that are the
-    same but for case, - and _, or else those that are similar. Empty where it may be anything."""
+    """Return the beginning of a message that suggests `allowed` names: those that differ only in
+    case, - and _, otherwise similar ones. Empty if nothing is similar or everything is."""
     if not isinstance(name, str):
         return ""
     folded = {each: each.casefold().replace("-", "_") for each in allowed}

@@ -1,7 +1,7 @@
-"""Types of settings: ranges, units and words in the annotations of a dataclass.
+"""Types of settings: ranges and units in the annotations of a dataclass.
 
-Ranges are written as `annotated_types` has them. A class checks its fields against them when it is
-made, and `sweeps` reads them for messages, help and the names of axes.
+Ranges are written with `annotated_types`. A class checks its fields against them when it is
+created, and `sweeps` uses them for error messages, help texts and axis labels.
 """
 
 import functools
@@ -16,7 +16,7 @@ import annotated_types as at
 from dynsim import checks
 
 MOST = 2**31
-"""What there are fewer of than that, of anything, because 32 bits count it."""
+"""Upper bound of all counts, which have 32 bits."""
 
 
 class Unit(NamedTuple):
@@ -26,11 +26,11 @@ class Unit(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form that text must have.
+    """The form of a text setting.
 
     Attributes:
         pattern: regular expression that matches the whole text.
-        text: the same in words, for error messages.
+        text: description of the pattern for error messages.
         setting: whether the text begins with the name of a setting of the run and a colon.
     """
 
@@ -45,37 +45,37 @@ def _whole(value: float) -> bool:
 
 FINITE, WHOLE = at.Predicate(math.isfinite), at.Predicate(_whole)
 Count = Annotated[int, at.Ge(1), at.Le(2**31 - 1)]
-"""How many there are of something."""
+"""A number of things."""
 Size = Annotated[int, at.Ge(1), at.Le(2**20)]
-"""How long an axis of an array is."""
+"""Length of an array axis."""
 Index = Annotated[int, at.Ge(0), at.Le(2**31 - 1)]
-"""Where something is."""
+"""A position."""
 SizeOrNone = Annotated[int, at.Ge(0), at.Le(2**20)]
-"""How long an axis of an array is that can be missing."""
+"""Length of an array axis that may be absent."""
 Steps = Annotated[int, at.Ge(1), at.Le(2**31 - 1), Unit("step")]
-"""Steps, which 32 bits count."""
+"""A number of steps, in 32 bits."""
 Seed = Annotated[int, at.Ge(0), at.Le(2**32 - 1)]
-"""Number of a random key or of a run, which has 32 bits."""
+"""A random seed or the number of a run, in 32 bits."""
 CountOrInf = Annotated[int | float, at.Ge(1), WHOLE]
-"""How many there are of something, or infinitely many."""
+"""A number of things, possibly infinite."""
 Length = Annotated[int | float, at.Ge(2), WHOLE, Unit("tokens")]
-"""Tokens of a sequence with its query, or infinitely many."""
+"""Number of tokens of a sequence, including the query, possibly infinite."""
 Tokens = Annotated[int, at.Ge(2), at.Le(2**31 - 1), Unit("tokens")]
-"""The same, of which there are not infinitely many."""
+"""A finite number of tokens."""
 Rate = Annotated[float, at.Ge(0), FINITE, Unit("1/step")]
 """A learning rate."""
 Real = Annotated[float, FINITE]
 NotNegative = Annotated[float, at.Ge(0), FINITE]
 Positive = Annotated[float, at.Gt(0), FINITE]
 Share = Annotated[float, at.Ge(0), at.Le(1)]
-"""A probability, or a share of something."""
+"""A probability or a fraction."""
 Decay = Annotated[float, at.Ge(0), at.Lt(1)]
-"""What is kept of something from one step to the next."""
+"""The fraction that is kept from one step to the next."""
 
 
 def check_stated(made: Any) -> None:
-    """Raise `ValueError` unless the fields of a dataclass are in the ranges, or among the words,
-    that their annotations say. Numbers may be traced, arrays, or by group in a table."""
+    """Raise `ValueError` unless every field of a dataclass satisfies its annotation: a range or a
+    list of words. Numbers may be traced, arrays, or a mapping from groups to numbers."""
     for name, parts in _stated(type(made)).items():
         value = getattr(made, name)
         for group, each in value.items() if isinstance(value, Mapping) else [("", value)]:
@@ -85,7 +85,7 @@ def check_stated(made: Any) -> None:
 
 @functools.cache
 def _stated(cls: type) -> dict[str, tuple[Any, ...]]:
-    """What the annotations of fields say; lists are checked by their classes."""
+    """Parts of the fields' annotations; lists are left out, because their classes check them."""
     hints = typing.get_type_hints(cls, include_extras=True).items()
     found = {name: parts_of(hint) for name, hint in hints if name in cls.__dataclass_fields__}
     return {name: parts for name, parts in found.items() if tuple not in parts}
@@ -110,7 +110,7 @@ def _check(name: str, value: Any, parts: tuple[Any, ...]) -> None:
 
 
 def parts_of(hint: Any) -> tuple[Any, ...]:
-    """The types in an annotation, also those inside tables and lists, and its metadata."""
+    """Return the types in an annotation, including those of mappings and lists, and metadata."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return (*parts_of(inside[0]), *inside[1:])
@@ -124,7 +124,7 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
 
 
 def bounds_of(parts: Collection[Any]) -> dict[str, float]:
-    """The ends of the range that the metadata of an annotation gives, by "ge", "gt", "le", "lt"."""
+    """Return the bounds in the metadata of an annotation, by "ge", "gt", "le" and "lt"."""
     ends = (
         (name, getattr(part, name, None)) for part in parts for name in ("ge", "gt", "le", "lt")
     )

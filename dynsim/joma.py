@@ -5,11 +5,11 @@ For a sequence of class n with query m and frequencies x of contextual tokens
     b = s(z_m/T) o x / A,   h_k = phi(v_k . b + r_km),   v_k = U_C^T w_k,  r_km = w_k . u_m
 
 with T the temperature; attention is linear (s(z) = z, A = 1), exp (s = exp, A = 1) or softmax
-(s = exp, A = sum_l exp(z_ml/T) x_l). There is a node for each class. The loss is the cross entropy
+(s = exp, A = sum_l exp(z_ml/T) x_l). There is one node per class. The loss is the cross entropy
 of h, or -sum_k g_kn h_k with the fixed signal g_kn = 1[k = n] - 1/K, which is minus its gradient at
-h = 0. Both are averaged over sequences. Of the 20 sequence classes of Fig. 2 the law is known, not
-the draws that the paper used. We reconstructed the model without the paper's main text, and derived
-Theorem 1 ourselves.
+h = 0. Both are averaged over sequences. For the 20 sequence classes of Fig. 2 we know the
+distribution, but not the draws used in the paper. We reconstructed the model without the paper's
+main text, and derived Theorem 1 ourselves.
 """
 
 import math
@@ -35,11 +35,11 @@ CLASSES = 20
 
 
 def fig2(frequencies: Frequencies = "bumps") -> SequenceClasses:
-    """20 classes over 20 tokens.
+    """Build 20 classes over 20 tokens.
 
     Args:
-        frequencies: "random" numbers, or "bumps" over the classes for the first ten tokens, which
-            are then distinct.
+        frequencies: "random" numbers, or "bumps" over the classes for the first ten tokens, the
+            distinct tokens of this task.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed.
@@ -89,14 +89,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Hidden(eqx.Module):
-    """The MLP's weights as tokens see them: V (K, M), and r (K, Q) of the residual."""
+    """Weights of the MLP in terms of tokens: V (K, M), and r (K, Q) for the residual."""
 
     V: Float[AnyArray, "K M"]
     r: Float[AnyArray, "K Q"]
 
 
 class Joint(eqx.Module):
-    """All weights: `Y`, which learns at the rate eta_Y, and the attention logits `Z` (Q, M).
+    """All weights: `Y`, with the learning rate eta_Y, and the attention logits `Z` (Q, M).
 
     Example:
         >>> problem = dynsim.JoMA(dynsim.syn_medium(1))
@@ -109,7 +109,7 @@ class Joint(eqx.Module):
 
 
 class Snapshot(NamedTuple):
-    """Weights at one moment, and (K, M) the b of each class, for sequences of infinite length."""
+    """Weights at one time, and b (K, M) of each class for sequences of infinite length."""
 
     problem: "JoMA"
     params: Joint
@@ -117,7 +117,7 @@ class Snapshot(NamedTuple):
 
 
 class JoMA(OnClasses):
-    """An MLP layer with a node for each class, and the attention below it.
+    """An MLP layer with one node per class, and the attention layer below it.
 
     Attributes:
         task: the sequence classes, or a description of them.
@@ -134,7 +134,7 @@ class JoMA(OnClasses):
         weight: norm of the weights of a token.
 
     A run that blows up, as exp attention does in finite time, has `Status.DIVERGED` from that step.
-    `batch = math.inf` needs sequences of infinite length, which the theories describe.
+    `batch = math.inf` needs infinite length, as assumed by the theories.
 
     Raises:
         ValueError: naming the field, its value and what is allowed.
@@ -161,7 +161,7 @@ class JoMA(OnClasses):
     temperature: Positive = 1.0
 
     def init(self, key: PRNGKeyArray) -> Joint:
-        """Independent N(0, scale^2) weights; linear attention has 1 added to its logits."""
+        """Independent N(0, scale^2) weights; logits of linear attention are shifted by 1."""
         K, M, Q = self.classes.K, self.classes.M, self.classes.num_queries
         V, r, Z = (
             jax.random.normal(k, shape) * self.scale
@@ -170,14 +170,14 @@ class JoMA(OnClasses):
         return Joint(Hidden(V, r), Z + (1 if self.attention == "linear" else 0))
 
     def attended(self, Z: Float[AnyArray, "Q M"], examples: Examples) -> Float[Array, "E M"]:
-        """b of each example."""
+        """The attended frequencies b of each example."""
         z = jnp.asarray(Z)[self.classes.query_index][examples.classes] / self.temperature
         x = examples.counts / jnp.sum(examples.counts, axis=1, keepdims=True)
         if self.attention == "linear":
             return z * x
         if self.attention == "exp":
             return jnp.exp(z) * x
-        # Tokens that are not there must not decide about the largest exponent.
+        # Absent tokens must not determine the largest exponent.
         largest = jnp.max(jnp.where(x > 0, z, -jnp.inf), axis=1, keepdims=True)
         weight = jnp.where(x > 0, jnp.exp(z - jax.lax.stop_gradient(largest)), 0) * x
         return weight / jnp.sum(weight, axis=1, keepdims=True)
@@ -200,7 +200,7 @@ class JoMA(OnClasses):
         return jnp.sum(weights(examples, losses.dtype) * losses)
 
     def population_loss(self, params: Joint) -> Float[Array, ""]:
-        """The loss for batch and length infinite."""
+        """The loss at infinite batch and length."""
         losses = self.losses(params, population(self.classes))
         return jnp.sum(jnp.asarray(self.classes.prior) * losses)
 
@@ -210,15 +210,15 @@ class JoMA(OnClasses):
             raise ValueError(f"batch = inf: needs length = inf, got length = {self.length}")
 
     def invariant(self, params: Joint) -> Float[Array, " M"]:
-        """(M,) half the sum of squares of V, which Theorem 1 derives from the attention of all
-        queries:
+        """Half the sum of squares of V for each token (M,). Theorem 1 relates it to the attention
+        of all queries:
 
             linear   sum_m z_m^2/2           = (1/2) sum_k v_k^2 + c
             exp      T sum_m z_m             = (1/2) sum_k v_k^2 + c
             softmax  T z_m                   = (1/2) sum_k (v_k^2 - |v_k|^2 b_m) + c,  b_m at Z = 0
 
-        elementwise, for equal rates of V and z. The softmax line is approximate, and here uses the
-        mean b over all sequences. The other two are exact for any activation and loss [ours: also
+        elementwise, for equal rates of V and z. The softmax line is approximate, and uses the mean
+        b over all sequences here. The other two are exact for any activation and loss [ours: also
         for the sum over several queries].
         """
         square = jnp.asarray(params.Y.V) ** 2
@@ -229,7 +229,7 @@ class JoMA(OnClasses):
         return jnp.sum(square - mean, axis=0) / 2
 
     def conserved(self, params: Joint) -> Float[Array, " M"]:
-        """(M,) the other side of `invariant`."""
+        """(M,) the other side of the equations of `invariant`."""
         z = jnp.asarray(params.Z)
         each = z**2 / 2 if self.attention == "linear" else self.temperature * z
         return jnp.sum(each, axis=0)
@@ -239,11 +239,11 @@ class JoMA(OnClasses):
         return (Snapshot(self, params, self.attended(params.Z, population(self.classes))),)
 
     def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
-        """`OBSERVABLES`."""
+        """The functions in `OBSERVABLES`."""
         return OBSERVABLES
 
     def divergence_limit(self) -> float:
-        """In nat."""
+        """Loss in nat above which a run counts as diverged."""
         return 1e6
 
 
@@ -256,8 +256,8 @@ def entropy(s: Snapshot) -> Float[Array, ""]:
 
 
 def correlation(s: Snapshot) -> Float[Array, ""]:
-    """Correlation over tokens of the two sides of Theorem 1, where what they start from counts as
-    disagreement; 0 where a side does not vary."""
+    """Correlation over tokens of the two sides of Theorem 1. Initial values are not subtracted, so
+    they lower it. It is 0 if a side does not vary."""
     left, right = s.problem.conserved(s.params), s.problem.invariant(s.params)
     left, right = left - jnp.mean(left), right - jnp.mean(right)
     norm = jnp.sqrt(jnp.sum(left**2) * jnp.sum(right**2))
@@ -273,6 +273,6 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "logits": lambda s: jnp.asarray(s.params.Z),
     "attended": lambda s: s.b,
 }
-"""All observables by name: population `loss` and `entropy` in nat, `correlation`, all of shape ();
-`conserved` (M,) the left side of Theorem 1 less the right one, `weight` (M,) the norm of the
-weights of each token, `logits` (Q, M) and `attended` (K, M)."""
+"""All observables by name: population `loss` and `entropy` in nat, and `correlation`, of shape ();
+`conserved` (M,), the left side of Theorem 1 minus the right one; `weight` (M,), the norm of the
+weights of each token; `logits` (Q, M); and `attended` (K, M)."""

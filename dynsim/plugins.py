@@ -1,4 +1,4 @@
-"""What other packages add, by entry points: looked up once, by group."""
+"""Entry points of other packages, looked up once per group."""
 
 import contextlib
 import functools
@@ -11,21 +11,21 @@ from typing import Any
 import jax
 
 EntryPoint = Any
-"""Of the standard library, or of the package importlib_metadata, which takes its place wherever it
-is imported."""
+"""An entry point of the standard library, or of the package importlib_metadata, which replaces it
+if it is imported."""
 
 
 @functools.cache
 def entry_points(group: str) -> Mapping[str, EntryPoint]:
-    """The entry points of a group by name.
+    """Return the entry points of a group by name.
 
     Raises:
-        ValueError: for a name that two packages want.
+        ValueError: if two packages define the same name.
     """
     found: dict[str, EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):
         other = found.setdefault(point.name, point)
-        # A package that stands twice on the path, as after an editable installation, is one.
+        # A package found twice on the path, as after an editable installation, counts once.
         if other is not point and (other.value, _owner(other)) != (point.value, _owner(point)):
             raise ValueError(f"{_described(point)}: {_described(other)} has the same name")
     return MappingProxyType(found)
@@ -33,13 +33,13 @@ def entry_points(group: str) -> Mapping[str, EntryPoint]:
 
 @functools.cache
 def load(group: str, name: str) -> object:
-    """What the entry point `name` of a group stands for.
+    """Import and return the object of the entry point `name` of a group.
 
     Raises:
-        ValueError: naming the package, where it cannot be loaded.
+        ValueError: naming the package, if it cannot be loaded.
     """
     point = entry_points(group)[name]
-    # Whatever a foreign module raises while it is imported, a wish to end the program included.
+    # The import of foreign code may raise anything, including SystemExit.
     try:
         with x64_kept(_described(point)):
             return point.load()
@@ -49,8 +49,8 @@ def load(group: str, name: str) -> object:
 
 @contextlib.contextmanager
 def x64_kept(who: str) -> Iterator[None]:
-    """Keep `jax_enable_x64` as it is while something is imported: it would change the numbers of
-    everybody's programs. Warns, naming `who`, where the import sets it."""
+    """Restore `jax_enable_x64` after an import that changes it, which would affect all programs of
+    the process, and warn, naming `who`."""
     before = jax.enable_x64.value
     try:
         yield
@@ -66,7 +66,7 @@ def x64_kept(who: str) -> Iterator[None]:
 
 
 def described(group: str, name: str) -> str:
-    """An entry point as errors name it."""
+    """Describe an entry point for error messages."""
     return _described(entry_points(group)[name])
 
 

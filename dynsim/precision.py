@@ -1,4 +1,4 @@
-"""In which precision a computation runs, and for which device.
+"""The precision in which a computation runs, and the device it runs on.
 
 Theory defaults to float64 and simulation to float32, regardless of the global `jax_enable_x64`.
 Matrix products run at "highest", because accelerators otherwise round float32 inputs to TF32 or
@@ -6,8 +6,8 @@ bfloat16, which is visible in trajectories. Where the default device has no floa
 that need it run on the host's CPU.
 
 Gathering, scattering and branches save arithmetic on a CPU, but cost an accelerator more time than
-they save. Such code asks `on_cpu` when it is traced, and keeps the answer in a static argument, so
-that one process can have programs of both kinds.
+they save. Such code calls `on_cpu` while it is traced and keeps the result in a static argument, so
+that one process can hold programs of both kinds.
 """
 
 import contextlib
@@ -25,12 +25,11 @@ from jaxtyping import Array, Real
 from dynsim import checks
 
 AnyArray = Array | np.ndarray
-"""An array outside of compiled code: JAX's, or NumPy's where a user or `to_host` made it one."""
+"""An array outside compiled code: a JAX array, or a NumPy one from the user or from `to_host`."""
 Number = AnyArray | np.number | float | int
-"""What one can compute with: arrays, and numbers that are none. `ArrayLike` holds bools and complex
-numbers as well."""
+"""A real number or an array of them. `ArrayLike` would also allow bools and complex numbers."""
 AnyNotNegative = Annotated[Real[Number, "*#P"], at.Ge(0)]
-"""A number that may be traced, or an array of those of many runs."""
+"""A number that may be traced, or an array with one number per run."""
 AnyPositive = Annotated[Real[Number, "*#P"], at.Gt(0)]
 AnyDecay = Annotated[Real[Number, "*#P"], at.Ge(0), at.Lt(1)]
 # JAX's devices come from a compiled library without types.
@@ -40,7 +39,7 @@ Result = TypeVar("Result")
 
 
 WITHOUT_FLOAT64 = ("tpu",)
-"""Platforms that do not compute in float64."""
+"""Platforms without float64."""
 _TARGET: ContextVar[str | None] = ContextVar("dynsim_target", default=None)
 
 
@@ -71,13 +70,13 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
     """Run the enclosed entry point in `dtype`.
 
     Args:
-        dtype: "float32" or "float64". The latter is enabled for the enclosed block alone.
+        dtype: "float32" or "float64"; float64 is enabled only within the block.
         inputs: the arguments of the entry point, searched for tracers.
 
     Raises:
-        ValueError: for another dtype; or for float64 asked for inside a JAX transformation
-            while `jax_enable_x64` is off, where the precision of the caller's trace cannot
-            be raised from within and would be silently lost.
+        ValueError: for another dtype; or for float64 inside a JAX transformation while
+            `jax_enable_x64` is off: the precision of the caller's trace cannot be raised from
+            within, so float64 would be lost silently.
     """
     checks.choice("dtype", dtype, ("float32", "float64"))
     if dtype == "float64" and not jax.enable_x64.value and checks.is_traced(inputs):
@@ -95,10 +94,10 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
 
 
 def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
-    """A function of arrays that calls LAPACK, for which `jax.vmap` on a CPU makes a loop.
+    """Return a function of arrays that calls LAPACK such that `jax.vmap` loops over it on a CPU.
 
-    There jaxlib 0.10 and 0.11 split a batch among the threads that compute everything else, and
-    wait for them. Where each of several CPU devices has such a batch, all can wait for each other.
+    On a CPU, jaxlib 0.10 and 0.11 split a batch among the threads that run everything else, and
+    wait for them. If several CPU devices have such a batch, they can deadlock.
     """
     # Optional arguments would be taken for arrays.
     looped = jax.custom_batching.sequential_vmap(lambda *args: function(*args))
@@ -111,19 +110,19 @@ def host() -> Device:
 
 
 def cast(value: Number | Sequence[Number], dtype: DTypeLike) -> Array:
-    """`value` as an array of `dtype`, for entry points.
+    """Return `value` as an array of `dtype`, for entry points.
 
-    NumPy casts what is concrete, where JAX would compile a program for every shape that it meets.
+    NumPy casts concrete values, because JAX would compile a program for every shape.
     """
     traced = value if isinstance(value, jax.Array) else np.asarray(value, dtype)
     return jnp.asarray(traced, dtype)
 
 
 def placed(tree: Result) -> Result:
-    """The NumPy arrays of a tree as JAX's, for arguments of a program inside of `precision`.
+    """Convert the NumPy arrays of a tree to JAX arrays, for arguments of a program in `precision`.
 
-    A program would do so itself, but where x64 goes on and off in one process, JAX 0.12 sometimes
-    hands it the float64 array that it made of the same NumPy array before.
+    A program would convert them itself, but if x64 is switched on and off within one process,
+    JAX 0.12 sometimes reuses the float64 array made earlier from the same NumPy array.
     """
 
     def of(leaf: Any) -> Any:
@@ -133,9 +132,9 @@ def placed(tree: Result) -> Result:
 
 
 def to_host(result: Result) -> Result:
-    """Hand a result out of `precision`.
+    """Return a result from within `precision`.
 
-    Where the caller's JAX is in float32, float64 results leave as NumPy arrays: any further
+    If the caller's JAX runs in float32, float64 results leave as NumPy arrays, because any further
     JAX operation would round them silently.
     """
     wide = any(getattr(leaf, "dtype", None) == "float64" for leaf in jax.tree.leaves(result))

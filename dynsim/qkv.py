@@ -1,8 +1,8 @@
 r"""The attention layer in ordinary parameters: U, W_Q, W_K, W_V (arXiv:2305.16380, section 2).
 
-A sequence of class n ends in the query m = psi(n), which attends to the contextual tokens
-alone. With :math:`u_l` the rows of the token embedding U (M, d), each head has the logits of
-attention s and the attention a (M,), reads x, and adds to the logits (M,) of the output:
+A sequence of class n ends in the query m = psi(n), which attends only to the contextual tokens.
+With :math:`u_l` the rows of the token embedding U (M, d), each head computes attention logits s and
+the attention a (M,), reads x, and adds to the output logits (M,):
 
 .. math::
 
@@ -14,24 +14,24 @@ attention s and the attention a (M,), reads x, and adds to the logits (M,) of th
     \text{logits} &= \sum_h x\, W_V^\top D^\top
     \end{align*}
 
-with the decoder D = U if tied, a separate matrix (M, d) otherwise. The scale is the paper's,
-:math:`\sqrt d` for the width d of the embedding, not that of a head. Heads add up, as those of a
-transformer do, so H heads need weights W_V smaller by 1/H for the output of one. As f = norm(a),
+with the decoder D = U if tied, and a separate matrix (M, d) otherwise. The scale is the paper's,
+:math:`\sqrt d` for the width d of the embedding, not of a head. Heads are summed, as in a
+transformer, so H heads need W_V smaller by 1/H for the same output as one. With f = norm(a),
 the matrix Y (M, M) and the query rows (Q, M) of Z,
 
 .. math::
 
     Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d},
 
-are those of a `YZ` layer that computes the same (`effective`); exactly so with one head and l2
-normalisation with "theory", the default. With the residual (paper, section 7) what is read is
-:math:`\operatorname{norm}(\operatorname{norm}(a) + e_m)\, U` by "theory" and
-:math:`\operatorname{norm}(\operatorname{norm}(a\, U) + u_m)` in "practice", in every head.
+define a `YZ` layer that computes the same (`effective`); this is exact for one head and l2
+normalisation with "theory", the default. With the residual (paper, section 7) the heads read
+:math:`\operatorname{norm}(\operatorname{norm}(a) + e_m)\, U` for "theory" and
+:math:`\operatorname{norm}(\operatorname{norm}(a\, U) + u_m)` for "practice".
 
 Normalisations of a vector v of length n, without gains: "l2" :math:`v / \lVert v \rVert`; "rms"
-:math:`\sqrt n\, v / \lVert v \rVert`; "layer" the same of v less its mean; "none" v. They have no
-epsilon, because the entries of a are of order 1/M, compared with which the customary 1e-5 is not
-small. So a vector of equal entries, for which "layer" divides by zero, gives NaN.
+:math:`\sqrt n\, v / \lVert v \rVert`; "layer" the same after subtracting the mean; "none" v. They
+have no epsilon, because the entries of a are of order 1/M, and the usual 1e-5 would not be
+negligible. So a vector of equal entries, for which "layer" divides by zero, gives NaN.
 """
 
 import math
@@ -60,14 +60,14 @@ Placement = Literal["theory", "practice"]
 
 
 class Embedded(eqx.Module):
-    """The parameters.
+    """Weights of the layer.
 
     Attributes:
         U: (M, d) token embedding.
         W_Q, W_K: (H, d, r) query and key weights of each head, r its width.
         W_V: (H, d, d) value weights of each head, with its output weights multiplied in.
-        D: (M, d) decoder; None where it is tied to U.
-        normalisation, placement, residual: see the module.
+        D: (M, d) decoder; None if it is tied to U.
+        normalisation, placement, residual: see the module docstring.
 
     Example:
         >>> head = jnp.zeros((1, 34, 8))
@@ -76,7 +76,7 @@ class Embedded(eqx.Module):
         (1, 34, 8)
     """
 
-    # In this order, because stored checkpoints have it.
+    # Stored checkpoints rely on this order.
     D: Float[AnyArray, "*B M d"] | None
     U: Float[AnyArray, "*B M d"]
     W_V: Float[AnyArray, "*B H d d"]
@@ -112,39 +112,39 @@ class Embedded(eqx.Module):
 
     @property
     def decoder(self) -> Float[AnyArray, "*B M d"]:
-        """D, or U where they are tied."""
+        """The decoder D, or U if they are tied."""
         return self.U if self.D is None else self.D
 
 
 def attention_logits(params: Embedded, task: SequenceClasses) -> Float[Array, "H Q M"]:
-    r"""The logits :math:`Z = U W_Q W_K^\top U^\top / \sqrt d` of each head, for the queries of the
-    task alone."""
+    r"""The logits :math:`Z = U W_Q W_K^\top U^\top / \sqrt d` of each head, only for the queries of
+    the task."""
     queries = params.U[task.queries] @ params.W_Q
     keys = params.U @ params.W_K
     return queries @ jnp.swapaxes(keys, 1, 2) / params.width**0.5
 
 
 def heads(params: Embedded, task: SequenceClasses) -> yz.YZ:
-    """Effective Y (H, M, M) and Z (H, Q, M) of all heads, with a leading axis for the heads."""
+    """Effective Y (H, M, M) and Z (H, Q, M), with a leading axis for the heads."""
     Y = params.U @ jnp.swapaxes(params.W_V, 1, 2) @ params.decoder.T
     return yz.YZ(Y, attention_logits(params, task), params.residual)
 
 
 def effective(params: Embedded, task: SequenceClasses, head: int = 0) -> yz.YZ:
-    r"""The Y/Z layer that is equivalent to one head:
+    r"""Return the Y/Z layer that is equivalent to one head:
 
     .. math::
 
         Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d}.
 
-    It has the logits of `forward` with one head and l2 normalisation with "theory"; its attention,
-    and everything measured on attention alone, is the same in any case.
+    It has the logits of `forward` for one head and l2 normalisation with "theory". Its attention,
+    and everything that depends on attention alone, is the same in all cases.
     """
     return jax.tree.map(lambda leaf: leaf[head], heads(params, task))
 
 
 def from_heads(task: SequenceClasses, params: yz.YZ) -> Embedded:
-    """Weights with U = W_K = I, width M, and the effective Y (H, M, M), Z (H, Q, M) given."""
+    """Return weights with U = W_K = I, width M, and these effective Y (H, M, M) and Z (H, Q, M)."""
     H, M = params.Y.shape[0], task.M
     identity = jnp.eye(M, dtype=params.Y.dtype)
     scaled = params.Z * M**0.5
@@ -167,7 +167,7 @@ def read(params: Embedded, a: Float[Array, "H E M"]) -> Float[Array, "H E n"]:
 def decode(
     params: Embedded, task: SequenceClasses, x: Float[Array, "H E n"], classes: Int[AnyArray, " E"]
 ) -> Float[Array, "E M"]:
-    """Output logits from the normalised attention that `read` returns."""
+    """Compute output logits from the normalised attention that `read` returns."""
     theory = params.placement == "theory"
     if params.residual:
         query = task.query[classes]
@@ -178,8 +178,8 @@ def decode(
 
 
 def forward(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "E M"]:
-    """Logits of each example. With a positional prior on the attention logits `examples.counts`
-    are those of `positional_counts`."""
+    """Logits of each example. For a positional prior on the attention logits, pass
+    `positional_counts` as `examples.counts`."""
     x = read(params, attend(params, task, examples))
     return decode(params, task, x, examples.classes)
 
@@ -192,7 +192,7 @@ def loss(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Floa
 
 
 def normalise(x: Float[Array, "*B n"], kind: Normalisation) -> Float[Array, "*B n"]:
-    """Normalisation along the last axis, see the module."""
+    """Normalise along the last axis; see the module docstring."""
     if kind == "none":
         return x
     if kind == "layer":
@@ -202,18 +202,18 @@ def normalise(x: Float[Array, "*B n"], kind: Normalisation) -> Float[Array, "*B 
 
 
 def positional_prior(slope: Float[Array, ""], length: int) -> Float[Array, " C"]:
-    """(T - 1,) the terms that ALiBi adds to the attention logits: minus `slope` times the distance
-    of each contextual position from the query, which is 1 for the last of them."""
+    """(T - 1,) terms that ALiBi adds to the attention logits: minus `slope` times the distance of
+    each contextual position from the query, which is 1 for the last position."""
     return -slope * jnp.arange(length - 1, 0, -1)
 
 
 def positional_counts(
     tokens: Int[Array, "E T"], slope: Float[Array, ""], num_tokens: int
 ) -> Float[Array, "E M"]:
-    """Counts of the contextual tokens, each occurrence weighed by exp of its positional prior.
+    """Counts of the contextual tokens, each occurrence weighted by exp of its positional prior.
 
-    A prior multiplies the softmax weight of a position and all positions of a token share its
-    logit, so that the model with positions is the one without them on these counts.
+    A prior multiplies the softmax weight of a position, and all positions of a token share its
+    logit. So the model with positions equals the model without them on these counts.
     """
     weight = jnp.exp(positional_prior(slope, tokens.shape[1]))
 
@@ -229,8 +229,8 @@ def forward_tokens(
     tokens: Int[Array, " T"],
     slope: Float[Array, ""] | float = 0.0,
 ) -> Float[Array, " M"]:
-    """Logits for one sequence of token ids, the query last: the model as transformers have it,
-    by position, with the positional prior of that `slope`. The query must be one of
+    """Logits for one sequence of token ids, query last: the model as in transformers, by position,
+    with a positional prior of the given `slope`. The query must be one of
     `task.queries`."""
     context, query = params.U[tokens[:-1]], params.U[tokens[-1]]
     s = jnp.einsum("d,hdr,hsr->hs", query, params.W_Q, context @ params.W_K)
@@ -249,7 +249,7 @@ WEIGHTS = ("U", "W_Q", "W_K", "W_V", "D")
 class QKV(OnClasses):
     r"""The attention layer in U, W_Q, W_K, W_V and D.
 
-    Learning rates are those of "Y" (U, W_V and D) and "Z" (W_Q and W_K).
+    Learning rates are given for "Y" (U, W_V and D) and "Z" (W_Q and W_K).
 
     Attributes:
         task: the sequence classes, or a description of them.
@@ -267,8 +267,8 @@ class QKV(OnClasses):
         head_width: width of a head; that of the embedding if omitted.
         slope: slope of a positional prior on the attention logits of sampled sequences, minus slope
             times the distance from the query (ALiBi); none if omitted. Observables, which describe
-            infinite length, leave it out.
-        frozen: names of further weights that are not trained.
+            infinite length, ignore it.
+        frozen: names of additional weights that are not trained.
 
     An embedding is the "identity" (d = M), "orthogonal" (a random U with U U^T = I, d >= M) or
     "gaussian" (normal with standard deviation 1/sqrt(d)). With value_scale = 0 an untied decoder
@@ -373,30 +373,30 @@ class QKV(OnClasses):
         return finite_length.mean_loss(losses, self.classes, context)
 
     def check_population(self) -> None:
-        """Raise `ValueError` for sequences shorter than an expansion in 1/T describes, and for
-        positions, which it does not."""
+        """Raise `ValueError` if sequences are too short for the expansion in 1/T, or have a
+        positional prior, which it does not cover."""
         finite_length.check_length(self.classes, self.length)
         if self.slope is not None:
             raise ValueError(f"slope = {self.slope}: positions need a finite batch")
 
     def groups(self, params: Embedded) -> PyTree:
-        """Y, of U, W_V and D, and Z, of W_Q and W_K."""
+        """The groups "Y" (U, W_V and D) and "Z" (W_Q and W_K)."""
         return _named(params, lambda name: "Z" if name in ("W_Q", "W_K") else "Y")
 
     def is_frozen(self, params: Embedded) -> PyTree:
-        """The frozen weights."""
+        """Which weights are frozen."""
         return _named(params, self.held.__contains__)
 
     def snapshot(self, params: Embedded) -> tuple[SequenceClasses, Snapshot]:
-        """The classes and the quantities that every observable reads."""
+        """The classes and the quantities from which observables are computed."""
         return self.classes, measure(self.classes, params)
 
     def observables(self) -> dict[str, Measured]:
-        """What `dynsim.yz.observables` measures."""
+        """The observables of `dynsim.yz.observables`."""
         return dict(MEASURED.functions)
 
     def divergence_limit(self) -> float:
-        """Ten times the loss of guessing uniformly."""
+        """Ten times the loss of uniform guessing."""
         return DIVERGED_LOSS * math.log(self.classes.M)
 
     def _sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
@@ -412,7 +412,7 @@ class QKV(OnClasses):
 
 
 def _named(params: Embedded, value: Callable[[str], Any]) -> PyTree:
-    """In the place of each of the weights what its name stands for."""
+    """Replace each of the weights by `value` of its name."""
     names = [name for name in WEIGHTS if getattr(params, name) is not None]
     return eqx.tree_at(
         lambda params: [getattr(params, name) for name in names], params, list(map(value, names))
@@ -420,16 +420,16 @@ def _named(params: Embedded, value: Callable[[str], Any]) -> PyTree:
 
 
 def measure(task: SequenceClasses, params: Embedded) -> Snapshot:
-    """Snapshot of the layer in the limit T -> infinity, without a positional prior.
+    """Return the snapshot of the layer in the limit T -> infinity, without a positional prior.
 
-    For one head with l2 normalisation by "theory" it is `dynsim.yz.observables.measure` of
+    For one head with l2 normalisation and "theory" it is `dynsim.yz.observables.measure` of
     `effective`. Otherwise the output logits are still those of the model, and
 
         z, c, g   are means over the heads, and f = c / |c|
-        g         is sent back to norm(a) by "theory"; in "practice" the gradient at norm(a U),
-                  taken to the tokens by U
+        g         is the gradient at norm(a) for "theory"; for "practice" the gradient at norm(a U),
+                  multiplied by U^T to give one entry per token
 
-    so that "speed" and "xi" compare with the theory up to the scale of the normalisation.
+    so that "speed" and "xi" can be compared with the theory up to the scale of the normalisation.
     """
     examples = yz.population(task)
     z = attention_logits(params, task)[:, task.query_index]

@@ -1,15 +1,15 @@
 """Learning-rate schedules, as piecewise functions of the step with their sums in closed form.
 
-Pass one as `eta` to `dynsim.sgd`, `dynsim.adamw` or another rule. Each number of a schedule may be
-traced: one compiled program serves a grid over peaks, warm-up lengths and final rates. No schedule
-reads the length of the run; after its last step it keeps its final rate, so that a run can be
-resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate of a
-step and the sum of the rates before it. Subclass `Schedule` to define your own.
+Pass one as `eta` to `dynsim.sgd`, `dynsim.adamw` or another rule. All numbers of a schedule may be
+traced: one compiled program serves a grid over peaks, warm-up lengths and final rates. Schedules do
+not depend on the length of the run and keep their final rate after their last step, so that a run
+can be resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate
+of a step and the sum of the rates before it. Subclass `Schedule` to define your own.
 
-Steps are counted from 0, as optax counts them: step k is the update that follows k others. A flow
-needs a rate at all times t, and integrates the rate of step k from k to k + 1. It uses
-eta(t - 1/2), whose integral is the sum of the rates: exactly for constant and linear rates, and to
-eta''/24 a step otherwise [ours].
+Steps are counted from 0, as in optax: step k is the update after k others. A flow needs a rate at
+all times t, and integrates the rate of step k from k to k + 1. It uses
+eta(t - 1/2), whose integral equals the sum of the rates: exactly for constant and linear rates, and
+up to eta''/24 per step otherwise [ours].
 
 Example:
     >>> rule = dynsim.adam(dynsim.schedules.warmup_cosine(1e-2, warmup=10, steps=200))
@@ -56,7 +56,7 @@ Values = Real[Number, "*#P"]
 
 
 class Piece(NamedTuple):
-    """A schedule up to some step: the rate, and its antiderivative with respect to the step."""
+    """A schedule up to step `until`: the rate, and its antiderivative with respect to the step."""
 
     until: Real[Number, ""]
     rate: Function
@@ -82,7 +82,7 @@ def line(
 
 
 def positive(length: Real[Number, ""]) -> Array:
-    """The length of a piece; one without any is not evaluated, but divided by."""
+    """Length of a piece as a divisor: pieces of length zero are not used, but computed."""
     return jnp.maximum(jnp.asarray(length), 1e-30)
 
 
@@ -90,7 +90,7 @@ AnyRate = Annotated[AnyNotNegative, decoding.Unit("1/step")]
 
 
 class Schedule(eqx.Module):
-    """A learning rate that depends on the step. Build one with a function of this module.
+    """A learning rate that depends on the step. Create one with a function of this module.
 
     Attributes:
         peak: rate after the warm-up, 1/step.
@@ -105,7 +105,7 @@ class Schedule(eqx.Module):
 
     @abc.abstractmethod
     def after_warmup(self) -> tuple[Piece, ...]:
-        """The pieces after the warm-up, for a peak of 1; the last one has no end."""
+        """Return the pieces after the warm-up, for a peak of 1; the last one has no end."""
 
     @property
     def length(self) -> Real[Number, "*#P"]:
@@ -113,14 +113,14 @@ class Schedule(eqx.Module):
         return self.risen
 
     def pieces(self) -> tuple[Piece, ...]:
-        """All pieces in order, for a peak of 1."""
+        """Return all pieces in order, for a peak of 1."""
         if self.warmup is None:
             return self.after_warmup()
         return (line(0, self.warmup, 0, 1), *self.after_warmup())
 
     @property
     def risen(self) -> Real[Number, "*#P"]:
-        """The step at which the warm-up is over."""
+        """Step at which the warm-up ends."""
         return 0.0 if self.warmup is None else self.warmup
 
     def rate(self, step: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
@@ -136,7 +136,7 @@ class Schedule(eqx.Module):
         return self.peak * self.peak_steps(steps)
 
     def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
-        """Number of steps at the peak rate that have the same sum of rates as the first `steps`
+        """Number of steps at the peak rate with the same sum of rates as the first `steps`
         steps."""
         t = jnp.asarray(steps)
         total, begin = jnp.zeros_like(t, dtype=jnp.result_type(t, float)), 0.0
@@ -147,13 +147,13 @@ class Schedule(eqx.Module):
         return total
 
     def jumps(self) -> tuple[Real[Number, ""], ...]:
-        """Steps at which a solver has to restart, because the rate or its slope jumps there."""
+        """Steps at which the rate or its slope is discontinuous, so that a solver must restart."""
         return tuple(piece.until for piece in self.pieces()[:-1])
 
     def _chosen(self, where: Real[Number, "*S"], at: Array) -> Array:
         *before, last = self.pieces()
         found = last.rate(at)
-        # Before the start is the first piece that has a length.
+        # Times before the start belong to the first piece with a positive length.
         where = jnp.maximum(where, 0)
         for piece in reversed(before):
             found = jnp.where(where < piece.until, piece.rate(at), found)
@@ -161,7 +161,7 @@ class Schedule(eqx.Module):
 
 
 class Constant(Schedule):
-    """A constant rate, after the warm-up if there is one."""
+    """A constant rate, after an optional warm-up."""
 
     SHORT: ClassVar = "peak"
 
@@ -171,12 +171,12 @@ class Constant(Schedule):
     def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
         if self.warmup is not None:
             return super().peak_steps(steps)
-        # Without the rounding of a difference of integrals.
+        # This avoids the rounding error of a difference of integrals.
         return jnp.asarray(steps, jnp.result_type(steps, float))
 
 
 class OfStep(Schedule):
-    """A function of the step, of which no closed form is known."""
+    """A function of the step without a closed form of its integral."""
 
     function: Function = eqx.field(static=True)
 
@@ -199,7 +199,7 @@ class OfStep(Schedule):
 
 
 def proportional(first: Schedule, second: Schedule) -> bool:
-    """Whether two schedules differ in their peaks alone. Traced numbers are not looked at."""
+    """Whether two schedules differ only in their peaks. Traced numbers are not compared."""
     shapes = [dataclasses.replace(each, peak=1.0) for each in (first, second)]
     alike = jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
     pairs = zip(*map(jax.tree.leaves, shapes), strict=alike)
@@ -207,7 +207,7 @@ def proportional(first: Schedule, second: Schedule) -> bool:
 
 
 def as_schedule(field: str, eta: Schedule | Function | Real[Number, "*#P"] | None) -> Schedule:
-    """A schedule from what users give as a rate: a number, a schedule, or a function of the step.
+    """Convert a learning rate to a schedule: a number, a schedule, or a function of the step.
 
     Raises:
         ValueError: for anything else, naming `field`.
@@ -224,14 +224,14 @@ def as_schedule(field: str, eta: Schedule | Function | Real[Number, "*#P"] | Non
 
 
 NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
-"""Numbers of schedules besides their peaks, as settings name them."""
+"""Numbers of schedules other than their peaks, by the names of their settings."""
 
 
 class Fall(Schedule):
-    """A rate that falls from its peak to the share `end` of it at step `steps`.
+    """A rate that decays from its peak to `end` times the peak at step `steps`.
 
     Attributes:
-        steps: when the fall ends, in steps from the start of the run, warm-up included.
+        steps: when the decay ends, in steps from the start of the run, including the warm-up.
         end: the final rate over the peak.
     """
 
@@ -239,7 +239,7 @@ class Fall(Schedule):
     end: AnyNotNegative = 0.0
 
     def __check_init__(self) -> None:
-        # The check of the base class comes later, and `warmup` needs a valid end.
+        # The check of the base class runs later, but `warmup` is compared with valid `steps`.
         decoding.check_stated(self)
         if not checks.is_traced((self.steps, self.risen)):
             checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
@@ -250,14 +250,14 @@ class Fall(Schedule):
 
 
 class Linear(Fall):
-    """A linear fall."""
+    """A linear decay."""
 
     def after_warmup(self) -> tuple[Piece, ...]:
         return line(self.risen, self.steps, 1, self.end), flat(jnp.inf, self.end)
 
 
 class Cosine(Fall):
-    """A fall along half a period of a cosine."""
+    """A decay along half a period of a cosine."""
 
     def after_warmup(self) -> tuple[Piece, ...]:
         speed = jnp.pi / positive(self.steps - self.risen)
@@ -298,7 +298,7 @@ class Exponential(Schedule):
 
 
 class InverseSqrt(Schedule):
-    """A rate that falls as one over the square root of the step, after the warm-up."""
+    """A rate proportional to one over the square root of the step, after the warm-up."""
 
     def __check_init__(self) -> None:
         checks.real("warmup", self.warmup, 1)
@@ -310,17 +310,17 @@ class InverseSqrt(Schedule):
         def integral(t: Array) -> AnyArray:
             return 2 * jnp.sqrt(self.risen * t)
 
-        # Not evaluated before the end of the warm-up, but differentiated there.
+        # Not used before the end of the warm-up, but evaluated and differentiated there.
         late = lambda function: lambda t: function(jnp.maximum(t, self.risen - 0.5))  # noqa: E731
         return (Piece(jnp.inf, late(rate), late(integral)),)
 
 
 class WarmupStableDecay(Schedule):
-    """A constant rate after the warm-up, then a linear fall.
+    """A constant rate after the warm-up, then a linear decay.
 
     Attributes:
         stable: number of steps at the peak.
-        cooldown: number of steps of the fall.
+        cooldown: number of steps of the decay.
         end: the final rate over the peak.
     """
 
@@ -339,7 +339,7 @@ class WarmupStableDecay(Schedule):
 
 
 class Steps(Schedule):
-    """A rate that jumps at some steps.
+    """A rate that jumps at given steps.
 
     Attributes:
         at: the steps at which it jumps.
@@ -352,7 +352,7 @@ class Steps(Schedule):
     def __check_init__(self) -> None:
         if not checks.is_traced((self.at, self.risen)):
             for before, after in zip((self.risen, *self.at[:-1]), self.at, strict=True):
-                # Of grids of numbers, each with its own.
+                # Both may be arrays of many runs.
                 low, high = map(np.ravel, np.broadcast_arrays(before, after))
                 worst = np.argmin(high - low)
                 checks.real("at", high[worst], float(low[worst]))
@@ -386,13 +386,13 @@ def constant(eta: Values, warmup: Values | None = None) -> Schedule:
 def linear(
     peak: Values, steps: Values, end: Values = 0.0, warmup: Values | None = None
 ) -> Schedule:
-    """A linear fall from `peak` to `end` times `peak` at step `steps`.
+    """A linear decay from `peak` to `end` times `peak` at step `steps`.
 
     Args:
         peak: the highest rate, 1/step.
-        steps: when the fall ends, in steps from the start of the run, warm-up included.
+        steps: when the decay ends, in steps from the start of the run, including the warm-up.
         end: the final rate over the peak, in [0, inf).
-        warmup: steps of a linear rise from 0 to `peak`, at most `steps`.
+        warmup: number of steps of a linear rise from 0 to `peak`, at most `steps`.
 
     Raises:
         ValueError: for a number out of its range, naming it.
@@ -403,7 +403,7 @@ def linear(
 def cosine(
     peak: Values, steps: Values, end: Values = 0.0, warmup: Values | None = None
 ) -> Schedule:
-    """Half a period of a cosine from `peak` to `end` times `peak`; otherwise like `linear`.
+    """A decay along half a cosine from `peak` to `end` times `peak`; otherwise like `linear`.
 
     `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
     """
@@ -443,7 +443,7 @@ def inverse_sqrt(peak: Values, warmup: Values) -> Schedule:
 def warmup_stable_decay(
     peak: Values, warmup: Values, stable: Values, cooldown: Values, end: Values = 0.0
 ) -> Schedule:
-    """A linear warm-up, a constant rate, and a linear fall to `end` times `peak`.
+    """A linear warm-up, a constant rate, and a linear decay to `end` times `peak`.
 
     Args:
         peak: the highest rate, 1/step.

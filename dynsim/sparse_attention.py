@@ -1,18 +1,19 @@
 """Retrieval of one token among many (Zucchet, D'Angelo, Lampinen, Chan, arXiv:2505.17863).
 
-A sequence has T tokens x_t ~ N(0, I/d) in R^d, and the answer is W* x_T; columns of W* have length
-1. The last B tokens are copies of x_T; with probability p it is one fixed token, here e_0,
+A sequence has T tokens x_t ~ N(0, I/d) in R^d, and the target is W* x_T; columns of W* have length
+1. The last B tokens are copies of x_T. With probability p, x_T is one fixed token, here e_0,
 which has length 1 as well. W* has the entries +-1/sqrt(d): for SGD they do not matter, and for
-Adam, which sees single weights, all of them then move alike.
+Adam, which acts on single weights, all of them then move alike.
 
-The model attends by scores alone and has a linear read-out (section 3 and appendix A): y =
-W sum_t softmax(a)_t x_t, trained on L = (1/2) E|y - W* x_T|^2 from W = 0, a = 0.
+Attention has scores a that do not depend on the tokens, and the read-out is linear (section 3 and
+appendix A): y = W sum_t softmax(a)_t x_t, trained on L = (1/2) E|y - W* x_T|^2 from W = 0, a = 0.
 
-A batch changes the weights through few numbers. With attention c on the other tokens, which are
-independent and Gaussian, the output reads x_T and S = sum_t c_t x_t ~ N(0, |c|^2/d I); the slope of
-the loss by c_t reads g . x_t, with g a function of x_T and S. Given S these are Gaussian, with mean
-c_t g . S/|c|^2 and covariance |g|^2/d (I - c c^T/|c|^2), and their mean over the batch takes one
-normal number a token [ours]. So a step of training draws 2 N d + T numbers, not N T d: `Draw`.
+A batch enters the update only through few numbers. With attention c on the other tokens, which are
+independent and Gaussian, the output depends on x_T and S = sum_t c_t x_t ~ N(0, |c|^2/d I); the
+derivative of the loss by c_t is g . x_t, with g a function of x_T and S. Given S these are
+Gaussian, with mean c_t g . S/|c|^2 and covariance |g|^2/d (I - c c^T/|c|^2), so their mean over the
+batch needs one normal number per token [ours]. A step therefore draws 2 N d + T numbers instead of
+N T d; see `Draw`.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from dynsim.problem.base import Problem
 
 
 class Scored(eqx.Module):
-    """Weights.
+    """Weights of the model.
 
     Attributes:
         W: (d, d) read-out.
@@ -43,8 +44,8 @@ class Scored(eqx.Module):
 
 
 class Draw(NamedTuple):
-    """What a step reads of a batch of N sequences: (N, d) x_T, and standard normal numbers, (N, d)
-    for S and (T - B,) for the slopes by attention."""
+    """The random numbers that represent N sequences in a step: (N, d) x_T, and standard normal
+    numbers, (N, d) for S and (T - B,) for the derivatives by attention."""
 
     last: Float[Array, "N d"]
     others: Float[Array, "N d"]
@@ -52,7 +53,7 @@ class Draw(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What is measured at one moment, in training and by theory.
+    """Observables at one time, from training or theory.
 
     Attributes:
         loss: population loss.
@@ -122,8 +123,8 @@ class Retrieval(Problem):
 
     def target(self, dtype: str = "float32") -> Float[Array, "d d"]:
         """:math:`W^*`, the same at every call."""
-        # A constant of the program: every step and every record reads it. With 64-bit numbers on,
-        # JAX would draw other signs.
+        # A constant of the program, because every step and record uses it. With x64 enabled, JAX
+        # would draw other signs.
         with jax.ensure_compile_time_eval(), jax.enable_x64(False):
             key = jax.random.key(0, impl="threefry2x32")
             signs = np.asarray(jax.random.rademacher(key, (self.d, self.d), "float32"))
@@ -135,7 +136,7 @@ class Retrieval(Problem):
         return Scored(jnp.zeros((self.d, self.d)), jnp.zeros(self.T))
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Float[Array, "N T d"]:
-        """A batch of sequences."""
+        """Draw a batch of sequences."""
         last_key, other_key = jax.random.split(key)
         last = self._last(last_key, batch)
         others = jax.random.normal(other_key, (batch, self.T - self.B, self.d)) / self.d**0.5
@@ -143,14 +144,14 @@ class Retrieval(Problem):
         return jnp.concatenate([others, copies], axis=1)
 
     def loss(self, params: Scored, data: Float[Array, "N T d"]) -> Float[Array, ""]:
-        """Mean of |y - W* x_T|^2 / 2 over sequences."""
+        """Mean of |y - W* x_T|^2 / 2 over the sequences."""
         attended = jnp.einsum("t,ntd->nd", jax.nn.softmax(params.a), data)
         target = self.target(data.dtype.name)
         missed = attended @ jnp.asarray(params.W).T - data[:, -1] @ target.T
         return jnp.mean(jnp.sum(missed**2, axis=1)) / 2
 
     def population_loss(self, params: Scored) -> Float[Array, ""]:
-        """The mean over all sequences."""
+        """The mean loss over all sequences."""
         W = jnp.asarray(params.W)
         weight = jax.nn.softmax(jnp.asarray(params.a))
         others, copies = weight[: -self.B], jnp.sum(weight[-self.B :])
@@ -160,7 +161,7 @@ class Retrieval(Problem):
         return (noise + fixed * missed[0] + rest * jnp.sum(missed[1:])) / 2
 
     def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], Draw]:
-        """The numbers that each step reads of its sequences."""
+        """Return the random numbers that replace the sequences of each step."""
         del steps
 
         def drawn(k: Array) -> Draw:
@@ -174,8 +175,8 @@ class Retrieval(Problem):
         return drawn
 
     def loss_and_gradient(self, params: Scored, data: PyTree) -> tuple[Float[Array, ""], Scored]:
-        """Loss and gradient on sequences, or on a `Draw`, with the distribution that they have on
-        as many sequences."""
+        """Loss and gradient on sequences, or on a `Draw`, with the same distribution as on that
+        number of sequences."""
         if not isinstance(data, Draw):
             return super().loss_and_gradient(params, data)
         num, root = data.last.shape[0], self.d**0.5
@@ -208,11 +209,11 @@ class Retrieval(Problem):
         )
 
     def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
-        """Each a number: `loss`, `attention`, `readout` and `gap`, as in `Snapshot`."""
+        """The scalars `loss`, `attention`, `readout` and `gap`, as in `Snapshot`."""
         return {name: lambda s, name=name: getattr(s, name) for name in Snapshot._fields}
 
     def divergence_limit(self) -> float:
-        """A thousand times 1/2, the loss at W = 0."""
+        """A thousand times the loss at W = 0, which is 1/2."""
         return 500.0
 
     def _last(self, key: PRNGKeyArray, num: int) -> Float[Array, "N d"]:

@@ -1,4 +1,4 @@
-"""The one result type: what theory and simulation both return."""
+"""The result type of both theory and simulation."""
 
 import enum
 import math
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Times = Real[AnyArray, " S"] | Sequence[int | float | np.number]
-"""(S,) increasing moments at which to record, in optimiser steps; whole ones in training."""
+"""(S,) increasing times at which to record, in optimiser steps; in training, whole steps."""
 
 
 class Status(enum.IntEnum):
-    """How a run ended. Only the entries of an `OK` run mean anything to the end.
+    """How a run ended. Only an `OK` run is valid to its end.
 
     Example:
         >>> run = dynsim.train(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=5)
@@ -32,24 +32,25 @@ class Status(enum.IntEnum):
     OK = 0
     """Every recorded step was reached with finite weights and loss."""
     DIVERGED = 1
-    """At the end weights or loss were not finite, or the loss was absurd (see `dynsim.train`)."""
+    """At the end the weights or the loss were not finite, or the loss was above the limit (see
+    `dynsim.train`)."""
     MAX_STEPS = 2
-    """The ODE solver used up its steps, as stiff problems (very large rates) make it do."""
+    """The ODE solver used up its steps, as happens for stiff problems (very large rates)."""
     SOLVER_FAILED = 3
-    """The ODE solver gave up for another reason, such as a vanishing step size."""
+    """The ODE solver failed for another reason, such as a vanishing step size."""
     BEYOND_EDGE = 4
-    """A central flow: the sharpness went beyond the edge of stability, where more eigenvalues got
-    than the flow follows, or too far for it to hold them."""
+    """A central flow: the sharpness left the edge of stability, because more eigenvalues reached it
+    than the flow follows, or because it was too far beyond for the flow to hold."""
 
 
 def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
-    """How many runs ended with each status, by its name; only those that occur."""
+    """Number of runs with each status, by name; only those that occur."""
     codes = np.asarray(status)
     return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
 
 
 class Static(NamedTuple):
-    """What of the weights is no array, such as the functions of an Equinox module; hashable."""
+    """The parts of the weights that are not arrays, such as functions of a module; hashable."""
 
     leaves: tuple[Any, ...]
     structure: Any
@@ -61,7 +62,7 @@ class Static(NamedTuple):
 
 
 class Across(NamedTuple):
-    """An observable across runs, each of the shape (S, ...) of the observable of one.
+    """Statistics of an observable across runs, each with the shape (S, ...) of one run.
 
     Attributes:
         mean: over the runs.
@@ -89,7 +90,7 @@ class Trajectory(eqx.Module):
         status: () a `Status` code.
         first_bad_step: () first optimiser step at which the run was invalid, -1 if none. A theory
             resolves it up to the next recorded time.
-        source: what computed it, for instance "simulation" or "population".
+        source: name of the simulation or theory, for instance "simulation" or "population".
         covariance: (S, P, P) predicted covariance across seeds at each recorded time, over all P
             entries of the observables, in the order of their names. None where it is not predicted.
         checkpoint: state from which training can resume, if requested, else None.
@@ -148,8 +149,8 @@ class Trajectory(eqx.Module):
         return found
 
     def across_runs(self) -> dict[str, Across]:
-        """Mean and standard deviation of each observable over the runs that are valid to their end,
-        with standard errors; all batch axes count as runs.
+        """Mean and standard deviation of each observable over the runs that are valid to the end,
+        with standard errors. All batch axes count as runs.
 
         Raises:
             ValueError: for fewer than two valid runs.
@@ -173,8 +174,8 @@ class Trajectory(eqx.Module):
         return found
 
     def crossing_time(self, name: str, level: float) -> np.ndarray:
-        """When an observable first crosses a level, for instance when a loss falls below half of
-        its start.
+        """Time at which an observable first crosses a level, for instance at which a loss falls
+        below half of its initial value.
 
         Args:
             name: name of the observable, whose shape is (*B, S, ...).
@@ -208,7 +209,7 @@ class Trajectory(eqx.Module):
         runs: Sequence[str] | None = None,
         inner: Mapping[str, Sequence[str]] | None = None,
     ) -> "xr.Dataset":
-        """The run, or a batch of runs, as a labelled dataset of NumPy arrays.
+        """Return the run, or a batch of runs, as a labelled dataset of NumPy arrays.
 
         Args:
             runs: names of the batch axes; by default `run`, or `run_0`, `run_1`, ...
@@ -259,7 +260,7 @@ class Trajectory(eqx.Module):
         try:
             return self._summary()
         except Exception:
-            # Functions of trees make trajectories whose leaves have other axes, or are no arrays.
+            # Tree functions create trajectories with other axes, or leaves that are not arrays.
             return eqx.tree_pformat(self)
 
     def _summary(self) -> str:
@@ -286,8 +287,8 @@ def crossings(
     curve: Float[np.ndarray, "*B S"],
     level: Float[ArrayLike, "*#B"],
 ) -> Float[np.ndarray, "*B"]:
-    """First times at which curves are on the other side of a level than at their start, linear
-    between the recorded times; NaN where they never are."""
+    """First times at which curves have crossed a level, from the side they start on; linear between
+    recorded times, and NaN if they never cross."""
     above = curve >= np.asarray(level)[..., None]
     crossed = (above != above[..., :1]) & ~np.isnan(curve)
     at = np.maximum(np.argmax(crossed, axis=-1), 1)[..., None]
@@ -323,7 +324,7 @@ def log_times(steps: int, num: int = 64) -> np.ndarray:
 
 
 def to_arrays(trajectory: Trajectory) -> Mapping[str, Any]:
-    """Plain NumPy arrays of a trajectory, named for storage (no pickle needed)."""
+    """Return a trajectory as plain NumPy arrays, named for storage without pickle."""
     arrays = {name: np.asarray(values) for name, values in trajectory.observables.items()}
     return {
         **arrays,

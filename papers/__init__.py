@@ -1,1 +1,1 @@
-"""Results of papers: one module each, with its problem and theories, by public names only."""
+"""Results of papers, one module each, with its problem and theories, using only public names."""

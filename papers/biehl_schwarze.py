@@ -1,7 +1,7 @@
-"""One sigmoidal unit that learns another one online (Biehl and Schwarze, J. Phys. A 28, 643, 1995).
+"""A sigmoidal unit learns another one online (Biehl and Schwarze, J. Phys. A 28, 643, 1995).
 
-Student and teacher are erf(h / sqrt 2) of h = J.x and B.x with |B| = 1 and normal x. With many
-inputs the overlaps R = J.B and Q = J.J obey, per example divided by N at the rate eta / N,
+Student and teacher are erf(h / sqrt 2) with h = J.x and h = B.x, |B| = 1 and normal x. For many
+inputs N and the rate eta / N, with time in units of N examples, R = J.B and Q = J.J obey
 
     R' = 2 eta / pi / (1 + Q) [(1 + Q - R^2) / sqrt(2 (1 + Q) - R^2) - R / sqrt(1 + 2 Q)],
     Q' = 4 eta / pi / (1 + Q) [R / sqrt(2 (1 + Q) - R^2) - Q / sqrt(1 + 2 Q)]
@@ -10,7 +10,7 @@ inputs the overlaps R = J.B and Q = J.J obey, per example divided by N at the ra
 
 The generalisation error decays exponentially for eta below sqrt(15) pi / 3 = 4.06, and R = Q = 1
 is unstable above it. Label noise of standard deviation sigma adds 2 eta^2 sigma^2 / pi /
-sqrt(1 + 2 Q) to Q' and leaves a residual error; this term is ours.
+sqrt(1 + 2 Q) to Q' and leaves a residual error. We derived this term.
 """
 
 from typing import Annotated
@@ -24,7 +24,7 @@ import odes
 
 
 class Unit(dynsim.Problem):
-    """An erf unit that learns another one from fresh examples.
+    """An erf unit that learns another erf unit from fresh examples.
 
     Attributes:
         N: number of inputs.

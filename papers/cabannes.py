@@ -1,13 +1,13 @@
 """Associative memories (Cabannes, Simsek, Bietti, arXiv:2402.18724).
 
-A matrix W stores which of C classes follows each of n tokens: the logits of token x are W e_x,
-and it learns by cross-entropy on tokens that occur with unequal frequencies p_x. With orthogonal
-embeddings tokens do not interact. The margin of a token, its right logit less the others, has
+A matrix W stores which of C classes follows each of n tokens. The logits of token x are W e_x, and
+W is trained with the cross-entropy on tokens with unequal frequencies p_x. With orthogonal
+embeddings tokens do not interact. The margin m of a token, its correct logit minus the others, has
 
     m' = p C / (C - 1 + exp m),   (C - 1) m + exp m = 1 + p C tau,
 
-and grows as ln(p C tau): a token ten times as rare needs ten times as long. In fewer dimensions
-than tokens, embeddings overlap, and frequent tokens disturb the rare ones.
+and grows as ln(p C tau): a token that is ten times rarer needs ten times longer. With fewer
+dimensions than tokens, embeddings overlap, and frequent tokens interfere with rare ones.
 """
 
 from typing import Annotated
@@ -25,7 +25,7 @@ class Memories(dynsim.Problem):
 
     Attributes:
         tokens: number of tokens, one for each class; token k has a frequency like 1 / k.
-        dimension: dimension of the embeddings; with at least as many as tokens they are orthogonal.
+        dimension: dimension of the embeddings; they are orthogonal unless it is less than tokens.
         margin: logit of the right class of each token less the largest other one.
     """
 
@@ -39,7 +39,7 @@ class Memories(dynsim.Problem):
         return p / p.sum()
 
     def embeddings(self):
-        """Unit vectors, of tokens in rows; the same ones in every run and precision."""
+        """Unit vectors, one row per token; the same in every run and precision."""
         if self.dimension >= self.tokens:
             return jnp.eye(self.tokens, self.dimension)
         e = jax.random.normal(jax.random.key(0), (self.tokens, self.dimension), "float32")
@@ -78,7 +78,7 @@ def by_token(problem, init, time):
     C, p = problem.tokens, problem.frequencies()
     reached = 1 + p * C * time
     m = jnp.log(reached)
-    for _ in range(30):  # Newton's rule, from above the root of a convex function
+    for _ in range(30):  # Newton's method, starting above the root of a convex function
         m = m - ((C - 1) * m + jnp.exp(m) - reached) / (C - 1 + jnp.exp(m))
     loss = p @ jnp.log1p((C - 1) * jnp.exp(-m))
     return {"margin": m, "loss": loss}

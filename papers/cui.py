@@ -1,11 +1,11 @@
 """Positional and semantic attention (Cui, Behrens, Krzakala, Zdeborova, arXiv:2402.03902).
 
-Two tokens x of D inputs, of size sigma = 1/2, are mixed by A = softmax(h h^T). A student has scores
-h = (x +- p).w with positions +p and -p. Its target is mixed by (1 - omega) A + omega (0.6, 0.4;
-0.4, 0.6) with h = x.teacher. On alpha D examples the loss, a sum of |output - target|^2 / (2 D^2)
-plus 0.005 |w|^2, has two minima: one uses positions, m = w.p, one meaning, theta = w.teacher / 4.
-For large D both follow from state evolution, in the equations of the authors' public code. The loss
-in terms of the scores at the minimum is ours.
+Two tokens x with D entries of standard deviation sigma = 1/2 are mixed by A = softmax(h h^T). A
+student has scores h = (x +- p).w with positions +p and -p. Its target is mixed by (1 - omega) A +
+omega (0.6, 0.4; 0.4, 0.6) with h = x.teacher. On alpha D examples the loss, a sum of
+|output - target|^2 / (2 D^2) plus 0.005 |w|^2, has two minima: one uses positions, m = w.p, the
+other meaning, theta = w.teacher / 4. For large D both follow from state evolution, with the
+equations of the authors' public code. We derived the loss in terms of the scores at the minimum.
 """
 
 from typing import Annotated
@@ -22,7 +22,7 @@ SIGMA, RIDGE, SIGN = 0.5, 0.01, [[1.0], [-1.0]]
 
 
 class Attention(dynsim.Problem):
-    """Two students of the same examples: one starts from the positions, one from the teacher.
+    """Two students with the same examples: one starts at the positions, the other at the teacher.
 
     Attributes:
         D: number of inputs.
@@ -72,7 +72,7 @@ class Attention(dynsim.Problem):
 
 
 def attention(h):
-    return jax.nn.sigmoid(h * (h - h[::-1]))  # of each of two tokens to itself
+    return jax.nn.sigmoid(h * (h - h[::-1]))  # attention of each token to itself
 
 
 def minima(problem, init=None, time=None):

@@ -1,12 +1,12 @@
 """Factorisation of a matrix from a small start (Li, Luo, Lyu, arXiv:2012.09839).
 
 Gradient flow on |U U^T - M|^2 / 4 has U' = (M - U U^T) U. From a small start, W = U U^T gains one
-rank after the other, the largest eigenvalue s of M first: the part along an eigenvector grows as
-alpha exp(2 s tau), so that its rank is learned at
+rank after the other, the largest eigenvalue s of M first. The part along an eigenvector grows as
+alpha exp(2 s tau), so its rank is learned at
 
     tau = ln(1/alpha) / (2 s) + O(1).
 
-W itself is known at all times, since its inverse obeys a linear equation: in the basis of M,
+W itself is known at all times, because its inverse obeys a linear equation. In the basis of M,
 
     W(tau)^-1 = exp(-M tau) W(0)^-1 exp(-M tau) + (1 - exp(-2 M tau)) / M.
 """
@@ -22,7 +22,7 @@ import odes
 
 
 class Factorisation(dynsim.Problem):
-    """A symmetric matrix in factors, whose rank grows step by step from a small start.
+    """A factorised symmetric matrix, whose rank grows step by step from a small start.
 
     Attributes:
         size: rows of the matrix; its eigenvalues fall from 1 in equal steps.
@@ -74,7 +74,7 @@ def effective_rank(W):
 def riccati(problem, U, time):
     s = problem.strengths()
     shrunk = jnp.exp(-s * time)
-    # U^-1 first: an inverse of W would square its condition.
+    # Invert U, because inverting W would square the condition number.
     half = jnp.linalg.inv(U) * shrunk[None]
     W = jnp.linalg.inv(half.T @ half + jnp.diag(-jnp.expm1(-2 * s * time) / s))
     loss = (jnp.sum((W - jnp.diag(s)) ** 2) + (problem.noise * problem.size) ** 2) / 4

@@ -1,12 +1,12 @@
 """Modular addition with analytic weights (Gromov, arXiv:2301.02679).
 
-A network with squares for units learns q = n + m mod p from a part of all pairs, and generalises
-long after it has fitted them, with weight decay and, later, without. Weights that solve the task
-are known: with a frequency k and phases for each unit,
+A network of quadratic units learns q = n + m mod p from some of the pairs, and generalises long
+after it has fitted them, with weight decay and, even later, without. Weights that solve the task
+are known. With a frequency k and phases for each unit, they are
 
     U_n = cos(2 pi k n / p + a),  V_m = cos(2 pi k m / p + b),  W_q = cos(2 pi k q / p + a + b).
 
-Terms of other phases average out over many units, so that the output is largest at the right q.
+Terms with other phases average out over many units, so the output is largest at the correct q.
 """
 
 from typing import Annotated
@@ -20,7 +20,7 @@ import odes
 
 
 class ModularAddition(dynsim.Problem):
-    """A network of squares that adds modulo p; every unit gets one frequency.
+    """A network of quadratic units that adds modulo p; every unit learns one frequency.
 
     Attributes:
         p: modulus.
@@ -44,13 +44,13 @@ class ModularAddition(dynsim.Problem):
         return {"U": u / scale, "V": v / scale, "W": w / self.width**0.5}
 
     def table(self, params):
-        """(p, p, p) outputs for all pairs, and the right ones."""
+        """Outputs (p, p, p) for all pairs, and the correct ones."""
         h = (params["U"].T[:, None] + params["V"].T[None]) ** 2
         n = jnp.arange(self.p)
         return h @ params["W"], jax.nn.one_hot((n[:, None] + n[None]) % self.p, self.p)
 
     def pairs(self):
-        """(p, p) whether a pair is in the training set, the same one in every run."""
+        """Whether each pair (p, p) is in the training set, which is the same in every run."""
         order = jax.random.permutation(jax.random.key(0), self.p**2)
         return (order < self.fraction * self.p**2).reshape(self.p, self.p)
 

@@ -1,17 +1,17 @@
 """Statistical induction heads (Edelman et al., arXiv:2402.11004): unigrams, then bigrams.
 
-Each sequence comes from a Markov chain of its own. A minimal transformer predicts the next token:
-a first layer looks back with attention a = softmax(v) over lags, the same at all positions, and a
-second one, linear, compares what it saw with the last token x_T,
+Each sequence comes from its own Markov chain. A minimal transformer predicts the next token: the
+first layer looks back with attention a = softmax(v) over lags, the same at all positions, and the
+second layer, which is linear, compares its output with the last token x_T,
 
     logits_y = mean over j of [x_j = y] (W s_j)_(x_T),  s_j = sum over m of a_m e(x_(j - m)).
 
-W learns the frequencies of tokens, and then v to look at the previous token. In long contexts the
-mean is that of a chain with transitions P and frequencies pi (derived by us),
+W first learns the frequencies of tokens, then v learns to look at the previous token. In long
+contexts the mean is the average over a chain with transitions P and frequencies pi (derived by us),
 
     logits_y = sum over m and x of a_m W_(x_T, x) pi_x (P^m)_xy,
 
-and the loss is an integral over the two chances of a change, both uniform.
+and the loss is an integral over both transition probabilities, which are uniform.
 """
 
 from typing import Annotated
@@ -47,7 +47,7 @@ class Chains(dynsim.Problem):
         return {"W": jnp.full((2, 2), 0.01), "v": jnp.zeros(self.lags)}
 
     def sequences(self, key, batch):
-        """(batch, lags + context) tokens, of which the last one is to be predicted."""
+        """Draw (batch, lags + context) tokens; the last one is to be predicted."""
         u = jax.random.uniform(key, (3 + self.lags + self.context, batch))
 
         def step(x, changes):
@@ -77,7 +77,7 @@ class Chains(dynsim.Problem):
 
 
 def log_chances(params, pairs):
-    """(..., last token, next token) from the frequencies (..., lag, x, y) of pairs."""
+    """Log-probabilities (..., last token, next token) from pair frequencies (..., lag, x, y)."""
     seen = jnp.einsum("m,...mxy->...xy", jax.nn.softmax(params["v"]), pairs)
     return jax.nn.log_softmax(params["W"] @ seen)
 

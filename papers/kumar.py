@@ -2,13 +2,13 @@
 
 Without regularisation, a network f = alpha / width sum_i phi(w_i.x), phi(h) = h + epsilon h^2 / 2,
 learns y = (b.x)^2 / 2 from a fixed set of examples, by descent on (f - y)^2 / (2 alpha^2) with a
-rate in proportion to the width. A large alpha keeps training lazy: it fits the examples with the
-features of the start, and generalises later. The output depends on two averages only,
+rate proportional to the width. A large alpha makes training lazy: the network fits the examples
+with its initial features, and generalises later. The output depends only on two averages,
 
     f = alpha (a.x + epsilon x.M x / 2),  a = <w>,  M = <w w^T>,
 
-which obey a closed system at any width. With the means g of r x and G of r x x^T over the examples,
-r = (y - f) / alpha, and the sum tau of the rates divided by the width,
+which obey a closed system at any width. With r = (y - f) / alpha, the means g of r x and G of
+r x x^T over the examples, and the time tau, the sum of the rates divided by the width,
 
     a' = g + epsilon G a,  M' = g a^T + a g^T + epsilon (G M + M G).
 """
@@ -46,7 +46,7 @@ class LazyToRich(dynsim.Problem):
     epsilon: Annotated[float, at.Ge(0)] = 0.25
 
     def inputs(self):
-        """The same in every run and precision; the target is half the square of the first one."""
+        """Inputs, equal in every run and precision; the target is half the first one squared."""
         return jax.random.normal(jax.random.key(0), (self.examples, self.D), "float32")
 
     def init(self, key):

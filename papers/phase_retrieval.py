@@ -1,14 +1,15 @@
 """Phase retrieval by online descent (Arnaboldi, Krzakala, Loureiro, Stephan, arXiv:2305.18502).
 
-The sign of a projection is lost: y = (v.x)^2 with |v| = 1 and normal x. With the student (w.x)^2,
-the loss ((w.x)^2 - y)^2 / 4, and N inputs, everything follows from m = w.v and q = w.w:
+The target y = (v.x)^2 with |v| = 1 and normal x does not contain the sign of the projection. With
+the student (w.x)^2, the loss ((w.x)^2 - y)^2 / 4, and N inputs, the dynamics depend only on
+m = w.v and q = w.w:
 
     m' = 3 eta m (1 - q),
     q' = 2 eta (q - 3 q^2 + 2 m^2) + eta^2 N/B (15 q^3 - 6 q^2 + 3 q - 24 q m^2 + 12 m^2),
 
-where the second term of q' is the noise of B examples per step, for large N. At a random start,
-m is of order N^(-1/2): q settles, m grows exponentially, and training escapes after a time
-ln N / (6 eta (1 - q)), which is N ln N steps at a rate of order 1/N.
+where the second term of q' is the noise of B examples per step, for large N. From a random start,
+m is of order N^(-1/2). First q settles while m grows exponentially; training escapes after
+ln N / (6 eta (1 - q)) steps, which is of order N ln N for a rate of order 1/N.
 """
 
 from typing import Annotated
@@ -22,7 +23,7 @@ import odes
 
 
 class PhaseRetrieval(dynsim.Problem):
-    """A direction that is learned from the squares of projections.
+    """A direction that is learned from squared projections.
 
     Attributes:
         N: number of inputs.

@@ -1,9 +1,9 @@
 """Online learning in a soft committee machine (Saad and Solla, Phys. Rev. E 52, 4225, 1995).
 
-Student and teacher add up K units erf(h / sqrt 2). With many inputs the overlaps Q of the student's
-units and R with the teacher's obey equations of their own, and rest on a plateau of equal units
-before these specialise: Q = 1 / (2 K - 1), R = sqrt(Q / K) at a small rate. The teacher is unstable
-above the rate sqrt(3) pi / (K + 3 / sqrt(5) - 1) / N.
+Student and teacher are sums of K units erf(h / sqrt 2). For many inputs, the overlaps Q between the
+student's units and R with the teacher's obey closed equations. They stay on a plateau of equal
+units before these specialise: Q = 1 / (2 K - 1), R = sqrt(Q / K) for a small rate. The teacher is
+unstable above the rate sqrt(3) pi / (K + 3 / sqrt(5) - 1) / N.
 """
 
 from typing import Annotated
@@ -57,7 +57,7 @@ class Committee(dynsim.Problem):
 
 
 def covariance(Q, R):
-    """Of the fields of all units, the student's first; and the signs of their outputs."""
+    """Covariance of the fields of all units, student first, and the signs of their outputs."""
     return jnp.block([[Q, R], [R.T, jnp.eye(len(R))]]), jnp.repeat(jnp.array([-1.0, 1.0]), len(R))
 
 
@@ -68,7 +68,7 @@ def generalisation(state):
 
 
 def field(t, state, training):
-    """The equations of motion of Q and R, in steps at the rate eta / N."""
+    """Equations of motion of Q and R, per step."""
     (C, sign), K = covariance(**state), training.problem.K
     i, k, a, b = jnp.ix_(*(jnp.arange(n) for n in (K, K, 2 * K, 2 * K)))
     D = 1 + jnp.diag(C)

@@ -1,12 +1,12 @@
 """Deep linear networks (Saxe, McClelland, Ganguli, arXiv:1312.6120).
 
-White inputs, a target with singular values s_k, and L square weight matrices that begin aligned
-with it, each with singular values u_0^(1/L). Then every mode learns alone. With time tau = sum of
-the learning rates,
+Inputs are white, the target has singular values s_k, and L square weight matrices start aligned
+with it, each with singular values u_0^(1/L). Then every mode learns independently. With the time
+tau, the sum of the learning rates,
 
     du/dtau = L u^(2 - 2/L) (s - u),
 
-whose solution for two layers is a sigmoid: mode k goes from u_0 to u_f within
+For two layers the solution is a sigmoid, and mode k grows from u_0 to u_f within
 
     tau = 1/(2 s) ln[u_f (s - u_0) / (u_0 (s - u_f))].
 """
@@ -43,7 +43,7 @@ class DeepLinear(dynsim.Problem):
         return 2.0 ** -jnp.arange(self.modes)
 
     def init(self, key):
-        # Turns between layers cancel in the product, which is u0 times the unit matrix.
+        # Orthogonal factors between layers cancel in the product, which is u0 times the identity.
         size, keys = self.u0 ** (1 / self.layers), jax.random.split(key, self.layers - 1)
         turns = [jnp.eye(self.modes)]
         turns += [jax.random.orthogonal(k, self.modes) for k in keys] + turns

@@ -1,21 +1,21 @@
 r"""Self-stabilisation at the edge of stability (Damian, Nichani, Lee, arXiv:2209.15594).
 
-The sharpness rises to 2 / eta and stays there: descent oscillates along the sharpest direction,
-which pushes it to flatter weights, and on average follows the gradient projected onto sharpnesses
-of at most 2 / eta.
+The sharpness rises to 2 / eta and stays there. Gradient descent oscillates along the sharpest
+direction, which pushes it to flatter weights. On average it follows the gradient projected such
+that the sharpness is at most 2 / eta.
 
-Here a linear network f = a.(w x + v z) learns x from inputs of mean squares 1 and strength, of
-which z is irrelevant, as in the example of Liu et al. (arXiv:2503.02809):
+Here a linear network f = a.(w x + v z) learns x from the inputs x and z with mean squares 1 and
+strength; z is irrelevant, as in the example of Liu et al. (arXiv:2503.02809):
 
     L = (1 - p)^2 / 2 + strength u^2 / 2,  p = a.w, u = a.v.
 
 At v = 0 the sharpness is S = strength A, A = |a|^2, and rises as the network learns. The projected
-gradient depends on A, B = |w|^2 and p alone. With r = 1 - p, in units of eta (derived by us),
+gradient flow is closed in A, B = |w|^2 and p. With r = 1 - p, per unit of eta (derived by us),
 
     A' = 2 r p - 2 m A,  B' = 2 r p,  p' = r (A + B) - m p,  m = r p / A at the edge, 0 below it.
 
-The oscillation has the mean square u^2 = m A / strength. With one unit r falls at the edge as
-exp(-2 t / strength) over the steps t, whatever the rate.
+The oscillation has the mean square u^2 = m A / strength. With one unit, r decays at the edge as
+exp(-2 t / strength) in the number of steps t, for any rate.
 """
 
 from typing import Annotated
@@ -29,7 +29,7 @@ import odes
 
 
 class Network(dynsim.Problem):
-    """A linear network that sharpens while it learns, until it trains at the edge of stability.
+    """A linear network whose sharpness rises while it learns, up to the edge of stability.
 
     Attributes:
         width: number of hidden units.
@@ -66,7 +66,7 @@ class Network(dynsim.Problem):
 
 
 def push(state, training, t):
-    """m, which also puts A back on an edge that has fallen, within some steps."""
+    """m, with a term that returns A to the edge within some steps if the edge has moved."""
     A, p, rate = state["A"], state["p"], training.rate(t)
     beyond = A - 2 / (rate * training.problem.strength)
     return jnp.where(beyond < 0, 0, jnp.maximum((1 - p) * p + beyond / (2 * rate), 0) / A)

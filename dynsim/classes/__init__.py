@@ -1,4 +1,4 @@
-"""Sequence classes: given, generated, estimated from text, and how much they overlap."""
+"""Sequence classes: given as tables, generated, or estimated from text; and their overlap."""
 
 from dynsim.classes.corpus import (
     Corpus,

@@ -1,13 +1,13 @@
 """Text as token ids (WikiText folders, single text files, and a small generated corpus), and the
 sequence classes estimated from it.
 
-Words are what whitespace separates, and every line ends in `<eos>`, empty ones too, as the
-language models trained on WikiText have it: its published token counts come out.
+Words are separated by whitespace, and every line ends in `<eos>`, including empty lines, as for
+language models trained on WikiText; token counts agree with the published ones.
 
 A class is a pair of a query (last token of a window) and the token that follows. Its P(l|n) is
-the distribution of the `length` - 1 tokens before the query over all windows of the text that end
-so; order and repetition within a window are lost, as in the theory. Windows overlap, so that their
-counts are no independent draws and standard errors from the counts are too small.
+the distribution of the `length` - 1 tokens before the query over all windows that end with this
+pair; order and repetition within a window are ignored, as in the theory. Windows overlap, so their
+counts are not independent, and standard errors from the counts are too small.
 """
 
 import collections
@@ -31,11 +31,11 @@ UNKNOWN, END = "<unk>", "<eos>"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """Text as ids into one vocabulary.
+    """A text as token ids of one vocabulary.
 
     Attributes:
-        vocabulary: the words, in order of decreasing count in the training split, then
-            alphabetically; always with `<unk>` and `<eos>`.
+        vocabulary: the words, by decreasing count in the training split, then alphabetically;
+            always includes `<unk>` and `<eos>`.
         train: (N,) int32 token ids of the training split.
         valid: (V,) int32, or None without one.
         test: (T,) int32, or None without one.
@@ -50,19 +50,19 @@ class Corpus:
         """The ids of `words`, as int32; a word outside the vocabulary becomes `<unk>`.
 
         Raises:
-            ValueError: for a bare string, whose letters would otherwise be looked up.
+            ValueError: for a single string, whose letters would otherwise be looked up.
         """
         if isinstance(words, str):
             raise ValueError(f"words = {words!r}: must be a sequence of words, not one string")
         return _ids(words, self.vocabulary)
 
     def words(self, ids: Int[AnyArray, " W"] | Sequence[int]) -> list[str]:
-        """The words that `ids` stand for."""
+        """The words with these `ids`."""
         return [self.vocabulary[i] for i in np.asarray(ids)]
 
     @property
     def held_out(self) -> Int[np.ndarray, " V"]:
-        """The validation split; `ValueError` without one."""
+        """The validation split; `ValueError` if there is none."""
         if self.valid is None:
             raise ValueError("corpus: has no validation split")
         return self.valid
@@ -82,18 +82,18 @@ def load_corpus(
     valid: str | None = "valid.txt",
     test: str | None = "test.txt",
 ) -> Corpus:
-    """Read a word-level corpus in UTF-8.
+    """Read a word-level corpus from UTF-8 files.
 
     Args:
-        path: a folder with one file per split, or one text file, of which the first 90 % of the
-            tokens are for training and 5 % each for validation and test.
+        path: a folder with one file per split, or one text file: the first 90 % of its tokens are
+            for training, then 5 % each for validation and test.
         min_count: words that occur less often in the training split become `<unk>`.
-        max_vocabulary: size of the vocabulary with `<unk>` and `<eos>`, which are always kept:
-            the rarest words become `<unk>`. None keeps all that `min_count` leaves.
+        max_vocabulary: size of the vocabulary, including `<unk>` and `<eos>`, which are always
+            kept: the rarest words become `<unk>`. None keeps all words with `min_count`.
         lower: convert the text to lower case first.
         train: file of the training split in the folder; the vocabulary comes from it.
-        valid: file of the validation split in the folder, or None for none.
-        test: file of the test split in the folder, or None for none.
+        valid: file of the validation split in the folder, or None.
+        test: file of the test split in the folder, or None.
 
     Raises:
         ValueError: for a file that is missing, empty or not UTF-8, a bad count, or a vocabulary
@@ -117,22 +117,22 @@ def load_corpus(
 def batches(
     tokens: Int[np.ndarray, " N"], length: int = 35, batch: int = 20
 ) -> Int[np.ndarray, "num_batches batch length_1"]:
-    """Sequences of length + 1 tokens: `length` inputs and, one further, their targets.
+    """Cut a text into sequences of length + 1 tokens: `length` inputs, and targets one token later.
 
     The text is cut into `batch` contiguous streams, and sequence b of batch i continues that of
-    batch i - 1. Every token but the first is a target once, except for the last ones of the text,
-    fewer than batch * length, which do not fill another batch.
+    batch i - 1. Every token but the first is a target once, except for the fewer than
+    batch * length final tokens that do not fill another batch.
 
     Returns:
         (num_batches, batch, length + 1) int32.
 
     Raises:
-        ValueError: when the text is too short for one batch.
+        ValueError: if the text is too short for one batch.
     """
     checks.integer("batch", batch, 1)
     _check_length(tokens, length, batch)
     num_batches = (len(tokens) - 1) // (batch * length)
-    # A stream ends on the token that starts the next: a target of the one, an input of the other.
+    # The last token of a stream is its final target and the first input of the next stream.
     start = np.arange(batch) * num_batches * length
     window = np.arange(num_batches) * length
     index = window[:, None, None] + start[None, :, None] + np.arange(length + 1)
@@ -142,10 +142,10 @@ def batches(
 def sample_windows(
     tokens: Int[AnyArray, " N"], key: PRNGKeyArray, batch: int, length: int
 ) -> Int[Array, "batch length_1"]:
-    """`batch` windows of length + 1 tokens from places drawn uniformly, for use inside `jit`.
+    """Draw `batch` windows of length + 1 tokens at uniform positions, for use inside `jit`.
 
     Raises:
-        ValueError: when the text is shorter than a window.
+        ValueError: if the text is shorter than a window.
     """
     checks.integer("batch", batch, 1)
     _check_length(tokens, length, 1)
@@ -161,7 +161,7 @@ _TOPICS = {
     ("a", "melody"): ("violin", "choir", "concert", "rhythm", "stage"),
     ("a", "harvest"): ("field", "wheat", "farmer", "barn", "plough"),
 }
-# So many that each is rarer than the queries, which are to be the most frequent words.
+# Enough that each is rarer than the queries, which should be the most frequent words.
 _STOP_WORDS = ("of", "and", "in", "to", "was", "with", "by", "on", "for", "from", "at", "his")
 _STOP_WORDS += ("her", "it", "as", "had")
 
@@ -174,21 +174,21 @@ def synthetic_corpus(
     topic_share: float = 0.5,
     sentences_per_topic: int = 6,
 ) -> Corpus:
-    """A generated text whose tokens are distinct or common by design, for tests and demos.
+    """Generate a text whose tokens are distinct or common by design, for tests and demos.
 
-    A sentence has a topic, of which there are 6 with 5 words each. Its words are drawn
-    independently: words of the topic with decreasing probabilities, or one of 16 equally likely
-    stop words. Then come the query of the topic, "the" or "a", and its next word.
+    Each sentence has one of 6 topics with 5 words each. Its words are drawn independently: words of
+    the topic with decreasing probabilities, or one of 16 equally likely stop words. The sentence
+    ends with the query of the topic, "the" or "a", and its next word.
 
     Args:
         seed: the same seed gives the same text.
-        num_sentences: number of lines, >= 20, so that every split has one.
+        num_sentences: number of lines, >= 20, so that no split is empty.
         words_per_sentence: number of words drawn before the query, >= 1.
         topic_share: probability that such a word belongs to the topic, in (0, 1).
-        sentences_per_topic: number of lines until the topic is drawn again, >= 1.
+        sentences_per_topic: number of lines before a new topic is drawn, >= 1.
 
     Returns:
-        A corpus split like a single file.
+        A corpus with the splits of a single file.
 
     Raises:
         ValueError: for a number out of its range.
@@ -212,10 +212,10 @@ def synthetic_corpus(
 
 
 def _read(path: Path, lower: bool, field: str) -> list[str]:
-    """The words of a file with `<eos>` for each end of a line."""
+    """Read the words of a file, with `<eos>` at the end of each line."""
     checks.regular(field, path)
     try:
-        # The mark with which some editors start UTF-8 would stick to the first word.
+        # The byte-order mark of some editors would become part of the first word.
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         hint = f"; {field}=None does without" if field in ("valid", "test") else ""
@@ -274,7 +274,7 @@ def _check_length(tokens: AnyArray, length: int, batch: int) -> None:
 
 
 Rare = Literal["drop", "merge"]
-"""What becomes of contextual tokens outside the vocabulary: left out, or merged into one."""
+"""Treatment of contextual tokens outside the vocabulary: left out, or merged into one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -282,15 +282,15 @@ class Estimate:
     """Sequence classes of a text.
 
     Attributes:
-        task: the classes, with token ids of their own; the prior goes with `windows`.
+        task: the classes, with their own token ids; the prior is proportional to `windows`.
         words: (M,) the word of each token of the task.
-        tokens: (M,) its id in the corpus.
+        tokens: (M,) the id of each token in the corpus.
         windows: (K,) number of windows from which P(l|n) is estimated.
-        stop_mass: (K,) share of the contextual tokens that were left out as stop words.
-        rare_mass: (K,) share of the others that are not in the task's vocabulary and were dropped
-            or merged into `<unk>`.
+        stop_mass: (K,) fraction of the contextual tokens that were left out as stop words.
+        rare_mass: (K,) fraction of the others that are not in the task's vocabulary and were
+            dropped or merged into `<unk>`.
         coverage: share of all windows of the text that belong to a class.
-        length: length of a window, the query included.
+        length: length of a window, including the query.
     """
 
     task: SequenceClasses
@@ -304,7 +304,7 @@ class Estimate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """(K,) "query next", the class in words."""
+        """(K,) names of the classes, "query next"."""
         pairs = zip(np.asarray(self.task.query), np.asarray(self.task.next_token), strict=True)
         return tuple(f"{self.words[query]} {self.words[label]}" for query, label in pairs)
 
@@ -323,11 +323,11 @@ def estimate_classes(
 ) -> Estimate:
     """Estimate sequence classes from a text.
 
-    Queries are the most frequent tokens that enough others follow, and the classes of a query its
-    most frequent next tokens. A next token names one class, so where it follows several queries it
-    goes to the one that it follows most often, and the others take their next most frequent one.
-    The vocabulary of the task is the union of the most frequent contextual tokens of each class,
-    the queries and the next tokens.
+    Queries are the most frequent tokens with enough different followers, and the classes of a query
+    are its most frequent next tokens. A next token belongs to one class: if it follows several
+    queries, it goes to the one that it follows most often, and the others use their next most
+    frequent one. The vocabulary of the task consists of the most frequent contextual tokens of each
+    class, the queries and the next tokens.
 
     Args:
         tokens: token ids of the text.
@@ -336,14 +336,14 @@ def estimate_classes(
         classes_per_query: number of classes of each query.
         length: length of a window, >= 2: `length` - 1 contextual tokens and the query.
         tokens_per_class: number of contextual tokens that each class adds to the vocabulary.
-        stop_words: how many of the most frequent words of the text to leave out of the contexts.
+        stop_words: number of the most frequent words of the text to leave out of the contexts.
             They are common to all classes, and the reason why classes of real text overlap.
         rare: treatment of contextual tokens outside the vocabulary: "drop" leaves them out and
             renormalises P(l|n), "merge" turns them into `<unk>`.
         exclude: words that may be contextual tokens, but neither queries nor next tokens.
 
     Raises:
-        ValueError: for a bad argument, a text shorter than a window and its next token, or one
+        ValueError: for an invalid argument, a text shorter than a window and its next token, or one
             with too few queries or next tokens.
     """
     checks.integer("num_queries", num_queries, 1)
@@ -379,7 +379,7 @@ def estimate_classes(
     counts[:, stop] = 0
     if not counts.any(1).all():
         raise ValueError(f"stop_words = {stop_words}: leaves some class without a contextual token")
-    # Equal counts in order of their ids, so that the same text gives the same task anywhere.
+    # Ties are broken by id, so that the same text gives the same task on any machine.
     top = np.argsort(-counts, axis=1, kind="stable")[:, :tokens_per_class]
     frequent = top[np.take_along_axis(counts, top, axis=1) > 0]
     unknown = [words.index(UNKNOWN)] if rare == "merge" else []
@@ -400,7 +400,7 @@ def estimate_classes(
 def _choose(
     tokens: np.ndarray, barred: Bool[np.ndarray, " V"], num_queries: int, per_query: int
 ) -> Int[np.ndarray, "K 2"]:
-    """Query and next token of each class, in order of the queries' counts."""
+    """Choose query and next token of each class, sorted by the queries' counts."""
     size = barred.size
     pairs = tokens[:-1] * size + tokens[1:]
     codes, counts = np.unique(pairs[~barred[tokens[:-1]] & ~barred[tokens[1:]]], return_counts=True)

@@ -1,7 +1,7 @@
 """Sequence classes: the data distribution of Scan and Snap (arXiv:2305.16380, section 3).
 
-A sequence of class n ends in the query token psi(n), is followed by the next token nu(n),
-and its contextual tokens are drawn independently from P(l|n). `overlap_report` measures how far a
+A sequence of class n ends in the query token psi(n) and is followed by the next token nu(n).
+Its contextual tokens are drawn independently from P(l|n). `overlap_report` measures how far a
 task is from the weak overlap and the distinct tokens that the theory assumes.
 """
 
@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 from dynsim import checks, decoding
 from dynsim.precision import AnyArray, cast
 
-# Rows of P typed with six decimals, or computed in float32, still count as normalised;
-# they are then normalised exactly.
+# Rows of P written with six decimals, or computed in float32, count as normalised; they are then
+# normalised exactly.
 _SUM_TOLERANCE = 1e-5
 
 SHARED, UNSEEN = -1, -2
@@ -33,7 +33,7 @@ FIELDS = ("probs", "query", "next_token", "prior")
 class Task(eqx.Module):
     """A description of sequence classes. Subclass it to define your own task.
 
-    The fields are the settings of the task, and ranges in their annotations are checked. Make
+    The fields are the settings of the task, and ranges in their annotations are checked. Declare
     floating-point numbers static, because the table is built before anything is compiled.
 
     Raises:
@@ -56,16 +56,16 @@ class Task(eqx.Module):
 
     @abc.abstractmethod
     def build(self) -> SequenceClasses:
-        """The sequence classes."""
+        """Return the sequence classes."""
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """K and M. Override it if you know them without the table."""
+        """K and M. Override it if they are known without building the table."""
         built = self.build()
         return built.K, built.M
 
     def contents(self) -> dict[str, str]:
-        """Hashes, by name, of data that the fields refer to but do not contain, such as a file."""
+        """Hashes, by name, of data outside the fields, such as the content of a file."""
         return {}
 
 
@@ -95,7 +95,7 @@ class SequenceClasses(Task):
             not contain it.
 
     `probs` and `prior` are stored in NumPy's float64, so that a task keeps its precision when JAX
-    runs in float32; every entry point casts them to its own precision.
+    runs in float32; entry points cast them to their own precision.
 
     Example:
         >>> task = dynsim.syn_small()
@@ -116,7 +116,7 @@ class SequenceClasses(Task):
     place_shared: Int[AnyArray, "K C"]
 
     def build(self) -> SequenceClasses:
-        """The task itself, which is already built."""
+        """Return the task itself, which is already built."""
         return self
 
     def contents(self) -> dict[str, str]:
@@ -129,7 +129,7 @@ class SequenceClasses(Task):
         return {"task_holds": digest.hexdigest()[:16]}
 
     def astype(self, dtype: str) -> SequenceClasses:
-        """The same task with its probabilities as JAX arrays of `dtype`."""
+        """Return the same task with its probabilities as JAX arrays of `dtype`."""
         both = cast(self.probs, dtype), cast(self.prior, dtype)
         return eqx.tree_at(lambda task: (task.probs, task.prior), self, both)
 
@@ -152,8 +152,7 @@ class SequenceClasses(Task):
         r"""Mask of the distinct tokens of each class: :math:`|\Omega(l)| = 1` (paper, section 3.1).
 
         Args:
-            local: count only the classes that share the class's query (paper, section 7),
-                instead of all classes.
+            local: count only the classes with the same query (paper, section 7), instead of all.
         """
         present = jnp.asarray(self.probs) > 0
         return present & (self._classes_with(present, local) == 1)
@@ -183,11 +182,11 @@ def sequence_classes(
     next_token: ArrayLike | None = None,
     prior: ArrayLike | None = None,
 ) -> SequenceClasses:
-    r"""Make a task from a table :math:`P(l \mid n)`, which is checked.
+    r"""Create a task from a table :math:`P(l \mid n)`, which is checked.
 
     Args:
-        probs: (K, M) :math:`P(l \mid n)`, non-negative, rows summing to 1 (to 1e-5, then made
-            exact).
+        probs: (K, M) :math:`P(l \mid n)`, non-negative; rows must sum to 1 within 1e-5, and are
+            then normalised exactly.
         query: (K,) query token :math:`\psi(n)` of each class, in [0, M). Classes may share one.
         next_token: (K,) next token :math:`\nu(n)` of each class, in [0, M), all different; by
             default 0 .. K-1. It names an output, so it may also be the id of a contextual token.
@@ -240,7 +239,7 @@ def sequence_classes(
     holders = held.sum(0)
     shared = np.flatnonzero(holders > 1)
     owner = np.where(holders == 1, held.argmax(0), np.where(holders > 1, SHARED, UNSEEN))
-    # Where the tokens of a class stand in its row: those before it are all held.
+    # Position of each token in its class's row: the number of tokens that the class has before it.
     column = np.where(held, held.cumsum(1) - 1, size)
     place = np.where(holders == 1, column[held.argmax(0), np.arange(M)], 0)
     place[shared] = np.arange(shared.size)
@@ -260,7 +259,7 @@ def sequence_classes(
 
 
 def numeric(field: str, value: ArrayLike) -> np.ndarray:
-    """An array in float64; `ValueError` for anything but concrete real numbers."""
+    """Return an array in float64; `ValueError` for anything but concrete real numbers."""
     if checks.is_traced(value):
         raise ValueError(
             f"{field}: a task is built from concrete values; to differentiate with respect to "
@@ -298,7 +297,7 @@ def _token_ids(field: str, value: ArrayLike, K: int, M: int) -> np.ndarray:
 
 
 class Pairs(NamedTuple):
-    """Overlaps f_n . f_n' over pairs of different classes; NaN where there is no pair."""
+    """Overlaps f_n . f_n' over pairs of different classes; NaN if there are no pairs."""
 
     mean: float
     max: float
@@ -314,16 +313,16 @@ class OverlapReport:
         across: overlaps of classes with different queries.
         all: overlaps of all pairs.
         spectral: largest absolute eigenvalue of E = G - I. From 1 on, the expansion of
-            :math:`(I + E)^{-1}` in E does not converge, and "to first order in the overlap" means
-            nothing.
+            :math:`(I + E)^{-1}` in E does not converge, and first-order results in the overlap are
+            meaningless.
         negative: share of the coefficients :math:`\beta_{nn'}` of Theorem 1 that are negative; the
             argument of Theorem 2 needs them >= 0.
         distinct, common: number of tokens with :math:`|\Omega(l)| = 1` and > 1.
-        nearly_distinct: number of tokens that are not distinct, but owned (see `owned`).
+        nearly_distinct: number of tokens that are owned (see `owned`) but not distinct.
         distinct_mass, owned_mass: (K,) probability of a class's distinct and owned tokens.
         threshold: threshold of ownership.
         local: whether `distinct` to `owned_mass` consider only the classes of one query; a token
-            then counts once for each query that has it.
+            then counts once per query that has it.
     """
 
     overlaps: Float[np.ndarray, "K K"]
@@ -345,23 +344,23 @@ def owned(task: SequenceClasses, threshold: float, local: bool = False) -> Bool[
     r"""Mask of the tokens that mostly belong to one class: P(l|n) is at least `threshold` times the
     sum of :math:`P(l \mid n')` over all classes.
 
-    For text, where nearly every token occurs in nearly every class, this stands in for distinct
-    tokens, which are those with threshold = 1. Classes count equally, regardless of their prior,
-    because the :math:`f_n` of the theory depend on P alone.
+    For text, where nearly every token occurs in nearly every class, they replace distinct tokens,
+    which are those with threshold = 1. Classes count equally, regardless of their prior, because
+    the :math:`f_n` of the theory depend on P alone.
 
     Args:
-        threshold: in (0.5, 1], so that a token has one owner at most.
-        local: sum over the classes that share the class's query, instead of all.
+        threshold: in (0.5, 1], so that a token has at most one owner.
+        local: sum over the classes with the same query, instead of all.
     """
     checks.real("threshold", threshold, 0.5, 1, open_minimum=True)
     probs = np.asarray(task.probs)
     total = _same(task, local) @ probs
-    # Sums of several classes may differ from a single entry by rounding.
+    # Sums over several classes may differ from a single entry by rounding.
     return (probs > 0) & (probs >= (threshold - 1e-12) * total)
 
 
 def directions(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
-    """The vectors f_n, P(l|n) of unit length, at zero weights."""
+    """The vectors f_n at zero weights: P(l|n) normalised to unit length."""
     probs = np.asarray(task.probs)
     return probs / np.linalg.norm(probs, axis=1, keepdims=True)
 
@@ -372,7 +371,7 @@ def overlap_report(
     """Measure the assumptions of the theory on a task at zero weights.
 
     Args:
-        threshold: share from which a token counts as owned, in (0.5, 1].
+        threshold: fraction from which a token counts as owned, in (0.5, 1].
         local: whether tokens are distinct, common or owned among the classes of one query, as
             with the residual (paper, section 7), instead of among all.
     """

@@ -1,5 +1,5 @@
-"""Tasks as classes: each describes sequence classes by its settings, and builds them, or reads them
-from a file: a NumPy archive, or a table as text.
+"""Tasks as classes. Each describes sequence classes by its settings and builds them, or reads them
+from a file: a NumPy archive, or a table in text form.
 
 The synthetic tasks are those of Scan and Snap (arXiv:2305.16380, section 6 and Appendix G).
 """
@@ -22,7 +22,7 @@ from dynsim.decoding import Count, Decay, Size, SizeOrNone
 from dynsim.precision import AnyArray
 
 Layout = Literal["authors", "paper"]
-"""Whether queries and next tokens have ids of their own, as in the authors' code, or not."""
+"""Whether queries and next tokens have separate ids, as in the authors' code, or not."""
 
 
 def syn(
@@ -35,11 +35,11 @@ def syn(
     M: int | None = None,
     layout: Layout = "authors",
 ) -> SequenceClasses:
-    """A task of the paper's Syn family.
+    """Build a task of the paper's Syn family.
 
-    Token ids run in the authors' order: global common tokens, common tokens of each query,
+    Token ids are in the authors' order: common tokens of all classes, common tokens of each query,
     distinct tokens of each class, then (layout "authors" only) the queries and the next
-    tokens. Every common token has the same unnormalised probability 1, the distinct tokens
+    tokens. Before normalisation every common token has probability 1, and the distinct tokens
     of a class have `linspace(0.1, 1, num_distinct)`.
 
     Args:
@@ -48,8 +48,8 @@ def syn(
         num_common: number of tokens common to all classes, >= 0.
         num_distinct: number of distinct tokens of each class, >= 0.
         num_common_per_query: number of tokens common to the classes of one query only.
-        M: vocabulary size, at least what the layout needs, which is the default; the
-            tokens beyond it never occur, but are outputs like any other.
+        M: vocabulary size; by default, and at least, as large as the layout needs. Additional
+            tokens never occur, but are outputs like any other.
         layout: "authors" gives queries and next tokens separate ids, as the code behind the
             published numbers does; "paper" counts only contextual tokens in M and reuses ids 0, 1,
             ... for queries and next tokens. A query id only labels a row of Z and a next-token id a
@@ -96,7 +96,7 @@ def syn_sizes(
     M: int | None = None,
     layout: Layout = "authors",
 ) -> tuple[int, int]:
-    """K and M of `syn`, without its table; `ValueError` as of `syn`."""
+    """Return K and M of `syn` without building its table; raises `ValueError` as `syn` does."""
     Q = checks.integer("num_queries", num_queries, 1)
     K = Q * checks.integer("classes_per_query", classes_per_query, 1)
     common = checks.integer("num_common", num_common, 0)
@@ -115,11 +115,11 @@ def syn_sizes(
 
 SUFFIXES = (".npz", ".csv")
 LARGEST = 2**31
-"""Bytes of the arrays of an archive that are read at most: a small archive can claim any number."""
+"""Largest total size of an archive's arrays in bytes: a small archive can claim any size."""
 
 
 def save_task(path: str | Path, task: SequenceClasses) -> None:
-    """Write a task atomically as an `.npz` file, from which `load_task` reads it back.
+    """Write a task to an `.npz` file, atomically. `load_task` reads it back.
 
     Raises:
         ValueError: for a path that does not end in .npz, or anything but a task.
@@ -286,8 +286,8 @@ class Syn(Task):
 class Overlapping(Task):
     """Classes of one query each that overlap: 5 common and 5 distinct tokens per class.
 
-    Tokens of a kind have equal probabilities. The family shows where theories of weak overlap
-    (Theorem 1's Assumption 1) hold.
+    Tokens of each kind have equal probabilities. The family shows where theories of weak overlap
+    (Theorem 1's Assumption 1) are valid.
 
     Attributes:
         K: number of classes.
@@ -322,12 +322,12 @@ class TaskFile(Task):
 
     Attributes:
         path: an .npz file with arrays probs (K, M), query (K,) and optionally next_token (K,) and
-            prior (K,); or a .csv file with one row per class and columns of these names, every
-            other column being a token, in the order of their ids.
+            prior (K,); or a .csv file with one row per class and columns of these names, where all
+            other columns are tokens, in the order of their ids.
 
     Raises:
-        ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
-            bad table.
+        ValueError: if the file is missing or cannot be read, lacks an array or column, or contains
+            an invalid table.
 
     Example:
         >>> dynsim.save_task("task.npz", dynsim.syn_small())
@@ -351,7 +351,7 @@ class TaskFile(Task):
         read = _table if path.suffix == ".csv" else _archive
         try:
             arrays = read(path)
-        # Whatever a damaged file leads NumPy and zipfile to.
+        # NumPy and zipfile may raise anything for a damaged file.
         except Exception as error:
             what = "table" if path.suffix == ".csv" else ".npz archive"
             raise ValueError(f"task file {path}: not a readable {what} ({error})") from None
@@ -368,7 +368,7 @@ class TaskFile(Task):
 
 
 class TaskTable(Task):
-    """A task given by its table, as `dynsim.sequence_classes` takes it.
+    """A task given by its table, with the arguments of `dynsim.sequence_classes`.
 
     Attributes:
         probs: (K, M) probability P(l|n) of each token in each class.

@@ -1,1 +1,1 @@
-"""In-context regression by linear attention: task, models, sampling, observables, training."""
+"""In-context regression with linear attention: task, models, sampling and observables."""

@@ -1,6 +1,6 @@
 """Linear attention on regression prompts, with merged or separate key and query (arXiv:2501.16265).
 
-Blocks of the weights that start at zero and stay there are left out (section 3 there). Every model
+Blocks of the weights that start at zero and remain zero are left out (section 3 there). Every model
 computes
 
     y_hat_q = beta^T M x_q,   beta = (1/N) sum_n y_n x_n                  eq. 4
@@ -8,10 +8,10 @@ computes
     separate  M = sum_i v_i sum_r k_ir q_ir^T                            eq. 12 (rank R = 1)
     network   M = v^T W as a matrix                                      eq. 7
 
-so that its loss is a quadratic form in the D x D matrix M. The network has two fully connected
-linear layers on the cubic features z = vec(beta x_q^T), to which merged attention is equal.
+so its loss is a quadratic form in the D x D matrix M. The network has two fully connected
+linear layers on the cubic features z = vec(beta x_q^T); merged attention is equivalent to it.
 
-Sequences are drawn as tokens, or as the few numbers that a model reads of them: beta = S w, x_q and
+Sequences are drawn as tokens, or as the few numbers that enter a model: beta = S w, x_q and
 y_q, with the sample covariance S = X X^T/N, a Wishart matrix. Bartlett's decomposition
 S = sqrt(Lambda) A A^T sqrt(Lambda)/N draws it from D chi-squared and D (D-1)/2 normal numbers
 instead of the N D numbers of the tokens.
@@ -35,7 +35,7 @@ from dynsim.decoding import Positive, Size
 from dynsim.precision import AnyArray, Number
 
 Ratio = Annotated[Real[Number, "*#P"], at.Gt(0), at.Le(1)]
-"""Of neighbouring eigenvalues. It may be traced."""
+"""Ratio of neighbouring eigenvalues; it may be traced."""
 Eigenvalues = Sequence[Positive] | Real[AnyArray, "..."]
 
 
@@ -55,7 +55,7 @@ class Spectrum(eqx.Module):
 
     @abc.abstractmethod
     def values(self, D: int) -> Float[Array, " D"]:
-        """D positive eigenvalues that do not increase."""
+        """Return D positive eigenvalues in non-increasing order."""
 
     @property
     def is_white(self) -> bool:
@@ -72,7 +72,7 @@ class LinearSpectrum(Spectrum):
     """
 
     def values(self, D: int) -> Float[Array, " D"]:
-        """D eigenvalues."""
+        """Return D eigenvalues."""
         return jnp.asarray(np.arange(D, 0, -1) / (D * (D + 1) / 2))
 
 
@@ -85,23 +85,23 @@ class WhiteSpectrum(Spectrum):
     """
 
     def values(self, D: int) -> Float[Array, " D"]:
-        """D eigenvalues."""
+        """Return D eigenvalues."""
         return jnp.asarray(np.ones(D))
 
     @property
     def is_white(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
 
 class GeometricSpectrum(Spectrum):
-    """Eigenvalues that fall geometrically, with trace 1.
+    """Eigenvalues that decrease geometrically, with trace 1.
 
     Attributes:
         ratio: ratio of neighbouring eigenvalues.
 
     Raises:
-        ValueError: for a ratio that is not positive, or above 1.
+        ValueError: for a ratio outside (0, 1].
 
     Example:
         >>> dynsim.GeometricSpectrum(ratio=0.5).values(2)
@@ -111,7 +111,7 @@ class GeometricSpectrum(Spectrum):
     ratio: Ratio = 0.5
 
     def values(self, D: int) -> Float[Array, " D"]:
-        """D eigenvalues."""
+        """Return D eigenvalues."""
         powers = jnp.asarray(self.ratio) ** np.arange(D)
         return powers / powers.sum()
 
@@ -123,13 +123,13 @@ def _as_array(eigenvalues: Eigenvalues) -> AnyArray:
 
 
 class GivenSpectrum(Spectrum):
-    """Eigenvalues of your own.
+    """Your own eigenvalues.
 
     Attributes:
-        eigenvalues: D positive numbers that do not increase.
+        eigenvalues: D positive numbers in non-increasing order.
 
     Raises:
-        ValueError: for numbers that are not positive, or increase.
+        ValueError: for numbers that are not positive, or that increase.
 
     Example:
         >>> task = dynsim.Regression(D=2, spectrum=dynsim.GivenSpectrum([2.0, 1.0]))
@@ -149,20 +149,19 @@ class GivenSpectrum(Spectrum):
 
     @property
     def is_white(self) -> bool:
-        """Whether they are all close to each other; False for traced values, which are not
-        known."""
+        """Whether all eigenvalues are close to each other; False for traced values."""
         if checks.is_traced(self.eigenvalues):
             return False
         return np.allclose(self.eigenvalues, self.eigenvalues[0])
 
 
 FEW = 128
-"""Degrees of freedom up to which a chi-squared number is summed up: JAX's own rejection takes as
-long as about so many."""
+"""Degrees of freedom up to which a chi-squared number is computed as a sum; for more, JAX's own
+rejection sampling is as fast."""
 
 
 class Sequences(NamedTuple):
-    """What models read of B sequences: (B, D) beta of eq. 4, (B, D) x_q and (B,) y_q."""
+    """Model inputs of B sequences: (B, D) beta of eq. 4, (B, D) x_q and (B,) y_q."""
 
     beta: Float[Array, "B D"]
     x: Float[Array, "B D"]
@@ -172,13 +171,13 @@ class Sequences(NamedTuple):
 def draw_sequences(
     spectrum: Float[Array, " D"], N: int, key: PRNGKeyArray, num: int, *, tokens: bool = False
 ) -> Sequences:
-    """Draw `num` sequences of N pairs. What is random does not depend on the spectrum, so that runs
-    which differ in it alone share it.
+    """Draw `num` sequences of N pairs. The random numbers do not depend on the spectrum, so runs
+    that differ only in the spectrum share them.
 
     Args:
         spectrum: (D,) eigenvalues of the covariance of x.
-        tokens: draw N tokens in place of a Wishart matrix, equal in law; a context shorter than
-            D + 1 is drawn so in any case.
+        tokens: draw N tokens instead of a Wishart matrix, with the same distribution; a context
+            shorter than D + 1 is always drawn this way.
     """
     context_key, w_key, x_key = jax.random.split(key, 3)
     D, dtype = spectrum.size, spectrum.dtype
@@ -197,7 +196,7 @@ def draw_sequences(
 def _bartlett(
     D: int, N: int, key: PRNGKeyArray, num: int, dtype: DTypeLike
 ) -> Float[Array, "B D D"]:
-    """Lower triangular A such that A A^T has the law of X X^T for N standard normal columns."""
+    """Draw lower triangular A such that A A^T is distributed as X X^T for N normal columns."""
     below_key, square_key = jax.random.split(key)
     diagonal = jnp.sqrt(_chi_squared(N - np.arange(D), square_key, num, dtype))
     below = jax.random.normal(below_key, (num, D, D), dtype)
@@ -207,12 +206,12 @@ def _bartlett(
 def _chi_squared(
     freedom: Int[np.ndarray, " D"], key: PRNGKeyArray, num: int, dtype: DTypeLike
 ) -> Float[Array, "B D"]:
-    """Chi-squared numbers of so many degrees of freedom each."""
+    """Draw chi-squared numbers with the given degrees of freedom."""
     if freedom[0] > FEW:
         many = jnp.asarray(np.broadcast_to(freedom, (num, freedom.size)), dtype)
         return jax.random.chisquare(key, many, dtype=dtype)
     pair_key, odd_key = jax.random.split(key)
-    # Two degrees of freedom make an exponential number, minus twice the logarithm of a uniform one.
+    # Two degrees of freedom give an exponential number, -2 times the logarithm of a uniform one.
     pairs = freedom // 2
     tiny = jnp.finfo(dtype).tiny
     uniform = jax.random.uniform(pair_key, (num, freedom.size, pairs[0]), dtype, minval=tiny)
@@ -223,7 +222,7 @@ def _chi_squared(
 
 
 class Merged(eqx.Module):
-    """H heads whose key and query are one matrix.
+    """H heads whose key and query weights are merged into one matrix.
 
     Attributes:
         v: (H,) value weights.
@@ -238,7 +237,7 @@ class Merged(eqx.Module):
     U: Float[AnyArray, "H D D"]
 
     def matrix(self) -> Float[Array, "D D"]:
-        """M."""
+        """The matrix M of eq. 6."""
         return jnp.sum(self.v[:, None, None] * self.U, axis=0)
 
     def outputs(self, batch: Sequences) -> Float[Array, " B"]:
@@ -254,7 +253,7 @@ class Separate(eqx.Module):
     """H heads of rank R.
 
     Attributes:
-        v: (H,) value weights, shared by the pairs of a head.
+        v: (H,) value weights, shared by the R key-query pairs of a head.
         k, q: (H, R, D) key and query weights.
 
     Example:
@@ -268,9 +267,9 @@ class Separate(eqx.Module):
     q: Float[AnyArray, "H R D"]
 
     def matrix(self) -> Float[Array, "D D"]:
-        """M, which for R = 1 is the S of eq. 14."""
-        # In many runs at once products of such small matrices take a CPU fifty times as long as the
-        # same sums entry by entry, which it does for several runs with an instruction.
+        """The matrix M, which for R = 1 is the S of eq. 14."""
+        # For many runs at once, a CPU needs fifty times as long for products of such small matrices
+        # as for the same sums entry by entry, which it vectorises over runs.
         keys = self.v[:, None, None, None] * self.k[:, :, :, None]
         return jnp.sum(keys * self.q[:, :, None, :], axis=(0, 1))
 
@@ -291,7 +290,7 @@ class Network(eqx.Module):
 
     Attributes:
         v: (H,) weights of the second layer, :math:`w_2` of eq. 7.
-        W: (H, D^2) weights of the first, :math:`W_1`; a row of it is
+        W: (H, D^2) weights of the first layer, :math:`W_1`; each row is
             :math:`\operatorname{vec}(U_i)` of a merged head.
 
     Example:
@@ -303,7 +302,7 @@ class Network(eqx.Module):
     W: Float[AnyArray, "H D2"]
 
     def matrix(self) -> Float[Array, "D D"]:
-        r""":math:`v^\top W`, as the matrix that it is on :math:`\beta` and :math:`x_q`."""
+        r""":math:`v^\top W`, reshaped to act on :math:`\beta` and :math:`x_q`."""
         D = math.isqrt(self.W.shape[1])
         return jnp.sum(self.v[:, None] * self.W, axis=0).reshape(D, D)
 
@@ -321,7 +320,7 @@ Model = Merged | Separate | Network
 
 
 class Attention(eqx.Module):
-    """The kind of a model. Subclass it for a model of your own."""
+    """The architecture of a model. Subclass it to define your own model."""
 
     @abc.abstractmethod
     def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Model:
@@ -329,7 +328,7 @@ class Attention(eqx.Module):
 
 
 class MergedHeads(Attention):
-    """Heads whose key and query are one matrix.
+    """Heads whose key and query weights are merged into one matrix.
 
     Example:
         >>> task = dynsim.Regression(attention=dynsim.MergedHeads(), heads=8)
@@ -342,7 +341,7 @@ class MergedHeads(Attention):
 
 
 class SeparateHeads(Attention):
-    """Heads with separate key and query.
+    """Heads with separate key and query weights.
 
     Attributes:
         rank: rank R of the key and query of a head.
@@ -378,7 +377,7 @@ class LinearNetwork(Attention):
     """
 
     def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Network:
-        """The starting weights of merged heads with the same key."""
+        """The starting weights of merged heads for the same key."""
         merged = MergedHeads().init(heads, D, key, scale)
         return Network(merged.v, jnp.asarray(merged.U).reshape(heads, D * D))
 
@@ -390,26 +389,26 @@ def _normal(
 
 
 def attended(M: Float[AnyArray, "D D"], batch: Sequences) -> Float[Array, " B"]:
-    """beta^T M x_q of each sequence."""
+    """The output beta^T M x_q of each sequence."""
     return jnp.sum((batch.beta @ M) * batch.x, axis=1)
 
 
 class Moments(NamedTuple):
-    """All that the loss on fixed sequences reads: means of y^2, of y z and of z z^T, with
-    z = beta x_q^T, (), (D, D) and (D, D, D, D)."""
+    """The moments that determine the loss on fixed sequences: means of y^2 (), y z (D, D) and
+    z z^T (D, D, D, D), with z = beta x_q^T."""
 
     square: Float[Array, ""]
     cross: Float[Array, "D D"]
     second: Float[Array, "D D D D"]
 
     def loss(self, M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
-        """Mean square error on these sequences, whatever their number."""
+        """Mean squared error on these sequences; its cost does not depend on their number."""
         quadratic = jnp.sum(M * jnp.tensordot(self.second, M, 2))
         return self.square - 2 * jnp.sum(self.cross * M) + quadratic
 
 
 def moments(batch: Sequences) -> Moments:
-    """The moments of a batch."""
+    """Return the moments of a batch."""
     z = batch.beta[:, :, None] * batch.x[:, None, :]
     num = batch.y.shape[0]
     return Moments(

@@ -1,16 +1,16 @@
-r"""In-context linear regression by linear attention (Zhang, Singh, Latham, Saxe, arXiv:2501.16265).
+r"""In-context linear regression, linear attention (Zhang, Singh, Latham, Saxe, arXiv:2501.16265).
 
-A sequence has N pairs (x_n, y_n = w^T x_n), x ~ N(0, Lambda), with w ~ N(0, I) of its own, and a
-query x_q whose y_q = w^T x_q is asked for (section 2). All is written in the eigenbasis of Lambda:
-the data, Gaussian starts and gradient descent do not depend on the basis, Adam does. The model is
-trained on the mean of :math:`(y_q - \hat y_q)^2`. The flow of the paper is
+A sequence has N pairs (x_n, y_n = w^T x_n), x ~ N(0, Lambda), with its own w ~ N(0, I), and a query
+x_q, for which the model predicts y_q = w^T x_q (section 2). Everything is written in the eigenbasis
+of Lambda: the data, Gaussian starts and gradient descent do not depend on the basis, Adam does. The
+model is trained on the mean of :math:`(y_q - \hat y_q)^2`. The flow of the paper is
 
 .. math::
 
     \tau \frac{dW}{dt} = -\frac12 \frac{\partial L}{\partial W},
 
-hence :math:`\tau = 1/(2\eta)` steps. Its code sums over tokens where the paper averages: weights
-are homogeneous, which rescales rate and starting weights alone.
+hence :math:`\tau = 1/(2\eta)` steps. The paper's code sums over tokens instead of averaging. The
+output is homogeneous in the weights, so this only rescales the rate and the starting weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ ATTENTION = {"merged": MergedHeads, "separate": SeparateHeads, "network": Linear
 
 
 class Snapshot(NamedTuple):
-    """Weights at one moment, and the matrix M of their output beta^T M x_q."""
+    """Weights at one time, and the matrix M of their output beta^T M x_q."""
 
     task: "Regression"
     params: Model
@@ -53,7 +53,7 @@ class Snapshot(NamedTuple):
 
 
 class Regression(Problem):
-    r"""In-context linear regression by linear attention.
+    r"""In-context linear regression with linear attention.
 
     Attributes:
         D: dimension of x.
@@ -110,30 +110,30 @@ class Regression(Problem):
 
     @property
     def gain(self) -> Float[Array, " D"]:
-        r"""(D,) the factors of a finite context,
+        r"""(D,) factors of a finite context,
 
         .. math::
 
             g_d = 1 + \frac1N \left( 1 + \frac{\operatorname{tr} \Lambda}{\lambda_d} \right),
 
-        by which eq. 15 reads
+        with which eq. 15 becomes
         :math:`\mathbb E[(X X^\top/N)^2] = \operatorname{diag}(\lambda_d^2 g_d)`.
         """
         return 1 + (1 + self.eigenvalues.sum() / self.eigenvalues) / self.N
 
     def init(self, key: PRNGKeyArray) -> Model:
-        """Independent N(0, scale^2) weights; with the same key, a network and merged heads start
-        equal."""
+        """Independent N(0, scale^2) weights; a network and merged heads start equal for the same
+        key."""
         return self.attention.init(self.heads, self.D, key, self.scale)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Sequences:
-        """A batch of sequences, reduced to what models read of them."""
+        """Draw a batch of sequences, reduced to the inputs of the models."""
         return model.draw_sequences(self.eigenvalues, self.N, key, batch)
 
     def batches(
         self, key: PRNGKeyArray, steps: int, batch: int
     ) -> Callable[[Array], Sequences | Moments]:
-        """Fresh sequences, or all that the loss reads of a fixed set of them."""
+        """Fresh sequences, or the moments of a fixed set of them."""
         if self.data == "fresh":
             return super().batches(key, steps, batch)
         fixed = model.moments(self.draw(key, batch))
@@ -146,14 +146,14 @@ class Regression(Problem):
         return jnp.mean((data.y - params.outputs(data)) ** 2)
 
     def population_loss(self, params: Model) -> Float[Array, ""]:
-        """The mean over all sequences."""
+        """The mean loss over all sequences."""
         return self.loss_of(params.matrix())
 
     def loss_of(self, M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
-        """tr(Lambda) - 2 tr(Lambda^2 M) + tr(E[S^2] M Lambda M^T) with the sample covariance S:
-        what eqs. 8 and 14 descend."""
+        """The loss of M: tr(Lambda) - 2 tr(Lambda^2 M) + tr(E[S^2] M Lambda M^T) with the sample
+        covariance S. Eqs. 8 and 14 are its gradient flow."""
         s = self.eigenvalues
-        # The square's diagonal in the rows of M, Lambda in its columns.
+        # E[S^2] acts on the rows of M, Lambda on its columns.
         weight = (s**2 * self.gain)[:, None] * s[None, :]
         return jnp.sum(s) - 2 * jnp.sum(jnp.diag(s**2) * M) + jnp.sum(weight * M**2)
 
@@ -163,8 +163,8 @@ class Regression(Problem):
 
     def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
         """`loss` () of the population; `learned` (D,), `stage` () and `off_diagonal` () as the
-        functions here; `values` (H,) the v_i; `imbalance` (H,) what the flow conserves; `matrix`
-        (D, D) M."""
+        functions in this module; `values` (H,) v_i; `imbalance` (H,), conserved by the flow; and
+        `matrix` (D, D) M."""
         return {
             "loss": lambda s: s.task.loss_of(s.M),
             "learned": lambda s: learned(s.M, s.task),
@@ -176,25 +176,25 @@ class Regression(Problem):
         }
 
     def divergence_limit(self) -> Real[Number, ""]:
-        """A thousand times the loss of an output of zero, because the loss of a single sequence has
-        heavy tails."""
+        """A thousand times the loss of an output of zero, because the loss of a single sequence is
+        heavy-tailed."""
         return 1e3 * self.trace
 
 
 def learned(M: Float[AnyArray, "D D"], task: Regression) -> Float[Array, " D"]:
-    """(D,) M_dd over its value lambda_d^-1 g_d^-1 at the fixed points of eq. 18: 0 before a
+    """M_dd divided by its value lambda_d^-1 g_d^-1 at the fixed points of eq. 18 (D,): 0 before a
     principal component is learned, 1 after."""
     return jnp.diagonal(M) * (task.eigenvalues * task.gain)
 
 
 def stage(shares: Float[Array, " D"]) -> Float[Array, ""]:
-    """Number of components that are learned by more than half."""
+    """Number of components of which more than half is learned."""
     reached: Bool[Array, " D"] = shares > 1 / 2
     return jnp.sum(reached, dtype=shares.dtype)
 
 
 def off_diagonal(M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
-    """Share of |M|_F^2 off the diagonal, in the eigenbasis of Lambda; 0 for M = 0."""
+    """Fraction of |M|_F^2 off the diagonal, in the eigenbasis of Lambda; 0 for M = 0."""
     total = jnp.sum(M**2)
     rest = total - jnp.sum(jnp.diagonal(M) ** 2)
     return jnp.where(total > 0, rest / jnp.where(total > 0, total, 1), 0)
@@ -209,7 +209,7 @@ def regression(
     rank: int | None = None,
     **settings: Any,
 ) -> Regression:
-    """The problem, described by words and numbers.
+    """Make the problem from names and numbers.
 
     Args:
         D: dimension of x.
@@ -239,7 +239,7 @@ def regression(
 
 
 def _part(field: str, word: str, kinds: Mapping[str, type], **settings: Any) -> Any:
-    """The part that a word chooses, with the settings that are not None."""
+    """Build the part with the name `word` from the settings that are not None."""
     kind = kinds[checks.choice(field, word, [*kinds])]
     given = {name: value for name, value in settings.items() if value is not None}
     for name, value in given.items():

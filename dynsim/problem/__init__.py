@@ -1,1 +1,1 @@
-"""What is learned, and its training by any rule."""
+"""Problems, their data, and training by any rule."""

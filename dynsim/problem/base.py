@@ -1,5 +1,5 @@
-"""What is learned: a `Problem` says where training starts, what a batch is, and its loss. A
-`FullBatch` is a problem on a fixed set of examples, all of them in every step."""
+"""Problems to train: a `Problem` defines the starting weights, the batches and the loss. A
+`FullBatch` trains on a fixed set of examples, using all of them in every step."""
 
 import abc
 import dataclasses
@@ -25,25 +25,25 @@ Measured = Callable[..., Array]
 class Problem(eqx.Module):
     """A model and its data. Subclass it to train your own model with everything in dynsim.
 
-    Fields are the settings. Those annotated `float`, and arrays, may be traced: they can be axes
-    of a sweep inside one compiled program. All others, such as `int` sizes, are static. What you
-    leave out costs only what needs it: without `population_loss` there are no flows, and without
-    `draw` and `loss` training needs `batch=math.inf`.
+    Fields are the settings. Fields annotated `float`, and arrays, may be traced, so they can be
+    axes of a sweep inside one compiled program. All others, such as `int` sizes, are static. Most
+    methods are optional: without `population_loss` there are no flows, and without `draw` and
+    `loss` training needs `batch=math.inf`.
 
-    An annotation may say more: `Annotated[float, annotated_types.Ge(0)]` and `Literal["a", "b"]`
-    are checked when a problem is made.
+    Annotations such as `Annotated[float, annotated_types.Ge(0)]` and `Literal["a", "b"]` are
+    checked when a problem is created.
 
     Attributes:
-        NAME: a short name. Other packages register observables and theories under it.
+        NAME: a short name, under which other packages register observables and theories.
         RECORD: names recorded by default, where they are known.
-        REFUSED: names that only some theories predict, with the reason that the others give.
-        OBSERVABLES_FROM: names of other problems, whose registered observables it shares.
-        LEFT_OUT_AT_ZERO: numbers that become constants of the compiled program where they are 0, so
-            that it skips the computations that only they need.
+        REFUSED: names that only some theories predict, with the reason why others do not.
+        OBSERVABLES_FROM: names of other problems whose registered observables it shares.
+        LEFT_OUT_AT_ZERO: numbers that become constants of the compiled program if they are 0, so
+            that it skips the computations that need them.
         RUN_DEFAULTS: defaults of a run in sweeps and commands: its rule, and `steps` and `batch`.
 
-    The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
-    so that theory, training in float32 and training in float64 have the same start and see the same
+    The methods run inside compiled programs. `init` and `draw` always run with 32-bit numbers, so
+    that theory, training in float32 and training in float64 have the same start and see the same
     data.
 
     Raises:
@@ -76,9 +76,9 @@ class Problem(eqx.Module):
         decoding.check_stated(self)
 
     def build(self, rule: UpdateRule) -> "Problem":
-        """The problem that the rule trains in place of this one, with `Data` in memory. Override it
-        where arrays follow from settings, or settings from the rule. The rule may itself still be
-        unbuilt."""
+        """Return the problem to train instead of this one, with `Data` loaded into memory. Override
+        it if arrays follow from settings, or settings from the rule. `rule` itself may not be built
+        yet."""
         del rule
         data = {name: each for name, each in vars(self).items() if isinstance(each, Data)}
         parts = {n: each.build() for n, each in data.items() if not isinstance(each, Arrays)}
@@ -86,11 +86,11 @@ class Problem(eqx.Module):
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray) -> PyTree:
-        """The starting weights: any pytree, including an Equinox module. Its floating-point arrays
-        are trained; other arrays and functions stay fixed."""
+        """Return the starting weights: any pytree, including an Equinox module. Its floating-point
+        arrays are trained; other arrays and functions stay fixed."""
 
     def draw(self, key: PRNGKeyArray, batch: int) -> PyTree:
-        """A batch of examples: any pytree of arrays with a leading axis `batch`."""
+        """Draw a batch of examples: any pytree of arrays with a leading axis `batch`."""
         raise NotImplementedError
 
     def loss(self, params: PyTree, data: PyTree) -> Float[Array, ""]:
@@ -102,18 +102,18 @@ class Problem(eqx.Module):
         raise NotImplementedError
 
     def observables(self) -> Mapping[str, Measured]:
-        """Quantities that can be recorded, by name: functions of (problem, weights) that return an
-        array."""
+        """Return the quantities that can be recorded, by name: functions of (problem, weights) that
+        return an array."""
         return {}
 
     def groups(self, params: PyTree) -> PyTree:
-        """Names of groups of weights with separate learning rates: a pytree of strings, each in
-        place of the weights, or the part of them, that it names. None for no groups."""
+        """Return the names of groups of weights with separate learning rates: a pytree of strings
+        that is a prefix of the weights. None for no groups."""
         return None
 
     def is_frozen(self, params: PyTree) -> PyTree:
-        """Which weights are not trained: a pytree of bools, each in place of the weights, or the
-        part of them, to which it applies. None trains all."""
+        """Return which weights are not trained: a pytree of bools that is a prefix of the weights.
+        None trains all."""
         return None
 
     @classmethod
@@ -125,21 +125,21 @@ class Problem(eqx.Module):
     def check_population(self) -> None:
         """Raise `ValueError` for settings at which `population_loss` is not defined."""
 
-    # What follows can be replaced by something faster that has the same results.
+    # The following methods can be replaced by faster ones with the same results.
 
     def _prepared(self, key: PRNGKeyArray, shared: PyTree = None) -> tuple["Problem", PyTree]:
-        """The problem as a run reads it, and arrays that the run draws from its key before it
-        begins, such as a pool of examples, or `shared` ones. They must not depend on what may be
-        traced: runs of one key share them whatever their numbers."""
+        """Return the problem as a run uses it, and arrays drawn from the key before the run begins,
+        such as a pool of examples; `shared` replaces them. They must not depend on traced numbers,
+        because all runs with one key share them."""
         del key
         return self, shared
 
     def batches(
         self, key: PRNGKeyArray, steps: int | None, batch: int
     ) -> Callable[[Array], PyTree]:
-        """The batch of each step of a run, as a function of the step. Preparations for all steps
-        are computed once. By default step k draws with `fold_in(key, k)`. The number of steps is
-        None where it is traced."""
+        """Return the batch of each step of a run, as a function of the step. Work for all steps can
+        be done once, before that. By default step k draws with `fold_in(key, k)`. `steps` is None
+        if the number of steps is traced."""
         del steps
 
         def drawn(k: Array) -> PyTree:
@@ -148,36 +148,36 @@ class Problem(eqx.Module):
         return drawn
 
     def loss_and_gradient(self, params: PyTree, data: PyTree) -> tuple[Array, PyTree]:
-        """`loss` of a batch and its gradient with respect to the floating-point arrays of
+        """Return `loss` on a batch and its gradient with respect to the floating-point arrays of
         `params`."""
         return eqx.filter_value_and_grad(self.loss)(params, data)
 
     def _normal(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
-        """Standard normal numbers in the structure of the gradient `like`, for the noise of a rule
-        in step k."""
+        """Draw standard normal numbers in the structure of the gradient `like`, for the noise of a
+        rule in step k."""
         return normal_noise(key, k, like)
 
     def _population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
-        """`population_loss` and its gradient by the floating-point arrays of `params`."""
+        """Like `loss_and_gradient`, for `population_loss`."""
         return eqx.filter_value_and_grad(self.population_loss)(params)
 
     def _compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
-        """The weights of `init` in fewer numbers, and what makes the usual ones of them again.
+        """Return the weights of `init` in fewer numbers, and a function that restores them.
 
-        For weights that training by `rule` keeps equal. `loss_and_gradient` has to take both forms,
-        and returns the gradient by one of the weights that a number stands for.
+        It is for weights that training by `rule` keeps equal. `loss_and_gradient` then has to
+        accept both forms, and returns the gradient of one of the weights that a number represents.
         """
         del rule
         return params, lambda params: params
 
     def snapshot(self, params: PyTree) -> tuple[Any, ...]:
-        """The arguments of observables: by default (problem, weights). It saves time where several
-        observables start from the same intermediate result."""
+        """Return the arguments of observables, by default (problem, weights). Override it if
+        several observables start from the same intermediate result."""
         return self, params
 
     def _snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
-        """`snapshot`, and what it leaves for the next record of a training, such as what a change
-        is measured from: a pytree of arrays. `before` is what the record before left, None at the
+        """Return `snapshot`, and a pytree of arrays for the next record of a run, such as the
+        values that a change is measured from. `before` is that of the previous record, None at the
         start of a run."""
         return ask(self, "snapshot", params), before
 
@@ -195,17 +195,17 @@ ProblemT = Any
 
 
 def ask(problem: Any, method: str, *arguments: Any) -> Any:
-    """What a method of the problem returns for the arguments; `ValueError` that names both and
-    shows the line of a user in which it fails."""
+    """Call a method of the problem; a `ValueError` names the method and its arguments and shows the
+    line of user code in which it fails."""
     with checks.code_of_user(f"{type(problem).__name__}.{method}", *arguments):
         return getattr(problem, method)(*arguments)
 
 
 def built(problem: Problem, rule: UpdateRule) -> tuple[Any, Rule]:
-    """The problem and the rule that train in place of the given ones.
+    """Return the problem and the rule that are used for training.
 
     Raises:
-        ValueError: for anything but a problem and a rule, and as they raise it.
+        ValueError: for anything but a problem and a rule, or from their `build`.
     """
     checks.kind("problem", problem, Problem)
     made = rule.build() if isinstance(rule, UpdateRule) else rule
@@ -214,7 +214,7 @@ def built(problem: Problem, rule: UpdateRule) -> tuple[Any, Rule]:
 
 
 def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
-    """The traced numbers and arrays of a problem, and all else, which is static.
+    """Split a problem into its traced numbers and arrays, and everything else, which is static.
 
     Raises:
         ValueError: naming the class and the field, for a static value that cannot be hashed.
@@ -236,7 +236,7 @@ def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
 
 
 def narrowed(tree: PyTree, dtype: str) -> PyTree:
-    """A pytree of arrays and numbers, those with a floating point in `dtype`."""
+    """Convert a pytree of arrays and numbers to arrays, floating-point ones in `dtype`."""
 
     def cast(leaf: Any) -> Array:
         inexact = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
@@ -265,7 +265,7 @@ class FullBatch(Problem):
     data: PyTree
 
     def build(self, rule: UpdateRule) -> "FullBatch":
-        """The same examples, for the problem that is trained by the rule."""
+        """Return the same examples, for the built problem."""
         return FullBatch(self.problem.build(rule), self.data)
 
     def init(self, key: PRNGKeyArray) -> PyTree:
@@ -273,38 +273,38 @@ class FullBatch(Problem):
         return self.problem.init(key)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> PyTree:
-        """Examples of the set, drawn with replacement."""
+        """Draw examples from the set, with replacement."""
         number = len(jax.tree.leaves(self.data)[0])
         chosen = jax.random.randint(key, (batch,), 0, number)
         return jax.tree.map(lambda leaf: leaf[chosen], self.data)
 
     def loss(self, params: PyTree, data: PyTree) -> Float[Array, ""]:
-        """That of the problem."""
+        """The loss of the problem."""
         return self.problem.loss(params, data)
 
     def population_loss(self, params: PyTree) -> Float[Array, ""]:
-        """The mean loss of all examples."""
+        """The mean loss over all examples."""
         return self.problem.loss(params, self.data)
 
     def observables(self) -> Mapping[str, Measured]:
-        """Those of the problem."""
+        """The observables of the problem."""
         return self.problem.observables()
 
     def snapshot(self, params: PyTree) -> tuple[Any, ...]:
-        """That of the problem."""
+        """The snapshot of the problem."""
         return self.problem.snapshot(params)
 
     def groups(self, params: PyTree) -> PyTree:
-        """Those of the problem."""
+        """The groups of the problem."""
         return self.problem.groups(params)
 
     def is_frozen(self, params: PyTree) -> PyTree:
-        """Those of the problem."""
+        """The frozen weights of the problem."""
         return self.problem.is_frozen(params)
 
 
 def full_batch(problem: Problem, key: PRNGKeyArray, size: int) -> FullBatch:
-    """A problem on `size` examples that are drawn once.
+    """Return a problem on `size` examples that are drawn once.
 
     Use it for a problem without a `population_loss`, to compare its training with flows, or for
     questions about descent on a training set, such as where the edge of stability lies.

@@ -1,4 +1,4 @@
-"""What a problem and a rule have to be for training, found out before anything is compiled."""
+"""Requirements of training on a problem and a rule, checked before anything is compiled."""
 
 import dataclasses
 import reprlib
@@ -30,16 +30,16 @@ from dynsim.training.recording import (
 from dynsim.training.rule import Rule, by_group
 
 PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, SHARPNESS, PRECONDITIONED, ETA_TIME, PARAMS)
-"""What can be recorded of every problem."""
+"""Quantities that can be recorded for every problem."""
 
 
 class Parts(NamedTuple):
-    """Weights taken apart.
+    """Weights, separated into trained arrays, other arrays, and the rest.
 
     Attributes:
         params: the floating-point arrays that are trained.
         arrays: other arrays.
-        fixed: all else, such as functions.
+        fixed: everything else, such as functions.
     """
 
     params: PyTree
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
-        """Raises `ValueError` if there is nothing to train."""
+        """Separate `weights`; raises `ValueError` if there is nothing to train."""
         name, frozen = type(problem).__name__, ask(problem, "is_frozen", weights)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
@@ -79,17 +79,17 @@ class Parts(NamedTuple):
         return cls(params, eqx.combine(held, others), fixed)
 
     def whole(self, params: PyTree) -> PyTree:
-        """The weights with these floating-point arrays."""
+        """Combine trained arrays `params` with the other parts into the weights."""
         return eqx.combine(params, self.arrays, self.fixed)
 
     def apart(self, params: PyTree) -> tuple[PyTree, PyTree]:
-        """The arrays of the weights, and all else."""
+        """Return all arrays of the weights, and everything else."""
         return eqx.combine(params, self.arrays), self.fixed
 
 
 def check_parts(problem: Problem, finite: bool, given: bool) -> None:
-    """Raise `ValueError` for a problem without the methods that training needs: at `finite`
-    batch, with data `given` or not."""
+    """Raise `ValueError` for a problem without the methods that training needs, at `finite` batch
+    or not, and with `given` data or not."""
     name = type(problem).__name__
     needed = ["loss"] if given else ["draw", "loss"]
     missing = [each for each in needed if not problem.has(each)]
@@ -103,7 +103,7 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
 
 
 def has_population(problem: Problem) -> bool:
-    """Whether there is a population loss at these settings."""
+    """Whether there is a population loss for these settings."""
     try:
         problem.check_population()
     except ValueError:
@@ -112,7 +112,7 @@ def has_population(problem: Problem) -> bool:
 
 
 def check_single(field: str, tree: PyTree) -> None:
-    """Raise `ValueError` for numbers that have axes."""
+    """Raise `ValueError` for numbers that are not scalars."""
     for leaf in jax.tree.leaves(tree):
         if np.shape(leaf):
             raise ValueError(
@@ -122,8 +122,8 @@ def check_single(field: str, tree: PyTree) -> None:
 
 
 def check_init(problem: Problem, init: PyTree) -> None:
-    """Raise `ValueError` unless starting weights, if given, have the shapes of those that the
-    problem makes."""
+    """Raise `ValueError` if starting weights are given and do not have the shapes of the problem's
+    own."""
     if init is None:
         return
 
@@ -143,11 +143,11 @@ def check_init(problem: Problem, init: PyTree) -> None:
 
 
 def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
-    """The names of the groups of weights, where the rule has rates, decay or noise by group.
+    """Return the names of the groups of weights, if the rule has rates, decay or noise by group.
 
     Raises:
-        ValueError: for a group without a rate, a number for no group, or names that do not fit the
-            weights.
+        ValueError: for a group without a rate, a number for an unknown group, or names without the
+            structure of the weights.
     """
     some = {"decay": by_group(rule.decay), "noise": by_group(rule.noise)}
     some = {field: set(numbers) - {""} for field, numbers in some.items()}
@@ -181,7 +181,7 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
 
 
 def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
-    """Raise `ValueError` for batches that are of one shape whatever their size."""
+    """Raise `ValueError` for a `draw` whose shapes do not depend on the batch size."""
 
     def shapes(size: int) -> Any:
         return jax.tree.map(np.shape, jax.eval_shape(lambda key: arrays(key, size), key))
@@ -202,7 +202,7 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
 
 
 def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) -> Array:
-    """The loss in `dtype`, by default its own; raises `ValueError` unless it is one real number."""
+    """Return the loss in `dtype`, or its own; raises `ValueError` unless it is one real number."""
     shape = getattr(loss, "shape", () if isinstance(loss, float) else None)
     if shape != () or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise ValueError(
@@ -212,7 +212,7 @@ def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) ->
 
 
 def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Array, PyTree]]:
-    """The population loss and its gradient, from the arrays that are trained."""
+    """Return the population loss and its gradient as a function of the trained arrays."""
     dtype: Any = jax.tree.leaves(parts.params)[0].dtype.name
 
     def loss(params: PyTree) -> Array:
@@ -224,8 +224,8 @@ def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Ar
 
 
 class _Named(NamedTuple):
-    """Stands for an observable of a problem in a table: equal for equal names, so that a program is
-    found again although a problem makes its functions anew each time it is asked."""
+    """Placeholder for an observable in a table. It is equal for equal names, so that a compiled
+    program is reused although a problem creates its functions at every call."""
 
     name: str
 
@@ -234,10 +234,10 @@ class _Named(NamedTuple):
 
 
 def table(problem: Problem) -> Table:
-    """What can be recorded of a problem.
+    """Return the table of quantities that can be recorded for a problem.
 
     Raises:
-        ValueError: for an observable with the name of what is recorded for every problem.
+        ValueError: for an observable with the name of a quantity recorded for every problem.
     """
     functions = {name: _Named(name) for name in _observables(problem, None)}
     for name in functions:
@@ -251,8 +251,8 @@ def table(problem: Problem) -> Table:
 
 
 def flow_table(problem: Problem, whole: bool = False) -> Table:
-    """What a flow can record of a problem: all but what a training adds, and the sharpness where
-    the flow is one of the `whole` weights."""
+    """Return the quantities that a flow can record: all but those of training, and the sharpness
+    only if the flow is one of the `whole` weights."""
     kept = {PARAMS, *((SHARPNESS, PRECONDITIONED) if whole else ())}
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
     refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
@@ -265,21 +265,21 @@ def flow_table(problem: Problem, whole: bool = False) -> Table:
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:
-    """What to record of a problem, by default its `RECORD`; raises as `table` and as
+    """Resolve the quantities to record, by default the problem's `RECORD`; raises as `table` and
     `Table.resolve`."""
     names = table(problem)
     return names.resolve(usual(problem, names.functions) if record is None else record)
 
 
 def usual(problem: Problem, known: Iterable[str]) -> list[str]:
-    """What is recorded unless asked otherwise, of what is `known`."""
+    """Return the names that are recorded by default, restricted to the `known` ones."""
     return [name for name in problem.RECORD if name in known]
 
 
 def measured(
     problem: Problem, record: Recording, params: PyTree, snapshot: tuple[Any, ...] | None = None
 ) -> dict[str, Array]:
-    """What is to be recorded of the weights, by name; `snapshot` if it is known already."""
+    """Evaluate the recorded quantities, by name; `snapshot` may be given if it is available."""
     own = _observables(problem, params)
     given: tuple[Any, ...] = ask(problem, "snapshot", params) if snapshot is None else snapshot
     found = {
@@ -313,7 +313,7 @@ def _population_loss(problem: Problem, params: PyTree, dtype: DType | None = Non
 
 
 def _returned(found: Any) -> str:
-    """A description of what a method returned, with the dtypes and shapes of arrays."""
+    """Describe the value that a method returned, with the dtypes and shapes of arrays."""
     return f"returned {eqx.tree_pformat(found, width=sys.maxsize)}"
 
 

@@ -1,4 +1,4 @@
-"""Examples of your own as a field of a problem: arrays in memory, or a file of them."""
+"""Your own examples as a field of a problem: arrays in memory, or in a file."""
 
 import abc
 import hashlib
@@ -16,21 +16,21 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 from dynsim import checks, decoding
 
 Examples = dict[str, Shaped[Array, "..."] | Shaped[np.ndarray, "..."]]
-"""Arrays by name, whose first axis counts the examples."""
+"""Arrays by name; the first axis runs over the examples."""
 Held = Annotated[float, at.Ge(0), at.Lt(1)]
 
 
 class Data(eqx.Module):
-    """Your own examples. As a field of a problem they can be an axis of a sweep, stores identify
+    """Your own examples. As a field of a problem they can be an axis of a sweep; stores identify
     them by their content, and compiled programs share them.
 
     Attributes:
-        test: share of the examples, the last ones, that is kept for testing. Shuffle them first if
-            they are in any order.
+        test: fraction of the examples kept for testing, taken from the end. Shuffle the examples
+            first if they are sorted.
         replace: whether a batch may contain an example twice, which is faster to draw.
 
     Raises:
-        ValueError: for a share `test` outside [0, 1).
+        ValueError: for a `test` outside [0, 1).
 
     Example:
         >>> class Fit(dynsim.Problem):
@@ -56,10 +56,10 @@ class Data(eqx.Module):
 
     @abc.abstractmethod
     def build(self) -> "Arrays":
-        """Load the examples into memory; a problem is trained on the result."""
+        """Load the examples into memory for training."""
 
     def contents(self) -> dict[str, str]:
-        """Hashes, by name, of data that the fields refer to but do not contain, such as a file."""
+        """Hashes, by name, of data outside the fields, such as the content of a file."""
         return {}
 
 
@@ -84,7 +84,7 @@ class Arrays(Data):
     arrays: Examples
 
     def __check_init__(self) -> None:
-        # The check of the base class comes later, and `number` needs a valid share.
+        # The check of the base class runs later, but `number` needs a valid `test`.
         decoding.check_stated(self)
         for name, each in self.arrays.items():
             try:
@@ -113,11 +113,11 @@ class Arrays(Data):
 
     @property
     def held_out(self) -> Examples:
-        """The examples that are kept for testing."""
+        """The examples kept for testing."""
         return {name: each[self.number :] for name, each in self.arrays.items()}
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
-        """A fresh batch of training examples. Without replacement it contains no example twice.
+        """Draw a batch of training examples. Without `replace` it contains no example twice.
 
         Raises:
             ValueError: for a batch without replacement that is larger than the training set.
@@ -157,7 +157,7 @@ class ArrayFile(Data):
     path: str | Path = eqx.field(static=True)
 
     def build(self) -> Arrays:
-        """The examples in memory; `ValueError` for a file that cannot be read."""
+        """Load the examples; `ValueError` for a file that cannot be read."""
         parts = [_read(path) for path in self._paths()]
         if len({tuple(sorted(part)) for part in parts}) != 1:
             raise ValueError(f"path = {self.path}: its files must have arrays with the same names")

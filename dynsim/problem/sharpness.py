@@ -1,15 +1,15 @@
-r"""How sharp a loss is, and how sharp it can be before an update rule oscillates.
+r"""Sharpness of a loss, and the threshold above which an update rule oscillates.
 
-Near a minimum with the Hessian H a rule multiplies the weights by a fixed matrix each step. Its
-steps along an eigenvector swing from side to side, and grow, once the *preconditioned sharpness*
-exceeds 2, which is the largest eigenvalue of
+Near a minimum with the Hessian H, each step of a rule multiplies the weights by a fixed matrix. Its
+steps along an eigenvector oscillate and grow once the *preconditioned sharpness* exceeds 2. It is
+the largest eigenvalue of
 
 .. math::
 
     E^{1/2} \left( c\, (H + \lambda_c) + P \lambda_d \right) E^{1/2}, \qquad E = \eta P^{-1}
 
 with the rates :math:`\eta` of the groups of weights, the preconditioner :math:`P = \sqrt{\hat v} +
-\epsilon` of Adam and RMSProp (1 for the others), coupled and decoupled decay :math:`\lambda_c` and
+\epsilon` of Adam and RMSProp (1 for other rules), coupled and decoupled decay :math:`\lambda_c` and
 :math:`\lambda_d`, and
 
     c = 1                       gradient descent, RMSProp
@@ -17,17 +17,18 @@ with the rates :math:`\eta` of the groups of weights, the preconditioner :math:`
     c = (1 + 2 mu) / (1 + mu)   Nesterov
     c = (1 - b1) / (1 + b1)     Adam
 
-So the edge is at 2 for every rule. It is eta S = 2 for gradient descent, 2 (1 + mu) for heavy ball
-and (2 + 2 mu) / (1 + 2 mu) for Nesterov (Cohen et al. 2021, arXiv:2103.00065), and eta S(P^-1 H) =
-2 (1 + b1) / (1 - b1) for Adam (Cohen et al. 2022, arXiv:2207.14484). The terms with decay are
-derived here, from an eigenvalue -1 of the step. Adam's correction for the start of m is left out.
+So the edge is at 2 for every rule. In terms of the sharpness S this is eta S = 2 for gradient
+descent, 2 (1 + mu) for heavy ball and (2 + 2 mu) / (1 + 2 mu) for Nesterov (Cohen et al. 2021,
+arXiv:2103.00065), and eta S(P^-1 H) = 2 (1 + b1) / (1 - b1) for Adam (Cohen et al. 2022,
+arXiv:2207.14484). We derived the terms with decay from an eigenvalue -1 of the step. Adam's bias
+correction of m is neglected.
 
-The sharpness is found from products of the Hessian with vectors. Up to `DENSE` weights the Hessian
-is written out. Beyond that LOBPCG finds the largest eigenvalues: it begins with the eigenvectors of
-the record before, and with one new random direction, for an eigenvalue that has grown out of a
-direction that none of these has. It stops where the residual of each vector is below `TOLERANCE`,
-relative to the sum of its eigenvalue and of the largest. An eigenvalue is as exact as its residual,
-and nearly always as its square.
+The sharpness is computed from Hessian-vector products. Up to `DENSE` weights the full Hessian is
+formed. For more weights LOBPCG finds the largest eigenvalues. It starts from the eigenvectors of
+the previous record, and one random direction, in case an eigenvalue has grown in a direction that
+these do not contain. It stops when the residual of each vector is below `TOLERANCE`, relative to
+the sum of its eigenvalue and the largest one. The error of an eigenvalue is at most of the order of
+its residual, and usually of its square.
 """
 
 from __future__ import annotations
@@ -57,21 +58,21 @@ EDGE = 2.0
 def sharpness_threshold(
     rule: Rule, step: Real[Number, "*S"] = 0, preconditioner: Real[Number, "*#S"] | None = None
 ) -> Real[Array, "*S"]:
-    """The sharpness above which a rule's steps oscillate and grow.
+    """Sharpness above which a rule's steps oscillate and grow.
 
     Compare it with the observable "sharpness", the largest eigenvalue of the Hessian; for Adam and
     RMSProp it is the threshold of the largest eigenvalue of P^-1 H. For rules with rates by group,
     record "preconditioned_sharpness", whose threshold is 2 for every rule.
 
     Coupled decay of Adam and RMSProp is part of the gradient, so that P divides it too: the
-    threshold is lower by decay / P. Where P differs between weights no single threshold is exact.
-    Steps are stable below that of the smallest P, and grow above that of the largest P. Between
-    the two, and in general, "preconditioned_sharpness" decides.
+    threshold is lower by decay / P. If P differs between weights, no single threshold is exact:
+    steps are stable below that for the smallest P, and grow above that for the largest P. In
+    general, use "preconditioned_sharpness".
 
     Args:
         rule: an update rule from `dynsim.sgd`, `adam`, `adamw` or `rmsprop`.
-        step: (*S) optimiser steps before the update, for rates with a schedule.
-        preconditioner: P, required for Adam and RMSProp with coupled decay, and unused otherwise.
+        step: (*S) number of optimiser steps before the update, for rates with a schedule.
+        preconditioner: P, required for Adam and RMSProp with coupled decay, otherwise not used.
 
     Returns:
         (*S) thresholds in units of the sharpness; infinite where the rate is zero, and negative
@@ -122,12 +123,12 @@ def preconditioned(
     params: PyTree,
     groups: PyTree = None,
 ) -> Callable[[PyTree], PyTree]:
-    """The matrix of the module as a map of tangents, which are pytrees like `params`.
+    """Return the matrix of the module docstring as a linear map of pytrees like `params`.
 
     Args:
         hessian: H as such a map.
         rate: learning rate of the next update, by group where the rule has groups.
-        memory: memory of the rule after that update.
+        memory: state of the rule after that update.
         groups: names of groups of weights, where the rule has numbers by group.
     """
     ones = jax.tree.map(jnp.ones_like, params)
@@ -152,7 +153,7 @@ def preconditioned(
 
 
 def _factor(rule: Rule) -> Array:
-    """c of the module."""
+    """The factor c of the module docstring."""
     if isinstance(rule, Adam):
         b1 = jnp.asarray(rule.b1)
         return (1 - b1) / (1 + b1)
@@ -163,7 +164,7 @@ def _factor(rule: Rule) -> Array:
 
 
 def _preconditioner(rule: Adam | RMSProp, memory: PyTree) -> PyTree:
-    """P of Adam or RMSProp, as their last update divided by it."""
+    """The divisor P of the last update of Adam or RMSProp."""
     squares = optax.tree.get(memory, "nu")
     weight = 1.0
     if isinstance(rule, Adam):
@@ -172,18 +173,18 @@ def _preconditioner(rule: Adam | RMSProp, memory: PyTree) -> PyTree:
 
 
 DENSE = 200
-"""Weights up to which the Hessian is written out, which is exact."""
+"""Number of weights up to which the full Hessian is formed, which gives exact eigenvalues."""
 TOLERANCE = 1e-3
-"""Residual of an eigenvector, relative to its eigenvalue plus the largest, at which it stops."""
+"""Residual of an eigenvector, relative to the sum of its eigenvalue and the largest, to stop at."""
 TURNS = 100
-"""Turns after which it gives up, and the sharpness is NaN."""
+"""Maximal number of iterations; the sharpness is NaN if they do not suffice."""
 
 Map = Callable[[PyTree], PyTree]
-"""A symmetric matrix as a map of tangents, pytrees of arrays."""
+"""A symmetric matrix as a linear map of pytrees of arrays."""
 
 
 def asked(names: Iterable[str]) -> dict[str, int]:
-    """How many eigenvalues of which matrix are to be recorded, by the name of the first."""
+    """Return how many eigenvalues of each matrix are recorded, by the name of the first one."""
     found: dict[str, int] = {}
     for name in names:
         if name == PRECONDITIONED:
@@ -201,14 +202,14 @@ def recorded(
     before: PyTree,
     step: Int[ArrayLike, ""] = 0,
 ) -> tuple[dict[str, Array], PyTree]:
-    """The values of those of `names` that are about the sharpness, and the eigenvectors.
+    """Evaluate the sharpnesses among `names`, and return them with the eigenvectors.
 
     Args:
         slope: the loss and its gradient as a function of the weights.
         scaled: makes the matrix of the preconditioned sharpness of the Hessian.
         params: the weights.
-        before: the eigenvectors of the record before, or `start`.
-        step: decides the new random direction.
+        before: eigenvectors of the previous record, or `start`.
+        step: number of the step, which determines the random direction.
     """
     counts = asked(names)
     if not counts:
@@ -224,7 +225,7 @@ def recorded(
 
 
 def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b"]]:
-    """What the first record takes for the eigenvectors of one before it.
+    """Return the initial vectors for the first record.
 
     Raises:
         ValueError: for more eigenvalues than weights.
@@ -244,17 +245,17 @@ def largest(
     before: Float[Array, "n b"],
     step: Int[ArrayLike, ""] = 0,
 ) -> tuple[Float[Array, " k"], Float[Array, "n b"]]:
-    """The `count` largest eigenvalues of a matrix, in descending order, and what the next call
-    takes for `before`.
+    """Return the `count` largest eigenvalues of a matrix, in descending order, and the vectors to
+    pass to the next call as `before`.
 
     Args:
-        params: a pytree of the structure, shapes and dtype of tangents.
-        before: what an earlier call returned, or `start`.
-        step: number of the step, from which the new random direction is drawn.
+        params: a pytree with the structure, shapes and dtype of the vectors.
+        before: vectors from an earlier call, or `start`.
+        step: number of the step, which determines the random direction.
 
     Returns:
-        NaN where the matrix is not finite or LOBPCG did not converge. The eigenvalues have
-        derivatives of both modes.
+        Eigenvalues, NaN if the matrix is not finite or LOBPCG did not converge. They can be
+        differentiated in both modes.
     """
     _, unravel = ravel_pytree(params)
     times = lambda v: ravel_pytree(matrix(unravel(v)))[0]  # noqa: E731
@@ -269,23 +270,23 @@ def top(
     step: Int[ArrayLike, ""] = 0,
     tolerance: float = TOLERANCE,
 ) -> tuple[Float[Array, " k"], Float[Array, "n k"]]:
-    """As `largest`, of a symmetric matrix that `times` multiplies a vector (n,) by, with the
-    eigenvectors.
+    """Like `largest`, for a symmetric matrix given by its product `times` with a vector (n,);
+    returns the eigenvectors too.
 
     Args:
-        before: where the search for as many eigenvectors starts; without columns, the whole matrix
-            is made.
-        tolerance: in place of `TOLERANCE`.
+        before: starting vectors of the search, one per eigenvalue; without columns, the full
+            matrix is formed.
+        tolerance: replaces `TOLERANCE`.
     """
     n, dtype = len(before), before.dtype
     product = jax.vmap(times, 1, 1)
-    # Eigenvalues have derivatives without those of their vectors, and a loop has none backwards.
+    # Derivatives of eigenvalues need none of the vectors; a loop has no reverse-mode derivative.
     if not before.shape[1]:
         whole = product(jnp.eye(n, dtype=dtype))
         symmetric = jax.lax.stop_gradient((whole + whole.T) / 2)
         vectors = one_by_one(jnp.linalg.eigh)(symmetric)[1][:, : -count - 1 : -1]
         return jnp.sum(vectors * (whole @ vectors), axis=0), vectors
-    # Zero is the key of the start.
+    # Key 0 is the one of `start`.
     block = jnp.concatenate([before, random(step + 1, n, 1, dtype)], axis=1)
     _, vectors, size = search(times, block, count + 1, tolerance)
     turned = product(vectors)
@@ -299,14 +300,15 @@ def top(
 def search(
     times: Callable[[Array], Array], block: Float[Array, "n b"], sure: int, tolerance: float
 ) -> tuple[Float[Array, " b"], Float[Array, "n b"], Float[Array, ""]]:
-    """The largest eigenvalues of a symmetric matrix by LOBPCG (Knyazev 2001) from a block, in
-    descending order, their eigenvectors, and the size of the matrix on the block. No derivatives.
+    """Find the largest eigenvalues of a symmetric matrix by LOBPCG (Knyazev 2001) from a block.
+    Returns them in descending order, their eigenvectors, and the norm of the matrix on the block.
+    It has no derivatives.
 
-    Each turn multiplies as many new vectors as the block has, and there is one at least, in which
-    a direction that the block lacks can grow.
+    Each iteration multiplies as many vectors as the block has. At least one iteration is made, so
+    that directions outside the block can grow.
 
     Args:
-        sure: how many eigenvectors have to converge. The others support the search.
+        sure: number of eigenvectors that have to converge; the others support the search.
         tolerance: tolerance of their residuals, relative to the sum of eigenvalue and size.
     """
     closed = eqx.filter_closure_convert(times, block[:, 0])
@@ -322,7 +324,7 @@ def search(
 def _eigenvectors(
     product: Callable[[Array], Array], block: Float[Array, "n b"], sure: int, tolerance: float
 ) -> tuple[Float[Array, " b"], Float[Array, "n b"], Float[Array, ""]]:
-    """`search`, of a matrix that `product` multiplies a block by."""
+    """Implement `search`, for a matrix given by its `product` with a block."""
     b = block.shape[1]
     eps = float(jnp.finfo(block.dtype).eps)
     first = jnp.linalg.qr(block)[0]
@@ -350,7 +352,7 @@ def _eigenvectors(
         basis = jnp.concatenate([vectors, before, new], axis=1)
         image = jnp.concatenate([turned, before_turned, product(new)], axis=1)
         found, own = best(basis, image)
-        # The part of the step that leaves the old vectors, by which the next turn is conjugate.
+        # The part of the step outside the old vectors, which makes the next direction conjugate.
         moved = _apart(own.at[:b].set(0), own, eps)
         return *found, basis @ moved, image @ moved, turns + 1
 
@@ -367,7 +369,7 @@ def _eigenvectors(
 def _apart(
     vectors: Float[Array, "n b"], basis: Float[Array, "n m"], eps: float
 ) -> Float[Array, "n b"]:
-    """Orthonormal vectors of the same span, orthogonal to a basis; zero where none is left."""
+    """Orthonormalise vectors against a basis; those that vanish become zero."""
     lengths = jnp.linalg.norm(vectors, axis=0)
     vectors = vectors / jnp.where(lengths > 0, lengths, 1)[None]
 
@@ -380,6 +382,6 @@ def _apart(
 
 
 def random(step: Int[ArrayLike, ""], n: int, k: int, dtype: Any) -> Float[Array, "n k"]:
-    """The same numbers in either precision."""
+    """Draw normal numbers that are the same in both precisions."""
     key = jax.random.fold_in(jax.random.key(0), step)
     return jax.random.normal(key, (n, k), "float32").astype(dtype)

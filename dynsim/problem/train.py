@@ -1,4 +1,4 @@
-"""`dynsim.train`: one run of any problem by any rule, which `jax.vmap` makes a batch of runs."""
+"""`dynsim.train`: one run of any problem with any rule; `jax.vmap` makes a batch of runs."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Static, Times, Trajectory
 
 DIVERGENCE_GROWTH = 1e3
-"""Times the loss at the start from which on a run counts as diverged, unless `limit` is given."""
+"""Loss, as a multiple of the initial one, above which a run diverged, unless `limit` is given."""
 FIRST = 16
-"""Batches whose mean loss is that at the start: a single example may have hardly any."""
+"""Batches over which the initial loss is averaged: that of a single example may be tiny."""
 
 
 def train(
@@ -67,48 +67,49 @@ def train(
     limit: Real[Number, ""] | None = None,
     checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
-    """Train a problem by an update rule, from the weights of `problem.init`.
+    """Train a problem with an update rule, from the weights of `problem.init`.
 
     Args:
-        problem: your own, or one from `dynsim`.
+        problem: your own, or a built-in one.
         rule: an update rule from `dynsim.sgd`, `adamw`, `from_optax` and so on, or a
             `dynsim.Annealed`; its numbers may be traced.
-        key: random key for the starting weights, the batches, and the rule's noise. Step k has its
-            own key, so that runs with the same key see the same batches at any learning rate.
+        key: random key for the starting weights, the batches, and the rule's noise. Each step has
+            its own key, so runs with the same key see the same batches at any learning rate.
         steps: number of optimiser steps, >= 1. None runs up to the last of `times`, which may then
             be traced, so that runs of different lengths share a program. Such a run cannot be
-            resumed or differentiated backwards.
+            resumed or differentiated in reverse mode.
         batch: examples per step; `math.inf` descends `problem.population_loss`.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
             `log_times(steps)`.
         record: names of observables, functions of (problem, weights) by name, or a list of both.
-            Every problem has "batch_loss", which is always recorded at finite batch,
-            "relative_loss", "gradient_norm" and "update_norm" of the next step, over all weights,
-            "sharpness", the largest eigenvalue of the Hessian of the population loss, or without
-            one of the next batch's, "sharpness_2" and so on for those below it,
-            "preconditioned_sharpness", in units in which the rule's steps begin to oscillate at 2,
-            and "eta_time", the sum of the learning rates so far; "loss" is `population_loss`,
-            recorded by default where there is one. "params" keeps the weights: each of their arrays
+            Every problem has "batch_loss", which is always recorded at finite batch;
+            "relative_loss"; "gradient_norm" and "update_norm" of the next step, over all weights;
+            "sharpness", the largest eigenvalue of the Hessian of the population loss, or of the
+            next batch's loss if there is none; "sharpness_2" and so on, the following eigenvalues;
+            "preconditioned_sharpness", in units in which the rule's steps begin to oscillate at 2;
+            and "eta_time", the sum of the learning rates so far. "loss" is `population_loss`,
+            recorded by default if there is one. "params" keeps the weights: each of their arrays
             as "params.<its path>", such as "params.Y" or "params.layers.0.weight".
         init: starting weights that replace those of `problem.init`.
         data: batches that replace those of `problem.draw`: a pytree of arrays with a leading axis
-            of length `steps`, or one more for a last batch, on which the final loss is measured.
-            `drawn` makes the batches of a key, for runs that share it.
+            of length `steps`, or `steps` + 1, where the last batch is for measuring the final loss.
+            `drawn` makes the batches of a key, which several runs can share.
         shared: arrays already drawn with this key, to avoid drawing them again.
         dtype: "float32" or "float64" of weights, loss and data.
         limit: batch loss above which a run counts as diverged; by default a thousand times the loss
             of the starting weights, averaged over the first batches.
         checkpoint: True for a run that can be resumed: `Trajectory.checkpoint` then holds its final
-            state. Pass this, with more `steps` and later `times`, to resume exactly.
+            state. Pass it, with more `steps` and later `times`, to resume exactly.
 
     Returns:
-        A `Trajectory` with times in optimiser steps. `params` are the arrays of the final weights,
-        and `model` also has the functions of an Equinox module, ready to be called. A run
-        that ends with weights that are not finite, or with a loss above `limit`, has
-        `Status.DIVERGED`; nothing raises.
+        A `Trajectory` with times in optimiser steps. `params` holds the arrays of the final
+        weights; `model` also has the functions of an Equinox module, so that you can call it. A run
+        that ends with non-finite weights, or with a loss above `limit`, does not raise; it has
+        `Status.DIVERGED`.
 
     Raises:
-        ValueError: naming the argument, or the class and the method, before compilation.
+        ValueError: naming the argument, or the class and the method. It is raised before
+            compilation.
 
     Example:
         >>> rule = dynsim.adamw(dynsim.schedules.warmup_cosine(1e-2, 10, 20), decay=1e-3, clip=1.0)
@@ -169,14 +170,14 @@ def train(
 
 
 def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree:
-    """The batches of a run with this key, as `train` takes them for its `data`, of steps + 1."""
+    """Draw the steps + 1 batches of a run with this key, to pass to `train` as `data`."""
     with jax.enable_x64(False):
         of_step = problem_in(problem, "float32").batches(loop.split_key(key)[1], steps, batch)
         return jax.lax.map(of_step, jnp.arange(steps + 1, dtype=jnp.int32))
 
 
 def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
-    """The weights at the start in `dtype`; training and theory draw them alike, in 32 bits."""
+    """Return the starting weights in `dtype`; training and theory draw them alike, in 32 bits."""
     if init is None:
         assert key is not None
         with jax.enable_x64(False):
@@ -185,7 +186,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
 
 
 def problem_in(problem: ProblemT, dtype: DType) -> ProblemT:
-    """The problem with its numbers in `dtype`."""
+    """Return the problem with its numbers in `dtype`."""
     numbers, rest = split(problem)
     return eqx.combine(narrowed(numbers, dtype), rest)
 
@@ -211,9 +212,9 @@ def _run(
     cpu: bool,
     dtype: DType,
 ) -> Trajectory:
-    # What is faster on a CPU than elsewhere asks `on_cpu` while it is traced.
+    # Code that is faster on a CPU calls `on_cpu` while it is traced; `cpu` keeps programs apart.
     given = eqx.combine(numbers, rest)
-    # Of no use where nothing is random.
+    # The key is not used if nothing is random.
     key = jax.random.key(0) if key is None else key
     key_init, key_data = loop.split_key(key)
     with jax.enable_x64(False):
@@ -226,7 +227,7 @@ def _run(
     also = tuple(name for name in NORMS if name in record.provided)
     counts = sharpness.asked(record.provided)
     params, written_out = parts.params, lambda params: params
-    # Norms and the Hessian are those of all weights.
+    # Norms and the Hessian include all weights, so the compact form cannot be used.
     if finite and init is None and not also and not counts:
         params, written_out = problem._compact(params, rule)
     if finite and data is None:

@@ -1,1 +1,1 @@
-"""What every training shares: the loop, its update rules and its checks."""
+"""The training loop, update rules and checks, shared by all problems."""

@@ -1,13 +1,11 @@
-"""The course of a training: which steps follow each other, where it records between them, and the
-checkpoint that it leaves. 1000 steps, and 1000 more from their checkpoint, are the run of 2000
-steps, number by number.
+"""The steps of a training run, the records between them, and its checkpoint. 1000 steps, and 1000
+more from their checkpoint, give exactly the numbers of a run of 2000 steps.
 
-All of these do the same. To ask at every step whether to record costs a CPU nothing, but an
-accelerator waits for its host to answer: there `in_legs` makes many steps from one question to the
-next. `from_record_to_record` need not know the number of steps before it runs.
+There are three loops with equal results. On a CPU, checking at every step whether to record costs
+nothing, but an accelerator has to wait for its host: there `in_legs` makes many steps between two
+checks. `from_record_to_record` does not need to know the number of steps before it runs.
 
-`checked_times` and `check_rule` are what every training requires of the times at which it records,
-and of its rule.
+`checked_times` and `check_rule` check what every training run requires of its times and its rule.
 """
 
 import math
@@ -27,13 +25,13 @@ from dynsim.trajectory import Times, log_times
 
 
 class Checkpoint(eqx.Module):
-    """A training between two steps.
+    """The state of a training run between two steps.
 
     Attributes:
-        step: how many steps it has made.
-        state: weights and memory of the update rule, in the form in which the loop has them; None
-            before the first step.
-        seen: what its last record handed on.
+        step: number of steps made.
+        state: weights and state of the update rule, as the loop stores them; None before the first
+            step.
+        seen: the value that the last record passed on to the next one.
     """
 
     step: int = eqx.field(static=True, default=0)
@@ -42,10 +40,10 @@ class Checkpoint(eqx.Module):
 
 
 def checked_start(checkpoint: Checkpoint | bool) -> Checkpoint | None:
-    """Where a run begins, None for one that leaves no checkpoint.
+    """Return the checkpoint to start from, or None for a run that keeps no checkpoint.
 
     Raises:
-        ValueError: for what is neither True, nor False, nor a `Checkpoint`.
+        ValueError: for anything but True, False or a `Checkpoint`.
     """
     if isinstance(checkpoint, bool):
         return Checkpoint() if checkpoint else None
@@ -54,8 +52,8 @@ def checked_start(checkpoint: Checkpoint | bool) -> Checkpoint | None:
 
 
 def begun(checkpoint: Checkpoint, state: PyTree, seen: PyTree) -> tuple[int, PyTree, PyTree]:
-    """Step, state and what the last record handed on, with which a run begins that would begin
-    with `state` and `seen` otherwise.
+    """Return the step, the state and the value of the last record with which a run begins; `state`
+    and `seen` are those of a run without a checkpoint.
 
     Raises:
         ValueError: for a checkpoint of a run whose state has other parts, shapes or dtypes.
@@ -81,14 +79,14 @@ def _parts(state: PyTree, seen: PyTree) -> dict[str, str]:
 
 
 def packed(checkpoint: Checkpoint) -> UInt8[Array, " N"]:
-    """The state as bytes, in which nothing is rounded, whatever the system."""
+    """The state of any problem as bytes, without rounding."""
     leaves = jax.tree.leaves((checkpoint.state, checkpoint.seen))
     return jnp.concatenate([jax.lax.bitcast_convert_type(x, jnp.uint8).ravel() for x in leaves])
 
 
 def unpacked(state: UInt8[Array, " N"], like: Checkpoint, step: int) -> Checkpoint:
-    """The checkpoint after `step` steps from its bytes, which may be followed by others; `like`
-    has the shapes and dtypes of its state."""
+    """Restore the checkpoint after `step` steps from its bytes, which other bytes may follow.
+    `like` has the shapes and dtypes of its state."""
     leaves, structure = jax.tree.flatten((like.state, like.seen))
     found: list[Array] = []
     begin = 0
@@ -105,18 +103,19 @@ Rows = dict[str, Array]
 
 
 class Course(NamedTuple):
-    """What a training does.
+    """Everything that a training loop needs.
 
     Attributes:
-        advance: (state, k) -> the state after step k, and what was found before it, its
+        advance: (state, k) -> the state after step k, and the values found on the way, its
             `batch_loss` first.
-        record: (state, k, what the record before handed on, what was found before step k) -> what
-            to record, what to hand on.
-        judge: (state, k, what was found) -> the state as it stands before step k, by its loss.
+        record: (state, k, value passed on by the previous record, values found in step k) ->
+            quantities to record, value to pass on.
+        judge: (state, k, values found in step k) -> the state before step k, marked as valid or
+            not according to the loss.
         times: (S,) whole steps at which to record, increasing, >= `begin`.
-        begin: how many steps were made before.
-        goes_on: whether the state at the end must be whole, so that another course can begin with
-            it, and not the weights alone.
+        begin: number of steps already made.
+        goes_on: whether another loop may continue from the final state, which must then be
+            complete, not only the weights.
     """
 
     advance: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, Rows | None]]
@@ -127,13 +126,13 @@ class Course(NamedTuple):
     goes_on: bool = False
 
     def ahead(self, state: PyTree, k: Int[Array, ""]) -> Rows | None:
-        """What is found in the step that comes next; the compiler drops its update."""
+        """Return the values found in the next step; the compiler drops its update."""
         return self.advance(state, k)[1]
 
 
 class Legs(NamedTuple):
-    """A course in so many legs of so many steps each, of which the last before a record may be
-    shorter; and whether there is a record at the `start`, before them."""
+    """A run divided into `number` segments of `length` steps each; the last one before a record may
+    be shorter. `start`: whether there is a record before the first segment."""
 
     number: int
     length: int
@@ -141,15 +140,15 @@ class Legs(NamedTuple):
 
 
 UNASKED = 8
-"""Steps that an accelerator makes without asking its host, where it goes from record to record."""
+"""Steps between two checks on an accelerator, in `from_record_to_record`."""
 QUESTION = 4
-"""What it costs an accelerator to ask whether to record, in steps of the layer."""
+"""Cost of one check whether to record on an accelerator, in steps of the layer."""
 
 
 def legs_of(times: Times, steps: int, checkpoint: Checkpoint | None = None) -> Legs | None:
-    """The legs that cost least for records at `times` of a run up to `steps`, from its checkpoint
-    if it has one: steps that legs are short of are computed all the same. None for traced times,
-    and where a CPU will run it."""
+    """Return the cheapest segments for records at `times` of a run up to `steps`, from its
+    checkpoint if it has one; steps beyond the end of a short segment are computed but discarded.
+    None for traced times, and for runs on a CPU."""
     if on_cpu() or checks.is_traced(times):
         return None
     ends, begin = np.asarray(times), checkpoint.step if checkpoint else 0
@@ -171,8 +170,8 @@ def legs_of(times: Times, steps: int, checkpoint: Checkpoint | None = None) -> L
 def at_every_step(
     course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int
 ) -> tuple[PyTree, PyTree, Rows]:
-    """One scan over all steps. It makes one turn more than there are updates, to judge and record
-    the last state; `rows` is what the records are written into."""
+    """Run one scan over all steps. It makes one more turn than there are updates, to judge and
+    record the last state. The records are written into `rows`."""
     times = course.times
 
     def turn(carry, k):  # type: ignore[no-untyped-def]
@@ -216,8 +215,8 @@ def at_every_step(
 def in_legs(
     course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int, legs: Legs
 ) -> tuple[PyTree, PyTree, Rows]:
-    """A scan over legs of a scan over the steps of a leg. After the last leg before a record there
-    is one; where that is each of them, nothing is asked."""
+    """Run a scan over segments of a scan over steps. Records are made at the ends of segments; if
+    every segment ends with a record, no check is needed."""
 
     def advance(state: PyTree, k: Int[Array, ""]) -> PyTree:
         return course.advance(state, k)[0]
@@ -251,10 +250,10 @@ def in_legs(
 def from_record_to_record(
     course: Course, state: PyTree, seen: PyTree, length: int
 ) -> tuple[PyTree, PyTree, Rows]:
-    """A scan over the records of a loop over legs of `length` steps; a loop that does not know its
-    length can only be differentiated forwards. It passes each record by one step, for what that
-    finds, and keeps the state before: another copy of the step for the records alone would have to
-    be compiled, and made once more."""
+    """Run a scan over the records of a loop over segments of `length` steps. A loop of unknown
+    length supports forward-mode differentiation only. The loop makes one step beyond each record,
+    because the record needs what that step finds, and keeps the state before it: a separate copy of
+    the step for records would have to be compiled and executed as well."""
 
     def turn(passed: _StepOutcome, k: Int[Array, ""]) -> _StepOutcome:
         after, found = course.advance(passed.after, k)
@@ -281,7 +280,7 @@ def from_record_to_record(
 
 
 class _StepOutcome(NamedTuple):
-    """The states around a step, and what was found in it."""
+    """The states before and after a step, and the values found in it."""
 
     before: PyTree
     found: Rows | None
@@ -295,7 +294,7 @@ def _up_to(
     begin: Int[Array, ""],
     length: int,
 ) -> PyTree:
-    """What `turn` makes of a state in `length` steps, those behind the `last` without effect."""
+    """Apply `turn` to a state for `length` steps; those after step `last` have no effect."""
 
     def kept(state: PyTree, k: Int[Array, ""]) -> tuple[PyTree, None]:
         made = turn(state, k)
@@ -305,8 +304,7 @@ def _up_to(
 
 
 class _Piece(NamedTuple):
-    """Legs from the step `begin` to the step `until`, and whether a record, number `slot`, is `due`
-    there."""
+    """Segments from step `begin` to step `until`; if `due`, record number `slot` is made there."""
 
     begin: Int[AnyArray, " N"]
     until: Int[AnyArray, " N"]
@@ -315,7 +313,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(course: Course, steps: int, legs: Legs) -> _Piece:
-    """All legs, those after the last record among them."""
+    """All segments, including those after the last record."""
     times = course.times
     ends = jnp.append(times, jnp.int32(steps))
     begins = jnp.concatenate([jnp.full(1, course.begin, ends.dtype), times])
@@ -333,13 +331,13 @@ def _pieces(course: Course, steps: int, legs: Legs) -> _Piece:
 def checked_times(
     times: Times | None, steps: int | None, record: Recording, checkpoint: Checkpoint | None = None
 ) -> Times:
-    """The steps at which a run of `steps` steps records, `log_times(steps)` if None are given; of
-    one that goes on from a checkpoint, those after it. Without `steps` the last one is the end.
+    """Return the steps at which a run of `steps` steps records, by default `log_times(steps)`; with
+    a checkpoint only those after it. Without `steps` the run ends at the last of `times`.
 
     Raises:
         ValueError: as `check_step_times`; for `steps` or `times` that do not lie after the
-            checkpoint; and where `record` has the relative loss, which is known at the end alone,
-            and `times` leave out the end, or the run is to go on.
+            checkpoint; and for the relative loss, which is known only at the end, if `times` do not
+            include the end or the run has a checkpoint.
     """
     begin = 0 if checkpoint is None else checkpoint.step
     if steps is None:
@@ -367,7 +365,7 @@ def checked_times(
 
 
 def whole_steps(times: Times) -> tuple[int, ...]:
-    """Concrete times as integers, for what has to know its steps when it is traced.
+    """Return concrete times as integers, for programs that need them when they are traced.
 
     Raises:
         ValueError: for traced times, and unless they are whole steps that increase from >= 0.
@@ -391,7 +389,7 @@ def check_step_times(times: Times, steps: int) -> None:
 
 
 def check_rule(rule: Any, steps: int, resumable: bool) -> None:
-    """Raise `ValueError` for a schedule that ends after the run, unless that can be resumed."""
+    """Raise `ValueError` if a schedule ends after the run, unless the run can be resumed."""
     for group, each in rule.schedules.items():
         length = each.length
         if resumable or checks.is_traced(length) or np.max(length) <= steps:

@@ -1,8 +1,7 @@
-"""The loop of every training: steps, records, and the one judge of what diverged.
+"""The training loop: steps, records, and the check for divergence.
 
-A run is a pure function of arrays, so that `jax.vmap` over keys, rates or starting weights turns it
-into a batch of whole training runs. What differs between systems comes in as two functions, a
-`Step` and an `Observe`.
+A run is a pure function of arrays, so `jax.vmap` over keys, rates or starting weights turns it into
+a batch of whole training runs. Systems differ in two functions, a `Step` and an `Observe`.
 """
 
 import dataclasses
@@ -31,36 +30,36 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Status, Trajectory
 
 DIVERGED_LOSS = 10.0
-"""A run counts as diverged while its batch loss exceeds this many times log M, the loss of
-guessing uniformly."""
+"""A run counts as diverged while its batch loss exceeds this multiple of log M, the loss of
+uniform guessing."""
 LAST = 20
-"""Number of steps at the end of a run whose losses the relative loss averages; all of a shorter
+"""Number of final steps whose losses are averaged in the relative loss; all steps of a shorter
 run."""
 
 
 def split_key(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """Keys of the starting weights and of the data; step k draws with fold_in(second, k)."""
+    """Return keys for the starting weights and for the data; step k uses fold_in(second, k)."""
     key_init, key_data = jax.random.split(key)
     return key_init, key_data
 
 
 def keys_of_steps(key: PRNGKeyArray, steps: int) -> Callable[[Int[Array, ""]], PRNGKeyArray]:
-    """The keys fold_in(key, k) for k in [0, steps], made all at once, by k."""
+    """Compute the keys fold_in(key, k) for k in [0, steps] at once, and return them by k."""
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(steps + 1, dtype=jnp.int32))
     return lambda k: keys[k]
 
 
 def normal_noise(key: PRNGKeyArray, k: Int[Array, ""], like: PyTree) -> PyTree:
-    """Independent standard normal numbers for all weights in step k."""
+    """Draw independent standard normal numbers for all weights in step k."""
     return optax.tree.random_like(jax.random.fold_in(key, k), like, jax.random.normal)
 
 
 class LossSums(NamedTuple):
-    """The sums that a run carries along for its relative loss.
+    """Running sums for the relative loss.
 
     Attributes:
         first: (*B) loss of step 0.
-        last: (*B) sum of the losses so far of the last `LAST` steps.
+        last: (*B) sum of the losses so far of the last `LAST` steps of the run.
     """
 
     first: Float[Array, "*B"]
@@ -68,15 +67,15 @@ class LossSums(NamedTuple):
 
 
 def no_sums(shape: tuple[int, ...], dtype: DTypeLike) -> LossSums:
-    """The sums before step 0 of runs of this shape."""
+    """The sums before step 0, for runs of this shape."""
     return LossSums(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
 def add_loss(
     sums: LossSums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[Number, ""]
 ) -> LossSums:
-    """The sums after adding the `loss` of step k, before its update; k = `steps` adds nothing."""
-    # Chosen, not multiplied by 0, because the loss may be infinite.
+    """Add the `loss` of step k, before its update, to the sums; k = `steps` adds nothing."""
+    # A selection rather than a product with 0, because the loss may be infinite.
     late = (k >= steps - LAST) & (k < steps)
     return LossSums(
         jnp.where(k == 0, loss, sums.first),
@@ -87,11 +86,11 @@ def add_loss(
 def relative_loss(
     sums: LossSums, times: Int[Array, " S"], steps: Int[Number, ""]
 ) -> Float[Array, "S *B"]:
-    """Whether a run trained: at its end, the mean of the last losses over the first.
+    """Mean of the last losses divided by the first one, at the end of a run.
 
-    The measure of Sohl-Dickstein (arXiv:2402.06184), who counts a run as converged where it is
-    below 1. It needs the loss of every step, so it is summed up along a run instead of recorded.
-    NaN at earlier times; inf or NaN for a run whose losses are.
+    This is the measure of Sohl-Dickstein (arXiv:2402.06184), who counts a run as converged if it is
+    below 1. It needs the loss of every step, so it is accumulated during a run instead of recorded.
+    NaN at earlier times; inf or NaN if the losses are.
     """
     relative = sums.last / (jnp.minimum(LAST, steps) * sums.first)
     at_end = (times == steps).reshape(-1, *(1,) * relative.ndim)
@@ -101,20 +100,20 @@ def relative_loss(
 LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
 Found = Float[Array, "*B"] | dict[str, Array] | None
 Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Found]]
-"""(weights, memory of the rule, k) -> both after the update that follows k others, and the loss
-before it on the batch of that update; or this as `batch_loss` with whatever else is to be recorded
-of the step; None for a loss that nobody needs."""
+"""(weights, state of the rule, k) -> both after the update number k, counted from 0, and the loss
+before it on the batch of that update; or a dict of this as `batch_loss` and of other quantities
+to record for the step; None if no loss is needed."""
 Observe = Callable[[PyTree, PyTree, Int[Array, ""], PyTree], tuple[dict[str, Array], PyTree]]
-"""(weights, memory of the rule, k, what the record before handed on) -> what to record after k
-steps, and what to hand on."""
+"""(weights, state of the rule, k, value passed on by the previous record) -> quantities to record
+after k steps, and the value to pass on."""
 
 
 class State(NamedTuple):
-    """A run between two steps.
+    """The state of a run between two steps.
 
     Attributes:
         params: the weights.
-        memory: memory of the update rule, such as momentum.
+        memory: state of the update rule, such as momentum.
         first_bad: (*B) first step of the current invalid stretch; -1 if the run is valid.
         sums: sums for the relative loss; None unless it is recorded.
     """
@@ -133,18 +132,18 @@ def by_rule(
     also: tuple[str, ...] = (),
     normal: Callable[[PRNGKeyArray, Int[Array, ""], PyTree], PyTree] = normal_noise,
 ) -> Step:
-    """The step of a rule on (weights, k) -> loss and gradient.
+    """Make the step of a rule from (weights, k) -> loss and gradient.
 
     Args:
-        key: random key of the starting weights, for the noise of the rule if it has some.
-        groups: the groups of weights, where the rule has rates by group.
-        also: those of `NORMS` that the step returns in addition to the loss.
-        normal: (key, step, gradient) -> the standard normal numbers of the noise.
+        key: random key of the starting weights, for the noise of the rule if it has noise.
+        groups: the groups of weights, if the rule has rates by group.
+        also: names in `NORMS` that the step returns in addition to the loss.
+        normal: (key, step, gradient) -> standard normal numbers for the noise.
     """
     noise_key = None
     if rule.noise is not None:
         assert key is not None
-        # A key that no step of the data and no split of the start has.
+        # A key that differs from those of the data and of the starting weights.
         noise_key = jax.random.fold_in(key, 2**32 - 1)
 
     def step(
@@ -181,30 +180,29 @@ def train(
     """Train `params`; call it inside the traced function.
 
     Args:
-        memory: memory of the update rule at the start.
+        memory: state of the update rule at the start.
         times: (S,) whole steps at which to record, increasing, >= 0.
-        steps: length of the run, as one `lax.scan`, which both modes can differentiate. None runs
-            up to the last of `times`, which may be traced, so that a grid over the number of steps
-            shares one program; only forward mode can differentiate it.
+        steps: length of the run, as one `lax.scan`, which can be differentiated in both modes. None
+            runs up to the last of `times`, which may be traced, so that a grid over the number of
+            steps shares one program; then only forward-mode differentiation works.
         legs: for an accelerator, the result of `legs_of` for concrete times; None checks at every
             step whether to record.
         unasked: without `steps`, number of steps between two checks for the end. Up to this many
             steps are wasted for each record.
         limit: loss above which a run counts as diverged. None, for steps without a loss, checks the
             weights at every step.
-        relative: whether to record the relative loss; needs the last of `times` to be `steps`.
+        relative: whether to record the relative loss; the last of `times` must then be `steps`.
         also: names of the numbers that `step` returns in addition to the loss.
-        seen: the previous record as the first record finds it.
+        seen: the value that the first record receives as passed on by a previous one.
         batch: trailing shape *B of all weights and losses, for runs that advance together in
             that layout.
-        checkpoint: where the run begins, which then leaves another one: at its step in place of 0,
-            and with its state, if it has one, in place of `params`, `memory` and `seen`. Without
-            `steps` the caller has to say at which step the other one is.
-
+        checkpoint: checkpoint from which the run begins, instead of from step 0; the run then
+            returns another one. If it has a state, that replaces `params`, `memory` and `seen`.
+            Without `steps` the caller has to set the step of the returned one.
     Returns:
-        A `Trajectory` whose observables have the shape (S, ..., *B), with `batch_loss` among them
-        unless steps have no loss: that of the batch of the *next* step. Status and first bad step
-        have shape *B and are those that `dynsim.train` documents.
+        A `Trajectory` whose observables have the shape (S, ..., *B). `batch_loss`, included unless
+        steps have no loss, is the loss on the batch of the *next* step. Status and first bad step
+        have shape *B; `dynsim.train` documents them.
     """
     if relative and limit is None:
         raise ValueError("relative = True: needs steps with a loss")
@@ -251,8 +249,8 @@ def train(
             state, seen, rows = in_legs(course, start, seen, rows, steps, legs)
     if state.sums is not None:
         rows[RELATIVE_LOSS] = relative_loss(state.sums, times, end)
-    # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
-    # through all of them at every step would cost almost as much as the update.
+    # Non-finite weights show up in the loss as soon as a batch attends to them. Checking all of
+    # them at every step would cost almost as much as the update.
     bad = (state.first_bad < 0) & ~_finite(state.params, batch)
     first_bad = jnp.where(bad, end, state.first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
@@ -265,7 +263,7 @@ def train(
 def _judged(
     first_bad: Int[Array, "*B"], k: Int[Number, ""], valid: Bool[Array, "*B"]
 ) -> Int[Array, "*B"]:
-    # A comparison with NaN is false, so that NaN is not valid.
+    # Comparisons with NaN are false, so NaN counts as invalid.
     return jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
 
 

@@ -1,16 +1,16 @@
-"""What a run records: names and functions are looked up and called here.
+"""The quantities that a run records: names and functions are looked up and called here.
 
     record = "loss" | ["loss", "entropy"] | {"mine": function} | ["loss", {"mine": function}]
 
-A `Table` holds the names that one kind of run knows: its own observables, the quantities that its
-loop records always or on request, and those that other packages register as entry points of the
+A `Table` holds the names that one kind of run supports: its own observables, the quantities that
+its loop provides, and observables that other packages register as entry points of the
 group `dynsim.observables`. Such an entry point is named "<system>.<observable>" and its value is
 the function, for instance in a pyproject.toml
 
     [project.entry-points."dynsim.observables"]
     "yz.sharpness" = "their_package.measures:sharpness"
 
-Entry points are looked up once, when a name is not built in or when all names are wanted, and a
+Entry points are looked up once, when a name is not built in or when all names are needed. A
 function is imported when its name is recorded.
 """
 
@@ -28,53 +28,53 @@ from jaxtyping import Array
 from dynsim import checks, plugins
 
 GROUP = "dynsim.observables"
-"""Group of the entry points."""
+"""Group of the entry points of observables."""
 RELATIVE_LOSS = "relative_loss"
-"""The name under which a loop records `dynsim.training.loop.relative_loss`."""
+"""Name of `dynsim.training.loop.relative_loss`."""
 BATCH_LOSS = "batch_loss"
-"""The name under which it records the loss of the next step."""
+"""Name of the loss of the next step."""
 
 ETA_TIME = "eta_time"
-"""The name under which it records the sum of the learning rates so far."""
+"""Name of the sum of the learning rates so far."""
 
 OF_RUNS = ("time", "status", "first_bad_step")
-"""What every run has besides observables, by these names."""
+"""Names that every run has besides its observables."""
 
 PARAMS = "params"
-"""The name that stands for all weights; each of their arrays is recorded as "params.<its path>"."""
+"""Name that stands for all weights; each array is recorded as "params.<its path>"."""
 
 NORMS = ("gradient_norm", "update_norm")
-"""Euclidean norms over all weights that a step may record."""
+"""Euclidean norms, over all weights, of the gradient and the update of a step."""
 
 SHARPNESS = "sharpness"
 """The name of the largest eigenvalue of the Hessian; "sharpness_2" is the second, and so on."""
 
 PRECONDITIONED = "preconditioned_sharpness"
-"""The name of the sharpness in units in which the rule's steps begin to oscillate at 2."""
+"""Name of the sharpness in units in which the rule's steps begin to oscillate at 2."""
 
 Observable = Callable[..., Array]
 _TRACE: ContextVar[Hashable] = ContextVar("dynsim_trace", default=None)
 
 
 class NamedFunction(NamedTuple):
-    """A function with its name: a mapping with one entry, but hashable."""
+    """A function with its name: a hashable mapping with one entry."""
 
     name: str
     function: Observable
 
 
 Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable] | NamedFunction]
-"""What can be asked for: a name, functions by name, or any number of both."""
+"""A name, functions by name, or any number of both."""
 
 
 class Recording(NamedTuple):
-    """The quantities that a run records, hashable. Call it with a snapshot to get the values by
+    """The quantities that a run records; hashable. Call it with a snapshot to get their values by
     name.
 
     Attributes:
         functions: names and functions of a snapshot.
-        provided: names of what the loop records in addition to the loss.
-        trace: differs from one `traced_anew` to the next, so that no cached trace matches.
+        provided: names of the quantities that the loop records in addition to the loss.
+        trace: different in each `traced_anew` block, so that no cached trace matches.
     """
 
     functions: tuple[tuple[str, Observable], ...]
@@ -87,23 +87,23 @@ class Recording(NamedTuple):
         return RELATIVE_LOSS in self.provided
 
     def __call__(self, *snapshot: Any) -> dict[str, Array]:
-        """All observables of a snapshot, given as the arguments that the functions take.
+        """Evaluate all observables on a snapshot, given as the arguments of the functions.
 
         Raises:
-            ValueError: for a function of the user's own that takes others.
+            ValueError: for a user function with other arguments.
         """
         return {name: evaluated(name, function, snapshot) for name, function in self.functions}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """The names that one kind of run knows.
+    """The names that one kind of run supports.
 
     Attributes:
         functions: its observables by name.
         systems: names of systems whose registered observables it can evaluate too.
-        provided: quantities that the loop itself records, requested like observables.
-        refused: names that this kind of run cannot record though others can, with the reason.
+        provided: quantities that the loop itself records on request.
+        refused: names that this kind of run cannot record, although others can, with the reason.
     """
 
     functions: Mapping[str, Observable]
@@ -112,17 +112,17 @@ class Table:
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """All names of observables that can be requested; `PARAMS` is not among them, but can be
-        requested too.
+        """Names of all observables that can be requested. `PARAMS` can be requested too, but is not
+        among them.
 
         Raises:
-            ValueError: for an entry point whose name lacks a system, or that two packages define.
+            ValueError: for an entry point without a system in its name, or defined by two packages.
         """
         known = (*self.functions, *self.provided, *_registered(self.systems))
         return tuple(n for n in dict.fromkeys(known) if n not in self.refused and n != PARAMS)
 
     def resolve(self, record: Record) -> Recording:
-        """Look up what the user asked to record.
+        """Look up the requested names and functions.
 
         Raises:
             ValueError: for an unknown or refused name, a function with the name of a provided
@@ -135,7 +135,7 @@ class Table:
             if name in self.provided or _numbered(name) in self.provided:
                 if function is not None:
                     raise _taken(name)
-                # The loss is recorded whether it is asked for or not.
+                # The batch loss is always recorded.
                 provided += [name] if name != BATCH_LOSS else []
                 continue
             function = self._function(name) if function is None else function
@@ -160,10 +160,10 @@ class Table:
 
 @contextlib.contextmanager
 def traced_anew() -> Iterator[None]:
-    """Trace the enclosed entry points again, whatever JAX remembers of them.
+    """Trace the enclosed entry points again, ignoring JAX's cache.
 
-    JAX caches a trace by the functions that it was made of. It does not notice when a global that
-    one of them reads has changed.
+    JAX caches a trace by the functions that it was made from, and does not notice when a global
+    variable that one of them uses has changed.
     """
     token = _TRACE.set(object())
     try:
@@ -173,19 +173,19 @@ def traced_anew() -> Iterator[None]:
 
 
 def recorded_as(name: str, found: Iterable[str]) -> list[str]:
-    """The names among `found` under which the quantity requested as `name` is recorded."""
+    """Return the names in `found` under which the requested quantity `name` is recorded."""
     if name != PARAMS:
         return [name]
     return [each for each in found if each == PARAMS or each.startswith(f"{PARAMS}.")]
 
 
 def _numbered(name: str) -> str:
-    """The name of the first of several, for one of them."""
+    """The base name of a numbered sharpness; other names are returned unchanged."""
     return SHARPNESS if re.fullmatch(rf"{SHARPNESS}_[1-9]\d*", name) else name
 
 
 def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
-    """Names with the functions that came with them, one after the other."""
+    """Yield each requested name, with its function if one was given."""
     entries = (record,) if isinstance(record, str | Mapping) else record
     if not isinstance(entries, Iterable):
         raise ValueError(f"record = {record!r}: must be a name, functions by name, or a list")
@@ -219,8 +219,8 @@ def _own(name: Any, function: Any) -> tuple[str, Observable]:
 
 
 def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Array:
-    """An observable of a snapshot; `ValueError` for a function that takes other arguments or does
-    not return an array."""
+    """Evaluate an observable on a snapshot; `ValueError` if the function has other arguments or
+    does not return an array."""
     try:
         inspect.signature(function).bind(*snapshot)
     except TypeError as error:
@@ -230,7 +230,7 @@ def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Arr
         )
         raise ValueError(f"record = {name!r}: must take ({given}); {error}") from None
     except ValueError:
-        # A function without a signature, such as one in C.
+        # No signature is available, for instance for a function in C.
         pass
     with checks.code_of_user(f"record = {name!r}", *snapshot[1:]):
         found = function(*snapshot)
@@ -241,7 +241,7 @@ def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Arr
 
 
 def _registered(systems: tuple[str, ...]) -> dict[str, str]:
-    """The entry points of the observables of `systems`, the first of them first, by name."""
+    """Entry points of the observables of `systems`, by name; earlier systems have precedence."""
     points = plugins.entry_points(GROUP) if systems else {}
     for point in points:
         system, _, name = point.partition(".")

@@ -1,17 +1,17 @@
-"""Update rules: how a gradient moves the weights.
+"""Update rules: how a gradient changes the weights.
 
-Step k changes the weights p by the gradient g of its batch in this order:
+Step k updates the weights p with the gradient g of its batch in this order:
 
-1. `clip`: a gradient whose Euclidean norm over all weights exceeds it is shortened to it.
-2. `noise`: every entry of g gets a normal number of that standard deviation.
+1. `clip`: if the Euclidean norm of g over all weights exceeds `clip`, g is rescaled to it.
+2. `noise`: a normal number with this standard deviation is added to every entry of g.
 3. coupled `decay`: g <- g + lambda p, the gradient of the loss with lambda |p|^2/2.
 4. direction d, which the class of the rule computes: see `dynsim.training.rules`.
-5. decoupled `decay`: d <- d + lambda p, so that the scheduled rate multiplies it, as in optax's and
-   PyTorch's AdamW.
+5. decoupled `decay`: d <- d + lambda p. The scheduled rate multiplies it, as in AdamW of optax and
+   PyTorch.
 6. p <- p - eta(k) d.
 
-Rates, decay and noise may be numbers by group of weights. Every number may be
-traced: one compiled program serves a whole grid.
+Rates, decay and noise may differ between groups of weights. Every number may be traced, so that one
+compiled program serves a whole grid.
 """
 
 import abc
@@ -33,7 +33,7 @@ from dynsim.schedules import AnyRate, Constant, Schedule, as_schedule
 Eta = Schedule | Callable[[Array], Array] | AnyRate
 """A learning rate: a number, a schedule, or a function of the step."""
 PerGroup = AnyNotNegative | Mapping[str, AnyNotNegative]
-"""A number for all weights, or one for each of some groups of them; the others have none."""
+"""A number for all weights, or one per group; groups that are not listed have none."""
 
 
 def _rate_of_z(eta: Eta) -> Schedule:
@@ -41,8 +41,8 @@ def _rate_of_z(eta: Eta) -> Schedule:
 
 
 class Ratio(eqx.Module):
-    """Learning rates of the groups "Y" and "Z" of an attention layer by their ratio, the axis of
-    Scan and Snap's Fig. 6.
+    """Learning rates of the groups "Y" and "Z" of an attention layer, given by their ratio, which
+    is the axis of Scan and Snap's Fig. 6.
 
     Attributes:
         Z: learning rate of Z: a number or a schedule.
@@ -68,11 +68,11 @@ class Ratio(eqx.Module):
 
 
 Etas = Eta | Ratio | Mapping[str, Eta]
-"""One learning rate for all weights, or one for each group of them."""
+"""One learning rate for all weights, or one per group."""
 
 
 def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
-    """Learning rates as a rule has them; `ValueError` for anything else."""
+    """Convert learning rates to schedules, as a rule stores them; `ValueError` for other types."""
     if isinstance(eta, Ratio):
         return eta
     if not isinstance(eta, Mapping):
@@ -83,26 +83,26 @@ def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
 
 
 class UpdateRule(eqx.Module):
-    """A `Rule`, or settings from which one follows, such as `dynsim.Annealed`."""
+    """A `Rule`, or settings that determine one, such as `dynsim.Annealed`."""
 
     @abc.abstractmethod
     def build(self) -> "Rule":
-        """The rule that trains."""
+        """Return the rule that is used for training."""
 
 
 class Rule(UpdateRule):
     """An update rule. Subclass it to define your own.
 
-    A subclass has a `direction`, and fields for the numbers that the direction reads. Training,
-    sweeps and rates by group need nothing else; with a `flow` there is a theory too.
+    A subclass defines `direction`, and a field for each number that the direction uses. Training,
+    sweeps and rates by group need nothing else. Define `flow` too if theories are to describe it.
 
     Attributes:
         eta: learning rate: a number, a schedule, a function of the step, one of these for each of
-            `Problem.groups`, or a `Ratio` of two; per step, on the mean loss of a batch.
-        decay: weight decay, or None; by group, those without one do not decay.
+            `Problem.groups`, or a `Ratio` of two; per step, for the mean loss of a batch.
+        decay: weight decay, or None; groups that are not listed do not decay.
         clip: largest norm of the gradient of all weights together, or None.
-        noise: standard deviation of normal noise on every entry of the gradient, or None; by group,
-            those without one have none.
+        noise: standard deviation of normal noise on every entry of the gradient, or None; groups
+            that are not listed have none.
         decoupled: whether `decay` bypasses the direction, as in AdamW.
 
     Raises:
@@ -127,74 +127,74 @@ class Rule(UpdateRule):
     decoupled: bool = eqx.field(default=False, kw_only=True, static=True)
 
     def __check_init__(self) -> None:
-        # Those of subclasses too, by their annotations.
+        # Includes the fields of subclasses.
         decoding.check_stated(self)
 
     def build(self) -> "Rule":
-        """The rule that trains in place of this one, where its numbers follow from settings such as
-        a `Ratio`."""
+        """Return the rule that is used for training, with rates computed from settings such as a
+        `Ratio`."""
         return dataclasses.replace(self, eta=self.rates) if isinstance(self.eta, Ratio) else self
 
     @property
     def rates(self) -> Schedule | dict[str, Schedule]:
-        """The learning rate, or one for each group."""
+        """The learning rate, or one per group."""
         return self.eta.rates if isinstance(self.eta, Ratio) else self.eta
 
     @abc.abstractmethod
     def direction(self) -> optax.GradientTransformation:
-        """The optax transformation that turns :math:`g` into :math:`d`, with its own state. It is
-        called inside the traced function."""
+        """Return the optax transformation that turns :math:`g` into :math:`d`. It keeps its own
+        state, and is called inside the traced function."""
 
     def flow(
         self, gradient: PyTree, averages: PyTree, t: Float[Array, ""]
     ) -> tuple[PyTree, PyTree]:
-        r"""The rule in continuous time, for `odes.flow`; rules without one have no theory.
+        r"""The rule in continuous time, for `odes.flow`. Rules without it have no theory.
 
         Args:
-            gradient: G of the population loss, with coupled decay.
-            averages: averages of past gradients that the direction keeps, from `averages`.
+            gradient: gradient G of the population loss, including coupled decay.
+            averages: averages of past gradients that the direction keeps; see `averages`.
             t: time in steps.
 
         Returns:
             The direction d, where :math:`p' = -\eta(t)\, d`, and the time derivative of the
-            averages, None where there are none.
+            averages, or None without averages.
         """
         raise NotImplementedError
 
     @property
     def has_flow(self) -> bool:
-        """Whether its class defines a `flow`."""
+        """Whether the class defines `flow`."""
         return type(self).flow is not Rule.flow
 
     def averages(self, params: PyTree) -> PyTree:
-        """The averages of `flow` at the start; None where it has none."""
+        """Initial averages for `flow`; None if it has none."""
         del params
-        # diffrax does not integrate an empty tuple.
+        # None, because diffrax cannot integrate an empty tuple.
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """Name of the rule in messages."""
         return type(self).__name__.lower()
 
     @property
     def has_inertia(self) -> bool:
-        """Whether a velocity carries gradients over from step to step."""
+        """Whether gradients are carried over to later steps, as with momentum."""
         return False
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the direction is known not to be linear in the gradient."""
+        """Whether the direction is nonlinear in the gradient; True unless known otherwise."""
         return True
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether it treats each weight separately, so that equal weights with equal gradients stay
-        equal."""
+        """Whether each weight is treated separately, so that equal weights with equal gradients
+        stay equal."""
         return self.clip is None and self.noise is None
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """The learning rates by group; a rate for all weights has the empty name."""
+        """Learning rates by group; a single rate for all weights has an empty name."""
         return self.rates if isinstance(self.rates, dict) else {"": self.rates}
 
     def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
@@ -219,10 +219,10 @@ class Rule(UpdateRule):
         return value(self.rates)
 
     def of_groups(self, *groups: str) -> "Rule":
-        """The same rule with a rate for each of the groups, if it has one rate for all weights.
+        """Return the same rule with one rate per group, if it has a single rate.
 
         Raises:
-            ValueError: for a rule with rates for other groups than these.
+            ValueError: if the rule has rates for other groups.
         """
         if not isinstance(self.rates, dict):
             return dataclasses.replace(self, eta=dict.fromkeys(groups, self.rates))
@@ -234,11 +234,11 @@ class Rule(UpdateRule):
         return self
 
     def astype(self, dtype: str) -> "Rule":
-        """The same rule with its numbers as JAX arrays of `dtype`."""
+        """Return the same rule with its numbers as JAX arrays of `dtype`."""
         return jax.tree.map(lambda number: cast(number, dtype), self)
 
     def init(self, params: PyTree) -> PyTree:
-        """The memory before the first step."""
+        """Initial state of the rule, before the first step."""
         where = f"{type(self).__name__}.direction"
         with checks.code_of_user(where, params):
             made = self.direction()
@@ -255,12 +255,11 @@ class Rule(UpdateRule):
         noise: PyTree = None,
         groups: PyTree = None,
     ) -> tuple[PyTree, PyTree]:
-        """The change of the weights in step number `step`, and the memory after it.
+        """Return the change of the weights in step number `step`, and the state after it.
 
         Args:
-            noise: standard normal numbers in the structure of the gradient, if there is noise.
-            groups: the name of the group of each part of the weights, where numbers differ by
-                group.
+            noise: standard normal numbers in the structure of the gradient, if the rule has noise.
+            groups: name of the group of each part of the weights, if numbers differ between groups.
         """
         if self.clip is not None:
             shorten = optax.clip_by_global_norm(self.clip)
@@ -280,13 +279,13 @@ class Rule(UpdateRule):
         return self.descend(direction, self.rate(step), groups), memory
 
     def decayed(self, direction: PyTree, params: PyTree, groups: PyTree = None) -> PyTree:
-        """A gradient or direction with the weight decay added."""
+        """Add the weight decay to a gradient or direction."""
         if self.decay is None:
             return direction
         return _changed(lambda decay, d, p: d + decay * p, self.decay, groups, direction, params)
 
     def descend(self, direction: PyTree, rate: PyTree[Array], groups: PyTree = None) -> PyTree:
-        """Minus `direction`, each part times the `rate` of its group."""
+        """Return minus `direction`, each part multiplied by the `rate` of its group."""
         return _changed(lambda eta, d: -eta * d, rate, groups, direction)
 
     def __repr__(self) -> str:
@@ -300,15 +299,15 @@ class Rule(UpdateRule):
 
 
 def by_group(value: PerGroup | None) -> dict[str, Number]:
-    """A number of a rule by group; that for all weights has an empty name."""
+    """Return a number of a rule by group; a single number for all weights has an empty name."""
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else {"": value}
 
 
 def _check_alike(where: str, found: PyTree, like: PyTree) -> None:
-    """Raise `ValueError` that begins with `where` unless a tree has the structure and the shapes of
-    another one, and real numbers in the same places."""
+    """Raise `ValueError`, whose message begins with `where`, unless a tree has the structure and
+    shapes of another one and inexact numbers in the same places."""
 
     def kinds(tree: PyTree) -> PyTree:
         return jax.tree.map(
@@ -318,7 +317,7 @@ def _check_alike(where: str, found: PyTree, like: PyTree) -> None:
     try:
         same = eqx.tree_equal(kinds(found), kinds(like))
     except TypeError:
-        # Not all of it are arrays.
+        # Some leaves are not arrays.
         same = False
     if not same:
         a, b = (eqx.tree_pformat(each, width=sys.maxsize) for each in (found, like))
@@ -328,8 +327,8 @@ def _check_alike(where: str, found: PyTree, like: PyTree) -> None:
 def _changed(
     change: Callable[..., Array], value: PerGroup, groups: PyTree, *trees: PyTree
 ) -> PyTree:
-    """The first of some pytrees after `change` of (number, their leaves). Where numbers are by
-    group, parts of groups without one stay as they are."""
+    """Apply `change` to (number, leaves) of several pytrees. If numbers are given by group, parts
+    of the first tree in other groups are returned unchanged."""
     if not isinstance(value, Mapping):
         return jax.tree.map(lambda *leaves: change(value, *leaves), *trees)
 
@@ -342,10 +341,10 @@ def _changed(
 
 
 def _number(eta: Schedule) -> object:
-    """The rate, where it is constant."""
+    """The rate if it is constant, otherwise the schedule."""
     return eta.peak if isinstance(eta, Constant) and eta.warmup is None else eta
 
 
 def of_layer(params: PyTree) -> PyTree:
-    """The groups of weights "Y" and "Z", which are fields of `params`."""
+    """Name the groups "Y" and "Z" of weights that have these two fields."""
     return eqx.tree_at(lambda tree: (tree.Y, tree.Z), params, ("Y", "Z"))

@@ -1,16 +1,16 @@
 """The update rules: `SGD`, `Adam`, `AdamW`, `RMSProp`, `Sign`, and any optimiser of optax.
 
-What makes the direction d of the gradient g:
+The direction d as a function of the gradient g:
 
-   SGD        d = g; with `momentum` v <- mu v + g, d = v (heavy ball, as PyTorch and optax have
-              it), or d = mu v + g with `nesterov`
+   SGD        d = g; with `momentum` v <- mu v + g, d = v (heavy ball, as in PyTorch and optax), or
+              d = mu v + g with `nesterov`
    Sign       the same v, d = sign(v)
    RMSProp    v <- b2 v + (1 - b2) g^2, d = g / (sqrt(v) + eps)
-   Adam       both averages, corrected for their start, eps outside of the root
+   Adam       both averages with bias correction, eps outside the root
 
-`dynsim.sgd`, `adam`, `adamw`, `rmsprop` and `sign` are short for them. Each takes `decay`,
-`decoupled`, `clip` and `noise` of `dynsim.Rule` as well. All numbers may be traced. Two positional
-rates, or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attention layer.
+`dynsim.sgd`, `adam`, `adamw`, `rmsprop` and `sign` are shorthands. All rules also accept `decay`,
+`decoupled`, `clip` and `noise` of `dynsim.Rule`. All numbers may be traced. Two positional rates,
+or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attention layer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SGD(Rule):
 
     @property
     def mu(self) -> Number:
-        """The momentum, 0 where there is no velocity."""
+        """The momentum, 0 without one."""
         return 0.0 if self.momentum is None else self.momentum
 
     @property
@@ -157,11 +157,11 @@ class Adam(Rule):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: a step reduces each weight by the share eta(k) * decay,
-    with the scheduled rate eta(k), as in optax and PyTorch.
+    """Adam with decoupled weight decay: each step reduces every weight by the fraction
+    eta(k) * decay, with the scheduled rate eta(k), as in optax and PyTorch.
 
     Attributes:
-        decay: weight decay; by group, those without one do not decay.
+        decay: weight decay; groups that are not listed do not decay.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -183,7 +183,7 @@ class OptaxRule(Rule):
     """An optax optimiser as a rule. Build one with `dynsim.from_optax`.
 
     Attributes:
-        eta: a factor on the steps of the optimiser, which has a learning rate of its own.
+        eta: a factor on the steps of the optimiser, which has its own learning rate.
         make: function that returns the transformation, called with `numbers` as keywords.
         numbers: traced numbers of the optimiser, by name.
 
@@ -222,7 +222,7 @@ class OptaxRule(Rule):
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """A context in which what an optimiser cannot do here is explained."""
+        """Explain errors of optimisers that cannot be used here."""
         name = getattr(self.make, "__name__", self.make)
         try:
             yield
@@ -242,16 +242,16 @@ class OptaxRule(Rule):
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """Unknown, hence none."""
+        """Empty, because the rates are not known."""
         return {}
 
     @property
     def is_elementwise(self) -> bool:
-        """Unknown, hence False."""
+        """False, because it is not known."""
         return False
 
     def of_groups(self, *groups: str) -> OptaxRule:
-        """The same rule, which brings its own rates."""
+        """Return the rule itself, which has its own rates."""
         del groups
         return self
 
@@ -261,8 +261,8 @@ KNOWN = (SGD, Sign, RMSProp, Adam, AdamW)
 
 
 def why_not_known(rule: object) -> str | None:
-    """Why theories do not know what a rule does, or None. A subclass may step in its own way, and
-    a schedule may have rates that its pieces do not."""
+    """Explain why theories do not cover a rule, or return None. A subclass may have another step,
+    and a schedule may have rates that its pieces do not describe."""
     if type(rule) not in KNOWN:
         names = ", ".join(f"dynsim.{each.__name__}" for each in KNOWN)
         return f"rule = {type(rule).__name__}: theories describe {names}, and no subclasses of them"
@@ -271,7 +271,7 @@ def why_not_known(rule: object) -> str | None:
 
 
 def why_not_known_schedule(rule: Rule) -> str | None:
-    """Why theories do not know the learning rates of a rule, or None."""
+    """Explain why theories do not cover the learning rates of a rule, or return None."""
     for each in rule.schedules.values():
         if type(each).rate is not Schedule.rate:
             return (
@@ -282,7 +282,7 @@ def why_not_known_schedule(rule: Rule) -> str | None:
 
 
 def check_known(rule: object) -> None:
-    """Raise `ValueError` for a rule of which theories do not know what it does."""
+    """Raise `ValueError` for a rule that theories do not cover."""
     if reason := why_not_known(rule):
         raise ValueError(reason)
 
@@ -301,7 +301,7 @@ def sgd(
     Args:
         eta: learning rate per step on the batch-mean loss: a number, a schedule, a function of the
             step, or these by group of weights.
-        eta_y, eta_z: in its place, the rates of Y and of Z of an attention layer.
+        eta_y, eta_z: instead of `eta`, the rates of Y and of Z of an attention layer.
         momentum, nesterov: as in `SGD`.
         **options: `decay`, `decoupled`, `clip`, `noise` of `dynsim.Rule`.
 
@@ -315,8 +315,8 @@ def sgd(
 
 
 def momentum(eta_y: Eta, eta_z: Eta, momentum: Values = 0.9, **options: Any) -> SGD:
-    r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`, of an
-    attention layer: `sgd` with `momentum`, which explains the options.
+    r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`, for an
+    attention layer. It is `sgd` with `momentum`; see there for the options.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -369,16 +369,15 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Any:
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Values) -> OptaxRule:
-    """Any optax optimiser as a rule for training. No theory describes it.
+    """Use any optax optimiser as a rule for training. No theory describes it.
 
     Args:
-        make: such as `optax.lion`, or a function of yours that chains transformations. It is
+        make: a function such as `optax.lion`, or your own, which chains transformations. It is
             called inside the compiled program, where `numbers` are traced.
-        **numbers: numeric keyword arguments of `make`, each a possible axis of a sweep.
+        **numbers: numeric keyword arguments of `make`, each of which can be an axis of a sweep.
 
     Raises:
-        ValueError: for a `make` that cannot be called with these arguments, or a number that is not
-            finite.
+        ValueError: if `make` cannot be called with these arguments, or a number is not finite.
 
     Example:
         >>> rule = dynsim.from_optax(optax.lion, learning_rate=1e-3, weight_decay=0.1)

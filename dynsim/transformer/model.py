@@ -1,11 +1,11 @@
 """A decoder-only transformer that predicts the next token of a text, and its attention maps.
 
-Pre-norm blocks of causal self-attention and, if wanted, an MLP. No dropout: what is measured is
-how the weights move, and the maps of a run should not depend on a draw.
+It has pre-norm blocks of causal self-attention with an optional MLP, and no dropout, because
+observables of a run should not depend on additional randomness.
 
 The entropy of attention is that of each row (a query's weights on the keys up to it) in nat,
 averaged over heads, windows and the queries from `FIRST_QUERY` on. The query at position t has
-t + 1 keys, so that uniform attention has the mean of log(t + 1), `uniform_entropy`.
+t + 1 keys, so uniform attention has the mean of log(t + 1), `uniform_entropy`.
 """
 
 import dataclasses
@@ -35,13 +35,13 @@ Layers = Annotated[int, at.Ge(1), at.Le(6)]
 
 @dataclasses.dataclass(frozen=True)
 class TransformerSpec:
-    """Shape of a transformer. Hashable, so that a compiled function can be static in it.
+    """Shape of a transformer; hashable, so that it can be a static argument.
 
     Attributes:
         vocabulary: number of tokens M.
-        length: tokens T that it reads at once.
+        length: maximal number of tokens T.
         layers: blocks, 1 to 6.
-        heads: attention heads of a block; divides `width`.
+        heads: attention heads per block; divides `width`.
         width: size d of the residual stream.
         mlp: hidden units of a block's MLP; 0 leaves the MLP out.
         positions: learned embeddings of positions, or none.
@@ -70,7 +70,7 @@ class TransformerSpec:
 
 
 class Attention(eqx.Module):
-    """Causal self-attention with H heads, without biases: that of the keys would do nothing."""
+    """Causal self-attention with H heads, without biases; a key bias would have no effect."""
 
     query: eqx.nn.Linear
     key: eqx.nn.Linear
@@ -86,7 +86,7 @@ class Attention(eqx.Module):
         self.heads = sizes.heads
 
     def __call__(self, x: Float[Array, "T d"]) -> tuple[Float[Array, "T d"], Float[Array, "H T T"]]:
-        """What the heads add to the stream, and their maps (head, query, key)."""
+        """Return the contribution to the residual stream, and the maps (head, query, key)."""
         T = x.shape[0]
         q, k, v = (
             jax.vmap(part)(x).reshape(T, self.heads, -1)
@@ -138,11 +138,11 @@ class Block(eqx.Module):
 
 
 class Transformer(eqx.Module):
-    r"""Next-token logits of a sequence; all leaves are weights.
+    r"""Next-token logits of a sequence. All leaves are weights.
 
-    Built from a `TransformerSpec` and a threefry key. Embeddings start as N(0, 1), matrices and
-    biases uniform on :math:`\pm 1/\sqrt{\text{inputs}}`, norms as the identity (equinox's
-    defaults).
+    It is built from a `TransformerSpec` and a threefry key. Initially embeddings are N(0, 1),
+    matrices and biases uniform on :math:`\pm 1/\sqrt{\text{inputs}}`, and norms the identity
+    (equinox's defaults).
 
     Example:
         >>> sizes = dynsim.TransformerSpec(vocabulary=50, width=16)
@@ -168,7 +168,7 @@ class Transformer(eqx.Module):
         self.unembedding = eqx.nn.Linear(width, M, dtype=dtype, key=out)
 
     def __call__(self, tokens: Int[Array, " T"]) -> Float[Array, "T M"]:
-        """Logits of the token after each position, which reads the tokens up to it."""
+        """Logits of the token after each position, computed from the tokens up to it."""
         return self.forward(tokens)[0]
 
     def attention(self, tokens: Int[Array, " T"]) -> Float[Array, "L H T T"]:
@@ -178,7 +178,7 @@ class Transformer(eqx.Module):
     def forward(
         self, tokens: Int[Array, " T"]
     ) -> tuple[Float[Array, "T M"], Float[Array, "L H T T"]]:
-        """Logits and attention maps at once.
+        """Return logits and attention maps together.
 
         Raises:
             ValueError: for more tokens than there are learned positions.
@@ -205,25 +205,25 @@ def token_losses(logits: Float[Array, "*B M"], targets: Int[Array, "*B"]) -> Flo
 
 
 def loss(model: Transformer, windows: Int[Array, "B T1"]) -> Float[Array, ""]:
-    """Mean cross entropy (nat per token) over B windows of T + 1 tokens: the last T of each are
+    """Mean cross entropy (nat per token) over B windows of T + 1 tokens: the last T tokens are
     predicted from those before them."""
     logits = jax.vmap(model)(windows[:, :-1])
     return jnp.mean(token_losses(logits, windows[:, 1:]))
 
 
 FIRST_QUERY = 1
-"""First position whose row counts. The row of position 0 has one key, and so no entropy to lose:
-with it the mean would be smaller by the factor (T - 1) / T, whatever was learned."""
+"""First position that is averaged over. Position 0 has a single key and always zero entropy: with
+it the mean would be smaller by the factor (T - 1) / T."""
 
 
 class TextSnapshot(eqx.Module):
-    """A transformer at one moment, on N held-out windows and P prompts.
+    """A transformer at one time, on N held-out windows and P prompts.
 
     Attributes:
         model: the transformer.
         losses: (N, T) cross entropy of each held-out token in nat.
         maps: (N, L, H, T, T) attention on the held-out windows.
-        before: (N, L, H, T, T) the same at the record before, or at the start for the first one.
+        before: (N, L, H, T, T) the same at the previous record, or at the start for the first one.
         prompt_maps: (P, L, H, T', T') attention on the prompts.
     """
 
@@ -235,7 +235,7 @@ class TextSnapshot(eqx.Module):
 
 
 def uniform_entropy(length: int) -> float:
-    """Entropy (nat) of attention that is uniform over the allowed keys: the upper bound."""
+    """Entropy (nat) of uniform attention over the allowed keys, which is the upper bound."""
     keys = np.arange(FIRST_QUERY + 1, checks.integer("length", length, FIRST_QUERY + 1) + 1)
     return float(np.log(keys).mean())
 
@@ -246,15 +246,15 @@ def layer_entropy(maps: Float[AnyArray, "N L H T T"]) -> Float[Array, " L"]:
 
 
 def layer_top(maps: Float[AnyArray, "N L H T T"]) -> Float[Array, " L"]:
-    """Mean of the largest weight of a row: 1 where all attention is on one key."""
+    """Mean largest weight of the rows of each layer: 1 if all attention is on one key."""
     return _by_layer(jnp.max(maps, axis=-1))
 
 
 def layer_change(
     before: Float[AnyArray, "N L H T T"], maps: Float[AnyArray, "N L H T T"]
 ) -> Float[Array, " L"]:
-    """Mean total variation between the rows of two moments: the share of attention, in [0, 1],
-    that moved to other keys."""
+    """Mean total variation distance between rows at two times, by layer: the fraction of attention,
+    in [0, 1], that moved to other keys."""
     return _by_layer(jnp.sum(jnp.abs(maps - before), axis=-1) / 2)
 
 
@@ -272,8 +272,8 @@ OBSERVABLES: dict[str, Callable[[TextSnapshot], Array]] = {
     "layer_change": lambda s: layer_change(s.before, s.maps),
     "attention": lambda s: s.prompt_maps,
 }
-"""All observables by name: nat per held-out token; entropy, largest weight and change since the
-record before of attention on held-out text; and the maps on the prompts."""
+"""All observables by name: loss in nat per held-out token; entropy, largest weight, and change
+since the previous record of attention on held-out text; and the maps on the prompts."""
 
 
 class LanguageModel(Problem):
@@ -296,11 +296,11 @@ class LanguageModel(Problem):
         top: largest weight of a row of attention.
         change: attention that moved since the record before.
 
-    `dynsim.train` reads the corpus, and a problem from `build` has read it.
+    `dynsim.train` reads the corpus; `build` returns a problem whose corpus has been read.
 
     Raises:
-        ValueError: naming the field, its value and what is allowed; for a text without a window,
-            and for prompts that are longer than one.
+        ValueError: naming the field, its value and what is allowed; for a text shorter than a
+            window, and for prompts longer than one.
 
     Example:
         >>> problem = dynsim.LanguageModel(dynsim.SyntheticText(), layers=2)
@@ -341,7 +341,7 @@ class LanguageModel(Problem):
 
     @property
     def sizes(self) -> TransformerSpec:
-        """The transformer's shape."""
+        """The shape of the transformer."""
         return self._sizes_with(self.text.vocabulary)
 
     def _sizes_with(self, vocabulary: int) -> TransformerSpec:
@@ -356,28 +356,28 @@ class LanguageModel(Problem):
         return self.corpus
 
     def build(self, rule: Any) -> "LanguageModel":
-        """The problem with the text of its corpus."""
+        """Return the problem with its corpus read."""
         found = self.corpus.build(self.length, self.prompt)
         return self if found is self.corpus else dataclasses.replace(self, corpus=found)
 
     @property
     def held_out(self) -> Int[Array, "N T1"]:
-        """The windows of T + 1 tokens on which observables are measured, evenly spaced over the
+        """The windows of T + 1 tokens on which observables are measured, evenly spaced in the
         held-out text and the same for all runs."""
         tokens = jnp.asarray(self.text.held_out)
         starts = np.linspace(0, len(tokens) - self.length - 1, self.num_held_out).astype(int)
         return tokens[jnp.asarray(starts[:, None] + np.arange(self.length + 1)[None])]
 
     def init(self, key: PRNGKeyArray) -> Transformer:
-        """Random weights, as `Transformer` draws them."""
+        """Random weights, as drawn by `Transformer`."""
         return Transformer(self.sizes, key)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Int[Array, "N T1"]:
-        """A batch of windows of T + 1 tokens, drawn uniformly from the training text."""
+        """Draw a batch of windows of T + 1 tokens uniformly from the training text."""
         return sample_windows(jnp.asarray(self.text.train), key, batch, self.length)
 
     def loss(self, params: Transformer, data: Int[Array, "N T1"]) -> Float[Array, ""]:
-        """Mean cross entropy, nat per token."""
+        """Mean cross entropy in nat per token."""
         return loss(params, data)
 
     def snapshot(self, params: Transformer) -> tuple[TextSnapshot]:
@@ -387,7 +387,7 @@ class LanguageModel(Problem):
     def _snapshot_after(
         self, params: Transformer, before: Float[Array, "N L H T T"] | None
     ) -> tuple[tuple[TextSnapshot], Float[Array, "N L H T T"]]:
-        """The same after a record with the maps `before`, and the maps of this one."""
+        """Return the snapshot after a record with the maps `before`, and the maps of this one."""
         held_out = self.held_out
         logits, maps = jax.vmap(params.forward)(held_out[:, :-1])
         losses = token_losses(logits, held_out[:, 1:])
@@ -396,9 +396,9 @@ class LanguageModel(Problem):
         return (TextSnapshot(params, losses, maps, before, prompts),), maps
 
     def observables(self) -> dict[str, Callable[[TextSnapshot], Array]]:
-        """Those of `dynsim.transformer.model`."""
+        """The observables of `dynsim.transformer.model`."""
         return OBSERVABLES
 
     def divergence_limit(self) -> float:
-        """`DIVERGED_LOSS` times log M, the loss of guessing uniformly."""
+        """`DIVERGED_LOSS` times log M, the loss of uniform guessing."""
         return DIVERGED_LOSS * math.log(self.text.vocabulary)

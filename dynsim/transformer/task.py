@@ -1,4 +1,4 @@
-"""Text as a task: what is trained on, what is held out, and prompts to look at attention on."""
+"""Text as a task: training text, held-out text, and prompts for recording attention."""
 
 import abc
 import dataclasses
@@ -19,19 +19,19 @@ from dynsim.precision import AnyArray
 
 
 class TextSource(eqx.Module):
-    """What a language model is trained on: a text, or where to read it."""
+    """The text that a language model is trained on, or its location."""
 
     @abc.abstractmethod
     def build(self, length: int, prompt: int) -> "Text":
-        """The text.
+        """Return the text.
 
         Args:
-            length: tokens T of a window.
-            prompt: position in the held-out text where a prompt of that length starts.
+            length: number of tokens T of a window.
+            prompt: position in the held-out text where a prompt of this length starts.
         """
 
     def contents(self) -> dict[str, str]:
-        """Hashes of what was read, by name, to recognise results of other texts."""
+        """Hashes of the data that was read, by name, to identify results of the same text."""
         return {}
 
 
@@ -55,7 +55,7 @@ class Text(TextSource):
     vocabulary: int = eqx.field(static=True)
 
     def build(self, length: int, prompt: int) -> "Text":
-        """The text itself, which has its own prompts."""
+        """Return the text itself, which has its own prompts."""
         del length, prompt
         return self
 
@@ -66,11 +66,11 @@ def text(
     vocabulary: int,
     prompts: Int[ArrayLike, "P T"] | None = None,
 ) -> Text:
-    """A text of tokens in [0, vocabulary).
+    """Make a text of tokens in [0, vocabulary).
 
     Raises:
         ValueError: for an array with the wrong number of axes, without entries, with entries that
-            are not whole numbers, or with tokens outside the vocabulary.
+            are not integers, or with tokens outside the vocabulary.
 
     Example:
         >>> dynsim.text(np.arange(400) % 7, np.arange(80) % 7, vocabulary=7).vocabulary
@@ -99,10 +99,10 @@ def text(
 
 
 class CorpusSource(TextSource):
-    """A corpus, which is read when needed. Subclass it to define your own.
+    """A corpus that is read when needed. Subclass it to define your own.
 
     Raises:
-        ValueError: from `read`, when the corpus cannot be read.
+        ValueError: from `read`, if the corpus cannot be read.
 
     Example:
         >>> class Digits(dynsim.CorpusSource):
@@ -114,10 +114,10 @@ class CorpusSource(TextSource):
 
     @abc.abstractmethod
     def read(self) -> Corpus:
-        """The corpus; `ValueError` if it cannot be read."""
+        """Return the corpus; `ValueError` if it cannot be read."""
 
     def build(self, length: int, prompt: int) -> Text:
-        """The training text, the held-out text, and one prompt from the latter."""
+        """Return the training text, the held-out text, and one prompt from the latter."""
         found = self.read()
         if found.valid is None:
             raise ValueError(f"corpus = {self}: is too short for a held-out part")
@@ -138,7 +138,7 @@ class SyntheticText(CorpusSource):
     """
 
     def read(self) -> Corpus:
-        """The corpus, which is generated once."""
+        """Return the corpus, which is generated only once."""
         return _synthetic()
 
 
@@ -152,7 +152,7 @@ def _as_text(path: str | Path) -> str:
 
 
 class _Stored(CorpusSource):
-    """A corpus in files.
+    """A corpus stored in files.
 
     Attributes:
         path: a path.
@@ -186,7 +186,7 @@ class TextFile(_Stored):
     ENDINGS: ClassVar = ("path", (".txt",))
 
     def read(self) -> Corpus:
-        """The corpus; `ValueError` if the file cannot be read."""
+        """Return the corpus; `ValueError` if the file cannot be read."""
         checks.regular("path", self.path)
         return load_corpus(self.path, min_count=self.min_count)
 
@@ -213,7 +213,7 @@ class TextFolder(_Stored):
     held_out: str = eqx.field(default="valid.txt", static=True)
 
     def read(self) -> Corpus:
-        """The corpus; `ValueError` if a file cannot be read."""
+        """Return the corpus; `ValueError` if a file cannot be read."""
         for name, file in {"train": self.train, "held_out": self.held_out}.items():
             if not os.path.isfile(os.path.join(self.path, file)):
                 raise ValueError(f"{name} = {file!r}: must be a file in path = {self.path!r}")

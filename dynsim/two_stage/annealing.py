@@ -6,7 +6,7 @@ U with xi_t ~ N(0, noise^2) in every entry:
     U_{t+1} = (1 - eta lambda) U_t - eta (grad_t + xi_t),   U_0 ~ N(0, tau_0^2)
 
 with eta = eta_1 for t_1 steps and eta_2 for t_2 more, while the noise stays the same. The
-natural clock is eta-time, the sum of the learning rates so far.
+natural time variable is eta-time, the sum of the learning rates so far.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Annealed(UpdateRule):
 
     It is SGD with coupled decay and the gradient noise
     :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`, for the groups of weights of
-    `dynsim.Prompts`: gradients move "signal", noise moves "noise", and both decay. Its schedule
-    changes at the end of the first stage and at the end of the run.
+    `dynsim.Prompts`: gradients move "signal", noise moves "noise", and both decay. Its learning
+    rate changes at the end of the first stage.
 
     Attributes:
         eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.
@@ -44,7 +44,7 @@ class Annealed(UpdateRule):
         stage_2: length of the second stage in eta-time, in units of 1/lambda.
         control: an experiment of the same length in eta-time and the same gradient noise: forever
             keeps the large rate to the end; small uses the small rate from the start; smallinit
-            does that with starting weights that are stationary for it.
+            also starts from weights that are stationary for the small rate.
 
     Raises:
         ValueError: for rates, decay or stage_2 that are not positive, a negative standard
@@ -78,13 +78,13 @@ class Annealed(UpdateRule):
 
     @property
     def rates(self) -> tuple[Some, Some]:
-        """Learning rates of the stages, according to the control."""
+        """Learning rates of the two stages, for the chosen control."""
         first = self.eta_1 if self.control in ("none", "forever") else self.eta_2
         return first, self.eta_1 if self.control == "forever" else self.eta_2
 
     @property
     def ends(self) -> tuple[Some, Some]:
-        """Steps at which the stages end."""
+        """Steps at which the two stages end."""
         numbers = jnp if checks.is_traced((self.rates, self.decay, self.stage_2)) else np
         with np.errstate(over="ignore", divide="ignore"):
             spans = 1 / (4 * self.decay), self.stage_2 / self.decay
@@ -96,15 +96,15 @@ class Annealed(UpdateRule):
 
     @property
     def tau_0(self) -> Some:
-        """Standard deviation of starting weights that are stationary: `tau`, or that of the small
-        learning rate for the control "smallinit"."""
+        """Standard deviation of the stationary starting weights: `tau`, or the one for the small
+        learning rate with the control "smallinit"."""
         if self.control != "smallinit":
             return self.tau
         stages = Annealing.of(self)
         return stages.stationary(stages.eta_1)
 
     def build(self) -> Rule:
-        """The `dynsim.SGD` that trains."""
+        """Return the `dynsim.SGD` that is used for training."""
         noise = self.tau * (1 - (1 - self.eta_1 * self.decay) ** 2) ** 0.5 / self.eta_1
         first, second = self.rates
         ratio = second / first
@@ -114,12 +114,12 @@ class Annealed(UpdateRule):
 
     @staticmethod
     def spread(rule: Rule, num: int) -> Float[AnyArray, " S"]:
-        """`Annealing.spread` of a built rule."""
+        """Call `Annealing.spread` for a built rule."""
         return Annealing.of(rule).spread(num)
 
 
 def noisy_sgd(*rates: Any, **settings: Any) -> Rule:
-    """The rule of `Annealed`, which takes the same arguments.
+    """Return the rule of `Annealed`, built from the same arguments.
 
     Raises:
         ValueError: as `dynsim.Annealed`.
@@ -131,7 +131,7 @@ def noisy_sgd(*rates: Any, **settings: Any) -> Rule:
 
 
 def why_not_annealed(rule: Rule) -> str | None:
-    """Why `Annealing.of` cannot read a rule, or None."""
+    """Explain why `Annealing.of` cannot read a rule, or return None."""
     if reason := why_not_known(rule):
         return reason
     plain = type(rule) is SGD and not rule.has_inertia and rule.clip is None and not rule.decoupled
@@ -168,8 +168,8 @@ class Annealing(eqx.Module):
 
     @classmethod
     def of(cls, rule: UpdateRule) -> Annealing:
-        """The stages of an `Annealed`, or of the rule that it built; `ValueError` for any other
-        rule."""
+        """Return the stages of an `Annealed`, or of the rule built from it; `ValueError` for any
+        other rule."""
         rule = rule.build() if isinstance(rule, UpdateRule) else rule
         if reason := why_not_annealed(rule):
             raise ValueError(reason)
@@ -182,7 +182,7 @@ class Annealing(eqx.Module):
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Optimiser steps (t_1, t_2) of the two stages, for numbers that are not traced."""
+        """Optimiser steps (t_1, t_2) of the two stages; not for traced numbers."""
         return int(self.first), int(self.last) - int(self.first)
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
@@ -191,14 +191,14 @@ class Annealing(eqx.Module):
         return first * self.eta_1 + (steps - first) * self.eta_2
 
     def stationary(self, eta: Some) -> Some:
-        r"""Stationary standard deviation of the noise part of a weight at learning rate `eta`:
+        r"""Stationary standard deviation of a weight's noise part at learning rate `eta`:
         :math:`\tau(\eta)^2 = \eta\, \tau_\xi^2 / (\lambda (2 - \eta\lambda))`."""
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
 
     def spread(self, num: int) -> Float[AnyArray, " S"]:
-        """`num` optimiser steps, not rounded, evenly spaced in eta-time within each stage, a third
-        of them in the first. The end has priority, then the end of the first stage, then the start,
-        if `num` is too small for all three."""
+        """Return `num` optimiser steps, not rounded, evenly spaced in eta-time within each stage, a
+        third of them in the first. If `num` is too small for both ends of both stages, the end of
+        the run has priority, then the end of the first stage."""
         numbers = jnp if checks.is_traced(self) else np
         before = np.linspace(0, 1, max(num // 3, 1) + 1) if num > 2 else np.ones(num - 1)
         after = np.linspace(1, 2, num - before.size + 1)[1:]
@@ -207,6 +207,6 @@ class Annealing(eqx.Module):
         return numbers.where(stages <= 1, stages * self.first, self.first + (stages - 1) * second)
 
     def times(self, num: int = 128) -> Int[np.ndarray, " S"]:
-        """About `num` whole steps like those of `spread`, including both ends of the second stage;
-        for numbers that are not traced."""
+        """Return about `num` whole steps spaced as in `spread`, including both ends of the second
+        stage; not for traced numbers."""
         return np.unique(np.rint(self.spread(checks.integer("num", num, 1)))).astype(np.int64)

@@ -7,11 +7,11 @@ For a prompt with labels :math:`y_i` and the query :math:`x_L`,
     N_U = \frac1L \sum_{i<L} y_i \operatorname{ReLU}(x_i^\top U x_L).
 
 The row index of U contracts with the context token, the column index with the query. W acts on
-component P of the tokens and V on component Q; the label of the query is never read.
+component P of the tokens and V on component Q. The label of the query is never used.
 
-A step does two operations for each number that it reads, so memory bandwidth is its limit.
+A step makes two operations per number that it reads, so memory bandwidth limits it.
 Accelerators process a batch at once. A CPU processes a few prompts at a time, so that numbers are
-still in the cache of the core when they are read again. The pool is laid out for this before the
+still in the core's cache when they are read again. The pool is laid out for this before the
 first step.
 """
 
@@ -28,7 +28,7 @@ from dynsim.precision import AnyArray, Number
 
 
 class PromptBatch(NamedTuple):
-    """N prompts: (N, L, d) tokens of either component and (N, L) labels in {-1, +1}."""
+    """N prompts: (N, L, d) tokens of each component, and (N, L) labels in {-1, +1}."""
 
     P: Float[Array, "N L d"]
     Q: Float[Array, "N L d"]
@@ -54,11 +54,11 @@ class PQ(eqx.Module):
 
 
 class Split(eqx.Module):
-    """Weights as the sum of a part due to gradients and a part due to noise.
+    """Weights as the sum of a part moved by gradients and a part moved by noise.
 
     Attributes:
-        signal: Ubar, which starts at zero and which the gradients (at the full weights) move.
-        noise: Util, which starts as the random weights and which the gradient noise moves.
+        signal: Ubar, which starts at zero and is moved by the gradients (at the full weights).
+        noise: Util, which starts as the random weights and is moved by the gradient noise.
     """
 
     signal: PQ
@@ -72,7 +72,7 @@ class Split(eqx.Module):
 
 
 class Outputs(NamedTuple):
-    """(N,) outputs of the two components on N prompts."""
+    """(N,) outputs of both components on N prompts."""
 
     P: Float[Array, " N"]
     Q: Float[Array, " N"]
@@ -84,7 +84,7 @@ def attend(
     labels: Float[Array, "N L"],
     gates: Float[AnyArray, "d d"] | None = None,
 ) -> Float[Array, " N"]:
-    r""":math:`N_U` on N prompts; with `gates`, a matrix A, a token counts where
+    r""":math:`N_U` on N prompts. With `gates`, a matrix A, tokens contribute if
     :math:`x_i^\top A x_L > 0` instead."""
     query = x[:, -1]
     scores = jnp.einsum("nld,nd->nl", x, query @ U.T)
@@ -93,13 +93,13 @@ def attend(
     else:
         opened = jnp.einsum("nld,nd->nl", x, query @ gates.T) > 0
         passed = jnp.where(opened, scores, 0)
-    # Without its label the query drops out of the sum.
+    # A zero label removes the query from the sum.
     context = labels.at[:, -1].set(0)
     return jnp.einsum("nl,nl->n", context, passed) / x.shape[1]
 
 
 def outputs(params: PQ, batch: PromptBatch) -> Outputs:
-    """Outputs of both components."""
+    """Compute the outputs of both components."""
     q = attend(params.V, batch.Q, batch.labels)
     if params.beta is not None:
         q = q + params.beta
@@ -107,7 +107,7 @@ def outputs(params: PQ, batch: PromptBatch) -> Outputs:
 
 
 def logistic(margin: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    r""":math:`\ln(1 + e^{-m})` of a margin m, in nat."""
+    r"""Logistic loss :math:`\ln(1 + e^{-m})` of a margin m, in nat."""
     return jax.nn.softplus(-margin)
 
 
@@ -120,33 +120,33 @@ def data_loss(params: PQ, coupling: Real[Number, ""], batch: PromptBatch) -> Flo
 def outputs_loss(
     found: Outputs, coupling: Real[Number, ""], y: Float[Array, " N"]
 ) -> Float[Array, ""]:
-    """`data_loss` of outputs for queries with the labels `y`."""
+    """Compute `data_loss` from the outputs and the labels `y` of the queries."""
     apart = logistic(y * found.P) + logistic(y * found.Q)
     together = logistic(y * (found.P + found.Q))
     return jnp.mean((1 - coupling) * apart + coupling * together)
 
 
 CACHED = 2**17
-"""Bytes of prompts that a CPU takes at once, which the caches of a core hold with room to spare."""
+"""Bytes of prompts that a CPU processes at once, which fit well into a core's caches."""
 LANES = 8
-"""Tokens that are next to each other in memory, for the vector instructions of a CPU."""
+"""Number of tokens that are adjacent in memory, for the vector instructions of a CPU."""
 PLACES = 4
-"""Places of a component that a CPU reads in turns. It fetches ahead of what is read, but only
-within a page of memory, so that the next pages have to be begun before the last one is read."""
+"""Number of parts of a component that a CPU reads alternately. It prefetches only within a page of
+memory, so the next pages have to be touched before the current one has been read."""
 TERMS = 128
-"""Longest sum that is written out term by term: for longer ones the compiler takes many seconds."""
+"""Longest sum that is written out term by term; longer ones take many seconds to compile."""
 
 
 class Laid(NamedTuple):
-    """N prompts as a CPU reads them.
+    """N prompts in the memory layout for a CPU.
 
-    The L - 1 context tokens are cut into T groups of l = 8, the last one filled up with zeros, the
-    coordinates of a component into S places of D.
+    The L - 1 context tokens are divided into T groups of l = 8, the last one padded with zeros, and
+    the coordinates of a component into S parts of D.
 
     Attributes:
         context: (N, 2, S, T, D, l) coordinate s D + i of component c (P, Q) of token t l + j of
             the context, at [:, c, s, t, i, j].
-        labels: (N, T, l) labels of these tokens, 0 where there is none.
+        labels: (N, T, l) labels of these tokens, 0 for padding.
         queries: (N, 2, d) query tokens.
         asked: (N,) labels of the queries.
     """
@@ -158,7 +158,7 @@ class Laid(NamedTuple):
 
 
 def laid(prompts: PromptBatch) -> PromptBatch | Laid:
-    """The same prompts for a CPU; as they are, if they have many coordinates or tokens."""
+    """Lay out prompts for a CPU; unchanged if they have too many coordinates or tokens."""
     num, length, d = prompts.P.shape
     if max(d, math.ceil((length - 1) / LANES)) > TERMS:
         return prompts
@@ -183,10 +183,10 @@ def loss_and_gradient(
     pool: PromptBatch | Laid,
     chosen: Int[Array, " B"],
 ) -> tuple[Float[Array, ""], PQ]:
-    """`data_loss` and its gradient on the prompts `chosen` from the `pool`, by their indices."""
+    """`data_loss` and its gradient on the prompts of the `pool` with the indices `chosen`."""
     if isinstance(pool, Laid):
         return _in_parts(params, coupling, length, pool, chosen)
-    # Rows of all tokens are gathered faster than tokens.
+    # Gathering one long row per prompt is faster than gathering its tokens.
     rows = (leaf.reshape(len(leaf), -1)[chosen] for leaf in pool)
     leaves = (row.reshape(-1, *leaf.shape[1:]) for row, leaf in zip(rows, pool, strict=True))
     return jax.value_and_grad(data_loss)(params, coupling, PromptBatch(*leaves))
@@ -195,8 +195,8 @@ def loss_and_gradient(
 def _in_parts(
     params: PQ, coupling: Real[Number, ""], length: int, pool: Laid, chosen: Int[Array, " B"]
 ) -> tuple[Float[Array, ""], PQ]:
-    """With h = (1/L) sum_i y_i 1[x_i^T U q > 0] x_i of a prompt with query q, its output is
-    h^T U q and the gradient of that h q^T: the prompts themselves are read for h alone."""
+    """Implement `loss_and_gradient` with h = (1/L) sum_i y_i 1[x_i^T U q > 0] x_i of a prompt with
+    query q. Its output is h^T U q, with the gradient h q^T, so the prompts are read only for h."""
     queries, asked = pool.queries[chosen], pool.asked[chosen]
     towards = jnp.einsum("cde,nce->ncd", jnp.stack([params.W, params.V]), queries)
     size = part(len(chosen), pool.context[0].nbytes)
@@ -206,8 +206,8 @@ def _in_parts(
     def turn(
         before: tuple[Array, Array], now: tuple[Array, Array, Array]
     ) -> tuple[tuple[Array, Array], Float[Array, "n 2 d"]]:
-        # The gates reach the sums through the memory of the loop, one turn later. In the same turn
-        # the compiler would make one loop of both, and compute all gates anew for each coordinate.
+        # The gates reach the sums through the loop's carry, one turn later. Within one turn the
+        # compiler would fuse both and compute all gates again for each coordinate.
         return (now[0], _gates(pool, *now)), _sums(pool, *before)
 
     begin = parts[0][0], jnp.zeros((size, 2, *pool.labels.shape[1:]), towards.dtype)
@@ -217,7 +217,7 @@ def _in_parts(
     P, Q = jnp.sum(h * towards, -1).T
     found = Outputs(P, Q if params.beta is None else Q + params.beta)
     loss, slopes = jax.value_and_grad(outputs_loss)(found, coupling, asked)
-    # An output that overflows ends a run, although its slope may be a number.
+    # A run with an overflowing output must end, although its slope may be finite.
     slopes = jnp.where(jnp.isfinite(jnp.stack(found)), jnp.stack(slopes), jnp.nan)
     W, V = jnp.einsum("cn,ncd,nce->cde", slopes, h, queries)
     return loss, PQ(W, V, None if params.beta is None else jnp.sum(slopes[1]))
@@ -229,7 +229,7 @@ def _gates(
     towards: Float[Array, "n 2 d"],
     labels: Float[Array, "n T l"],
 ) -> Float[Array, "n 2 T l"]:
-    """y_i 1[x_i^T U q > 0] of the tokens of some prompts, which are read where they are."""
+    """y_i 1[x_i^T U q > 0] of the tokens of some prompts, read from the pool without a copy."""
     _, _, places, groups, numbers, lanes = pool.context.shape
     scores = sum(
         _picked(pool.context, chosen, (0, s, 0, i, 0), (2, 1, groups, 1, lanes))[:, :, 0, :, 0]
@@ -243,7 +243,7 @@ def _gates(
 def _sums(
     pool: Laid, chosen: Int[Array, " n"], gates: Float[Array, "n 2 T l"]
 ) -> Float[Array, "n 2 d"]:
-    """L h of some prompts, read where they are, which is the cache by now."""
+    """L h of some prompts, read from the pool, which is in the cache by then."""
     _, _, places, groups, numbers, lanes = pool.context.shape
     sums = sum(
         _picked(pool.context, chosen, (0, 0, t, 0, 0), (2, places, 1, numbers, lanes))[:, :, :, 0]
@@ -256,7 +256,7 @@ def _sums(
 def _picked(
     context: Array, chosen: Int[Array, " n"], start: Sequence[int], sizes: Sequence[int]
 ) -> Array:
-    """(n, *sizes) what begins at `start` in the `chosen` prompts, without a copy of them."""
+    """Slices (n, *sizes) that begin at `start`, of the `chosen` prompts, without copying them."""
 
     def row(index: Int[Array, ""]) -> Array:
         begin = (jnp.asarray(place, index.dtype) for place in start)
@@ -266,7 +266,7 @@ def _picked(
 
 
 def part(batch: int, size: int) -> int:
-    """How many of `batch` prompts, `size` bytes each, to process at once: a divisor of `batch`, at
-    most half of it, because the gates of the last part are computed twice."""
+    """Number of the `batch` prompts, `size` bytes each, to process at once: a divisor of `batch`,
+    at most half of it, because the gates of the last part are computed twice."""
     most = max(min(CACHED // size, batch // 2), 1)
     return max(n for n in range(1, most + 1) if batch % n == 0)

@@ -1,12 +1,12 @@
-"""What is measured on the two components: pure functions of a snapshot of the weights.
+"""Observables of the two components: pure functions of a snapshot of the weights.
 
-The snapshot carries the outputs on one fixed set of fresh prompts. Symbols are those of
+The snapshot contains the outputs on a fixed set of fresh prompts. Symbols are those of
 arXiv:2502.20681: K1 and K2 are the logistic losses (in nat) of component P through W alone and
-of component Q through V alone, J is that of their sum.
+of component Q through V alone; J is the loss of their sum.
 
-`rank_curves` measures the spectral corollary: which singular directions of the trained weights
+`rank_curves` tests the spectral corollary: which singular directions of the trained weights
 carry which component. The directions of diag(Wbar, Vbar) are ranked by their singular value, the k
-largest are kept alone or dropped, and losses and accuracies of both components are taken again.
+largest are kept alone or dropped, and losses and accuracies of both components are measured again.
 """
 
 import functools
@@ -26,13 +26,13 @@ from dynsim.two_stage.model import PQ, Outputs, PromptBatch, Split, attend, logi
 
 
 class PromptSnapshot(eqx.Module):
-    """Weights at one moment, and their outputs on N prompts.
+    """Weights at one time, and their outputs on N prompts.
 
     Attributes:
         weights: the split weights.
         labels: (N,) labels of the queries.
-        total, signal: outputs of the weights and of their signal part alone.
-        gated: (N,) N_V with the gates of the weights and the scores of their signal part.
+        total, signal: outputs of the full weights and of their signal part alone.
+        gated: (N,) N_V with the gates of the full weights and the scores of their signal part.
     """
 
     weights: Split
@@ -46,7 +46,7 @@ Observable = Callable[[PromptSnapshot], Array]
 
 
 def measure(weights: Split, batch: PromptBatch) -> PromptSnapshot:
-    """Snapshot of `weights` on the prompts of `batch`."""
+    """Return the snapshot of `weights` on the prompts of `batch`."""
     total = weights.total
     gated = attend(weights.signal.V, batch.Q, batch.labels, gates=total.V)
     return PromptSnapshot(
@@ -61,11 +61,11 @@ def measure(weights: Split, batch: PromptBatch) -> PromptSnapshot:
 def separation(
     scores: Float[Array, " N"], positive: Bool[Array, " N"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """How well a threshold on `scores` tells `positive` from the rest, whichever threshold.
+    """Measure how well thresholds on `scores` separate `positive` entries from the others.
 
     Returns:
-        The area under the ROC curve, ties counting half; and the largest balanced accuracy over
-        all thresholds, which at chance is biased upwards by about 0.01 at N = 2048.
+        The area under the ROC curve, where ties count half; and the largest balanced accuracy over
+        all thresholds, which at chance level is biased upwards by about 0.01 at N = 2048.
     """
     order = jnp.argsort(scores)
     ranked, is_positive = scores[order], positive[order]
@@ -76,7 +76,7 @@ def separation(
     up_to = negatives[jnp.searchsorted(ranked, ranked, side="right")]
     area = jnp.sum(jnp.where(is_positive, below + up_to, 0)) / 2
     area = area / (negatives[-1] * positives[-1])
-    # A threshold cannot part equal scores.
+    # A threshold cannot separate equal scores.
     edge = jnp.ones(1, bool)
     possible = jnp.concatenate([edge, ranked[1:] > ranked[:-1], edge])
     right = negatives / negatives[-1] + (positives[-1] - positives) / positives[-1]
@@ -84,7 +84,7 @@ def separation(
 
 
 def reduced_state(weights: PQ) -> Float[Array, "7"]:
-    """The seven numbers of the reduced ODE, measured: W[0,0], V[0,0], and the mean squares of
+    """The seven variables of the reduced ODE: W[0,0], V[0,0], and the mean squares of
     W[0,1:], W[1:,:], V[0,1:], V[1:,0] and V[1:,1:]."""
     W, V = weights.W, weights.V
     blocks = (W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
@@ -109,7 +109,7 @@ def _norm(matrix: Float[AnyArray, "d d"]) -> Float[Array, ""]:
 
 def _singular(matrix: Float[AnyArray, "d d"]) -> Float[Array, " d"]:
     left, _, right = one_by_one(jnp.linalg.svd)(jax.lax.stop_gradient(matrix))
-    # The values have derivatives without those of their vectors.
+    # Derivatives of singular values do not need those of the vectors.
     return jnp.einsum("ji,jk,ik->i", left, matrix, right)
 
 
@@ -142,13 +142,14 @@ OBSERVABLES: dict[str, Observable] = {
     "V_signal": lambda s: jnp.asarray(s.weights.signal.V),
 }
 """All observables by name. Losses and accuracies are those of the total weights unless the name
-says signal; `K2_pos` and `K2_neg` are K2 over the queries of one label. Norms are Frobenius
+contains "signal"; `K2_pos` and `K2_neg` are K2 over the queries of one label. Norms are Frobenius
 norms. Traces and singular values are those of the signal, because the noise alone gives a trace
-a standard deviation of tau sqrt(d). The sign of V_trace is random. `state` is `reduced_state`."""
+with a standard deviation of tau sqrt(d). The sign of V_trace is random. `state` is
+`reduced_state`."""
 TABLE = Table(OBSERVABLES, ("two_stage",))
-"""What can be measured on weights at one moment."""
+"""Observables of weights at one time."""
 DEFAULT_RECORD = ("K1", "K2", "auc_Q", "W_norm", "V_norm", "W_trace", "V_trace")
-"""What is recorded unless asked otherwise."""
+"""Names recorded by default."""
 
 
 def first_below(
@@ -175,7 +176,7 @@ class RankCurves(NamedTuple):
     Attributes:
         singular: (2d,) singular values, largest first.
         block: (2d,) 0 where the direction belongs to W, 1 where it belongs to V.
-        kept: (K + 1,) observables by name with the k largest directions alone, k = 0..K.
+        kept: (K + 1,) observables by name with only the k largest directions, k = 0..K.
         dropped: (K + 1,) observables by name without the k largest directions.
     """
 
@@ -192,13 +193,13 @@ def rank_curves(
     *,
     largest: int | None = None,
 ) -> RankCurves:
-    """Rank-preservation curves of `weights` on the prompts of `batch`, in its precision.
+    """Compute rank-preservation curves of `weights` on the prompts of `batch`, in its precision.
 
     Args:
         weights: usually the signal part of trained weights.
         batch: fresh prompts.
         record: a name from `dynsim.two_stage.observables.TABLE`, functions by name, or a list of
-            both; all read the truncated weights.
+            both; all are evaluated on the truncated weights.
         largest: K, the largest number of directions to keep or drop; 2d if None.
 
     Raises:

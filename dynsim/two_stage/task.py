@@ -1,9 +1,9 @@
 """In-context prompts with an elementary and a specialised component (arXiv:2502.20681).
 
 A prompt has L labelled tokens of two blocks of d numbers; the last token is the query, whose
-label is to be told from the others. Block 1 carries P, linearly separable with a margin along
-w_star; block 2 carries Q, in which the negative class lies on both sides of the positive one.
-The laws of motion are rotation invariant, so w_star = e_0 of block 1, zeta = r e_0 of block 2.
+label is to be predicted from the others. Block 1 contains P, linearly separable with a margin along
+w_star; block 2 contains Q, in which the negative class lies on both sides of the positive one.
+The equations of motion are rotation invariant, so w_star = e_0 of block 1, zeta = r e_0 of block 2.
 
 We reconstructed this task from fragments of the paper and chose all numbers ourselves; it is not
 the authors' text. The page `docs/systems/two_stage.md` lists which part of it is known.
@@ -34,9 +34,9 @@ Block = Annotated[Size, at.Ge(2)]
 
 
 class PromptDraws(NamedTuple):
-    """What N prompts are made of before the numbers of a task are put in: labels and the `sides` to
+    """Random draws for N prompts, independent of the task's numbers: labels and the `sides` to
     which zeta shifts tokens of the negative class, both -1 or +1, and standard Gaussian numbers of
-    the components; None of Q where its core is fixed."""
+    the components; None for Q if its core is fixed."""
 
     labels: Float[Array, "N L"]
     sides: Float[Array, "N L"]
@@ -45,8 +45,8 @@ class PromptDraws(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What a run draws before it begins: what its pool and its fresh prompts are made of, and the
-    key of its steps."""
+    """Random draws of a run, made before it begins: those of its pool and of its fresh prompts, and
+    the key of its steps."""
 
     pool: PromptDraws
     test: PromptDraws
@@ -54,8 +54,8 @@ class Shared(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The prompts of a run: the pool, as a step reads it, and fresh ones to measure on; and the key
-    of its steps."""
+    """The prompts of a run: the pool, in the layout for steps, and fresh ones to measure on; and
+    the key of its steps."""
 
     pool: PromptBatch | Laid
     test: PromptBatch
@@ -91,11 +91,11 @@ class Prompts(Problem):
             own, 1 on the loss of their sum.
         core: Gaussian part of Q: fresh for every token, or one fixed vector along e_1, as long as a
             fresh one in the root mean square.
-        tau_0: standard deviation of the starting weights; none for the stationary one of the rule,
-            a `dynsim.Annealed`.
+        tau_0: standard deviation of the starting weights; if omitted, the stationary one of the
+            rule, a `dynsim.Annealed`.
         pool: number of training prompts, drawn once; batches are drawn from it with replacement.
         num_test: number of fresh prompts on which losses and accuracies are measured.
-        bias: whether a scalar is trained that is added to the output of Q, the group "bias" of the
+        bias: whether to train a scalar that is added to the output of Q, the group "bias" of the
             weights.
         held: the prompts of a run, while it runs.
         eta_time: sum of the learning rates so far.
@@ -145,10 +145,10 @@ class Prompts(Problem):
     held: Any = eqx.field(default_factory=lambda: None, init=False, repr=False)
 
     def build(self, rule: UpdateRule) -> "Prompts":
-        """The prompts with the stationary `tau_0` of the rule, unless they have one.
+        """Return the prompts with the rule's stationary `tau_0`, if they have none.
 
         Raises:
-            ValueError: where `tau_0` is None and the rule is not an `Annealed`.
+            ValueError: if `tau_0` is None and the rule is not an `Annealed`.
         """
         if self.tau_0 is not None:
             return self
@@ -157,7 +157,7 @@ class Prompts(Problem):
 
     @property
     def starting_noise(self) -> Real[Number, "*#P"]:
-        """`tau_0`; raises `ValueError` where it is None."""
+        """`tau_0`; raises `ValueError` if it is None."""
         if self.tau_0 is None:
             raise ValueError(
                 "tau_0 = None: only a `dynsim.Annealed` determines it; give tau_0 for other rules"
@@ -180,13 +180,13 @@ class Prompts(Problem):
         return self.gamma0**2 + 2 * self.gamma0 * self.s1 * (2 / jnp.pi) ** 0.5 + self.s1**2
 
     def init(self, key: PRNGKeyArray) -> Split:
-        """No signal, and noise of standard deviation tau_0 in every entry."""
+        """Zero signal, and noise with standard deviation tau_0 in every entry."""
         noise = PQ(*jax.random.normal(key, (2, self.d, self.d)) * self.starting_noise)
         none = jnp.zeros_like(noise.W)
         return Split(PQ(none, none, jnp.zeros(()) if self.bias else None), noise)
 
     def groups(self, params: Split) -> PyTree:
-        """The groups "signal", "noise" and, where it is trained, "bias"."""
+        """The groups "signal", "noise" and, if it is trained, "bias"."""
         signal = jax.tree.map(lambda _: "signal", params.signal)
         if self.bias:
             signal = eqx.tree_at(lambda weights: weights.beta, signal, "bias")
@@ -194,7 +194,7 @@ class Prompts(Problem):
         return eqx.tree_at(lambda weights: (weights.signal, weights.noise), params, (signal, noise))
 
     def draw(self, key: PRNGKeyArray, batch: int) -> PromptBatch:
-        """Fresh prompts."""
+        """Draw fresh prompts."""
         return sample_prompts(self, key, batch)
 
     def loss(self, params: Split, data: PromptBatch) -> Float[Array, ""]:
@@ -203,13 +203,13 @@ class Prompts(Problem):
         return data_loss(fixed.total, self.coupling, data)
 
     def observables(self) -> dict[str, Measured]:
-        """Those of `dynsim.two_stage.observables`."""
+        """The observables of `dynsim.two_stage.observables`."""
         return OBSERVABLES
 
     def _prepared(
         self, key: PRNGKeyArray, shared: Shared | None = None
     ) -> tuple["Prompts", Shared]:
-        """The problem with a pool and fresh prompts, and what its numbers make them of."""
+        """Return the problem with a pool and fresh prompts, and the draws they are made from."""
         if shared is None:
             _, pool, test, steps = jax.random.split(key, 4)
             shared = Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
@@ -219,7 +219,7 @@ class Prompts(Problem):
         return made, shared
 
     def batches(self, key: PRNGKeyArray, steps: int | None, batch: int) -> Callable[[Array], Array]:
-        """Indices into the pool of the prompts of each step, as a function of the step."""
+        """Return the indices into the pool of each step's prompts, as a function of the step."""
         del key, steps
         held = self.held
 
@@ -232,8 +232,7 @@ class Prompts(Problem):
     def loss_and_gradient(
         self, params: Split, data: PromptBatch | Array
     ) -> tuple[Float[Array, ""], Split]:
-        """Loss and gradient on given prompts, or on a batch of the pool, whose prompts are read in
-        place."""
+        """Loss and gradient on given prompts, or on prompts of the pool, which are not copied."""
         if isinstance(data, PromptBatch):
             return super().loss_and_gradient(params, data)
         total = Split(params.signal, jax.lax.stop_gradient(params.noise)).total
@@ -243,7 +242,7 @@ class Prompts(Problem):
         return loss, Split(slope, jax.tree.map(jnp.zeros_like, params.noise))
 
     def _normal(self, key: PRNGKeyArray, k: Array, like: Split) -> Split:
-        """Noise of the group "noise", which is the only one that has some."""
+        """Draw noise for the group "noise", the only one with noise."""
         del key
         _, noise_key = jax.random.split(jax.random.fold_in(self.held.steps, k))
         xi = jax.random.normal(noise_key, (2, self.d, self.d), like.noise.W.dtype)
@@ -255,12 +254,12 @@ class Prompts(Problem):
         return (measure(params, task.held.test),)
 
     def divergence_limit(self) -> Real[Number, ""]:
-        """There is none, because large weights have a large loss. Only weights that are not finite
-        end a run."""
+        """Infinite, because large weights have a large loss. Only weights that are not finite end a
+        run."""
         return jnp.inf
 
     def drawn(self, key: PRNGKeyArray, num: int, dtype: DType = "float32") -> PromptDraws:
-        """The random draws behind `num` prompts. They depend only on the sizes and the core."""
+        """Make the random draws for `num` prompts. They depend only on the sizes and the core."""
         label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
         shape = (num, self.length)
         return PromptDraws(
@@ -271,9 +270,9 @@ class Prompts(Problem):
         )
 
     def made(self, draws: PromptDraws) -> PromptBatch:
-        """The prompts that follow from `draws` with the numbers of the task."""
+        """Compute the prompts from `draws` and the task's numbers."""
         labels, sides, g, z = draws
-        # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
+        # Along w_star the Gaussian part has the sign of the label: |g_0| replaces rejection.
         margin = labels * (self.gamma0 + self.s1 * jnp.abs(g[..., 0]))
         P = (g * self.s1).at[..., 0].set(margin)
         if z is None:
@@ -290,7 +289,7 @@ prompts = Prompts
 def sample_prompts(
     task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
 ) -> PromptBatch:
-    """Draw `num` prompts. A call inside `jit`, `vmap` or `grad` is fine."""
+    """Draw `num` prompts; may be called inside `jit`, `vmap` or `grad`."""
     return task.made(task.drawn(key, num, dtype))
 
 
@@ -298,7 +297,7 @@ Preset = Literal["default", "fast", "joint"]
 
 
 class FastPrompts(Prompts):
-    """Prompts that are smaller and quicker to train on.
+    """Prompts that are smaller and faster to train on.
 
     Raises:
         ValueError: as `Prompts`.
@@ -338,7 +337,7 @@ class JointPrompts(Prompts):
 
 
 class TwoStage(NamedTuple):
-    """What `dynsim.train` needs besides a key and times."""
+    """Arguments of `dynsim.train` for a two-stage experiment, except for the key and times."""
 
     task: Prompts
     optimizer: Rule
@@ -346,11 +345,11 @@ class TwoStage(NamedTuple):
 
 
 def two_stage(preset: Preset = "default", control: Control = "none", **settings: Any) -> TwoStage:
-    """The two-stage experiment of a preset, or one of its controls (see `Annealed`).
+    """Set up the two-stage experiment of a preset, or one of its controls (see `Annealed`).
 
     Args:
-        preset: "default" trains both components separately, as `Prompts` does; "joint" trains the
-            loss of their sum, as `JointPrompts`; "fast" is small, as `FastPrompts`.
+        preset: "default" trains both components separately, as `Prompts` does; "joint" trains on
+            the loss of their sum, like `JointPrompts`; "fast" is small, like `FastPrompts`.
         **settings: settings of `Prompts`.
 
     Raises:

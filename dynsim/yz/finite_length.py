@@ -10,9 +10,9 @@ sequences, is
     \mathbb E\, \ell_n(c) = \ell_n(p)
     + \frac{1}{2L} \operatorname{tr} \bigl( \Sigma\, \nabla^2 \ell_n(p) \bigr) + O(L^{-2}).
 
-Attention normalises what it reads, so that :math:`\ell_n` does not change when all of c is scaled:
-then :math:`\nabla^2 \ell_n\, p = -\nabla \ell_n` and :math:`p \cdot \nabla \ell_n = 0`, and the
-trace is a sum over the diagonal,
+Attention normalises its input, so :math:`\ell_n` does not change when all of c is rescaled.
+Therefore :math:`\nabla^2 \ell_n\, p = -\nabla \ell_n` and :math:`p \cdot \nabla \ell_n = 0`, and
+the trace is a sum over the diagonal,
 
 .. math::
 
@@ -32,8 +32,8 @@ For the Y/Z layer its terms are known. With logits :math:`y = Y^\top f`,
         + \operatorname{Var}_\alpha (Y_i - f_i y) \bigr)
     \end{align*}
 
-which are a few matrix products of the size of those of the gradient. Wherever 1/L is small these
-losses take the place of the population's: in descent, in every flow, in the reduction.
+These are a few matrix products, as large as those of the gradient. Where 1/L is small, these
+losses replace the population's: in gradient descent, in all flows, and in the reduction.
 """
 
 import math
@@ -51,15 +51,15 @@ from dynsim.precision import Number, cast
 from dynsim.yz import model as yz
 
 MOST_ROWS = 4
-"""Up to so many times the rows of Y may be repeated, for classes that share tokens."""
+"""Factor by which rows of Y may be repeated, for classes that share tokens."""
 LossesOfCounts = Callable[[Float[Array, "K M"]], Float[Array, " K"]]
 Context = Float[Array, ""] | None
-"""L = T - 1, the number of contextual tokens, perhaps traced; None for T infinite, which leaves
-the correction out of the program."""
+"""L = T - 1, the number of contextual tokens, possibly traced; None for T infinite, where the
+correction is not compiled."""
 
 
 def check_length(task: SequenceClasses, length: Real[Number, ""]) -> None:
-    """Raise `ValueError` where the expansion does not hold for sequences of length T.
+    """Raise `ValueError` if the expansion is not valid for sequences of length T.
 
     Traced values are not checked.
     """
@@ -71,9 +71,9 @@ def check_effective(effective: float, length: Real[Number, ""]) -> None:
     r"""Raise `ValueError` for sequences with fewer contextual tokens than the `effective` number
     :math:`1/\sum_i p_i^2` of tokens of a class.
 
-    With zero weights that number is :math:`\sum_i f_i^2/p_i`, and the expansion is in this number
-    over 2 L. With fewer contextual tokens it is less accurate than T = infinity:
-    docs/results/accuracy.md has the measurement.
+    At zero weights that number is :math:`\sum_i f_i^2/p_i`, and the expansion parameter is this
+    number over 2 L. With fewer contextual tokens the expansion is less accurate than T = infinity;
+    docs/results/accuracy.md has the measurements.
     """
     if checks.is_traced(length) or _infinite(length):
         return
@@ -87,18 +87,18 @@ def check_effective(effective: float, length: Real[Number, ""]) -> None:
 
 
 def contextual(length: Real[Number, ""], dtype: str) -> Context:
-    """T - 1 as an array of `dtype`, None for `math.inf`."""
+    """Return T - 1 as an array of `dtype`, or None for `math.inf`."""
     if _infinite(length):
         return None
     return cast(length - 1, dtype)
 
 
 class Expansion(NamedTuple):
-    """The losses of sequences of finite length, and their derivatives.
+    """Losses of sequences of finite length, and their derivatives.
 
     Attributes:
         losses: (K,) loss of each class in nat, averaged over its sequences.
-        gradient: gradient of the population loss, in which each class weighs its prior.
+        gradient: gradient of the population loss, the mean over classes weighted by their prior.
         slope: (K, M) derivatives of the loss of each class at T infinite with respect to the
             frequencies of its tokens; 0 for tokens that it lacks.
     """
@@ -111,7 +111,7 @@ class Expansion(NamedTuple):
 def loss_and_grad(
     params: yz.YZ, task: SequenceClasses, context: Context
 ) -> tuple[Float[Array, ""], yz.YZ]:
-    """Population loss and gradient, as `yz.loss_and_grad`, for `context` contextual tokens."""
+    """Like `yz.loss_and_grad` for the population, for `context` contextual tokens."""
     if context is None:
         return yz.loss_and_grad(params, task, yz.population(task))
     found = expand(params, task, context)
@@ -119,11 +119,11 @@ def loss_and_grad(
 
 
 def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
-    r"""Losses, gradient and slope for `context` contextual tokens.
+    r"""Compute losses, gradient and slope for `context` contextual tokens.
 
     The gradient is written out, like that of `yz.loss_and_grad`, at a third of the cost of reverse
-    mode. It contains only the probabilities q of wrong outputs, and logits relative to that of the
-    label, which keeps its relative precision when :math:`\alpha` is nearly 1. With :math:`Y_i` and
+    mode. It uses only the probabilities q of wrong outputs, and logits relative to the label's, so
+    that its relative precision is kept when :math:`\alpha` is nearly 1. With :math:`Y_i` and
     y denoting such differences, and :math:`w_i = f_i^2 / p_i`,
 
     .. math::
@@ -141,7 +141,7 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     label, query, support = task.next_token, task.query_index, task.support
     prior, p = jnp.asarray(task.prior), jnp.asarray(task.probs)
     Y, Z = jnp.asarray(params.Y), jnp.asarray(params.Z)[query]
-    # Rows of Y for the tokens of each class, where they are few, and unless that multiplies them.
+    # Gather the rows of Y for each class's tokens, if they are few and not repeated too often.
     gathered = 2 * support.shape[1] <= task.M and support.size <= MOST_ROWS * task.M
     rows = "ksm" if gathered else "sm"
     if gathered:
@@ -165,7 +165,7 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     w = f * over_p
     wf = w * f
 
-    # Derivative by the logits: of sum_i w_i t_i / 2 by q and by y, and of q by y.
+    # Derivatives with respect to the logits, of sum_i w_i t_i / 2 through q and y, and of q itself.
     at_wf, at_v, at_own = jnp.einsum(f"jks,{rows}->jkm", jnp.stack([wf, w * (f + v), w * own]), Y)
     at_square = jnp.einsum(to_outputs, w, square)
     width, wv, own_wf, own_v, own_own, rest = _sums(
@@ -193,7 +193,7 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
 
 def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -> Float[Array, ""]:
     """Population loss in nat for `context` contextual tokens, from the losses of all classes as a
-    function of counts (K, M); these must not change when the counts of a class are scaled."""
+    function of counts (K, M), which must not change when the counts of a class are rescaled."""
     found = losses(jnp.asarray(task.probs))
     if context is not None:
         found = found + correction_of(losses, task) / context
@@ -203,8 +203,8 @@ def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -
 def by_counts(
     params: Any, task: SequenceClasses, forward: Callable[..., Float[Array, "K M"]] = yz.forward
 ) -> LossesOfCounts:
-    """Loss of each class in nat as a function of the counts (K, M) that its sequence has, for a
-    model whose logits are `forward(params, task, examples)`."""
+    """Return the loss of each class in nat as a function of the counts (K, M) of its sequence, for
+    a model with the logits `forward(params, task, examples)`."""
 
     def losses(counts: Float[Array, "K M"]) -> Float[Array, " K"]:
         examples = yz.Examples(jnp.arange(task.K), counts, jnp.asarray(task.prior))
@@ -214,13 +214,13 @@ def by_counts(
 
 
 def correction_of(losses: LossesOfCounts, task: SequenceClasses) -> Float[Array, " K"]:
-    r""":math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of each class for any such losses:
-    by second derivatives along every token of its support."""
+    r""":math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of each class for any such losses,
+    by second derivatives along each token of its support."""
     p = jnp.asarray(task.probs)
 
     def along(slot: Array) -> Float[Array, " K"]:
         token = jax.nn.one_hot(task.support[:, slot], task.M, dtype=p.dtype)
-        # Rows of the support shorter than others are filled up with tokens of probability zero.
+        # Shorter rows of the support are padded with tokens of probability zero.
         weight = jnp.sum(p * token, axis=1)
 
         def slope(counts: Float[Array, "K M"]) -> Float[Array, " K"]:
@@ -232,7 +232,7 @@ def correction_of(losses: LossesOfCounts, task: SequenceClasses) -> Float[Array,
 
 
 def _differentiated(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
-    """`expand` by automatic differentiation, for layers whose terms are not written out."""
+    """Implement `expand` by automatic differentiation, for layers without an explicit form."""
     p = jnp.asarray(task.probs)
     losses = by_counts(params, task)
     _, gradient = loss_and_grad(params, task, None)
@@ -244,7 +244,7 @@ def _differentiated(params: yz.YZ, task: SequenceClasses, context: Context) -> E
 
 
 def _scattered(values: Float[Array, "K S"], task: SequenceClasses) -> Float[Array, "K M"]:
-    """Values on the support of each class over the whole vocabulary."""
+    """Extend values on the support of each class to the whole vocabulary."""
     place = jnp.arange(task.K)[:, None], task.support
     return jnp.zeros((task.K, task.M), values.dtype).at[place].set(values)
 
@@ -254,7 +254,7 @@ def _sum(x: Float[Array, "K N"]) -> Float[Array, "K 1"]:
 
 
 def _sums(*summands: Float[Array, "K N"]) -> Float[Array, "J K 1"]:
-    """Sums over the last axis, as one operation: each costs as much to compile as a product."""
+    """Sums over the last axis in one operation: each one takes as long to compile as a product."""
     return jnp.sum(jnp.stack(summands), axis=-1, keepdims=True)
 
 

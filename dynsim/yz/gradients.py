@@ -1,13 +1,13 @@
-"""The layer's loss and gradient with fewer numbers: of columns of Y, and on the support of classes.
+"""Loss and gradient of the layer with fewer numbers: merged columns of Y, and counts on supports.
 
-An output that is the next token of no class enters the loss through the sum over all outputs alone.
-So all of these have one gradient, and training from zero, where their columns of Y are equal, keeps
-them equal under any rule that treats entries alike: K + 1 columns say what M would.
+An output that is not the next token of any class enters the loss only through the sum over all
+outputs. So all these outputs have the same gradient. Training from zero, where their columns of Y
+are equal, keeps them equal under any rule that treats entries alike: K + 1 columns replace M.
 
-A sequence of class n holds none but the S tokens of n's support, so attention needs S
-exponentials per sequence and not M, its logits are a sum of S rows of Y, and the gradient of a
-row of Y that only class n attends to is a sum over the few sequences of n. `_sum_rows` writes
-such sums out, where that beats a matrix product with zeros.
+A sequence of class n contains only the S tokens of n's support. So attention needs S exponentials
+per sequence instead of M, its logits are a sum of S rows of Y, and the gradient of a row of Y that
+only class n attends to is a sum over the few sequences of n. `_sum_rows` writes such sums out
+where that is faster than a matrix product with zeros.
 """
 
 import math
@@ -28,9 +28,9 @@ class Outputs(NamedTuple):
 
     Attributes:
         label: (K,) the column of each class's next token.
-        count: (C,) how many outputs each column stands for, one where it is a label; None where
-            that is one for all.
-        column: (M,) the column of each output; None where there is one for each.
+        count: (C,) number of outputs that each column represents, one for a label; None if it is
+            one for all columns.
+        column: (M,) the column of each output; None if each output has its own.
     """
 
     label: Int[AnyArray, " K"]
@@ -38,29 +38,29 @@ class Outputs(NamedTuple):
     column: Int[Array, " M"] | None = None
 
     def merge(self, Y: Float[AnyArray, "M M"]) -> Float[AnyArray, "M C"]:
-        """Y with so many columns, from one whose columns are all equal."""
+        """Return Y with these columns, from a full Y whose merged columns are equal."""
         return Y if self.count is None else Y[:, : self.count.size]
 
     def spread(self, Y: Float[AnyArray, "M C"]) -> Float[AnyArray, "M M"]:
-        """Y with a column for each output again."""
+        """Return Y with one column per output."""
         return Y if self.column is None else jnp.asarray(Y)[:, self.column]
 
     def total(self, residual: Float[Array, "_ _"], axis: int = 1) -> Float[Array, "_ _"]:
-        """The residuals of all outputs of each column together, from those of one; `axis` is that
-        of the columns."""
+        """Return the summed residuals of each column's outputs, from that of one output; `axis` is
+        the axis of the columns."""
         if self.count is None:
             return residual
         return residual * jnp.expand_dims(self.count, 1 - axis)
 
 
 def each_output(task: SequenceClasses) -> Outputs:
-    """A column for each output."""
+    """One column per output."""
     return Outputs(task.next_token)
 
 
 def merged_outputs(task: SequenceClasses, dtype: str) -> Outputs:
-    """A column for each class's next token and one for all other outputs, if that at least halves
-    their number."""
+    """One column per next token and one for all other outputs, if that at least halves the number
+    of columns."""
     if 2 * (task.K + 1) > task.M:
         return each_output(task)
     label = jnp.arange(task.K, dtype=jnp.int32)
@@ -72,12 +72,12 @@ def merged_outputs(task: SequenceClasses, dtype: str) -> Outputs:
 def loss_and_grad(
     params: yz.YZ, task: SequenceClasses, examples: yz.Examples, outputs: Outputs
 ) -> tuple[Float[Array, ""], yz.YZ]:
-    """As `yz.loss_and_grad`, without the residual connection, for weights in the columns of
-    `outputs`; dJ/dY has that of one output in each.
+    """Like `yz.loss_and_grad`, without the residual connection, for weights with the columns of
+    `outputs`; each column of dJ/dY is the gradient of one of its outputs.
 
-    Examples are the last axis of all arrays, because it is long where columns are few. Products
-    name the axes that they sum over: a transposition is folded into a product in one program and
-    not in another, as for another number of devices, and the last bit differs with it.
+    Examples are the last axis of all arrays, because it is long when columns are few. Products
+    name the axes that they sum over: XLA may fold a transposition into a product in one program
+    but not in another, for instance with more devices, and then the last bit differs.
     """
     row = task.query_index[examples.classes]
     f = yz.direction(params.Z[row].T, examples.counts.T, 0)
@@ -99,17 +99,17 @@ def loss_and_grad_on_support(
     examples: SupportExamples,
     outputs: Outputs | None = None,
 ) -> tuple[Float[Array, ""], yz.YZ]:
-    """As `yz.loss_and_grad`, without the residual connection.
+    """Like `yz.loss_and_grad`, without the residual connection.
 
     Its third matrix product, g = Y (x_{T+1} - alpha), enters dZ only through two sums over the
-    examples of a query m, which follow from what is there already:
+    examples of a query m, which follow from known quantities:
 
         f . g         = (x_{T+1} - alpha) . logits
         sum_e f_l g_l = sum_k Y_lk (sum_e f_l (x_{T+1} - alpha)_k)
 
-    The inner sum is dJ/dY where no other query sees token l. Otherwise the tokens that several
-    classes share (`task.shared`) are multiplied out. In the sums over outputs k each column of
-    `outputs` counts as often as it stands for one.
+    The inner sum is dJ/dY if no other query attends to token l. For the tokens that several
+    classes share (`task.shared`) the product is computed. In sums over outputs k, each column of
+    `outputs` is weighted by the number of outputs it represents.
     """
     outputs = outputs or each_output(task)
     classes = examples.classes
@@ -124,7 +124,7 @@ def loss_and_grad_on_support(
     f_shared = jnp.where(place < f.shape[0], f[place, jnp.arange(classes.size)[None]], 0)
     dY = _decoder_gradient(task, examples, f, f_shared, residual)
 
-    # Products with ones, because XLA's own sum of a product over a trailing axis is slow.
+    # Products with ones, because XLA's sum of a product over a trailing axis is slow.
     count = jnp.ones(task.M, f.dtype) if outputs.count is None else outputs.count
     own = ((params.Y * dY) @ count)[None]
     dz = -(f**2) * ((residual * logits) @ count)[None]
@@ -158,9 +158,9 @@ def _decoder_gradient(
 ) -> Float[Array, "M C"]:
     """dJ/dY = sum over examples of f residual^T.
 
-    The row of a token that one class holds is a sum over the examples of that class. There is
-    room for four standard deviations more of them than a class gets on average; a batch with
-    more of some class, as unequal priors bring about, takes the matrix product.
+    The row of a token that only one class contains is a sum over the examples of that class. There
+    is room for four standard deviations more examples than a class has on average. If a class has
+    more, for instance because priors are unequal, the matrix product is used.
     """
     E, mean = examples.classes.size, examples.classes.size / task.K
     room = math.ceil(mean + 4 * math.sqrt(mean))
@@ -184,14 +184,13 @@ def _decoder_gradient(
             dY = jnp.where((task.owner == SHARED)[:, None], shared, dY)
         return dY
 
-    # The classes do not depend on weights or rates, so that under vmap over those this stays a
-    # branch.
+    # The classes do not depend on weights or rates, so under vmap over those this remains a branch.
     return jax.lax.cond(jnp.max(start[1:] - start[:-1]) <= room, by_class, product)
 
 
 def support_pays(terms: int, products: int) -> bool:
-    """Whether sums of so many rows beat a matrix product over so many, mostly zeros: a term
-    costs about two of the latter, and time to compile."""
+    """Whether sums of `terms` rows beat a matrix product over `products` rows, mostly zeros: a term
+    costs about as much as two of those, and has to be compiled."""
     return terms <= 32 and 4 * terms <= products
 
 
@@ -201,8 +200,8 @@ def _sum_rows(
 ) -> Float[Array, "E M"]:
     """out[e] = sum_t weight[t, e] rows[index[t, e]].
 
-    Written out term by term, XLA makes one loop of it on the CPU, vectorised over the columns.
-    A sum over an axis, or a product of small matrices, would first gather all rows into memory.
+    Written out term by term, it becomes one loop on the CPU, vectorised over the columns. A sum
+    over an axis, or a product of small matrices, would first gather all rows in memory.
     """
     terms = (
         w[:, None] * jnp.asarray(rows).at[i].get(mode="promise_in_bounds")
@@ -213,7 +212,7 @@ def _sum_rows(
 
 @_sum_rows.defjvp
 def _(primals, tangents):  # type: ignore[no-untyped-def]
-    """As the matrix product that it stands for: the transpose of each term would be a scatter."""
+    """Derivative of the equivalent product, as the transpose of each term would be a scatter."""
 
     def product(rows: Float[Array, "N M"], weight: Float[Array, "T E"]) -> Float[Array, "E M"]:
         E = weight.shape[1]

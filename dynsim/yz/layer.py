@@ -1,6 +1,6 @@
-"""The attention layer in Y and Z on sequence classes, as a problem to be trained.
+"""The attention layer in Y and Z on sequence classes, as a problem to train.
 
-The functions that make a task of `dynsim.classes` return the layer on it.
+The functions here that create a task of `dynsim.classes` return the layer on it.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ Batch = Examples | SupportExamples
 
 
 class Layer(SequenceClasses, Problem):
-    r"""The attention layer in Y and Z (Scan and Snap) on sequence classes, which it is itself.
+    r"""The attention layer in Y and Z (Scan and Snap), which is itself the task it is trained on.
 
-    Its weights are a `dynsim.YZ`, their groups "Y" and "Z". Batches are `dynsim.Examples`, also
-    recorded ones (`dynsim.yz.sampling.examples_from_tokens`). With `batch=math.inf` it descends the
-    population loss, for finite `length` to first order in 1/T (`dynsim.yz.finite_length`). Runs
+    Its weights are a `dynsim.YZ` with the groups "Y" and "Z". Batches are `dynsim.Examples`, which
+    may be recorded (`dynsim.yz.sampling.examples_from_tokens`). With `batch=math.inf` it descends
+    the population loss, for finite `length` to first order in 1/T (`dynsim.yz.finite_length`). Runs
     count as diverged above 10 log M.
 
     Attributes:
@@ -60,7 +60,7 @@ class Layer(SequenceClasses, Problem):
     start: yz.Init = eqx.field(static=True, default="zero")
 
     def build(self, rule: Any = None) -> "Layer":
-        """The layer itself, as a problem and as a task."""
+        """Return the layer itself."""
         return self
 
     def init(self, key: PRNGKeyArray) -> yz.YZ:
@@ -70,7 +70,7 @@ class Layer(SequenceClasses, Problem):
         return yz.init_zero(self)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
-        """Sequences as counts of their tokens; with T infinite their probabilities."""
+        """Draw sequences as token counts, or as token probabilities if T is infinite."""
         sampling.check_tokens(batch, self.length)
         if math.isinf(self.length):
             classes = sampling.sample_classes(self, key, batch)
@@ -81,8 +81,8 @@ class Layer(SequenceClasses, Problem):
     def batches(
         self, key: PRNGKeyArray, steps: int, batch: int
     ) -> Callable[[Array], Batch | Array]:
-        """As `draw`, in few bytes. A CPU stores counts only on the support of each class; with T
-        infinite the classes suffice."""
+        """Like `draw`, with less memory. On a CPU, counts are stored only on the support of each
+        class; if T is infinite, only the classes are stored."""
         sampling.check_tokens(batch, self.length)
         of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
@@ -106,8 +106,8 @@ class Layer(SequenceClasses, Problem):
         return yz.loss(params, self, data.astype(params.Y.dtype.name))
 
     def loss_and_gradient(self, params: yz.YZ, data: Batch | Array) -> tuple[Array, yz.YZ]:
-        """`loss` and gradient, written out, for weights `_compact` or not, from either form of a
-        batch."""
+        """Explicit loss and gradient, for either form of the weights (see `_compact`) and any form
+        of a batch."""
         dtype = params.Y.dtype.name
         merged = params.Y.shape[1] < self.M
         columns = gradients.merged_outputs(self, dtype) if merged else gradients.each_output(self)
@@ -128,22 +128,22 @@ class Layer(SequenceClasses, Problem):
         return yz.loss_and_grad(params, self, data, scatter=on_cpu())
 
     def population_loss(self, params: yz.YZ) -> Float[Array, ""]:
-        """The loss at infinite batch; raises `ValueError` as `check_population`."""
+        """The loss at infinite batch; raises `ValueError` as `check_population` does."""
         context = finite_length.contextual(self.length, params.Y.dtype.name)
         return finite_length.mean_loss(finite_length.by_counts(params, self), self, context)
 
     def _population_loss_and_gradient(self, params: yz.YZ) -> tuple[Array, yz.YZ]:
-        """The same with its gradient, written out."""
+        """The population loss and its explicit gradient."""
         context = finite_length.contextual(self.length, params.Y.dtype.name)
         return finite_length.loss_and_grad(params, self, context)
 
     def check_population(self) -> None:
-        """Raise `ValueError` for sequences shorter than an expansion in 1/T describes."""
+        """Raise `ValueError` if sequences are too short for the expansion in 1/T."""
         finite_length.check_length(self, self.length)
 
     def _compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
-        """One column of Y for all outputs that are no class's next token: training from zero keeps
-        them equal."""
+        """Use one column of Y for all outputs that are not a next token: training from zero keeps
+        their columns equal."""
         dtype = params.Y.dtype.name
         columns = gradients.each_output(self)
         if self.start == "zero" and rule.is_elementwise:
@@ -152,23 +152,23 @@ class Layer(SequenceClasses, Problem):
         return few, lambda found: dataclasses.replace(found, Y=columns.spread(found.Y))
 
     def groups(self, params: yz.YZ) -> yz.YZ:
-        """Y and Z."""
+        """The groups "Y" and "Z"."""
         return of_layer(params)
 
     def snapshot(self, params: yz.YZ) -> tuple[SequenceClasses, Snapshot]:
-        """The classes and the quantities that every observable reads."""
+        """The classes and the quantities from which observables are computed."""
         return self, observables.measure(self, params)
 
     def observables(self) -> dict[str, Measured]:
-        """What `dynsim.yz.observables` measures."""
+        """The observables of `dynsim.yz.observables`."""
         return dict(MEASURED.functions)
 
     def divergence_limit(self) -> float:
-        """Ten times the loss of guessing uniformly."""
+        """Ten times the loss of uniform guessing."""
         return DIVERGED_LOSS * math.log(self.M)
 
     def _recorded(self, data: Examples) -> Examples:
-        """Raise `ValueError` for examples of another task."""
+        """Return recorded examples; `ValueError` if they belong to another task."""
         shape = np.shape(data.counts)
         if shape[1:] != (self.M,) or np.shape(data.classes) != shape[:1]:
             raise ValueError(
@@ -185,8 +185,8 @@ class Layer(SequenceClasses, Problem):
 def layer(
     task: SequenceClasses, length: int | float | None = None, start: yz.Init | None = None
 ) -> Layer:
-    """The layer on a task; see `Layer`. If the task is itself a layer, its length and start are the
-    defaults.
+    """Return the layer on a task; see `Layer`. If the task is a layer already, its length and start
+    are the defaults.
 
     Raises:
         ValueError: for anything but a task, a length below 2, or an unknown start.
@@ -222,7 +222,7 @@ class AttentionLayer(sampling.OnClasses):
     start: yz.Init = eqx.field(static=True, default="zero")
 
     def build(self, rule: Any) -> Layer:
-        """The layer."""
+        """Return the layer."""
         return layer(self.classes, self.length, self.start)
 
     def init(self, key: PRNGKeyArray) -> yz.YZ:
@@ -237,7 +237,7 @@ def _layered(name: str, make: Callable[Arguments, task.Task]) -> Callable[Argume
     def made(*args: Arguments.args, **options: Arguments.kwargs) -> Layer:
         return layer(make(*args, **options).build())
 
-    # The docstring and the arguments are those of what it calls.
+    # The docstring and the signature are those of `make`.
     made.__name__ = made.__qualname__ = name
     made.__doc__ = (make.__doc__ or "").replace("Attributes:", "Args:")
     signature = inspect.signature(make).replace(return_annotation=Layer)

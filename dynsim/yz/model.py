@@ -1,7 +1,7 @@
 r"""One attention layer plus a decoder in Y/Z form (arXiv:2305.16380, section 2, Lemma 1).
 
 For a sequence of class n with query :math:`m = \psi(n)` and contextual token counts N (the query
-does not attend to itself), b is the softmax over positions t of :math:`Z[m, x_t]`, and
+does not attend to itself), b is the softmax of :math:`Z[m, x_t]` over positions t, and
 
 .. math::
 
@@ -11,9 +11,9 @@ does not attend to itself), b is the softmax over positions t of :math:`Z[m, x_t
     \alpha &= \operatorname{softmax}(Y^\top f), \qquad \text{loss} = -\ln \alpha[\nu(n)]
     \end{align*}
 
-Without positions everything depends on the counts alone, so the count-level forward *is* the
-model. With P(l|n) in place of the counts it is the limit :math:`T \to \infty` of Lemma 2, in which
-:math:`a = c_n`. Only the rows of Z that belong to a query get a gradient, so only those are stored.
+Without positions everything depends on the counts alone, so this forward pass on counts *is* the
+model. With P(l|n) instead of counts it is the limit :math:`T \to \infty` of Lemma 2, where
+:math:`a = c_n`. Only the rows of Z that belong to a query have a gradient, so only they are stored.
 """
 
 import functools
@@ -33,14 +33,14 @@ Init = Literal["zero", "uniform"]
 
 
 class YZ(eqx.Module):
-    r"""The parameters.
+    r"""Weights of the layer.
 
     Attributes:
-        Y: (M, M) decoder logits; attending to token l adds Y[l, k] to output k. Inside
-            training also (M, C), with one column for several outputs (`dynsim.yz.gradients`).
-        Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens.
-            A fixed prior on the logits, such as a positional bias, is a start other than zero.
-        residual: add the query's embedding to f and normalise again (paper, section 7):
+        Y: (M, M) decoder logits; attending to token l adds Y[l, k] to output k. During training
+            possibly (M, C), with one column for several outputs (`dynsim.yz.gradients`).
+        Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens. For a
+            fixed prior on the logits, such as a positional bias, start from it instead of zero.
+        residual: whether to add the query's embedding to f and normalise again (paper, section 7):
             :math:`\alpha = \operatorname{softmax}(Y^\top h)` with
             :math:`h = (f + x_T) / \lVert f + x_T \rVert_2`.
 
@@ -58,11 +58,11 @@ class YZ(eqx.Module):
 
 
 class Examples(eqx.Module):
-    """A weighted set of examples at count level.
+    """A weighted set of examples, given by token counts.
 
     Attributes:
         classes: (E,) class of each example.
-        counts: (E, M) how often each contextual token occurs, or its probability (T infinite).
+        counts: (E, M) counts of each contextual token, or its probability (T infinite).
         weight: (E,) weight of each example in the loss; sums to 1. None for equal weights.
 
     Example:
@@ -77,26 +77,26 @@ class Examples(eqx.Module):
     weight: Float[AnyArray, "*B E"] | None = None
 
     def astype(self, dtype: DTypeLike) -> "Examples":
-        """The examples with counts and weights in `dtype`."""
+        """Return the examples with counts and weights in `dtype`."""
         return Examples(self.classes, self.counts.astype(dtype), weights(self, dtype))
 
 
 def weights(examples: Any, dtype: DTypeLike) -> Float[Array, " E"]:
-    """(E,) weights of examples in `dtype`; equal ones if none are given."""
+    """Return the (E,) weights of examples in `dtype`; equal ones if none are given."""
     if examples.weight is None:
         return jnp.full(examples.classes.shape, 1 / examples.classes.size, dtype)
     return jnp.asarray(examples.weight, dtype)
 
 
 def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = False) -> YZ:
-    """All weights zero, as the paper's theory and Figs. 4 and 5 assume."""
+    """All weights zero, as in the paper's theory and Figs. 4 and 5."""
     Y, Z = np.zeros((task.M, task.M), dtype), np.zeros((task.num_queries, task.M), dtype)
     return YZ(jnp.asarray(Y), jnp.asarray(Z), residual)
 
 
 @functools.partial(jax.jit, inline=True, static_argnames="dtype")
 def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:
-    r"""Y and Z uniform on :math:`(-1/\sqrt M, 1/\sqrt M)`, as in Fig. 6."""
+    r"""Y and Z drawn uniformly from :math:`(-1/\sqrt M, 1/\sqrt M)`, as in Fig. 6."""
     bound = task.M**-0.5
     key_y, key_z = jax.random.split(key)
     return YZ(
@@ -113,10 +113,10 @@ def population(task: SequenceClasses) -> Examples:
 def attend(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
 ) -> Float[Array, "E M"]:
-    """Attention a on each token, from logits `z` and token counts; sums to 1 along `axis`.
+    """Attention a on each token, for logits `z` and token counts; sums to 1 along `axis`.
 
-    Each example needs at least one positive entry of `counts`. Tokens with count zero get no
-    attention at any logit, and cannot make the others overflow.
+    Each example needs at least one positive count. Tokens with count zero get no attention for any
+    logit, and cannot make the others overflow.
     """
     w = _weigh(z, counts, axis)
     return w / jnp.sum(w, axis=axis, keepdims=True)
@@ -125,8 +125,8 @@ def attend(
 def direction(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
 ) -> Float[Array, "E M"]:
-    r""":math:`f = a / \lVert a \rVert_2`, which does not depend on the sum of a:
-    `normalise(attend(...))` in fewer steps."""
+    r""":math:`f = a / \lVert a \rVert_2`, in fewer operations than `normalise(attend(...))`: it
+    does not depend on the sum of a."""
     return normalise(_weigh(z, counts, axis), axis)
 
 
@@ -139,7 +139,7 @@ def _weigh(
 
 
 def normalise(a: Float[Array, "*E M"], axis: int = -1) -> Float[Array, "*E M"]:
-    r"""l2 normalisation :math:`f = a / \lVert a \rVert_2` along `axis`."""
+    r"""Normalise :math:`f = a / \lVert a \rVert_2` along `axis`."""
     return a / jnp.sqrt(jnp.sum(a**2, axis=axis, keepdims=True))
 
 
@@ -168,15 +168,15 @@ def cross_entropy(
     axis: int = -1,
     count: Float[Array, " C"] | None = None,
 ) -> tuple[Float[Array, " E"], Float[Array, "_ _"]]:
-    r"""Cross entropy :math:`-\ln \alpha[k]` of the label k in nat and the residual
+    r"""Cross entropy :math:`-\ln \alpha[k]` of the label k in nat, and its residual
     :math:`e_k - \alpha`, for logits (E, C), or (C, E) with `axis` 0.
 
-    With `count`, each logit stands for that number of outputs, or for one if it is a label's, and
-    the residual is that of each of them.
+    With `count`, each logit represents that number of outputs (one for a label's logit), and the
+    residual is the one of a single output.
 
-    Both keep their relative precision when they are small, as in late training: they are formed
-    from the probabilities of the wrong outputs. Forming :math:`1 - \alpha` would leave no correct
-    digit in float32 once :math:`\alpha` is 1 - 1e-7. The outputs lie along `axis`.
+    Both are computed from the probabilities of the wrong outputs, so that they keep their relative
+    precision when they are small, late in training. Computing :math:`1 - \alpha` would leave no
+    correct digit in float32 once :math:`\alpha` is 1 - 1e-7. The outputs lie along `axis`.
     """
     is_label = jax.nn.one_hot(label, logits.shape[axis], dtype=bool, axis=axis)
     picked = jnp.take_along_axis(logits, jnp.expand_dims(label, axis), axis=axis)
@@ -204,7 +204,7 @@ def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, 
 def loss_and_grad(
     params: YZ, task: SequenceClasses, examples: Examples, *, scatter: bool = True
 ) -> tuple[Float[Array, ""], YZ]:
-    r"""The loss and its gradient by Lemma 1 (descent direction is minus the gradient).
+    r"""Loss and gradient by Lemma 1 (descent follows minus the gradient).
 
     .. math::
 
@@ -214,12 +214,12 @@ def loss_and_grad(
             g = Y (x_{T+1} - \alpha)
         \end{align*}
 
-    where J is minus the loss. The second is Lemma 1 with
+    where J is minus the loss. The second line is Lemma 1 with
     :math:`X^\top \operatorname{diag}(b)\, X = \operatorname{diag}(a)` and
-    :math:`a / \lVert a \rVert_2 = f`. Written out because it
-    needs three matrix products where reverse-mode differentiation makes more passes. With the
-    residual, dY has h for f, and g goes through the second normalisation. Without `scatter` the
-    sums over the examples of a query are a fourth product, which suits accelerators.
+    :math:`a / \lVert a \rVert_2 = f`. This explicit form needs three matrix products, and fewer
+    passes than reverse-mode differentiation. With the residual, h replaces f in dY, and g is
+    propagated through the second normalisation. Without `scatter` the sums over the examples of a
+    query are a fourth product, which suits accelerators.
     """
     row = task.query_index[examples.classes]
     f = direction(params.Z[row], examples.counts)
@@ -239,7 +239,7 @@ def loss_and_grad(
 def forward_tokens(
     params: YZ, task: SequenceClasses, tokens: Int[AnyArray, " T"]
 ) -> Float[Array, " M"]:
-    """Logits for one sequence of token ids, the query last: the model as the paper writes it.
+    """Logits for one sequence of token ids, query last: the model in the paper's own form.
 
     The softmax runs over the T - 1 contextual positions. The query must be one of
     `task.queries`.

@@ -1,9 +1,9 @@
-r"""What training and theory measure: pure functions of a task and a snapshot of the dynamics.
+r"""Observables of training and theory: pure functions of a task and a snapshot of the dynamics.
 
-A `Snapshot` holds the quantities of section 2 and 3 of Scan and Snap at one moment, in the
+A `Snapshot` holds the quantities of sections 2 and 3 of Scan and Snap at one time, in the
 limit :math:`T \to \infty` (population probabilities, not sampled counts). Simulation and the flows
-in (Y, Z) make it with `measure`; a theory without Y fills it with its predictions. Every observable
-reads only the snapshot, so it is defined once.
+in (Y, Z) create it with `measure`; a theory without Y fills it with its predictions. Observables
+use only the snapshot, so each is defined once.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ class Snapshot(eqx.Module):
         c: (K, M) attention :math:`c_n` of Lemma 2; rows sum to 1.
         f: (K, M) normalised attention :math:`f_n = c_n / \lVert c_n \rVert`; unit rows.
         logits: (K, M) output logits of each class.
-        g: (K, M) gradient sent back to the attention, :math:`g_n = Y (x_{T+1} - \alpha)`.
-        B: (K,) growth factor bound :math:`B_n` of Theorem 3, an integral over the past, for the
-            theories that carry it along; None otherwise.
+        g: (K, M) gradient of minus the loss by f, :math:`g_n = Y (x_{T+1} - \alpha)`.
+        B: (K,) growth factor bound :math:`B_n` of Theorem 3, an integral over the past, for
+            theories that integrate it; None otherwise.
     """
 
     z: Float[Array, "K M"]
@@ -46,7 +46,7 @@ Observable = Callable[[SequenceClasses, Snapshot], Array]
 
 
 def measure(task: SequenceClasses, params: yz.YZ) -> Snapshot:
-    """Snapshot of the parameters of a Y/Z layer."""
+    """Return the snapshot of the weights of a Y/Z layer."""
     z = params.Z[task.query_index]
     c = yz.attend(z, jnp.asarray(task.probs))
     f = yz.normalise(c)
@@ -63,7 +63,7 @@ def loss(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
 
 
 def accuracy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
-    """Share of classes (by prior) whose next token has strictly the largest logit.
+    """Fraction of classes (by prior) whose next token has strictly the largest logit.
 
     A tie, as before the first step from zero weights, counts as wrong.
     """
@@ -89,15 +89,15 @@ def overlap(task: SequenceClasses, s: Snapshot) -> Float[Array, "K K"]:
 
 
 def entropy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
-    """Entropy (nat) of :math:`c_n` restricted to the distinct tokens of the class and renormalised,
-    averaged over classes: the quantity of Fig. 6. NaN when a class has no distinct token."""
+    """Entropy (nat) of :math:`c_n` restricted to the class's distinct tokens and renormalised,
+    averaged over classes, as in Fig. 6. NaN if a class has no distinct token."""
     distinct = task.distinct()
     restricted = jnp.where(distinct, s.c, 0)
     p = restricted / jnp.sum(restricted, axis=1, keepdims=True)
     # The inner where keeps the gradient finite where p = 0.
     plogp = jnp.where(distinct & (p > 0), p * jnp.log(jnp.where(p > 0, p, 1)), 0)
     number = jnp.sum(distinct, axis=1)
-    # A single token has no entropy, whatever rounding makes of its share.
+    # A single token has entropy zero; its computed share may differ from 1 by rounding.
     each = jnp.where(number > 1, -jnp.sum(plogp, axis=1), 0)
     return jnp.mean(jnp.where(number > 0, each, jnp.nan))
 
@@ -108,12 +108,12 @@ def z_logits(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:
 
 
 def z_top_distinct(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
-    """Attention logit of each class's most probable distinct token; NaN where there is none."""
+    """Attention logit of each class's most probable distinct token; NaN if there is none."""
     return _pick_most_probable(task, s, task.distinct())
 
 
 def z_top_common(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
-    """Attention logit of each class's most probable common token; NaN where there is none."""
+    """Attention logit of each class's most probable common token; NaN if there is none."""
     return _pick_most_probable(task, s, task.common())
 
 
@@ -126,14 +126,14 @@ def speed(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
 def xi(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     r""":math:`\xi_n`, measured as the common relative gain of the distinct tokens of class n.
 
-    By Eqs. 91-93 a distinct token moves by :math:`z_l' = \eta_Z\, \pi(n)\, \xi_n f_{nl}^2`. So
+    By Eqs. 91-93 a distinct token moves as :math:`z_l' = \eta_Z\, \pi(n)\, \xi_n f_{nl}^2`. So
     :math:`\xi_n` is measured over the distinct tokens as
 
     .. math::
 
         \frac{\sum_l f_l\, \bigl( g_l - f_l\, (f \cdot g) \bigr)}{\sum_l f_l^2},
 
-    with no reference to Theorem 1's coefficients. NaN where a class has no distinct token.
+    without using Theorem 1's coefficients. NaN if a class has no distinct token.
     """
     distinct = task.distinct()
     drive = s.f * (s.g - s.f * speed(task, s)[:, None])
@@ -152,8 +152,8 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     r"""Growth factor bound :math:`B_n(t) = \int_0^t \eta_Z\, \pi(n)\, \xi_n` of Theorem 3.
 
     Raises:
-        ValueError: where nothing integrates it, in simulation and in the (Y, Z) flows. There,
-            record "xi" and integrate that (`odes.predictions.bound_from_xi`).
+        ValueError: in simulation and in the (Y, Z) flows, which do not integrate it. There, record
+            "xi" and integrate that (`odes.predictions.bound_from_xi`).
     """
     if s.B is None:
         raise ValueError(f"record = 'B': {_NO_BOUND}")
@@ -161,7 +161,7 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
 
 
 def z_of(tokens: Int[AnyArray, " L"] | Sequence[int]) -> Observable:
-    """Observable (K, L): attention logits of the chosen `tokens` for each class's query."""
+    """Return an observable (K, L): logits of the chosen `tokens` for each class's query."""
     chosen = np.asarray(tokens)
 
     def z_chosen(task: SequenceClasses, s: Snapshot) -> Float[Array, "K L"]:
@@ -175,8 +175,8 @@ RECALL_THRESHOLDS = np.geomspace(0.01, 10, 61)
 
 
 def recall_at(thresholds: Real[AnyArray, " R"] | Sequence[float]) -> Observable:
-    """Observable (R,): share of the distinct tokens, over all classes, whose attention
-    :math:`c_{nl}` exceeds `thresholds` / M (Figs. 11 and 12). NaN where no class has a distinct
+    """Return an observable (R,): the fraction of distinct tokens, over all classes, whose attention
+    :math:`c_{nl}` exceeds `thresholds` / M (Figs. 11 and 12). NaN if no class has a distinct
     token."""
     multiples = np.asarray(thresholds)
 
@@ -203,17 +203,17 @@ OBSERVABLES: dict[str, Observable] = {
     "recall": recall_at(RECALL_THRESHOLDS),
     "B": growth_bound,
 }
-"""Observables by the name under which they are recorded."""
+"""Observables by name."""
 PREDICTED = Table(OBSERVABLES, ("yz",))
-"""What theories record that carry the growth factor bound along."""
+"""Observables of theories that integrate the growth factor bound."""
 MEASURED = Table(
     {name: function for name, function in OBSERVABLES.items() if name != "B"},
     ("yz",),
     refused={"B": _NO_BOUND},
 )
-"""What can be measured on weights at one moment: what all other theories record."""
+"""Observables of weights at one time, which all other theories record."""
 TRAINED = dataclasses.replace(MEASURED, provided=("batch_loss", RELATIVE_LOSS))
-"""What training records: the same, and the losses on its batches."""
+"""Observables of training: the same, and the losses on its batches."""
 
 DEFAULT_RECORD = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed", "xi")
 

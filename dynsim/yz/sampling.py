@@ -1,8 +1,8 @@
-"""Drawing sequences: tokens, or only their counts.
+"""Sampling of sequences, as tokens or as token counts only.
 
-Both invert the cumulative distribution of the class on the same uniform numbers, so the
-counts of a key are the counts of that key's tokens, and a model without positions may be
-trained on either. Counts avoid materialising (B, T) tokens.
+Both invert the cumulative distribution of the class on the same uniform numbers, so the counts
+drawn with a key are those of the tokens drawn with it, and a model without positions can be trained
+on either. Counts avoid storing (B, T) tokens.
 """
 
 import functools
@@ -29,11 +29,11 @@ from dynsim.yz.model import Examples, weights
 
 
 class SupportExamples(eqx.Module):
-    """A weighted set of examples, their counts on the support of their classes alone.
+    """A weighted set of examples, with counts only on the support of their classes.
 
     Attributes:
         classes: (E,) class of each example.
-        counts: (S, E) how often each token of `task.support[classes]` occurs; integers too.
+        counts: (S, E) counts of each token of `task.support[classes]`; may be integers.
         weight: (E,) weight of each example in the loss; sums to 1. None for equal weights.
     """
 
@@ -42,11 +42,11 @@ class SupportExamples(eqx.Module):
     weight: Float[AnyArray, " E"] | None = None
 
     def astype(self, dtype: DTypeLike) -> "SupportExamples":
-        """The examples with counts and weights in `dtype`."""
+        """Return the examples with counts and weights in `dtype`."""
         return SupportExamples(self.classes, self.counts.astype(dtype), weights(self, dtype))
 
     def dense(self, task: SequenceClasses) -> Examples:
-        """The same examples with counts over the whole vocabulary."""
+        """Return the same examples with counts over the whole vocabulary."""
         return Examples(self.classes, on_vocabulary(task, self, self.counts).T, self.weight)
 
 
@@ -54,18 +54,18 @@ class SupportExamples(eqx.Module):
 def on_vocabulary(
     task: SequenceClasses, examples: SupportExamples, values: Float[Array, "S E"]
 ) -> Float[Array, "M E"]:
-    """(M, E) values on the support of each example's class, with zeros for all other tokens."""
+    """Extend values on the support of each example's class to all tokens, with zeros elsewhere."""
     tokens = task.support[examples.classes].T
     zeros = jnp.zeros((task.M, values.shape[1]), values.dtype)
     return zeros.at[tokens, jnp.arange(values.shape[1])].set(values, unique_indices=True)
 
 
 MOST_TOKENS = 2**30
-"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
+"""Largest number of tokens in a batch; each needs a uniform number of 4 bytes and a comparison."""
 
 
 def check_tokens(batch: int, length: int | float) -> None:
-    """Raise `ValueError` for batches of more tokens than fit."""
+    """Raise `ValueError` for batches with too many tokens to draw."""
     tokens = batch * length
     if MOST_TOKENS < tokens < math.inf:
         raise ValueError(
@@ -76,7 +76,7 @@ def check_tokens(batch: int, length: int | float) -> None:
 
 @functools.partial(jax.jit, inline=True, static_argnames="batch")
 def sample_classes(task: SequenceClasses, key: PRNGKeyArray, batch: int) -> Int[Array, " B"]:
-    """(B,) classes drawn from the prior."""
+    """Draw (B,) classes from the prior."""
     prior = jnp.asarray(task.prior, jnp.float32)
     return _invert(jnp.cumsum(prior)[None, :], jax.random.uniform(key, (batch,), jnp.float32))
 
@@ -85,7 +85,7 @@ def sample_classes(task: SequenceClasses, key: PRNGKeyArray, batch: int) -> Int[
 def sample_tokens(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int
 ) -> tuple[Int[Array, " B"], Int[Array, "B T"]]:
-    """Classes (B,) and token ids (B, T) of `batch` sequences of `length` T, the query last."""
+    """Draw classes (B,) and token ids (B, T) of `batch` sequences of `length` T, the query last."""
     classes, u = _uniform(task, key, batch, length)
     position = _invert(_cumulative(task)[classes][:, None, :], u)
     context = jnp.take_along_axis(task.support[classes], position, axis=1)
@@ -97,7 +97,7 @@ def sample_tokens(
 def sample_support(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
 ) -> SupportExamples:
-    """`batch` sequences of `length` T as counts of their T - 1 contextual tokens, kept on the
+    """Draw `batch` sequences of `length` T as counts of their T - 1 contextual tokens, on the
     support of each class."""
     return support_sampler(task, batch, length, dtype)(key)
 
@@ -106,19 +106,19 @@ def sample_support(
 def sample_counts(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
 ) -> Examples:
-    """The examples of `sample_support`, with counts over the whole vocabulary."""
+    """Draw the examples of `sample_support`, with counts over the whole vocabulary."""
     return counts_sampler(task, batch, length, dtype)(key)
 
 
 def support_sampler(
     task: SequenceClasses, batch: int, length: int, dtype: str
 ) -> Callable[[PRNGKeyArray], SupportExamples]:
-    """`sample_support` by the key alone, for loops: the same for all keys is made once."""
+    """Return `sample_support` as a function of the key, with the work for all keys done once."""
     inner = _cumulative(task)[:, :-1]
 
     def draw(key: PRNGKeyArray) -> SupportExamples:
         classes, u = _uniform(task, key, batch, length)
-        # below[b, s]: how many tokens of sequence b are among the first s + 1 of its support.
+        # below[b, s]: number of tokens of sequence b among the first s + 1 of its support.
         below = _below(u, inner[classes])
         edges = jnp.pad(below, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length - 1)))
         counts = jnp.diff(edges, axis=1).astype(dtype)
@@ -130,12 +130,12 @@ def support_sampler(
 def counts_sampler(
     task: SequenceClasses, batch: int, length: int, dtype: str, *, scatter: bool = True
 ) -> Callable[[PRNGKeyArray], Examples]:
-    """`sample_counts` by the key alone, for loops. Without `scatter` the same counts are found by
-    comparing with the boundaries of all tokens, which suits accelerators."""
+    """Return `sample_counts` as a function of the key. Without `scatter` the same counts come from
+    comparisons with the boundaries of all tokens, which suits accelerators."""
     if scatter:
         on_support = support_sampler(task, batch, length, dtype)
         return lambda key: on_support(key).dense(task)
-    # The boundary above each token of the vocabulary, one that is not held sharing that below.
+    # The upper boundary of each token; a token that the class lacks repeats the one before it.
     held = jnp.cumsum(jnp.asarray(task.probs) > 0, axis=1)
     above = jnp.pad(_cumulative(task), ((0, 0), (1, 0)))
     boundaries = jnp.take_along_axis(above, held, axis=1)
@@ -152,18 +152,18 @@ def counts_sampler(
 def examples_from_tokens(
     task: SequenceClasses, tokens: Int[AnyArray, "*steps B T"], labels: Int[AnyArray, "*steps B"]
 ) -> Examples:
-    """Recorded batches as `Examples` for `dynsim.train(..., data=...)`.
+    """Convert recorded batches to `Examples` for `dynsim.train(..., data=...)`.
 
     Args:
-        tokens: (steps, B, T) token ids, the query last. Leading axes are free.
+        tokens: (steps, B, T) token ids, the query last. There may be any leading axes.
         labels: (steps, B) next-token ids.
 
     Returns:
-        Examples with leading axes like those of `labels`, in NumPy, counts in float32.
+        Examples with the leading axes of `labels`, as NumPy arrays, with counts in float32.
 
     Raises:
-        ValueError: if a label is not a next token of the task, a query is not that of its class, a
-            token is out of range, or the shapes do not match.
+        ValueError: if a label is not a next token of the task, a query is not the one of its class,
+            a token is out of range, or the shapes do not match.
     """
     tokens, labels = np.asarray(tokens), np.asarray(labels)
     if tokens.shape[:-1] != labels.shape or tokens.shape[-1] < 2:
@@ -193,7 +193,7 @@ def examples_from_tokens(
 def _uniform(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int
 ) -> tuple[Int[Array, " B"], Float[Array, "B L"]]:
-    """Classes, and the uniform numbers by which contextual tokens are drawn."""
+    """Draw classes, and the uniform numbers from which contextual tokens follow."""
     key_class, key_context = jax.random.split(key)
     u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
     return sample_classes(task, key_class, batch), u
@@ -206,20 +206,19 @@ def _below(u: Float[Array, "B L"], boundaries: Float[Array, "B S"]) -> Int[Array
 def _cumulative(task: SequenceClasses) -> Float[Array, "K S"]:
     on_support = jnp.take_along_axis(jnp.asarray(task.probs), task.support, axis=1)
     cumulative = jnp.cumsum(on_support.astype(jnp.float32), axis=1)
-    # The division makes the boundary above the last possible token exactly 1, so that rounding
-    # never lets a token of probability zero, which only fills up the row, be drawn.
+    # Dividing makes the last boundary exactly 1, so that rounding cannot select a token of
+    # probability zero, which only pads the row.
     return cumulative / cumulative[:, -1:]
 
 
 def _invert(cumulative: Float[Array, "... S"], u: Float[Array, "..."]) -> Int[Array, "..."]:
-    """Index of the first boundary above u. The last, which is 1 or rounds to it, is implied."""
+    """Index of the first boundary above u. The last one, 1 up to rounding, is not compared."""
     inner = cumulative[..., :-1]
     return jnp.sum(u[..., None] >= inner, axis=-1, dtype=jnp.int32)
 
 
 class OnClasses(Problem):
-    """A problem on sequence classes, whose weights have the parts `Y` and `Z` with learning rates
-    of their own.
+    """A problem on sequence classes, whose weights `Y` and `Z` have separate learning rates.
 
     Attributes:
         task: the sequence classes, or a description of them.
@@ -244,16 +243,16 @@ class OnClasses(Problem):
         return self.task.build()
 
     def build(self, rule: Any) -> Problem:
-        """The problem on the sequence classes that the task describes."""
+        """Return the problem on the classes that the task describes."""
         classes = self.classes
-        # Its numbers may be those of many runs, which no constructor takes.
+        # The task may hold the numbers of many runs, which a constructor would not accept.
         is_task = lambda part: isinstance(part, Task)  # noqa: E731
         made = eqx.tree_at(lambda problem: problem.task, self, classes, is_leaf=is_task)
         made.__check_init__()
         return made
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
-        """Sequences as counts of their tokens, with T infinite as their probabilities."""
+        """Draw sequences as token counts, or as token probabilities if T is infinite."""
         if math.isinf(self.length):
             drawn = sample_classes(self.classes, key, batch)
             return Examples(drawn, jnp.asarray(self.classes.probs)[drawn])
@@ -263,7 +262,7 @@ class OnClasses(Problem):
     def batches(
         self, key: PRNGKeyArray, steps: int, batch: int
     ) -> Callable[[Array], Examples | Int[Array, " N"]]:
-        """As `draw`; with T infinite the classes alone, which say all."""
+        """Like `draw`, but only the classes if T is infinite."""
         of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
             return lambda k: sample_classes(self.classes, of_step(k), batch)
@@ -276,7 +275,7 @@ class OnClasses(Problem):
         return of
 
     def examples(self, data: Examples | Int[Array, " N"], dtype: str) -> Examples:
-        """A batch, in either form, with weights in `dtype`."""
+        """Convert a batch, in either form, to examples with weights in `dtype`."""
         if isinstance(data, Examples):
             return data.astype(dtype)
         K = self.classes.K
@@ -286,7 +285,7 @@ class OnClasses(Problem):
         )
 
     def groups(self, params: PyTree) -> PyTree:
-        """Y and Z."""
+        """The groups "Y" and "Z"."""
         return of_layer(params)
 
     def _sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
