@@ -83,7 +83,7 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         datasets = [_opened(str(path), report) for path in paths]
         config = json.loads(datasets[0].attrs["config"])
         rule = _rule(config["system"], datasets[0], settings, report)
-        # What is at single points, but refines nothing, corrects a theory for the figure.
+        # Zipped points that refine nothing only correct a theory in the figure.
         refined = f"{engine}{PARTS[0]}" in paths[0].parts
         if rule is None or (config["zip"] and not refined):
             continue
