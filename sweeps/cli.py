@@ -124,8 +124,7 @@ def _stoppable() -> Iterator[None]:
 def _main(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if not {"", os.getcwd()} & {*sys.path}:
-        # Allows imports of users' modules from the current folder. Last, so that they shadow
-        # nothing.
+        # Allows imports of users' modules from the current folder. Last, so as to shadow nothing.
         sys.path.append(os.getcwd())
     asked = understood(words)
     from sweeps.commands.record import Record

@@ -33,8 +33,7 @@ def stops() -> list[signal.Signals]:
 
 @contextlib.contextmanager
 def unstopped() -> Iterator[None]:
-    """Context in which these signals are deferred. JAX crashes if one arrives while its library
-    loads."""
+    """Context in which these signals wait. JAX crashes if one arrives while its library loads."""
     came: list[int] = []
     numbers = stops() if threading.current_thread() is threading.main_thread() else ()
     before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}

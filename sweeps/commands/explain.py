@@ -175,8 +175,7 @@ def _of_layer(run: Experiment) -> Explanation:
 
 
 def _without_limits(task: dynsim.SequenceClasses) -> dynsim.Layer:
-    """Return the layer that the flow describes. It starts from zero weights, so no key is
-    needed."""
+    """Return the layer that the flow describes. It starts from zero weights and needs no key."""
     return dynsim.layer(task, length=math.inf, start="zero")
 
 

@@ -298,8 +298,7 @@ def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
 
 
 def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
-    """Return the settings of a command as an instance of its class, and the function that runs
-    them."""
+    """Return the settings of a command as an instance of its class, and its run function."""
     cls, run = offer.command.load()
     from sweeps.language.tree import build, built
 

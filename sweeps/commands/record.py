@@ -61,8 +61,7 @@ class Record(NamedTuple):
         return cls(command, settings, out / f"{file_name(command)}.run.json")
 
     def check(self) -> None:
-        """Raise `ValueError` if results of other settings exist, or the folder cannot be
-        created."""
+        """Raise `ValueError` for results of other settings, or a folder that cannot be created."""
         _check_can_be_made(self.path.parent)
         try:
             found = json.loads(self.path.read_text())

@@ -1,5 +1,4 @@
-"""The state of an attention-layer run at its end, and the assumptions it strains: for `dynsim
-explain` and live theory."""
+"""The state of an attention-layer run at its end, and the assumptions it strains."""
 
 import math
 
@@ -35,8 +34,7 @@ def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
 
 
 def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
-    """Return the closed form's transition times, averaged over classes; None if it does not
-    apply."""
+    """Return the closed form's transition times, class averages; None if it does not apply."""
     found = stages_by_class(task, rule)
     return {n: float(np.mean(t)) for n, t in found._asdict().items()} if found else None
 
@@ -100,8 +98,7 @@ def strained(
 
 
 def starting_overlap(task: Task) -> tuple[float, int]:
-    """Return the mean of f_n . f_n' over pairs of classes at zero weights, and the tokens per
-    class."""
+    """Return the mean of f_n . f_n' over pairs of classes at zero weights, and tokens per class."""
     if isinstance(task, SymmetricTask):
         common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
         tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(

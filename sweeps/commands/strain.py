@@ -42,8 +42,7 @@ FIRST, WORK = 300, 300_000
 """Maximum number of steps to propagate noise, and maximum of steps times weights, so that `explain`
 answers within half a minute."""
 EXAMPLES, BATCHES_OF, DRAWS = (32, 128), 4, 16
-"""Examples per step (a number of batches, within these limits), and noise draws for the next order
-in 1/B."""
+"""Examples per step (in batches, within limits), and noise draws for the next order in 1/B."""
 NOTHING = 1e-9
 """Share of the loss below which a standard deviation is rounding error."""
 WIDER, MOVED = 1.2, 0.05
@@ -152,8 +151,7 @@ def _curvature(problem: Problem, rule: Rule, key: jax.Array, *, steps: int) -> j
 
 
 def batch_noise(problem: Problem, key: jax.Array, steps: int, batch: int) -> float:
-    """Return the distance between the batch gradient and the population gradient at the start, over
-    the norm of the latter."""
+    """Return the relative distance of a batch gradient from the population's, at the start."""
     with precision("float64"):
         return float(_batch_noise(problem, key, steps=steps, batch=batch))
 
@@ -333,8 +331,8 @@ def few_squares(
     linear noise is strained."""
     if not isinstance(rule, AVERAGE_SQUARES) or THEORY.why_not(problem, rule, batch, steps):
         return []
-    # After k steps, the weights b2^k average over effectively (1 - b2^k) (1 + b2) / ((1 + b2^k) (1
-    # - b2)) squares.
+    # After k steps, the weights b2^k average over effectively (1 - b2^k) (1 + b2) / ((1 + b2^k)
+    # (1-b2)) squares.
     b2 = float(rule.b2)
     needed = variance_of_squares(problem, key, steps, int(batch)) / UNEVEN
     share = needed * (1 - b2) / (1 + b2)
@@ -351,7 +349,7 @@ def few_squares(
 
 
 def variance_of_squares(problem: Problem, key: jax.Array, steps: int, batch: int) -> float:
-    """Return the relative variance of the squared batch gradient at the start, averaged over the
+    """Return the relative variance of the squared batch gradient at the start, a mean over
     weights."""
     with precision("float64"):
         cast, parts = problem_in(problem, "float64"), started(problem, key, None, "float64")

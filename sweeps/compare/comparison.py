@@ -49,8 +49,8 @@ class Comparison:
     Attributes:
         config: the settings.
         simulation: the runs, over `seed`.
-        predictions: datasets by theory, over `seed`: one run per seed or path, or a single one if
-            all start alike.
+        predictions: datasets by theory, over `seed`: a run per seed or path, or one if all are
+            equal.
         engines: engines of the theories.
         names: observables that runs and theories share.
         extra: datasets of further sweeps.
@@ -135,15 +135,14 @@ class Comparison:
 
     @functools.cached_property
     def held(self) -> scatter.Held | None:
-        """The sharpness at the edge of stability next to that of the central flow, if both are
+        """The sharpness at the edge of stability next to the central flow's, if both are
         compared."""
         if central.THEORY.name not in self.predictions or PRECONDITIONED not in self.names:
             return None
         return scatter.held(self.simulation, self.predictions[central.THEORY.name])
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
-        """Return further entries of a theory's report: standard deviations across seeds at the
-        end."""
+        """Return further entries of a theory's report: final standard deviations across seeds."""
         found = {name: self.scattered(theory, name) for name in self.names}
         ends = {name: each.at_end() for name, each in found.items() if each}
         return {"spread_at_end": ends} if ends else {}
@@ -251,8 +250,7 @@ class Comparison:
 
 @functools.lru_cache(maxsize=1)
 def _starts_alike(run: Experiment) -> bool:
-    """Return whether all seeds start from the same weights, so that JAX drops the unused key from
-    the program."""
+    """Return whether all seeds start from the same weights: JAX then drops the unused key."""
     init = jax.jit(lambda key: eqx.filter(run.built[0].init(key), eqx.is_array))
     return "@main()" in init.lower(jax.eval_shape(lambda: jax.random.key(0))).as_text()
 

@@ -81,8 +81,7 @@ class LayerComparison(Comparison):
         return over_starts(valid(predicted, name + STD), mean, runs)
 
     def facts(self) -> dict[str, Any]:
-        """Return sizes of the task, statuses of the runs, and measured and predicted transition
-        times."""
+        """Return task sizes, statuses of the runs, and measured and predicted transition times."""
         training = super().facts()[TRAINING]
         return {
             "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},

@@ -75,8 +75,7 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
 
 
 def named(result: Comparison, name: str) -> str:
-    """Return the description, unit and name of an observable, in lines as long as a panel is
-    high."""
+    """Return the description, unit and name of an observable, broken to the height of a panel."""
     about = labels.about(registry.system_of(result.config.run), name)
     text = labels.label(xr.DataArray(attrs=about, name=name))
     known = about["long_name"] == name.replace("_", " ")

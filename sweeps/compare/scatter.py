@@ -1,5 +1,4 @@
-"""Predicted and measured scatter: the standard deviation across seeds, and the sharpness at the
-edge of stability."""
+"""Predicted and measured scatter: standard deviations, and sharpness at the edge of stability."""
 
 import dataclasses
 import math
@@ -65,8 +64,7 @@ def average(runs: np.ndarray) -> np.ndarray:
 
 
 def spread(runs: np.ndarray) -> np.ndarray:
-    """Return the standard deviation (ddof 1) over the runs, (S, ...); NaN for fewer than two
-    runs."""
+    """Return the standard deviation (ddof 1) over the runs, (S, ...); NaN for a single run."""
     return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
 
 

@@ -1,5 +1,4 @@
-"""Transition times of the closed form for a run of the attention layer. This module avoids
-importing xarray."""
+"""Transition times of an attention layer's closed form. This module avoids importing xarray."""
 
 import numpy as np
 
@@ -31,6 +30,6 @@ def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
 
 
 def prior_of(task: Task) -> np.ndarray:
-    """Return the (K,) prior of the classes; for a reduced task, whose classes are alike, of one
-    class."""
+    """Return the (K,) prior of the classes; of one class for a reduced task, whose classes are
+    alike."""
     return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)

@@ -45,8 +45,7 @@ Groups = list[list[str]]
 
 
 def is_spacing(value: object) -> bool:
-    """Return whether a table specifies spaced values, possibly misspelt, rather than labelled
-    ones."""
+    """Return whether a table has (possibly misspelt) spacings rather than labelled values."""
     if not isinstance(value, Mapping):
         return False
     name, inside = next(iter(value.items()), ("", None))

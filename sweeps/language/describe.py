@@ -75,8 +75,7 @@ def describe(cls: type, word: str = "") -> Kind:
 
 
 def name_of(thing: Any) -> str:
-    """Return the name of a class or function as module:name, which is the same in a script and
-    where the script is imported."""
+    """Return a class's or function's name as module:name, equal in a script and its importers."""
     module = thing.__module__
     return f"{_main() if module in ('__main__', '__mp_main__') else module}:{thing.__qualname__}"
 

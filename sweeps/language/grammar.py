@@ -70,8 +70,7 @@ class Language:
     Args:
         kinds: the classes that runs consist of.
         more: function that returns the kind of a word that a package registers, or None.
-        others: function that returns the words that packages register for subclasses of a class,
-            given as module:name.
+        others: function that returns registered words for subclasses of a class, module:name.
         root: the word of the class of a run.
     """
 
@@ -175,8 +174,7 @@ class Language:
         """Return `complete(given)` after a check that nothing is missing.
 
         Raises:
-            LanguageError: for a missing required setting, or a group that the problem does not
-                have.
+            LanguageError: for a missing required setting, or an unknown group of the problem.
         """
         groups = self.run_defaults(given)[1]
         for path, _, field, value, _ in self.walk(given):
@@ -224,8 +222,8 @@ class Language:
     def assign(self, given: Table, new: Iterable[tuple[str, object]]) -> Table:
         """Add further settings, by name or as tables, to the given ones.
 
-        The order of the added settings does not matter: kinds are chosen first. If the kind of a
-            part changes, fields that both kinds inherit from the same class keep their values.
+        The order of the added settings does not matter: kinds are chosen first. If a part's kind
+            changes, fields that both kinds inherit from the same class keep their values.
         changes, fields that both kinds inherit from the same class keep their values.
 
         Raises:

@@ -44,8 +44,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def environment(*packages: str) -> dict[str, str]:
-    """Return `versions`, the commit of a clone of dynsim, and this process's device and
-    processor."""
+    """Return `versions`, the commit of a clone of dynsim, and the device and processor."""
     device = jax.devices()[0]
     found = versions(*packages)
     if commit := _commit():
@@ -147,8 +146,7 @@ def write(
     report: Any = None,
     text: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write `name`.npz, .json, a figure, and `text` by suffix, into `folder(out)`; return the
-    paths.
+    """Write `name`.npz, .json, a figure, and `text` by suffix, to `folder(out)`; return paths.
 
     The figure is saved in the format of matplotlib's `savefig.format`, and closed. Arrays are those
     that `named` finds; they contain only numbers, so that reading them runs no code. The report is

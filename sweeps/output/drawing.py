@@ -89,8 +89,7 @@ def cased(width: float = 1.5) -> list[patheffects.AbstractPathEffect]:
 
 
 def nested(number: int) -> list[dict[str, Any]]:
-    """Return styles for curves that may coincide: each is thinner than the one before, whose edges
-    remain visible."""
+    """Return styles for curves that may coincide: each is thinner than the one before it."""
     return [
         {
             "color": colour(place),
@@ -186,8 +185,7 @@ def finished(ax: Axes, legend: Mapping[str, Any] | None = None, **labels: Any) -
 
 
 def power(ax: Axes, first: float, last: float, end: float, name: str, exponent: int) -> None:
-    """Draw a grey guide that decays as `name` to the minus `exponent` from `first` to `last`, where
-    it has the value `end`."""
+    """Draw a grey guide `name`^-`exponent` from `first` to `last`, where it has the value `end`."""
     x = np.array([first, last], float)
     ax.plot(x, end * (x / last) ** -exponent, color="0.5", lw=1)
     middle = (first * last) ** 0.5

@@ -97,8 +97,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _kind() -> str:
-    """Return the dependencies of programs that JAX does not compare: its version, and the
-    processor."""
+    """Return what programs depend on but JAX does not compare: its version, and the processor."""
     about = [f"{each} {importlib.metadata.version(each)}" for each in ("jax", "jaxlib")]
     return hashlib.sha256("\n".join([*about, processor()]).encode()).hexdigest()[:16]
 

@@ -98,8 +98,7 @@ def _named(above: str, axes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _has_axes(value: object) -> bool:
-    """Return whether a table comes from a dotted name: it has only lists of values and such
-    tables."""
+    """Return whether a table stems from a dotted name: it has only lists and such tables."""
     if not isinstance(value, Mapping) or is_spacing(value):
         return False
     return all(

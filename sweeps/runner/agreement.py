@@ -81,8 +81,7 @@ class Agreement:
         return tuple(chosen.items()) in self._found
 
     def compared(self) -> tuple[int, list[OtherProgramError]]:
-        """Return the number of stored programs that agree with this process, and errors for the
-        others."""
+        """Return the number of programs that agree with this process, and errors for the others."""
         others: list[OtherProgramError] = []
         stored = list(self.stored())
         for chosen in stored:
@@ -281,7 +280,7 @@ class Agreement:
                 return
 
     def _again(self, cell: tuple[int, ...], nudge: int) -> dict[str, np.ndarray]:
-        """Return the arrays of one run with all numbers changed by `nudge` units in the last
+        """Return the arrays of a run whose numbers are changed by `nudge` units in the last
         place."""
         axes = {
             # A name alone does not define its value.

@@ -62,8 +62,7 @@ def _contents(sweep: Sweep) -> dict[str, str]:
 
 
 def _parts(sweep: Sweep, name: str) -> dict[str, Table]:
-    """Return the settings that each label of an axis stands for, without those that are axes
-    themselves."""
+    """Return the settings behind each label of an axis, without those that are axes."""
     path, found = sweep.varied.named[name].path, {}
     paths = [axis.path for axis in sweep.varied.named.values()]
     inside = [each for each in paths if each[: len(path)] == path != each]

@@ -59,8 +59,7 @@ MOST_NAMED = 10
 DRIVER = 0
 """Id of the process that drives a sweep from here; nonzero elsewhere only in forked workers."""
 LONGEST = 30.0
-"""Maximum seconds that a failing worker waits after each failure, so that working ones take the
-chunks."""
+"""Maximum seconds that a failing worker pauses after each failure, so that others take over."""
 _BUSY = threading.Lock()
 """Held while a chunk is computed, as the threads of a worker share its devices."""
 _FAILED: collections.Counter[str] = collections.Counter()
@@ -176,8 +175,7 @@ def make_store(
     chunk: int | None,
     report: Report | None,
 ) -> Store:
-    """Let a worker, which has the devices, plan the sweep and create its store. Raises `StoreError`
-    if it fails."""
+    """Let a worker, which has the devices, plan the sweep and create its store, or `StoreError`."""
     nothing = Interrupted(f"stopped: no run is stored in {job.address} yet.", RESUME)
     config = config_of(sweep)
     with stoppable(lambda: nothing) as check:
@@ -371,8 +369,7 @@ def _opened(job: Job) -> tuple[Work, Store, Agreement]:
 
 
 def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
-    """Return the result of `ask`, or `Failed` with the error as text, as not all errors can be
-    pickled."""
+    """Return the result of `ask`, or `Failed` with the error as text: not all can be pickled."""
     if DRIVER not in (0, os.getpid()):
         # Checked before using JAX, which would wait for threads that a fork does not copy.
         return Failed(

@@ -10,8 +10,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from dynsim.precision import Device
 
 SHARE = 0.8
-"""Share of a device's memory that a program may use; the rest allows for fragmentation and
-others."""
+"""Share of a device's memory that a program may use; the rest allows for fragmentation."""
 MOST_RUNS = 2**16
 """Maximum number of runs per tile; more would not keep a device busier."""
 SOON = 5.0
@@ -23,8 +22,7 @@ sums. They give the order of magnitude for training of the built-in systems."""
 
 
 def memory_of(device: Device) -> int | None:
-    """Return the bytes of a device that programs may use; None if the device does not report
-    them."""
+    """Return the bytes of a device that programs may use; None if unknown."""
     if device.platform == "cpu":
         return None
     return (device.memory_stats() or {}).get("bytes_limit")

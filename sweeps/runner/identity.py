@@ -93,8 +93,7 @@ class Identity:
         return self.sweep.first.bare
 
     def parts(self) -> dict[str, str]:
-        """Return the versions of other packages, and hashes of their problem's methods, for
-        display."""
+        """Return the versions of other packages, and hashes of their problem's methods."""
         found = {}
         for top in sorted(self.outside):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -135,8 +134,7 @@ class Identity:
         return len(texts) > 1
 
     def _check_keys(self) -> set[str]:
-        """Return which of `init` and `draw` ignore their key. Raises `ValueError` if they should
-        use it."""
+        """Return which of `init` and `draw` ignore their key; `ValueError` if they should not."""
         problem, batch, several = self._task, self._batch, self._several
         name, found = type(problem).__name__, self._methods
         frozen = {n for n in ("init", "draw") if _ignores_key(found.get(f"{name}.{n}"))}

@@ -77,8 +77,7 @@ def key_of(mesh: Mesh, *made: Any) -> str:
 
 @functools.cache
 def _code() -> tuple[str, int]:
-    """Return a hash of the source files of `PACKAGES` and of `VERSIONS`, and the latest
-    modification time."""
+    """Return a hash of the sources of `PACKAGES` and of `VERSIONS`, and the latest change."""
     found: list[tuple[str, int, int]] = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -89,8 +88,7 @@ def _code() -> tuple[str, int]:
 
 
 def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the path, size and modification time of each source file in a folder and its
-    subfolders."""
+    """Yield path, size and modification time of each source file below a folder."""
     for entry in os.scandir(folder):
         if entry.is_dir():
             yield from _sources(entry.path)
@@ -120,8 +118,7 @@ def find(key: str) -> KeptProgram | None:
 
 
 def load(found: KeptProgram, mesh: Mesh) -> list[Any] | None:
-    """Load the program, and the one that draws for it or None. Returns None if either cannot be
-    read."""
+    """Load the program, and the one that draws for it or None; None if either is unreadable."""
     devices = tuple(mesh.devices.flat)
     with contextlib.suppress(Exception):
         return [

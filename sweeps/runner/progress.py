@@ -96,8 +96,7 @@ def shown(total: int, done: int) -> Iterator[Runs]:
 def each(
     items: Sequence[ItemT], unit: str = "step", name: Callable[[ItemT], str] = str
 ) -> Iterator[ItemT]:
-    """Iterate over the items and show how many `unit`s are done and the `name` of the current
-    one."""
+    """Iterate over items, showing how many `unit`s are done and the `name` of the current one."""
     with _bar(len(items), 0, unit) as bar:
         for item in items:
             bar.set_postfix_str(name(item), refresh=_alive())

@@ -180,8 +180,8 @@ def run(
 
 
 def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
-    """Open the stored sweep at `path`, a folder or an address such as s3://bucket/run, complete or
-    not.
+    """Open the stored sweep at `path`, a folder or an address (s3://bucket/run), even if
+    incomplete.
 
     Args:
         path: where it is.
@@ -189,8 +189,7 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
             this is a warning.
 
     Returns:
-        A labelled dataset of the chunks that are complete so far. Values are read when they are
-        used.
+        A labelled dataset of the complete chunks. Values are read when they are used.
 
     Raises:
         ValueError: for an invalid `path`.

@@ -194,8 +194,7 @@ class Sweep:
         return map(self._slice, np.ndindex(self._static))
 
     def static_values(self, region: tuple[slice, ...]) -> dict[str, Any]:
-        """Return the values of static axes that the runs of a region, such as a chunk, have in
-        common."""
+        """Return the values of static axes that are common to a region, such as a chunk."""
         return self._slice([part.start for part in region])
 
     def some_slices(self) -> list[dict[str, Any]]:
@@ -215,8 +214,7 @@ class Sweep:
 
     @functools.cached_property
     def _static(self) -> tuple[int, ...]:
-        """The number of static values along each dimension: 1 for dimensions whose runs share a
-        program."""
+        """The number of static values along each dimension: 1 where all runs share a program."""
         return tuple(dim.size if dim.static else 1 for dim in self.dims)
 
     def _slice(self, index: Sequence[int]) -> dict[str, Any]:
@@ -277,8 +275,7 @@ class Sweep:
 
 
 def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the values of axes as arrays that broadcast, each dimension along its own array
-    axis."""
+    """Return the values of axes as arrays that broadcast, one dimension each."""
     return {
         name: np.reshape(values, [-1 if i == place else 1 for i in range(len(dims))])
         for place, axes in enumerate(dims)
@@ -287,8 +284,7 @@ def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _telling(dim: Dimension) -> list[int]:
-    """Return indices of a dimension's smallest value, of each distinct word, and of its largest
-    value."""
+    """Return indices of a dimension's smallest value, each distinct word, and largest value."""
     firsts, numbers = [], [0]
     for labels in dim.axes.values():
         if isinstance(labels[0], str):

@@ -78,8 +78,7 @@ class Program:
         return fit.needed(self.start().result()[0])
 
     def draw(self, task: PyTree, *others: PyTree) -> list[Array]:
-        """Return the leaves of the result of `draw_tiles`; an empty list if the engine draws
-        nothing."""
+        """Return the leaves of the result of `draw_tiles`; [] if the engine draws nothing."""
         drawing = self.start().result()[1]
         return [] if drawing is None else drawing(jax.tree.leaves(task), *others)
 
@@ -223,8 +222,7 @@ def draw_tiles(
     mesh: Mesh,
     identity: str = "",
 ) -> PyTree:
-    """Draw the shared data of the runs of each seed on each device, (D, S, ...); see
-    `run_tiles`."""
+    """Draw the shared data of each seed's runs on each device, (D, S, ...); see `run_tiles`."""
     del identity
     assert engine.draw is not None
     draw = functools.partial(engine.draw, settings)

@@ -27,8 +27,7 @@ from sweeps.runner.store import CHECKPOINT, Layout, Variable
 CHUNK_TILES = 8
 """Default maximum of tiles per chunk: enough to keep several devices busy between writes."""
 FEW_CHUNKS = 32
-"""Number of chunks of smaller sweeps, if each still fills a tile; an interruption loses one
-chunk."""
+"""Number of chunks of smaller sweeps, if each still fills a tile; interruption loses one."""
 MAX_CHUNKS = 2048
 """Maximum number of chunks; with more, file handling would dominate the run time."""
 
@@ -103,12 +102,11 @@ class Work:
     def _cut(
         self, mesh: Mesh, layout: Layout | None, chunk: int | None, chunk_tiles: int, size: int
     ) -> Layout:
-        """Return the given layout or choose one, and set the tile of at most `size` runs and the
-        devices."""
+        """Return the given layout or choose one; set the devices and the tile of at most `size`
+        runs."""
         if layout is None:
             total = math.prod(dim.size for dim in self.sweep.dims)
-            # Store the first runs of a small sweep soon, but limit the number of chunks of a large
-            # one.
+            # Store a small sweep's first runs soon, but limit the number of chunks of a large one.
             few = max(total // (FEW_CHUNKS * size), mesh.size)
             if self.sweep.rules.adaptive:
                 # Runs of a chunk are sorted by stiffness; small chunks take a third longer.
@@ -199,8 +197,7 @@ class Work:
         return {name: self._place(found[name], shape, v) for name, v in variables.items()}
 
     def going_on(self, rest: Sweep, begin: int, state: int) -> "Work":
-        """Return the `Work` for the `rest` of the runs, from step `begin` and states of `state`
-        bytes."""
+        """Return the `Work` for the `rest` of the runs, from step `begin` and byte states."""
         tile = math.prod(self.tile)
         return Work(rest, self.mesh, layout=self.plan.layout, tile=tile, begin=begin, state=state)
 
@@ -227,8 +224,7 @@ class Work:
             yield from group
 
     def variables(self) -> dict[str, Variable]:
-        """Return the arrays that the runs record; where shapes differ between runs, the largest
-        shape."""
+        """Return the arrays that the runs record, with the largest shape if shapes differ."""
         slices = self.sweep.some_slices()
         found = self._shapes(slices[0])
         # Scalar observables have the same shape for every task, so not all programs need to be
@@ -256,8 +252,7 @@ class Work:
         self.program(_hashable(chosen))[1].start()
 
     def _shapes(self, chosen: Mapping[str, float]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """Return shape (without the sweep's axes) and dtype of each recorded array, from its
-        program."""
+        """Return shape (without the sweep's axes) and dtype of each array of its program."""
         made = self.program(_hashable(chosen))[1].shapes
         return {name: (each.shape[3:], each.dtype) for name, each in made.items()}
 
@@ -268,8 +263,8 @@ class Work:
         return (number,) if number > 1 else ()
 
     def _fit(self, available: int) -> int:
-        """Shrink the tile until the largest program fits into the `available` bytes. Returns its
-        size."""
+        """Shrink the tile until the largest program fits into `available` bytes; return its
+        bytes."""
         largest = _hashable(max(self.sweep.some_slices(), key=self._estimate))
         while True:
             needed = self.program(largest)[1].bytes
@@ -331,8 +326,7 @@ class Work:
     def _numbers(
         self, chosen: Mapping[str, float], points: list[dict[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
-        """Return (P,) traced numbers for all points of a chunk; the last dimension varies
-        fastest."""
+        """Return (P,) traced numbers for all points of a chunk, the last dimension fastest."""
         shape = tuple(len(next(iter(values.values()))) for values in points)
         run = self.sweep.point({**chosen, **grid(points)})
         return {
@@ -345,8 +339,8 @@ class Work:
     def _rounds(
         self, num_seeds: int, order: np.ndarray
     ) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-        """Yield batches of one tile per device, as indices of seeds and of points. The last ones
-        are repeated as padding."""
+        """Yield batches of one tile per device as indices of seeds and points, padded by
+        repetition."""
         per_tile = self.tile
         tile_list = [
             (s, p)

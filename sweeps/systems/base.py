@@ -110,8 +110,7 @@ class Engine(NamedTuple):
         tile: number of runs in a batch on a CPU, where small ones stay in the cache.
         prepare: function of the task and the names to record that returns a pytree of arrays, the
             program's input instead of the task.
-        trains: whether it computes descent in the precision of the run, rather than theory in
-            float64.
+        trains: whether it is descent in the precision of the run, not theory in float64.
         batched: see `run`.
         task: function that returns the part of a run to prepare, by default its trained problem.
         draw: function of (settings, prepared task, key) that returns the shared data of all runs of

@@ -1,5 +1,4 @@
-"""The systems of this project. The registry calls the function with the name of a system on
-demand."""
+"""The systems of this project, one function each, which the registry calls on demand."""
 
 from collections.abc import Mapping
 
@@ -42,8 +41,7 @@ LAYER = Layer(
 
 CLASS, TOKEN = ("class",), ("class", "token")
 ENDS = ("", "_std", "_drift")
-"""Suffixes of names: the quantity itself, its predicted standard deviation, and the shift of its
-mean by noise."""
+"""Suffixes of names: the quantity, its standard deviation, and the shift of its mean by noise."""
 OF_CLASS = ("z_top_distinct", "z_top_common", "speed", "xi", "B")
 IN_NAT = (*OF_CLASS, "z", "z_distinct", "z_common")
 """Logits, and the gradients and growth that change them."""
@@ -180,8 +178,7 @@ NUMBERS = 2**15
 
 
 def two_stage() -> System:
-    """Return normalised-ReLU attention on P/Q prompts (two-stage dynamics): training and the
-    reduced ODE."""
+    """Return normalised-ReLU attention on P/Q prompts (two-stage dynamics) and its reduced ODE."""
 
     def engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
         """Adapt the engines: runs step from record to record and save no checkpoint; adaptive

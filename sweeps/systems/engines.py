@@ -268,8 +268,7 @@ def _single(problem: Problem, rule: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
-    """Return the bytes for copies of the weights; in training also of a batch and of shared
-    data."""
+    """Return the bytes for copies of the weights; in training also of batch and shared data."""
     fixed = settings.fixed
     given = of_problem(problem)
     bare = _any_of(given.template, given.arrays)

@@ -187,8 +187,7 @@ def _check(fixed: Any, task: AnyTask, optimizer: Rule, *, theory: Theory, descen
 
 
 def _merged(task: AnyTask, record: tuple[str, ...]) -> SymmetricTask | Placed:
-    """Return the reduced task, together with the full one if an observable requires full
-    weights."""
+    """Return the reduced task, with the full one if an observable requires full weights."""
     if isinstance(task, SymmetricTask):
         if _takes_full_weights(record):
             known = ", ".join(DESCENDED.names())
@@ -219,8 +218,7 @@ def weights(task: Any) -> int:
 
 
 def _bytes(task: Any, settings: Settings, full: bool = False) -> int:
-    """Return the bytes of the reduced variables, of recorded values, and of all weights if
-    `full`."""
+    """Return the bytes of reduced variables, of recorded values, and of all weights if `full`."""
     # Each kind of distinct token has four numbers, each kind of common token three.
     if isinstance(task, SymmetricTask):
         numbers = 4 * (np.size(task.p) + np.size(task.rho))

@@ -1,5 +1,4 @@
-"""Phase diagrams in the explorer: the sweeps in a diagram's folder, and the regions of their
-runs."""
+"""Phase diagrams in the explorer: the sweeps in a diagram's folder, and regions of runs."""
 
 import json
 import pkgutil
@@ -68,8 +67,7 @@ def _opened(path: str, report: Report) -> xr.Dataset:
 
 
 def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-    """Yield the sweeps of a diagram that recorded the observables of its regions, training
-    first."""
+    """Yield the sweeps of a diagram that recorded its regions' observables, training first."""
     titles = pkgutil.resolve_name(f"{PHASE}.figure:TITLES")
     engines: dict[str, list[Path]] = {}
     for path in _sweeps(folder):

@@ -38,8 +38,7 @@ def outlines(
         own: further lines of the region rule.
 
     Returns:
-        Lines as JSON: `name`, `axes` of `x` and `y` (pieces are separated by None), `colour`,
-            `dash` and `width`.
+        Lines as JSON: `name`, `axes` of `x` and `y` (None ends a piece), `colour`, `dash`, `width`.
         `colour`, `dash` and `width`.
     """
     written = folder / "phase.npz"

@@ -232,8 +232,7 @@ def run(config: Any) -> None:
     """Serve the sweeps of the `dynsim explore` settings until Ctrl-C.
 
     Raises:
-        ValueError: as in `content`, for settings that the theory does not describe, or if the port
-            is in use.
+        ValueError: as in `content`, for settings outside the theory, or if the port is in use.
     """
     stored = None
     if config.paths:

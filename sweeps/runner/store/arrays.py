@@ -30,8 +30,7 @@ FILL = {**EMPTY, "b": True, "c": ["NaN", 0.0], "f": "NaN", "U": ""}
 """Fill values in zarr's notation."""
 NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
-"""Maximum of cells and chunks of an array, and of bytes per chunk (the limit of its
-compression)."""
+"""Maximum cells and chunks of an array, and bytes per chunk (a limit of its compression)."""
 Index = tuple[int, ...]
 Read = Callable[[Index], np.ndarray | None]
 """Returns the values of a chunk at an index; None if the chunk does not exist."""
@@ -159,8 +158,8 @@ def later(array: Array, outer: int, select: Select) -> xr.Variable:
 
 
 def described(about: Mapping[str, Any]) -> Array:
-    """Parse the metadata of an array; raises any exception for metadata that dynsim does not
-    write."""
+    """Parse the metadata of an array; raises an exception of any type if dynsim did not write
+    it."""
     kind, dims = about["data_type"], tuple(about.get("dimension_names", ()))
     shape, chunk = about["shape"], about["chunk_grid"]["configuration"]["chunk_shape"]
     if isinstance(kind, dict):
@@ -188,8 +187,7 @@ def described(about: Mapping[str, Any]) -> Array:
 
 
 def unpacked(chunk: bytes) -> int | None:
-    """Return the decoded size that a chunk declares; None if it does not, unlike those of
-    dynsim."""
+    """Return the decoded size that a chunk declares; None without one, unlike dynsim's chunks."""
     if chunk[:4] != b"\x28\xb5\x2f\xfd" or len(chunk) < 6:
         return None
     # RFC 8878, 3.1.1.1: the size field follows a window descriptor and a dictionary id.
@@ -206,8 +204,7 @@ def checksum(packed: bytes) -> bytes:
 
 
 def _by_chunk(places: np.ndarray, size: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Group places along an axis by chunk: its number, their positions, and their offsets in the
-    chunk."""
+    """Group places along an axis by chunk: its number, their positions, and offsets in it."""
     order = np.argsort(places // size, kind="stable")
     chunks, starts = np.unique(places[order] // size, return_index=True)
     rows = np.split(order, starts[1:])

@@ -136,8 +136,7 @@ class Lease:
             raise self._lost()
 
     def require(self, token: str) -> None:
-        """Raise `StoreError` unless the holder of this token had the lease at the last recent
-        look."""
+        """Raise `StoreError` unless this token's holder had the lease at the last recent look."""
         if clock() - self.renewed > SECONDS / 6:
             found = terms(self.bucket.look(self.key), self.key)
             if found is None or found.token != token:
@@ -189,8 +188,7 @@ class Lease:
 
 
 def terms(found: StoredObject | None, key: str) -> Terms | None:
-    """Return the terms of a held lease, None if it is free; `StoreError` if the object is no
-    lease."""
+    """Return the terms of a held lease, None if free; `StoreError` if the object is no lease."""
     try:
         about = found and json.loads(found.value)["dynsim_lease"]
         # Limits the wait, whoever wrote the object.
@@ -406,8 +404,7 @@ class Bucket(Place):
                     changed = (found and found.version) != version
                     if changed and (gone or isinstance(error, self.lost)):
                         return None
-                    # Servers also respond like this while another request for the key is in
-                    # progress.
+                    # Servers also respond like this during another request for the key.
                     if not isinstance(error, self.lost) or wait == TRIES - 1:
                         raise
                     pause(0.1 * 2**wait)

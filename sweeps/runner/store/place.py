@@ -56,8 +56,7 @@ class Place:
         self.kept: dict[str, bytes] = {}
 
     def vacant(self) -> bool:
-        """Return whether a sweep can be created there: it is empty except for an incomplete
-        creation."""
+        """Return whether a sweep can be created there: it is empty, or an incomplete creation."""
         return not self.kept
 
     def check_writable(self) -> None:
@@ -69,8 +68,7 @@ class Place:
         self.kept.update(files)
 
     def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        """Read a file; None if it does not exist. Raises `StoreError` if it exceeds `most`
-        bytes."""
+        """Read a file; None if there is none. Raises `StoreError` if it exceeds `most` bytes."""
         del most
         return self.kept.get(key)
 
@@ -113,7 +111,7 @@ class Place:
         return contextlib.nullcontext(held)
 
     def watch(self, fence: str) -> Check:
-        """Return a check that raises `StoreError` once the driver with this `fence` has lost the
+        """Return a check that raises `StoreError` when the driver with this `fence` lost the
         lock."""
         del fence
         return held
@@ -270,8 +268,7 @@ class Folder(Place):
         records = f"{self.real}/{self.records}"
         begun = f"{records}/{share}.begun"
         with filelock.FileLock(f"{records}/{share}.lock", poll_interval=0.005):
-            # The lock created the records folder if it was missing; the marker shows whether it
-            # was.
+            # The lock created a missing records folder; the marker shows whether that happened.
             check()
             if os.path.exists(f"{self.real}/{[*files][-1]}"):
                 return False

@@ -202,8 +202,7 @@ class Chunks:
         raise damaged(self.place.name, key, CHANGED)
 
     def _read(self, key: str, then: str, most: int = LARGEST) -> bytes:
-        """Read a file. The `StoreError` for a missing or unreadable file includes the advice
-        `then`."""
+        """Read a file; the `StoreError` for a missing or unreadable one ends with `then`."""
         try:
             value = self.place.read(key, most)
         except OSError as error:

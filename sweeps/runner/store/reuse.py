@@ -301,8 +301,7 @@ class Places:
         return set[str]().union(*self.dims)
 
     def rows(self, dim: int | None, names: Collection[str]) -> list[dict[str, Any]]:
-        """Return the given settings for each value of a dimension; without one, for the first
-        run."""
+        """Return the named settings along a dimension; without one, those of the first run."""
         usual = {name: self.first.get(name) for name in sorted({*names} - self.varied)}
         if dim is None:
             return [usual]
@@ -333,8 +332,7 @@ def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 def _parted(
     store: Store, sweep: Sweep, begin: int, recorded: np.ndarray
 ) -> tuple[int, tuple[int, ...]]:
-    """Return how many of the sweep's times the store has recorded up to step `begin`, and the later
-    times."""
+    """Return how many of the times up to `begin` the store has, and the later times."""
     times = known(sweep.first.steps_recorded(sweep.times))
     early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
     if early and early != recorded.tolist():

@@ -226,8 +226,7 @@ class Store:
         self._environment, self._first = records.environment_file(environment), compare
 
     def check(self) -> None:
-        """Raise `StoreError` if the store has been moved or removed, or another process has the
-        lock."""
+        """Raise `StoreError` if the store was moved or removed, or another process has the lock."""
         self.place.own()
         self.held()
 
