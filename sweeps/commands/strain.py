@@ -331,8 +331,8 @@ def few_squares(
     linear noise is strained."""
     if not isinstance(rule, AVERAGE_SQUARES) or THEORY.why_not(problem, rule, batch, steps):
         return []
-    # After k steps, the weights b2^k average over effectively (1 - b2^k) (1 + b2) / ((1 + b2^k)
-    # (1-b2)) squares.
+    # After k steps, an average with weights b2^k is effectively one of
+    # (1 - b2^k) (1 + b2) / ((1 + b2^k) (1 - b2)) squares.
     b2 = float(rule.b2)
     needed = variance_of_squares(problem, key, steps, int(batch)) / UNEVEN
     share = needed * (1 - b2) / (1 + b2)

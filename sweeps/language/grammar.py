@@ -1,7 +1,7 @@
 """The settings of a run: the meaning of names, and how settings combine.
 
-A run is described by a table of the given settings, such as `{"rule": {"kind": "adam", "eta":
-0.1}}`. `sweeps.language.tree` builds objects from it.
+A run is described by a table of the given settings, such as
+`{"rule": {"kind": "adam", "eta": 0.1}}`. `sweeps.language.tree` builds objects from it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -223,7 +223,6 @@ class Language:
         """Add further settings, by name or as tables, to the given ones.
 
         The order of the added settings does not matter: kinds are chosen first. If a part's kind
-            changes, fields that both kinds inherit from the same class keep their values.
         changes, fields that both kinds inherit from the same class keep their values.
 
         Raises:

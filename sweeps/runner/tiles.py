@@ -363,7 +363,6 @@ def default_tile(memory: int, engine: Engine, device: Device) -> int:
 
     On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy; if they
         exceed its memory, measurements shrink the tile later (`sweeps.runner.fit`).
-    is too many for its memory, what is measured says so (`sweeps.runner.fit`).
     """
     if device.platform == "cpu":
         return engine.tile

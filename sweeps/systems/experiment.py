@@ -57,7 +57,7 @@ class Experiment:
     Numbers that can be traced may be arrays that broadcast; the object then stands for many runs.
 
     Attributes:
-        problem: the problem to train.
+        problem: what is trained.
         rule: the update rule.
         steps: optimiser steps; omit them if the rule determines them.
         batch: examples per step; inf for the population loss.
@@ -89,8 +89,8 @@ class Experiment:
             )
 
     def at(self, settings: Mapping[str, Any]) -> "Experiment":
-        """Return the run with other settings, by full or abbreviated name: `{"eta_y": 1.0, "rule":
-        "adam", "steps": 50}`. Another rule keeps the numbers that all rules have.
+        """Return the run with other settings, by full or abbreviated name, such as
+        `{"rule": "adam", "steps": 50}`. Another rule keeps the numbers that all rules have.
 
         Raises:
             ValueError: for an unknown name or an invalid value.

@@ -39,7 +39,6 @@ def outlines(
 
     Returns:
         Lines as JSON: `name`, `axes` of `x` and `y` (None ends a piece), `colour`, `dash`, `width`.
-        `colour`, `dash` and `width`.
     """
     written = folder / "phase.npz"
     if not written.exists():
