@@ -362,7 +362,7 @@ def default_tile(memory: int, engine: Engine, device: Device) -> int:
     estimate of bytes per run.
 
     On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy; if they
-        exceed its memory, measurements shrink the tile later (`sweeps.runner.fit`).
+    exceed its memory, measurements shrink the tile later (`sweeps.runner.fit`).
     """
     if device.platform == "cpu":
         return engine.tile
