@@ -1,6 +1,6 @@
 """Many trainings and many theories: sweeps, comparison, diagrams, figures, the command line.
 
-Names are imported when they are used, so that the command line can print help without JAX.
+Names are imported on first use, so that the command line can print help without JAX.
 """
 
 import pkgutil

@@ -1,7 +1,7 @@
 """The command `dynsim`: theory and simulation of attention's training dynamics.
 
-Commands are those of `sweeps.commands.table`, and those of systems. What computes is imported when
-somebody asks for it, so that help costs nothing.
+Commands are listed in `sweeps.commands.table`. Modules that compute are imported on demand, so that
+help is fast.
 """
 
 import _thread
@@ -21,19 +21,19 @@ from sweeps.commands.line import understood
 from sweeps.lines import printable, stops, to_stderr
 
 BEGAN = time.time()
-"""When this process began to import modules."""
+"""Time at which this process started to import modules."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
-    """The settings that a command line asks for; `SystemExit` where it asks for none."""
+    """Return the settings of a command line; raises `SystemExit` if it requests none."""
     return understood(sys.argv[1:] if arguments is None else arguments, places=False).settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
-    failed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after SIGHUP."""
+    """Parse the command line and run it. Returns 0, 2 for invalid input, 1 if chunks failed, 130
+    after Ctrl-C, 143 after SIGTERM, or 129 after SIGHUP."""
     if "Sweep" not in getattr(sweeps, "__all__", ()):
-        # This file was found, and the package's first one is of another distribution.
+        # A package `sweeps` of another distribution comes first on the import path.
         to_stderr(
             "dynsim: the package sweeps is not dynsim's: W&B's distribution `sweeps` has the same "
             "name. Run `pip uninstall sweeps`, then install dynsim again"
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     tell()
     for name in ("stdout", "stderr"):
-        # None where the caller has closed it.
+        # It is None if the caller has closed it.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (as long as the process)
     try:
@@ -49,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with _stoppable():
                 return _main(arguments)
         finally:
-            # What is left goes now, help as well: when Python ends, nobody can catch an error.
+            # Flush here, including help: errors at interpreter exit cannot be caught.
             sys.stdout.flush()
     except KeyboardInterrupt as stop:
         number = stop.args[0] if isinstance(stop, _Stopped) else signal.SIGINT
         name = "Ctrl-C" if number == signal.SIGINT else number.name
         to_stderr(f"dynsim: stopped by {name}")
         if arguments is None:
-            # Threads that compile are not waited for: some builds crash when Python ends meanwhile.
+            # Do not wait for compiler threads: some builds crash if Python exits meanwhile.
             os._exit(128 + number)
         return 128 + number
     except BrokenPipeError:
@@ -69,30 +69,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _let_go() -> None:
-    """What is left of the output goes nowhere, when Python ends as well: nobody reads it."""
+    """Discard the remaining output, also at interpreter exit, as its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tell() -> None:
-    """Tell libraries by the environment what they read when they are imported."""
+    """Set environment variables that libraries read when they are imported."""
     os.environ["MPLBACKEND"] = "Agg"
-    # How solvers of Equinox say that an argument is bad: by calling the host, which does not belong
-    # into programs for accelerators, unless it is told to say it in the result.
+    # Solvers of Equinox report invalid arguments by a host callback by default, which programs for
+    # accelerators must not contain. With "nan" they report them in the result.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
-    # How much C++ says, see `sweeps.output.programs`.
+    # Level of C++ log output, see `sweeps.output.programs`.
     if importlib.metadata.version("jax").startswith(("0.10.", "0.11.")):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 class _Stopped(KeyboardInterrupt):
-    """The wish of who sends a signal, which is its argument."""
+    """Raised for a signal, whose number is its argument."""
 
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP end the command with a word, as Ctrl-C does, whatever
-    Python does when they come: what a callback of its garbage collector raises, such as that of
-    JAX, Python only prints."""
+    """Context in which SIGTERM and SIGHUP end the command with a message, like Ctrl-C. It also
+    works if the signal arrives in a callback of Python's garbage collector, such as that of JAX,
+    whose exceptions Python would only print."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise _Stopped(signal.Signals(number))
@@ -102,7 +102,7 @@ def _stoppable() -> Iterator[None]:
             hook(lost)
             return
         number = lost.exc_value.args[0] if isinstance(lost.exc_value, _Stopped) else signal.SIGINT
-        # Once the callback has ended. Windows has no signals that end waiting.
+        # Sent again after the callback has ended. On Windows, signals do not interrupt waiting.
         send = getattr(signal, "pthread_kill", lambda _, number: _thread.interrupt_main(number))
         timer = threading.Timer(0.01, send, [threading.main_thread().ident, number])
         timer.daemon = True
@@ -124,7 +124,7 @@ def _stoppable() -> Iterator[None]:
 def _main(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if not {"", os.getcwd()} & {*sys.path}:
-        # Modules of users may lie in the current folder. Last, so that they hide no others.
+        # Allows imports of users' modules from the current folder. Last, so as to shadow nothing.
         sys.path.append(os.getcwd())
     asked = understood(words)
     from sweeps.commands.record import Record
@@ -145,7 +145,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         to_stderr(f"dynsim: {reason(error)}")
         return 2
     except SystemExit as error:
-        # Of somebody else's code that was imported or called: it would end without a word.
+        # SystemExit in third-party code would end the command silently.
         to_stderr(f"dynsim: code from outside dynsim asked to end the program ({error!r})")
         return 2
     except sweeps.Interrupted as stop:
@@ -155,7 +155,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         to_stderr(f"dynsim: {error}")
         return 1
     except RuntimeError as error:
-        # JAX has no class of its own for it.
+        # JAX raises a plain RuntimeError for this.
         if not str(error).startswith("Unable to initialize backend"):
             raise
         to_stderr(f"dynsim: JAX cannot use the devices that its environment names: {error}")

@@ -1,4 +1,4 @@
-"""Lines for people and from people. Imports nothing that takes time."""
+"""Lines of text for the terminal, and values in lines of input. All imports are fast."""
 
 import contextlib
 import re
@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from typing import Any
 
 WORD = re.compile(r"[A-Za-z_./~][\w./:~-]*")
-"""Text that needs no quotes in a value."""
+"""Text that needs no quotes as a value."""
 WORDS = re.compile(rf"\s*({WORD.pattern}|\[\s*{WORD.pattern}\s*(,\s*{WORD.pattern}\s*)*\])\s*")
 POINT = re.compile(
     r"(?<![\w./~:+-])([+-]?)(?=\.?\d)(\d*)\.(\d*)(?=(?:[eE][+-]?\d+)?\s*(?:[],}]|$))"
 )
-"""A number with a point, which may be its first or its last character."""
+"""A number whose first or last character may be the decimal point."""
 KEPT = ("true", "false", "inf", "nan")
-"""Words that TOML reads."""
+"""Words that are TOML values."""
 
 
 def stops() -> list[signal.Signals]:
-    """The signals that ask a program to stop: Ctrl-C, SIGTERM, and the SIGHUP of a terminal that
-    closes, unless `nohup` had it ignored."""
+    """Return the signals that ask a program to stop: Ctrl-C, SIGTERM, and SIGHUP when a terminal
+    closes, unless `nohup` ignores it."""
     found = [signal.SIGINT, signal.SIGTERM]
-    # Windows has none.
+    # Windows does not have it.
     hangup = getattr(signal, "SIGHUP", None)
     if hangup and signal.getsignal(hangup) != signal.SIG_IGN:
         found.append(hangup)
@@ -33,7 +33,7 @@ def stops() -> list[signal.Signals]:
 
 @contextlib.contextmanager
 def unstopped() -> Iterator[None]:
-    """A context in which these signals wait. JAX crashes if one comes while its library loads."""
+    """Context in which these signals wait. JAX crashes if one arrives while its library loads."""
     came: list[int] = []
     numbers = stops() if threading.current_thread() is threading.main_thread() else ()
     before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}
@@ -47,21 +47,21 @@ def unstopped() -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """The text as a line that a terminal shows and does not obey: ends of lines, other control
-    characters, and those that turn the direction of writing are escaped."""
+    """Escape a text for one line of terminal output: line ends, other control characters, and those
+    that change the writing direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def to_stderr(text: str) -> None:
-    """Print lines to standard error, if it is still there: a terminal may have been closed."""
+    """Print lines to standard error, unless it is closed, as with a closed terminal."""
     with contextlib.suppress(OSError):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def assignments(text: str) -> dict[str, Any]:
-    """The values by name that a line `NAME = VALUE` of TOML gives. Text needs no quotes in a value
-    that is one word or a list of words, and a number without quotes no digit before or after its
-    point: .5 or 5.; `ValueError` for what cannot be read."""
+    """Parse a line `NAME = VALUE` of TOML. As extensions, a word or a list of words needs no
+    quotes, and numbers may start or end with the decimal point, as .5 or 5. Raises `ValueError` for
+    invalid input."""
     name, _, value = text.partition("=")
     if not {'"', "'"} & {*value}:
         value = POINT.sub(lambda found: f"{found[1]}{found[2] or 0}.{found[3] or 0}", value)

@@ -1,1 +1,1 @@
-"""The commands on sweeps and single runs, a file each."""
+"""The commands on sweeps and single runs, one module each."""

@@ -1,7 +1,7 @@
-"""Environment variables that JAX and XLA read, where they have a value that neither takes.
+"""Checks of environment variables with values that JAX or XLA do not accept.
 
-JAX raises an error in words of its own when it is imported. XLA ends the process, with a trace of
-C++, as soon as it starts on a device.
+JAX raises errors of its own when it is imported. XLA ends the process with a C++ traceback as soon
+as it uses a device.
 """
 
 import importlib.util
@@ -14,19 +14,19 @@ from pathlib import Path
 
 FLAGS = "XLA_FLAGS"
 USUAL = "xla_force_host_platform_device_count"
-"""A flag that every XLA has: a library without its name does not show those of others either."""
+"""A flag of every XLA build. A library without its name does not reveal other flags either."""
 
 
 def reason(error: Exception) -> str:
-    """The words of an error. One that JAX raises about its environment names the variable, its
-    value and what is allowed."""
+    """Return the message of an error. For JAX errors about the environment, it names the variable,
+    its value and the allowed values."""
     said = str(error)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") != "jax._src.config":
         return said
     given = {n: v for n, v in os.environ.items() if n.startswith("JAX_") and v}
     found = [n for n, v in given.items() if v.casefold() in said.casefold()]
-    # What JAX says of a number has the value alone.
+    # JAX's message about an invalid number contains only the value.
     name = max(found, key=lambda n: (n.casefold() in said.casefold(), len(n)), default=None)
     if name is None:
         return said
@@ -35,7 +35,7 @@ def reason(error: Exception) -> str:
 
 
 def check_flags() -> None:
-    """Raise `ValueError` for flags of XLA in the environment that this XLA does not have."""
+    """Raise `ValueError` for flags in the environment that this XLA does not have."""
     given = os.environ.get(FLAGS, "").strip()
     if given and not given.startswith("-"):
         if not Path(given).is_file():
@@ -47,7 +47,7 @@ def check_flags() -> None:
     try:
         words = shlex.split(given)
     except ValueError:
-        # A quote that is not closed is for XLA to judge.
+        # XLA reports unclosed quotes itself.
         return
     if lacking := _lacking(word.lstrip("-").partition("=")[0] for word in words):
         raise ValueError(
@@ -57,8 +57,8 @@ def check_flags() -> None:
 
 
 def _lacking(names: Iterable[str]) -> list[str]:
-    """Which names of flags stand nowhere in the library that has XLA. To read that takes part of a
-    second, which only those who give flags wait for."""
+    """Return the flag names that do not occur in the XLA library. Reading it takes a fraction of a
+    second, but only users who set flags wait for it."""
     left = dict.fromkeys(names)
     found = importlib.util.find_spec("jaxlib") if left else None
     folder = Path(found.origin or "").parent if found else Path("jaxlib")

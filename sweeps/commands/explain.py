@@ -1,4 +1,4 @@
-"""`dynsim explain`: predict a run from theory, without running it."""
+"""`dynsim explain`: predicts a run from theory, without running it."""
 
 import dataclasses
 import json
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from sweeps.commands.outlook import Outlook
 
 DESCENT_STEPS = 100_000
-"""Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
+"""Maximum number of steps to solve descent of a symmetric task, which is exact for any rate."""
 FLOW = "population flow"
-"""What predicts all other tasks; it is compared with descent over the first steps."""
+"""The theory of all other tasks; it is compared with descent over the first steps."""
 TIMES = 64
-"""Recorded times of the flow."""
+"""Number of recorded times of the flow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +55,18 @@ class Explain:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What `explain` predicts.
+    """The predictions of `explain` for the attention layer in Y and Z.
 
     Attributes:
-        theory: title of the theory that the final values are from.
-        status: how its solve ended.
-        stages: t0', peak, its gamma, t0, averaged over classes; None for Adam.
-        regime: "scanning at the end", "in transition at the end" or "snapped", by the closed
-            form's t0' and t0; that attention has not moved, where it has not by then; or None for
-            Adam, which the closed form does not describe.
+        theory: title of the theory that computed the final values.
+        status: status of its solve.
+        stages: t0', peak, gamma at the peak, t0, averaged over classes; None for Adam.
+        regime: "scanning at the end", "in transition at the end" or "snapped", by the closed form's
+            t0' and t0; or that attention has not moved by then; None for Adam, which the closed
+            form does not describe.
         final: observables at the last step, averaged over classes.
-        strained: the assumptions that this run strains, one sentence each.
-        edge: when the flow of all weights reaches the edge of stability; None where that is not
-            known.
+        strained: assumptions that hold poorly for this run, one sentence each.
+        edge: when the flow of all weights reaches the edge of stability; None if unknown.
     """
 
     theory: str
@@ -79,7 +78,7 @@ class Explanation:
     edge: strain.Reached | None
 
     def text(self, run: Experiment) -> str:
-        """The explanation as lines to print."""
+        """Format the explanation as text."""
         task, rule = yz.classes_of(run), run.rule.build()
         sizes = f"K = {int(task.K)}, M = {int(task.M)}"
         lines = [f"{run.about}: {sizes}, {rule}, {run.steps} steps", ""]
@@ -122,15 +121,15 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | Outlook":
     """Predict a run from the closed form and the best applicable theory.
 
     Args:
-        run: a `sweeps.Experiment`; or a problem or its word, as `sweeps.experiment` takes it.
-        settings: of the run, by name.
+        run: a `sweeps.Experiment`; or a problem or its name, as in `sweeps.experiment`.
+        settings: settings of the run, by name.
 
     Returns:
         An `Explanation` of the layer in Y and Z, an `Outlook` of any other problem.
 
     Raises:
-        ValueError: naming the setting, its value and what is allowed; for runs that no theory
-            describes.
+        ValueError: naming the setting, its value and what is allowed; or if no theory describes the
+            run.
 
     Example:
         >>> found = sweeps.explain("yz", eta_y=1.0, eta_z=0.1, steps=50)
@@ -139,7 +138,7 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | Outlook":
     asked.check(rounded=False)
     if registry.system_of(asked).name == "yz":
         return _of_layer(asked)
-    # It imports all that runs sweeps, which takes as long as half of the layer's prediction.
+    # Imported on demand: its imports take half as long as the layer's prediction.
     return pkgutil.resolve_name("sweeps.commands.outlook:outlook")(asked)
 
 
@@ -176,14 +175,14 @@ def _of_layer(run: Experiment) -> Explanation:
 
 
 def _without_limits(task: dynsim.SequenceClasses) -> dynsim.Layer:
-    """The layer that the flow is of. It starts from zero weights, so that no key decides them."""
+    """Return the layer that the flow describes. It starts from zero weights and needs no key."""
     return dynsim.layer(task, length=math.inf, start="zero")
 
 
 def _solve(
     task: Task, optimizer: Rule, steps: int, record: tuple[str, ...]
 ) -> tuple[str, Trajectory]:
-    """The most exact prediction there is, and what it is by."""
+    """Return the most exact prediction available, and the title of its theory."""
     large = isinstance(task, SymmetricTask)
     if large or inapplicable(Training(task, optimizer)) is None:
         reduced = task if large else symmetric.symmetric_task(task)

@@ -1,6 +1,6 @@
-"""From a command line to the command that it asks for and its settings.
+"""Parses a command line into a command and its settings.
 
-What computes is imported when somebody asks for it, so that help and mistakes cost nothing.
+Modules that compute are imported on demand, so that help and errors are fast.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ NAMES = {
     "engine": (),
     "observable": (),
 }
-"""Options that name engines or observables of the problem, and the words that they take besides."""
+"""Options that name engines or observables of the problem, and the other words that they accept."""
 NEEDS = {
     "Explore": {
         "port": "serve",
@@ -43,12 +43,12 @@ NEEDS = {
     "Phase": {"probes": "refine", "tolerance": "refine", "max_seeds": "band"},
     "Spectrum": {"pattern": "checkpoint", "products": "checkpoint", "split": "checkpoint"},
 }
-"""Options, by the class of the command, that have no effect unless another one is given, one of
-several is, or one is left out."""
+"""Options, by class of the command, that have no effect unless another one is given, one of several
+is given, or one is omitted."""
 NUMBERED = re.compile(r"sharpness_\d+")
-"""The names of several eigenvalues."""
+"""Names of individual sharpness eigenvalues."""
 FINITE = "-finite-t"
-"""How the names of engines for finite lengths end."""
+"""Suffix of the names of finite-T engines."""
 USAGE = """usage: {prog} [-h] [--version] COMMAND [OPTIONS]
 
 Train attention models, solve their theories, and compare both.
@@ -61,14 +61,14 @@ commands (`{prog} COMMAND --help` lists the options of each):"""
 
 
 class Asked(NamedTuple):
-    """A command line that was understood.
+    """A parsed command line.
 
     Attributes:
-        name: of the command.
-        settings: for it.
-        run: what runs them.
-        offer: what the command offers.
-        given: its options and the settings of its run, in text form.
+        name: name of the command.
+        settings: settings of the command.
+        run: function that runs them.
+        offer: the options of the command.
+        given: the options and run settings that were given, in text form.
     """
 
     name: str
@@ -79,11 +79,11 @@ class Asked(NamedTuple):
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """A context in which figures have the style and the file format that were asked for, and no
-        progress is printed where none is wanted.
+        """Context in which figures have the requested style and format, and progress is printed
+        unless it is suppressed.
 
         Raises:
-            ValueError: where the file that is to be written is called after another format.
+            ValueError: if the suffix of the output file contradicts the requested format.
         """
         with contextlib.ExitStack() as stack:
             if self.offer.command.draws:
@@ -104,8 +104,8 @@ class Asked(NamedTuple):
 
 
 def understood(words: Sequence[str], places: bool = True) -> Asked:
-    """What the words behind `dynsim` ask for; `SystemExit` where that is help or a mistake, which
-    is printed. `places` also checks that the sweep or the file to read exists."""
+    """Parse the words after `dynsim`. Raises `SystemExit` after printing help or an error. `places`
+    also checks that the sweep or file to read exists."""
     if not words or words[0].startswith("-"):
         _help(COMMANDS, "", words)
     try:
@@ -121,7 +121,7 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
             raise SystemExit(0)
         given = parse(offer, options, run)
         if problem and offer.recorded:
-            # What was asked of another problem has a folder of its own.
+            # Results for another problem get a folder of their own.
             given.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
         if places:
             _check_places(offer, given)
@@ -134,11 +134,11 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
 
 
 def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
-    """The name that `words` begin with, of a command or of a group of them; the word of a problem,
-    where one is named; and the words left.
+    """Return the name of the command or group that `words` begin with, the word of a problem if one
+    is given, and the remaining words.
 
     Raises:
-        ValueError: for a name that does not exist, with those that do.
+        ValueError: for an unknown name; the message lists the known ones.
     """
     firsts, left = list(dict.fromkeys(name.split()[0] for name in COMMANDS)), list(words)
     name = _choose("command", left.pop(0), firsts, near=COMMANDS)
@@ -149,7 +149,7 @@ def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
 
 
 def _begins(words: Sequence[str]) -> bool:
-    """Whether a word that is no option comes next."""
+    """Return whether the next word is not an option."""
     return bool(words) and words[0][:1] not in ("", "-")
 
 
@@ -162,7 +162,7 @@ def _choose(what: str, given: str, names: Collection[str], near: Collection[str]
 
 
 def _help(names: Collection[str], first: str, options: Sequence[str]) -> NoReturn:
-    """Do what options without a command ask for; without any, help is printed as well."""
+    """Handle options without a command; without any, print help."""
     prog = f"dynsim {first}".strip()
     unknown = [option for option in options if option not in (*HELP, "--version")]
     helped = not options or {*HELP} & {*options}
@@ -180,17 +180,15 @@ def _help(names: Collection[str], first: str, options: Sequence[str]) -> NoRetur
 
 
 def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
-    """The options and the settings of the run that words ask for, with those that are usual for the
-    command.
+    """Parse the options and run settings, and add the defaults of the command.
 
     Args:
-        offer: of the command.
-        words: behind its name.
-        given: settings of the run that are given already.
+        offer: the options of the command.
+        words: the words after its name.
+        given: run settings that are already given.
 
     Raises:
-        ValueError: for an option or a setting that there is not, with the one that is meant, or a
-            value that it does not take.
+        ValueError: for an unknown option or setting, with a suggestion, or for an invalid value.
     """
     given = [*given, *read(offer, words)]
     known = offer.chosen([pair for pair in given if pair[1] is not MISSING])
@@ -222,17 +220,17 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
 
 
 def _holds(needed: str, offer: Offer, table: Table) -> bool:
-    """Whether a line has what an option needs: `NAME`, `no-NAME` or `NAME VALUE`."""
+    """Return whether a line satisfies a need: `NAME`, `no-NAME` or `NAME VALUE`."""
     name, _, value = needed.removeprefix("no-").partition(" ")
     found = table.get(name, offer.options[name].default)
     return found == value if value else bool(found) != needed.startswith("no-")
 
 
 def _check_names(option: str, offer: Offer, table: Table) -> None:
-    """Raise `LanguageError` where an option names what the problem does not have."""
+    """Raise `LanguageError` if an option names something that the problem does not have."""
     asked, default = table.get(option, []), offer.options[option].default
     known = offer.names(option, table)
-    # A figure can have an observable that no run records, such as whether it diverged.
+    # Figures may use derived observables that runs do not record, such as divergence.
     usual = [default] if isinstance(default, str) else []
     names = [*dict.fromkeys((*NAMES[option], *known, *usual))]
     for word in map(str, asked if isinstance(asked, list) else [asked]):
@@ -245,8 +243,8 @@ def _check_names(option: str, offer: Offer, table: Table) -> None:
 
 
 def read(offer: Offer, words: Sequence[str]) -> Pairs:
-    """The options in words with their values, as they are written; `MISSING` for an option without
-    one. `ValueError` for what is no option."""
+    """Split words into options and their values as written; the value is `MISSING` for an option
+    without one. Raises `ValueError` for a word that is not an option."""
     left, alone, given = list(words), list[str](), Pairs()
     options = {fold(each): field for each, field in offer.options.items()}
     switches = {each for each, field in options.items() if "boolean" in field.types}
@@ -279,7 +277,7 @@ def read(offer: Offer, words: Sequence[str]) -> Pairs:
 
 
 def _typed(field: Field, text: str) -> Any:
-    """A value as TOML reads it, otherwise as text; for a text field always as text."""
+    """Parse a value as TOML, or else as text; always as text for a text field."""
     if not {"text", "path"} & {*field.types} or text == "none":
         with contextlib.suppress(ValueError):
             return assignments(f"value={text}")["value"]
@@ -287,8 +285,8 @@ def _typed(field: Field, text: str) -> Any:
 
 
 def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for what is wrong in a sweep file, or for a store that is not there,
-    before what reads them is imported, which takes seconds."""
+    """Raise `ValueError` for an invalid sweep file or a missing store, before the slow imports that
+    would read them."""
     places: Any = given.get(offer.positional[0], []) if offer.command.reads else []
     for place in [places] if isinstance(places, str) else places:
         if offer.command.reads == "file":
@@ -300,7 +298,7 @@ def _check_places(offer: Offer, given: Mapping[str, Any]) -> None:
 
 
 def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
-    """The settings of a command as its class has them, and what runs them."""
+    """Return the settings of a command as an instance of its class, and its run function."""
     cls, run = offer.command.load()
     from sweeps.language.tree import build, built
 
@@ -312,7 +310,7 @@ def _made(offer: Offer, given: Table) -> tuple[Any, Run]:
 
 
 def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
-    """The help of a command. Settings are those of the kinds that the other words choose."""
+    """Return the help of a command, with settings of the kinds that the other words select."""
     given = [*run, *read(offer, [word for word in words if word not in HELP])]
     table = offer.chosen([pair for pair in given if pair[1] is not MISSING])
     places = "".join(f" {each.upper()}" for each in offer.positional)
@@ -322,7 +320,7 @@ def page(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> str:
 
 
 def settings_page(language: Language, given: Table) -> Iterator[str]:
-    """All settings, with their descriptions, allowed values and current values, as lines."""
+    """Yield lines about all settings: descriptions, allowed values and current values."""
     yield "Options. The last part of a name suffices if it is unique; - _ . are interchangeable."
     for setting in language.walk(given):
         field, value = setting.field, setting.value

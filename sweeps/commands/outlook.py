@@ -1,4 +1,4 @@
-"""`dynsim explain PROBLEM`: what theory predicts of a run of any problem, without training it."""
+"""`dynsim explain PROBLEM`: predicts a run of any problem from theory, without training it."""
 
 import dataclasses
 import math
@@ -17,27 +17,26 @@ from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
 
 TIMES = 256
-"""Recorded times, between which the loss is interpolated."""
+"""Number of recorded times; the loss is interpolated between them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outlook:
-    """What `explain` predicts of a run of any problem.
+    """The predictions of `explain` for a run of any problem.
 
     Attributes:
         steps: optimiser steps of the run.
-        theory: title of the theory that the losses are from, the first one that applies.
-        status: how its solve ended.
+        theory: title of the theory that computed the losses, the first applicable one.
+        status: status of its solve.
         applicable: titles of the theories that describe the run, by name.
-        refused: why the others do not, by name.
+        refused: reasons why the others do not apply, by name.
         start, end: population loss before the first and after the last step.
-        half, ninety: optimiser steps after which half, and 90 %, of the fall between these are
-            reached; NaN for a loss that does not fall.
-        changes: steps at which a schedule turns from one of its parts to the next.
-        strained: the assumptions that this run strains, one sentence each.
-        edge: when the flow of all weights reaches the edge of stability; None where that is not
-            known.
-        noise: how far seeds scatter over the first steps; None where that is not known.
+        half, ninety: optimiser steps after which 50 % and 90 % of the total decrease are reached;
+            NaN if the loss does not decrease.
+        changes: steps at which one part of a schedule ends and the next begins.
+        strained: assumptions that hold poorly for this run, one sentence each.
+        edge: when the flow of all weights reaches the edge of stability; None if unknown.
+        noise: standard deviation across seeds over the first steps; None if unknown.
     """
 
     steps: float
@@ -55,7 +54,7 @@ class Outlook:
     noise: strain.Noise | None
 
     def text(self, run: Experiment) -> str:
-        """The outlook as lines to print."""
+        """Format the outlook as text."""
         rule = " ".join(str(run.rule.build()).split())
         lines = [f"{run.about}, {rule}, {self.steps:g} steps", "", "theories that apply:"]
         lines += [f"  {name:<20}{title}" for name, title in self.applicable.items()]
@@ -85,11 +84,11 @@ def outlook(run: Experiment) -> Outlook:
     """Predict a run.
 
     Raises:
-        ValueError: for one that no theory describes.
+        ValueError: if no theory describes the run.
     """
     engines, refused = applicable_engines(run)
     known = {name: each.observables.names() for name, each in engines.items()}
-    # The loss of the next batch has the mean of the population's, where that is not known.
+    # If the population loss is unknown, use the loss of the next batch, which has the same mean.
     every = {name for names in known.values() for name in names}
     wanted = next((name for name in ("loss", BATCH_LOSS) if name in every), "")
     found = {name: each for name, each in engines.items() if wanted in known[name]}
@@ -103,10 +102,10 @@ def outlook(run: Experiment) -> Outlook:
     problem, rule = run.built
     jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
     strained, reached, scattered = [], None, None
-    # Problems with theories of fewer variables alone have no loss of all weights to descend.
+    # Problems whose theories all use reduced variables have no loss of all weights to descend.
     if run.steps is not None and problem.has("population_loss"):
         key = jax.random.fold_in(jax.random.key(0), run.seed)
-        # A theory that reads the batch is no limit of large batches and small steps.
+        # A theory that depends on the batch is not a limit of large batches and small steps.
         if not any(each.name == name and "batch" in each.needs for each in problem.theories()):
             strained = [
                 *strain.too_coarse(problem, rule, key, run.steps, engine.title, times, loss),

@@ -97,12 +97,12 @@ def info(config: Info) -> None:
             )
         lines.append(f"program {pair}: {how}")
     lines.append(f"config hash {about['config_hash'][:12]}")
-    # Whoever made the store may have written anything.
+    # Text from a store is untrusted.
     print("\n".join(map(printable, lines)))
 
 
 def describe(store: Store) -> dict[str, Any]:
-    """Configuration and progress of a store, as JSON values."""
+    """Return configuration and progress of a store, as JSON values."""
     attributes, config, dims = store.attributes, store.config, store.dims
     done, records = store.done(), store.chunks.all()
     status: Counter[int] = Counter()
@@ -138,13 +138,13 @@ def describe(store: Store) -> dict[str, Any]:
 
 
 def _ranges(chunks: np.ndarray) -> list[tuple[int, int]]:
-    """First and last number of each range of the chunks of a mask."""
+    """Return the first and last number of each consecutive range of chunks in a mask."""
     edges = np.flatnonzero(np.diff(chunks, prepend=False, append=False))
     return [(first, end - 1) for first, end in edges.reshape(-1, 2).tolist()]
 
 
 def progress(about: dict[str, Any]) -> str:
-    """One line of progress, from what `describe` returns."""
+    """Format the result of `describe` as one line of progress."""
     codes = ", ".join(f"{number} {name}" for name, number in about["status"].items())
     return (
         f"{about['runs_done']} of {about['runs']} runs done "
@@ -153,7 +153,7 @@ def progress(about: dict[str, Any]) -> str:
 
 
 def _told(value: Any) -> str:
-    """A setting in a line: of a part its kind, and what is inside in brackets."""
+    """Format a setting for one line: a part is shown as its kind, with its fields in brackets."""
     if not isinstance(value, dict):
         return str(value)
     inside = ", ".join(f"{n} {_told(each)}" for n, each in value.items() if n != "kind")
@@ -168,7 +168,7 @@ def _shown(values: list[Any]) -> str:
 
 
 LARGEST_TABLE = 2**31
-"""Bytes that a table may take in memory."""
+"""Maximum bytes of memory for a table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Export:
 
 
 def export(config: Export) -> list[Path]:
-    """Run `dynsim export`; returns the file written."""
+    """Run `dynsim export`; returns the written file."""
     store = Store.open(config.path, say)
     target = config.out or beside(config.path)
     inside = next(
@@ -227,7 +227,7 @@ def export(config: Export) -> list[Path]:
     except OSError as error:
         raise ValueError(f"out = {target}: cannot be written ({error})") from error
     except Exception as error:
-        # Each library has errors of its own for what its format does not have.
+        # Libraries raise different errors for types that their format lacks.
         kinds = ", ".join(f"{name} of {each.dtype}" for name, each in dataset.data_vars.items())
         raise ValueError(
             f"out = {target}: cannot hold all of {kinds} ({error}); choose another of "
@@ -236,8 +236,7 @@ def export(config: Export) -> list[Path]:
 
 
 def beside(path: str) -> Path:
-    """Where the export of a sweep goes that the user gave no name: beside its folder, or in the
-    current one."""
+    """Return the default target of an export: next to the sweep's folder, or in the current one."""
     if output.address(path) is not None:
         return Path(f"{PurePosixPath(path).name}.nc")
     folder = Path(path) if Path(path).name not in ("", "..") else Path(path).absolute()
@@ -251,10 +250,10 @@ def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
 
 
 def _zarr(dataset: xr.Dataset, target: Path) -> Path:
-    # What belongs to the files of the store, such as its chunks, is not what a copy needs.
+    # Encodings such as chunk sizes belong to the store and not to a copy.
     plain = dataset.load().drop_encoding()
     with warnings.catch_warnings(), output.appearing(target) as begun:
-        # The type of words is in zarr's format, where it is called unstable.
+        # zarr warns that its text type is not yet standardized.
         warnings.filterwarnings("ignore", "The data type .* does not have a Zarr V3", FutureWarning)
         plain.to_zarr(begun, zarr_format=3, consolidated=False)
     return target
@@ -273,7 +272,7 @@ def _parquet(dataset: xr.Dataset, target: Path) -> Path:
 
 
 def _table(dataset: xr.Dataset) -> Any:
-    """All arrays as columns of a data frame, a row for each cell of all their dimensions."""
+    """Return a data frame with all arrays as columns and one row per cell of all dimensions."""
     rows = math.prod(dataset.sizes.values())
     columns = len(dataset.data_vars) + len(dataset.coords)
     if 8 * rows * columns > LARGEST_TABLE:
@@ -294,7 +293,7 @@ WRITERS: dict[str, Callable[[xr.Dataset, Path], Path]] = {
     ".csv": _csv,
     ".parquet": _parquet,
 }
-"""By the ending of the file."""
+"""Writers by file suffix."""
 
 
 def run(config: Check | Info | Export) -> list[Path] | None:

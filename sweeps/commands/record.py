@@ -1,6 +1,6 @@
-"""What the files of a command are the results of: a record beside them.
+"""Records of the settings that produced a command's files, written next to them.
 
-The command writes over results of its own settings, and over none of others unless it is told to.
+A command overwrites results of the same settings, but others only with --overwrite.
 """
 
 import dataclasses
@@ -12,18 +12,18 @@ from typing import Any, NamedTuple, Self
 from sweeps.commands.table import file_name
 
 IGNORED = ("out", "json")
-"""Settings that change nothing in the results."""
+"""Settings that do not affect the results."""
 PICTURES = (".png", ".svg", ".pdf")
-"""What a file is called that a command writes to; everything else is a folder."""
+"""Suffixes of output files; all other outputs are folders."""
 
 
 class Record(NamedTuple):
-    """The settings that a command was given.
+    """The settings of a command.
 
     Attributes:
-        command: its words.
+        command: name of the command.
         settings: as JSON values.
-        path: where the record is kept.
+        path: path of the record.
     """
 
     command: str
@@ -32,12 +32,12 @@ class Record(NamedTuple):
 
     @classmethod
     def of(cls, command: str, config: Any) -> Self:
-        """The record of a command with settings that have a directory or file `out`.
+        """Return the record of a command whose settings have a directory or file `out`.
 
         Raises:
-            ValueError: when the settings name a file that cannot be read.
+            ValueError: if the settings name a file that cannot be read.
         """
-        # Importing it takes as long as importing JAX does, which help does without.
+        # This import takes as long as JAX, which help must avoid.
         from sweeps import output
         from sweeps.language.grammar import flattened
         from sweeps.language.tree import encode
@@ -50,7 +50,7 @@ class Record(NamedTuple):
         parts: dict[str, Any] = {n: v for n, v in fields.items() if dataclasses.is_dataclass(v)}
         settings = {n: _plain(v) for n, v in fields.items() if n not in (*IGNORED, *parts)}
         if parts:
-            # Their arrays start JAX, and with it the number of its devices is settled.
+            # Building their arrays starts JAX, which fixes the number of devices.
             cluster.use_all_cores()
         for name, part in parts.items():
             settings |= dict(flattened(name, encode(language(), part))) | files(part)
@@ -61,12 +61,11 @@ class Record(NamedTuple):
         return cls(command, settings, out / f"{file_name(command)}.run.json")
 
     def check(self) -> None:
-        """Raise `ValueError` where there are results of the command with other settings, or where
-        there can be none."""
+        """Raise `ValueError` for results of other settings, or a folder that cannot be created."""
         _check_can_be_made(self.path.parent)
         try:
             found = json.loads(self.path.read_text())
-        # A folder that is a file is told by who writes into it.
+        # Writers of results report a file in place of the folder.
         except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError) as error:
@@ -88,7 +87,7 @@ class Record(NamedTuple):
             )
 
     def write(self, seconds: float) -> None:
-        """Keep it beside the results, with what computed them and how long it took."""
+        """Write the record, with the environment and the run time."""
         from sweeps import output
 
         if not self.path.parent.is_dir():
@@ -104,7 +103,7 @@ class Record(NamedTuple):
 
 
 def _check_can_be_made(folder: Path) -> None:
-    """Raise `ValueError` unless there is the folder, or one can be made; none is left behind."""
+    """Raise `ValueError` unless the folder exists or can be created; leaves nothing behind."""
     made = []
     try:
         for each in reversed([folder, *folder.parents]):
@@ -119,7 +118,7 @@ def _check_can_be_made(folder: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as it would be read again from JSON."""
+    """Convert a setting to its form after a JSON round trip."""
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     if value is None or isinstance(value, bool | int | str):

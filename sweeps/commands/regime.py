@@ -1,5 +1,4 @@
-"""Where a run of the attention layer is at its end, and what it strains: for `dynsim explain` and
-live theory."""
+"""The state of an attention-layer run at its end, and the assumptions it strains."""
 
 import math
 
@@ -12,13 +11,13 @@ from odes.solver.posed import Rescaled
 from odes.symmetric.state import SymmetricTask
 from sweeps.compare.stages import Task, prior_of, stages_by_class
 
-# Where an assumption counts as strained. Overlap: gamma's error against the population flow passes
-# 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is then a tenth of the logit scale.
-# Ratio: Assumption 1(c) of the paper, a decoder faster than the attention.
+# Thresholds above which an assumption counts as strained. Overlap: gamma's error against the
+# population flow exceeds 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is a tenth
+# of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than attention.
 OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
 MOVED = 0.05
-"""Difference of the logits of top distinct and top common token below which attention, which it
-changes by as many times, has not moved."""
+"""Difference of logits of top distinct and top common token below which attention has not moved;
+attention changes by the exponential of it, so by about this fraction."""
 
 
 def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
@@ -35,23 +34,23 @@ def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
 
 
 def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
-    """Transition times of the closed form, averaged over classes; None where it does not apply."""
+    """Return the closed form's transition times, class averages; None if it does not apply."""
     found = stages_by_class(task, rule)
     return {n: float(np.mean(t)) for n, t in found._asdict().items()} if found else None
 
 
 def final_of(solved: Trajectory) -> dict[str, float]:
-    """What was recorded last, averaged over classes."""
+    """Return the last recorded values, averaged over classes."""
     return {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
 
 
 def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
-    """Where a run is at its end, in words; None where the closed form does not apply."""
+    """Describe the state of a run at its end; None if the closed form does not apply."""
     if stages is None:
         return None
     if steps <= stages["rise_end"]:
         return "scanning at the end"
-    # Without a t0 (M <= 3) there is no second stage to be in.
+    # Without a t0 (M <= 3) there is no second stage.
     if not steps >= stages["snap"]:
         return "in transition at the end"
     apart = abs(final["z_top_distinct"] - final["z_top_common"])
@@ -63,7 +62,7 @@ def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float])
 def strained(
     length: int | float, task: Task, rule: Rule, stages: dict[str, float] | None
 ) -> list[str]:
-    """The assumptions that a run strains, one sentence each."""
+    """Return the assumptions that a run strains, one sentence each."""
     reasons = []
     overlap, tokens = starting_overlap(task)
     if overlap > OVERLAP:
@@ -99,7 +98,7 @@ def strained(
 
 
 def starting_overlap(task: Task) -> tuple[float, int]:
-    """Mean of f_n . f_n' over pairs of classes at zero weights, and how many tokens a class has."""
+    """Return the mean of f_n . f_n' over pairs of classes at zero weights, and tokens per class."""
     if isinstance(task, SymmetricTask):
         common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
         tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(

@@ -27,10 +27,10 @@ class Schema:
 
 
 def run(config: Schema) -> list[Path]:
-    """Write the file.
+    """Write the schema.
 
     Raises:
-        ValueError: if its folder does not exist.
+        ValueError: if the folder of the file does not exist.
     """
     if not config.out.parent.is_dir():
         raise ValueError(f"out = {config.out}: the folder {config.out.parent} does not exist")
@@ -40,7 +40,7 @@ def run(config: Schema) -> list[Path]:
 
 
 def json_schema(language: Language) -> dict[str, Any]:
-    """The JSON Schema of a sweep file whose settings have their full names."""
+    """Return the JSON Schema of a sweep file whose settings have their full names."""
     kinds = {
         kind.location: {
             "type": "object",
@@ -49,7 +49,7 @@ def json_schema(language: Language) -> dict[str, Any]:
                 "kind": {"const": kind.word},
                 **{name: _schema(language, field) for name, field in kind.fields.items()},
             },
-            # What else is needed may follow from the problem, or be an axis.
+            # Other required settings may be defaults of the problem, or axes.
             "required": [] if kind.location in language.root.bases else ["kind"],
             "additionalProperties": False,
         }
@@ -65,7 +65,7 @@ def json_schema(language: Language) -> dict[str, Any]:
 
 
 def _schema(language: Language, field: Field) -> dict[str, Any]:
-    """The schema of a field."""
+    """Return the schema of a field."""
     ends = {ENDS[end]: at for end, at in field.bounds.items() if isinstance(at, int | float)}
     infinite = [] if {"le", "lt"} & {*field.bounds} else [{"const": "inf"}]
     types = {

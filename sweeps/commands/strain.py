@@ -1,5 +1,5 @@
-"""What steps, learning rates and batch of a run strain, when its flow reaches the edge of stability
-and how far the noise of batches scatters its loss: for `dynsim explain`."""
+"""Checks for `dynsim explain`: which assumptions the steps, learning rates and batch of a run
+strain, when its flow reaches the edge of stability, and how far batch noise scatters its loss."""
 
 import dataclasses
 import math
@@ -25,35 +25,34 @@ from odes.solver.linear_noise import AVERAGE_SQUARES
 from odes.theory import refusal
 
 LARGEST = 300
-"""Weights up to which sharpness and, with averages of squares, noise are measured: `explain`
-answers within seconds."""
+"""Maximum number of weights for measuring sharpness and, with averages of squares, noise, so that
+`explain` answers within seconds."""
 TIMES = 16
-"""Steps of the flow at which the sharpness is, about."""
-# Where an assumption counts as strained. Curvature: along its direction a step of eta lambda = 0.2
-# moves the weights by 10 % less than the flow does. Apart: the loss of descent is that share of the
-# fall away from the flow's. Factor: or at the end that share of the loss. Noise: the gradient of a
-# batch is off by that share of its norm.
+"""Approximate number of steps of the flow at which to measure the sharpness."""
+# Thresholds above which an assumption counts as strained. Curvature: eta lambda = 0.2 along a
+# direction, where a step moves the weights 10 % less than the flow does. Apart: distance of the
+# loss of descent from that of the flow, as a share of its fall. Factor: the same at the end, as a
+# share of the loss. Noise: distance of the gradient of a batch, as a share of its norm.
 CURVATURE, APART, FACTOR, NOISY = 0.2, 0.05, 0.2, 0.5
 COMPARED = 1000
-"""Steps over which descent is compared with the flow, at most."""
+"""Maximum number of steps over which descent is compared with the flow."""
 TURNS = 50
-"""Of the power iteration, each a product of the Hessian with a vector."""
+"""Number of power iterations, each a Hessian-vector product."""
 FIRST, WORK = 300, 300_000
-"""Steps over which the noise is carried, at most, and these times the weights: `explain` answers
-within half a minute."""
+"""Maximum number of steps to propagate noise, and maximum of steps times weights, so that `explain`
+answers within half a minute."""
 EXAMPLES, BATCHES_OF, DRAWS = (32, 128), 4, 16
-"""Examples of a step, as many as so many batches within these limits, and draws of the noise for
-the next order in 1/B."""
+"""Examples per step (in batches, within limits), and noise draws for the next order in 1/B."""
 NOTHING = 1e-9
-"""Share of the loss below which a standard deviation is rounding."""
+"""Share of the loss below which a standard deviation is rounding error."""
 WIDER, MOVED = 1.2, 0.05
-"""Where the next order makes the standard deviation so many times as large, or moves the mean by
-that share of the fall, linear noise or a flow is strained."""
+"""Linear noise is strained if the next order multiplies the standard deviation by the first number;
+a flow, if noise shifts the mean by the second one as a share of the fall."""
 BATCHES = 32
-"""Drawn at the start to know how far squares of the gradient scatter."""
+"""Number of batches drawn at the start to measure the scatter of squared gradients."""
 UNEVEN = 0.1
-"""Variance of an average of squares v, over its squared mean, above which linear noise is strained:
-E 1 / v, which is in variances, is then 10 % above 1 / E v, and standard deviations are off by 5 %.
+"""Relative variance of an average of squares v above which linear noise is strained: E 1 / v, which
+enters variances, is then 10 % above 1 / E v, and standard deviations are off by 5 %.
 """
 
 
@@ -66,8 +65,8 @@ def too_coarse(
     times: Float[np.ndarray, " S"],
     loss: Float[np.ndarray, " S"],
 ) -> list[str]:
-    """What the size of the steps strains: by the curvature, and by descent itself, whose loss is
-    compared with that of a `theory` at `times`."""
+    """Return the assumptions that the step size strains: by the curvature, and by descent itself,
+    whose loss is compared with that of a `theory` at `times`."""
     found = []
     if not rule.is_adaptive:
         size = largest_curvature(problem, rule, key, steps)
@@ -78,7 +77,7 @@ def too_coarse(
                 f" above {CURVATURE}{limit}"
             )
     early = times <= COMPARED
-    # A run that can be resumed may end before its schedule does.
+    # A checkpointed run may end before its schedule.
     run = odes.descent(problem, rule, times[early], key=key, record="loss", checkpoint=True)
     apart, fall = (np.abs(each).max() for each in (run["loss"] - loss[early], loss - loss[0]))
     over = f"over the first {int(times[early][-1])} steps"
@@ -90,7 +89,7 @@ def too_coarse(
             f"{100 * apart / fall:.2g} % of its decrease, above {100 * APART:g} %"
         )
     else:
-        # A loss that falls by decades may be wrong by a factor at its end.
+        # A loss that falls by decades may be off by a factor at its end.
         mine, other = float(run["loss"][-1]), float(loss[early][-1])
         if min(mine, other) > 0 and abs(math.log(mine / other)) > math.log1p(FACTOR):
             found.append(
@@ -101,14 +100,14 @@ def too_coarse(
 
 
 def too_noisy(problem: Problem, key: jax.Array, steps: int, batch: int | float) -> list[str]:
-    """What the size of the batch strains."""
+    """Return the assumptions that the batch size strains."""
     if math.isinf(batch):
         return []
     return noise_sentences(batch, batch_noise(problem, key, steps, int(batch)))
 
 
 def noise_sentences(batch: int | float, share: float) -> list[str]:
-    """What the size of the batch strains, where its gradient is off by that share of its norm."""
+    """Return the strained assumptions if the batch gradient is off by `share` of its norm."""
     if share <= NOISY:
         return []
     return [
@@ -118,8 +117,8 @@ def noise_sentences(batch: int | float, share: float) -> list[str]:
 
 
 def largest_curvature(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> float:
-    """Largest eigenvalue of the Hessian of the population loss at the start, times the largest
-    learning rates of the run (without unit)."""
+    """Return the largest eigenvalue of the Hessian of the population loss at the start, times the
+    largest learning rates of the run (dimensionless)."""
     with precision("float64"):
         return float(_curvature(problem, rule.astype("float64"), key, steps=steps))
 
@@ -137,7 +136,7 @@ def _curvature(problem: Problem, rule: Rule, key: jax.Array, *, steps: int) -> j
         return -ravel_pytree(rule.descend(unravel(bent), rates, groups))[0]
 
     def dominant(shift: jax.Array | float) -> jax.Array:
-        """Of the eigenvalues, the one farthest from -`shift`."""
+        """Return the eigenvalue farthest from -`shift`."""
 
         def turn(_: int, vector: jax.Array) -> jax.Array:
             turned = product(vector) + shift * vector
@@ -147,13 +146,12 @@ def _curvature(problem: Problem, rule: Rule, key: jax.Array, *, steps: int) -> j
         vector = jax.lax.fori_loop(0, TURNS, turn, vector / jnp.linalg.norm(vector))
         return vector @ product(vector)
 
-    # At a saddle the farthest from 0 may be negative; from there the largest one is the farthest.
+    # At a saddle the eigenvalue farthest from 0 may be negative; the largest is farthest from it.
     return dominant(jnp.abs(dominant(0.0)))
 
 
 def batch_noise(problem: Problem, key: jax.Array, steps: int, batch: int) -> float:
-    """Distance of the gradient of a batch from that of the population at the start, over the norm
-    of the latter."""
+    """Return the relative distance of a batch gradient from the population's, at the start."""
     with precision("float64"):
         return float(_batch_noise(problem, key, steps=steps, batch=batch))
 
@@ -172,14 +170,14 @@ def _batch_noise(problem: Problem, key: jax.Array, *, steps: int, batch: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """The preconditioned sharpness along the flow of all weights, whose edge is at 2
+    """The preconditioned sharpness along the flow of all weights; the edge of stability is at 2
     (`dynsim.problem.sharpness`).
 
     Attributes:
-        start: before the first step.
-        largest: the largest of those measured.
-        step: optimiser steps after which it reaches the edge, linear between those at which it is
-            measured; 0 for a run that starts beyond, NaN for one that stays below.
+        start: sharpness before the first step.
+        largest: largest measured value.
+        step: optimiser steps after which it reaches the edge, interpolated linearly; 0 for a run
+            that starts above it, NaN for one that stays below.
     """
 
     start: float
@@ -205,9 +203,9 @@ class Reached:
 
 
 def reached(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> Reached | None:
-    """The edge along the flow of a run; None for a problem that is large or has no population loss,
-    for a rule without an edge or a flow, for Adam and RMSProp, whose preconditioner a flow does not
-    know, and for a flow that fails before it reaches the edge."""
+    """Return when the flow of a run reaches the edge. Returns None for a problem that is large or
+    has no population loss, a rule without an edge or a flow, Adam and RMSProp, whose preconditioner
+    is not part of a flow, and a flow that fails before it reaches the edge."""
     if rule.is_adaptive or refusal(check_threshold, rule):
         return None
     if not has_population(problem) or refusal(checked_flow, rule):
@@ -218,7 +216,7 @@ def reached(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> Reached
         return None
     run = odes.flow(problem, rule, log_times(steps, TIMES), key=key, record=PRECONDITIONED)
     sharpness = np.asarray(run[PRECONDITIONED])
-    # What a flow has reached before it fails is known.
+    # The values before a failure of the flow are valid.
     valid = np.isfinite(sharpness)
     if not valid[0]:
         return None
@@ -227,12 +225,12 @@ def reached(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> Reached
 
 
 def of_curve(times: np.ndarray, sharpness: np.ndarray) -> Reached:
-    """The edge on a curve of the preconditioned sharpness."""
+    """Return the edge on a curve of the preconditioned sharpness."""
     beyond = np.flatnonzero(sharpness > EDGE)
     step = math.nan
     if beyond.size:
         first = beyond[0]
-        # From the last point below the edge to the first one beyond.
+        # From the last point below the edge to the first above it.
         part = slice(max(first - 1, 0), first + 1)
         step = float(np.interp(EDGE, sharpness[part], times[part]))
     return Reached(float(sharpness[0]), float(sharpness.max()), step)
@@ -240,16 +238,16 @@ def of_curve(times: np.ndarray, sharpness: np.ndarray) -> Reached:
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """The loss of runs from the same weights at a step, by linear noise and to the next order.
+    """The loss at a step across runs from the same weights, by linear noise and to next order.
 
     Attributes:
         name: "loss", or "batch_loss" of a problem without a population loss.
-        step: after so many optimiser steps.
-        fall: fall of the loss by then.
-        mean: mean of the loss, without noise.
+        step: number of optimiser steps.
+        fall: decrease of the loss up to this step.
+        mean: mean loss without noise.
         std: standard deviation across seeds, by linear noise.
-        wider: to the next order in 1/B, over that.
-        moved: what noise adds to the mean.
+        wider: ratio of the standard deviation to next order in 1/B to `std`.
+        moved: shift of the mean by noise.
     """
 
     name: str
@@ -270,7 +268,7 @@ class Noise:
 
     @property
     def strained(self) -> list[str]:
-        """What the noise strains, one sentence each."""
+        """Return the assumptions that the noise strains, one sentence each."""
         found = []
         if not self.wider <= WIDER:
             found.append(
@@ -289,12 +287,12 @@ class Noise:
 def measured(
     problem: Problem, rule: Rule, key: jax.Array, steps: int, batch: int | float
 ) -> Noise | None:
-    """The noise of a run over its first steps; None for a problem or a rule that linear noise does
-    not describe or that is large, and for runs that diverge."""
+    """Predict the noise of a run over its first steps. Returns None for problems or rules that
+    linear noise does not describe, large problems, and runs that diverge."""
     if THEORY.why_not(problem, rule, batch, steps):
         return None
     size = size_of(problem)
-    # The gradients of all examples, which averages of squares need, take ten times as long.
+    # Averages of squares need the gradients of all examples, which take ten times as long.
     if size > LARGEST and isinstance(rule, AVERAGE_SQUARES):
         return None
     end = min(steps, FIRST, max(WORK // size, 1))
@@ -329,12 +327,12 @@ def measured(
 def few_squares(
     problem: Problem, rule: Rule, key: jax.Array, steps: int, batch: int | float
 ) -> list[str]:
-    """Up to which step the average of squares of Adam or RMSProp consists of so few that linear
-    noise is strained."""
+    """Return the step up to which the average of squares in Adam or RMSProp has so few terms that
+    linear noise is strained."""
     if not isinstance(rule, AVERAGE_SQUARES) or THEORY.why_not(problem, rule, batch, steps):
         return []
-    # With weights b2^k, an average is one of (1 - b2^k) (1 + b2) / ((1 + b2^k) (1 - b2)) squares
-    # after k steps.
+    # After k steps, an average with weights b2^k is effectively one of
+    # (1 - b2^k) (1 + b2) / ((1 + b2^k) (1 - b2)) squares.
     b2 = float(rule.b2)
     needed = variance_of_squares(problem, key, steps, int(batch)) / UNEVEN
     share = needed * (1 - b2) / (1 + b2)
@@ -351,8 +349,8 @@ def few_squares(
 
 
 def variance_of_squares(problem: Problem, key: jax.Array, steps: int, batch: int) -> float:
-    """Variance of the square of the gradient of a batch at the start, over its squared mean; mean
-    over the weights."""
+    """Return the relative variance of the squared batch gradient at the start, a mean over
+    weights."""
     with precision("float64"):
         cast, parts = problem_in(problem, "float64"), started(problem, key, None, "float64")
         drawn = jax.jit(problem_in(problem, "float32").batches(key, steps, batch))
@@ -362,7 +360,7 @@ def variance_of_squares(problem: Problem, key: jax.Array, steps: int, batch: int
         def gradient(data: PyTree) -> Float[Array, " n"]:
             return ravel_pytree(cast.loss_and_gradient(weights, data)[1])[0]
 
-        # One after the other: a batch may fill the memory.
+        # One at a time, as a batch may fill the memory.
         found = []
         for k in range(BATCHES):
             with jax.enable_x64(False):

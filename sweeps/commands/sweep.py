@@ -1,4 +1,4 @@
-"""`dynsim sweep`: run a sweep, or the rest of it, after a plan of its runs, disk and time."""
+"""`dynsim sweep`: runs or resumes a sweep, after a plan of its runs, disk space and time."""
 
 import contextlib
 import dataclasses
@@ -26,20 +26,20 @@ from sweeps.runner.work import Work
 from sweeps.studies.optimum.best import best_cell
 
 MANY = 10**8
-"""Runs from which on a person is asked."""
+"""Number of runs above which to ask for confirmation."""
 LARGE = 10**11
-"""Bytes on the disk from which on a person is asked."""
+"""Bytes on disk above which to ask for confirmation."""
 FEW = (10, 30)
-"""Steps of the runs by which long training is timed."""
+"""Numbers of steps from which to extrapolate the time of long training."""
 
 
 class Plan(NamedTuple):
-    """What a sweep will take.
+    """The cost of a sweep.
 
     Attributes:
-        work: what computes it.
-        store: what there is of it.
-        bytes: on the disk, before compression.
+        work: computes the sweep.
+        store: its store, if it exists.
+        bytes: size on disk before compression.
     """
 
     work: Work
@@ -48,15 +48,15 @@ class Plan(NamedTuple):
 
     @property
     def done(self) -> int:
-        """Number of runs that are there."""
+        """Number of stored runs."""
         return self.store.layout.runs_in(self.store.done()) if self.store else 0
 
 
 def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:
-    """Plan a sweep, tracing its programs and compiling none on a CPU.
+    """Plan a sweep: trace its programs, without compiling any on a CPU.
 
     Raises:
-        ValueError: for a bad sweep, or another one in `out`.
+        ValueError: for an invalid sweep, or a different one in `out`.
     """
     sweep.check()
     where = place(out)
@@ -71,10 +71,10 @@ def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:
 
 
 def confirm(found: Plan, yes: bool) -> None:
-    """Ask before a sweep that is very large, where somebody can answer.
+    """Ask for confirmation of a very large sweep if the session is interactive.
 
     Raises:
-        ValueError: when the answer is no, or nobody is there to give it.
+        ValueError: if the answer is no, or nobody can answer.
     """
     runs = found.work.plan.layout.num_runs - found.done
     if yes or (runs < MANY and found.bytes < LARGE):
@@ -88,7 +88,7 @@ def confirm(found: Plan, yes: bool) -> None:
 
 
 def text(found: Plan) -> str:
-    """The plan as lines for people, with the time that it takes here, which is measured."""
+    """Format the plan, with the time that a chunk takes here, which is measured."""
     layout, seconds = found.work.plan.layout, _seconds(found.work)
     left = layout.num_runs - found.done
     seconds *= left / math.prod(layout.chunk)
@@ -105,7 +105,7 @@ def text(found: Plan) -> str:
 
 
 def _seconds(work: Work) -> float:
-    """What a chunk takes: measured, of long training by runs of few steps."""
+    """Return the seconds per chunk: measured, or extrapolated from short runs for long training."""
     sweep = work.sweep
     steps, paths = sweep.first.steps or 0, {axis.path for axis in sweep.varied.named.values()}
     fixed = ("steps",) not in paths and not isinstance(sweep.times, tuple)
@@ -114,7 +114,7 @@ def _seconds(work: Work) -> float:
     took = []
     for number in FEW:
         shorter = sweep.first.at({"steps": number})
-        # Runs that can be resumed may end before their schedules do.
+        # Checkpointed runs may end before their schedules.
         resumed = sweep.rules.goes_on
         short = dataclasses.replace(sweep, run=shorter, times="end", checkpoint=resumed)
         tile = math.prod(work.tile)
@@ -124,7 +124,7 @@ def _seconds(work: Work) -> float:
 
 
 def _timed(work: Work) -> float:
-    """Seconds that the first chunk takes, once it is compiled."""
+    """Return the seconds of the first chunk after compilation."""
     region = work.plan.layout.region(0)
     with precision(work.sweep.dtype):
         variables = work.variables()
@@ -135,7 +135,7 @@ def _timed(work: Work) -> float:
 
 
 def _size(number: int) -> str:
-    # Rounded first, so that 999 999 bytes are 1 MB.
+    # Rounded first, so that 999 999 bytes become 1 MB.
     rounded = float(f"{number:.3g}")
     unit, name = next((u for u in ((1e9, "GB"), (1e6, "MB")) if rounded >= u[0]), (1e3, "kB"))
     return f"{rounded / unit:.3g} {name}"
@@ -190,13 +190,13 @@ class SweepCommand(cluster.Hosts):
 
 
 def run(config: SweepCommand) -> list[str]:
-    """Run `dynsim sweep`; returns where it is kept."""
+    """Run `dynsim sweep`; returns the address of the store."""
     sweep = load(config.file, config.set)
     out = config.out or str(Path("runs") / Path(config.file).stem)
     for each in config.reuse:
         _check_store("reuse", each)
     cluster.use_all_cores()
-    # Before anything of JAX is touched, of which planning traces programs.
+    # Before anything uses JAX: planning traces programs.
     process = (0, 1) if config.dry_run else config.connect()
     if config.dry_run or config.dask is None:
         found = plan(sweep, out, config.chunk, config.tile)
@@ -220,7 +220,7 @@ def run(config: SweepCommand) -> list[str]:
         )
     about = reading.describe(Store.open(out, report=lambda line: None))
     print(reading.progress(about))
-    # Other processes may have chunks of it left.
+    # Other processes may not have finished their chunks.
     if about["chunks_done"] == about["chunks"]:
         for line in best_cell(found):
             print(line)
@@ -236,7 +236,7 @@ def _workers(config: SweepCommand) -> contextlib.AbstractContextManager[Executor
 
 
 def _check_store(field: str, place: str) -> None:
-    """Raise `ValueError`, naming the field, where a stored sweep should be and none is."""
+    """Raise `ValueError`, naming the field, if there is no stored sweep."""
     try:
         Store.open(place, report=lambda line: None)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""All commands of `dynsim`, by name: from this table help, parsing and dispatch are made.
+"""The table of all `dynsim` commands, from which help, parsing and dispatch are derived.
 
-The module of a command is imported when somebody asks for it, so that help costs nothing.
+The module of a command is imported on demand, so that help is fast.
 """
 
 import importlib
@@ -18,9 +18,9 @@ from sweeps.systems import kinds
 
 Run = Callable[[Any], list[Path] | list[str] | None]
 RUN = "run"
-"""The field of a command that is the run."""
+"""Name of the field of a command that holds its run."""
 USUAL = "yz"
-"""The problem of a command that names none."""
+"""The default problem."""
 SWITCH = Field(types=("boolean",), default=False)
 SHARED = {
     "overwrite": SWITCH._replace(doc="overwrite existing results in OUT"),
@@ -32,7 +32,7 @@ SHARED = {
     ),
     "quiet": SWITCH._replace(doc="suppress progress output"),
 }
-"""Options of many commands."""
+"""Options that many commands share."""
 
 
 class Command(NamedTuple):
@@ -40,13 +40,13 @@ class Command(NamedTuple):
 
     Attributes:
         settings: "module:Class", below `sweeps`, of the frozen dataclass whose fields are the
-            options. The module also has `run`, which takes the settings and returns the paths or
+            options. The module also has `run`, which receives the settings and returns the paths or
             addresses that it wrote, if any.
-        recorded: whether results that it writes to `out` are kept from being written over by those
-            of other settings; stores of sweeps look after that themselves.
-        draws: whether it writes pictures, whose style and format can be asked for.
-        talks: whether it may take long and says how far it is.
-        reads: what its first word has to be the place of, if anything.
+        recorded: whether results in `out` are protected from being overwritten by those of other
+            settings; stores of sweeps check this themselves.
+        draws: whether it writes figures, whose style and format are options.
+        talks: whether it may take long and shows progress.
+        reads: the kind of path in its first word, if any.
     """
 
     settings: str
@@ -56,7 +56,7 @@ class Command(NamedTuple):
     reads: Literal["", "store", "file"] = ""
 
     def load(self) -> tuple[type, Run]:
-        """The class of the settings, and what runs them."""
+        """Return the class of the settings, and the function that runs them."""
         path, name = self.settings.split(":")
         with unstopped():
             module = importlib.import_module(f"sweeps.{path}")
@@ -108,8 +108,8 @@ figure/two_stage_phase studies.two_stage.phase:TwoStagePhase
 figure/validity studies.phase.validity:Validity
 figure/theories compare.theories:Theories
 """
-"""Names, classes of the settings below `sweeps`, and what is not as in most commands: what is
-`own`, not recorded; `still`, without pictures; `quick`, not talking; and what it reads."""
+"""Name and settings class (below `sweeps`) of each command, and its differences from most commands:
+`own` (not recorded), `still` (no figures), `quick` (no progress), and the path it reads."""
 
 
 def _command(settings: str, *words: str) -> Command:
@@ -130,39 +130,38 @@ OF_PROBLEM: dict[str, dict[str, str]] = {
     "figure optimum": {"yz": "studies.optimum.figure:OptimumOfLayer"},
     "figure scaling": {"yz": "studies.transitions.scaling.figure:ScalingOfLayer"},
 }
-"""Commands that take a problem as their second word, and their settings for those that have their
-own."""
+"""Commands whose second word may be a problem, with the problems' own settings classes."""
 
 
 def group(first: str) -> dict[str, Command]:
-    """Commands of two words that begin with `first`, by their second one: the figures."""
+    """Return the commands of two words that begin with `first`, by the second word."""
     names = {tuple(name.split()): command for name, command in COMMANDS.items()}
     return {words[1]: found for words, found in names.items() if words[0] == first and words[1:]}
 
 
 def summary(name: str) -> str:
-    """What a command does, in a line: the beginning of the docstring of its settings."""
+    """Return a one-line summary of a command, from the docstring of its settings."""
     about = kinds.metadata()["commands"][name][0]["about"]
     return textwrap.shorten(re.split(r"[:;] |\.(?: (?=[A-Z])|$)", about)[0], 88, placeholder=" ...")
 
 
 def file_name(command: str) -> str:
-    """The words of a command as the name of a file or folder."""
+    """Return a file or folder name for the words of a command."""
     return re.sub(r"\W+", "_", command)
 
 
 class Offer(NamedTuple):
-    """What a command offers.
+    """The options of a command.
 
     Attributes:
-        command: of the table.
-        kind: of its settings.
+        command: the command in the table.
+        kind: kind of its settings.
         options: its own settings, and the options that commands share.
-        run: whether it takes a run.
-        usual: the settings by which its runs differ from others.
-        positional: the options that are given without their names.
-        recorded: whether a record of the settings is kept beside what it writes.
-        language: of the options, and of the settings of its run.
+        run: whether it has a run.
+        usual: the command's default settings of its runs.
+        positional: options that are given without their names.
+        recorded: whether a record of the settings is written next to its results.
+        language: language of the options and of the run's settings.
     """
 
     command: Command
@@ -176,11 +175,11 @@ class Offer(NamedTuple):
 
     @classmethod
     def of(cls, name: str, problem: str = "") -> "Offer":
-        """What a command of the table offers, for runs of a problem."""
+        """Return the options of a command for runs of a problem."""
         commands = kinds.metadata()["commands"]
         command, own = COMMANDS[name], OF_PROBLEM.get(name, {})
         asked = fold(problem or (commands[name][1] or {}).get("problem", USUAL))
-        # The word of a preset begins with that of its system.
+        # The name of a preset begins with that of its system.
         if word := next((each for each in own if asked.startswith(fold(each))), ""):
             command = command._replace(settings=own[word])
         about, usual, positional = commands[f"{name} {word}".strip()]
@@ -195,21 +194,21 @@ class Offer(NamedTuple):
         return cls(command, kind, options, bool(run), usual or {}, positional, recorded, language)
 
     def chosen(self, given: Pairs) -> Table:
-        """The settings that are given, and the others that are usual for the command."""
+        """Return the given settings, completed by the defaults of the command."""
         first = [pair for pair in given if fold(pair[0]) == "problem"]
         problem, usual = (self.language.assign({}, each) for each in (first, self.usual.items()))
-        # What is usual for the problem of the command says nothing of another one.
+        # Defaults for the command's own problem do not apply to another one.
         other = problem and problem["problem"] != usual.get("problem")
         rest = [pair for pair in given if pair not in first]
         return self.language.assign(problem if other else usual, rest)
 
     def run_of(self, given: Table) -> Table:
-        """The settings of the run alone."""
+        """Return only the settings of the run."""
         return {n: value for n, value in given.items() if n not in (*self.options, "kind")}
 
     def names(self, option: str, given: Table) -> list[str]:
-        """What `--theories`, `--theory`, `--engine` or `--observable` may name of the problem that
-        is chosen, if it is one of this project; empty for others, and where packages add some."""
+        """Return the allowed values of `--theories`, `--theory`, `--engine` or `--observable` for a
+        built-in problem; empty for others, and where packages may add some."""
         group = "observables" if option == "observable" else "theories"
         problem: Any = given.get("problem", {"kind": ""})
         known = kinds.metadata()["engines"].get(problem["kind"])

@@ -15,14 +15,14 @@ def compare(run: Any = "yz", /, theories: Sequence[Any] = (), **settings: Any) -
     """Train runs, solve theories from the same starts at the same times, and compare them.
 
     Args:
-        run: a `sweeps.Experiment`; or a problem or its word, as `sweeps.experiment` takes it.
+        run: a `sweeps.Experiment`; or a problem or its name, as in `sweeps.experiment`.
         theories: names of theories, and your own theories (`odes.Theory`); all that apply if
             omitted.
         settings: options of `dynsim compare` and settings of the run, by name, such as seeds=4,
             eta_y=1.0. Nothing is written, and `out` is ignored.
 
     Returns:
-        The outcome, with its numbers as a `report`, and as text through `str`. Its datasets are
+        The comparison, with its numbers as a `report`, and as text through `str`. Its datasets are
         `simulation` and, by theory, `predictions`.
 
     Raises:

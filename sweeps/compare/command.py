@@ -1,4 +1,4 @@
-"""`dynsim compare`: training against theory, for any problem."""
+"""`dynsim compare`: compares training with theory, for any problem."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ def run(config: CompareOptions) -> list[Path] | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Given(Sweep):
-    """A sweep of a theory that no package registers."""
+    """A sweep of an unregistered theory."""
 
     theory: Theory[Any, Any] | None = None
 
@@ -52,18 +52,18 @@ class _Given(Sweep):
 
 
 def kind_of(run: Experiment) -> type[Comparison]:
-    """As what the runs of a problem are compared."""
+    """Return the class that compares runs of this problem."""
     found = registry.system_of(run).compare
     return pkgutil.resolve_name(found) if found else Comparison
 
 
 def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -> Comparison:
-    """Train `config.seeds` runs, and compute each theory from the same starts at the same times.
-    All are traced before anything is trained.
+    """Train `config.seeds` runs, and solve each theory from the same starts at the same times. All
+    programs are traced before training starts.
 
     Args:
         config: the settings.
-        theories: theories of your own to compare with, besides those that `config` names.
+        theories: your own theories to compare with, in addition to those that `config` names.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
@@ -108,8 +108,8 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
 
 
 def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Engine]:
-    """The engines of the theories that are asked for, or that describe the runs; none where the
-    system has none, or only such that are left out unless they are asked for."""
+    """Return the engines of requested or applicable theories. Returns {} if the system has none, or
+    only variants that must be requested."""
     theories = kind.known(config.run)
     if not theories:
         if config.theories:
@@ -134,8 +134,8 @@ def _applicable(config: CompareOptions, kind: type[Comparison]) -> dict[str, Eng
 def _common(
     config: CompareOptions, training: Engine, engines: Mapping[str, Engine]
 ) -> tuple[str, ...]:
-    """The observables that training and theories have. What takes a Hessian is compared for
-    theories that are asked for by name, and for rules whose stability is known."""
+    """Return the observables that training and theories share. Those that need a Hessian are
+    compared only if theories are requested by name, or for rules with known stability."""
     curved = config.theories and refusal(check_threshold, config.run.rule.build()) is None
     usual = Sweep(config.run, {"seed": {"range": 1}}).names
     names = tuple(

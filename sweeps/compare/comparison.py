@@ -1,5 +1,5 @@
-"""Training against theory, for any problem: the sweeps that the runner computes, what comes of them
-as a report, and the report as a table."""
+"""Comparison of training with theory for any problem: the sweeps to run, a report of their results,
+and the report as a table."""
 
 import dataclasses
 import functools
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 TRAINING = "simulation"
 MOST_STARTS = 32
-"""Seeds from whose starting weights theories of the standard deviation across seeds begin: they
-take much longer than others."""
+"""Maximum number of seeds whose starting weights the theories of the standard deviation across
+seeds use, as these theories are slow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Comparison:
     Attributes:
         config: the settings.
         simulation: the runs, over `seed`.
-        predictions: datasets by theory, over `seed`: one for each seed or path, or a single one
-            where the start is the same for all.
+        predictions: datasets by theory, over `seed`: a run per seed or path, or one if all are
+            equal.
         engines: engines of the theories.
-        names: observables that both sides have.
+        names: observables that runs and theories share.
         extra: datasets of further sweeps.
     """
 
@@ -64,56 +64,56 @@ class Comparison:
     extra: Mapping[str, xr.Dataset] = dataclasses.field(default_factory=dict)
 
     NAMES: ClassVar[tuple[str, ...]] = ()
-    """Observables to compare; all that training and theories have if there is none."""
+    """Observables to compare; if empty, all that training and theories share."""
     ALSO: ClassVar[tuple[str, ...]] = ()
-    """Observables that are recorded besides, by those who can."""
+    """Additional observables, recorded by engines that have them."""
     ALWAYS: ClassVar[tuple[str, ...]] = ()
-    """Engines that stand beside the theories, whichever are asked for."""
+    """Engines shown next to the theories, whichever are requested."""
     MEASURED: ClassVar[tuple[str, ...]] = ()
-    """Theories that begin from what the runs measured: `from_runs` solves them."""
+    """Theories that start from measured states of the runs; `from_runs` solves them."""
     SETTINGS: ClassVar[str] = "sweeps.compare.settings:CompareOptions"
     PICTURE: ClassVar[str] = "sweeps.compare.picture:draw"
 
     @staticmethod
     def further(config: CompareOptions) -> dict[str, Sweep]:
-        """Sweeps whose datasets are `extra`; `ValueError` for settings that are not allowed."""
+        """Return sweeps whose datasets become `extra`; raises `ValueError` for invalid settings."""
         del config
         return {}
 
     @classmethod
     def known(cls, run: Experiment) -> dict[str, Engine]:
-        """The engines of the theories by name, most exact first."""
+        """Return the engines of the theories by name, most exact first."""
         found = registry.engines(registry.system_of(run))
         return {name: engine for name, engine in found.items() if not engine.trains}
 
     @classmethod
     def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
-        """One of `MEASURED`, solved for each of the runs."""
+        """Solve one of the `MEASURED` theories for each run."""
         raise NotImplementedError
 
     @classmethod
     def seeds(cls, config: CompareOptions, engine: Engine) -> int:
-        """How many runs of an engine there are: one where none differs from another."""
+        """Return the number of runs of an engine: one if all would be the same."""
         drawn = engine.trains or engine.noisy or (engine.seeded and not _starts_alike(config.run))
         scatters = any(name.endswith(STD) for name in engine.observables.names())
         return min(config.seeds, MOST_STARTS if scatters else config.seeds) if drawn else 1
 
     def about(self, theory: str) -> tuple[str, str]:
-        """Title of a theory and what it assumes."""
+        """Return the title of a theory and its assumptions."""
         return self.engines[theory].title or theory, self.engines[theory].assumes
 
     @property
     def times(self) -> np.ndarray:
-        """(S,) optimiser steps at which both recorded."""
+        """(S,) optimiser steps that runs and theories recorded."""
         return _times(self.simulation)
 
     def runs_of(self, side: str, name: str) -> np.ndarray:
-        """(R, S, ...) an observable of the runs of training, or of a theory, that ended well."""
+        """Return an observable of the valid runs of training or of a theory, (R, S, ...)."""
         return valid(self.simulation if side == TRAINING else self.predictions[side], name)
 
     @functools.cached_property
     def means(self) -> dict[str, xr.Dataset]:
-        """Means over what ended well, of training and by theory; NaN where nothing did."""
+        """Means over the valid runs of training and of each theory; NaN if none is valid."""
 
         def mean(side: str, name: str) -> tuple[tuple[Any, ...], np.ndarray]:
             return self.simulation[name].dims[1:], average(self.runs_of(side, name))
@@ -125,29 +125,30 @@ class Comparison:
         }
 
     def norm(self, values: np.ndarray) -> float:
-        """The size of a curve (S, ...) over time: l2 over everything."""
+        """Return the l2 norm of a curve (S, ...), over time and entries."""
         return float(np.linalg.norm(values))
 
     def facts(self) -> dict[str, Any]:
-        """What else the report says, by section."""
+        """Return further sections of the report."""
         found = {TRAINING: {"status": counts(self.simulation["status"].values)}}
         return found | ({"edge": dataclasses.asdict(self.held)} if self.held else {})
 
     @functools.cached_property
     def held(self) -> scatter.Held | None:
-        """The edge of stability next to that of the central flow, where both are compared."""
+        """The sharpness at the edge of stability next to the central flow's, if both are
+        compared."""
         if central.THEORY.name not in self.predictions or PRECONDITIONED not in self.names:
             return None
         return scatter.held(self.simulation, self.predictions[central.THEORY.name])
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
-        """What else the report says of a theory: standard deviations across seeds at the end."""
+        """Return further entries of a theory's report: final standard deviations across seeds."""
         found = {name: self.scattered(theory, name) for name in self.names}
         ends = {name: each.at_end() for name, each in found.items() if each}
         return {"spread_at_end": ends} if ends else {}
 
     def scattered(self, theory: str, name: str) -> Scatter | None:
-        """Predicted and measured standard deviation across seeds; None of a theory without."""
+        """Return predicted and measured standard deviation across seeds; None if not predicted."""
         mean, runs = self.runs_of(theory, name), self.runs_of(TRAINING, name)
         if self.engines[theory].noisy:
             return scatter.over_paths(mean, runs)
@@ -156,7 +157,7 @@ class Comparison:
         return scatter.over_starts(self.runs_of(theory, name + STD), mean, runs)
 
     def heading(self) -> list[str]:
-        """What the table is about, in lines."""
+        """Return the heading of the table, as lines."""
         ended = counted(self.report[TRAINING]["status"])
         about = [self.config.run.about, f"{count(self.config.seeds, 'run')}: {ended}"]
         if not self.predictions:
@@ -164,7 +165,7 @@ class Comparison:
         return about
 
     def further_lines(self) -> list[str]:
-        """Lines below the table."""
+        """Return lines below the table."""
         found = ["", str(self.held)] if self.held else []
         for name, theory in self.report["theories"].items():
             if spread := theory.get("spread_at_end"):
@@ -172,12 +173,12 @@ class Comparison:
         return found
 
     def __str__(self) -> str:
-        """Errors of the theories, as `dynsim compare` prints them."""
+        """Format the errors of the theories, as `dynsim compare` prints them."""
         return "\n".join([*lines(self.report, self.names, self.heading()), *self.further_lines()])
 
     @functools.cached_property
     def report(self) -> dict[str, Any]:
-        """All numbers of the comparison as JSON values; not-a-number becomes None."""
+        """Return all numbers of the comparison as JSON values; NaN becomes None."""
         facts = self.facts()
         simulation = facts.pop(TRAINING, {})
         return output.as_json(
@@ -198,15 +199,15 @@ class Comparison:
         )
 
     def sampling_error(self, name: str) -> dict[str, Any]:
-        """Standard error of the mean of the runs, over that mean."""
+        """Return the standard error of the mean of the runs, over that mean."""
         return self._relative(name, self._standard_error(name))
 
     def relative_error(self, theory: str, name: str) -> dict[str, Any]:
-        """|theory - mean of the runs| / |mean of the runs|, over time and at the end."""
+        """Return |theory - mean of the runs| / |mean of the runs|, over time and at the end."""
         return self._relative(name, self.apart(theory, name))
 
     def apart(self, theory: str, name: str) -> np.ndarray:
-        """(S, ...) mean of a theory minus that of the runs."""
+        """Return the mean of a theory minus that of the runs, (S, ...)."""
         return difference(self.means[theory], self.means[TRAINING])[name].values
 
     def _standard_error(self, name: str) -> np.ndarray:
@@ -229,8 +230,8 @@ class Comparison:
         }
 
     def _relative(self, name: str, difference: np.ndarray) -> dict[str, Any]:
-        """A difference against the mean of the runs; at the end against its sampling error, where
-        the mean is smaller than that and tells nothing."""
+        """Return a difference relative to the mean of the runs; at the end relative to the sampling
+        error, if the mean is smaller."""
         mean = self.means[TRAINING][name].values
         floor = np.nan_to_num(np.linalg.norm(self._standard_error(name)[-1]))
         small = bool(np.linalg.norm(mean[-1]) < floor)
@@ -249,28 +250,27 @@ class Comparison:
 
 @functools.lru_cache(maxsize=1)
 def _starts_alike(run: Experiment) -> bool:
-    """Whether all seeds start from the same weights: JAX leaves out arguments that a program does
-    not read."""
+    """Return whether all seeds start from the same weights: JAX then drops the unused key."""
     init = jax.jit(lambda key: eqx.filter(run.built[0].init(key), eqx.is_array))
     return "@main()" in init.lower(jax.eval_shape(lambda: jax.random.key(0))).as_text()
 
 
 def _times(dataset: xr.Dataset) -> np.ndarray:
-    """(S,) steps at which the runs of a dataset recorded: the same for all."""
+    """Return the (S,) steps at which the runs of a dataset recorded, the same for all."""
     times = np.asarray(dataset["time"].values, np.float64)
     return times if times.ndim == 1 else times[0]
 
 
 def _arrays(dataset: xr.Dataset) -> dict[str, np.ndarray]:
-    """Everything recorded, and when."""
+    """Return all recorded arrays, and their times."""
     found = {str(name): dataset[name].values for name in dataset.data_vars if name != "time"}
     times = _times(dataset)
     return {**found, "times": np.broadcast_to(times, (dataset.sizes["seed"], times.size))}
 
 
 def deliver(result: Comparison, figure: "Figure", name: str = "compare") -> list[Path] | None:
-    """Write the figure, report and arrays as `name` to the `out` of the settings, print the table
-    and return the paths; or print the report alone, and return none, where JSON is asked for."""
+    """Write figure, report and arrays as `name` to the settings' `out`, print the table and return
+    the paths; or only print the report, if JSON is requested."""
     config = result.config
     sides = {TRAINING: result.simulation, **result.predictions}
     arrays = {name: _arrays(each) for name, each in sides.items()}
@@ -282,9 +282,9 @@ def deliver(result: Comparison, figure: "Figure", name: str = "compare") -> list
 def applicable_engines(
     run: Experiment, known: Mapping[str, Engine] | None = None
 ) -> tuple[dict[str, Engine], dict[str, str]]:
-    """The engines of the theories that describe a run, most exact first, and why the others do not;
-    without those that are left out unless they are asked for. Where none describes the rule, as
-    of users' own, the flow of all weights does if there is one."""
+    """Return the engines of the theories that describe a run, most exact first, and the reasons why
+    others do not apply. Variants are omitted unless requested. If none describes the rule, such as
+    a user's own, the flow of all weights is used if there is one."""
     known = known or Comparison.known(run)
     theories = {name: each for name, each in known.items() if not each.variant}
     reasons = {name: refusal(each.check_run, run) for name, each in theories.items()}
@@ -297,11 +297,11 @@ def applicable_engines(
 
 
 def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:
-    """The theories that are asked for, all that are `applicable` if none is. "best" stands for the
-    most exact of these, which is the first.
+    """Return the requested theories, or all `applicable` ones if none is requested. "best" stands
+    for the first applicable one, which is the most exact.
 
     Raises:
-        ValueError: for "best" where none is applicable.
+        ValueError: for "best" if none is applicable.
     """
     if registry.BEST in asked and not applicable:
         raise ValueError("theories = 'best': none of the system's theories describes these runs")
@@ -310,13 +310,13 @@ def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:
 
 
 def valid(dataset: xr.Dataset, name: str) -> np.ndarray:
-    """(R, S, ...) an observable of the runs of a dataset over `seed` that ended well."""
+    """Return an observable of the valid runs of a dataset over `seed`, (R, S, ...)."""
     return dataset[name].values.astype(np.float64)[dataset["status"].values == Status.OK]
 
 
 def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence[str]) -> list[str]:
-    """The report as lines of text: what it is `about`, then observables down and theories across,
-    or turned if there are many."""
+    """Format the report as lines: the heading `about`, then a table with observables down and
+    theories across, transposed if there are many."""
     theories = report["theories"]
     errors = {"sampling": report["simulation"]["sampling_error"]}
     errors |= {name: theory["relative_error"] for name, theory in theories.items()}
@@ -348,7 +348,7 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
 
 
 def _grid(cells: Mapping[str, Mapping[str, str]], observables: Sequence[str]) -> list[str]:
-    """Text by side and observable as lines: sides across, or down if there are many."""
+    """Format text by side and observable as lines: sides across, or down if there are many."""
     rows, columns = list(observables), list(cells)
     turned = len(columns) > 6
     if turned:
@@ -361,11 +361,11 @@ def _grid(cells: Mapping[str, Mapping[str, str]], observables: Sequence[str]) ->
 
 
 def counted(status: Mapping[str, int]) -> str:
-    """Status counts as text."""
+    """Format status counts."""
     return ", ".join(f"{number} {name}" for name, number in status.items())
 
 
 def cell(over_time: float | None, at_end: float | None, floored: bool = False) -> str:
-    """Two ratios as text, in %, and a star where the second one is of the floor."""
+    """Format two ratios in %, with a star if the second one is relative to the sampling error."""
     shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
     return " / ".join(shown) + "*" * floored

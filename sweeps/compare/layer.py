@@ -1,4 +1,4 @@
-"""`dynsim compare` of the attention layer: descent beside its theories, and what else is known."""
+"""`dynsim compare` for the attention layer: theories, descent, scatter and transition times."""
 
 import dataclasses
 import functools
@@ -23,20 +23,20 @@ from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 
 DESCENT = "descent"
-"""Descent with T and batch infinite stands beside the theories. It separates what sampling does
-from what a theory leaves out."""
+"""Descent with T and batch infinite is shown next to the theories. It separates sampling effects
+from the errors of a theory."""
 FINITE_DESCENT = named(DESCENT, finite=True)
 DESCENTS = (FINITE_DESCENT, DESCENT)
 SPREAD = "spread"
 NUM_TIMES = 9
-"""At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
+"""Number of recorded times at which to predict the scatter; each costs a backward pass."""
 MOST_STARTS = 8
-"""From so many of the random starts, whose variance is averaged."""
+"""Maximum number of random starts over which to average the predicted variance."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerComparison(Comparison):
-    """A comparison of the attention layer, with the spread over seeds and the closed form."""
+    """A comparison of the attention layer, with the predicted scatter and the closed form."""
 
     NAMES: ClassVar[tuple[str, ...]] = DEFAULT_RECORD
     ALSO: ClassVar[tuple[str, ...]] = ("attention",)
@@ -45,7 +45,7 @@ class LayerComparison(Comparison):
 
     @staticmethod
     def further(config: CompareOptions) -> dict[str, Sweep]:
-        """The predicted spread over seeds, which an infinite batch has not."""
+        """Return the prediction of the standard deviation across seeds; none at infinite batch."""
         run = config.run
         task = run.built[0]
         if task.start == "zero":
@@ -71,8 +71,8 @@ class LayerComparison(Comparison):
             return jax.device_get(stages_by_class(self.task, self.config.run.built[1]))
 
     def scatter(self, name: str) -> Scatter | None:
-        """Predicted and measured standard deviation over seeds, at the times of the prediction;
-        None if nothing predicts it."""
+        """Return the predicted and measured standard deviation across seeds, at the times of the
+        prediction; None without a prediction."""
         if SPREAD not in self.extra:
             return None
         predicted = self.extra[SPREAD]
@@ -81,7 +81,7 @@ class LayerComparison(Comparison):
         return over_starts(valid(predicted, name + STD), mean, runs)
 
     def facts(self) -> dict[str, Any]:
-        """Sizes of the task, how the runs ended, and measured and predicted transition times."""
+        """Return task sizes, statuses of the runs, and measured and predicted transition times."""
         training = super().facts()[TRAINING]
         return {
             "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},
@@ -96,7 +96,7 @@ class LayerComparison(Comparison):
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
-        """When the speed coefficient peaks."""
+        """Return when the speed coefficient peaks."""
         speed, times = self.means[theory]["speed"].values.mean(-1), self.times
         found = {"time": None, "value": None, "between": None}
         if np.isfinite(speed).any():
@@ -106,7 +106,7 @@ class LayerComparison(Comparison):
         return {"peak_of_speed": found}
 
     def heading(self) -> list[str]:
-        """The task, the rule, and how the runs ended."""
+        """Return lines about the task, the rule, and the statuses of the runs."""
         config, run = self.config, self.config.run
         return [
             f"{run.about}: K = {self.task.K}, M = {self.task.M}, {run.rule.build()}, "
@@ -116,7 +116,7 @@ class LayerComparison(Comparison):
         ]
 
     def further_lines(self) -> list[str]:
-        """The spread at the end, and when the speed coefficient peaks."""
+        """Return lines about the scatter at the end, and when the speed coefficient peaks."""
         report, found = self.report, []
         if report["left_out"]:
             found += ["", f"Finite-T theories are left out. {report['left_out']}"]

@@ -1,5 +1,5 @@
-"""The figures of `dynsim compare`: a panel for each observable, with runs and theories in it. The
-attention layer has panels of its own: curves, the speed coefficient, and attention over time."""
+"""The figures of `dynsim compare`: one panel per observable, with runs and theories. The attention
+layer has other panels: curves, the speed coefficient, and attention over time."""
 
 import textwrap
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from sweeps.runner.progress import count
 from sweeps.systems import registry
 
 MARKS = 15
-"""Marks of the mean of the runs on a curve, about."""
+"""Approximate number of markers on a curve of the mean."""
 HEIGHT = 24
-"""Characters in a line of a vertical label, as high as a panel."""
+"""Characters per line of a vertical label, as high as a panel."""
 MOST_ENTRIES = 6
-"""Entries of a vector or a matrix that are drawn."""
+"""Maximum number of entries of a vector or a matrix to draw."""
 CURVES = {
     "loss": "population loss (nat)",
     "entropy": "entropy on distinct tokens (nat)",
@@ -33,8 +33,8 @@ CURVES = {
 
 
 def draw(result: Comparison) -> Figure:
-    """The whole figure, a panel for each observable."""
-    # Four in rows of three would leave two gaps.
+    """Draw the whole figure, with one panel per observable."""
+    # Four panels in rows of three would leave two gaps.
     columns = 2 if len(result.names) == 4 else min(len(result.names), 3)
     rows = -(-len(result.names) // columns)
     figure, axes = drawing.panels(rows, columns)
@@ -48,7 +48,7 @@ def draw(result: Comparison) -> Figure:
 
 
 def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
-    """The entries of an observable one by one; of many, those whose mean changes most over the
+    """Plot the entries of an observable; if there are many, those whose mean changes most over the
     run. Predicted standard deviations across seeds are thin lines around the predicted means."""
     runs = _flat(result.runs_of(TRAINING, name))
     mean = average(runs)
@@ -75,7 +75,7 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
 
 
 def named(result: Comparison, name: str) -> str:
-    """What an observable is, with its unit and its name, in lines as long as a panel is high."""
+    """Return the description, unit and name of an observable, broken to the height of a panel."""
     about = labels.about(registry.system_of(result.config.run), name)
     text = labels.label(xr.DataArray(attrs=about, name=name))
     known = about["long_name"] == name.replace("_", " ")
@@ -93,8 +93,8 @@ def plot(
     *,
     labelled: bool = True,
 ) -> None:
-    """Mean of the runs as circles, their standard deviation `around` it as a band, and what each
-    theory predicted as a line."""
+    """Plot the mean of the runs as circles, their standard deviation `around` it as a band, and
+    each theory's prediction as a line."""
     ax.fill_between(times, mean - around, mean + around, color="0.82", lw=0)
     styles = drawing.nested(len(result.predictions))
     for theory, style in zip(result.predictions, styles, strict=True):
@@ -107,8 +107,8 @@ def plot(
 
 
 def draw_layer(result: LayerComparison) -> Figure:
-    """Three observables of the attention layer, its speed coefficient, and its attention over time
-    as two heat maps."""
+    """Draw three observables of the attention layer, its speed coefficient, and its attention over
+    time as two heat maps."""
     figure, axes = drawing.panels(2, 3, height=3.4)
     plot_curves(result, "loss", ax=axes[0, 0]).set_yscale("log")
     plot_curves(result, "entropy", ax=axes[0, 1])
@@ -138,17 +138,17 @@ def draw_layer(result: LayerComparison) -> Figure:
 
 
 def title(result: LayerComparison) -> str:
-    """Task, optimiser, length and batch in a line."""
+    """Return a title with task, optimiser, length and batch."""
     run = result.config.run
     return f"{run.about}, {run.rule.build()}, T = {result.task.length}, batch = {run.batch}"
 
 
 def plot_curves(result: LayerComparison, name: str, ax: Axes) -> Axes:
-    """An observable over time, averaged over classes: mean and standard deviation of the runs as
-    circles and a band, theories as lines."""
+    """Plot an observable over time, averaged over classes: mean and standard deviation of the runs
+    as circles and a band, theories as lines."""
 
     def mean(side: str) -> np.ndarray:
-        # Without step 0, which a logarithmic axis cannot show.
+        # Omits step 0, which a logarithmic axis cannot show.
         return _over_classes(result.means[side][name].values)[1:]
 
     times, runs = result.times[1:], result.runs_of(TRAINING, name)
@@ -166,7 +166,7 @@ def plot_curves(result: LayerComparison, name: str, ax: Axes) -> Axes:
 
 
 def plot_speed(result: LayerComparison, ax: Axes) -> Axes:
-    """Measured f.g and predicted gamma(t), with the predicted peak and transition times."""
+    """Plot measured f.g and predicted gamma(t), with the predicted peak and transition times."""
     ax = plot_curves(result, "speed", ax=ax)
     ax.set_ylabel(r"speed coefficient $f_n \cdot g_n$")
     if result.stages is not None:
@@ -190,8 +190,8 @@ def plot_attention(
     largest: float,
     ax: Axes,
 ) -> None:
-    """Heat map over time of the attention of class 0 on its contextual tokens, of which the first
-    are `common`."""
+    """Draw the attention of class 0 to its contextual tokens over time as a heat map. The first
+    `common` of the tokens are common."""
     tokens = np.arange(values.shape[1] + 1)
     middle = np.sqrt(times[1:] * times[:-1])
     edges = np.r_[times[0], middle, times[-1]] if times.size > 1 else [times[0], times[0] + 1]
@@ -204,7 +204,7 @@ def plot_attention(
 
 
 def _flat(runs: np.ndarray) -> np.ndarray:
-    """(R, S, entries) of (R, S, ...)."""
+    """Flatten (R, S, ...) to (R, S, entries)."""
     return runs.reshape(*runs.shape[:2], int(np.prod(runs.shape[2:])))
 
 

@@ -1,5 +1,4 @@
-"""What theories predict of seeds and of the edge of stability, and what the runs have: the standard
-deviation across seeds, and the sharpness at the edge."""
+"""Predicted and measured scatter: standard deviations, and sharpness at the edge of stability."""
 
 import dataclasses
 import math
@@ -20,9 +19,9 @@ class Scatter(NamedTuple):
     """Standard deviation across seeds of an observable.
 
     Attributes:
-        predicted: (S, ...) by theory.
-        measured: (S, ...) of the runs (ddof 1); NaN below two.
-        error: (S, ...) sampling error, measured / sqrt(2 (runs - 1)) as of normal numbers.
+        predicted: (S, ...) prediction.
+        measured: (S, ...) of the runs (ddof 1); NaN for fewer than two runs.
+        error: (S, ...) sampling error, measured / sqrt(2 (runs - 1)) as for normal numbers.
     """
 
     predicted: Float[np.ndarray, "S ..."]
@@ -30,7 +29,7 @@ class Scatter(NamedTuple):
     error: Float[np.ndarray, "S ..."]
 
     def at_end(self) -> dict[str, float]:
-        """The last time alone, root mean square over classes or entries."""
+        """Return values at the last time, as root mean square over classes or entries."""
         return {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
 
 
@@ -39,8 +38,8 @@ def over_starts(
     mean: Float[np.ndarray, "R S ..."],
     runs: Float[np.ndarray, "N S ..."],
 ) -> Scatter:
-    """From the predicted standard deviation and mean of each start, and what the runs measured."""
-    # Law of total variance: within a start, and of the mean over the starts.
+    """Combine the predicted standard deviation and mean of each start with the measured runs."""
+    # Law of total variance: the mean variance within a start plus the variance of the means.
     total = average(std**2)
     if len(mean) > 1:
         total = total + spread(mean) ** 2
@@ -48,29 +47,29 @@ def over_starts(
 
 
 def over_paths(paths: Float[np.ndarray, "R S ..."], runs: Float[np.ndarray, "N S ..."]) -> Scatter:
-    """From as many random paths of a theory as there are; the error has theirs in it."""
+    """Estimate from random paths of a theory; the error includes that of the paths."""
     (predicted, own), (measured, error) = _of_sample(paths), _of_sample(runs)
     return Scatter(predicted, measured, np.hypot(own, error))
 
 
 def _of_sample(runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standard deviation with its sampling error."""
+    """Return the sample standard deviation and its sampling error."""
     found = spread(runs)
     return found, found / math.sqrt(2 * max(len(runs) - 1, 1))
 
 
 def average(runs: np.ndarray) -> np.ndarray:
-    """Mean over the runs, (S, ...); NaN without any."""
+    """Return the mean over the runs, (S, ...); NaN without runs."""
     return runs.mean(0) if len(runs) else np.full(runs.shape[1:], np.nan)
 
 
 def spread(runs: np.ndarray) -> np.ndarray:
-    """Standard deviation (ddof 1) over the runs, (S, ...); NaN below two runs."""
+    """Return the standard deviation (ddof 1) over the runs, (S, ...); NaN for a single run."""
     return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
 
 
 def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") -> list[str]:
-    """Standard deviations at the end by observable, as `Scatter.at_end` has them, as text."""
+    """Format standard deviations at the end by observable, as returned by `Scatter.at_end`."""
     rows: list[tuple[str, ...]] = [("", "predicted", "of the runs", "sampling error")]
     for name, values in at_end.items():
         rows.append((name, *("-" if x is None else format(x, ".3g") for x in values.values())))
@@ -80,14 +79,14 @@ def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") ->
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """The preconditioned sharpness of training from where the central flow reaches the edge, all of
-    it averages over time and runs.
+    """The preconditioned sharpness of training after the central flow reaches the edge. All values
+    are averages over time and runs.
 
     Attributes:
         step: step of the earliest record at which a central flow is at the edge.
         training: the mean of training.
-        varies: standard deviation of training about that, by oscillations and bursts, which the
-            flow averages over.
+        varies: standard deviation of training about its mean, from oscillations and bursts, which
+            the flow averages out.
         central: the mean of the central flow.
     """
 
@@ -106,8 +105,8 @@ class Held:
 
 
 def held(training: xr.Dataset, central: xr.Dataset) -> Held | None:
-    """The sharpness at the edge, of runs over `seed` that record it; None where no central flow
-    gets there, or where nothing at the edge is valid."""
+    """Return the sharpness at the edge for runs over `seed` that record it; None if no central flow
+    gets there, or nothing at the edge is valid."""
     times = np.asarray(training["time"].values, np.float64)
     sides = [side[PRECONDITIONED].values for side in (training, central)]
     measured, predicted = np.broadcast_arrays(*sides)
@@ -115,7 +114,7 @@ def held(training: xr.Dataset, central: xr.Dataset) -> Held | None:
     for side in (training, central):
         bad = side["first_bad_step"].values[:, None]
         after &= (bad < 0) | (times < bad)
-    # Records are dense at early times.
+    # Weights by duration, because records are dense at early times.
     weights = np.gradient(times) * after
     if not weights.any():
         return None

@@ -1,4 +1,4 @@
-"""What every comparison can be asked for, whatever the problem."""
+"""Options of every comparison, whatever the problem."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class CompareOptions:
     json: bool = False
 
     def check(self) -> None:
-        """Raise `ValueError`, naming the field, for settings that are not allowed."""
+        """Raise `ValueError`, naming the field, for invalid settings."""
         check_fields(self)
         twice = [name for name in self.theories if self.theories.count(name) > 1]
         if twice:
@@ -62,6 +62,6 @@ class CompareOptions:
         check_directory(self.out)
 
     def as_json(self) -> dict[str, Any]:
-        """The settings as JSON values."""
+        """Return the settings as JSON values."""
         own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return {**own, "out": str(self.out), "run": encode(language(), self.run)}

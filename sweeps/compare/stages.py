@@ -1,5 +1,4 @@
-"""Transition times of the closed form for a run of the attention layer. Who needs these alone does
-not wait for xarray."""
+"""Transition times of an attention layer's closed form. This module avoids importing xarray."""
 
 import numpy as np
 
@@ -14,7 +13,7 @@ Task = dynsim.SequenceClasses | SymmetricTask
 
 
 def check_moves(run: Experiment) -> None:
-    """Raise `ValueError` for a run of the attention layer at which no zero weight moves."""
+    """Raise `ValueError` for an attention layer whose zero weights would not move."""
     rates = run.rule.build().of_groups("Y", "Z").schedules
     if "Y" in rates and rates["Y"].peak == 0:
         given = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
@@ -22,7 +21,7 @@ def check_moves(run: Experiment) -> None:
 
 
 def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
-    """Transition times of the closed form; None where it does not apply."""
+    """Return the closed form's transition times; None if it does not apply."""
     if why_not_described(rule, "the closed form") is not None:
         return None
     clock = Rescaled.of(rule)
@@ -31,5 +30,6 @@ def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
 
 
 def prior_of(task: Task) -> np.ndarray:
-    """(K,) prior of the classes; of a reduced task, whose classes are alike, that of one."""
+    """Return the (K,) prior of the classes; of one class for a reduced task, whose classes are
+    alike."""
     return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)

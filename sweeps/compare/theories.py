@@ -1,4 +1,4 @@
-"""Every theory against simulation, for one task: `dynsim figure theories`."""
+"""`dynsim figure theories`: all theories against simulation, for one task."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from sweeps.compare.settings import CompareOptions, Times
 from sweeps.output import drawing
 
 LEAST = 1e-5
-"""Share of the largest value below which a distance is not drawn."""
+"""Minimum distance to draw, as a share of the largest value."""
 TITLES = {
     "loss": "loss",
     "entropy": "entropy",
@@ -68,14 +68,14 @@ def run(config: Theories) -> list[Path] | None:
 
 
 def draw(result: LayerComparison) -> Figure:
-    """The errors of every theory in six observables: over time, a row of panels for theories that
-    are alike, and in a table."""
+    """Draw the errors of every theory in six observables: over time, with a row of panels for each
+    group of similar theories, and in a table."""
     groups: dict[str, list[str]] = {}
     for name in result.predictions:
         groups.setdefault(name.split("-")[0], []).append(name)
     above, below = 0.8 + 1.1 * len(groups), 0.8 + 0.22 * len(result.predictions)
     figure = plt.figure(figsize=(10.5, above + below), layout="constrained")
-    # Apart from each other, so that the names beside the table take no room from the panels.
+    # Separate subfigures, so that the long names beside the table do not shrink the panels.
     (upper,), (lower,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[above, below])
     shape = len(groups), len(PANELS)
     axes = upper.subplots(*shape, sharex=True, sharey=True, squeeze=False)
@@ -95,9 +95,9 @@ def draw(result: LayerComparison) -> Figure:
 
 
 def plot_deviation(result: LayerComparison, name: str, theories: list[str], ax: Axes) -> Axes:
-    """|theory - mean of the runs| over time, as a share of the largest mean; root mean square over
-    classes. Curves of theories that lie on those of the runs come apart in it. Below the grey area
-    is what as many runs cannot tell from nothing."""
+    """Plot |theory - mean of the runs| over time, as a share of the largest mean; root mean square
+    over classes. It separates theories whose curves coincide with the runs. Values in the grey area
+    are within the sampling error of the runs."""
     times = result.times[1:]
     runs = result.runs_of(TRAINING, name)
     largest = float(np.max(_size(result.means[TRAINING][name].values)))
@@ -111,12 +111,12 @@ def plot_deviation(result: LayerComparison, name: str, theories: list[str], ax: 
 
 
 def _size(values: np.ndarray) -> np.ndarray:
-    """(S,) of (S, ...): root mean square over classes."""
+    """Return the root mean square over classes, (S,) from (S, ...)."""
     return np.sqrt(np.mean(values.reshape(len(values), -1) ** 2, axis=1))
 
 
 def plot_errors(result: LayerComparison, ax: Axes) -> Axes:
-    """Table of relative errors over time in %, theory by observable, coloured by size."""
+    """Draw a table of relative errors over time in %, theory by observable, coloured by size."""
     theories = result.report["theories"]
     rows = [
         [theory["relative_error"][name]["over_time"] for name in PANELS]

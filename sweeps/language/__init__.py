@@ -1,1 +1,1 @@
-"""The description of a run: one set of names for files, commands, axes, stores and errors."""
+"""Describes runs with one set of names for files, commands, axes, stores and errors."""

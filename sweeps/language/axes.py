@@ -1,7 +1,7 @@
 """The axes of a sweep: settings with several values, and the runs at all combinations.
 
 Axes of numbers that can be traced are traced: their runs share one compiled program. All other axes
-are static: a program has one value of each.
+are static: each program has one value of them.
 """
 
 import functools
@@ -29,7 +29,7 @@ from sweeps.language.fields import (
 from sweeps.language.grammar import Language, Path, Setting, chooses_kind, flattened
 
 MOST_VALUES = 2**24
-"""The most values of an axis, as each is stored with the results."""
+"""Maximum number of values of an axis, as each is stored with the results."""
 LISTS = "a list, or a table with linspace, logspace or range"
 _REAL = Field(types=("number",), bounds={"gt": "-inf", "lt": "inf"})
 _POSITIVE = Field(types=("number",), bounds={"gt": 0, "lt": "inf"})
@@ -41,12 +41,11 @@ SPACINGS: Mapping[str, tuple[Callable[..., np.ndarray], tuple[Field, ...], str]]
     "range": (np.arange, (_WHOLE, _WHOLE), "n or [first, end]"),
 }
 Groups = list[list[str]]
-"""The names of axes by dimension."""
+"""Names of axes, grouped by dimension."""
 
 
 def is_spacing(value: object) -> bool:
-    """Whether a table says how the values of an axis are spaced, be it mistyped; and is no table of
-    values by their labels."""
+    """Return whether a table has (possibly misspelt) spacings rather than labelled values."""
     if not isinstance(value, Mapping):
         return False
     name, inside = next(iter(value.items()), ("", None))
@@ -58,13 +57,13 @@ class Axis(NamedTuple):
     """A setting with several values.
 
     Attributes:
-        name: as it was given.
-        path: to the setting.
-        values: in text form.
-        labels: of the values, for coordinates: numbers, words or text.
+        name: name as given.
+        path: path of the setting.
+        values: values in text form.
+        labels: labels of the values, for coordinates: numbers, words or text.
         traced: whether runs along this axis can share one compiled program.
         named: whether the labels are names for the values.
-        field: of the setting, with its unit and description.
+        field: field of the setting, with its unit and description.
     """
 
     name: str
@@ -83,12 +82,12 @@ class Dimension(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of its first axis."""
+        """The name of its first axis."""
         return self.members[0].name
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
-        """Labels by the name of the axis."""
+        """Labels of each axis, by name."""
         return {axis.name: tuple(axis.labels) for axis in self.members}
 
     @property
@@ -98,7 +97,7 @@ class Dimension(NamedTuple):
 
     @property
     def static(self) -> bool:
-        """Whether a step along it changes what a program takes for granted."""
+        """Whether its values need different programs."""
         return not all(axis.traced for axis in self.members)
 
 
@@ -106,21 +105,20 @@ class Axes:
     """The runs of a sweep.
 
     Args:
-        language: of the settings.
-        run: of which all others are variations, an object; or its settings by name, in a table or
-            in several, of which later ones replace those of earlier ones.
-        axes: the values of settings by name: a list, or a table with `linspace`, `logspace` or
-            `range`.
+        language: language of the settings.
+        run: the run to vary, as an object or as a table of settings by name; or several tables,
+            where later ones override earlier ones.
+        axes: values of settings by name: a list, or a table with `linspace`, `logspace` or `range`.
         zipped: groups of names of axes that share one dimension.
 
     Attributes:
         dims: the dimensions, in the order of `axes`.
         named: the axes by name.
-        objects: what their text only names.
-        zipped: as it was given.
+        objects: objects that the text refers to by name.
+        zipped: the groups as given.
 
     Raises:
-        LanguageError: if a name or a value is not allowed.
+        LanguageError: for an unknown name or an invalid value.
     """
 
     def __init__(
@@ -140,7 +138,7 @@ class Axes:
         }
         groups = _grouped(self._values, zipped)
         self.zipped = tuple(map(tuple, zipped))
-        # What the name of a number means depends on the kinds along other axes.
+        # The setting that a numeric axis refers to may depend on kinds along other axes.
         numeric = {name for name, values in self._values.items() if all(map(is_number, values))}
         kinds = [group for group in groups if {*group} - numeric]
         tables = [
@@ -167,12 +165,12 @@ class Axes:
         self._made = functools.lru_cache(maxsize=64)(self._build)
 
     def run(self, chosen: Mapping[str, Any]) -> Any:
-        """The run at the chosen labels of axes, by name; of others at their first one.
+        """Return the run at the chosen labels of axes, by name; other axes have their first label.
 
-        Numbers that can be traced may be arrays that broadcast: the run then stands for many.
+        Numbers that can be traced may be arrays that broadcast: the run then stands for many runs.
 
         Raises:
-            LanguageError: for values that a class does not allow together.
+            LanguageError: for values that a class does not allow in combination.
         """
         named = self.named
         numbers = {n: value for n, value in chosen.items() if named[n].traced}
@@ -189,7 +187,7 @@ class Axes:
         return build(self._language, self._assigned(at), self.objects)
 
     def _assigned(self, at: Mapping[str, int]) -> Table:
-        """The settings at the values of axes by index, and at the first ones of others."""
+        """Return the settings at the given indices of axes, and at the first values of others."""
         pairs = [(name, values[at.get(name, 0)]) for name, values in self._values.items()]
         try:
             return self._language.assign(self._given, pairs)
@@ -225,11 +223,11 @@ class Axes:
         return Axis(name, path, values, labels or texts, False, not words, field)
 
     def _labels(self, setting: Setting, values: list[Any]) -> list[Any]:
-        """The words of kinds. If they are not unique, their settings are added."""
+        """Return the names of kinds as labels. If they are not unique, settings are added."""
         words = list(values)
         for i, value in enumerate(values):
             if chooses_kind(setting.field, value):
-                # A file that stands for its kind is a label itself.
+                # A file name that chooses its kind is a label itself.
                 kind, *file = self._language.choice(setting, value).values()
                 words[i] = (file or [kind])[0]
         if len({*words}) == len(words):
@@ -244,12 +242,12 @@ class Axes:
 
 
 def _given(language: Language, tables: Sequence[Mapping[str, Any]], axes: Collection[str]) -> Table:
-    """The settings that several tables give, of which later ones replace those of earlier ones."""
+    """Merge the settings of several tables; later ones override earlier ones."""
     given: Table = {}
     pairs = [pair for table in tables for pair in table.items()]
     names = [name for pair in pairs for name, _ in flattened(*pair)]
     if "problem" not in map(fold, (*names, *axes)):
-        # Without one, no other name would be known.
+        # Without a problem, other names would be unknown.
         field = language.resolve({}, "problem").field
         kinds = allowed(field, language.words(field))
         raise LanguageError("run.problem", f"is missing ({field.doc}); must be {kinds}")
@@ -259,7 +257,7 @@ def _given(language: Language, tables: Sequence[Mapping[str, Any]], axes: Collec
 
 
 def _values(path: str, given: Any) -> Sequence[Any]:
-    """The values of an axis; of a table with labels its values."""
+    """Return the values of an axis; for a table with labels, its values."""
     values = given
     if isinstance(given, Mapping):
         values = _spaced(path, given) if is_spacing(given) else list(given.values())
@@ -273,7 +271,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
 
 
 def _checked(field: Field, values: list[Any], path: str) -> list[Any]:
-    """The values of an axis in text form. Of a million numbers the ends are looked at."""
+    """Return the values of an axis in text form. Of many numbers, only the ends are checked."""
     if "number" in field.types and {*map(type, values)} <= {int, float}:
         ends = (np.min(values), np.max(values))
         if all(check(field, end, path) is not None for end in ends):
@@ -282,7 +280,7 @@ def _checked(field: Field, values: list[Any], path: str) -> list[Any]:
 
 
 def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -> Groups:
-    """The names of axes by dimension."""
+    """Return the names of axes by dimension."""
     if not values:
         raise LanguageError("axes", "needs at least one axis")
     names, left, groups = {fold(name): name for name in values}, [*values], Groups()
@@ -307,7 +305,7 @@ def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -
 
 
 def _check_different(dim: Dimension) -> None:
-    """Raise an error if two runs along a dimension are the same."""
+    """Raise an error if two runs along a dimension are equal."""
     ((point, number),) = Counter(zip(*dim.axes.values(), strict=True)).most_common(1)
     if number > 1:
         names = ", ".join(".".join(axis.path) for axis in dim.members)
@@ -315,7 +313,7 @@ def _check_different(dim: Dimension) -> None:
 
 
 def _spaced(path: str, given: Mapping[str, Any]) -> list[float]:
-    """The values that a table with `linspace`, `logspace` or `range` describes."""
+    """Return the values that a table with `linspace`, `logspace` or `range` describes."""
     how, numbers = next(iter(given.items()), ("", None))
     if len(given) != 1 or how not in SPACINGS:
         raise LanguageError(path, must_be(how, SPACINGS, LISTS), {**given})

@@ -5,8 +5,8 @@ docstring. Three class variables are optional:
 
 * `GROUPS`: names of groups of weights that can have their own learning rates.
 * `RUN_DEFAULTS`: defaults of a run with this class: `{"rule": {"kind": "sgd", "eta": 0.5}}`.
-* `ENDINGS`: a field and endings: with `("path", (".npz",))`, `a.npz` chooses this class.
-* `SHORT`: a field: a plain number stands for this class with that number in it.
+* `ENDINGS`: a field and suffixes: with `("path", (".npz",))`, `a.npz` chooses this class.
+* `SHORT`: a field: a plain number chooses this class and becomes the value of the field.
 """
 
 import dataclasses
@@ -28,16 +28,16 @@ from dynsim import checks, decoding, plugins
 from sweeps.language.fields import Field, Kind, LanguageError, Value, check
 
 TRACED = "traced"
-"""In the annotation of an integer: runs of one compiled program may have different values."""
+"""Annotation of an integer that may differ between runs of one compiled program."""
 PLAIN = (str, float, int, np.generic, np.ndarray, jax.Array, types.NoneType)
-"""Types of what stands for itself in text."""
+"""Types whose values represent themselves in text."""
 Objects: TypeAlias = dict[str, Any]
-"""Arrays by digest; and functions, classes and other objects by what stands for them in text."""
+"""Arrays by digest; functions, classes and other objects by their names in text."""
 
 
 @functools.cache
 def describe(cls: type, word: str = "") -> Kind:
-    """The metadata of a frozen dataclass or an Equinox module.
+    """Return the metadata of a frozen dataclass or an Equinox module.
 
     Args:
         cls: a class whose constructor takes its fields.
@@ -62,7 +62,7 @@ def describe(cls: type, word: str = "") -> Kind:
     return Kind(
         word=word or location,
         location=location,
-        # The docstring that Python writes into a dataclass is its signature.
+        # The default docstring of a dataclass is its signature.
         about="" if about.startswith(f"{cls.__name__}(") else about,
         bases=tuple(map(name_of, cls.__mro__[:-1])),
         abstract=bool(getattr(cls, "__abstractmethods__", ())),
@@ -75,14 +75,13 @@ def describe(cls: type, word: str = "") -> Kind:
 
 
 def name_of(thing: Any) -> str:
-    """A class or function as module:name. The names are the same in a script and where the script
-    is imported."""
+    """Return a class's or function's name as module:name, equal in a script and its importers."""
     module = thing.__module__
     return f"{_main() if module in ('__main__', '__mp_main__') else module}:{thing.__qualname__}"
 
 
 def locate(name: str, path: str) -> Any:
-    """The class or function with a name of the form module:name.
+    """Return the class or function with the name module:name.
 
     Raises:
         LanguageError: for `path`, if it cannot be imported.
@@ -95,7 +94,7 @@ def locate(name: str, path: str) -> Any:
     try:
         with plugins.x64_kept(name):
             return pkgutil.resolve_name(f"{'__main__' if module == _main() else module}:{rest}")
-    # Importing other people's code can raise anything, including an exit.
+    # Importing third-party code can raise anything, including SystemExit.
     except (Exception, SystemExit) as error:
         line = checks.line_of_user(error)
         reason = f"cannot be imported ({error!r})" + (f"\n{line}" if line else "")
@@ -103,17 +102,17 @@ def locate(name: str, path: str) -> Any:
 
 
 def _main() -> str:
-    """The name under which others import the module that Python runs as a script."""
+    """Return the name under which others import the module that runs as a script."""
     main = sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):
         return spec.name
     file = Path(getattr(main, "__file__", None) or "<stdin>")
-    # Others import no command that is installed, which has no ending.
+    # An installed command has no suffix and is not imported by others.
     return file.stem if file.suffix == ".py" else "__main__"
 
 
 def docs_of(cls: type) -> dict[str, str]:
-    """Descriptions of fields, from the docstrings of a class and its base classes."""
+    """Return descriptions of fields, from the docstrings of a class and its base classes."""
     google = docstring_parser.DocstringStyle.GOOGLE
     texts = [vars(each).get("__doc__") or "" for each in reversed(cls.__mro__)]
     lines = [line for text in texts for line in docstring_parser.parse(text, google).params]
@@ -121,8 +120,8 @@ def docs_of(cls: type) -> dict[str, str]:
 
 
 def _taken(field: dataclasses.Field[Any], hint: Any) -> Any:
-    """The annotation of what the constructor takes for a field: that of the argument of its
-    converter, if that says more than `Any`."""
+    """Return the annotation of the constructor argument for a field: that of its converter's
+    argument, unless this is `Any`."""
     converter = field.metadata.get("converter")
     given = typing.get_type_hints(converter, include_extras=True) if converter else {}
     first = next((each for name, each in given.items() if name != "return"), Any)
@@ -130,11 +129,11 @@ def _taken(field: dataclasses.Field[Any], hint: Any) -> Any:
 
 
 def _annotated(hint: Any, static: bool) -> Field:
-    """The field of an annotation."""
+    """Return the field of an annotation."""
     parts = list(dict.fromkeys(decoding.parts_of(hint)))
     bounds: dict[str, float | str] = {**decoding.bounds_of(parts)}
     origins = {typing.get_origin(part) or part for part in parts}
-    # jaxtyping's annotations wrap an array type.
+    # Annotations of jaxtyping wrap an array type.
     arrays = {getattr(part, "array_type", None) for part in parts} | origins
     whole = decoding.WHOLE in parts
     # Numbers with a range are checked to be finite.
@@ -185,15 +184,15 @@ def plain(
     objects: Objects | None = None,
     full: bool = True,
 ) -> Value:
-    """The text form of a value.
+    """Return the text form of a value.
 
     Args:
-        field: of the value; None for any, which may be a table or a list of others.
+        field: field of the value; None for any value, which may be a table or a list of others.
         value: an object, or a value in text form.
         path: of the field, for error messages.
         kind_of: returns the kind of a class.
-        objects: collects what the text only names. Names of what is no function or class are in
-            angle brackets.
+        objects: collects objects that the text refers to by name. Names of objects other than
+            functions or classes are in angle brackets.
         full: whether to include fields that have their default values.
 
     Raises:
@@ -233,8 +232,8 @@ def plain(
 
 
 def words(value: Any) -> str:
-    """A value as text that is the same in another process. Functions and objects are known by
-    their names here; what they do is part of the program that they are compiled to."""
+    """Return a value as text that is the same in other processes. Functions and objects are
+    identified by name; their behaviour is part of the compiled program."""
     text = repr(value)
     if not callable(value) and " at 0x" not in text:
         return text
@@ -242,8 +241,8 @@ def words(value: Any) -> str:
 
 
 def kept(objects: Objects | None, name: str, value: Any) -> str:
-    """The name under which an object is collected: another one than asked for, where a different
-    object has that."""
+    """Return the name under which an object is collected; a different one if another object has
+    `name`."""
     if objects is None:
         return name
     number, found = 1, name

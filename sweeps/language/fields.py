@@ -1,6 +1,6 @@
 """Fields of the classes that describe a run: their types, ranges, units and allowed words.
 
-Neither JAX nor the described classes are imported here, so that a command line can answer a
+This module imports neither JAX nor the described classes, so that a command line can report a
 mistyped option at once.
 """
 
@@ -20,11 +20,11 @@ Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | 
 """A JSON value. Infinity is written as the word `inf`."""
 Table: TypeAlias = dict[str, Value]
 MISSING: Final = object()
-"""Stands for a value that was not given."""
+"""Sentinel for a value that was not given."""
 
 
 class LanguageError(ValueError):
-    """A mistake in the description of a run. Its text is `path = value: reason`."""
+    """A mistake in the description of a run, with the message `path = value: reason`."""
 
     def __init__(self, path: str, reason: str, value: object = MISSING) -> None:
         super().__init__(path, reason, value)
@@ -41,21 +41,21 @@ class Field(NamedTuple):
 
     Attributes:
         types: any of "number", "integer", "integer or inf", "boolean", "text", "path", "array",
-            "function", "none" and "object", which is anything.
+            "function", "none" and "object" (anything).
         words: the words that a `Literal` allows.
         bases: classes whose subclasses are allowed, as module:name.
-        groups: whether a table with one value per group of weights is allowed as well: what is
-            annotated `Mapping`, or `dict` for names of any kind.
-        named: whether names other than those of groups are allowed there.
+        groups: whether a table with one value per group of weights is also allowed, by the
+            annotation `Mapping`, or `dict` for arbitrary names.
+        named: whether names other than those of groups are allowed in it.
         listed: whether the value is a list.
-        bounds: the range, by "ge", "gt", "le" and "lt".
-        unit: of a number.
-        form: how text is written, as `dynsim.decoding.Form` has it.
+        bounds: range of a number, by "ge", "gt", "le" and "lt".
+        unit: unit of a number.
+        form: pattern of text, as in `dynsim.decoding.Form`.
         traced: whether runs of one compiled program may have different values.
         declared: the class that first declares the field.
         doc: its description in the docstring.
         required: whether it has no default.
-        default: in text form.
+        default: default value in text form.
     """
 
     types: Sequence[str] = ()
@@ -75,7 +75,7 @@ class Field(NamedTuple):
 
     @property
     def one(self) -> "Field":
-        """The field of a single value: of one group, or of one entry of a list."""
+        """Return the field of a single value: of one group, or of one entry of a list."""
         return self._replace(groups=False, named=False, listed=False)
 
 
@@ -88,12 +88,12 @@ class Kind(NamedTuple):
         about: the first paragraph of its docstring.
         bases: the class and its base classes, as module:name.
         abstract: whether it cannot be instantiated.
-        fields: by name.
+        fields: fields by name.
         groups: names of groups of weights that can have their own learning rates.
-        run_defaults: settings of a run that are its defaults when this kind is chosen.
-        endings: a field, and endings of words. A word with such an ending chooses this kind, and
+        run_defaults: defaults for the settings of a run if this kind is chosen.
+        endings: a field, and suffixes of words. A word with such a suffix chooses this kind, and
             becomes the value of the field.
-        short: a field: a plain number stands for this kind with that number in it.
+        short: a field. A plain number chooses this kind and becomes the value of the field.
     """
 
     word: str
@@ -109,28 +109,28 @@ class Kind(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
-        """The kind of a JSON value, in which fields leave out what is usual."""
+        """Return the kind of a JSON value, whose fields omit defaults."""
         fields = {name: Field(**field) for name, field in value["fields"].items()}
         return cls(**{**value, "fields": fields})
 
 
 def is_branch(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a value is a table that chooses a kind."""
+    """Return whether a value is a table that chooses a kind."""
     return isinstance(value, Mapping) and "kind" in value
 
 
 def is_array(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a value refers to an array by its digest."""
+    """Return whether a value refers to an array by its digest."""
     return isinstance(value, Mapping) and {*value} == {"array", "shape", "dtype"}
 
 
 def is_by_group(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a value is a table with one value per group."""
+    """Return whether a value is a table with one value per group."""
     return isinstance(value, Mapping) and not is_branch(value) and not is_array(value)
 
 
 def is_number(value: object) -> TypeGuard[float | str]:
-    """Whether a value is a number, or the word for an infinite one."""
+    """Return whether a value is a number, or the word for infinity."""
     if isinstance(value, str):
         return value in ("inf", "-inf")
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -138,30 +138,30 @@ def is_number(value: object) -> TypeGuard[float | str]:
 
 @functools.cache
 def fold(name: str) -> str:
-    """A name without `-`, `_`, `.`, blanks and case, none of which matter."""
+    """Normalise a name: drop `-`, `_`, `.` and blanks, and ignore case."""
     if not isinstance(name, str):
         raise LanguageError("setting", "must be the name of a setting", name)
     return name.translate(dict.fromkeys(map(ord, "-_. "))).casefold()
 
 
 def closest(name: object, names: Iterable[str]) -> str:
-    """A question that suggests similar names; empty if there are none."""
+    """Return a question that suggests similar names; empty if there are none."""
     known = {fold(each): each for each in names}
     near = [known[each] for each in difflib.get_close_matches(fold(str(name)), known, 3, 0.7)]
-    # The end of a path is enough.
+    # Abbreviations suffice: omit longer paths with the same end.
     found = [name for name in near if not any(name.endswith(f".{each}") for each in near)]
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def must_be(value: object, names: Collection[str], text: str) -> str:
-    """An error message that says what is allowed, after a suggestion from `names`."""
+    """Return an error message with the allowed values, after a suggestion from `names`."""
     hint = closest(value, names)
     return f"{hint} It must be {text}" if hint else f"must be {text}"
 
 
 def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -> Value:
-    """The text form of a value that does not choose a kind. An integer of any type becomes an
-    `int` for an integer field, and a `float` for a number field.
+    """Return the text form of a value that does not choose a kind. An integer of any type becomes
+    an `int` for an integer field, and a `float` for a number field.
 
     Raises:
         LanguageError: if the field does not allow the value. The message lists `kinds` too.
@@ -185,7 +185,7 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
         if words or (as_text and (not field.form or re.fullmatch(field.form[0], value))):
             return words[0] if words else value
         if "function" in field.types and ":" in value:
-            # It is imported later.
+            # The function is imported later.
             check_module(value, path)
             return value
     elif isinstance(value, bool) and "boolean" in field.types:
@@ -199,15 +199,15 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
 
 
 def check_module(name: str, path: str) -> None:
-    """Raise `LanguageError` for `path` if module:name is in no module that can be found. Nothing is
-    imported, which may take seconds."""
+    """Raise `LanguageError` for `path` if the module of module:name cannot be found. Does not
+    import the module, which may take seconds."""
     module = name.partition(":")[0]
     main = Path(getattr(sys.modules["__main__"], "__file__", None) or "").stem
     if module in sys.modules or module == main:
         return
     try:
         found = importlib.util.find_spec(module) is not None
-    # A package above it can raise anything; importing it says what.
+    # Importing a parent package can raise anything; the later import reports it.
     except (Exception, SystemExit):
         return
     if not found:
@@ -216,7 +216,7 @@ def check_module(name: str, path: str) -> None:
 
 
 def _number(field: Field, value: float | str) -> int | float | str | None:
-    """The text form of a number, or None if the field does not allow it."""
+    """Return the text form of a number, or None if the field does not allow it."""
     try:
         number = float(value)
     except OverflowError:
@@ -228,14 +228,14 @@ def _number(field: Field, value: float | str) -> int | float | str | None:
         return str(number) if math.isinf(number) else number
     if math.isinf(number):
         return "inf" if "integer or inf" in field.types else None
-    # Others than those with a range of their own are counted by 32 bits.
+    # Integers without a range of their own have 32 bits.
     counted = "integer" in field.types or ("integer or inf" in field.types and number < 2**31)
     whole = number.is_integer() and counted
     return int(value) if whole else None
 
 
 def allowed(field: Field, kinds: Collection[str] = ()) -> str:
-    """The values that a field allows, in words."""
+    """Describe the values that a field allows."""
     ends = {end: f"{float(at):.10g}" for end, at in field.bounds.items()}
     low = f"[{ends['ge']}" if "ge" in ends else f"({ends.get('gt', '-inf')}"
     high = f"{ends['le']}]" if "le" in ends else f"{ends.get('lt', 'inf')})"
@@ -256,7 +256,7 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
     found = [f"one of {', '.join(field.words)}"] if field.words else []
     if not (found or field.types or kinds):
         found = ["the name of a kind, or a table with one as its `kind`"]
-    # An array in place of a number stands for many runs.
+    # An array instead of a number stands for many runs.
     types = [each for each in field.types if each != "array" or "number" not in field.types]
     found += [names.get(each, each) for each in types]
     found += [f"one of {', '.join(kinds)}"] if kinds else []

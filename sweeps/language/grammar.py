@@ -1,7 +1,7 @@
-"""The settings of a run: what names mean, and how settings combine.
+"""The settings of a run: the meaning of names, and how settings combine.
 
-A run is described by a table of the settings that were given, such as
-`{"rule": {"kind": "adam", "eta": 0.1}}`. `sweeps.language.tree` makes objects from it at the end.
+A run is described by a table of the given settings, such as
+`{"rule": {"kind": "adam", "eta": 0.1}}`. `sweeps.language.tree` builds objects from it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,19 +26,19 @@ from sweeps.language.fields import (
 )
 
 Path: TypeAlias = tuple[str, ...]
-"""The names that lead from a run to a setting."""
+"""The names on the way from a run to a setting."""
 Pairs = list[tuple[str, Any]]
-"""Values by the names of settings, in order."""
+"""Ordered pairs of a setting's name and its value."""
 
 
 class Setting(NamedTuple):
     """A setting of a run.
 
     Attributes:
-        path: from the run.
-        kinds: for each name in the path the kind that it is a field of; empty for a group.
-        field: that it is a value of.
-        value: given or default; `MISSING` if it is required and not given.
+        path: path from the run.
+        kinds: for each name in the path, the kind that has this field; empty for a group.
+        field: the field of its value.
+        value: given or default value; `MISSING` if it is required and not given.
         shared: whether this is the value of one group, taken from a value for all groups.
     """
 
@@ -50,17 +50,17 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The path, with dots."""
+        """The path, joined by dots."""
         return ".".join(self.path)
 
     @property
     def kind(self) -> str:
-        """The word of the kind that is chosen; empty where the value chooses none."""
+        """The word of the chosen kind; empty if the value does not choose one."""
         return self.value["kind"] if is_branch(self.value) else ""
 
     @property
     def ends(self) -> list[str]:
-        """The path and its ends."""
+        """The path and its suffixes."""
         return [".".join(self.path[i:]) for i in range(len(self.path))]
 
 
@@ -69,8 +69,8 @@ class Language:
 
     Args:
         kinds: the classes that runs consist of.
-        more: returns the kind of a word that a package registers, or None.
-        others: returns the words that packages register for subclasses of a class, as module:name.
+        more: function that returns the kind of a word that a package registers, or None.
+        others: function that returns registered words for subclasses of a class, module:name.
         root: the word of the class of a run.
     """
 
@@ -83,7 +83,7 @@ class Language:
     ) -> None:
         self.kinds, self._more, self._registered = tuple(kinds), more, others
         self._by_location = {kind.location: kind for kind in self.kinds}
-        # Of classes that cannot be imported, such as those in functions, too.
+        # Also caches classes that cannot be imported, such as those defined in functions.
         self._others: dict[str, Kind] = {}
         self._by_word: dict[str, list[Kind]] = {}
         for kind in self.kinds:
@@ -92,17 +92,17 @@ class Language:
         self.root = Field(bases=(self._run.location,))
 
     def rooted(self, kind: Kind) -> "Language":
-        """The language with one more kind, which is that of what is described in place of a run."""
+        """Return a language with one more kind, which replaces the run as its root."""
         return Language([*self.kinds, kind], self._more, self._registered, kind.word)
 
     def words(self, field: Field, packages: bool = True) -> list[str]:
-        """The words of the kinds that a field allows, those of `packages` last."""
+        """Return the words of the kinds that a field allows, those of `packages` last."""
         fits = [k.word for k in self.kinds if not k.abstract and {*field.bases} & {*k.bases}]
         bases = field.bases if packages else ()
         return [*fits, *(word for base in bases for word in self._registered(base))]
 
     def kind_of(self, cls: type) -> Kind:
-        """The kind of any class."""
+        """Return the kind of any class."""
         from sweeps.language.describe import describe, name_of
 
         if known := self._by_location.get(name_of(cls)):
@@ -115,10 +115,10 @@ class Language:
         return kind
 
     def find(self, field: Field, word: object, path: str) -> Kind:
-        """The kind that a word chooses for a field. `module:Name` is imported.
+        """Return the kind that a word chooses for a field. Imports `module:Name`.
 
         Raises:
-            LanguageError: for `path`, if there is no such kind.
+            LanguageError: for `path`, if the kind does not exist.
         """
         text = word if isinstance(word, str) else ""
         named = self._by_word.get(fold(text), [])
@@ -147,7 +147,7 @@ class Language:
         return self.kind_of(cls)
 
     def choice(self, setting: Setting, value: Any) -> Table:
-        """The table for a value that chooses a kind, be it a word or a table."""
+        """Return the table for a value that chooses a kind, either a word or a table."""
         word = value["kind"] if is_branch(value) else value
         for kind in self.kinds:
             if kind.endings and {*kind.bases} & {*setting.field.bases}:
@@ -157,24 +157,24 @@ class Language:
         return {"kind": self.find(setting.field, word, setting.name).word}
 
     def walk(self, given: Table) -> Iterator[Setting]:
-        """All settings of a run, with their values."""
+        """Iterate over all settings of a run, with their values."""
         groups = self.run_defaults(given)[1]
         settings = self._settings(self.complete(given), self.root, (), (), groups)
-        next(settings)  # the run itself
+        next(settings)  # skip the run itself
         return settings
 
     def complete(self, given: Table) -> Table:
-        """The given settings, and the defaults that depend on the chosen kinds."""
+        """Add the defaults that depend on the chosen kinds to the given settings."""
         run_defaults, groups = self.run_defaults(given)
         run: Table = {"kind": self._run.word}
         table = self._merged(self.root, run, {**run, **run_defaults}, groups, defaults=True)
         return self._merged(self.root, table, {**run, **given}, groups, defaults=True)
 
     def finished(self, given: Table) -> Table:
-        """The same, after a check that nothing is missing.
+        """Return `complete(given)` after a check that nothing is missing.
 
         Raises:
-            LanguageError: for a required setting, or a group that the problem does not have.
+            LanguageError: for a missing required setting, or an unknown group of the problem.
         """
         groups = self.run_defaults(given)[1]
         for path, _, field, value, _ in self.walk(given):
@@ -188,12 +188,12 @@ class Language:
         return self.complete(given)
 
     def resolve(self, given: Table, name: str, value: object = MISSING) -> Setting:
-        """The setting that a name means: a path, or the end of one if it is unique. `-`, `_`, `.`,
-        blanks and case do not matter.
+        """Return the setting of a name: a path, or a unique suffix of one. `-`, `_`, `.`, blanks
+        and case do not matter.
 
         Args:
-            given: the settings so far, which determine what other settings there are.
-            name: of the setting.
+            given: the settings so far, which determine the available settings.
+            name: name of the setting.
             value: for error messages.
 
         Raises:
@@ -206,7 +206,7 @@ class Language:
         if found:
             reason = f"is ambiguous; write {' or '.join(each.name for each in found)}"
             raise LanguageError(name, reason, value)
-        # What a group does not have, the setting of all groups does not have either.
+        # A setting of all groups has no fields that are missing in a group.
         places = [each for each in names.settings if all(each.kinds)]
         for setting in sorted(places, key=lambda each: -len(each.path)):
             if others := self._kinds_with(setting, name):
@@ -220,14 +220,14 @@ class Language:
         raise LanguageError(name, reason, value)
 
     def assign(self, given: Table, new: Iterable[tuple[str, object]]) -> Table:
-        """The given settings, and new ones by name, or as tables.
+        """Add further settings, by name or as tables, to the given ones.
 
-        The order of the new settings does not matter: kinds are chosen first. If the kind of a part
+        The order of the added settings does not matter: kinds are chosen first. If a part's kind
         changes, fields that both kinds inherit from the same class keep their values.
 
         Raises:
-            LanguageError: for a name or a value that is not allowed, for a setting that is given
-                twice, or for a number in place of a schedule.
+            LanguageError: for an unknown name, an invalid value, a setting that is given twice, or
+                a number in place of a schedule.
         """
         left = [pair for name, value in new for pair in flattened(name, value)]
         seen: dict[Path, str] = {}
@@ -270,14 +270,14 @@ class Language:
         return _Names(self.walk(given), open_groups=not self.run_defaults(given)[1])
 
     def _kinds_with(self, setting: Setting, name: str) -> list[str]:
-        """The words of the kinds that have a setting of this name."""
+        """Return the words of the kinds that have a setting of this name."""
         words = [] if setting.shared else self.words(setting.field, packages=False)
         place = setting.field, setting.path, setting.kinds, ()
         inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
         return [word for word in words if inside[word].candidates(name)]
 
     def run_defaults(self, given: Table) -> tuple[Table, Path]:
-        """The run defaults and the groups of the kinds that are chosen in the fields of a run."""
+        """Return the run defaults and the groups of the kinds that a run's fields choose."""
         defaults: Table = {}
         groups: Path = ()
         for name, field in self._run.fields.items():
@@ -290,14 +290,14 @@ class Language:
     def _merged(
         self, field: Field, old: Any, new: Any, groups: Path, *, defaults: bool = False
     ) -> Any:
-        """A new value, and the parts of the old one that it does not replace.
+        """Merge a value with the parts of the old one that it does not replace.
 
         Args:
-            field: of the values.
-            old: None if there is none.
+            field: field of the values.
+            old: the old value; None if there is none.
             new: the value that takes precedence.
-            groups: that an old value for all groups is split into.
-            defaults: whether `new` is merged with defaults where there is no old value.
+            groups: groups into which to split an old value for all groups.
+            defaults: whether to merge `new` with defaults if there is no old value.
         """
         if field.groups and is_by_group(new):
             each = old if is_by_group(old) else {}
@@ -327,7 +327,7 @@ class Language:
     def _settings(
         self, value: Any, field: Field, path: Path, kinds: Path, groups: Path, shared: bool = False
     ) -> Iterator[Setting]:
-        """A setting, and the settings inside its value."""
+        """Yield a setting, and the settings inside its value."""
         kind = self.find(field, value["kind"], ".".join(path)) if is_branch(value) else None
         yield Setting(path, kinds, field, {**value, "kind": kind.word} if kind else value, shared)
         if kind:
@@ -345,7 +345,7 @@ class Language:
 
 
 class _Names:
-    """The names of settings.
+    """Looks up settings by name.
 
     Args:
         settings: all of them.
@@ -360,7 +360,7 @@ class _Names:
                 self._by_end.setdefault(fold(end), []).append((end, setting))
 
     def candidates(self, name: str) -> list[Setting]:
-        """The settings that a name may mean. A full path takes precedence over the end of one, a
+        """Return the settings that a name may mean. A full path takes precedence over a suffix, a
         value for all groups over that of one group, and an exact match over a similar one."""
         near = self._by_end.get(fold(name), [])
         ranks = [(end != each.name, each.shared, end != name) for end, each in near]
@@ -379,7 +379,7 @@ class _Names:
 
 
 def flattened(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """A table of settings as single ones."""
+    """Yield the individual settings of a table, by dotted name."""
     if name.endswith(".kind"):
         yield name.removesuffix(".kind"), {"kind": value}
     elif is_array(value) or not isinstance(value, Mapping):
@@ -390,7 +390,7 @@ def flattened(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 
 def chooses_kind(field: Field, value: object) -> bool:
-    """Whether a value chooses a kind for a field, rather than being a number, a word or text."""
+    """Return whether a value chooses a kind, rather than being a number, a word or text."""
     if not field.bases or not isinstance(value, str):
         return bool(field.bases) and is_branch(value)
     if "function" in field.types and ":" in value:
@@ -400,7 +400,7 @@ def chooses_kind(field: Field, value: object) -> bool:
 
 
 def _is_class(name: str) -> bool:
-    """Whether module:Name is a class, and no function."""
+    """Return whether module:Name is a class and not a function."""
     try:
         check_module(name, "")
         from sweeps.language.describe import locate

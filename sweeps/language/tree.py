@@ -1,4 +1,4 @@
-"""Conversion between runs as objects and as text, and functional updates of runs."""
+"""Conversion of runs between objects and text, and functional updates of runs."""
 
 import contextlib
 import dataclasses
@@ -20,13 +20,13 @@ from sweeps.language.grammar import Language, Path
 def encode(
     language: Language, tree: Any, objects: Objects | None = None, *, full: bool = True
 ) -> Any:
-    """The text form of a run, of a part of it, or of any other value of a setting.
+    """Return the text form of a run, of a part of it, or of any other value of a setting.
 
     Args:
-        language: that defines the words for classes. Other classes are called module:name.
-        tree: the object, or a table or list with objects. What is text already stays as it is.
-        objects: collects what the text only names.
-        full: whether to include what its parts have by default; otherwise `tree` is a run.
+        language: defines the names of classes. Other classes are written as module:name.
+        tree: the object, or a table or list with objects. Text is returned unchanged.
+        objects: collects objects that the text refers to by name.
+        full: whether to include default values; otherwise `tree` must be a run.
 
     Raises:
         LanguageError: if a value is not allowed.
@@ -41,7 +41,7 @@ def encode(
 
 
 def _without_run_defaults(table: Table, whole: Table, defaults: Table) -> Table:
-    """A table, with what would otherwise be that of the run defaults of its problem."""
+    """Return a table without values that equal the run defaults of its problem."""
     told = dict(table)
     for name in defaults.keys() & whole.keys() - {"kind"}:
         mine, all_of_it, usual = told.get(name), whole[name], defaults[name]
@@ -53,7 +53,7 @@ def _without_run_defaults(table: Table, whole: Table, defaults: Table) -> Table:
 
 
 def toml(table: Table, path: Path = ()) -> str:
-    """A table as TOML."""
+    """Format a table as TOML."""
     lines, tables = [f"[{'.'.join(map(_key, path))}]"] if path else [], ""
     for name, value in table.items():
         if isinstance(value, dict):
@@ -73,13 +73,13 @@ def _toml(value: Value) -> str:
 
 
 def build(language: Language, given: Table, objects: Objects | None = None) -> Any:
-    """The run with the given settings. Its classes check it."""
+    """Build the run with the given settings. Its classes check it."""
     return built(language, language.root, language.finished(given), (), objects or {})
 
 
 def check_fields(made: Any) -> None:
-    """Check the fields of a frozen dataclass against their annotations, and make their numbers
-    Python's own. Parts and functions checked themselves.
+    """Check the fields of a frozen dataclass against their annotations, and convert their numbers
+    to Python types. Nested parts and functions are not checked again.
 
     Raises:
         LanguageError: naming the field, its value and what is allowed.
@@ -93,8 +93,8 @@ def check_fields(made: Any) -> None:
 def built(
     language: Language | None, field: Field, value: Any, path: Path, objects: Objects | None = None
 ) -> Any:
-    """A value in text form of a field, with what is in it, as Python has it. Classes check their
-    own; errors name the path. Without a language it chooses no kind."""
+    """Convert a value from its text form, including nested values. Classes check their own fields;
+    errors name the path. Without a language the value cannot choose a kind."""
     objects, name = objects or {}, ".".join(path)
     if language and is_branch(value):
         kind = language.find(field, value["kind"], name)
@@ -114,7 +114,7 @@ def built(
         return {g: built(language, field.one, v, (*path, g), objects) for g, v in value.items()}
     if isinstance(value, list):
         return tuple(built(language, field.one, each, path, objects) for each in value)
-    # Words of fields are no names of objects.
+    # Allowed words of a field do not refer to objects.
     if not isinstance(value, str) or value in field.words:
         return value
     if value in objects:
@@ -129,18 +129,18 @@ def built(
 
 
 def put(tree: Any, values: Mapping[Path, Any]) -> Any:
-    """A copy of a run with new numbers, such as `{("rule", "eta"): 0.1}`.
+    """Return a copy of a run with other numbers, such as `{("rule", "eta"): 0.1}`.
 
-    Every part that contains a new number is constructed again, so that its class checks all new
-    numbers together. Those of many runs are arrays that broadcast: their classes check the ends of
-    each dimension, as they compare numbers. Traced numbers are not checked.
+    Every part that contains a changed number is constructed again, so that its class checks all of
+    them together. For many runs, numbers are arrays that broadcast: classes check them at the ends
+    of each dimension, as they compare scalars. Traced numbers are not checked.
 
     Args:
         tree: a run.
-        values: by path.
+        values: numbers by path.
 
     Raises:
-        LanguageError: if there is no such path, or a class does not allow the values.
+        LanguageError: if the path does not exist, or a class does not allow the values.
     """
     if checks.is_traced(list(values.values())):
         return _put(tree, values, (), checked=False)
@@ -150,7 +150,7 @@ def put(tree: Any, values: Mapping[Path, Any]) -> Any:
 
 
 def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
-    """The numbers at the smallest and largest values along each dimension of arrays."""
+    """Yield the numbers at the smallest and largest values along each dimension of arrays."""
     shape = np.broadcast_shapes(*(np.shape(array) for array in arrays.values()))
     whole = {path: np.broadcast_to(array, shape) for path, array in arrays.items()}
     ends: list[set[int]] = [set() for _ in shape]
@@ -181,7 +181,7 @@ def _put(tree: Any, values: Mapping[Path, Any], path: Path, *, checked: bool = T
         with _errors_in(path, fields):
             return dataclasses.replace(tree, **new)
     made = object.__new__(type(tree))
-    # Its fields alone: what an object has computed of them is that of other numbers.
+    # Copy only the fields: cached properties depend on the old numbers.
     for name, value in {**fields, **new}.items():
         object.__setattr__(made, name, value)
     return made
@@ -189,7 +189,7 @@ def _put(tree: Any, values: Mapping[Path, Any], path: Path, *, checked: bool = T
 
 @contextlib.contextmanager
 def _errors_in(path: Path, fields: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which the errors of a class get the path to it."""
+    """Context that adds the path to errors of a class."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Writing results, and what they were made with: every file appears whole or not at all."""
+"""Writes results and their provenance; every file is written atomically."""
 
 import contextlib
 import csv
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
-"""Packages on which all numbers depend."""
+"""Packages that affect all numbers."""
 DECISIVE = (*PACKAGES, "commit", "device", "processor")
-"""What of an environment may lower the same code to another program."""
+"""Entries of an environment that may lower the same code to a different program."""
 DPI = 150
-"""Of pictures, unless the user's style has another."""
+"""Resolution of figures, unless the user's style sets another."""
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
-"""Of a folder in a bucket; a drive has one letter."""
+"""Address of a folder in a bucket. The scheme has two letters or more, as one is a drive."""
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of `PACKAGES` and of further `packages`."""
+    """Return versions of `PACKAGES` and of further `packages`."""
     return {name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)}
 
 
 def environment(*packages: str) -> dict[str, str]:
-    """`versions`, the commit of a clone of dynsim, and the device and processor of this process."""
+    """Return `versions`, the commit of a clone of dynsim, and the device and processor."""
     device = jax.devices()[0]
     found = versions(*packages)
     if commit := _commit():
@@ -58,7 +58,7 @@ def environment(*packages: str) -> dict[str, str]:
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit that this code is of, and whether it was changed since; None out of a clone."""
+    """Return the commit of this code, and whether files have changed; None outside a clone."""
     clone = Path(__file__).parents[2]
     if not (clone / ".git").exists():
         return None
@@ -70,15 +70,15 @@ def _commit() -> str | None:
 
 
 def address(out: str | Path) -> str | None:
-    """The address in a bucket that `out` is, None for a folder. A `Path` drops a slash of it, which
-    comes back here, so that settings that are paths can be addresses too."""
+    """Return `out` as an address in a bucket; None for a folder. `Path` collapses the double slash,
+    which is restored here, so that settings of type `Path` can be addresses too."""
     scheme, rest = match.groups() if (match := ADDRESS.match(str(out))) else (None, "")
     return scheme and f"{scheme}://{rest}"
 
 
 def folder(out: Path) -> Path:
-    """Where files go: to `out`, or for an address in a bucket, which keeps sweeps alone, to the
-    folder of that name in out/."""
+    """Return the folder for files: `out`, or a folder of the same name in out/ if `out` is an
+    address in a bucket, which only stores sweeps."""
     return out if address(out) is None else Path("out") / out.name
 
 
@@ -90,8 +90,8 @@ def check_directory(out: Path) -> None:
 
 
 def as_json(value: Any) -> Any:
-    """`value`, of dicts, sequences, arrays and numbers, as JSON values; what is not finite becomes
-    None, because JSON has no name for it."""
+    """Convert `value`, of dicts, sequences, arrays and numbers, to JSON values. Numbers that are
+    not finite become None, because JSON has none."""
     if isinstance(value, dict):
         return {name: as_json(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -102,21 +102,21 @@ def as_json(value: Any) -> Any:
 
 
 def as_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows as the text of a CSV file."""
+    """Format rows as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of a table in Markdown."""
+    """Format a table as lines of Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return [lines[0], "|---" * len(head) + "|", *lines[1:]]
 
 
 def aligned(rows: Iterable[Sequence[str]], *widths: int) -> list[str]:
-    """Rows of cells as lines of columns: the first one to the left, the others to the right. The
-    last width is that of all columns that are left."""
+    """Format rows of cells as aligned columns: the first one to the left, the others to the right.
+    The last width applies to all remaining columns."""
 
     def line(first: str, *others: str) -> str:
         left = (*widths[1:], *[widths[-1]] * len(others))
@@ -128,7 +128,7 @@ def aligned(rows: Iterable[Sequence[str]], *widths: int) -> list[str]:
 
 
 def named(tree: Any, path: str = "") -> dict[str, np.ndarray]:
-    """The arrays of nested mappings, datasets and named tuples by the path to each, such as
+    """Return the arrays of nested mappings, datasets and named tuples by path, such as
     "simulation/loss"."""
     tree = tree._asdict() if hasattr(tree, "_asdict") else tree
     if not isinstance(tree, Mapping):
@@ -146,10 +146,10 @@ def write(
     report: Any = None,
     text: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write `name`.npz, .json, a picture and `text` by suffix below `folder(out)`; returns paths.
+    """Write `name`.npz, .json, a figure, and `text` by suffix, to `folder(out)`; return paths.
 
-    The picture has the format that matplotlib's `savefig.format` says, and is closed. Arrays are
-    those that `named` finds, of numbers only, so that reading them runs no code; the report is
+    The figure is saved in the format of matplotlib's `savefig.format`, and closed. Arrays are those
+    that `named` finds; they contain only numbers, so that reading them runs no code. The report is
     written `as_json`.
     """
     check_directory(out)
@@ -164,12 +164,12 @@ def write(
     for suffix, content in (text or {}).items():
         writers[suffix] = lambda file, content=content: file.write(content.encode())
     if figure is not None:
-        # Who drew it has imported matplotlib; who only writes numbers need not.
+        # Callers with a figure have imported matplotlib; others need not.
         import matplotlib as mpl
 
         suffix, dpi = mpl.rcParams["savefig.format"], mpl.rcParams["savefig.dpi"]
         options: dict[str, Any] = {"dpi": DPI if dpi == "figure" else dpi}
-        # The same picture is the same file.
+        # Without a date, so that equal figures give equal files.
         if date := {"svg": "Date", "pdf": "CreationDate"}.get(suffix):
             options["metadata"] = {date: None}
         writers[suffix] = lambda file: figure.savefig(file, format=suffix, **options)
@@ -182,7 +182,7 @@ def write(
 
 
 def write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
-    """Write a file through `save`; it appears complete or not at all."""
+    """Write a file through `save`, atomically."""
     with appearing(path) as begun, begun.open("wb") as file:
         save(file)
     return path
@@ -190,8 +190,8 @@ def write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
 
 @contextlib.contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Where to write a file or a folder, which then takes the place of `path`, whole. What killed
-    processes of this machine have left of earlier attempts is removed."""
+    """Yield a temporary path for a file or a folder, which then replaces `path` atomically.
+    Leftovers of processes on this machine that were killed are removed."""
     machine = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
     mark = f".{path.name}-{machine}-"
     begun = path.with_name(f"{mark}{os.getpid()}-{uuid.uuid4().hex[:8]}")
@@ -215,7 +215,7 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def _alive(process: int) -> bool:
-    """Whether there is a process of this number; on Windows, where nobody can ask, always."""
+    """Return whether a process exists; always true on Windows, where this cannot be checked."""
     if os.name != "nt":
         with contextlib.suppress(PermissionError):
             try:
@@ -226,7 +226,7 @@ def _alive(process: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file or a folder, if there is one."""
+    """Delete a file or a folder, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -1,8 +1,8 @@
-"""How pictures look: one style sheet for all of them, a style of the user's, and their formats.
+"""The appearance of figures: a common style sheet, the user's own style, and formats.
 
-Lines and letters are at least three times as bright or dark as the white that they are drawn on,
-and sizes are in points. In the dark the site shows pictures on a white card: captions name what is
-bright and what is dark in a map, which inverted colours would make false.
+Lines and text have a contrast of at least 3 to the white background; sizes are in points. In dark
+mode the site shows figures on a white card: captions describe bright and dark areas of maps, which
+inverted colours would contradict.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from dynsim import checks
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5C4B00", "#332288", "#000000")
-"""Okabe and Ito's blue, vermilion, green and purple, which colour-blind readers can tell apart.
-Their orange, sky blue and yellow are hard to see on white: others stand for these."""
+"""Okabe and Ito's blue, vermilion, green and purple, which are distinguishable with colour
+blindness. Replaces their orange, sky blue and yellow, which are hard to see on white."""
 SHEET: dict[Any, Any] = {
     "font.size": 10.0,
     "figure.titlesize": "medium",
@@ -40,21 +40,21 @@ SHEET: dict[Any, Any] = {
     "legend.fontsize": "small",
     "legend.title_fontsize": "small",
     "axes.prop_cycle": cycler(color=PALETTE),
-    # Letters in a PDF are text, not outlines; the same picture is the same SVG.
+    # Store text in a PDF as text, not outlines; make SVG output reproducible.
     "pdf.fonttype": 42,
     "svg.hashsalt": "dynsim",
 }
-"""The style sheet, below the user's own style. Letters have 10 points; the size of the others is
-relative to that, so that a style with larger letters enlarges all of them."""
+"""Style sheet, which the user's own style overrides. Text has 10 points; other sizes are relative
+to it, so that a style with larger text scales all of them."""
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
-"""Line styles, by which curves differ where they are printed in grey."""
+"""Line styles, which distinguish curves in greyscale print."""
 TRAINED: dict[str, Any] = {"lw": 4}
-"""Curves of training, below thin ones of theory."""
+"""Style of training curves, drawn below thin ones of theory."""
 
 
 def colour(place: int) -> str:
-    """Colour of a curve by its place: of the user's style where it has colours of its own, else
-    of `PALETTE`, which begins anew at its end."""
+    """Return the colour of the curve at a position: from the user's style if it defines colours,
+    else from `PALETTE`, cyclically."""
     cycle = mpl.rcParams["axes.prop_cycle"]
     own = cycle != mpl.rcParamsDefault["axes.prop_cycle"] and "color" in cycle.keys
     found = cycle.by_key()["color"] if own else PALETTE
@@ -62,19 +62,19 @@ def colour(place: int) -> str:
 
 
 def shades(number: int) -> list[str]:
-    """Colours of curves whose values have an order, from dark to light; the lightest still has the
-    contrast 3 to white."""
+    """Return colours for curves with ordered values, from dark to light; the lightest still has a
+    contrast of 3 to white."""
     return [to_hex(shade) for shade in plt.get_cmap("inferno")(np.linspace(0, 0.66, number))]
 
 
 def scale(number: int) -> list[str]:
-    """Colours of maps, from low to high values."""
+    """Return the colours of maps, from low to high values."""
     return [to_hex(shade) for shade in plt.get_cmap("viridis")(np.linspace(0, 0.9, number))]
 
 
 def luminance(colours: Any) -> Float[np.ndarray, " C"]:
-    """Relative luminance of colours on white by WCAG 2, from 0 for black to 1 for white. The
-    contrast of two is the ratio of their luminances, each plus 0.05."""
+    """Return the relative luminance of colours on white by WCAG 2, from 0 (black) to 1 (white). The
+    contrast of two colours is the ratio of their luminances, each plus 0.05."""
     rgba = to_rgba_array(colours)
     rgb = 1 - rgba[:, 3:] * (1 - rgba[:, :3])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
@@ -82,15 +82,14 @@ def luminance(colours: Any) -> Float[np.ndarray, " C"]:
 
 
 def cased(width: float = 1.5) -> list[patheffects.AbstractPathEffect]:
-    """A white edge for dark letters, or for a line of a `width`, on a map; solid where the line has
-    dashes."""
+    """Return a white edge for dark text, or for a line of a `width`, on a map; it is solid even if
+    the line is dashed."""
     solid = {"dash_offset": 0, "dash_list": None}
     return [patheffects.withStroke(linewidth=width + 2, foreground="white", dashes=solid)]
 
 
 def nested(number: int) -> list[dict[str, Any]]:
-    """Styles of curves that may lie on each other: each is thinner than the one before, whose
-    edges show below it."""
+    """Return styles for curves that may coincide: each is thinner than the one before it."""
     return [
         {
             "color": colour(place),
@@ -104,15 +103,15 @@ def nested(number: int) -> list[dict[str, Any]]:
 def panels(
     rows: int, columns: int, width: float = 3.5, height: float = 3.0, **options: Any
 ) -> tuple[Figure, np.ndarray]:
-    """A figure of panels of `width` x `height` inches each, (rows, columns) axes. Three of these
-    side by side stay legible at the width of a page."""
+    """Make a figure of panels of `width` x `height` inches each, with (rows, columns) axes. Three
+    panels side by side are legible at page width."""
     size = (width * columns, height * rows)
     return plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
 
 
 def band(ax: Axes, x: Any, runs: xr.DataArray, style: Mapping[str, Any], ddof: int = 1) -> None:
-    """Mean over the seeds of `runs` against `x` as a line of a `style`, and as a band one standard
-    deviation on either side, without width for a single run."""
+    """Plot the mean over the seeds of `runs` against `x` as a line of a `style`, with a band of one
+    standard deviation to each side, which has zero width for a single run."""
     mean = runs.mean("seed")
     spread = runs.std("seed", ddof=min(ddof, runs.sizes["seed"] - 1))
     ax.plot(x, mean, **style)
@@ -127,11 +126,11 @@ def table(
     up: Sequence[str],
     **colours: Any,
 ) -> QuadMesh:
-    """Values as coloured cells of one size, each with its `text` in black or in white, whichever is
-    seen better, and their names along both axes. Returns the mesh, for a colour bar."""
+    """Draw values as coloured cells of equal size with names along both axes. The `text` of each is
+    black or white, whichever has more contrast. Returns the mesh, for a colour bar."""
     edges = (np.arange(size + 1) - 0.5 for size in values.T.shape)
     mesh = ax.pcolormesh(*edges, values, rasterized=True, **colours)
-    # Where the contrast to black is that to white.
+    # The luminance at which the contrasts to black and to white are equal.
     dark = luminance(mesh.to_rgba(values.ravel())) < 0.05 * (21**0.5 - 1)
     for ((row, column), value), white in zip(np.ndenumerate(values), dark, strict=True):
         shown, colour = text(value), "white" if white else "black"
@@ -142,20 +141,20 @@ def table(
 
 
 def below(figure: Figure | SubFigure, handles: Sequence[Any], ncols: int) -> None:
-    """A legend below all panels, where it hides nothing."""
+    """Add a legend below all panels, where it covers nothing."""
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False)
 
 
 def ticks(axis: Axis, values: Iterable[float], **style: Any) -> None:
-    """Ticks at these values alone, which are written as they are."""
+    """Set ticks at exactly these values, with plain labels."""
     shown = list(values)
     axis.set_ticks(shown, [f"{value:g}" for value in shown], **style)
     axis.set_minor_locator(NullLocator())
 
 
 def logarithmic(ax: Axes, which: str, values: Float[np.ndarray, " V"]) -> None:
-    """Make the axis x or y logarithmic, unless nothing is known. Where its values span little more
-    than a decade its ticks are plain numbers: matplotlib labels one of these, or all nine."""
+    """Make the axis x or y logarithmic, unless there are no values. If they span little more than a
+    decade, ticks are plain numbers: matplotlib would label one of them, or all nine."""
     known = values[np.isfinite(values)]
     if not known.size:
         return
@@ -168,7 +167,7 @@ def logarithmic(ax: Axes, which: str, values: Float[np.ndarray, " V"]) -> None:
 
 
 def outer(axes: np.ndarray, xlabel: str, ylabel: str) -> None:
-    """Label a grid (rows, columns) of panels with shared axes: below, and on the left."""
+    """Label a grid (rows, columns) of panels with shared axes, below and on the left."""
     for ax in axes[-1]:
         ax.set_xlabel(xlabel)
     for ax in axes[:, 0]:
@@ -176,8 +175,8 @@ def outer(axes: np.ndarray, xlabel: str, ylabel: str) -> None:
 
 
 def finished(ax: Axes, legend: Mapping[str, Any] | None = None, **labels: Any) -> Axes:
-    """A panel with its `labels`, as `Axes.set` takes them, a faint grid, and a legend where there
-    are options for one."""
+    """Finish a panel: set `labels` as in `Axes.set`, a faint grid, and a legend if options for one
+    are given."""
     ax.set(**labels)
     if legend is not None:
         ax.legend(**legend)
@@ -186,8 +185,7 @@ def finished(ax: Axes, legend: Mapping[str, Any] | None = None, **labels: Any) -
 
 
 def power(ax: Axes, first: float, last: float, end: float, name: str, exponent: int) -> None:
-    """A grey guide that falls like `name` to the minus `exponent` from `first` on, to the value
-    `end` at `last`."""
+    """Draw a grey guide `name`^-`exponent` from `first` to `last`, where it has the value `end`."""
     x = np.array([first, last], float)
     ax.plot(x, end * (x / last) ** -exponent, color="0.5", lw=1)
     middle = (first * last) ** 0.5
@@ -198,18 +196,18 @@ def power(ax: Axes, first: float, last: float, end: float, name: str, exponent: 
 
 
 def key(label: str, **style: Any) -> Line2D:
-    """The entry of a legend for lines of a `style`, black unless it says otherwise."""
+    """Return a legend entry for lines of a `style`, black by default."""
     return Line2D([], [], label=label, **{"color": "k", **style})
 
 
 @contextlib.contextmanager
 def style(name: str | None, kind: Format | None = None) -> Iterator[None]:
-    """Draw in a style of matplotlib, by its name or file, and write pictures of a `kind`.
+    """Context that draws in a matplotlib style, given by name or file, and sets the figure format.
 
-    If left out, it is that of the style (`savefig.format`), which is png unless it says so.
+    The default `kind` is the style's own (`savefig.format`), which is png unless it sets another.
 
     Raises:
-        ValueError: for a style that does not exist, or a format that is not in `FORMATS`.
+        ValueError: for an unknown style, or a format that is not in `FORMATS`.
     """
     with mpl.rc_context(SHEET):
         if name is not None:

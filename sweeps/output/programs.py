@@ -1,7 +1,7 @@
-"""Compiled programs, which JAX keeps from one process to the next in the user's cache folder.
+"""Compiled programs, which JAX caches on disk in the user's cache folder.
 
-Most of what a small job takes is compilation. What is kept belongs to these versions of JAX and to
-a processor with these instructions: in a home that unlike machines share, each has its own folder.
+Small jobs spend most of their time on compilation. Cached programs depend on the versions of JAX
+and the instruction set of the processor, so each combination has its own folder in a shared home.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ import jax
 import platformdirs
 
 LARGEST = 2**30
-"""Bytes that are kept; what was not used for longest goes first."""
+"""Maximum bytes of the cache; the least recently used programs are removed first."""
 QUICKEST = 0.2
-"""Seconds of compilation from which a program is kept."""
+"""Minimum seconds of compilation for a program to be cached."""
 LOUD = (0, 12)
-"""Before this version JAX prints a page of errors for each program that it loads on a CPU, about
-instructions that no processor has. Programs are kept there if C++ is told to be silent."""
+"""Before this version, JAX prints long spurious errors about processor instructions for each
+program that it loads on a CPU. There, programs are cached only if C++ output is suppressed."""
 SILENT = "3"
-"""The TF_CPP_MIN_LOG_LEVEL of C++ that says fatal errors alone."""
+"""Value of TF_CPP_MIN_LOG_LEVEL for fatal errors only."""
 
 
 def keep() -> Path | None:
-    """Keep compiled programs from now on, unless the user has told JAX where to, or not to.
+    """Cache compiled programs, unless the user has configured or disabled JAX's cache.
 
     Returns:
-        The folder; None where programs are not kept.
+        The folder; None if programs are not cached.
     """
     options = jax.config.values
     if not options["jax_enable_compilation_cache"]:
@@ -48,7 +48,7 @@ def keep() -> Path | None:
         with filelock.FileLock(folder / ".lockfile", timeout=10):
             _sweep(folder)
     except (OSError, filelock.Timeout):
-        # A home that cannot be written, or no home.
+        # The home directory is missing or not writable.
         return None
     jax.config.update("jax_compilation_cache_max_size", LARGEST)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", QUICKEST)
@@ -58,9 +58,9 @@ def keep() -> Path | None:
 
 @contextlib.contextmanager
 def keeping_traced(began: float) -> Iterator[None]:
-    """A context in which compiled programs are kept, and those of sweeps in such a way that they
-    need not be traced again (`sweeps.runner.kept`), unless the user has told JAX otherwise. This
-    process `began` to import modules at that time."""
+    """Context in which compiled programs are cached, and those of sweeps are also stored so that
+    they need not be traced again (`sweeps.runner.kept`), unless the user has configured JAX
+    otherwise. `began` is the time at which this process started to import modules."""
     if keep() == _folder():
         with contextlib.suppress(OSError):
             (_folder() / "sweeps").mkdir(exist_ok=True)
@@ -72,15 +72,15 @@ def keeping_traced(began: float) -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """Programs that need not be traced: their folder, and when the process that keeps them began,
-    in seconds as of `time.time`."""
+    """The cache of programs that need not be traced: its folder, and the start of this process, in
+    seconds as in `time.time`."""
 
     folder: Path
     began: float
 
 
 TRACED: list[Traced] = []
-"""Those of this process, if it keeps them."""
+"""The cache of this process, if it has one."""
 
 
 def _folder() -> Path:
@@ -88,8 +88,8 @@ def _folder() -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed process has begun to write: JAX, whose lock this is, writes a program
-    first and then when it was used."""
+    """Remove incomplete files of killed processes: JAX, whose lock is held here, writes a program
+    before its access time."""
     for program in folder.glob("*-cache"):
         with contextlib.suppress(FileNotFoundError):
             if not program.with_name(program.name.removesuffix("cache") + "atime").exists():
@@ -97,20 +97,19 @@ def _sweep(folder: Path) -> None:
 
 
 def _kind() -> str:
-    """What programs depend on that JAX does not compare: its version, and the processor."""
+    """Return what programs depend on but JAX does not compare: its version, and the processor."""
     about = [f"{each} {importlib.metadata.version(each)}" for each in ("jax", "jaxlib")]
     return hashlib.sha256("\n".join([*about, processor()]).encode()).hexdigest()[:16]
 
 
 def processor() -> str:
-    """What tells this kind of processor from others: its machine, and a hash of its
-    instructions."""
+    """Return an identifier of the processor type: its machine, and a hash of its instructions."""
     told = " ".join(_instructions())
     return f"{platform.machine()} {hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
 def _instructions() -> Iterable[str]:
-    """What tells this kind of processor from others of its machine."""
+    """Yield texts that identify a type of processor among those of its machine."""
     with contextlib.suppress(OSError):
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
         if found:

@@ -1,5 +1,5 @@
-"""The paper's sweeps, and sweep files as text. Imports nothing that takes time, so that a mistyped
-file is answered at once."""
+"""Built-in sweeps, and sweep files as text. All imports are fast, so that errors in a file are
+reported at once."""
 
 import contextlib
 import os
@@ -15,22 +15,22 @@ from sweeps.lines import assignments
 
 FOLDER = Path(__file__).parent
 KEYS = ("run", "axes", "engine", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
-"""What a file has at its top: the fields of a `Sweep`."""
+"""Top-level keys of a file: the fields of a `Sweep`."""
 
 
 def names() -> list[str]:
-    """Names of the built-in sweeps."""
+    """Return the names of the built-in sweeps."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The table of a sweep file, or of a built-in sweep by its name; `ValueError` if it cannot be
-    read."""
+    """Read the table of a sweep file, or of a built-in sweep by name. Raises `ValueError` if it
+    cannot be read."""
     path = Path(path)
     packaged = FOLDER / f"{path}.toml"
     if not os.path.exists(path) and path.parent == Path() and packaged.exists():
         path = packaged
-    # A pipe or a device may never end.
+    # Reading a pipe or a device may never end.
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError("must be a file, not a folder, a pipe or a device")
     try:
@@ -42,11 +42,11 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The arguments of a `Sweep`, from the table of a sweep file. Its run has the settings of the
-    file first, and then those of the overrides, each "KEY = VALUE" in TOML.
+    """Return the arguments of a `Sweep` from the table of a sweep file. Its run lists the settings
+    of the file first, and then those of the overrides, each "KEY = VALUE" in TOML.
 
     Raises:
-        ValueError: for an override that cannot be read, or a key that no sweep has.
+        ValueError: for an override that is not valid TOML, or an unknown key.
     """
     found: dict[str, Any] = {"run": {}, "axes": {}, **table}
     _check(found)
@@ -54,7 +54,7 @@ def parsed(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str,
     for override in overrides:
         key, equals, value = (part.strip() for part in override.partition("="))
         if equals and not value:
-            # Axes have dotted names, all else is in tables.
+            # Only the names of axes have dots; other keys are in tables.
             first, _, rest = key.partition(".")
             *above, name = [first, rest] if first == "axes" else key.split(".")
             inside: Any = found
@@ -89,7 +89,7 @@ def _check(table: Mapping[str, Any]) -> None:
 
 
 def _named(above: str, axes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Axes by their dotted names, also where TOML made tables of names without quotes."""
+    """Yield axes by dotted name; TOML makes nested tables of names without quotes."""
     for name, value in axes.items():
         if _has_axes(value):
             yield from _named(f"{above}{name}.", value)
@@ -98,7 +98,7 @@ def _named(above: str, axes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _has_axes(value: object) -> bool:
-    """Whether a table is part of a dotted name: all in it are lists of values, or such tables."""
+    """Return whether a table stems from a dotted name: it has only lists and such tables."""
     if not isinstance(value, Mapping) or is_spacing(value):
         return False
     return all(
@@ -107,8 +107,8 @@ def _has_axes(value: object) -> bool:
 
 
 def check(language: Language, path: str | Path, overrides: Iterable[str]) -> None:
-    """Raise `ValueError` if the run or the axes of a sweep file are invalid. Only modules that the
-    file names are imported."""
+    """Raise `ValueError` if the run or the axes of a sweep file are invalid. Imports only modules
+    that the file names."""
     with named(path):
         given = parsed(read(path), overrides)
         Axes(language, given["run"], given["axes"], given.get("zip", ()))
@@ -116,7 +116,7 @@ def check(language: Language, path: str | Path, overrides: Iterable[str]) -> Non
 
 @contextlib.contextmanager
 def named(path: str | Path) -> Iterator[None]:
-    """A context in which errors name a sweep file."""
+    """Context in which errors name a sweep file."""
     try:
         yield
     except ValueError as error:

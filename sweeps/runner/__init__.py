@@ -1,1 +1,1 @@
-"""How a sweep runs and is kept."""
+"""Runs sweeps, stores their results, and resumes them."""

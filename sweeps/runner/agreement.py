@@ -1,8 +1,8 @@
-"""Whether stored runs belong to the program that this process compiles.
+"""Checks that stored runs belong to the program that this process compiles.
 
-Only then is a store resumed, reused or returned. Equal text decides. Other versions of libraries,
-and other devices and processors, lower the same code to other text: then a few stored runs are
-computed again, and their numbers decide. How far rounding may carry them apart is measured, by runs
+Only then is a store resumed, reused or returned. Programs with equal text agree. Different versions
+of libraries, devices and processors lower the same code to different text; then a few stored runs
+are recomputed and their numbers are compared. The tolerance for rounding is measured with runs
 whose numbers are changed by a few units in the last place.
 """
 
@@ -24,19 +24,19 @@ from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
 FEW = 4
-"""Stored runs that are computed again at most."""
+"""Maximum number of stored runs to recompute."""
 ROUNDING, CARRIED = 64, 16
-"""Units in the last place by which numbers may differ, relative to the largest one of an array; and
-how many times as much as runs do whose numbers were changed by `NUDGE` of these units."""
+"""Tolerance in units in the last place of the largest value of an array, plus `CARRIED` times the
+difference that a change of the numbers by `NUDGE` units makes."""
 NUDGE = 4
 UNKNOWN = "no version and no method of the problem has changed: look at the rule and at `record`"
 LARGEST = 1e-3
-"""An array in which rounding may be carried further than this decides nothing."""
+"""Maximum tolerance: an array in which rounding may grow beyond it is not compared."""
 
 
 class OtherProgramError(StoreError):
-    """Stored runs at the `chosen` values of static axes are of a `known` program, and that of this
-    process is `mine`, another one; `why` has lines about what has changed."""
+    """Raised if stored runs at the `chosen` values of static axes belong to the program `known`,
+    but this process compiles `mine`. The lines of `why` describe the changes."""
 
     def __init__(
         self, store: Store, chosen: Mapping[str, Any], known: Registered, mine: str, *why: str
@@ -50,10 +50,10 @@ class OtherProgramError(StoreError):
 
 @dataclasses.dataclass(eq=False)
 class Agreement:
-    """The programs of a store, as far as they are those of this process, with its devices and its
+    """Compares the programs of a store with those of this process, on its devices and in its
     environment. `alone`: whether no other process can be computing runs of the store. `writes`:
-    whether programs and decisions are written down; a store that is reused is only read. `report`
-    is called with a line for each decision that is not by equal text."""
+    whether programs and decisions are recorded; a reused store is only read. `report` is called
+    with a line for each decision that does not follow from equal text."""
 
     store: Store
     identity: Identity
@@ -69,19 +69,19 @@ class Agreement:
         self._found: dict[tuple[tuple[str, Any], ...], str] = {}
 
     def of(self, chosen: Mapping[str, Any]) -> str:
-        """The hash of the program of the runs at the `chosen` values of static axes;
-        `OtherProgramError` where stored ones belong to another program."""
+        """Return the hash of the program for the `chosen` values of static axes. Raises
+        `OtherProgramError` if stored runs belong to another program."""
         key = tuple(chosen.items())
         if key not in self._found:
             self._found[key] = self._agreed(dict(chosen))
         return self._found[key]
 
     def knows(self, chosen: Mapping[str, Any]) -> bool:
-        """Whether the program at these values has been compared."""
+        """Return whether the program at these values has been compared."""
         return tuple(chosen.items()) in self._found
 
     def compared(self) -> tuple[int, list[OtherProgramError]]:
-        """The number of stored programs that are those of this process, and the others."""
+        """Return the number of programs that agree with this process, and errors for the others."""
         others: list[OtherProgramError] = []
         stored = list(self.stored())
         for chosen in stored:
@@ -92,16 +92,16 @@ class Agreement:
         return len(stored) - len(others), others
 
     def check(self, accept: str | None = None) -> None:
-        """Raise `StoreError` where stored runs are of another program, unless a user has accepted
-        the code of this process by its name, which that error prints."""
+        """Raise `StoreError` if stored runs belong to another program. A user can accept the code
+        of this process by passing the name that the error prints."""
         if self.alone:
-            # A worker that ran different code may have stored a chunk after that was noticed.
+            # A worker with different code may have stored a chunk after it was detected.
             self._take_back()
-            # Of those who registered a program and then stored nothing.
+            # Drop programs that were registered without any stored chunk.
             self.store.programs.keep(self.stored())
         _, others = self.compared()
         if not others:
-            # Who was let in with that name gives it again.
+            # The same command may be repeated after its name was accepted.
             if accept and not any(each.decided for each in self.store.programs.all()):
                 raise StoreError(
                     f"accept_code = {accept}: no stored run was computed by different code; leave "
@@ -125,14 +125,14 @@ class Agreement:
             self._found[tuple(each.chosen.items())] = each.mine
 
     def replace(self, found: OtherProgramError) -> None:
-        """Register the program of this process in place of a worker's, whose chunks are removed."""
+        """Register the program of this process instead of a worker's, whose chunks are removed."""
         self.store.programs.keep(c for c in self.stored() if c != found.chosen)
         mine = self.identity.program(tuple(found.chosen.items()))
         self._note(found.chosen, None, mine, instead_of=found.known.program)
         self._take_back()
 
     def _take_back(self) -> None:
-        """Remove all chunks of programs that were replaced."""
+        """Remove all chunks of replaced programs."""
         programs = self.store.programs.all()
         gone = {each.instead_of for each in programs} - {each.program for each in programs} - {""}
         if gone:
@@ -141,17 +141,17 @@ class Agreement:
                     self.store.chunks.remove(number)
 
     def confirm(self, chosen: Mapping[str, Any]) -> None:
-        """Raise `OtherProgramError` where another process has replaced the program since."""
+        """Raise `OtherProgramError` if another process has since replaced the program."""
         known, mine = self.store.programs.get(chosen), self.of(chosen)
         if known and known.program != mine and not self.store.programs.get(chosen, mine):
             raise OtherProgramError(self.store, chosen, known, mine)
 
     def stored(self) -> Iterator[dict[str, Any]]:
-        """The combinations of static values of which there are chunks."""
+        """Return the combinations of static values that have stored chunks."""
         return map(dict, self._chunks())
 
     def _chunks(self) -> dict[tuple[tuple[str, Any], ...], list[int]]:
-        """The chunks that are there by their static values."""
+        """Return the stored chunks, grouped by static values."""
         found: dict[tuple[tuple[str, Any], ...], list[int]] = {}
         for number in np.flatnonzero(self.store.done()).tolist():
             chosen = self.sweep.static_values(self.store.layout.region(number))
@@ -171,7 +171,7 @@ class Agreement:
         try:
             mine = self.identity.program(tuple(chosen.items()), known.platform)
         except (ValueError, RuntimeError):
-            # Callbacks, which solvers have, cannot be lowered for a platform that is not there.
+            # Programs with callbacks, as in solvers, cannot be lowered for an absent platform.
             mine = self.identity.program(tuple(chosen.items()))
         if mine == known.program or programs.get(chosen, mine) is not None:
             return mine
@@ -180,7 +180,7 @@ class Agreement:
             if each.chosen == plain(chosen) and all(
                 theirs.get(n, "") == self.environment.get(n, "") for n in output.DECISIVE
             ):
-                # The same code would have the same text.
+                # In the same environment, equal code would have equal text.
                 why = ", ".join(differences(theirs, self.environment)) or UNKNOWN
                 raise OtherProgramError(self.store, chosen, each, mine, why)
         try:
@@ -194,7 +194,7 @@ class Agreement:
         return mine
 
     def _of_a_chunk(self, chosen: dict[str, Any]) -> Registered | None:
-        """The program of a combination whose file was lost, as its first chunk has it."""
+        """Recover the lost program record of a combination from its first chunk."""
         for number in self._chunks().get(tuple(chosen.items()), [])[:1]:
             record = self.store.chunks.record(number)
             if record.program:
@@ -211,7 +211,7 @@ class Agreement:
     def _note(
         self, chosen: dict[str, Any], known: Registered | None, mine: str, **decision: Any
     ) -> bool:
-        """Register the program of this process, or that it is the same as a `known` one."""
+        """Register the program of this process, or that it is equivalent to a `known` one."""
         if known is not None and self.report:
             how = (
                 f"{decision['runs']} stored runs, recomputed, agree to within "
@@ -230,8 +230,8 @@ class Agreement:
         return self.store.programs.put(Registered(*about, **same, **decision))
 
     def _by_numbers(self, chunks: Sequence[int]) -> tuple[int, float]:
-        """Compute some stored runs again: their number, and the largest difference;
-        `ArithmeticError` where they are others, or decide nothing."""
+        """Recompute some stored runs; return their number and the largest relative difference.
+        Raises `ArithmeticError` if they differ, or if none can be compared."""
         largest, runs = 0.0, 0
         for cell in self._cells(chunks):
             stored = {
@@ -258,15 +258,15 @@ class Agreement:
 
     @property
     def _rounding(self) -> float:
-        """By how much numbers may differ, relative to the largest one."""
+        """The relative tolerance for rounding."""
         own = ROUNDING * float(np.finfo(self.sweep.dtype).eps)
         if not self.sweep.rules.adaptive:
             return own
-        # Another version of a solver takes other steps.
+        # Another version of a solver takes different steps.
         return max(own, 10 * (self.sweep.rtol or DEFAULT_TOLERANCES[self.sweep.dtype].rtol))
 
     def _cells(self, chunks: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Places of a few runs that ended well, in the array of all runs."""
+        """Yield the indices of a few runs with status OK in the array of all runs."""
         left = FEW
         for number in dict.fromkeys([*chunks[:1], *chunks[-1:], *chunks[: 4 * FEW]]):
             region = self.store.layout.region(number)
@@ -280,9 +280,10 @@ class Agreement:
                 return
 
     def _again(self, cell: tuple[int, ...], nudge: int) -> dict[str, np.ndarray]:
-        """The arrays of one run whose numbers are changed by so many units in the last place."""
+        """Return the arrays of a run whose numbers are changed by `nudge` units in the last
+        place."""
         axes = {
-            # A name alone does not say what it stands for.
+            # A name alone does not define its value.
             axis.name: {axis.labels[i]: axis.values[i]} if axis.named else [axis.labels[i]]
             for dim, i in zip(self.sweep.dims, cell, strict=True)
             for axis in dim.members
@@ -301,9 +302,9 @@ def compared(
     nudged: Sequence[np.ndarray],
     rounding: float,
 ) -> float | None:
-    """The largest difference between what is stored and what was computed again, relative to the
-    largest value; None where `nudged` runs are so far apart that it decides nothing. Raises
-    `ArithmeticError` where it is more than `rounding` explains."""
+    """Return the largest difference between stored and recomputed values, relative to the largest
+    value; None if the `nudged` runs are too far apart for a comparison. Raises `ArithmeticError` if
+    the difference exceeds `rounding` and the effect of the nudge."""
     old, new, *others = (np.asarray(each, np.float64) for each in (stored, again, *nudged))
     finite = np.isfinite(new)
     scale = float(np.abs(new[finite]).max(initial=0.0)) or 1.0

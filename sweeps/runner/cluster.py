@@ -1,9 +1,9 @@
 """Several processes, on one machine or many, that share the work and the store of a sweep.
 
-Without a driver, they divide the chunks among themselves by number and never talk to each other
-about results: `jax.distributed` only tells each who it is, and lets accelerators of several hosts
-start together. With one, they are workers of Dask: on this machine, in the queue of a cluster, or
-behind a scheduler that runs already.
+Without a driver, processes divide the chunks by number and do not exchange results:
+`jax.distributed` only gives each process its index, and lets accelerators of several hosts start
+together. With a driver, they are Dask workers: on this machine, in the queue of a cluster, or
+connected to a scheduler that is already running.
 """
 
 import atexit
@@ -29,30 +29,30 @@ from dynsim.decoding import Form
 from sweeps.lines import unstopped
 
 HEARTBEAT = 30
-"""Seconds after which a process that died may be started again and is accepted back."""
+"""Seconds after which a process that died may restart and rejoin."""
 ABORT = 60
-"""Seconds that JAX may try at least: long after we have given up, and ended."""
+"""Additional seconds for JAX's own timeout, which must come long after ours."""
 QUEUES = {name.lower(): name for name in ("SLURM", "PBS", "SGE", "LSF", "OAR", "Moab", "HTCondor")}
-"""Batch systems that dask-jobqueue knows, and how it writes them."""
+"""Batch systems that dask-jobqueue supports, with its spelling."""
 _WHERE = Form(
     rf".*://.*|local:.+|{'|'.join(QUEUES)}",
     "the address of a scheduler (tcp://HOST:8786), local:N for N workers here, or one of "
     + ", ".join(QUEUES),
 )
 Where = Annotated[str, _WHERE]
-"""Where Dask computes."""
+"""The scheduler or workers of Dask to use."""
 ENVIRONMENT = {"EQX_ON_ERROR": "nan", "JAX_NUM_CPU_DEVICES": "1"}
-"""Of workers, before they import JAX: as the command line has it; and a worker has one thread, so
-that one CPU device keeps it busy."""
+"""Environment of workers, set before they import JAX, as on the command line. A worker has one
+thread, which a single CPU device keeps busy."""
 SETTINGS = {
-    # A worker is given a chunk when it is free, and none in advance, which would wait behind
-    # another one while a faster worker has nothing to do.
+    # An idle worker gets one chunk at a time. A prefetched chunk would wait behind another one
+    # while a faster worker is idle.
     "distributed.scheduler.worker-saturation": 1.0,
-    # Workers that say nothing for this long count as dead. Compiling may keep one silent.
+    # A worker that is silent for this long counts as dead. Compiling may keep it silent.
     "distributed.scheduler.worker-ttl": "1 hour",
-    # How many workers may die over a chunk before it counts as failed, once.
+    # Number of workers that may die over a chunk before that counts as one failure.
     "distributed.scheduler.allowed-failures": 3,
-    # JAX has its own account of memory; to Dask's nannies its arrays look like a leak.
+    # JAX manages memory itself; its arrays look like a leak to Dask's nannies.
     "distributed.worker.memory.terminate": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.spill": False,
@@ -63,13 +63,13 @@ NOT_OPTIONS = {"self", "args", "kwargs", "job_kwargs", "base_class_kwargs", "sch
 WAIT = 60
 """Seconds to wait for a scheduler to answer."""
 LIFETIME = 0.9
-"""Share of its walltime after which a worker in a batch queue ends by itself, between two chunks,
-so that none is cut off."""
+"""Fraction of its walltime after which a worker in a batch queue ends by itself between two chunks,
+so that no chunk is cut off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """How to find the other processes; left alone, there are none.
+    """How to find the other processes; by default there are none.
 
     Attributes:
         distributed: let jax.distributed detect the cluster (Slurm, Open MPI, TPU pods).
@@ -87,8 +87,9 @@ class Hosts:
     patience: int = 300
 
     def connect(self) -> tuple[int, int]:
-        """Number of this process and of all processes. Call it before anything runs in JAX.
-        `ValueError` when the numbers are incomplete or do not fit, or nobody is found."""
+        """Connect, and return the index of this process and the number of processes. Call it before
+        JAX runs anything. Raises `ValueError` if the numbers are incomplete or inconsistent, or no
+        other process is found."""
         if (self.processes is None) != (self.process is None) and not self.distributed:
             raise ValueError(
                 f"processes = {self.processes}, process = {self.process}: set both, or distributed"
@@ -106,7 +107,7 @@ class Hosts:
                 return 0, 1
             return self.process, self.processes
         checks.integer("patience", self.patience, 1)
-        # A process that died must not take the others with it: they have chunks of their own.
+        # A process that died must not end the others, which have chunks of their own.
         jax.config.update("jax_enable_recoverability", True)
         found: Future[None] = Future()
 
@@ -116,7 +117,7 @@ class Hosts:
                     self.coordinator,
                     self.processes,
                     self.process,
-                    # When its own time is over it aborts the process, with a trace of C++.
+                    # At its own timeout JAX aborts the process with a C++ traceback.
                     initialization_timeout=2 * self.patience + ABORT,
                     heartbeat_timeout_seconds=HEARTBEAT,
                 )
@@ -142,21 +143,21 @@ class Hosts:
 
 
 def _leave() -> None:
-    """End without the traces of the thread that still tries."""
+    """Exit without the traceback of the thread that is still connecting."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(2)
 
 
 def use_all_cores() -> None:
-    """Make one CPU device per core, unless the user has chosen a number already: a training run is
-    too small to keep several cores busy. To be called before anything runs in JAX."""
+    """Make one CPU device per core, unless the user has chosen a number: a single run is too small
+    to keep several cores busy. Call it before JAX runs anything."""
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    # jax defines its options when it is imported, where no type checker sees them.
+    # JAX defines its options at import, where type checkers cannot see them.
     if jax.config.jax_num_cpu_devices == -1:  # pyright: ignore[reportAttributeAccessIssue]
-        with contextlib.suppress(RuntimeError):  # JAX is running, so the choice has been made
-            # Not every system says which cores this process may use.
+        with contextlib.suppress(RuntimeError):  # JAX is running, so the number is fixed
+            # Not every platform reports the cores that this process may use.
             known = hasattr(os, "sched_getaffinity")
             cores = len(os.sched_getaffinity(0)) if known else os.cpu_count()
             jax.config.update("jax_num_cpu_devices", cores or 1)
@@ -166,10 +167,10 @@ def use_all_cores() -> None:
 def executor(
     where: str, config: Path | None = None, report: Callable[[str], None] = print
 ) -> Iterator[Executor]:
-    """An executor whose workers are Dask's: behind the scheduler at an address, "local:4" for four
-    workers on this machine, each with a GPU of its own if it has any, or in the queue of a batch
-    system, as a TOML file says. `ValueError` naming what is wrong with that, when Dask is not
-    installed, or when there is no scheduler at the address."""
+    """Yield an executor of Dask workers: behind the scheduler at an address, "local:4" for four
+    workers on this machine, each with its own GPU if there are any, or in the queue of a batch
+    system as configured by a TOML file. Raises `ValueError` for invalid settings, if Dask is not
+    installed, or if no scheduler answers at the address."""
     kind, _, number = where.partition(":")
     if not re.fullmatch(_WHERE.pattern, where):
         raise ValueError(f"dask = {where!r}: must be {_WHERE.text}")
@@ -179,7 +180,7 @@ def executor(
         raise ValueError(f"dask = {where!r}: {need}")
     distributed, settings = _imported("distributed"), _imported("dask.config")
     for name in ("client", "scheduler"):
-        # What they log the driver says in an error of its own.
+        # The driver raises its own error for the failures that they log.
         logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
     with contextlib.ExitStack() as stack, settings.set(SETTINGS):
         if kind == "local":
@@ -207,7 +208,7 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
             f"dask = 'local:{number}': a worker has a GPU of its own, and {len(gpus)} are visible "
             "here; CUDA_VISIBLE_DEVICES= in the environment makes workers use the CPU"
         )
-    # Ctrl-C reaches all processes of a terminal; the driver alone decides what follows.
+    # Ctrl-C reaches all processes of a terminal; only the driver should handle it.
     deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     options = {
         "preload": [deaf],
@@ -229,11 +230,11 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[Any]:
     jobs, options = options_of(config)
-    # It sets a handler of Ctrl-C of its own, with which a sweep would end as if it had succeeded.
+    # Its import installs a Ctrl-C handler that would end an interrupted sweep with exit status 0.
     with unstopped():
         queues = _imported("dask_jobqueue")
     made = getattr(queues, f"{QUEUES[kind]}Cluster")
-    # One that is refused half-made complains again when it is thrown away.
+    # Invalid options are checked first: a half-built cluster raises again when it is collected.
     inits = [vars(c)["__init__"] for c in made.job_cls.__mro__ if "__init__" in vars(c)]
     known = {name for init in (made, *inits) for name in inspect.signature(init).parameters}
     for name in options:
@@ -244,14 +245,14 @@ def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[
         raise ValueError(f"config = {config}: {error}") from None
     with cluster:
         report(f"each of {jobs} jobs is:\n{cluster.job_script()}")
-        # Unlike `scale`, it sends another job where one has ended.
+        # Unlike `scale`, `adapt` replaces jobs that have ended.
         cluster.adapt(minimum_jobs=jobs, maximum_jobs=jobs, interval="10s")
         yield cluster
 
 
 def options_of(config: Path) -> tuple[int, dict[str, Any]]:
-    """The number of jobs, each of them one worker, and the options of dask-jobqueue's class, that a
-    TOML file asks for by `jobs` and `cluster`, completed by those that sweeps need."""
+    """Read the number of jobs, each of one worker, and the options of dask-jobqueue's class from
+    `jobs` and `cluster` in a TOML file. Adds the options that sweeps require."""
     checks.regular("config", config)
     try:
         table = tomllib.loads(config.read_text("utf-8-sig"))
@@ -283,7 +284,7 @@ def options_of(config: Path) -> tuple[int, dict[str, Any]]:
 
 
 def seconds(walltime: object) -> int:
-    """A walltime as batch systems write it, [D-]HH:MM:SS or [D-]HH:MM, in seconds."""
+    """Convert a walltime as batch systems write it, [D-]HH:MM:SS or [D-]HH:MM, to seconds."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", str(walltime))
     if found is None:
         raise ValueError(f"walltime = {walltime!r}: must be [D-]HH:MM:SS")
@@ -292,7 +293,7 @@ def seconds(walltime: object) -> int:
 
 
 def _look_at(client: Any, report: Callable[[str], None]) -> None:
-    """Say what is set differently in a scheduler that somebody else has started."""
+    """Report settings of an existing scheduler that make sweeps slower."""
     saturation = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
     if saturation != 1.0:
         report(
@@ -308,7 +309,7 @@ def _look_at(client: Any, report: Callable[[str], None]) -> None:
 
 
 def _visible_gpus() -> list[str]:
-    """Names of NVIDIA's GPUs as CUDA_VISIBLE_DEVICES takes them."""
+    """Return the NVIDIA GPUs in the form that CUDA_VISIBLE_DEVICES uses."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]

@@ -1,4 +1,4 @@
-"""What a store knows a sweep by: its settings as JSON values, and the sweep of such settings."""
+"""The configuration of a sweep as JSON values, which identifies its store, and back."""
 
 import dataclasses
 import functools
@@ -17,8 +17,8 @@ from sweeps.systems.kinds import language
 
 
 def config_of(sweep: Sweep) -> dict[str, Any]:
-    """The settings that decide the numbers, as JSON values, and the title. The code that does is
-    known by its programs, `sweeps.runner.identity`."""
+    """Return the settings that determine the numbers, as JSON values, and the title. The code is
+    identified by its programs instead, see `sweeps.runner.identity`."""
     own = [each for each in sweep.recorded if isinstance(each, NamedFunction)]
     named = [name for name, axis in sweep.varied.named.items() if axis.named]
     optional = {
@@ -42,8 +42,8 @@ def config_of(sweep: Sweep) -> dict[str, Any]:
 
 
 def contents(sweep: Sweep, name: str) -> dict[Any, dict[str, str]]:
-    """By the labels of an axis, hashes of the files that are not the same for all of them, as
-    `Experiment.files` has them."""
+    """Return hashes of the files that differ between the labels of an axis, by label; names and
+    hashes are those of `Experiment.files`."""
     axis = sweep.varied.named[name]
     if not (axis.named or isinstance(axis.labels[0], str)):
         return {}
@@ -53,7 +53,7 @@ def contents(sweep: Sweep, name: str) -> dict[Any, dict[str, str]]:
 
 
 def _contents(sweep: Sweep) -> dict[str, str]:
-    """Hashes of what files hold that the settings only name."""
+    """Return hashes of the files that the settings refer to by name."""
     found = dict(sweep.first.files)
     for name in sweep.fields:
         for label, hashes in contents(sweep, name).items():
@@ -62,7 +62,7 @@ def _contents(sweep: Sweep) -> dict[str, str]:
 
 
 def _parts(sweep: Sweep, name: str) -> dict[str, Table]:
-    """What the labels of an axis stand for, without what is an axis of its own."""
+    """Return the settings behind each label of an axis, without those that are axes."""
     path, found = sweep.varied.named[name].path, {}
     paths = [axis.path for axis in sweep.varied.named.values()]
     inside = [each for each in paths if each[: len(path)] == path != each]
@@ -75,8 +75,9 @@ def _parts(sweep: Sweep, name: str) -> dict[str, Table]:
 
 
 def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sweep:
-    """The sweep of a store's configuration, as `config_of` makes it, with the objects that its text
-    only names, such as arrays. `ValueError` where a file that it names has changed."""
+    """Rebuild a sweep from the configuration that `config_of` made. `objects` are values such as
+    arrays, which the configuration only names. Raises `ValueError` if a file that it names has
+    changed."""
     given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
     described = [pair for pair in config["run"].items() if pair[0] != "kind"]
     run = build(language(), language().assign({}, described), objects)

@@ -1,10 +1,10 @@
-"""Handing the chunks of a sweep to the workers of an executor, whichever it is.
+"""Distributes the chunks of a sweep to the workers of any executor.
 
-A worker is told where the store is and the number of a chunk, computes and writes it where it
-stands, and answers with a few bytes. It keeps its compiled programs from one chunk to the next.
-Chunks are disjoint and their records are written last and once, so that one that is computed
-twice does no harm, and whoever dies takes nothing along but the chunk in flight. What counts in the
-end is what the store has, not what workers have answered.
+A worker receives the address of the store and the number of a chunk, computes and writes the chunk
+itself, and returns a few bytes. It keeps its compiled programs from one chunk to the next. Chunks
+are disjoint and their records are written last and only once, so computing one twice does no harm,
+and a worker that dies loses only its current chunk. The driver trusts the contents of the store,
+not the answers of workers.
 """
 
 import collections
@@ -48,23 +48,22 @@ from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
 TRIES = 3
-"""How often a chunk is computed in vain before it is given up."""
+"""Number of failures after which a chunk is given up."""
 MOST_AT_ONCE = 1024
-"""Chunks that an executor is given at once: more than it has workers, and few enough to be taken
-back quickly when the user stops."""
+"""Maximum number of submitted chunks: more than an executor has workers, and few enough to cancel
+quickly when the user stops."""
 POLL = 0.2
-"""Seconds between two looks at whether the user wants to stop."""
+"""Seconds between checks for a request to stop."""
 MOST_NAMED = 10
-"""Chunks that an error lists one by one."""
+"""Maximum number of chunks that an error lists individually."""
 DRIVER = 0
-"""Number of the process that drives a sweep from here, which only a forked worker has inherited."""
+"""Id of the process that drives a sweep from here; nonzero elsewhere only in forked workers."""
 LONGEST = 30.0
-"""Seconds that a worker waits at most after it has failed once more, so that others, which may not
-fail, take the chunks."""
+"""Maximum seconds that a failing worker pauses after each failure, so that others take over."""
 _BUSY = threading.Lock()
-"""Held while a chunk is computed: the threads of a worker share its devices."""
+"""Held while a chunk is computed, as the threads of a worker share its devices."""
 _FAILED: collections.Counter[str] = collections.Counter()
-"""How often a worker has failed since it last did not."""
+"""Number of consecutive failures of a worker."""
 Answer = TypeVar("Answer")
 
 
@@ -72,7 +71,7 @@ class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are ther
     """Chunks that no worker could compute; all others are stored.
 
     Attributes:
-        reasons: by the number of the chunk, what happened the last time.
+        reasons: the last failure of each chunk, by chunk number.
 
     Example:
         >>> try:
@@ -89,20 +88,20 @@ class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are ther
 
 
 class Job(NamedTuple):
-    """What all chunks of a sweep have in common.
+    """The settings that all chunks of a sweep share.
 
     Attributes:
-        address: of the store, which worker and driver both reach and which says what the sweep is.
-        digest: the hash of the sweep's configuration, by which a worker sees that it has found the
+        address: address of the store, which workers and driver can all reach.
+        digest: hash of the sweep's configuration, with which a worker checks that it has found the
             same store.
-        tile: largest number of runs that a device works on at once; by default as of
-            `sweeps.run`, by the devices of the worker.
-        durable: whether a chunk has to outlast a loss of power before it counts.
-        strict: whether to refuse to go on with chunks that were made by other versions.
-        sweep: the sweep itself, pickled, where its configuration cannot make it, as of functions
-            and of problems that are given as they are.
+        tile: largest number of runs that a device computes at once; by default chosen as in
+            `sweeps.run`, for the devices of the worker.
+        durable: whether a chunk must survive a power failure before it counts.
+        strict: whether to raise an error for chunks of other versions.
+        sweep: the pickled sweep if its configuration cannot rebuild it, as with functions and
+            problems passed as objects.
         store: id of the store, once it has been made.
-        fence: words by which a worker knows that the driver still is the writer.
+        fence: token that a worker uses to check that the driver still holds the lock.
     """
 
     address: str
@@ -115,18 +114,18 @@ class Job(NamedTuple):
     fence: str = ""
 
     def made(self, config: Mapping[str, Any]) -> Sweep:
-        """The sweep that its configuration describes."""
+        """Rebuild the sweep from its configuration or its pickled form."""
         return from_config(config) if self.sweep is None else pickle.loads(self.sweep)
 
     def place(self) -> Place:
-        """Where the store is, or can be."""
+        """Return the place of the store."""
         found = place(self.address)
         found.durable |= self.durable
         return found
 
 
 class Done(NamedTuple):
-    """A chunk that is stored, and how many of its runs diverged."""
+    """A stored chunk, with its number of runs and how many diverged."""
 
     worker: str
     runs: int
@@ -134,15 +133,15 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A chunk that is not, and why."""
+    """A chunk that failed, and why."""
 
     worker: str
     reason: str
 
 
 def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> Job:
-    """The job of a sweep, with the sweep itself where workers cannot read from its JSON what it is;
-    `ValueError` when they cannot be sent it either."""
+    """Return the job of a sweep. It includes the pickled sweep if workers cannot rebuild it from
+    JSON; raises `ValueError` if it cannot be pickled either."""
     assert where.address is not None
     config = config_of(sweep)
     digest = fingerprint(config)
@@ -154,13 +153,13 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
     if same:
         return found
     try:
-        # Dask brings it: it sends classes and functions of a notebook by their code.
+        # Comes with Dask; pickles classes and functions of a notebook by value.
         dumps = pkgutil.resolve_name("cloudpickle:dumps")
     except ImportError:
         dumps = pickle.dumps
     try:
         sent = dumps(sweep)
-        # Some functions, such as compiled ones, arrive without their names.
+        # Some functions, such as compiled ones, lose their names.
         if fingerprint(config_of(pickle.loads(sent))) != digest:
             raise ValueError("it changes when it is pickled")
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
@@ -176,8 +175,7 @@ def make_store(
     chunk: int | None,
     report: Report | None,
 ) -> Store:
-    """Let a worker, which has the devices, plan the sweep and make its store. `StoreError` when it
-    cannot."""
+    """Let a worker, which has the devices, plan the sweep and create its store, or `StoreError`."""
     nothing = Interrupted(f"stopped: no run is stored in {job.address} yet.", RESUME)
     config = config_of(sweep)
     with stoppable(lambda: nothing) as check:
@@ -197,9 +195,9 @@ def make_store(
 def work_off(
     executor: Executor, store: Store, job: Job, agreement: Agreement, sources: Sequence[Reused] = ()
 ) -> None:
-    """Have all chunks computed that are not stored yet, and that the sources do not have whole, by
-    the programs of this process. `ChunksFailed` when all that can be done is done, but not all;
-    `StoreError` when the executor breaks; `Interrupted` after a signal."""
+    """Compute all chunks that are neither stored nor completely available from the sources, with
+    the programs of this process. Raises `ChunksFailed` if some chunks failed and all others are
+    stored, `StoreError` if the executor breaks, and `Interrupted` after a signal."""
     take_over(store, sources, lambda part: agreement.of(agreement.sweep.static_values(part)))
     job = job._replace(store=store.id, fence=store.place.fence)
     done = store.done()
@@ -236,10 +234,10 @@ def work_off(
                     case answer:
                         failed(number, f"a worker answered {type(answer).__name__}")
             check()
-            # Whether the store is still there, and this is still its writer.
+            # Check that the store still exists and this process is still its writer.
             store.check()
             if not (waiting or running):
-                # No answer is believed.
+                # Check the store itself, not the answers.
                 for number in np.flatnonzero(~store.done()).tolist():
                     if tries[number] < TRIES:
                         failed(number, reasons[number])
@@ -249,11 +247,11 @@ def work_off(
 
 
 def _check_program(agreement: Agreement, number: int, worker: str) -> None:
-    """Raise `StoreError` for a chunk of other code than this process has; it is removed, with all
-    others of that code."""
+    """Raise `StoreError` for a chunk of different code than this process has. All chunks of that
+    code are removed."""
     store = agreement.store
     chosen = agreement.sweep.static_values(store.layout.region(number))
-    # Without the chunk, which the worker only says is there, there is nothing to compare.
+    # There is nothing to compare if the worker reported a chunk that is not stored.
     if agreement.knows(chosen) or not store.done()[number]:
         return
     try:
@@ -273,18 +271,18 @@ def _submit(executor: Executor, *call: Any) -> Future[Any]:
     DRIVER = os.getpid()
     try:
         return executor.submit(*call)
-    except RuntimeError as error:  # BrokenExecutor is one, and so is one that was shut down
+    except RuntimeError as error:  # a BrokenExecutor is one; so is the error after a shutdown
         raise _broken(error) from error
 
 
 def _outcome(future: Future[Any]) -> Any:
-    """What a worker answered; a worker that died, or an answer that never came, has `Failed`."""
+    """Return a worker's answer, or `Failed` if the worker died or never answered."""
     try:
         return future.result()
     except (BrokenExecutor, CancelledError) as error:
         raise _broken(error) from error
     except Exception as error:
-        # What went wrong between driver and worker, by the executor's own kinds of errors.
+        # Errors between driver and worker have types of the executor's own.
         return Failed("a worker", f"{type(error).__name__}: {error}")
 
 
@@ -311,13 +309,14 @@ def _message(store: Store, reasons: dict[int, str]) -> str:
 
 
 def name() -> str:
-    """The name of this worker, of its host and process."""
+    """Return the name of this worker, from its host and process."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def make(job: Job, config: str, chunk: int | None) -> str | Failed:
-    """Make the store of a job, with at most `chunk` runs in a chunk, by default a tile for each of
-    the worker's devices. `config` is that of the sweep, as JSON. Returns the plan for people."""
+    """Create the store of a job, with at most `chunk` runs in a chunk, by default a tile for each
+    of the worker's devices. `config` is the sweep's configuration as JSON. Returns a readable
+    plan."""
 
     def plan() -> str:
         sweep = job.made(json.loads(config))
@@ -341,7 +340,7 @@ def compute(job: Job, number: int) -> Done | Failed:
         with precision(work.sweep.dtype):
             program = agreement.of(work.sweep.static_values(region))
             arrays = work.compute(region, store.variables)
-        # Meanwhile the driver may have found out that this is other code.
+        # The driver may have detected in the meantime that this code differs.
         agreement.confirm(work.sweep.static_values(region))
         store.write(region, arrays, time.perf_counter() - began, program)
         codes = arrays["status"]
@@ -352,9 +351,9 @@ def compute(job: Job, number: int) -> Done | Failed:
 
 @functools.lru_cache(maxsize=2)
 def _opened(job: Job) -> tuple[Work, Store, Agreement]:
-    # What is to be said of the store, the driver says.
+    # The driver reports about the store.
     store = Store.open(job.place(), report=lambda line: None)
-    # Before anything is imported that a configuration names.
+    # Checked before importing anything that a configuration names.
     if store.id != job.store or store.fingerprint != job.digest:
         raise StoreError(f"{job.address}: contains another sweep here than on the driver")
     sweep = job.made(store.config)
@@ -370,9 +369,9 @@ def _opened(job: Job) -> tuple[Work, Store, Agreement]:
 
 
 def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
-    """What `ask` returns; an error as text, because not all errors can be sent to a process."""
+    """Return the result of `ask`, or `Failed` with the error as text: not all can be pickled."""
     if DRIVER not in (0, os.getpid()):
-        # Before anything of JAX is touched, which would wait for threads that were not forked.
+        # Checked before using JAX, which would wait for threads that a fork does not copy.
         return Failed(
             name(),
             "its process was forked from one in which JAX runs, and would hang; give the executor "
@@ -381,7 +380,7 @@ def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
     try:
         with _BUSY:
             answer = ask()
-    # What a package of somebody else raises may be a wish to end, which is none of the worker's.
+    # A package may raise SystemExit, which must not end the worker.
     except (Exception, SystemExit) as error:
         time.sleep(min(0.1 * 2 ** _FAILED[name()], LONGEST))
         _FAILED[name()] += 1

@@ -1,5 +1,5 @@
-"""What fits on a device: tiles by what the compiled program says that it needs, and by what the
-device says when it runs. On a CPU, tiles by how long they take."""
+"""Tile sizes that fit on a device: by the memory that the compiled program requires and, at run
+time, that the device has left. On a CPU, by the estimated run time."""
 
 import math
 from typing import Any
@@ -10,30 +10,30 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from dynsim.precision import Device
 
 SHARE = 0.8
-"""Share of a device's memory that a program may take; the rest is for fragments and for others."""
+"""Share of a device's memory that a program may use; the rest allows for fragmentation."""
 MOST_RUNS = 2**16
-"""Runs that a device works on at once at most; more keep none busier."""
+"""Maximum number of runs per tile; more would not keep a device busier."""
 SOON = 5.0
-"""Seconds that a tile takes at most on a CPU, by the estimate of `seconds`, which is right within a
-factor of about three: the first chunk is then stored within about 20 seconds."""
+"""Maximum seconds per tile on a CPU, as estimated by `seconds` within a factor of about three. The
+first chunk is then stored within about 20 seconds."""
 CALL, ENTRY, PRODUCT = 1e-7, 1e-10, 4e-11
-"""Seconds of a core for an operation, for an entry of its result, and for each product that a
-matrix multiplication sums in one: the order of what training of the built-in systems takes."""
+"""Core seconds per operation, per entry of its result, and per product that a matrix multiplication
+sums. They give the order of magnitude for training of the built-in systems."""
 
 
 def memory_of(device: Device) -> int | None:
-    """Bytes that programs may use of a device; None where it does not tell."""
+    """Return the bytes of a device that programs may use; None if unknown."""
     if device.platform == "cpu":
         return None
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def needed(compiled: jax.stages.Compiled) -> int:
-    """Bytes that a program takes on each device."""
+    """Return the bytes that a program requires on each device."""
     found = compiled.memory_analysis()
     if found is None:
         return 0
-    # The compiler's statistics are of one device.
+    # The compiler's statistics are per device.
     return int(
         found.temp_size_in_bytes
         + found.argument_size_in_bytes
@@ -43,8 +43,8 @@ def needed(compiled: jax.stages.Compiled) -> int:
 
 
 def smaller(tile: tuple[int, int], times: float = 2) -> tuple[int, int]:
-    """A tile of the number of runs over `times`, or less: points first, which share the data of a
-    seed, and never less than one run."""
+    """Return a tile with the number of runs divided by at least `times`. It reduces points first,
+    because they share the data of a seed, and keeps at least one run."""
     seeds, points = tile
     halvings = math.ceil(math.log2(times))
     fewer = max(points >> halvings, 1)
@@ -53,9 +53,9 @@ def smaller(tile: tuple[int, int], times: float = 2) -> tuple[int, int]:
 
 
 def paced(estimate: tuple[float, float], runs: int) -> tuple[int, int]:
-    """How many times smaller than its `runs` a tile that takes these `seconds` should be to take
-    `SOON`, and how many of those then take that together. Smaller tiles than those in which calls
-    take as long as entries would save nothing."""
+    """Return the factor by which to shrink a tile of `runs` runs so that it takes about `SOON`
+    seconds, and how many such tiles take `SOON` together. Tiles are not shrunk below the size at
+    which call overhead takes as long as the array entries."""
     calls, entries = estimate
     times = 1
     while times < runs and calls + entries / times > SOON and entries / times > calls:
@@ -64,10 +64,9 @@ def paced(estimate: tuple[float, float], runs: int) -> tuple[int, int]:
 
 
 def seconds(program: Jaxpr) -> tuple[float, float]:
-    """Seconds that a core takes for a program, about: those that do not depend on the sizes of its
-    arrays, and those that do. Of loops whose length is not known, one turn counts. It is counted
-    and not measured, because tiles decide how numbers are rounded: they must not depend on what
-    else a machine does."""
+    """Estimate the core seconds of a program: those independent of array sizes, and those that grow
+    with them. A loop of unknown length counts as one iteration. The estimate counts operations and
+    measures nothing: tiles affect rounding, so they must not depend on how busy the machine is."""
     calls = entries = 0.0
     for each in program.eqns:
         inner = [
@@ -92,5 +91,5 @@ def seconds(program: Jaxpr) -> tuple[float, float]:
 
 
 def _shape(variable: Any) -> tuple[int, ...]:
-    # Tokens, which order effects, have none.
+    # Effect tokens have no shape.
     return getattr(variable.aval, "shape", ())

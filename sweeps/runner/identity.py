@@ -1,10 +1,10 @@
-"""The identity of a computation: the program that JAX runs, as a hash of its text.
+"""Identifies a computation by a hash of the text of the program that JAX compiles.
 
-The text of one run, at fixed shapes, holds every constant, every array that a function closes over
-and every function that it calls, whatever file, cell or package they come from. Comments, layout
-and names of variables are not in it. The numbers of a sweep, its seeds and the arrays of its
-problem are arguments, which a store knows by their values. What a program only calls, such as a
-Python callback or a library in C, is not in the text.
+The text of one run, at fixed shapes, contains every constant, every array that a function closes
+over and every function that it calls, whatever file, cell or package they come from. It does not
+contain comments, layout or variable names. The numbers of a sweep, its seeds and the arrays of its
+problem are arguments; a store compares them by value. Code outside the program, such as a Python
+callback or a C library, is not in the text.
 """
 
 import contextlib
@@ -37,12 +37,13 @@ KNOWN = {
     *("dynsim", "odes", "sweeps", "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
     *("abc", "builtins", "dataclasses", "functools", "math", "types", "typing"),
 }
-"""Packages whose code stays the same in a process, and is known by its version."""
+"""Packages whose code does not change within a process and is identified by its version."""
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
 LOWERED = {"gpu": "cuda"}
-"""Platforms of JAX that its compiler calls otherwise."""
+"""The compiler's names of JAX platforms, where they differ."""
 MOST_TRACES = 64
-"""Programs of other packages after which JAX's traces are dropped: each trace is kept by JAX."""
+"""Number of traced programs with code of other packages after which JAX's caches are cleared, as
+JAX keeps each trace."""
 
 
 class Method(NamedTuple):
@@ -53,8 +54,8 @@ class Method(NamedTuple):
 
 
 class Identity:
-    """The programs of a sweep. `program` has the hash of that of one run at some values of static
-    axes, lowered for a platform, by default that of the devices that run it."""
+    """The programs of a sweep. `program` returns the hash for one run at given values of static
+    axes, lowered for a platform (default: that of the devices that run it)."""
 
     def __init__(self, sweep: Sweep, platform: str) -> None:
         self.sweep, self.platform = sweep, platform
@@ -62,8 +63,8 @@ class Identity:
 
     @functools.cached_property
     def outside(self) -> set[str]:
-        """Packages that take part and are neither dynsim nor libraries that it knows by version:
-        their code may change while this process runs."""
+        """Packages with code in this sweep other than dynsim and the libraries in `KNOWN`. Their
+        code may change while this process runs."""
         return {top for each in _named(self.sweep) if (top := _top(each)) not in KNOWN}
 
     def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
@@ -92,8 +93,7 @@ class Identity:
         return self.sweep.first.bare
 
     def parts(self) -> dict[str, str]:
-        """Versions of the packages of others, and hashes of what their problem is made of: for
-        people."""
+        """Return the versions of other packages, and hashes of their problem's methods."""
         found = {}
         for top in sorted(self.outside):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -102,8 +102,7 @@ class Identity:
 
     def check(self) -> None:
         """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
-        whatever the key, or other ones each time that it is traced. A program that was checked
-        before in this process is not checked again."""
+        for every key, or different ones in each trace. Each program is checked once per process."""
         if not self.outside:
             return
         chosen = next(self.sweep.slices())
@@ -121,13 +120,13 @@ class Identity:
                 "jax.random and the key that the method receives"
             )
         if trains and isinstance(self._task, Problem) and "draw" in self._check_keys():
-            # Whether its examples are all the same depends on the arrays of the problem.
+            # Whether all examples are the same depends on the arrays of the problem: check again.
             return
         _CHECKED.add(checked)
 
     def _differs(self, chosen: Mapping[str, Any]) -> bool:
-        """Whether two traces with empty caches differ. Where JAX drops a function from its caches
-        between two uses, as it may in a long session, a program has it twice."""
+        """Return whether two traces with empty caches differ. In a long session JAX may drop a
+        function from its caches between two uses; the program then contains it twice."""
         texts = set()
         for _ in range(2):
             tiles.release()
@@ -135,8 +134,7 @@ class Identity:
         return len(texts) > 1
 
     def _check_keys(self) -> set[str]:
-        """The methods of `init` and `draw` that do not read their keys; `ValueError` where they
-        should."""
+        """Return which of `init` and `draw` ignore their key; `ValueError` if they should not."""
         problem, batch, several = self._task, self._batch, self._several
         name, found = type(problem).__name__, self._methods
         frozen = {n for n in ("init", "draw") if _ignores_key(found.get(f"{name}.{n}"))}
@@ -177,7 +175,7 @@ class Identity:
 
 
 def code(run: Experiment) -> dict[str, str]:
-    """Short hashes of the methods of the problem of a run, where it is somebody else's."""
+    """Return short hashes of the methods of a run's problem, if another package defines it."""
     problem = run.bare
     if _top(type(problem)) in KNOWN:
         return {}
@@ -185,12 +183,12 @@ def code(run: Experiment) -> dict[str, str]:
 
 
 def hashes(found: Mapping[str, Method]) -> dict[str, str]:
-    """Short hashes of methods by their names."""
+    """Return short hashes of methods, by name."""
     return {name: digest(each.text)[:SHORT] for name, each in found.items()}
 
 
 def methods(problem: Any, batch: float) -> dict[str, Method]:
-    """The methods of a problem by which it trains, each traced anew; none of what is no problem."""
+    """Trace anew the methods of a problem that training uses. Returns {} for other objects."""
     if not isinstance(problem, Problem):
         return {}
     numbers, rest = split(problem)
@@ -204,7 +202,7 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
         return call
 
     def traced(function: Callable[..., Any], *arguments: Any) -> Method:
-        # Functions among the weights are no arguments.
+        # Functions among the weights cannot be arguments.
         arrays, others = eqx.partition(arguments, _is_array)
         found = jax.jit(lambda given: function(*eqx.combine(given, others))).trace(arrays)
         return Method(str(found.jaxpr), _unnamed(found.lower().as_text()))
@@ -223,13 +221,13 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
 
 
 _PROGRAMS: dict[Any, str] = {}
-"""Programs that are of this project alone."""
+"""Hashes of programs that contain only code of this project."""
 _CHECKED: set[tuple[str, bool, bool]] = set()
-"""Programs that draw as they should, with whether they train, and from several seeds."""
+"""Programs whose use of keys has been checked, with whether they train and have several seeds."""
 _HASHES: dict[Any, Any] = {}
-"""Hashes of texts, by the forms of the traces."""
+"""Hashes of program texts, by the form of the trace."""
 _TRACES = [0]
-"""How many programs were traced that are not."""
+"""Number of traced programs with code of other packages."""
 
 
 def _hash(
@@ -239,7 +237,7 @@ def _hash(
     names: tuple[str, ...],
     platform: str,
 ) -> Any:
-    """The hash of the text of a run, to which more can be added."""
+    """Return the hash object of a run's program text; callers may add to it."""
 
     def run(
         task: PyTree, numbers: Mapping[str, Array], seed: Int[Array, ""], root: Int[Array, ""]
@@ -254,7 +252,7 @@ def _hash(
     arguments = task, dict.fromkeys(names, number), np.uint32(0), np.uint32(0)
     native = platform == jax.default_backend()
     with precision(settings.dtype), compiled_for(platform):
-        # A function of its own: JAX finds the trace of one that it has seen again.
+        # A fresh function: JAX would reuse the trace of a function that it has seen.
         traced = jax.jit(lambda *given: run(*given)).trace(*arguments)
         form = traces.form(traced)
         known = (form, platform, str(sorted(jax.config.values.items(), key=str)))
@@ -267,19 +265,18 @@ def _hash(
 
 
 def _unnamed(text: str) -> str:
-    """The text of a program without the names of its functions, which may be those of somebody's
-    variables."""
+    """Replace the names of functions in a program's text, which may be a user's variable names."""
     order = {name: f"@{i}" for i, name in enumerate(dict.fromkeys(SYMBOL.findall(text)))}
     return re.sub(r'@("[^"]*"|[\w.$-]+)', lambda each: order.get(each[1], each[0]), text)
 
 
 def digest(text: str) -> str:
-    """The hash of a program's text."""
+    """Return the hash of a program's text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _held(task: PyTree) -> str:
-    """The arrays of a task that is made by somebody else, which its settings need not determine."""
+    """Return hashes of the arrays of a third-party task, which its settings may not determine."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task)]
     return " ".join(hashlib.sha256(leaf.tobytes()).hexdigest() for leaf in leaves)
 
@@ -289,14 +286,14 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _ignores_key(method: Method | None) -> bool:
-    """Whether what a function of a key returns does not depend on it: JAX leaves out arguments
-    that a program does not read."""
+    """Return whether the result of a function is independent of its key. JAX drops arguments that a
+    program does not read."""
     return method is not None and "func.func public @0()" in method.text
 
 
 def _many(problem: Problem, batch: int) -> bool:
-    """Whether a batch has `batch` examples that are not all the same, and no other number when
-    another number is asked for: a drawn one, and no fixed set."""
+    """Return whether `draw` returns `batch` examples that are not all the same, and another number
+    of them on request, so that they are drawn and not a fixed set."""
 
     def shapes(number: int) -> list[tuple[int, ...]]:
         made = eqx.filter_eval_shape(lambda: problem.draw(jax.random.key(0), number))
@@ -316,7 +313,7 @@ def _count_trace() -> None:
 
 
 def _named(sweep: Sweep) -> Iterator[Any]:
-    """The classes and functions that a sweep is made of."""
+    """Yield the classes and functions that a sweep uses."""
     run, engine = sweep.first, sweep.rules
     parts: list[Any] = [run.problem, run.rule, run.bare, run.rule.build()]
     parts += [engine.run, engine.assemble, engine.task]

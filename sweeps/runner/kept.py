@@ -1,10 +1,10 @@
-"""Compiled programs of the command line, kept on disk. A later process neither traces nor lowers
+"""Keeps compiled programs of the command line on disk. A later process need not trace and lower
 them, which would take longer than the runs of a small job.
 
 The key of a program covers everything that determines it: the settings of the sweep, the shapes of
 its arrays, the options of JAX, the devices, and the size and modification time of the source files
-that it is traced from. Only the command line keeps programs, and only for problems of this project:
-a Python session may have replaced functions, which no file shows.
+it is traced from. Only the command line keeps programs, and only for problems of this project: a
+Python session may have replaced functions, which no file would show.
 """
 
 import contextlib
@@ -28,28 +28,28 @@ from jax.sharding import Mesh
 from sweeps.output import programs
 
 PACKAGES = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
-"""Packages whose code is traced into programs. Their files are compared; other packages only by
-version."""
+"""Packages whose code is traced into programs. Their files are compared; other packages are
+compared only by version."""
 VERSIONS = ("jaxlib", "numpy")
 VARIABLES = ("XLA_FLAGS", "EQX_ON_ERROR")
-"""Environment variables on which programs depend."""
+"""Environment variables that programs depend on."""
 CALLED = re.compile(r'custom_call_target="([^"]+)"')
 SAFE = ("lapack_", "TopK", "__")
-"""Prefixes of what compiled code may call: LAPACK and functions of the compiler."""
+"""Prefixes of functions that compiled code may call: LAPACK and the compiler's own."""
 READ = "/jax/compilation_cache/cache_hits"
-"""Event of JAX: a program was read from its own cache instead of compiled."""
+"""Event that JAX records when it reads a program from its own cache instead of compiling it."""
 MOST = 500
-"""Number of programs that are kept, of 0.1 to 1 MB each; the least recently used are removed
+"""Maximum number of kept programs, of 0.1 to 1 MB each; the least recently used are removed
 first."""
 
 
 class Known(NamedTuple):
-    """What is read about a program before it runs.
+    """Properties of a program that are read before it runs.
 
     Attributes:
         shapes: shapes of its results.
         seconds: seconds that it takes, as `sweeps.runner.fit.seconds` estimates.
-        draws: whether it needs the draws of another program.
+        draws: whether it needs the arrays that a second program draws.
     """
 
     shapes: dict[str, jax.ShapeDtypeStruct]
@@ -58,8 +58,9 @@ class Known(NamedTuple):
 
 
 def key_of(mesh: Mesh, *made: Any) -> str:
-    """The key of a program that is determined by `made`, as text, and by no code of other packages.
-    Empty where programs are not kept, as on accelerators, where this was not tried."""
+    """Return the key of a program that is determined by the text of `made` and by no code of other
+    packages. It is empty where programs are not kept, such as on accelerators, where this is
+    untested."""
     device = mesh.devices.flat[0]
     if not programs.TRACED or device.platform != "cpu":
         return ""
@@ -76,8 +77,7 @@ def key_of(mesh: Mesh, *made: Any) -> str:
 
 @functools.cache
 def _code() -> tuple[str, int]:
-    """A hash of the source files of `PACKAGES` and of `VERSIONS`, and the latest modification
-    time."""
+    """Return a hash of the sources of `PACKAGES` and of `VERSIONS`, and the latest change."""
     found: list[tuple[str, int, int]] = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -88,7 +88,7 @@ def _code() -> tuple[str, int]:
 
 
 def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Path, size and modification time of each source file in a folder and its subfolders."""
+    """Yield path, size and modification time of each source file below a folder."""
     for entry in os.scandir(folder):
         if entry.is_dir():
             yield from _sources(entry.path)
@@ -98,17 +98,17 @@ def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 class KeptProgram(NamedTuple):
-    """A kept program: what is known about it, and the bytes that `load` reads it from."""
+    """A kept program: its known properties, and the bytes that `load` reads."""
 
     known: Known
     content: bytes
 
 
 def find(key: str) -> KeptProgram | None:
-    """The kept program of a key; None where there is none."""
+    """Return the kept program of a key; None if there is none."""
     if not key:
         return None
-    # A file of half a write, or of another kind, is one that is not there.
+    # An incomplete or foreign file counts as missing.
     with contextlib.suppress(Exception), (programs.TRACED[-1].folder / key).open("rb") as file:
         os.utime(file.name)
         found = KeptProgram(Known(*pickle.load(file)), file.read())
@@ -118,7 +118,7 @@ def find(key: str) -> KeptProgram | None:
 
 
 def load(found: KeptProgram, mesh: Mesh) -> list[Any] | None:
-    """The program, and the one that draws for it or None; None for both that cannot be read."""
+    """Load the program, and the one that draws for it or None; None if either is unreadable."""
     devices = tuple(mesh.devices.flat)
     with contextlib.suppress(Exception):
         return [
@@ -140,8 +140,8 @@ def _initialise_lapack() -> None:
 
 
 def number_read() -> int:
-    """Number of programs that this thread has read from JAX's own cache. The compiler cannot write
-    such a program completely: it would lack functions when it is read again and run."""
+    """Return the number of programs that this thread has read from JAX's own cache. The compiler
+    cannot serialize such a program completely: it would lack functions when loaded and run."""
     return _counted()[threading.get_ident()]
 
 
@@ -158,7 +158,7 @@ def _counted() -> Counter[int]:
 
 
 def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
-    """Keep a program, unless it calls Python."""
+    """Keep a program, unless it calls back into Python."""
     if not key:
         return
     called = {each for made in compiled if made for each in CALLED.findall(made.as_text() or "")}

@@ -1,4 +1,4 @@
-"""Names, units and coordinates of what a sweep stores, and the combination of several results."""
+"""Names, units and coordinates of stored results, and the combination of several results."""
 
 import json
 import re
@@ -19,21 +19,21 @@ from sweeps.systems.base import System, known
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
 FEW = 6
-"""Values of an axis that a message lists."""
+"""Maximum number of values of an axis that a message lists in full."""
 WIDTH = 32
-"""Characters in a line of a label, as wide as a panel."""
+"""Characters per line of a label, as wide as a panel."""
 COMMON = {
     "time": ("time", "step"),
     "steps": ("optimiser steps", "step"),
     "first_bad_step": ("first invalid step of a run, -1 if it has none", "step"),
     CHECKPOINT: ("weights and memory of the update rule at the end of a run", "byte"),
 }
-"""`Labels.about` of every system."""
+"""`Labels.about` for the arrays of every system."""
 
 
 def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Values of the axes, of those of observables, and of the recorded times where they are known
-    beforehand, each after the dimensions that they lie on."""
+    """Return the dimensions and values of all coordinates: of the axes, of observables, and of the
+    recorded times if they are known in advance."""
     found: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
         name: ((dim.name,), np.asarray(values))
         for dim in sweep.dims
@@ -47,7 +47,7 @@ def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     times = _steps(sweep)
     steps = next((dim for dim in sweep.dims if "steps" in dim.axes), None)
     if isinstance(times, int):
-        # Each run records its own.
+        # Each run records its own times.
         return found
     if steps is None:
         several = len(times) > 1
@@ -65,8 +65,8 @@ def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
 
 
 def inner_dims(sweep: Sweep, name: str, ndim: int) -> tuple[str, ...]:
-    """Names of the axes of a recorded array behind those of the sweep. That of the recorded times
-    is `time`, or `record` where runs have their own."""
+    """Return the names of a recorded array's axes after those of the sweep. The axis of recorded
+    times is `time`, or `record` if runs have different times."""
     if name in ("status", "first_bad_step"):
         return ()
     if name == CHECKPOINT:
@@ -87,7 +87,7 @@ def _steps(sweep: Sweep, chosen: Mapping[str, float] | None = None) -> tuple[int
 
 
 def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]:
-    """Attributes of an array: long name, unit, and the meaning of status codes."""
+    """Return attributes of an array: long name, unit, and the meaning of status codes."""
     if name == "status":
         codes = {"NOT_COMPUTED": MISSING} | {s.name: int(s) for s in Status}
         return {
@@ -99,7 +99,7 @@ def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]
     if name in known:
         return dict(zip(("long_name", "units"), known[name], strict=True))
     words = {"long_name": name.replace("_", " ")}
-    # Of what another package measures nobody has said the unit.
+    # The unit of another package's observable is unknown.
     if f"{system.name}.{name}" in plugins.entry_points(GROUP):
         return words
     if axis is not None and axis.field.doc:
@@ -108,14 +108,14 @@ def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]
 
 
 def label(array: xr.DataArray) -> str:
-    """Name and unit of a quantity, for an axis of a picture."""
+    """Return the name and unit of a quantity, for an axis of a figure."""
     text = array.attrs.get("long_name", str(array.name))
     unit = array.attrs.get("units", "1")
     return text if unit == "1" else f"{text} ({unit})"
 
 
 def wrapped(array: xr.DataArray) -> str:
-    """`label` in lines as long as a panel is wide."""
+    """Return `label` broken into lines as wide as a panel."""
     return textwrap.fill(label(array), WIDTH)
 
 
@@ -128,8 +128,8 @@ def shown(value: Any) -> str:
 
 
 def select(data: SweptT, where: Sequence[str]) -> SweptT:
-    """The part of stored results at values of axes, each given as "NAME=VALUE". `ValueError` for a
-    dimension or a value that they do not have, with those that they do."""
+    """Select stored results at values of axes, each given as "NAME=VALUE". Raises `ValueError` for
+    a dimension or value that they do not have, and lists the existing ones."""
     for entry in where:
         name, _, value = entry.partition("=")
         checks.choice("where", name, [str(dim) for dim in data.dims])
@@ -148,7 +148,7 @@ def select(data: SweptT, where: Sequence[str]) -> SweptT:
 
 
 def _nearest(values: np.ndarray, wanted: float) -> str:
-    """Which values of an axis there are: all of a few, of many those around the one wanted."""
+    """Describe the values of an axis: all of a few, or those nearest to `wanted`."""
     if len(values) <= FEW:
         return f"must be one of {', '.join(f'{v:g}' for v in values)}"
     low, high = np.sort(values[np.argsort(np.abs(values - wanted), kind="stable")[:2]])
@@ -159,7 +159,7 @@ def _nearest(values: np.ndarray, wanted: float) -> str:
 
 
 def valid(dataset: xr.Dataset) -> xr.Dataset:
-    """The dataset with NaN in place of the records of runs that did not end well.
+    """Replace the records of all runs whose status is not OK by NaN.
 
     Raises:
         ValueError: for anything but a dataset; `Trajectory.to_xarray()` converts a trajectory.
@@ -183,7 +183,9 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
         simulation: the same for training. Dimensions that one of them lacks, such as the seeds of a
             theory that starts from zero, are repeated; along the others, common values are kept.
 
-    Returns:
+    A dataset with the units of the theory. Its `status` is the simulation's where that is not OK,
+    else the theory's, so that `valid` masks it. Its attributes `theory` and `simulation` hold the
+    attributes of both as JSON.
         A dataset with the units of the theory. Its `status` is that of the simulation where this
         did not end well, else that of the theory, so that `valid` masks it. Its attributes `theory`
         and `simulation` hold those of both as JSON.

@@ -1,6 +1,6 @@
-"""What a person sees of long work, and how they stop it.
+"""Progress output of long work, and its interruption by the user.
 
-At a terminal or in a notebook it is a bar; elsewhere, in a log or the output of a job, a line each
+In a terminal or a notebook progress is a bar; in a log or the output of a job, it is one line per
 minute.
 """
 
@@ -21,7 +21,7 @@ Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | No
 ItemT = TypeVar("ItemT")
 
 SECONDS = {True: 1.0, False: 60.0}
-"""Between two looks at the clock, where a line can change and elsewhere."""
+"""Seconds between updates: in a terminal or notebook (True), and elsewhere."""
 LINE = (
     "{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, {remaining} left"
     "{postfix}"
@@ -32,9 +32,9 @@ _quiet = contextvars.ContextVar("quiet", default=False)
 
 
 class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
-    """The user asked to stop; every chunk that was finished is stored.
+    """The user asked to stop; every finished chunk is stored.
 
-    The first argument says how many runs are stored, and where; the second how to resume.
+    The first argument describes how many runs are stored and where, the second how to resume.
 
     Attributes:
         number: number of the signal.
@@ -52,7 +52,7 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
 
 @contextlib.contextmanager
 def quiet(wanted: bool = True) -> Iterator[None]:
-    """A context in which nothing is shown, if that is wanted."""
+    """Suppress progress output inside this context if `wanted`."""
     token = _quiet.set(wanted or _quiet.get())
     try:
         yield
@@ -71,13 +71,13 @@ def count(number: int, noun: str) -> str:
 
 
 class Runs:
-    """How far runs are, as a bar shows it."""
+    """Counts runs on a progress bar."""
 
     def __init__(self, bar: Any, done: int) -> None:
         self._bar, self._done, self._diverged = bar, done, 0
 
     def computed(self, runs: int) -> None:
-        """Count so many runs of a chunk that is not stored yet."""
+        """Count `runs` computed runs of a chunk that is not stored yet."""
         self._bar.update(self._done + runs - self._bar.n)
 
     def stored(self, runs: int, diverged: int) -> None:
@@ -96,8 +96,7 @@ def shown(total: int, done: int) -> Iterator[Runs]:
 def each(
     items: Sequence[ItemT], unit: str = "step", name: Callable[[ItemT], str] = str
 ) -> Iterator[ItemT]:
-    """The items one after the other, and to people how many are done and which one is next: of what
-    `unit`, and with what `name`."""
+    """Iterate over items, showing how many `unit`s are done and the `name` of the current one."""
     with _bar(len(items), 0, unit) as bar:
         for item in items:
             bar.set_postfix_str(name(item), refresh=_alive())
@@ -107,9 +106,9 @@ def each(
 
 @contextlib.contextmanager
 def _bar(total: int, done: int, unit: str) -> Iterator[Any]:
-    """A bar that looks at the clock by itself, however long what it counts takes."""
+    """Yield a bar that a thread refreshes, so that it moves during slow items."""
     terminal = _alive()
-    # Away from a terminal only the clock makes it print, so that short work leaves no line.
+    # Away from a terminal only the thread prints, so that short work prints nothing.
     about: dict[str, Any] = (
         {"file": sys.stderr}
         if terminal
@@ -141,12 +140,12 @@ def _bar(total: int, done: int, unit: str) -> Iterator[Any]:
 
 
 def _alive() -> bool:
-    """Whether somebody watches a line change: at a terminal, or in a notebook."""
+    """Return whether output is interactive: a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class _Lines:
-    """A stream that has lines where a terminal would see one line change."""
+    """A stream that prints each update of a progress bar on its own line."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -161,8 +160,9 @@ class _Lines:
 
 @contextlib.contextmanager
 def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]]:
-    """Turn the first signal of `stops` into the `Interrupted` that `stopped` makes, at the next
-    call of what this yields, so that a write in flight is finished; the second one acts at once."""
+    """Turn the first signal of `stops` into the `Interrupted` that `stopped` returns, raised at the
+    next call of the yielded function, so that a write in progress is finished. The second signal
+    acts at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
+"""Runs a sweep chunk by chunk on all local devices, and resumes stored ones."""
 
 import json
 import math
@@ -147,10 +147,10 @@ def run(
             if report:
                 report(str(work.plan))
         else:
-            # Loaded when it is asked for: most sweeps are not shared.
+            # Imported on demand: most sweeps have no executor.
             driver: Any = pkgutil.resolve_name("sweeps.runner.driver")
             job = driver.job(sweep, where, tile, strict)
-        # Held before anything is made: who is refused leaves nothing behind.
+        # Locked before anything is created, so that a rejected call leaves nothing behind.
         with where.lock(*process, report) as check:
             if store is not None:
                 pass
@@ -162,7 +162,7 @@ def run(
             if executor is None:
                 store.go_on(process, environment, strict, report)
             else:
-                # What devices the workers have is theirs to know.
+                # The devices of the workers are unknown here.
                 versions = {n: each for n, each in environment.items() if n in output.PACKAGES}
                 store.go_on(process, versions, strict, report)
                 store.enter(environment, strict=False)
@@ -175,25 +175,25 @@ def run(
                 _work_off(store, work, process, sources, done, agreement)
             else:
                 driver.work_off(executor, store, job, agreement, sources)
-    # Other processes go on meanwhile, unless there is nothing left to do.
+    # Other processes continue meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)
 
 
 def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
-    """The stored sweep at `path`, a folder or an address such as s3://bucket/run, complete or not.
+    """Open the stored sweep at `path`, a folder or an address (s3://bucket/run), even if
+    incomplete.
 
     Args:
         path: where it is.
-        report: called with a line about what lies there and is not the sweep's; by default that is
-            a warning.
+        report: called with a line about files there that do not belong to the sweep; by default
+            this is a warning.
 
     Returns:
-        A labelled dataset of the chunks that are complete by now, whose values are read when they
-        are used.
+        A labelled dataset of the complete chunks. Values are read when they are used.
 
     Raises:
-        ValueError: for a `path` that is none.
-        StoreError: when there is no sweep, or a file of it is missing or damaged; a damaged chunk
+        ValueError: for an invalid `path`.
+        StoreError: if there is no sweep, or one of its files is missing or damaged. A damaged chunk
             raises it when it is read.
 
     Example:
@@ -252,7 +252,7 @@ def _work_off(
 
         for region in work.in_turn(regions):
             began = perf_counter()
-            # What is kept in memory is gone with the code that computed it.
+            # In-memory results do not outlive the code that computed them.
             kept = store.address is not None
             program = agreement.of(work.sweep.static_values(region)) if kept else ""
             arrays = completed(sources, work, region, store.variables, look)
@@ -275,9 +275,9 @@ def environment_of(
     mesh: Mesh,
     report: Report | None,
 ) -> dict[str, str]:
-    """The environment of this process, with what the problem is made of, and with how the programs
-    of the `sources` were found to be those of the sweep: what a store writes down of its chunks.
-    `StoreError` for a source of another program."""
+    """Return the environment of this process, with the versions behind the problem and the number
+    of programs that agree with those of each source. A store records it for its chunks. Raises
+    `StoreError` if no program of a source agrees."""
     if where.address is None and not sources:
         return output.environment()
     found = {**output.environment(), **identity.parts()}
@@ -305,7 +305,7 @@ def _opened(source: str | Path, report: Report | None) -> Store:
 
 
 def existing(where: Place, config: dict, report: Report | None = None) -> Store | None:
-    """The store that is there if it is one of this sweep; None where one can be made."""
+    """Return the store of this sweep if it exists, or None if one can be created there."""
     if where.vacant():
         where.check_writable()
         return None
@@ -321,10 +321,10 @@ def create(
     variables: Mapping[str, Variable],
     report: Report | None = None,
 ) -> Store:
-    """An empty store for a sweep, or the one that another process has made for it meanwhile.
-    `ValueError` for results that do not fit into memory, for a name that no array can have, or that
-    two have, and for an array of what is no number; `StoreError` when another process has made a
-    store of another sweep there, or a bucket cannot be written."""
+    """Create an empty store for a sweep, or open one that another process has just created for it.
+    Raises `ValueError` for results that do not fit into memory, for invalid or duplicate array
+    names, and for non-numeric arrays; `StoreError` if another process has created a store of a
+    different sweep there, or a bucket is not writable."""
     where = place(where)
     needed = sum(math.prod(each.shape) * each.dtype.itemsize for each in variables.values())
     stored = where.address is not None
@@ -337,7 +337,7 @@ def create(
 
 
 def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
-    """The files of an empty store, the last of which is its `MARKER`."""
+    """Return the files of an empty store; the last one is its `MARKER`."""
     config, coordinates = config_of(sweep), labels.coordinates(sweep)
     inner = (dim for each in variables.values() for dim in each.dims)
     others = [name for name in coordinates if name not in sweep.fields]
@@ -351,9 +351,9 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
     made_by = {**output.environment("zarr", "xarray"), "precision": sweep.dtype}
     attributes = {
         "format": manifest.FORMAT,
-        # Of this store and its copies: what belongs to another one is told by it.
+        # Shared by copies of this store; identifies files of other stores.
         "store": uuid.uuid4().hex,
-        # Their values are coordinates.
+        # The values of axes are stored as coordinates.
         "config": {**config, "axes": list(config["axes"])},
         "config_hash": manifest.fingerprint(config),
         "environment": made_by,
@@ -361,7 +361,7 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
         "variables": [*(name for name in variables if name != "status"), "status"],
         "title": config["title"],
     }
-    # By xarray's convention: labels other than the values of a dimension.
+    # By xarray's convention: coordinates other than those named like their dimension.
     labelling = [name for name, (its_dims, _) in coordinates.items() if its_dims != (name,)]
     if labelling:
         attributes["coordinates"] = " ".join(labelling)
@@ -380,7 +380,7 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
     for name, array in arrays.items():
         said = labels.about(sweep.system, name, sweep.varied.named.get(name))
         if array.dtype.kind == "U":
-            # Words have no unit.
+            # Text has no unit.
             said.pop("units", None)
         kept[f"{name}/{GROUP}"] = array._replace(attributes=said).metadata()
     sealed = manifest.seal(

@@ -1,4 +1,4 @@
-"""What a sweep is: one run as a starting point, and axes along which it varies."""
+"""The specification of a sweep: one run as a starting point, and the axes along which it varies."""
 
 import contextlib
 import dataclasses
@@ -33,12 +33,12 @@ Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
 USUAL = ("loss", "accuracy", "entropy")
 FEW = 64
-"""Combinations of values of static axes up to which all are looked at before anything runs."""
+"""Maximum number of combinations of static values that are all checked before anything runs."""
 
 
 class Problem(NamedTuple):
-    """What the runs at one combination of static values share: their task, the names of their
-    traced numbers, and what an engine is told."""
+    """The shared part of all runs at one combination of static values: their task, the names of
+    their traced numbers, and the settings of the engine."""
 
     task: PyTree
     numbers: tuple[str, ...]
@@ -114,22 +114,22 @@ class Sweep:
         put("record", _asked(self.record))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Cached properties are computed again where the sweep is unpickled.
+        # Cached properties are computed again after unpickling.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def recorded(self) -> tuple[str | NamedFunction, ...]:
-        """What is recorded: names of observables, and functions with theirs."""
+        """The names of recorded observables, or named functions."""
         return typing.cast("tuple[str | NamedFunction, ...]", self.record)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what is recorded."""
+        """Names of the recorded observables."""
         return names_of(self.recorded)
 
     @functools.cached_property
     def varied(self) -> Axes:
-        """The axes, and the runs along them."""
+        """The axes, with the runs along them."""
         found = Axes(language(), self.run, self.axes, self.zip)
         for dim in found.dims:
             for axis in dim.members:
@@ -148,7 +148,7 @@ class Sweep:
 
     @functools.cached_property
     def first(self) -> Experiment:
-        """The run at the first values of all axes."""
+        """The run at the first value of every axis."""
         return self.point({})
 
     @functools.cached_property
@@ -157,7 +157,7 @@ class Sweep:
 
     @functools.cached_property
     def rules(self) -> Engine:
-        """How the runs are computed; `ValueError` if the system has no such engine."""
+        """The engine of the runs; raises `ValueError` if the system has no such engine."""
         known = registry.engines(self.system)
         try:
             return known[checks.choice("engine", self.engine, (*known, registry.BEST))]
@@ -170,7 +170,7 @@ class Sweep:
 
     @functools.cached_property
     def fields(self) -> dict[str, tuple[Any, ...]]:
-        """Values by axis."""
+        """The values of each axis, by name."""
         return {name: values for dim in self.dims for name, values in dim.axes.items()}
 
     @property
@@ -179,28 +179,28 @@ class Sweep:
         return self.first.dtype if self.rules.trains else "float64"
 
     def point(self, chosen: Mapping[str, Any]) -> Experiment:
-        """The run at the `chosen` values of axes, of which traced ones may be arrays that
+        """Return the run at the `chosen` values of axes. Values of traced axes may be arrays that
         broadcast."""
         return self.varied.run({n: value for n, value in chosen.items() if n != "seed"})
 
     def plane(self, chosen: Mapping[str, Any]) -> Experiment:
-        """The runs at the `chosen` values of static axes: one run whose other axes hold all of
-        their values, as arrays that broadcast, each dimension along its own."""
+        """Return the runs at the `chosen` values of static axes as one run whose other settings
+        hold all values of their axes, as arrays that broadcast, one dimension per axis."""
         traced = [dim.axes for dim in self.dims if not dim.static and dim.name != "seed"]
         return self.point({**grid(traced), **chosen})
 
     def slices(self) -> Iterator[dict[str, Any]]:
-        """Every combination of values along static dimensions."""
+        """Iterate over all combinations of values along static dimensions."""
         return map(self._slice, np.ndindex(self._static))
 
     def static_values(self, region: tuple[slice, ...]) -> dict[str, Any]:
-        """The values of static axes that the runs of a region, one chunk, have in common."""
+        """Return the values of static axes that are common to a region, such as a chunk."""
         return self._slice([part.start for part in region])
 
     def some_slices(self) -> list[dict[str, Any]]:
-        """All of these combinations where they are few. Of many, the one of all smallest and of all
-        largest values, those that hold one of the ends of a dimension, or one of its words, beside
-        what is first in the others, and others from first to last."""
+        """Return all combinations of static values if they are few. Otherwise return the smallest
+        and the largest values together, each extreme value and each word of a dimension with the
+        first values of the others, and some evenly spaced combinations."""
         number = math.prod(self._static)
         if number <= FEW:
             return list(self.slices())
@@ -214,11 +214,11 @@ class Sweep:
 
     @functools.cached_property
     def _static(self) -> tuple[int, ...]:
-        """The number of static values along each dimension: 1 where its runs share a program."""
+        """The number of static values along each dimension: 1 where all runs share a program."""
         return tuple(dim.size if dim.static else 1 for dim in self.dims)
 
     def _slice(self, index: Sequence[int]) -> dict[str, Any]:
-        """The values of static axes at an index into the array of runs."""
+        """Return the values of static axes at an index into the array of runs."""
         return {
             name: values[i]
             for dim, i in zip(self.dims, index, strict=True)
@@ -248,7 +248,7 @@ class Sweep:
         times = self.times if isinstance(self.times, int) else len(self.times)
         steps = max(self.fields.get("steps", (self.first.steps or 1,)))
         runs, programs = math.prod(dim.size for dim in self.dims), math.prod(self._static)
-        # Nothing is made of more than anybody can run.
+        # Reject sizes that nobody can run before anything is built.
         budget.check_runs(runs, programs, times * len(self.names), int(steps))
         for chosen in self.some_slices():
             other = registry.system_of(self.point(chosen)).name
@@ -261,8 +261,8 @@ class Sweep:
             budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
 
     def problem(self, chosen: Mapping[str, Any]) -> Problem:
-        """The task and the settings of the runs at the `chosen` values of static axes. Of very many
-        of them, `check` has looked at some: raises `ValueError` as it does."""
+        """Return the task and the settings of the runs at the `chosen` values of static axes.
+        Raises `ValueError` as `check` does, which examines only some of very many combinations."""
         runs = self.plane(chosen)
         runs.check(resumed=self.checkpoint, rounded=self.rules.trains)
         numbers = tuple(runs.numbers)
@@ -275,7 +275,7 @@ class Sweep:
 
 
 def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The values of axes as arrays that broadcast, each dimension along its own."""
+    """Return the values of axes as arrays that broadcast, one dimension each."""
     return {
         name: np.reshape(values, [-1 if i == place else 1 for i in range(len(dims))])
         for place, axes in enumerate(dims)
@@ -284,7 +284,7 @@ def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _telling(dim: Dimension) -> list[int]:
-    """Indices of the smallest value along a dimension, of each of its words, and of the largest."""
+    """Return indices of a dimension's smallest value, each distinct word, and largest value."""
     firsts, numbers = [], [0]
     for labels in dim.axes.values():
         if isinstance(labels[0], str):
@@ -295,7 +295,7 @@ def _telling(dim: Dimension) -> list[int]:
 
 
 def _times(given: Any) -> str | int | tuple[Any, ...]:
-    # A list of lists of different lengths is no array.
+    # NumPy raises for nested lists of different lengths.
     with contextlib.suppress(ValueError):
         times = np.asarray(given).tolist()
         if times == "end" or isinstance(times, int):
@@ -307,7 +307,7 @@ def _times(given: Any) -> str | int | tuple[Any, ...]:
 
 
 def _asked(given: Any) -> tuple[str | NamedFunction, ...]:
-    """Names of observables, and functions with theirs."""
+    """Normalise `record` to a tuple of names and named functions."""
     asked: list[Any] = []
     for each in [given] if isinstance(given, str) or not isinstance(given, Sequence) else given:
         asked += (
@@ -342,5 +342,5 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
 
 def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep:
-    """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
+    """Return the sweep that a parsed TOML table describes; raises `ValueError` like `load`."""
     return Sweep(**recipes.parsed(table, overrides))

@@ -1,9 +1,9 @@
-"""Batches of runs on all local devices: one compiled program for each shape of arrays.
+"""Runs batches on all local devices, with one compiled program per shape of arrays.
 
-A tile is a batch of seeds times points (learning rates and other traced numbers); each device
-works on one tile at a time. Data and starting weights depend on the seed alone, so the points of
-a tile share them, and so do tiles where an engine draws them apart. The program knows neither the
-grid nor the values on it.
+A tile is a batch of seeds times points (learning rates and other traced numbers); each device works
+on one tile at a time. Data and starting weights depend only on the seed, so the points of a tile
+share them; tiles also share them if the engine draws them separately. The program does not depend
+on the grid or its values.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ from sweeps.systems.base import Engine, Settings, names_of
 
 
 def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> Mesh:
-    """One axis over `devices`, by default all local ones; over those of the host's CPU where they
-    cannot compute in `dtype`."""
+    """Return a mesh of one axis over `devices` (default: all local ones), or over the host's CPU
+    devices if those do not support `dtype`."""
     found = jax.local_devices() if devices is None else list(devices)
     if dtype == "float64" and found[0].platform in WITHOUT_FLOAT64:
         found = jax.local_devices(backend="cpu")
@@ -39,9 +39,9 @@ def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> M
 
 
 class Program:
-    """`run_tiles`, and `draw_tiles` for it, for one shape of arrays: traced when made, compiled, or
-    read where they are kept, in the background once started, so that the programs of a sweep over
-    shapes are compiled side by side."""
+    """The programs `run_tiles` and `draw_tiles` for one shape of arrays. They are traced at
+    creation, and compiled or loaded from disk in the background after `start`, so that the programs
+    of a sweep over shapes compile in parallel."""
 
     def __init__(self, job: "Job") -> None:
         self._job, self._wide = job, job.settings.dtype == "float64"
@@ -52,7 +52,7 @@ class Program:
             self.known = kept.Known(program.out_info, *about)
         else:
             self.known = self._kept.known
-        # Weights have names as well, which are known from here on.
+        # Recorded weights also have names, which are known only here.
         check_names(("record", self.shapes))
         self._compiled: Future[Sequence[Any]] | None = None
 
@@ -62,33 +62,33 @@ class Program:
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of what it returns."""
+        """Shapes and dtypes of the results."""
         return self.known.shapes
 
     def start(self) -> Future[Sequence[Any]]:
-        """Begin to compile, if that has not begun: the program, and the one that draws for it or
-        None."""
+        """Start to compile unless that has begun. The result is the program, and the one that draws
+        for it or None."""
         if self._compiled is None:
             self._compiled = COMPILERS.submit(self._compile)
         return self._compiled
 
     @property
     def bytes(self) -> int:
-        """What it takes of the memory of each device, as soon as it is compiled."""
+        """The memory that the program requires on each device; waits for compilation."""
         return fit.needed(self.start().result()[0])
 
     def draw(self, task: PyTree, *others: PyTree) -> list[Array]:
-        """The arrays of the result of `draw_tiles`; none where the engine draws nothing."""
+        """Return the leaves of the result of `draw_tiles`; [] if the engine draws nothing."""
         drawing = self.start().result()[1]
         return [] if drawing is None else drawing(jax.tree.leaves(task), *others)
 
     def __call__(self, task: PyTree, *others: PyTree) -> dict[str, Array]:
-        """The result of `run_tiles`, as soon as the program is there, from the same arguments but
-        for what is drawn, which is what `draw` returns."""
+        """Return the result of `run_tiles`, waiting for compilation. The argument `drawn` is the
+        list that `draw` returns."""
         return self.start().result()[0](jax.tree.leaves(task), *others)
 
     def _compile(self) -> Sequence[Any]:
-        # Threads do not inherit the precision of the one that starts them.
+        # Threads do not inherit the precision of the thread that starts them.
         with jax.enable_x64(self._wide):
             if self._kept and (found := kept.load(self._kept, self._job.mesh)):
                 return found
@@ -105,18 +105,18 @@ COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
 
 
 class Job(NamedTuple):
-    """What a program is compiled for.
+    """The values that a program is compiled for.
 
     Attributes:
-        task: the arrays that it takes, or arrays shaped like them.
+        task: the arrays of the task, or arrays of the same shapes.
         numbers: names of the traced numbers.
         tile: seeds and points of the batch that a device works on at once.
         engine, settings: of the runs.
         mesh: the devices.
-        state: bytes of the state from which each run goes on; 0 for runs that begin.
-        identity: hash of the program of a run, where code that may have changed takes part: what
-            was traced or compiled for another one is not used again.
-        kept: by what it is found by another process; empty if it is not kept.
+        state: bytes of the state from which each run resumes; 0 for runs that start from step 0.
+        identity: hash of the program of a run, if it contains code that may change. Programs traced
+            or compiled for another hash are not reused.
+        kept: key under which other processes find the program; empty if it is not kept.
     """
 
     task: PyTree
@@ -131,8 +131,8 @@ class Job(NamedTuple):
 
 
 def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
-    """`draw_tiles`, if the engine draws anything, and `run_tiles` for the shapes of a job: programs
-    for the platform of its devices."""
+    """Trace `draw_tiles`, if the engine draws anything, and `run_tiles` for the shapes of a job and
+    the platform of its devices."""
     points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
     numbers = dict.fromkeys(job.numbers, points)
     seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
@@ -141,7 +141,7 @@ def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
         states = np.zeros((job.mesh.size, *job.tile, job.state), np.uint8)
     root, (_, _, _, engine, settings, on, _, identity, _) = np.uint32(0), job
     known = {"engine": engine, "settings": settings, "mesh": on, "identity": identity}
-    # Arguments are flat, because structures of modules cannot be read from a file.
+    # Arguments are flat, because the tree structures of modules cannot be serialized.
     leaves, task = jax.tree.flatten(job.task)
     shared = [jax.tree.structure(None)]
 
@@ -170,11 +170,11 @@ def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
 
 
 def program(job: Job) -> Program:
-    """The program for arrays shaped like those of the job, made at the first call."""
+    """Return the program for arrays shaped like those of the job, made at the first call."""
     leaves, structure = jax.tree.flatten(job.task)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
     key = (shapes, structure, *job[1:])
-    # The one used last is the last one.
+    # Reinsert it, so that the most recently used program is last.
     made = PROGRAMS.pop(key, None) or Program(job)
     PROGRAMS[key] = made
     if len(PROGRAMS) > MOST_PROGRAMS:
@@ -196,19 +196,19 @@ def forget() -> None:
 
 
 def release() -> None:
-    """Give back the memory of what is not kept here any more, JAX's traces included."""
+    """Free the memory of dropped programs, including JAX's caches."""
     jax.clear_caches()
     gc.collect()
-    # The C library keeps what was freed, unless it is asked to give it back.
+    # The C library keeps freed memory unless it is told to trim it.
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 MOST_PROGRAMS = 64
-"""Programs that are kept at most: more than a figure has, few enough for a long session. When they
-are more, the half that was not used for longest goes, because that costs JAX its caches."""
+"""Maximum number of programs in memory: more than a figure needs, few enough for a long session.
+Above it, the least recently used half is dropped at once, because that clears JAX's caches."""
 PROGRAMS: dict[Any, Program] = {}
-"""The programs of this process that were used last, the last one at the end."""
+"""The most recently used programs of this process, the latest one last."""
 
 
 @functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh", "identity"))
@@ -222,7 +222,7 @@ def draw_tiles(
     mesh: Mesh,
     identity: str = "",
 ) -> PyTree:
-    """What the runs of each seed share on each device, (D, S, ...); arguments as of `run_tiles`."""
+    """Draw the shared data of each seed's runs on each device, (D, S, ...); see `run_tiles`."""
     del identity
     assert engine.draw is not None
     draw = functools.partial(engine.draw, settings)
@@ -255,14 +255,14 @@ def run_tiles(
     mesh: Mesh,
     identity: str = "",
 ) -> dict[str, Array]:
-    """Run one tile on each of the D devices of `mesh`: S seeds, of which a run uses
-    fold_in(key(root), seed), at P points of traced `numbers`, with what `draw_tiles` has `drawn`
-    for these seeds, from `states` given as bytes, or from the beginning.
+    """Run one tile on each of the D devices of `mesh`: S seeds at P points of traced `numbers`. A
+    run uses the key fold_in(key(root), seed). `drawn` is the result of `draw_tiles` for these
+    seeds. Runs start from `states`, given as bytes, or from step 0.
 
     Returns:
         (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, the `time` of
-        recording where the run decides it, and the `checkpoint` if it is kept. Where a trajectory
-        records several times they are the first of the remaining axes.
+        recording if each run chooses it, and the `checkpoint` if it is kept. If several times are
+        recorded, they are the first of the remaining axes.
     """
     del identity
 
@@ -324,9 +324,9 @@ def run_tiles(
 def _over_points(
     run: Callable[..., dict[str, Array]], trains: bool
 ) -> Callable[..., dict[str, Array]]:
-    """The runs of `run`, from (key, shared, point, state), of all points of one seed. A single
-    point of a theory is no batch: that is traced in half the time, and its branches stay branches.
-    Training would be rounded otherwise."""
+    """Map `run`, with arguments (key, shared, point, state), over all points of one seed. A single
+    point of a theory is not batched: tracing takes half the time, and its branches stay branches. A
+    single point of training is batched, because that affects its rounding."""
     batch = jax.vmap(run, (None, None, 0, 0))
 
     def one_seed(
@@ -341,14 +341,14 @@ def _over_points(
 
 
 def _keys(seeds: Int[Array, " S"], root: Int[Array, ""]) -> PRNGKeyArray:
-    # Threefry by name: results must not depend on a user's default generator.
+    # Threefry by name: results must not depend on the user's default generator.
     base = jax.random.key(root, impl="threefry2x32")
     return jax.vmap(functools.partial(jax.random.fold_in, base))(seeds)
 
 
 def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
-    """Seeds and points of a tile of at most `size` runs, for `num_seeds` times `num_points` of
-    them. Powers of two, so that grids of almost any size share a program."""
+    """Return the seeds and points of a tile of at most `size` runs, for a grid of `num_seeds` times
+    `num_points`. They are powers of two, so that grids of almost any size share a program."""
 
     def power(limit: int, wanted: int) -> int:
         return 2 ** min((wanted - 1).bit_length(), limit.bit_length() - 1)
@@ -358,11 +358,11 @@ def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
 
 
 def default_tile(memory: int, engine: Engine, device: Device) -> int:
-    """Number of runs that a device works on at once, before any program has been measured; `memory`
-    is an estimate of bytes per run.
+    """Return the number of runs per tile before any program has been measured. `memory` is an
+    estimate of bytes per run.
 
-    On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy: where that
-    is too many for its memory, what is measured says so (`sweeps.runner.fit`).
+    On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy; if they
+    exceed its memory, measurements shrink the tile later (`sweeps.runner.fit`).
     """
     if device.platform == "cpu":
         return engine.tile
@@ -378,9 +378,9 @@ def over_seeds(
     *,
     in_turn: bool,
 ) -> dict[str, Array]:
-    """The runs of `one_seed`, from (key, shared, points, begun), of all seeds, whose keys, shared
-    arrays and states are `each`. `in_turn` is for a CPU: branches on the data then stay branches,
-    and the runs of one seed stay in the cache."""
+    """Map `one_seed`, with arguments (key, shared, points, begun), over all seeds, whose keys,
+    shared arrays and states are `each`. `in_turn` runs one seed after another, for CPUs: branches
+    on data stay branches, and the runs of one seed stay in the cache."""
     if in_turn:
         return jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points, seed[2]), each)
     key, shared, begun = each

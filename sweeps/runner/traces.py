@@ -1,6 +1,5 @@
-"""What a traced program is, as a value that can be compared. To lower a program, which makes its
-text, takes twice as long as to trace it, and programs of a session are most often traced again as
-they were."""
+"""Hashable forms of traced programs, for comparison. Lowering a program to text takes twice as long
+as tracing it, and most programs of a session are traced again unchanged."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -10,14 +9,14 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 UNUSED = {"custom_jvp_call": {"jvp_jaxpr_fun"}, "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd"}}
-"""Parameters of functions with derivatives of their own that each trace makes anew: how to take a
-derivative, which is of no use any more."""
+"""Parameters of functions with custom derivatives that differ between traces of the same function.
+They define its derivative, which has been taken by the time a program is lowered."""
 
 
 def form(traced: jax.stages.Traced) -> Hashable | None:
-    """The same for traces that are lowered to the same text: operations and what they are told,
-    constants, shapes, and the names of arguments and results. What JAX itself compares is compared
-    as JAX does it. None where something cannot be compared."""
+    """Return a value that is equal for traces that lower to the same text. It covers operations and
+    their parameters, constants, shapes, and the names of arguments and results. Objects of JAX are
+    compared by their own equality. Returns None if something is not hashable."""
     names = jax.tree.structure((traced.in_avals, traced.out_info))
     try:
         found = names, _form(traced.jaxpr)
@@ -28,7 +27,7 @@ def form(traced: jax.stages.Traced) -> Hashable | None:
 
 
 def _form(value: Any) -> Any:
-    # From JAX 0.12 on these are one class.
+    # Since JAX 0.12 these are one class.
     if isinstance(value, ClosedJaxpr):
         return _of_operations(value.jaxpr), _form(value.consts)
     if isinstance(value, Jaxpr):

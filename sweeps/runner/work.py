@@ -1,4 +1,4 @@
-"""Computing the chunks of a sweep: which runs, in which batches, and what their arrays are."""
+"""Computes the chunks of a sweep: divides runs into batches and assembles their arrays."""
 
 import functools
 import itertools
@@ -25,19 +25,19 @@ from sweeps.runner.spec import Sweep, grid
 from sweeps.runner.store import CHECKPOINT, Layout, Variable
 
 CHUNK_TILES = 8
-"""Most tiles of a chunk, by default: enough to keep several devices busy between two writes."""
+"""Default maximum of tiles per chunk: enough to keep several devices busy between writes."""
 FEW_CHUNKS = 32
-"""Smaller sweeps have that many chunks, if each still fills a tile: an interruption loses one."""
+"""Number of chunks of smaller sweeps, if each still fills a tile; interruption loses one."""
 MAX_CHUNKS = 2048
-"""Above that many chunks their files, not the runs, would take the time."""
+"""Maximum number of chunks; with more, file handling would dominate the run time."""
 
 AHEAD = min(os.cpu_count() or 1, 8)
-"""Programs that are compiled while another one runs."""
+"""Number of programs that are compiled ahead while another one runs."""
 
 
 class Plan(NamedTuple):
-    """How a sweep runs: its chunks, the seeds and points that a device works on at once, the number
-    of local devices, and the memory of a tile, which is estimated on a CPU."""
+    """How a sweep runs: its chunks, the seeds and points that a device computes at once, the number
+    of local devices, and the memory of a tile (an estimate on a CPU)."""
 
     layout: Layout
     tile: tuple[int, int]
@@ -73,10 +73,10 @@ class Work:
         nudge: float = 0.0,
         identity: Identity | None = None,
     ) -> None:
-        """`chunk_tiles`: most tiles of a chunk, unless `chunk` is its size. `begin`: the step at
-        which all runs go on, from states of `state` bytes. `nudge`: relative change of all traced
-        numbers, which shows how far rounding is carried. `identity`: that of the sweep, where
-        it is known."""
+        """`chunk_tiles`: maximum of tiles per chunk, unless `chunk` is given. `begin`: step at
+        which all runs resume, from states of `state` bytes. `nudge`: relative change of all traced
+        numbers, which measures how rounding grows. `identity`: that of the sweep, if already
+        known."""
         self.sweep, self.begin, self.state = sweep, begin, state
         self.nudge = nudge
         self.identity = identity or Identity(sweep, mesh.devices.flat[0].platform)
@@ -102,13 +102,14 @@ class Work:
     def _cut(
         self, mesh: Mesh, layout: Layout | None, chunk: int | None, chunk_tiles: int, size: int
     ) -> Layout:
-        """The layout, unless there is one; chooses the tile of at most `size` runs and devices."""
+        """Return the given layout or choose one; set the devices and the tile of at most `size`
+        runs."""
         if layout is None:
             total = math.prod(dim.size for dim in self.sweep.dims)
-            # The first runs of a small sweep are stored soon, and chunks of a large one are few.
+            # Store a small sweep's first runs soon, but limit the number of chunks of a large one.
             few = max(total // (FEW_CHUNKS * size), mesh.size)
             if self.sweep.rules.adaptive:
-                # Within a chunk runs are sorted by stiffness: small ones take a third longer.
+                # Runs of a chunk are sorted by stiffness; small chunks take a third longer.
                 few = chunk_tiles
             size_of_chunk = chunk or max(size * min(few, chunk_tiles), -(-total // MAX_CHUNKS))
             layout = layout_of(self.sweep.dims, size_of_chunk)
@@ -117,8 +118,8 @@ class Work:
         seeds, points = tiles.tile_shape(num_seeds, num_points, size)
         self.mesh = mesh
         if num_points == 1 and mesh.devices.flat[0].platform == "cpu":
-            # Seeds of a tile take turns there: fewer of them keep more devices busy. Grids keep
-            # their tile, so that another size compiles nothing.
+            # Seeds of a tile run in sequence on a CPU: fewer per tile keep more devices busy. Grids
+            # keep their tile, so that a change of their size compiles nothing.
             share = -(-num_seeds // mesh.size)
             seeds = min(seeds, 2 ** (share - 1).bit_length())
             self.mesh = Mesh(mesh.devices.flat[: -(-num_seeds // seeds)], mesh.axis_names)
@@ -126,7 +127,7 @@ class Work:
         return layout
 
     def _paced(self) -> tuple[int, int]:
-        """`fit.paced` of the program of most steps, where that is for a CPU."""
+        """Return `fit.paced` for the program with the most steps; on a CPU only."""
         if self.mesh.devices.flat[0].platform != "cpu":
             return 1, CHUNK_TILES
         sweep = self.sweep
@@ -140,8 +141,9 @@ class Work:
         check: Callable[[int], None] = lambda computed: None,
         states: UInt8[np.ndarray, "*region N"] | None = None,
     ) -> dict[str, np.ndarray]:
-        """The arrays of one chunk, of the region's shape in front; `check` is called before each
-        batch with the number of runs that are computed, and may raise to give up the chunk."""
+        """Compute the arrays of one chunk; their first axes are those of the region. `check` is
+        called before each batch with the number of computed runs, and may raise to abandon the
+        chunk."""
         try:
             return self._compute(region, variables, check, states)
         except jax.errors.JaxRuntimeError as error:
@@ -173,7 +175,7 @@ class Work:
         computed = 0
         for block in self._rounds(len(seeds), order):
             check(computed)
-            # Repeated runs, which fill up a batch, count once.
+            # Repeated runs, which pad a batch, count once.
             computed += sum(len({*s.tolist()}) * len({*p.tolist()}) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
             result = program(
@@ -189,20 +191,19 @@ class Work:
                     shape = (len(seeds), len(order), *array.shape[3:])
                     found[name] = np.empty(shape, array.dtype)
                 for (s, p), part in zip(block, array, strict=True):
-                    # Repeated indices, which fill up a batch, hold the same run.
+                    # Repeated indices, which pad a batch, refer to the same run.
                     found[name][np.ix_(s, p)] = part
         shape = tuple(part.stop - part.start for part in region)
         return {name: self._place(found[name], shape, v) for name, v in variables.items()}
 
     def going_on(self, rest: Sweep, begin: int, state: int) -> "Work":
-        """What computes the `rest` of the runs, from step `begin` and states of `state` bytes."""
+        """Return the `Work` for the `rest` of the runs, from step `begin` and byte states."""
         tile = math.prod(self.tile)
         return Work(rest, self.mesh, layout=self.plan.layout, tile=tile, begin=begin, state=state)
 
     def in_turn(self, regions: Iterable[tuple[slice, ...]]) -> Iterator[tuple[slice, ...]]:
-        """The regions in the order to compute them in: those of one program one after the other,
-        and of them those of a seed, because what its runs share is then drawn once. The programs
-        of the next ones are compiled meanwhile."""
+        """Sort regions by program, and then by seed if the seed's shared data is drawn separately,
+        so that it is drawn once. The next programs are compiled meanwhile."""
 
         def program(region: tuple[slice, ...]) -> list[int]:
             found = zip(self.sweep.dims, region, strict=True)
@@ -223,11 +224,11 @@ class Work:
             yield from group
 
     def variables(self) -> dict[str, Variable]:
-        """The arrays that the runs record; where shapes differ between runs, the largest."""
+        """Return the arrays that the runs record, with the largest shape if shapes differ."""
         slices = self.sweep.some_slices()
         found = self._shapes(slices[0])
-        # One number at a time is one number for every task: no need to trace all programs, which
-        # are compiled as they are needed.
+        # Scalar observables have the same shape for every task, so not all programs need to be
+        # traced here; they are compiled when needed.
         front = self._front(slices[0])
         if not all(inner in ((), front) for inner, _ in found.values()):
             for name, (inner, dtype) in itertools.chain(*(self._shapes(s).items() for s in slices)):
@@ -246,24 +247,24 @@ class Work:
         }
 
     def start(self, region: tuple[slice, ...]) -> None:
-        """Begin to compile what a chunk needs."""
+        """Start to compile the program of a chunk."""
         chosen, _, _ = self._runs(region)
         self.program(_hashable(chosen))[1].start()
 
     def _shapes(self, chosen: Mapping[str, float]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """Shapes behind those of the sweep, and dtypes, of what is recorded, by its program."""
+        """Return shape (without the sweep's axes) and dtype of each array of its program."""
         made = self.program(_hashable(chosen))[1].shapes
         return {name: (each.shape[3:], each.dtype) for name, each in made.items()}
 
     def _front(self, chosen: Mapping[str, float]) -> tuple[int, ...]:
-        """The axis of the recorded times, which there is where they are several."""
+        """Return the axis of the recorded times; () for a single time."""
         times = self.sweep.plane(chosen).steps_recorded(self.sweep.times)
         number = times if isinstance(times, int) else len(times)
         return (number,) if number > 1 else ()
 
     def _fit(self, available: int) -> int:
-        """Shrink the tile until the program that takes most fits into the `available` bytes; what
-        it takes then."""
+        """Shrink the tile until the largest program fits into `available` bytes; return its
+        bytes."""
         largest = _hashable(max(self.sweep.some_slices(), key=self._estimate))
         while True:
             needed = self.program(largest)[1].bytes
@@ -273,7 +274,7 @@ class Work:
             self._shrink(excess)
 
     def _estimate(self, chosen: Mapping[str, float]) -> int:
-        """Bytes per run, before there is a program to ask."""
+        """Estimate the bytes per run before a program is compiled."""
         problem = self.problem(_hashable(chosen))
         return self.sweep.rules.bytes_per_run(problem.task, problem.settings)
 
@@ -293,17 +294,17 @@ class Work:
             return prepared, tiles.program(tiles.Job(*made, self.identity.program(chosen)))
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
         about = chosen, shapes, problem.numbers, self.tile, self.begin, self.state
-        # A subclass may know more than its settings say.
+        # A subclass may have state that its configuration lacks.
         told = config_of(self.sweep) if type(self.sweep) is Sweep else None
         key = kept.key_of(self.mesh, told, *about) if told else ""
         return prepared, tiles.program(tiles.Job(*made, kept=key))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:
-        """What the runs of these seeds share, kept until that of others is asked for."""
+        """Return the drawn data of these seeds, cached until other seeds are requested."""
         prepared, program = self.program(chosen)
         wanted = (chosen, seeds.tobytes())
         if program.known.draws and self._drawn[0] != wanted:
-            # Lets go of the memory before more is taken.
+            # Free the old arrays before new ones are allocated.
             self._drawn = (None, [])
             self._drawn = (wanted, program.draw(prepared, seeds, np.uint32(self.sweep.root)))
         return self._drawn[1]
@@ -311,7 +312,7 @@ class Work:
     def _runs(
         self, region: tuple[slice, ...]
     ) -> tuple[dict[str, float], np.ndarray, list[dict[str, np.ndarray]]]:
-        """What a region has one value of, its seeds, and the values along its other dimensions."""
+        """Return a region's static values, its seeds, and the values along its other dimensions."""
         seeds = np.array([self.sweep.first.seed])
         points = []
         for dim, part in zip(self.sweep.dims, region, strict=True):
@@ -325,7 +326,7 @@ class Work:
     def _numbers(
         self, chosen: Mapping[str, float], points: list[dict[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
-        """(P,) traced numbers of all points of a chunk, the last dimension fastest."""
+        """Return (P,) traced numbers for all points of a chunk, the last dimension fastest."""
         shape = tuple(len(next(iter(values.values()))) for values in points)
         run = self.sweep.point({**chosen, **grid(points)})
         return {
@@ -338,8 +339,8 @@ class Work:
     def _rounds(
         self, num_seeds: int, order: np.ndarray
     ) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-        """Batches of one tile per device: indices of seeds and of points, the last ones repeated
-        to fill up."""
+        """Yield batches of one tile per device as indices of seeds and points, padded by
+        repetition."""
         per_tile = self.tile
         tile_list = [
             (s, p)
@@ -351,7 +352,7 @@ class Work:
             yield block + [block[-1]] * (self.mesh.size - len(block))
 
     def _place(self, values: np.ndarray, shape: tuple[int, ...], variable: Variable) -> np.ndarray:
-        """(S, P, ...) values in the shape of the region, and filled up to that of the variable."""
+        """Reshape (S, P, ...) values to the region, padded to the shape of the variable."""
         try:
             values = variable.padded(values)
         except ValueError:
@@ -367,7 +368,7 @@ class Work:
         return np.moveaxis(values.reshape(shape[at], *others, *variable.shape), 0, at)
 
     def _by_seed(self, values: np.ndarray, seeds: int) -> np.ndarray:
-        """Values in the shape of a region as (S, P, N): what `_place` undoes."""
+        """Reshape values from the region's shape to (S, P, N): the inverse of `_place`."""
         names = [dim.name for dim in self.sweep.dims]
         if "seed" in names:
             values = np.moveaxis(values, names.index("seed"), 0)
@@ -375,8 +376,8 @@ class Work:
 
 
 def begin(sweeps: Iterable[Sweep]) -> None:
-    """Trace the programs of several sweeps, so that errors in the equations of one come before any
-    of them runs, and begin to compile them side by side."""
+    """Trace the programs of several sweeps, so that errors in equations are raised before any sweep
+    runs, and start to compile them in parallel."""
     programs.keep()
     works = []
     for sweep in sweeps:
@@ -390,8 +391,8 @@ def begin(sweeps: Iterable[Sweep]) -> None:
 def layout_of(dims: Sequence[Dimension], size: int) -> Layout:
     """Cut the array of runs into chunks of at most `size` runs.
 
-    A chunk extends along no static dimension. Of the others it fills the last one first, and
-    seeds after all others: runs that share their data belong together.
+    Chunks do not extend along static dimensions. Of the others, the last is filled first and seeds
+    last, because runs that share their data belong together.
     """
     chunk = {dim.name: 1 for dim in dims}
     order = [dim for dim in reversed(dims) if not dim.static]

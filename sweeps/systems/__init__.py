@@ -1,1 +1,1 @@
-"""What can be swept: runs, the systems that compute them, and their registry."""
+"""Runs, the systems that compute them, and their registry."""

@@ -1,8 +1,9 @@
-"""What a system is to sweeps, comparison and diagrams: problems, engines for them, and labels; and
-what compiled programs take of a problem and a rule: traced numbers by name, and arrays by place.
+"""The interface of systems for sweeps, comparison and diagrams: problems, engines and labels. Also
+the division of a problem and a rule into traced numbers by name, and arrays by position, for
+compiled programs.
 
-An engine computes the trajectories of a run, `sweeps.systems.experiment`; labels name what it
-records.
+An engine computes the trajectories of a run (`sweeps.systems.experiment`); labels name the recorded
+quantities.
 """
 
 import dataclasses
@@ -25,21 +26,21 @@ from dynsim.training.recording import PRECONDITIONED, SHARPNESS, NamedFunction, 
 from sweeps.language.describe import docs_of
 
 MOST_TIMES = 2**20
-"""How many times are recorded and drawn."""
+"""Maximum number of recorded times."""
 Times = Literal["end"] | int | tuple[int, ...]
 """When to record: at the end; at step 0 and a number of logarithmically spaced steps; or at given
 steps."""
 
 
 class Template(NamedTuple):
-    """A pytree without its numbers, hashable: `structure` of `leaves`, of which each is the name of
-    a traced number, the place of a shared array, or a value in a tuple of its own."""
+    """A pytree without its numbers, hashable. `leaves` of `structure` are names of traced numbers,
+    positions of shared arrays, or values in tuples of length one."""
 
     structure: Any
     leaves: tuple[str | int | tuple[Any], ...]
 
     def filled(self, numbers: Mapping[str, Any], arrays: tuple[Any, ...]) -> PyTree:
-        """The pytree with numbers by name and arrays by place."""
+        """Insert numbers by name and arrays by position."""
         found = []
         for leaf in self.leaves:
             if isinstance(leaf, tuple):
@@ -50,7 +51,7 @@ class Template(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A pytree taken apart: its template, its numbers by name, and its arrays."""
+    """A pytree split into its template, its numbers by name, and its arrays."""
 
     template: Template
     numbers: dict[str, Any]
@@ -58,12 +59,12 @@ class Taken(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What an engine knows about the runs of one program besides their numbers, all hashable.
+    """Settings of all runs of one program besides their numbers, all hashable.
 
     Attributes:
         fixed: the value of `Experiment.fixed`.
-        times: optimiser steps at which to record, or their number where the run decides.
-        record: names of observables, and functions with their names.
+        times: optimiser steps at which to record, or their number if the run chooses them.
+        record: names of observables, or named functions.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
         checkpoint: as in `dynsim.train`, for engines whose runs can resume.
@@ -83,7 +84,7 @@ class Settings(NamedTuple):
 
     @property
     def num_times(self) -> int:
-        """How many steps are recorded."""
+        """The number of recorded steps."""
         return self.times if isinstance(self.times, int) else len(self.times)
 
     @property
@@ -93,30 +94,30 @@ class Settings(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """How runs are computed.
+    """An engine computes runs.
 
     Attributes:
         run: function that computes one run from (settings, task, rule, key), with task and rule
             from `assemble`; vmappable. If `batched`, it computes all runs of one seed, from a rule
-            with numbers (P,). With `draw`, it also takes the result of that.
-        assemble: task and update rule of a run from (settings, prepared task, traced numbers); it
-            is called inside the compiled program.
-        observables: quantities that it can record.
-        bytes_per_run: estimate of the memory that a run in flight needs, from (task, settings).
+            with numbers (P,). With `draw`, it also receives the result of that.
+        assemble: function that returns task and update rule of a run from (settings, prepared task,
+            traced numbers); it is called inside the compiled program.
+        observables: quantities that the engine can record.
+        bytes_per_run: estimate of the memory per run, from (task, settings).
         check: function that raises `ValueError` if the engine does not describe (fixed, task,
             rule).
-        adaptive: whether the runs of a batch wait for the stiffest of them.
+        adaptive: whether the runs of a batch wait for the stiffest run.
         tile: number of runs in a batch on a CPU, where small ones stay in the cache.
-        prepare: function of the task and the names to record that returns the program's input in
-            place of the task: a pytree of arrays.
+        prepare: function of the task and the names to record that returns a pytree of arrays, the
+            program's input instead of the task.
         trains: whether it is descent in the precision of the run, not theory in float64.
         batched: see `run`.
-        task: the part of a run that is prepared, by default its problem as it is trained.
-        draw: function of (settings, prepared task, key) that returns what all runs of one seed
-            share, if it is worth keeping from one batch to the next.
-        variant: whether comparisons leave it out unless it is requested.
-        goes_on: whether its runs can leave a checkpoint and resume from it.
-        noisy: whether it is a theory with random runs, so that seeds differ.
+        task: function that returns the part of a run to prepare, by default its trained problem.
+        draw: function of (settings, prepared task, key) that returns the shared data of all runs of
+            one seed, if it is worth caching between batches.
+        variant: whether comparisons omit it unless it is requested.
+        goes_on: whether its runs can save a checkpoint and resume from it.
+        noisy: whether it is a stochastic theory, so that seeds differ.
         seeded: whether its runs depend on the seed when starting weights do.
         title: title for legends and tables.
         assumes: its assumptions, in words.
@@ -155,9 +156,9 @@ class Labels(NamedTuple):
     """Descriptions of the axes and observables of a system.
 
     Attributes:
-        about: long name and unit, where the name alone does not suffice.
+        about: long name and unit, where the name alone is insufficient.
         inner_dims: names of the axes of observables that are arrays.
-        values: values along such an axis, where it has some.
+        values: coordinate values along such an axis, if it has any.
 
     Example:
         >>> from sweeps.systems import registry
@@ -171,8 +172,8 @@ class Labels(NamedTuple):
 
 
 def described(problem: Problem) -> dict[str, tuple[str, str]]:
-    """What the docstring of the class says in `Attributes:` of observables, whose unit stands in
-    square brackets behind the name."""
+    """Parse the observables under `Attributes:` in the docstring of the class; their unit is in
+    square brackets after the name."""
     found = {}
     fields = {field.name for field in dataclasses.fields(problem)}
     for name, text in docs_of(type(problem)).items():
@@ -187,31 +188,30 @@ def described(problem: Problem) -> dict[str, tuple[str, str]]:
 
 
 def rates(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
-    """The learning rate, or the sum of those of all groups."""
+    """Return the learning rate, or the sum over all groups."""
     found = [value for name, value in numbers.items() if _is_peak(name)]
     return np.sum(found, axis=0) if found else np.zeros_like(next(iter(numbers.values())))
 
 
 def _is_peak(name: str) -> bool:
-    """Whether a number of this name is `eta`, or `eta.NAME` of a group, which is none of the
-    numbers of a schedule."""
+    """Return whether a name is `eta`, or `eta.NAME` of a group, and not a number of a schedule."""
     first, _, rest = name.removeprefix("rule.").partition(".")
     return first == "eta" and rest not in NUMBERS and "." not in rest
 
 
 class System(NamedTuple):
-    """A system as it is registered.
+    """A registered system.
 
     Attributes:
-        name: name in sweep files and on the command line.
-        problems: the classes of its problems; the first one has the name of the system.
-        engines: how runs are computed, by name. Training is called "simulation".
+        name: its name in sweep files and on the command line.
+        problems: classes of its problems; the first one has the name of the system.
+        engines: its engines by name. Training is called "simulation".
         labels: names and units for its results.
-        compare: class with which `dynsim compare NAME` compares runs, as "module:Class", a subclass
-            of `sweeps.compare.comparison.Comparison`; None for that class itself.
-        more: engines of theories that other packages register, looked up when they are needed.
-        stiffness: function of the traced numbers that returns (P,) values with which an adaptive
-            solver's number of steps grows.
+        compare: class used by `dynsim compare NAME`, as "module:Class", a subclass of
+            `sweeps.compare.comparison.Comparison`; None for that class itself.
+        more: engines of theories that other packages register, looked up on demand.
+        stiffness: function of the traced numbers that returns (P,) values that grow with the number
+            of steps of an adaptive solver.
 
     Example:
         >>> from sweeps.systems import registry
@@ -229,29 +229,29 @@ class System(NamedTuple):
 
 
 def names_of(record: tuple[str | NamedFunction, ...]) -> tuple[str, ...]:
-    """Names of what is recorded."""
+    """Return the names of recorded quantities."""
     return tuple(each.name if isinstance(each, NamedFunction) else each for each in record)
 
 
 def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
-    """The steps at which a run records, where they depend on none of its traced fields."""
+    """Return the recorded steps of a run; only for rules that do not choose them."""
     if isinstance(times, int):
         raise TypeError("times: the runs of this system set their own")
     return times
 
 
 def of_problem(problem: Problem) -> Taken:
-    """A problem taken apart: numbers are what is annotated `float`, and floating-point scalars."""
+    """Split a problem. Its numbers are fields annotated `float`, and floating-point scalars."""
     return _taken(problem, {*_reals(problem)}, _path)
 
 
 def of_rule(rule: Rule, problem: Problem) -> Taken:
-    """A rule taken apart: everything in it is a number. One called like a field of the problem is
-    called `rule.NAME`."""
+    """Split a rule, in which everything is a number. Numbers named like a field of the problem are
+    prefixed with `rule.`."""
     clashing = problem.__dataclass_fields__
 
     def name(path: tuple[Any, ...]) -> str:
-        # `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of `numbers.b1`.
+        # `eta` for `eta.peak`, `eta.Y` for `eta.Y.peak`, `b1` for `numbers.b1`.
         words = _path(path).split(".")
         if words[0] == "eta" and words[-1] == "peak":
             words = words[:-1]
@@ -293,7 +293,7 @@ def _path(path: tuple[Any, ...]) -> str:
 
 
 def _reals(tree: Any, before: str = "") -> Iterator[str]:
-    """Names of the fields that are real numbers, also in parts of a problem."""
+    """Yield the names of fields that are real numbers, including those in parts of a problem."""
     hints = typing.get_type_hints(type(tree), include_extras=True)
     for name in tree.__dataclass_fields__:
         value = getattr(tree, name)

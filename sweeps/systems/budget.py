@@ -1,7 +1,7 @@
-"""What a sweep may ask for at most, told before anything is allocated or compiled.
+"""Upper limits of sweeps, checked before anything is allocated or compiled.
 
-The bounds lie far beyond what anybody can run: they tell slips, such as a number of values in place
-of a last value. What is merely large is said by the plan of a run.
+The limits are far beyond any real sweep: they catch mistakes, such as a number of values in place
+of a last value. Sweeps that are merely large are reported in the plan.
 """
 
 import os
@@ -10,31 +10,31 @@ from dynsim.classes.task import SequenceClasses, Task
 
 MOST_RUNS = 2**40
 MOST_PROGRAMS = 2**16
-"""Combinations of values of static axes: each compiles a program of its own."""
+"""Maximum combinations of static values, each of which compiles a program."""
 MOST_BYTES = 2**40
-"""Of memory, for one run in flight."""
+"""Maximum bytes of memory of one run."""
 OF_RUN = 64
-"""Bytes of what a run of a chunk is computed from, about."""
+"""Approximate bytes of the inputs of a run in a chunk."""
 USUAL = 2**36
-"""Bytes of memory of a machine."""
+"""Bytes of memory of a machine that does not report them."""
 MOST_STORED = 2**50
-"""Bytes that are recorded, each observable taken for one number."""
+"""Maximum bytes of results, counting one number per observable."""
 MOST_SECONDS = 3.2e8
 """Ten years, at `SECONDS` a step."""
 SECONDS = 1e-8
-"""Less than a step of a run takes on any device, however many run at once."""
+"""A lower limit for the time of a step on any device, however many runs share it."""
 LARGEST_TABLE = 2**30
-"""Bytes of the table P(l|n) up to which one is made; what is computed with it takes more."""
+"""Maximum bytes of a table P(l|n); computing with it takes more memory."""
 
 
 def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
-    """Raise `ValueError` for what nobody can run.
+    """Raise `ValueError` for a sweep that is too large to run.
 
     Args:
-        runs: their number.
+        runs: number of runs.
         programs: number of combinations of static axes.
-        numbers: recorded by a run.
-        steps: optimiser steps of a run, 1 where they follow from its numbers.
+        numbers: recorded numbers per run.
+        steps: optimiser steps of a run; 1 if they follow from its numbers.
     """
     stored, seconds = 4 * runs * numbers, SECONDS * runs * steps
     if runs > MOST_RUNS:
@@ -55,8 +55,8 @@ def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
 
 
 def check_held(runs: int, chunk: int, bytes_per_run: int, stored: bool) -> None:
-    """Raise `ValueError` where this machine cannot hold the results of a chunk, or of all runs of a
-    sweep that is not `stored`, which are there twice: compressed, and as they are returned."""
+    """Raise `ValueError` if this machine cannot hold the results of a chunk, or of all runs of a
+    sweep that is not `stored`; these exist twice, compressed and as returned."""
     what, at_once, needed = f"{runs} runs", runs, 2 * bytes_per_run
     then = "choose out, a folder to keep them in, or fewer runs"
     if stored:
@@ -68,7 +68,7 @@ def check_held(runs: int, chunk: int, bytes_per_run: int, stored: bool) -> None:
 
 
 def memory() -> int:
-    """Bytes of memory of this machine; `USUAL` where it does not say so."""
+    """Return the memory of this machine in bytes; `USUAL` if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -76,14 +76,14 @@ def memory() -> int:
 
 
 def check_memory(bytes_per_run: int) -> None:
-    """Raise `ValueError` where a run in flight would take memory that nobody has."""
+    """Raise `ValueError` if a run would require more memory than any machine has."""
     if bytes_per_run > MOST_BYTES:
         needs = f"{bytes_per_run / 2**30:.4g} GiB of memory, more than {MOST_BYTES / 2**30:g} GiB"
         raise ValueError(f"run: would take {needs}; its sizes are too large")
 
 
 def is_large(task: Task) -> bool:
-    """Whether the table of the task is still to be made, and too large to be."""
+    """Return whether the table of the task is not made yet and would be too large."""
     if isinstance(task, SequenceClasses) or type(task).sizes is Task.sizes:
         return False
     K, M = task.sizes
@@ -91,7 +91,7 @@ def is_large(task: Task) -> bool:
 
 
 def check_table(task: Task) -> None:
-    """Raise `ValueError` where `is_large` says so."""
+    """Raise `ValueError` if the task `is_large`."""
     if is_large(task):
         K, M = task.sizes
         raise ValueError(

@@ -1,5 +1,4 @@
-"""The systems of this project: a function each, called as its system, which the registry calls when
-the system is asked for."""
+"""The systems of this project, one function each, which the registry calls on demand."""
 
 from collections.abc import Mapping
 
@@ -24,7 +23,7 @@ from sweeps.systems.engines import of_infinite_length, system
 from sweeps.systems.yz import engines as of_layer
 
 ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
-# In NumPy: no device may be used before somebody computes.
+# In NumPy: importing this module must not initialise a device.
 LAYER = Layer(
     probs=np.array([[1.0, 0.0]]),
     prior=np.ones(1),
@@ -38,11 +37,11 @@ LAYER = Layer(
     place=TWO,
     place_shared=ONE[None, :0],
 )
-"""The smallest layer there is, which stands for all of them."""
+"""The smallest layer, which represents all of them."""
 
 CLASS, TOKEN = ("class",), ("class", "token")
 ENDS = ("", "_std", "_drift")
-"""Of names: the quantity itself, and what theories say of its spread and the shift of its mean."""
+"""Suffixes of names: the quantity, its standard deviation, and the shift of its mean by noise."""
 OF_CLASS = ("z_top_distinct", "z_top_common", "speed", "xi", "B")
 IN_NAT = (*OF_CLASS, "z", "z_distinct", "z_common")
 """Logits, and the gradients and growth that change them."""
@@ -70,11 +69,11 @@ LABELS = Labels(
     },
     values={"threshold": RECALL_THRESHOLDS},
 )
-"""Of the attention layer, in Y and Z or in ordinary parameters."""
+"""Labels of the attention layer, in Y and Z or in ordinary parameters."""
 
 
 def yz() -> System:
-    """The attention layer in Y and Z (Scan and Snap): training, and every theory."""
+    """Return the attention layer in Y and Z (Scan and Snap): training, and all theories."""
     return system(
         LAYER,
         "yz",
@@ -86,12 +85,12 @@ def yz() -> System:
 
 
 def qkv() -> System:
-    """The attention layer in ordinary parameters U, W_Q, W_K and W_V."""
+    """Return the attention layer in ordinary parameters U, W_Q, W_K and W_V."""
     return system(QKV(LAYER), "qkv", engines=of_infinite_length, labels=LABELS, tile=8)
 
 
 def joma() -> System:
-    """Hidden nodes and attention (JoMA) on sequence classes."""
+    """Return hidden nodes and attention (JoMA) on sequence classes."""
     return system(
         JoMA(LAYER),
         "joma",
@@ -115,7 +114,7 @@ def joma() -> System:
 
 
 def linear_icl() -> System:
-    """In-context regression by linear attention."""
+    """Return in-context regression by linear attention."""
     return system(
         Regression(),
         "linear_icl",
@@ -136,7 +135,7 @@ def linear_icl() -> System:
 
 
 def sparse_attention() -> System:
-    """Retrieval of one token (the emergence of sparse attention)."""
+    """Return retrieval of one token (the emergence of sparse attention)."""
     return system(
         Retrieval(),
         "sparse_attention",
@@ -152,10 +151,10 @@ def sparse_attention() -> System:
 
 
 def transformer() -> System:
-    """Decoder-only transformers on text."""
+    """Return decoder-only transformers on text."""
     empty = np.zeros(36, int)
     return system(
-        # The text is that of the run.
+        # A placeholder: each run has its own text.
         LanguageModel(text(empty, empty, 2)),
         "transformer",
         labels=Labels(
@@ -175,17 +174,16 @@ def transformer() -> System:
 
 
 NUMBERS = 2**15
-"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
+"""Bytes of an adaptive solver of a few numbers, including its observables by quadrature."""
 
 
 def two_stage() -> System:
-    """Normalised-ReLU attention on P/Q prompts (two-stage dynamics): training and the reduced
-    ODE."""
+    """Return normalised-ReLU attention on P/Q prompts (two-stage dynamics) and its reduced ODE."""
 
     def engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
-        """Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers
-        wait for the stiffest of a batch. What begins from the states that a run measured is no
-        engine."""
+        """Adapt the engines: runs step from record to record and save no checkpoint; adaptive
+        solves of a few numbers wait for the stiffest run of a batch. Theories that start from
+        measured states are not engines."""
         return {
             name: engine._replace(goes_on=False)
             if engine.trains
@@ -200,7 +198,7 @@ def two_stage() -> System:
         engines=engines,
         tile=1,
         compare="sweeps.studies.two_stage.compare:TwoStageComparison",
-        # The rate at which Q grows without noise rises with r.
+        # The noise-free growth rate of Q increases with r.
         stiffness=lambda numbers: numbers["r"],
         labels=Labels(
             about={

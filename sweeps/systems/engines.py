@@ -1,4 +1,4 @@
-"""What computes the runs of a problem: training, descent, and every theory that it has."""
+"""Engines of a problem: training, descent, and all of its theories."""
 
 import dataclasses
 import functools
@@ -32,16 +32,16 @@ from sweeps.systems.base import (
 )
 
 BYTES = 2**14
-"""Of a run besides copies of its weights and its batch."""
+"""Bytes per run besides copies of its weights and its batch."""
 COPIES = 8
-"""Of the weights that a step, or a solver, holds at once, about."""
+"""Approximate number of copies of the weights that a step or a solver holds."""
 SHARED_COPIES = 3
-"""Of what runs of a key share: as it is drawn, with the numbers of a run, and in another order."""
+"""Copies of the shared data of a key: as drawn, with the numbers of a run, and reordered."""
 
 
 class ProblemKey:
-    """A problem, equal to others of its class that record the same: what compiled programs and
-    their engines depend on, but for what they are given."""
+    """A problem as a dictionary key, equal to others of its class with the same observables.
+    Compiled programs and engines depend on nothing else of it except their inputs."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.known = problem, (type(problem), tuple(table(problem).functions))
@@ -55,8 +55,8 @@ class ProblemKey:
 
 @functools.lru_cache(maxsize=64)
 def engines_of(like: ProblemKey, tile: int = 16) -> Mapping[str, Engine]:
-    """The engines of a problem by name, the same for equal ones, so that compiled programs are
-    found again."""
+    """Return the engines of a problem by name. Equal problems share them, so that compiled programs
+    are found again."""
     found = {"simulation": _training(like, tile)}
     if like.problem.has("population_loss"):
         found["descent"] = descent(found["simulation"])
@@ -64,13 +64,14 @@ def engines_of(like: ProblemKey, tile: int = 16) -> Mapping[str, Engine]:
 
 
 def of_theories(theories: Mapping[str, Theory[Any, Any]], like: ProblemKey) -> dict[str, Engine]:
-    """The engines of those theories that need nothing but what a run of the problem has."""
+    """Return the engines of theories that only require a run of the problem."""
     known = {"init", "key", "batch", "steps", *like.problem.__dataclass_fields__}
     return {n: of_theory(each, like) for n, each in theories.items() if {*each.needs} <= known}
 
 
 def descent(simulation: Engine, at: Callable[[Any], Problem] = lambda problem: problem) -> Engine:
-    """Training at infinite batch of what `at` makes of a problem, from the engine of training."""
+    """Return the engine for training at infinite batch, from the engine of training. `at` maps the
+    problem to the one to train."""
     return simulation._replace(
         run=functools.partial(_descend, at=at),
         check=lambda fixed, problem, rule: at(problem).check_population(),
@@ -83,7 +84,7 @@ def descent(simulation: Engine, at: Callable[[Any], Problem] = lambda problem: p
 
 
 def of_infinite_length(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
-    """Engines of which descent is that of sequences of infinite length."""
+    """Replace descent by that of infinitely long sequences."""
     infinite = functools.partial(dataclasses.replace, length=math.inf)
     return {**found, "descent": descent(found["simulation"], infinite)}
 
@@ -107,14 +108,14 @@ def _training(like: ProblemKey, tile: int) -> Engine:
 
 
 DRAWN_AT_MOST = 2**24
-"""Bytes of the batches of one seed that are worth keeping."""
+"""Maximum bytes of one seed's batches to cache."""
 
 
 def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
-    """The batches of a seed, which do not depend on the numbers of a rule: on a CPU, where a tile
-    is few runs that would each time draw them anew."""
+    """Draw the batches of a seed, which do not depend on the numbers of a rule. Only on a CPU,
+    where small tiles would draw them again and again."""
     fixed = settings.fixed
-    # A number that is left out by default is one of the problem's all the same once it is given.
+    # A field that is omitted by default is a number of the problem once it is given.
     numbers = any(isinstance(leaf, str) for leaf in fixed.problem.leaves)
     if numbers or not on_cpu() or math.isinf(fixed.batch):
         return None
@@ -126,7 +127,7 @@ def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -
 
 @functools.lru_cache(maxsize=256)
 def of_theory(theory: Theory[Any, Any], like: ProblemKey) -> Engine:
-    """The engine of a theory; repeated calls return the same object."""
+    """Return the engine of a theory; repeated calls return the same object."""
     known = flow_table(like.problem, whole=theory.single and theory.predicts is None)
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
@@ -163,19 +164,19 @@ def _assemble(
 
 
 def _shared(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
-    """What the runs of a seed share, whatever their numbers."""
+    """Draw the shared data of a seed's runs, which does not depend on their numbers."""
     with jax.enable_x64(False):
         return {"shared": _any_of(settings.fixed.problem, arrays)._prepared(key)[1]}
 
 
 def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
-    """A problem of a template, of which the numbers do not matter."""
+    """Fill a template with arbitrary numbers."""
     names = (leaf for leaf in template.leaves if isinstance(leaf, str))
     return template.filled(dict.fromkeys(names, 1.0), arrays)
 
 
 def _times(settings: Settings, rule: Any) -> Any:
-    """When to record; the rule may decide it."""
+    """Return the recording times, which the rule may determine."""
     if isinstance(settings.times, int) and settings.fixed.spread is not None:
         return jax.numpy.rint(jax.numpy.asarray(settings.fixed.spread(rule, settings.times)))
     return np.asarray(known(settings.times))
@@ -227,18 +228,18 @@ def _solve(
 def solved(
     theory: Theory[Any, Any], settings: Settings, task: Any, rule: Any, **options: Any
 ) -> Trajectory:
-    """A theory's solve as the settings ask for it, in times, record, precision and tolerance."""
+    """Solve a theory with the times, observables, precision and tolerance of the settings."""
     if theory.adaptive:
         usual = theory.tolerances or DEFAULT_TOLERANCES[settings.dtype]
         rtol = usual.rtol if settings.rtol is None else settings.rtol
-        # The absolute tolerance keeps its share.
+        # Keep the ratio of absolute to relative tolerance.
         options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
     options |= {"record": settings.record, "dtype": settings.dtype}
     return theory.solve(task, rule, _times(settings, rule), **options)
 
 
 MOST_ASKED = 1000
-"""Runs of which a theory is asked one by one."""
+"""Maximum number of runs to check individually with a theory."""
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
@@ -246,7 +247,7 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
     try:
         runs = [(problem, rule)] if theory.why_not(problem, rule, *given) else []
     except Exception:
-        # The numbers of axes are arrays, of which `if problem.a > 1` has no answer.
+        # Numbers of axes are arrays, for which `if problem.a > 1` would be ambiguous.
         runs = _single(problem, rule)
     with checks.code_of_user(f"theory {theory.name!r}, inapplicable"):
         for one in runs:
@@ -254,8 +255,8 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
 
 
 def _single(problem: Problem, rule: Any) -> Iterator[tuple[Any, Any]]:
-    """The runs of a problem and a rule whose numbers may be arrays that broadcast, each with its
-    own numbers. Of very many, the first, the last and some between them."""
+    """Yield the runs of a problem and a rule whose numbers may be arrays that broadcast, each with
+    scalars. Of very many, only the first, the last and some between them."""
     given = of_problem(problem), of_rule(rule, problem)
     numbers = {name: np.asarray(v) for each in given for name, v in each.numbers.items()}
     shape = np.broadcast_shapes(*(v.shape for v in numbers.values()))
@@ -267,7 +268,7 @@ def _single(problem: Problem, rule: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
-    """Copies of the weights; in training also of a batch and of what runs of a key share."""
+    """Return the bytes for copies of the weights; in training also of batch and shared data."""
     fixed = settings.fixed
     given = of_problem(problem)
     bare = _any_of(given.template, given.arrays)
@@ -288,7 +289,7 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
 
 
 def _bytes_of_theory(problem: Problem, settings: Settings, *, theory: Theory[Any, Any]) -> int:
-    """What a theory holds, and the examples that it does with what their losses need."""
+    """Return the bytes of a theory, and of the examples that it processes, with their losses."""
     if theory.held is None:
         return _bytes(problem, settings, trains=theory.drawn)
     fixed = settings.fixed
@@ -307,16 +308,16 @@ def system(
     tile: int = 16,
     **options: Any,
 ) -> System:
-    """The system of a problem: its engines and labels.
+    """Make the system of a problem: its engines and labels.
 
     Args:
-        problem: as it is trained.
-        name: name in sweep files and on the command line.
-        problems: classes that are settings of such a problem; by default that of the problem.
-        engines: the engines of the system, from those of the problem.
-        labels: names and units, besides those of the docstring.
-        tile: runs in a batch on a CPU.
-        **options: of `System`.
+        problem: the problem as trained.
+        name: its name in sweep files and on the command line.
+        problems: classes of settings for such a problem; by default the class of the problem.
+        engines: function that returns the system's engines, from those of the problem.
+        labels: names and units, in addition to those of the docstring.
+        tile: runs per batch on a CPU.
+        **options: further fields of `System`.
     """
     like = ProblemKey(problem)
 

@@ -1,8 +1,8 @@
 """A run: what is trained, by which rule, for how long. A sweep is many of them.
 
-The problem and the rule may be settings from which others are built. Compiled programs take their
-traced numbers by name, and their arrays by place: fields of the problem; and `eta`, `eta.Y`,
-`eta.warmup` and what else the rule reads.
+The problem and the rule may be settings from which others are built. Compiled programs receive
+traced numbers by name and arrays by position. The names are fields of the problem and numbers of
+the rule, such as `eta`, `eta.Y` and `eta.warmup`.
 """
 
 import dataclasses
@@ -34,14 +34,13 @@ AnySeed = Annotated[Seed, TRACED]
 
 
 class Fixed(NamedTuple):
-    """What runs of one program share besides their arrays.
+    """The static part of the runs of one program.
 
     Attributes:
-        problem, rule: without their numbers.
-        steps: steps of a run; None where the rule determines them.
+        problem, rule: templates without their numbers.
+        steps: steps of a run; None if the rule determines them.
         batch: examples per step.
-        spread: in that case, (rule, number) -> that many steps at which to record, the last at the
-            end.
+        spread: function for such rules, (rule, number) -> that many recording steps, up to the end.
     """
 
     problem: Template
@@ -60,7 +59,7 @@ class Experiment:
     Attributes:
         problem: what is trained.
         rule: the update rule.
-        steps: optimiser steps; none where the rule determines them.
+        steps: optimiser steps; omit them if the rule determines them.
         batch: examples per step; inf for the population loss.
         dtype: precision of training; theories are solved in float64.
         seed: seed of starting weights and data; runs with the same seed see the same batches.
@@ -90,48 +89,48 @@ class Experiment:
             )
 
     def at(self, settings: Mapping[str, Any]) -> "Experiment":
-        """The run with other settings, by their names or the ends of these: `{"eta_y": 1.0,
-        "rule": "adam", "steps": 50}`. Another rule keeps the numbers that all rules have.
+        """Return the run with other settings, by full or abbreviated name, such as
+        `{"rule": "adam", "steps": 50}`. Another rule keeps the numbers that all rules have.
 
         Raises:
-            ValueError: for a name or a value that is not allowed.
+            ValueError: for an unknown name or an invalid value.
         """
         checks.kind("settings", settings, Mapping)
         objects: Objects = {}
         return _assigned(encode(language(), self, objects, full=False), settings, objects)
 
     def setting(self, name: str) -> Any:
-        """The value of a setting in text form, by its name or the end of it: a number, a word, or
-        a table for a part of the run."""
+        """Return the value of a setting in text form, by full or abbreviated name: a number, a
+        word, or a table for a part of the run."""
         return language().resolve(encode(language(), self), name).value
 
     @property
     def about(self) -> str:
-        """The problem and its parts in words, such as "qkv: syn-small"."""
+        """Describe the problem and its parts briefly, such as "qkv: syn-small"."""
         return about(encode(language(), self.problem))
 
     @functools.cached_property
     def built(self) -> tuple[Any, Any]:
-        """The problem and the rule that are trained; `ValueError` for settings that describe none,
-        or for classes whose table would be too large."""
+        """Return the problem and the rule to train. Raises `ValueError` for settings that describe
+        none, or for classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):
             budget.check_table(task)
         return built(self.problem, self.rule)
 
     @functools.cached_property
     def bare(self) -> Any:
-        """The problem that is trained as far as its program knows it, without what its arrays hold:
-        some theories of the attention layer need no table of its classes, however many."""
+        """The problem as its program needs it, without the contents of its arrays: some theories of
+        the attention layer need no table of classes, however many there are."""
         if isinstance(self.problem, AttentionLayer) and budget.is_large(self.problem.task):
             return dataclasses.replace(self.problem, task=SynSmall()).build(self.rule)
         return self.built[0]
 
     def check(self, *, resumed: bool = False, rounded: bool = True) -> None:
-        """Raise `ValueError` for mistakes that the classes cannot detect when they are made.
+        """Raise `ValueError` for mistakes that the classes cannot detect in their constructors.
 
         Args:
-            resumed: whether it may be resumed, so that a schedule may end after it.
-            rounded: whether numbers must be in their open ranges in the precision of the run too.
+            resumed: whether it may be resumed, in which case a schedule may end later.
+            rounded: whether to check open ranges in the precision of the run too.
         """
         rule = self.rule.build()
         check_parts(self.bare, not math.isinf(self.batch), False)
@@ -145,13 +144,13 @@ class Experiment:
 
     @property
     def numbers(self) -> dict[str, ArrayLike]:
-        """Traced numbers of problem and rule by name."""
+        """Traced numbers of problem and rule, by name."""
         problem, rule = self._apart
         return {**problem.numbers, **rule.numbers}
 
     @property
     def fixed(self) -> Fixed:
-        """What is fixed in the compiled program."""
+        """The static part of the compiled program."""
         problem, rule = self._apart
         spread = None if self.steps is not None else getattr(type(self.rule), "spread", None)
         return Fixed(problem.template, rule.template, self.steps, self.batch, spread)
@@ -161,8 +160,8 @@ class Experiment:
         return of_problem(self.bare), of_rule(self.rule.build(), self.bare)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
-        """The optimiser steps at which a run records; or only their number, where the rule
-        determines them. `ValueError` for invalid `times`."""
+        """Return the optimiser steps to record, or only their number if the rule determines them.
+        Raises `ValueError` for invalid `times`."""
         if times == "end":
             return 1 if self.steps is None else (self.steps,)
         if isinstance(times, int):
@@ -173,20 +172,20 @@ class Experiment:
 
     @property
     def files(self) -> dict[str, str]:
-        """Hashes of what files hold that the settings only name: a store must not be resumed with
-        another file of the same name."""
+        """Return hashes of the files that the settings refer to: a store must not be resumed with a
+        different file of the same name."""
         return files(self)
 
 
 def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
-    """A run, described by the names of its settings or the ends of these, as on the command line.
+    """Make a run from settings with full or abbreviated names, as on the command line.
 
     Args:
         problem: a word such as "yz" or "qkv", a class as "my_package:Net", or a problem.
         settings: values by name; others have the defaults of the problem.
 
     Raises:
-        ValueError: for a name or a value that is not allowed.
+        ValueError: for an unknown name or an invalid value.
 
     Example:
         >>> run = sweeps.experiment(task="overlapping", overlap=0.2, eta_y=2.0, momentum=0.9)
@@ -201,8 +200,8 @@ def _assigned(given: Table, settings: Mapping[str, Any], objects: Objects) -> Ex
 
 
 def _check_rounded(node: Any, dtype: str) -> None:
-    """Raise `ValueError` for a number that lies within its open range, but not any more as a number
-    of the precision `dtype`: 1 - 1e-9 is 1 in float32, and 1e39 is infinite."""
+    """Raise `ValueError` for a number that leaves its open range when rounded to `dtype`: in
+    float32, 1 - 1e-9 becomes 1, and 1e39 infinity."""
     for name, hint in typing.get_type_hints(type(node), include_extras=True).items():
         value = getattr(node, name, None)
         given = np.asarray(value if isinstance(value, float | np.ndarray) else 0)
@@ -221,19 +220,19 @@ def _check_rounded(node: Any, dtype: str) -> None:
 
 
 def made(run: Experiment | str | Problem, /, **settings: Any) -> Experiment:
-    """A run with some settings, as `Experiment.at` or, of a problem, as `experiment` has them."""
+    """Return a run with some settings: by `Experiment.at`, or by `experiment` for a problem."""
     checks.kind("run", run, Experiment, str, Problem)
     return run.at(settings) if isinstance(run, Experiment) else experiment(run, **settings)
 
 
 def files(tree: Any) -> dict[str, str]:
-    """`Experiment.files` of a run, or of a part of one."""
+    """Return `Experiment.files` of a run, or of a part of one."""
     found = (node.contents() for node in _nodes(tree) if hasattr(node, "contents"))
     return {name: each for of_node in found for name, each in of_node.items()}
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """All parts of a run that are dataclasses."""
+    """Yield all parts of a run that are dataclasses."""
     if isinstance(tree, dict):
         for each in tree.values():
             yield from _nodes(each)
@@ -245,7 +244,7 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def about(problem: Table) -> str:
-    """What `Experiment.about` is, from the text form of a problem."""
+    """Return `Experiment.about`, from the text form of a problem."""
     parts = [problem, *filter(is_branch, problem.values())]
     first, *others = (each.get("path") or each["kind"].rpartition(":")[2] for each in parts)
     return ": ".join([first, ", ".join(others)] if others else [first])

@@ -1,4 +1,4 @@
-"""The registry of systems: one line each, and what other packages register."""
+"""The registry of systems: built-in ones, and those that other packages register."""
 
 import pkgutil
 import warnings
@@ -12,7 +12,7 @@ from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import BUILT_IN, GROUP
 
 BEST = "best"
-"""Stands for the most exact theory that describes the runs."""
+"""Name that selects the most exact theory that describes the runs."""
 
 _KNOWN: dict[str, System] = {}
 
@@ -22,7 +22,7 @@ def register(system: System) -> None:
     `GROUP` makes it available on the command line too.
 
     Raises:
-        ValueError: for a name that is taken, or a system without an engine "simulation".
+        ValueError: if the name is taken, or the system has no engine "simulation".
 
     Example:
         >>> from sweeps.systems import registry
@@ -36,15 +36,15 @@ def register(system: System) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all systems, those of this project first."""
+    """Return the names of all systems, those of this project first."""
     return tuple(dict.fromkeys((*BUILT_IN, *plugins.entry_points(GROUP), *_KNOWN)))
 
 
 def system(name: str) -> System:
-    """The system called `name`: a built-in one, or one that a package registers.
+    """Return the system called `name`: a built-in one, or one that a package registers.
 
     Raises:
-        ValueError: if there is none, or if that of a package cannot be loaded.
+        ValueError: if there is none, or if it cannot be loaded from its package.
     """
     if name not in _KNOWN:
         if checks.choice("system", name, names()) in BUILT_IN:
@@ -62,7 +62,7 @@ def system(name: str) -> System:
 
 
 def system_of(run: Experiment) -> System:
-    """The system of a run: the registered one of the class of its problem, or one of its own."""
+    """Return the system of a run: the registered one for its problem's class, or an ad hoc one."""
     cls = type(run.problem)
     if cls.NAME in BUILT_IN and cls in system(cls.NAME).problems:
         return system(cls.NAME)
@@ -73,7 +73,7 @@ def system_of(run: Experiment) -> System:
 
 
 def _registered(cls: type[Problem]) -> Iterator[System]:
-    """The systems of other packages, beginning with that of the class. Of a broken one there is a
+    """Yield the systems of other packages, starting with that of the class. A broken one causes a
     warning."""
     yield from list(_KNOWN.values())
     own = cls.__module__.partition(".")[0]
@@ -87,7 +87,7 @@ def _registered(cls: type[Problem]) -> Iterator[System]:
 
 
 def engines(system: System) -> dict[str, Engine]:
-    """All engines of a system, those of other packages last."""
+    """Return all engines of a system; those of other packages come last."""
     more = system.more()
     for name in more:
         if name in system.engines:
@@ -98,10 +98,10 @@ def engines(system: System) -> dict[str, Engine]:
 
 
 def best(system: System, planes: Collection[Experiment]) -> str:
-    """The name of the most exact theory that describes all of some runs.
+    """Return the name of the most exact theory that describes all of the given runs.
 
     Raises:
-        ValueError: if none does, with the reason why the first one does not.
+        ValueError: if there is none, with the reason why the first one does not apply.
     """
 
     def reason(engine: Engine) -> str | None:

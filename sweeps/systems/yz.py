@@ -1,8 +1,8 @@
-"""Engines of the attention layer in Y and Z (Scan and Snap): training, and every theory.
+"""Engines of the attention layer in Y and Z (Scan and Snap): training, and all theories.
 
-Those that a problem alone does not give: flow and descent of the symmetric reduction, with T
-infinite and finite and with noise, also of tasks with too many classes for a table; and the spread
-over seeds, what training scatters around and how far.
+This module adds engines that `engines_of` cannot derive from a problem: flow and descent of the
+symmetric reduction, with T infinite, finite or noisy, also for tasks with too many classes for a
+table; and the standard deviation across seeds.
 """
 
 import dataclasses
@@ -44,8 +44,8 @@ from sweeps.systems.engines import COPIES, descent, of_infinite_length, solved
 
 
 def classes_of(run: Any) -> SequenceClasses | SymmetricTask:
-    """The sequence classes of a run of the attention layer, in reduced form where their table would
-    be too large; `ValueError` for such a table of a task that has no reduced form."""
+    """Return the sequence classes of a run of the attention layer, in reduced form if their table
+    would be too large. Raises `ValueError` if such a task has no reduced form."""
     task = getattr(run.problem, "task", None)
     if task is not None and budget.is_large(task) and (found := reduced(task)) is not None:
         return found
@@ -53,7 +53,7 @@ def classes_of(run: Any) -> SequenceClasses | SymmetricTask:
 
 
 def reduced(task: Task) -> SymmetricTask | None:
-    """The reduced form of a synthetic task, made without its table; None for any other task."""
+    """Reduce a synthetic task without making its table; None for any other task."""
     if type(task) is SynSmall:
         task = Syn(2, 1, layout=task.layout)
     elif type(task) is SynMedium:
@@ -74,7 +74,7 @@ def reduced(task: Task) -> SymmetricTask | None:
 AnyTask = SequenceClasses | SymmetricTask
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
-"""Followed by descent with noise."""
+"""Maximum number of classes that noisy descent tracks."""
 
 
 def _symmetric(finite: bool) -> Theory:
@@ -82,14 +82,14 @@ def _symmetric(finite: bool) -> Theory:
 
 
 class Followed(NamedTuple):
-    """A reduced task, and an array with an entry for each class to follow."""
+    """A reduced task, and an array with one entry per tracked class."""
 
     task: SymmetricTask
     classes: np.ndarray
 
 
 def _layer(fixed: Any) -> Layer:
-    """The layer without its arrays, of which a task in reduced form has none."""
+    """Return the layer without its arrays, which reduced tasks do not have."""
     return fixed.problem.filled({}, (None,) * len(fixed.problem.leaves))
 
 
@@ -128,7 +128,7 @@ def _descend(
     noise = {}
     if isinstance(task, Followed):
         noise = {"batch": settings.fixed.batch, "classes": len(task.classes)}
-        # That of the batches in training.
+        # The key that draws the batches in training.
         noise["key"] = loop.split_key(key)[1]
         task = task.task
     return symmetric.descend(
@@ -144,7 +144,7 @@ def _descend(
 
 
 def _followed(task: AnyTask, record: tuple[str, ...]) -> Followed:
-    """The reduced task, not merged: noise breaks the tie between tokens of equal probability."""
+    """Reduce the task without merging tokens: noise breaks the tie of equal probabilities."""
     del record
     found = task if isinstance(task, SymmetricTask) else symmetric.symmetric_task(task)
     return Followed(found, np.zeros(min(int(found.K), MOST_CLASSES)))
@@ -158,7 +158,7 @@ def _check_noise(fixed: Any, task: AnyTask, optimizer: Rule) -> None:
 
 
 def of_finite_length(task: SequenceClasses) -> Layer:
-    """The layer on the task; raises `ValueError` unless an expansion in 1/T describes it."""
+    """Return the layer on the task; raises `ValueError` unless an expansion in 1/T describes it."""
     found = layer(task)
     if math.isinf(found.length):
         raise ValueError("length = inf: theories of finite T need a finite length")
@@ -167,7 +167,7 @@ def of_finite_length(task: SequenceClasses) -> Layer:
 
 
 def _check(fixed: Any, task: AnyTask, optimizer: Rule, *, theory: Theory, descends: bool) -> None:
-    """Descent, unlike the flow, has no rule that it does not describe."""
+    """Check the task and, for the flow only, the rule: descent supports all rules."""
     start = _layer(fixed).start
     if start != "zero":
         raise ValueError(f"start = {start!r}: {theory.name} starts from zero weights")
@@ -187,7 +187,7 @@ def _check(fixed: Any, task: AnyTask, optimizer: Rule, *, theory: Theory, descen
 
 
 def _merged(task: AnyTask, record: tuple[str, ...]) -> SymmetricTask | Placed:
-    """The reduced task, with the full one where something is recorded that takes full weights."""
+    """Return the reduced task, with the full one if an observable requires full weights."""
     if isinstance(task, SymmetricTask):
         if _takes_full_weights(record):
             known = ", ".join(DESCENDED.names())
@@ -206,20 +206,20 @@ def _takes_full_weights(record: tuple[str, ...]) -> bool:
 
 
 def recorded(task: Any, settings: Settings) -> int:
-    """Bytes of what is recorded of a run."""
-    # In reduced form all classes are one.
+    """Return the bytes that a run records."""
+    # Reduced tasks record one class for all.
     classes = 1 if isinstance(task, SymmetricTask) else task.K
     return settings.width * settings.num_times * len(settings.record) * classes
 
 
 def weights(task: Any) -> int:
-    """How many numbers Y and Z have."""
+    """Return the number of entries of Y and Z."""
     return (task.M + task.num_queries) * task.M
 
 
 def _bytes(task: Any, settings: Settings, full: bool = False) -> int:
-    """Of the numbers of the reduction, of what is recorded, and of all weights if `full`."""
-    # Four numbers for a kind of distinct token, three for a kind of common token.
+    """Return the bytes of reduced variables, of recorded values, and of all weights if `full`."""
+    # Each kind of distinct token has four numbers, each kind of common token three.
     if isinstance(task, SymmetricTask):
         numbers = 4 * (np.size(task.p) + np.size(task.rho))
     else:
@@ -235,8 +235,8 @@ def _bytes_of_flow(task: Any, settings: Settings) -> int:
 def of_reduction(
     finite: bool, theories: Mapping[str, Engine], descent: Engine
 ) -> dict[str, Engine]:
-    """The flow and the descent of the reduction, by name, from `theories` and the `descent` of the
-    full layer."""
+    """Return the engines of flow and descent of the reduction by name, from `theories` and the
+    `descent` of the full layer."""
     theory = _symmetric(finite)
     return {
         theory.name: theories[theory.name]._replace(
@@ -267,7 +267,7 @@ def of_reduction(
 
 
 def noisy(descent: Engine) -> Engine:
-    """Descent of the reduction with the noise of batches, from that of finite T without."""
+    """Return the engine of noisy reduced descent, from that of finite T without noise."""
     return descent._replace(
         check=_check_noise,
         prepare=_followed,
@@ -280,10 +280,9 @@ def noisy(descent: Engine) -> Engine:
 
 
 DRIFT = "_drift"
-"""How the names of what noise adds to a mean end."""
+"""Suffix for the shift of a mean by noise."""
 DRAWS = 1
-"""Draws of the noise for each start over which a drift is averaged: a sweep has several starts, or
-seeds, over which it is averaged once more."""
+"""Noise draws per start for the average of a drift; a sweep also averages over its starts."""
 _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 
 
@@ -313,7 +312,7 @@ def _spread(
     found = spread.solve(task, optimizer, times, **common)
     values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
     if any(name.endswith(DRIFT) for name in asked):
-        # Of the key that draws the batches in training.
+        # Split from the key that draws the batches in training.
         draw = loop.split_key(key)[1]
         moved = spread.drift(task, optimizer, times, draw, draws=DRAWS, **common)
         values |= {name + DRIFT: value for name, value in moved.observables.items()}
@@ -328,14 +327,15 @@ def _check_spread(fixed: Any, task: Layer, optimizer: Rule) -> None:
 
 
 def _bytes_of_spread(task: Layer, settings: Settings) -> int:
-    # Of each number recorded a derivative by all weights, and states from one kept to the next.
+    # Per recorded number, its derivative by all weights; and the states between checkpoints.
     shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
     return COPIES * settings.width * shapes * weights(task)
 
 
 def of_spread(simulation: Engine, squares: bool = False) -> Engine:
-    """From the engine of training. Records means without noise, and under their names with `STD`
-    and `DRIFT` what noise does; with `squares` what Adam divides by has noise in it."""
+    """Return the engine of linear noise, from that of training. It records noise-free means, and
+    with suffixes `STD` and `DRIFT` the effects of noise; with `squares`, Adam's denominator is
+    noisy."""
     names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}
     return simulation._replace(
         run=functools.partial(_spread, squares=squares),
@@ -353,13 +353,13 @@ def of_spread(simulation: Engine, squares: bool = False) -> Engine:
 
 
 BY_CLASS = {"lemma3": 24, "eq10": 12, "theorem4": 3, "fixed_attention": 1}
-"""Arrays of the shape (K, M) that a theory holds which has no array of all weights, by the part of
-its name before the first dash."""
+"""Number of (K, M) arrays in theories without an array of all weights, by the part of the name
+before the first dash."""
 
 
 def engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
-    """Training, training with an infinite batch (on all parameters, or on those that a symmetric
-    task leaves), every theory, and what a finite batch adds to them."""
+    """Return the engines of training, of training with an infinite batch (on all parameters, or on
+    the reduced ones of a symmetric task), of all theories, and of finite-batch effects."""
     finite_t = named("descent", finite=True)
     descents = {
         finite_t: descent(found["simulation"], of_finite_length)._replace(
@@ -389,7 +389,7 @@ def engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
 
 
 def _theory(name: str, engine: Engine) -> Engine:
-    """The engine of a theory, with the memory that it needs where it holds such arrays."""
+    """Adjust the memory estimate of a theory's engine if it holds such arrays."""
     if not (arrays := BY_CLASS.get(name.split("-")[0])):
         return engine
 

@@ -1,1 +1,1 @@
-"""Commands that show a stored sweep to the eye."""
+"""Commands that visualize stored sweeps."""

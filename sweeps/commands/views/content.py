@@ -1,9 +1,9 @@
-"""What a page of the explorer shows of stored sweeps: their arrays, how these go together, and the
-sweep file that runs a part of them again.
+"""The content of an explorer page: the arrays of stored sweeps, their common axes, and the sweep
+file that reruns a part of them.
 
-Sweeps of one system share their axes, of which the common values are kept; times, and seeds, are
-each sweep's own. A page is told by `Content.about`, as JSON, and reads arrays by slices, so that a
-server can answer for what a page does not hold.
+Sweeps of one system are aligned to the common values of their axes; times and seeds stay separate.
+A page gets `Content.about` as JSON, and reads arrays by slices, so that a server can supply those
+that are not embedded.
 """
 
 import functools
@@ -25,16 +25,16 @@ from sweeps.runner.store import PARTS
 from sweeps.runner.store.arrays import MISSING
 
 LEFT_OUT = ("axes", "run", "zip", "title", "system", "contents", "functions", PARTS)
-"""Of a configuration: what is written elsewhere, or follows from the rest."""
+"""Keys of a configuration that are written elsewhere, or follow from the others."""
 
 
 def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
-    """What a sweep file of some of the runs of a stored sweep says, without the values of axes.
+    """Return the parts of a sweep file for some runs of a stored sweep, without the values of axes.
 
     Returns:
-        `head` and `run`, lines of TOML; the `axes`, each with the dimension that it lies on (None
-        for one of a single value) and its values in TOML; and groups that are `zip`ped. None for
-        what no file describes, such as a sweep that was made of objects in Python.
+        `head` and `run`, lines of TOML; the `axes`, each with its dimension (None for an axis with
+        a single value) and its values in TOML; and the `zip`ped groups. None if no file can
+        describe the sweep, such as one made of Python objects.
     """
     try:
         sweep = sweep_of(dataset, {})
@@ -64,11 +64,11 @@ def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
 
 
 def sweep_of(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Sweep:
-    """The sweep of one setting of a stored sweep, at the `chosen` values of axes and the first ones
-    of others.
+    """Return the sweep of one setting of a stored sweep, at the `chosen` values of axes and the
+    first values of others.
 
     Raises:
-        ValueError: for what no file describes.
+        ValueError: if no file can describe it.
     """
     config = json.loads(dataset.attrs.get("config", "{}"))
     names = config.get("axes", [])
@@ -85,7 +85,7 @@ def sweep_of(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Sweep:
 
 
 def _remove(table: dict[str, Any], path: Sequence[str]) -> None:
-    """Remove a setting that an axis has, or what it is part of that is written in short."""
+    """Remove a setting that an axis varies, or the abbreviated part that contains it."""
     first, *rest = path
     if rest and isinstance(table.get(first), dict):
         _remove(table[first], rest)
@@ -94,7 +94,7 @@ def _remove(table: dict[str, Any], path: Sequence[str]) -> None:
 
 
 def _toml(value: Any) -> str:
-    """A value of JSON in TOML, which has no null. Text and lists are written the same way."""
+    """Convert a JSON value to TOML, which has no null. Text and lists are written the same way."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(n)} = {_toml(v)}" for n, v in value.items()) + "}"
     if isinstance(value, list):
@@ -105,27 +105,27 @@ def _toml(value: Any) -> str:
 
 
 OWN = ("seed", "time", "record")
-"""Dimensions along which each sweep has values of its own."""
+"""Dimensions along which sweeps have separate values."""
 TIMES = ("time", "record")
 REGION = "region"
-"""What the regions of runs are called, and the attribute that has their names and colours."""
+"""Name of the array of regions, and of the attribute with their names and colours."""
 PYTHON = "python"
-"""The attribute of a dataset that has the lines of Python which open it, as `runs`."""
+"""Dataset attribute with lines of Python that open it as `runs`."""
 LINES = "lines"
-"""The attribute that has lines to draw over the map of two axes, as `outlines` returns them."""
+"""Attribute with lines to draw over the map of two axes, as returned by `outlines`."""
 INFERRED = "inferred"
-"""The attribute of a dataset, of some runs at some points, that says which these are."""
+"""Dataset attribute that describes the inferred points of a dataset with runs at some points."""
 BYTES = {"status": 1}
-"""Of a value on the page: all numbers but these have four."""
+"""Bytes per value on the page, where it is not four."""
 
 
 class Content(NamedTuple):
-    """What a page shows.
+    """The content of a page.
 
     Attributes:
         about: the sweeps, their axes and arrays, as JSON values.
-        datasets: the sweeps by name, aligned, with nothing left in them that is not shown.
-        observables: names of the arrays that can be shown.
+        datasets: the aligned sweeps by name, without arrays that are not shown.
+        observables: names of arrays that can be shown.
     """
 
     about: dict[str, Any]
@@ -143,7 +143,7 @@ class Content(NamedTuple):
         return found
 
     def size(self) -> int:
-        """Bytes of the values of all arrays."""
+        """Bytes of all arrays."""
         return sum(
             array.size * BYTES.get(name.partition("/")[2], 4)
             for name, array in self.arrays().items()
@@ -157,18 +157,18 @@ def content(
     where: Sequence[str] = (),
     begun: bool = True,
 ) -> Content:
-    """Put sweeps together for a page; nothing of their values is read but the status.
+    """Combine sweeps for a page; only the status is read.
 
     Args:
         sweeps: datasets as `sweeps.open` returns them, by the names that the page shows.
         observables: recorded quantities to show; by default all.
-        times: steps to show, of those recorded; by default all.
+        times: recorded steps to show; by default all.
         where: fixed values of axes, such as "eta_z=1".
-        begun: whether a sweep without a complete run is an error.
+        begun: whether to raise an error for a sweep without a complete run.
 
     Raises:
-        ValueError: for sweeps of different systems, without a common value of an axis or a common
-            time, without a complete run, or for a name or a value that they do not have.
+        ValueError: for sweeps of different systems, sweeps without a common value of an axis or a
+            common time, sweeps without a complete run, and unknown names or values.
     """
     notes: list[str] = []
     check_systems(sweeps)
@@ -178,7 +178,7 @@ def content(
     names = (str(name) for each in chosen for name in each.data_vars if name != "status")
     recorded = list(dict.fromkeys(names))
     shown = tuple(checks.choice("observables", name, recorded) for name in observables)
-    # What is not asked for, but recorded by every system, comes last.
+    # Arrays that every system records come last by default.
     shown = shown or tuple(sorted(recorded, key=lambda name: name == "first_bad_step"))
     aligned = xr.align(*_alike(chosen), join="inner", exclude=OWN)
     for before, after in zip(chosen, aligned, strict=True):
@@ -193,7 +193,7 @@ def content(
 def described(
     datasets: dict[str, xr.Dataset], shown: tuple[str, ...], notes: Sequence[str]
 ) -> Content:
-    """The content of datasets that are aligned."""
+    """Return the content of aligned datasets."""
     common = _common_times(datasets)
     dims = dict.fromkeys(
         str(dim)
@@ -202,7 +202,7 @@ def described(
         for dim in array.dims
         if dim not in OWN
     )
-    # With matplotlib, which what only computes does without.
+    # Imports matplotlib, which computations do not need.
     from sweeps.output import drawing
 
     about = {
@@ -221,7 +221,7 @@ def described(
 
 
 def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
-    """Raise `ValueError` for what is no dataset of a sweep, or sweeps of different systems."""
+    """Raise `ValueError` for objects that are not datasets of sweeps, or for different systems."""
     systems = {}
     for name, dataset in sweeps.items():
         checks.kind(name, dataset, xr.Dataset)
@@ -235,12 +235,12 @@ def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
 
 
 def remaining(dataset: xr.Dataset) -> int:
-    """How many runs of a sweep are still to come."""
+    """Return the number of runs that are not computed yet."""
     return 0 if INFERRED in dataset.attrs else int((dataset["status"].values == MISSING).sum())
 
 
 def _progress(name: str, dataset: xr.Dataset, begun: bool) -> list[str]:
-    """A sentence about what is not computed yet; `ValueError` if that is all and may not be."""
+    """Describe missing runs in a sentence; raises `ValueError` if all are missing and `begun`."""
     status = dataset["status"].values
     if INFERRED in dataset.attrs:
         return [f"{name}: {dataset.attrs[INFERRED]}."]
@@ -253,7 +253,7 @@ def _progress(name: str, dataset: xr.Dataset, begun: bool) -> list[str]:
 
 
 def _chosen(dataset: xr.Dataset, where: Sequence[str]) -> xr.Dataset:
-    """The sweep at some values of axes, in increasing order of all others."""
+    """Select values of axes and sort all others in increasing order."""
     found = select(dataset, where)
     for dim in found["status"].dims:
         values = found[dim].values
@@ -263,7 +263,7 @@ def _chosen(dataset: xr.Dataset, where: Sequence[str]) -> xr.Dataset:
 
 
 def _opened_by(dataset: xr.Dataset, chosen: xr.Dataset) -> xr.Dataset:
-    """The chosen part of a sweep, with the Python that selects it."""
+    """Return the chosen part of a sweep, with the Python code that selects it."""
     usual = ["# `runs` is the dataset that this page shows."]
     lines = list(dataset.attrs.get(PYTHON, usual))
     gone = [dim for dim in dataset["status"].dims if dim not in chosen["status"].dims]
@@ -274,8 +274,8 @@ def _opened_by(dataset: xr.Dataset, chosen: xr.Dataset) -> xr.Dataset:
 
 
 def _alike(datasets: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """Without the single place along a dimension, such as the one class that stands for all of a
-    symmetric task, where other sweeps have several: it is the same at each of these."""
+    """Drop dimensions of size one, such as the class axis of a symmetric task, if other sweeps have
+    several values there: the result applies to all of them."""
     sizes = [{d: n for d, n in e.sizes.items() if d not in {*e.coords, *OWN}} for e in datasets]
     most = {d: max(each.get(d, 1) for each in sizes) for each in sizes for d in each}
     for dim, size in most.items():
@@ -288,7 +288,7 @@ def _alike(datasets: Sequence[xr.Dataset]) -> list[xr.Dataset]:
 
 
 def _dropped(before: xr.Dataset, after: xr.Dataset) -> list[str]:
-    """Sentences about values of axes that sweeps do not share; `ValueError` if none is shared."""
+    """Describe axis values that sweeps do not share; raises `ValueError` if none is shared."""
     told = []
     for dim in (d for d in before["status"].dims if after.sizes[d] < before.sizes[d]):
         if not after.sizes[dim]:
@@ -298,7 +298,7 @@ def _dropped(before: xr.Dataset, after: xr.Dataset) -> list[str]:
 
 
 def _timed(dataset: xr.Dataset, times: Sequence[float]) -> xr.Dataset:
-    """The sweep at the times that were asked for."""
+    """Select the requested times."""
     recorded = _times(dataset)
     for time in times:
         if "record" in dataset.dims:
@@ -311,7 +311,7 @@ def _timed(dataset: xr.Dataset, times: Sequence[float]) -> xr.Dataset:
 
 
 def _times(dataset: xr.Dataset) -> np.ndarray:
-    """Times of a sweep, or the numbers of its records where runs have times of their own."""
+    """Return the times of a sweep, or the record numbers if runs have different times."""
     if "record" in dataset.dims:
         return np.arange(dataset.sizes["record"], dtype=float)
     known = "time" in dataset.coords and dataset["time"].ndim <= 1
@@ -326,7 +326,7 @@ def _common_times(datasets: Mapping[str, xr.Dataset]) -> np.ndarray:
 
 
 def _dimension(dim: str, datasets: Mapping[str, xr.Dataset]) -> dict[str, Any]:
-    """Values along a dimension, and whether it is one of the runs."""
+    """Describe the values along a dimension, and whether it is an axis of runs."""
     dataset = next(each for each in datasets.values() if dim in each.dims)
     array = dataset[dim]
     along = [name for name, each in dataset.coords.items() if each.dims == (dim,) and name != dim]
@@ -339,7 +339,7 @@ def _dimension(dim: str, datasets: Mapping[str, xr.Dataset]) -> dict[str, Any]:
 
 
 def _observable(name: str, datasets: Mapping[str, xr.Dataset]) -> dict[str, Any]:
-    """Name and label; of regions also the code, name and colour of each."""
+    """Return name and label of an array; for regions also the code, name and colour of each."""
     array = next(each[name] for each in datasets.values() if name in each)
     regions = {REGION: array.attrs[REGION]} if REGION in array.attrs else {}
     return {"name": name, "label": label(array), **regions}
@@ -363,7 +363,7 @@ def _store(name: str, dataset: xr.Dataset, common: np.ndarray) -> dict[str, Any]
 
 
 def _plain(values: np.ndarray) -> list[Any]:
-    """Values of an axis as JSON has them: what it has no number for is a word."""
+    """Convert axis values to JSON; numbers that JSON lacks become words."""
     return [
         each if not isinstance(each, float) or np.isfinite(each) else str(each)
         for each in values.tolist()

@@ -1,4 +1,4 @@
-"""Phase diagrams in the explorer: the sweeps in the folder of one, and regions of their runs."""
+"""Phase diagrams in the explorer: the sweeps in a diagram's folder, and regions of runs."""
 
 import json
 import pkgutil
@@ -18,25 +18,25 @@ from sweeps.studies.phase.regions import BY_STATUS, NAMED, RULE, Rule, named
 from sweeps.systems.experiment import about
 
 PHASE = "sweeps.studies.phase"
-"""What draws diagrams, which is imported when there is one: it loads matplotlib and theory."""
+"""Module that draws diagrams. It is imported on demand, as it loads matplotlib and theories."""
 PARTS = ("-refined", "-seeds")
-"""Ends of the names of folders with further runs of an engine, at some points each."""
+"""Suffixes of folders with further runs of an engine, each at some points of the plane."""
 NOWHERE = -1
-"""The region of runs that are not there, a code of no legend."""
+"""Region code of missing runs, which no legend uses."""
 
 
 def opened(paths: Sequence[str], report: Report) -> dict[str, xr.Dataset]:
-    """Stored sweeps by what the page calls them.
+    """Open stored sweeps by the names that the page shows.
 
     Args:
-        paths: of sweeps, or of folders that `dynsim phase` wrote. These stand for the sweeps of
-            their panels, by the titles of these, whose runs also have a `region`. The runs of a
-            refined diagram, or one with a band, lie on the grid of all of its points.
-        report: called with lines about what lies there and is not a sweep's.
+        paths: paths of sweeps, or of folders that `dynsim phase` wrote. A folder gives the sweeps
+            of its panels, named by their titles, whose runs also have a `region`. The runs of a
+            refined diagram, or of one with a band, lie on the grid of all its points.
+        report: called with lines about files there that do not belong to a sweep.
 
     Raises:
         ValueError: for a folder without a sweep of a diagram.
-        StoreError: as `sweeps.open`.
+        StoreError: as in `sweeps.open`.
     """
     found: dict[str, xr.Dataset] = {}
     for path in dict.fromkeys(paths):
@@ -51,7 +51,7 @@ def opened(paths: Sequence[str], report: Report) -> dict[str, xr.Dataset]:
 
 
 def _sweeps(folder: Path) -> Iterator[Path]:
-    """The folders of sweeps below one."""
+    """Yield the sweep folders below a folder."""
     inside = sorted(each for each in folder.glob("*") if each.is_dir())
     for each in inside:
         if (each / "zarr.json").exists():
@@ -61,13 +61,13 @@ def _sweeps(folder: Path) -> Iterator[Path]:
 
 
 def _opened(path: str, report: Report) -> xr.Dataset:
-    """A stored sweep that knows how Python opens it."""
+    """Open a stored sweep and note the Python code that opens it."""
     lines = ["import sweeps", f"runs = sweeps.open({path!r})"]
     return open_sweep(path, report).assign_attrs({PYTHON: lines})
 
 
 def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-    """The sweeps of a diagram that have recorded what its regions need, training first."""
+    """Yield the sweeps of a diagram that recorded its regions' observables, training first."""
     titles = pkgutil.resolve_name(f"{PHASE}.figure:TITLES")
     engines: dict[str, list[Path]] = {}
     for path in _sweeps(folder):
@@ -81,7 +81,7 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         datasets = [_opened(str(path), report) for path in paths]
         config = json.loads(datasets[0].attrs["config"])
         rule = _rule(config["system"], datasets[0], settings, report)
-        # What is at single points, but refines nothing, corrects a theory for the figure.
+        # Zipped points that refine nothing only correct a theory in the figure.
         refined = f"{engine}{PARTS[0]}" in paths[0].parts
         if rule is None or (config["zip"] and not refined):
             continue
@@ -93,7 +93,7 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         else:
             dataset = datasets[0].assign({REGION: _regions(datasets[0], rule)})
         grid = {dim: size for dim, size in dataset["status"].sizes.items() if dim != "seed"}
-        # What predicts noise and the edge of stability lies there too, on coarser grids.
+        # Predictions of noise and the edge of stability are also there, on coarser grids.
         if len(grid) != 2 or grid != (points or grid):
             continue
         legend = [[int(code), name, colour] for code, (name, colour) in rule.legend.items()]
@@ -106,7 +106,7 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Settings of the command that wrote a diagram, as far as they are there."""
+    """Return the settings of the command that wrote a diagram, if they are recorded."""
     path = folder / "phase.run.json"
     return json.loads(path.read_text()).get("settings", {}) if path.exists() else {}
 
@@ -114,8 +114,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 def _rule(
     system: str, dataset: xr.Dataset, settings: dict[str, Any], report: Report
 ) -> Rule | None:
-    """The rule that a diagram was drawn with, or that of its system, or another one, for which the
-    records suffice."""
+    """Return the rule that a diagram was drawn with, else that of its system or another one for
+    which the recorded observables suffice."""
     rules = [RULE if system == "yz" else BY_STATUS, *NAMED.values()]
     if word := settings.get("regions"):
         try:
@@ -126,13 +126,13 @@ def _rule(
 
 
 def _regions(dataset: xr.Dataset, rule: Rule) -> xr.DataArray:
-    """The region of each run as a code."""
+    """Return the region of each run as an integer code."""
     found = rule.classify(dataset.load())
     return found.where(dataset["status"] != MISSING, NOWHERE)
 
 
 def _map(folder: Path, engine: str) -> dict[str, np.ndarray]:
-    """The axes of a diagram and the region at each point, as its figure has them."""
+    """Return the axes of a diagram and the region at each point, as in its figure."""
     path = folder / "phase.npz"
     if not path.exists():
         return {}
@@ -149,13 +149,13 @@ def _python(folder: Path, title: str) -> list[str]:
 
 
 def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarray]) -> xr.Dataset:
-    """Runs at some points each of a plane as one dataset over all of it.
+    """Combine runs at different points of a plane into one dataset over the whole plane.
 
     Args:
         parts: sweeps of one engine, over the plane or over points of it whose axes are zipped.
         rule: of the regions.
-        drawn: values of the axes, and the `region` at each point, which stands for the runs of a
-            point that has none; empty where no figure was drawn.
+        drawn: values of the axes, and the `region` at each point, which replaces missing runs;
+            empty if no figure was drawn.
     """
     config = json.loads(parts[0].attrs["config"])
     x, y = config["axes"][:2]
@@ -200,7 +200,7 @@ def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarra
 
 
 def _lines(folder: Path, first: xr.Dataset, panel: xr.Dataset, rule: Rule) -> list[dict[str, Any]]:
-    """Lines of theory, and of a rule's own, over a diagram."""
+    """Return lines of theory, and those of the rule, over a diagram."""
     x, y = json.loads(panel.attrs["config"])["axes"][:2]
     region = panel[REGION].isel(seed=0) if "seed" in panel.dims else panel[REGION]
     runs = first if y in first.dims else pkgutil.resolve_name(f"{PHASE}.maps:on_grid")(first, x, y)

@@ -1,4 +1,4 @@
-"""`dynsim explore`: stored sweeps as a page to click through; and the same in a notebook."""
+"""`dynsim explore`: stored sweeps as an interactive page, in a file or a notebook."""
 
 import dataclasses
 import html
@@ -21,9 +21,9 @@ from sweeps.systems.kinds import language
 
 SUFFIX = ".html"
 LARGEST = 20.0
-"""Megabytes of a page, unless asked otherwise."""
+"""Default maximum size of a page, in megabytes."""
 HEIGHT = 900
-"""Of a page in a notebook, in pixels."""
+"""Height of a page in a notebook, in pixels."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Explore:
 
 
 def run(config: Explore) -> list[Path]:
-    """Run `dynsim explore`; returns the page."""
+    """Run `dynsim explore`; returns the path of the page."""
     page.check_plotly()
     if config.paths or not config.serve:
         _check_unread(config)
     if config.serve:
-        # Loaded when it is asked for: it imports theory, which takes seconds.
+        # Imported on demand: it imports theories, which takes seconds.
         pkgutil.resolve_name("sweeps.commands.views.serve:run")(config)
         return []
     if not config.paths:
@@ -88,7 +88,7 @@ def run(config: Explore) -> list[Path]:
 
 
 def _check_unread(config: Explore) -> None:
-    """Raise `ValueError` for a setting of a run, which sweeps have of their own."""
+    """Raise `ValueError` for settings of a run if there are sweeps, which have their own."""
     given, usual = (
         dict(flattened("run", encode(language(), run))) for run in (config.run, experiment())
     )
@@ -100,7 +100,7 @@ def _check_unread(config: Explore) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A page of the explorer, which a notebook shows."""
+    """A page of the explorer that a notebook can display."""
 
     html: str
 
@@ -112,7 +112,7 @@ class Page:
         )
 
     def write(self, path: str | Path) -> Path:
-        """Write the page as an HTML file, which appears whole or not at all."""
+        """Write the page as an HTML file, atomically."""
         return output.write_whole(Path(path), lambda file: file.write(self.html.encode()))
 
 
@@ -121,17 +121,17 @@ def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGE
     the trajectories of each cell.
 
     Args:
-        dataset: what `sweeps.run` or `sweeps.open` returned.
+        dataset: a result of `sweeps.run` or `sweeps.open`.
         *more: further sweeps of the same system, such as its theories.
         max_megabytes: largest size of the page; times and seeds are left out to keep to it, and
             the page says so.
 
     Returns:
-        A page that shows itself at the end of a cell; its `write` writes it to a file.
+        A page that is displayed at the end of a cell; its `write` saves it to a file.
 
     Raises:
-        ValueError: where Plotly is not installed; for what is no dataset of a sweep, or sweeps of
-            different systems; or where the page would be too large.
+        ValueError: if Plotly is not installed, for objects that are not datasets of sweeps, for
+            sweeps of different systems, or if the page would be too large.
 
     Example:
         >>> rates = {"eta_y": [0.5, 1], "eta_z": [0.1, 1]}

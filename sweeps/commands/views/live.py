@@ -1,8 +1,8 @@
-"""Theory that answers while a slider is dragged: the symmetric reduction at any settings.
+"""Theory that responds while a slider is dragged: the symmetric reduction at any settings.
 
-Every answer is a solve of `odes.symmetric.solve` at as many times, so that runs of other rates,
-sizes and lengths are numbers of one compiled program. Another rule, or sequences of finite instead
-of infinite length, is another program.
+Every answer is a call of `odes.symmetric.solve` with the same number of times, so that changed
+rates, sizes and lengths reuse one compiled program. Another rule, or finite instead of infinite
+sequences, requires another program.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from sweeps.systems.experiment import Experiment
 
 SYSTEM = "yz"
 RECORD = ("entropy", "loss", "accuracy", "speed", "z_top_distinct", "z_top_common", "xi")
-"""What is drawn: quantities with one number at a time."""
+"""Quantities to draw, which are scalars at each time."""
 POINTS = 257
 
 
@@ -54,7 +54,7 @@ SLIDERS: dict[str, list[Any]] = {
     "momentum": [0.0, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98, 0.99],
     "steps": _counts(10, 100_000, 121),
 }
-"""Settings that can be dragged, and their values; None stands for what follows from the others."""
+"""Settings with sliders, and their values; None stands for a value derived from the others."""
 
 
 class Theory:
@@ -68,10 +68,10 @@ class Theory:
         self.source = source
 
     def run(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Experiment:
-        """The run at the `chosen` values of axes, with `values` in place of its own.
+        """Return the run at the `chosen` values of axes, with `values` replacing its own.
 
         Raises:
-            ValueError: for a run that this theory does not describe, or a value that cannot be.
+            ValueError: for a run that this theory does not describe, or an invalid value.
         """
         found = self.source
         run = found if isinstance(found, Experiment) else _of_sweep(found, chosen)
@@ -81,7 +81,7 @@ class Theory:
             raise ValueError(f"start = {start!r}: live theory starts from zero weights")
         for name in values:
             checks.choice("setting", name, tuple(SLIDERS))
-        # Momentum of 0 is none.
+        # Zero momentum is represented by None.
         zero = {"momentum": {0: None}}
         given = {n: zero.get(n, {}).get(value, _number(value)) for n, value in values.items()}
         run = run.at(given)
@@ -89,7 +89,7 @@ class Theory:
         return run
 
     def sliders(self, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What can be dragged at the `chosen` values of axes, and where it begins; raises as
+        """Return the sliders and their initial values at the `chosen` values of axes; raises like
         `run`."""
         found = []
         for name, own in _read(self.run(chosen, {})).items():
@@ -106,8 +106,8 @@ class Theory:
         return found
 
     def answer(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Curves over time, and in words where the run ends and what it strains; without curves,
-        why there are none."""
+        """Return curves over time, and sentences about the end of the run and strained assumptions;
+        without curves, the reason."""
         try:
             run = self.run(chosen, values)
             task, solved = solve(run)
@@ -130,29 +130,29 @@ def _of_sweep(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Experiment:
 
 
 def reduced(run: Experiment) -> SymmetricTask:
-    """The task of a run in reduced form; `ValueError` for one that is not symmetric."""
+    """Return the reduced task of a run; raises `ValueError` if it is not symmetric."""
     found = yz.reduced(run.problem.task) if isinstance(run.problem, AttentionLayer) else None
     return found or symmetric.merged(symmetric.symmetric_task(run.built[0]))
 
 
 def solve(run: Experiment) -> tuple[SymmetricTask, Trajectory]:
-    """The reduced task of a run, and its flow; raises as `odes.symmetric.solve`."""
+    """Solve the flow of a run's reduced task; raises like `odes.symmetric.solve`."""
     task, steps = reduced(run), checks.steps("steps", run.steps)
-    # Dense where runs change fast, and as many for all, so that one program solves them.
+    # Dense at early times; the same number for all runs, so that they share a program.
     times = np.expm1(np.linspace(0, 1, POINTS) * np.log1p(steps))
     rule, length = run.rule.build(), run.bare.length
     return task, symmetric.solve(task, rule, times, length=length, record=RECORD)
 
 
 def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
-    """Sentences about the end of a run, and about assumptions that it strains."""
+    """Describe the end of a run, and the assumptions that it strains."""
     status = Status(int(solved.status))
     if status is not Status.OK:
         yield f"The solve ended with the status {status.name}."
     with precision("float64"):
         rule = run.rule.build()
         stages = regime.stages_of(task, rule)
-        # T is in the equations that are solved here.
+        # The equations solved here include T.
         strained = regime.strained(math.inf, task, rule, stages)
     where = regime.regime(int(solved.times[-1]), stages, regime.final_of(solved))
     if where and stages:
@@ -172,7 +172,7 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
 
 
 def warm(run: Experiment) -> None:
-    """Compile the programs that the sliders of a run reach."""
+    """Compile the programs that a run's sliders can reach."""
     reached = {"length": (math.inf, 256), "momentum": (None, 0.5)}
     settings: list[dict[str, Any]] = [{}]
     for name in set(reached) & set(_read(run)):
@@ -182,13 +182,13 @@ def warm(run: Experiment) -> None:
 
 
 def labelled(name: str) -> str:
-    """Name and unit of a setting or an observable."""
+    """Return the name and unit of a setting or an observable."""
     about = labels.about(registry.system(SYSTEM), name)
     return labels.label(xr.DataArray(0, name=name, attrs=about))
 
 
 def _read(run: Experiment) -> dict[str, Any]:
-    """The sliders that a run reads, and where they begin."""
+    """Return the sliders that affect a run, with their initial values."""
     found = {}
     for name in SLIDERS:
         with contextlib.suppress(LanguageError):
@@ -203,5 +203,5 @@ def _number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, which knows no infinity."""
+    """Convert a value to JSON, which has no infinity."""
     return "inf" if value == math.inf else value

@@ -15,7 +15,7 @@ from sweeps.studies.phase.panels import BOUNDARY, Line, lines_of
 from sweeps.studies.trainability import limits
 
 DASHES = {"-": "solid", ":": "dot", "--": "dash", "-.": "dashdot"}
-"""What the page calls the dashes of matplotlib."""
+"""The page's names for matplotlib's dashes."""
 SIGNS = {
     r"\gamma": "γ",
     r"\sigma": "σ",
@@ -24,22 +24,21 @@ SIGNS = {
     r"\max": "max",
     "_{peak}": "_peak",
 }
-"""What stands for signs in formulas of legends."""
+"""Plain-text replacements for symbols in legends."""
 
 
 def outlines(
     folder: Path, region: xr.DataArray, own: Mapping[str, xr.DataArray]
 ) -> list[dict[str, Any]]:
-    """The lines of the figure that `dynsim phase` has written into a folder.
+    """Return the lines of the figure that `dynsim phase` wrote into a folder.
 
     Args:
-        folder: has `phase.npz`, and a table of the boundary where there are seeds.
-        region: over the two axes of the diagram, across first.
-        own: lines of the rule of the regions.
+        folder: contains `phase.npz`, and a table of the boundary if there are seeds.
+        region: regions over the two axes of the diagram, horizontal first.
+        own: further lines of the region rule.
 
     Returns:
-        Lines as JSON: their `name`, the `axes` of `x` and `y`, whose pieces are apart by None,
-        `colour`, `dash` and `width`.
+        Lines as JSON: `name`, `axes` of `x` and `y` (None ends a piece), `colour`, `dash`, `width`.
     """
     written = folder / "phase.npz"
     if not written.exists():
@@ -64,7 +63,7 @@ def _lines(
     own: dict[str, xr.DataArray],
     right: Mapping[str, float],
 ) -> Iterator[Line]:
-    """Lines of the closed form, of noise, of a rule, and of the edge of stability."""
+    """Return the lines of the closed form, of noise, of a rule, and of the edge of stability."""
     x, y = map(str, region.dims)
 
     def coarse(name: str) -> xr.DataArray | None:
@@ -89,7 +88,7 @@ def _under(stored: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarra
 
 
 def _drawn(line: Line, right: float | None, axes: Sequence[str]) -> dict[str, Any]:
-    """A line as the page draws it, with the share of the plane where it is right."""
+    """Convert a line to the page's form, with the share of the plane where it is right."""
     y, x = line.values.dims
     pieces: Any = contour_generator(z=line.values.values).lines(0.0)
     colour, dashes, width = line.style
@@ -99,7 +98,7 @@ def _drawn(line: Line, right: float | None, axes: Sequence[str]) -> dict[str, An
 
 
 def _boundary(path: Path, axes: Sequence[str], engine: str) -> Iterator[dict[str, Any]]:
-    """The curves of the boundary of an engine's regions."""
+    """Yield the boundary curves of an engine's regions."""
     with xr.open_dataset(path, engine="h5netcdf") as file:
         table = file.load()
     level, is_share = table["level"].values, table["of"].values == "share"
@@ -123,7 +122,7 @@ def _entry(
 
 
 def _plain(text: str) -> str:
-    """The text of a legend without the marks of its formulas."""
+    """Return legend text without its markup for formulas."""
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
     return re.sub(r"[$\\{}]", "", text)

@@ -1,8 +1,8 @@
-"""The page of the explorer: one HTML file with its numbers, its scripts and Plotly inside.
+"""The page of the explorer: one HTML file that contains its data, its scripts and Plotly.
 
-The scripts in `static` read numbers through one function, `slice`, which here looks into arrays of
-the page. Text from a sweep is JSON in an element that holds no markup, and the scripts put it on
-the page as text. The page's own policy forbids every request.
+The scripts in `static` read numbers through the function `slice`, which here reads arrays of the
+page. Text from a sweep is embedded as JSON in an element without markup, and the scripts insert it
+as text. The page's content security policy forbids all requests.
 """
 
 import base64
@@ -37,18 +37,18 @@ POLICY = (
     "img-src data: blob:; connect-src data:"
 )
 REST = 2**17
-"""Bytes of the page besides Plotly and the arrays."""
+"""Size of the page in bytes without Plotly and the arrays."""
 MEGABYTE = 10**6
 
 
 def check_plotly() -> None:
-    """Raise `ValueError` where Plotly is not installed, with how to install it."""
+    """Raise `ValueError` with instructions if Plotly is not installed."""
     if importlib.util.find_spec("plotly") is None:
         raise ValueError('the explorer needs plotly: pip install "dynsim[explore]"')
 
 
 def page(content: Content) -> str:
-    """The page as HTML, of all values that `content` has."""
+    """Return the page as HTML, with all values of `content`."""
     arrays = (
         f'<script type="text/plain" data-array="{html.escape(name)}">'
         f"{base64.b64encode(packed(str(array.name), array.values)).decode()}</script>"
@@ -58,7 +58,7 @@ def page(content: Content) -> str:
 
 
 def filled(about: Mapping[str, Any], arrays: str, policy: str) -> str:
-    """The page as HTML, that knows what it is told `about` sweeps and has some `arrays`."""
+    """Return the page as HTML, with metadata `about` the sweeps and some `arrays`."""
     served = ["served.js"] if "live" in about else []
     parts = {
         "title": html.escape(about["title"]),
@@ -70,16 +70,16 @@ def filled(about: Mapping[str, Any], arrays: str, policy: str) -> str:
         "scripts": "\n".join((STATIC / name).read_text("utf-8") for name in (*served, *SCRIPTS)),
     }
     pieces = (STATIC / "page.html").read_text("utf-8").split("@@")
-    # What is put in is not looked at again: a title may well hold the name of a place.
+    # Single pass: inserted text is not searched, as a title may contain a placeholder.
     return "".join(parts[each] if i % 2 else each for i, each in enumerate(pieces))
 
 
 def fitted(content: Content, megabytes: float) -> Content:
-    """The content with fewer times and seeds where the page would be larger, and sentences that
-    say so.
+    """Return the content with fewer times and seeds if the page would be too large, and with
+    sentences about this.
 
     Raises:
-        ValueError: where a single time and a single seed are still too much.
+        ValueError: if even a single time and a single seed are too large.
     """
     budget = (megabytes * MEGABYTE - len(_plotly()) - REST) * 3 / 4
     datasets, shown = content.datasets, content.observables
@@ -102,7 +102,7 @@ def fitted(content: Content, megabytes: float) -> Content:
         told = [*_told("time", content, times), *_told("seed", content, seeds)]
         common = np.array(content.about["times"])
         if times < len(common):
-            # The last one is kept: it is where one looks first.
+            # Keep the last time, which users look at first.
             places = np.linspace(len(common) - 1, 0, int(times)).round().astype(int)
             common = common[places[::-1]]
         kept = {name: _thinned(each, common, seeds) for name, each in datasets.items()}
@@ -111,7 +111,7 @@ def fitted(content: Content, megabytes: float) -> Content:
 
 
 SPARED = ("time", "seed")
-"""Dimensions along which a page that would be too large has fewer values."""
+"""Dimensions that are thinned out if a page would be too large."""
 
 
 def _size(dataset: xr.Dataset, name: str) -> int:
@@ -130,7 +130,7 @@ def _told(name: str, content: Content, kept: float) -> list[str]:
 
 
 def _thinned(dataset: xr.Dataset, times: np.ndarray, seeds: float) -> xr.Dataset:
-    """The dataset at some of the times that all share, or records, and with its first seeds."""
+    """Select some of the shared times or records, and the first seeds."""
     if "time" in dataset.dims:
         dataset = dataset.sel(time=times)
     if "record" in dataset.dims:
@@ -145,13 +145,13 @@ def _plotly() -> str:
 
 
 def _inside(about: object) -> str:
-    """JSON that no element ends in."""
+    """Return JSON that cannot end the enclosing HTML element."""
     return json.dumps(about, allow_nan=False).replace("<", "\\u003c")
 
 
 def packed(name: str, values: np.ndarray) -> bytes:
-    """Values of an array as the scripts read them: little-endian, of the types of `numbers.js`."""
+    """Encode an array for the scripts: little-endian, of the types in `numbers.js`."""
     kind = np.int8 if name == "status" else np.float64 if name == "time" else np.float32
-    # Numbers of theories in float64 may lie beyond those of float32, as inf.
+    # float64 values of theories may overflow float32 to inf.
     with np.errstate(over="ignore"):
         return values.astype(np.dtype(kind).newbyteorder("<")).tobytes()

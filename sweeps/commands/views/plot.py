@@ -25,12 +25,12 @@ from sweeps.runner.labels import label, select, shown, valid, worded
 from sweeps.runner.run import open_sweep
 
 LEVELS = 5
-"""Contours of a theory."""
+"""Number of contours per theory."""
 DECADES = 2
-"""Powers of ten from which on colours are logarithmic."""
+"""Range in powers of ten above which colours are logarithmic."""
 FAILED = {"hatch": "////", "lw": 0, "ec": "0.5", "cmap": ListedColormap(["none"])}
 HALO: list[AbstractPathEffect] = [withStroke(linewidth=3, foreground="white")]
-"""Around contours, which lie on dark colours and on light ones."""
+"""White edge of contours, which lie on dark and light colours."""
 
 
 def draw_heatmap(
@@ -40,18 +40,18 @@ def draw_heatmap(
     theories: Mapping[str, xr.DataArray],
     error: bool = False,
 ) -> Figure:
-    """The mean over seeds over two axes as colours, hatched where a run did not end well, with
-    contours of the same quantity of theories, from dark to light as the colours are.
+    """Draw the mean over seeds as colours over two axes, with hatching where a run did not end
+    well, and contours of theories on the same scale, from dark to light like the colours.
 
     Args:
         data: along `x`, `y` and possibly `seed`; NaN where a run did not end well.
         x, y: horizontal and vertical axis.
-        theories: the same of theories, by the names that the legend shows.
-        error: whether a second panel has the standard error of the mean.
+        theories: the same quantity in theories, by legend name.
+        error: whether to add a panel with the standard error of the mean.
 
     Raises:
-        ValueError: for theories without two values of each axis, between which a contour can lie,
-            or an error of cells with fewer than two runs that ended well.
+        ValueError: if a theory has fewer than two values of an axis, so that contours are
+            undefined, or if `error` is set and no cell has two valid runs.
     """
     maps = [_mean(data).transpose(y, x)]
     if error:
@@ -73,7 +73,7 @@ def draw_heatmap(
                 ticks = [shown(value) for value in data[name].values]
                 ax.set(**{f"{axis}ticks": range(len(ticks)), f"{axis}ticklabels": ticks})
         ax.set(xlabel=label(data[x]), ylabel=label(data[y]))
-    # Room for the values on contours is made where they appear, so after the scales.
+    # Contour labels reserve space when drawn, so draw them after setting the scales.
     for place, (name, theory) in enumerate(theories.items()):
         contours(_mean(theory).transpose(y, x), norms[0], place, ax=axes[0])
         axes[0].plot([], [], "k", ls=drawing.DASHES[place % len(drawing.DASHES)], label=name)
@@ -83,8 +83,8 @@ def draw_heatmap(
 
 
 def standard_error(data: xr.DataArray) -> xr.DataArray:
-    """Of the mean over the runs that ended well, NaN where there are fewer than two; `ValueError`
-    where no cell has more."""
+    """Return the standard error of the mean over valid runs, NaN for fewer than two. Raises
+    `ValueError` if no cell has two."""
     number = data.notnull().sum("seed") if "seed" in data.dims else xr.zeros_like(data)
     number = number.where(number > 1)
     if not number.notnull().any():
@@ -98,7 +98,7 @@ def standard_error(data: xr.DataArray) -> xr.DataArray:
 
 
 def contours(theory: xr.DataArray, norm: Normalize, place: int, ax: Axes) -> Axes:
-    """Contours of a theory at values that divide the range of the colours, with the values."""
+    """Draw labelled contours of a theory at values that divide the range of the colours."""
     y, x = map(str, theory.dims)
     if min(theory.shape) < 2:
         raise ValueError(f"view = 'heatmap': a theory needs at least two values of {x} and of {y}")
@@ -118,8 +118,8 @@ def contours(theory: xr.DataArray, norm: Normalize, place: int, ax: Axes) -> Axe
 
 
 def edges(places: np.ndarray, log: bool) -> np.ndarray:
-    """Borders of cells around places, (n + 1,) of (n,): in the middle between two of them, of their
-    logarithms where the axis is logarithmic."""
+    """Return the borders of cells around places, (n + 1,) from (n,): the midpoints, of the
+    logarithms if the axis is logarithmic."""
     inside = np.log(places) if log else np.asarray(places, float)
     if len(inside) == 1:
         found = inside[0] + np.array([-0.5, 0.5])
@@ -138,13 +138,13 @@ def _places(data: xr.DataArray, name: str) -> np.ndarray:
 
 
 def _is_log(data: xr.DataArray, name: str) -> bool:
-    """Whether an axis spans a factor of ten, as in figures of lines."""
+    """Return whether an axis spans a factor of ten, as in line figures."""
     values = _places(data, name)
     return bool(len(values) > 2 and values.min() > 0 and values.max() / values.min() >= 10)
 
 
 def _norm(values: np.ndarray) -> Normalize:
-    """Of the colours: logarithmic where the values span `DECADES`."""
+    """Return the colour scale: logarithmic if the values span `DECADES`."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         raise ValueError("view = 'heatmap': none of these runs ended well")
@@ -155,7 +155,7 @@ def _norm(values: np.ndarray) -> Normalize:
 
 MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22
 MOST_ENTRIES = 10
-"""Of a legend; of more lines, a colour bar shows the values."""
+"""Maximum number of legend entries; with more lines, a colour bar shows the values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Plot:
 
 
 def run(config: Plot) -> list[Path]:
-    """Draw the figure and write it, with the plotted numbers next to it."""
+    """Draw the figure and save it, with the plotted numbers next to it."""
     out = config.out
     assert out is not None
     suffix = out.suffix[1:]
@@ -225,14 +225,14 @@ def run(config: Plot) -> list[Path]:
     arrays = {str(data.name): data.values, **{str(d): data[d].values for d in data.dims}}
     for place, theory in enumerate(others, start=2):
         arrays |= {f"sweep{place}/{name}": each.values for name, each in _named(theory).items()}
-    # What is called after the usual format has that which was asked for.
+    # Without a format in its suffix, the file has the requested format.
     kind = mpl.rcParams["savefig.format"] if suffix == drawing.FORMATS[0] else suffix
     with mpl.rc_context({"savefig.format": kind}):
         return output.write(out.parent, out.stem, figure=figure, arrays=arrays)
 
 
 def completed(config: Plot, dataset: xr.Dataset) -> Plot:
-    """The settings with what was not given taken from the sweep."""
+    """Fill in missing settings from the sweep."""
     recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
     usual = next((name for name in ("entropy", "loss") if name in recorded), recorded[0])
     given = {entry.partition("=")[0] for entry in config.where}
@@ -252,7 +252,7 @@ def completed(config: Plot, dataset: xr.Dataset) -> Plot:
 def draw(
     config: Plot, data: xr.DataArray, theories: Mapping[str, xr.DataArray] | None = None
 ) -> Figure:
-    """A panel for each value of the axis that is left, or a heat map."""
+    """Draw a panel for each value of the remaining axis, or a heat map."""
     theories = theories or {}
     if config.view == "heatmap":
         return _heatmap(config, data, theories)
@@ -286,7 +286,7 @@ def _explain(
     data: xr.DataArray,
     theories: Mapping[str, xr.DataArray],
 ) -> None:
-    """A legend of the lines, or a colour bar of many, and a legend of several sweeps."""
+    """Add a legend of the lines, or a colour bar for many, and a legend of several sweeps."""
     hue = config.hue
     if hue and data.sizes[hue] > MOST_ENTRIES:
         values, number = data[hue].values, data.sizes[hue]
@@ -335,7 +335,7 @@ def _named(data: xr.DataArray) -> dict[str, xr.DataArray]:
 
 
 def title(config: Plot, data: xr.DataArray) -> str:
-    """Name of the sweep, what was chosen of it, and what is averaged over."""
+    """Return a title with the name of the sweep, the selection, and the averaged axes."""
     chosen = {str(name): value for name, value in data.coords.items() if value.ndim == 0}
     words = [
         f"{'step' if name == 'time' else name} = {shown(value.item())}"
@@ -348,14 +348,14 @@ def title(config: Plot, data: xr.DataArray) -> str:
 
 
 def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes, place: int = 0) -> Axes:
-    """Mean over seeds against the axis `x`, a line for each value of `hue`; of words along `x`,
-    between which there is nothing, points with the standard deviation as a bar. Sweeps by their
-    `place` differ in their dashes, and without a `hue` in their colours."""
+    """Draw the mean over seeds against the axis `x`, with a line for each value of `hue`. If `x` is
+    a list of words, draw points with the standard deviation as error bars instead. Sweeps differ by
+    `place` in their dashes and, without a `hue`, in their colours."""
     lines = [None] if hue is None else data[hue].values
     colours = drawing.shades(len(lines)) if hue else [drawing.colour(place)]
     for value, colour in zip(lines, colours, strict=True):
         line = data if value is None else data.sel({hue: value})
-        # The legend has each value once, whatever the number of sweeps.
+        # The legend lists each value once, whatever the number of sweeps.
         at, named = line[x].values, None if value is None or place else shown(value)
         style = {"marker": "" if place else "o", "ms": 3, "color": colour, "label": named}
         style["ls"] = _dash(place)
@@ -374,8 +374,8 @@ def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes, place: int
 
 
 def chosen(dataset: xr.Dataset, config: Plot, lacking: Sequence[str] = ()) -> xr.DataArray:
-    """The array to be drawn, as a function of axes alone, NaN where a run is not valid; values
-    chosen of axes that are `lacking` are ignored."""
+    """Return the array to draw as a function of axes alone, NaN for invalid runs. Selections along
+    axes that are `lacking` are ignored."""
     recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
     observable = checks.choice("observable", str(config.observable), recorded)
     dims = [str(dim) for dim in dataset[observable].dims if dim != "seed"]
@@ -396,7 +396,7 @@ def chosen(dataset: xr.Dataset, config: Plot, lacking: Sequence[str] = ()) -> xr
 
 
 def check_drawable(sizes: Mapping[Any, int], config: Plot) -> None:
-    """Raise `ValueError` for a picture that nobody could read, before its data are."""
+    """Raise `ValueError` for an unreadable figure before its data are read."""
     along = (config.x, config.y, config.hue, "seed")
     panels = math.prod(n for dim, n in sizes.items() if dim not in along)
     lines = sizes[config.hue] if config.hue else 1

@@ -1,7 +1,7 @@
-"""`dynsim explore --serve`: the page from a local server, which reads what the page asks for.
+"""`dynsim explore --serve`: a local server for the page, which reads data on request.
 
-The server listens on the loopback address alone. Its address has a token that nobody can guess;
-without it, or by another name of the host, every request is refused.
+The server listens only on the loopback address. Its URL contains an unguessable token; requests
+without it, or with another host name, are rejected.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from sweeps.runner import progress
 HOST = "127.0.0.1"
 POLICY = page.POLICY.replace("connect-src data:", "connect-src 'self'")
 REFRESH = 3.0
-"""Seconds between two looks at a sweep that is running."""
+"""Seconds between updates of a running sweep."""
 MOST = 2**16
-"""Bytes of a request."""
+"""Maximum bytes of a request."""
 CONNECTIONS = 64
-"""The most connections that are served at a time; others wait."""
+"""Maximum number of concurrent connections; others wait."""
 Route = Callable[[Mapping[str, Any]], bytes | dict[str, Any]]
 RouteT = TypeVar("RouteT", bound=Callable[..., Any])
 
 
 class Stored:
-    """Stored sweeps, which are read again while they are running.
+    """Stored sweeps, which are reread while they are running.
 
     Args:
-        paths: of the sweeps.
-        options: as of `content`.
+        paths: paths of the sweeps.
+        options: options of `content`.
     """
 
     def __init__(self, paths: Sequence[str], **options: Sequence[Any]) -> None:
@@ -60,7 +60,7 @@ class Stored:
         self.at = time.monotonic()
 
     def progress(self) -> dict[str, Any]:
-        """How far the sweeps are, by what is there now."""
+        """Return the current progress of the sweeps."""
         with self.lock:
             if self.unfinished and time.monotonic() >= self.at + REFRESH:
                 self.read(lambda told: None)
@@ -68,12 +68,12 @@ class Stored:
         return {"notes": notes, "done": self.done, "unfinished": self.unfinished}
 
     def part(self, name: str, fixed: Mapping[str, Any], free: Sequence[tuple[str, int]]) -> bytes:
-        """The part of an array that `slice` of `numbers.js` describes."""
+        """Return the part of an array that `slice` of `numbers.js` requests."""
         array = self.arrays[checks.choice("array", name, tuple(self.arrays))]
         along = [dim for dim, _ in free if dim in array.dims]
         held = {d: fixed.get(str(d), 0) for d in array.dims if d not in along}
         found = array.isel(held).transpose(*along)
-        # It repeats along dimensions that it lacks.
+        # The array is broadcast along dimensions that it lacks.
         own = [size if dim in array.dims else 1 for dim, size in free]
         values = np.broadcast_to(found.values.reshape(own), [size for _, size in free])
         return page.packed(str(array.name), values)
@@ -83,15 +83,15 @@ class Server(http.server.ThreadingHTTPServer):
     """A server of one page.
 
     Args:
-        stored: the sweeps; None for theory alone.
-        theory: what answers sliders.
-        port: where it listens; 0 for one that is free.
+        stored: the sweeps; None to show theory only.
+        theory: computes the answers for sliders.
+        port: port to listen on; 0 chooses a free one.
 
     Attributes:
-        address: of the page, with its token.
+        address: URL of the page, with its token.
 
     Raises:
-        ValueError: for a port in use.
+        ValueError: if the port is in use.
     """
 
     request_queue_size = 256
@@ -119,46 +119,46 @@ class Server(http.server.ThreadingHTTPServer):
             )
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, once there are few enough."""
+        """Answer in a thread, once few enough connections are open."""
         self.free.acquire()
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room for the next one."""
+        """Answer, then let the next connection start."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what went wrong, but for a page that was closed before it had its answer."""
+        """Print errors, except for a page that was closed before its answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers the one request of a connection."""
+    """Handles the single request of a connection."""
 
     server: Server
-    # Seconds for which a connection may be silent.
+    # Maximum seconds of silence on a connection.
     timeout = 10.0
-    # An answer is small, and somebody drags a slider meanwhile.
+    # Answers are small, and the user is dragging a slider.
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """The page."""
+        """Serve the page."""
         if found := self._route(self.server.pages):
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", found())
 
     def do_POST(self) -> None:
-        """What the page asks for, as JSON: numbers, or JSON."""
+        """Answer a JSON request of the page with binary numbers or JSON."""
         if not (found := self._route(self.server.routes)):
             return
         try:
             size = checks.integer("size", int(self.headers.get("Content-Length", "-1")), 0, MOST)
             answer = found(json.loads(self.rfile.read(size)))
         except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
-            # A page of ours makes none but the first two: their words help who writes another one.
+            # Our page only causes the first two; the messages help authors of other clients.
             told = json.dumps({"error": str(error)})
             self._send(HTTPStatus.BAD_REQUEST, "application/json", told.encode())
             return
@@ -169,10 +169,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "application/json", text.encode())
 
     def _route(self, routes: Mapping[str, RouteT]) -> RouteT | None:
-        """The route that the address names; without the token it is refused, whatever it names."""
+        """Return the route of the address. Requests without the token are rejected."""
         token, _, name = self.path.removeprefix("/").partition("/")
         known = hmac.compare_digest(token.encode(), self.server.token.encode())
-        # A page from elsewhere may call this address by a name of its own.
+        # Rejects other host names, which prevents DNS rebinding from foreign pages.
         if not known or self.headers.get("Host") not in self.server.hosts:
             self._refuse(HTTPStatus.FORBIDDEN, "open the address that dynsim has printed")
         elif name not in routes:
@@ -199,17 +199,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
-        """Requests are not logged, as their addresses have the token."""
+        """Disable logging, as addresses contain the token."""
 
 
 def _table(asked: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A table of a request; `ValueError` for what is none."""
+    """Return a table of a request; raises `ValueError` if it is not one."""
     checks.kind(name, asked[name], dict)
     return asked[name]
 
 
 def written(stored: Stored | None, theory: live.Theory) -> bytes:
-    """The page, without arrays."""
+    """Return the page without arrays."""
     about: dict[str, Any] = {
         "curves": [{"name": n, "label": live.labelled(n)} for n in live.RECORD]
     }
@@ -229,10 +229,10 @@ def written(stored: Stored | None, theory: live.Theory) -> bytes:
 
 
 def run(config: Any) -> None:
-    """Serve what the settings of `dynsim explore` name until Ctrl-C.
+    """Serve the sweeps of the `dynsim explore` settings until Ctrl-C.
 
     Raises:
-        ValueError: as `content`, or for settings that theory does not describe, or a port in use.
+        ValueError: as in `content`, for settings outside the theory, or if the port is in use.
     """
     stored = None
     if config.paths:
@@ -241,7 +241,7 @@ def run(config: Any) -> None:
         theory = live.Theory(next(iter(stored.content.datasets.values())))
     else:
         theory = live.Theory(config.run)
-        # What is wrong is said here, before there is a page.
+        # Report invalid settings here, before there is a page.
         theory.sliders({})
     with Server(stored, theory, config.port) as server:
         threading.Thread(target=_warm, args=(theory,), daemon=True).start()
@@ -251,6 +251,6 @@ def run(config: Any) -> None:
 
 
 def _warm(theory: live.Theory) -> None:
-    # A sweep that the theory does not describe is told on the page.
+    # For a sweep that the theory does not describe, the page shows the reason.
     with contextlib.suppress(ValueError):
         live.warm(theory.run({}, {}))

@@ -1,4 +1,4 @@
-"""Where sweeps are kept: the errors, names and sizes that all modules here share."""
+"""Stores of sweeps: the errors, names and sizes that all modules of this package share."""
 
 import dataclasses
 import hashlib
@@ -18,28 +18,28 @@ Report = Callable[[str], None]
 Digest = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
 Identity = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
 CHECKPOINT = "checkpoint"
-"""Array of what runs go on from, where a sweep keeps it."""
+"""Name of the array of states from which runs resume, if a sweep keeps them."""
 PARTS = "parts"
-"""In a configuration, what the labels of an axis stand for, where they stand for parts of a run."""
+"""Key of a configuration: the settings behind the labels of an axis that varies parts of a run."""
 GROUP = "zarr.json"
-"""The file of a store that says what it is."""
+"""Metadata file of a store's group."""
 RECORDS = "status/.chunks-"
-"""Beginning of the folder of the commit records, which ends with the id of the store; in an array,
-where zarr does not wonder about it."""
+"""Prefix of the folder of commit records, followed by the id of the store. It lies inside an array,
+where zarr does not warn about it."""
 MARKER = "made"
-"""Empty file in that folder, the last one that the creation of a store writes."""
+"""Empty file in that folder, written last when a store is created."""
 SHORT = 12
-"""Letters of the hash of a program or a method in messages and names of files."""
+"""Number of hash digits in messages and file names."""
 CHANGED = "its checksum does not match"
-"""Why a file is called damaged."""
+"""Reason in errors about damaged files."""
 SEALED = re.compile(rb'\{"digest": "([0-9a-f]{64})", "record": (.*)\}')
 LARGEST = 2**27
-"""Bytes of the largest file that is read where nothing says how large it should be."""
+"""Default limit for the size of a file to read, in bytes."""
 
 
 class StoreError(ValueError):
-    """A store that cannot be used as requested; the message says why and what to do. Text read from
-    a store cannot break a line of the message.
+    """A store that cannot be used as requested. The message gives the reason and a remedy. Text
+    read from a store cannot break a line of the message.
 
     Example:
         >>> try:
@@ -56,8 +56,9 @@ class StoreError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the array of runs is cut into chunks, the units of work and of storage: the number of
-    values along each dimension, of all runs and of a chunk. At the far end less may be left."""
+    """Division of the array of runs into chunks, the units of work and of storage: the number of
+    values along each dimension, in total and per chunk. The last chunk of a dimension may be
+    smaller."""
 
     shape: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -76,7 +77,7 @@ class Layout:
         return math.prod(self.counts)
 
     def region(self, number: int) -> tuple[slice, ...]:
-        """The region of a chunk. They are numbered with the last dimension fastest."""
+        """Return the region of a chunk. In the numbering the last dimension varies fastest."""
         at = np.unravel_index(number, self.counts)
         return tuple(
             slice(int(i) * c, min((int(i) + 1) * c, n))
@@ -84,26 +85,26 @@ class Layout:
         )
 
     def number(self, region: Sequence[slice]) -> int:
-        """The number of the chunk of a region."""
+        """Return the number of the chunk at a region."""
         index = [part.start // size for part, size in zip(region, self.chunk, strict=True)]
         return int(np.ravel_multi_index(index, self.counts))
 
     def runs_in(self, done: np.ndarray) -> int:
-        """Number of runs in the chunks that are `done`, by their numbers."""
+        """Return the number of runs in the `done` chunks, a mask over chunk numbers."""
         regions = map(self.region, np.flatnonzero(done).tolist())
         return sum(math.prod(part.stop - part.start for part in region) for region in regions)
 
 
 class Variable(NamedTuple):
-    """A recorded array: shape and names of the axes behind those of the sweep, and its dtype."""
+    """A recorded array: shape and names of its axes after those of the sweep, and its dtype."""
 
     shape: tuple[int, ...]
     dims: tuple[str, ...]
     dtype: np.dtype
 
     def padded(self, values: np.ndarray) -> np.ndarray:
-        """Values whose last axes are filled up to those of the variable with NaN, or with 0 where
-        there is none; `ValueError` where they are longer."""
+        """Pad the last axes to the shape of the variable, with NaN or, in types without it, with 0.
+        Raises `ValueError` if they are longer."""
         outer = values.ndim - len(self.shape)
         extra = [want - got for got, want in zip(values.shape[outer:], self.shape, strict=True)]
         if not any(extra):
@@ -116,18 +117,18 @@ class Variable(NamedTuple):
 
 
 def sha(value: bytes | str) -> str:
-    """The digest of a file, or of a text."""
+    """Return the SHA-256 digest of a file's contents or of a text."""
     return hashlib.sha256(value.encode() if isinstance(value, str) else value).hexdigest()
 
 
 def sealed(about: Mapping[str, Any]) -> bytes:
-    """What a file says, with a digest of itself."""
+    """Serialize a record as JSON with a digest of itself."""
     value = json.dumps(about).encode()
     return b'{"digest": "%s", "record": %s}' % (sha(value).encode(), value)
 
 
 def unsealed(value: bytes) -> bytes:
-    """What such a file says, as JSON; `ValueError` where that is not what its digest says."""
+    """Return the JSON of a sealed file; raises `ValueError` if it does not match its digest."""
     found = SEALED.fullmatch(value)
     if not found or sha(found[2]).encode() != found[1]:
         raise ValueError(CHANGED)
@@ -135,22 +136,22 @@ def unsealed(value: bytes) -> bytes:
 
 
 def damaged(name: str, key: str, why: str, then: str = "Nothing was changed.") -> StoreError:
-    """The error for a file of a store that is not what was written."""
+    """Return the error for a file of a store whose content has changed."""
     return StoreError(f"{name}: the file {key} is damaged ({why}). {then}")
 
 
 def missing(name: str, key: str, then: str = "Nothing was changed.") -> StoreError:
-    """The error for a file of a store that was written and is not there."""
+    """Return the error for a file of a store that is missing."""
     return StoreError(f"{name}: the file {key} is missing. {then}")
 
 
 OF_STORES = ("zarr.json", "time", "status", "first_bad_step", "checkpoint")
-"""What a store has, or may have, whatever is recorded."""
+"""Names that any store may contain, whatever is recorded."""
 
 
 def check_names(*named: tuple[str, Iterable[str]]) -> None:
-    """Raise `ValueError` for a name that no array can have, and for one name of two things. Names
-    come by their setting, which is empty for those of `OF_STORES`."""
+    """Raise `ValueError` for an invalid array name, or for one name used twice. Names are grouped
+    by setting; the setting of `OF_STORES` is ""."""
     found: dict[str, tuple[str, str]] = {}
     for field, names in named:
         for name in names:

@@ -1,7 +1,7 @@
-"""The arrays of a store: what their metadata say, and their values in chunks as zarr writes them.
+"""The arrays of a store: their metadata, and their values in chunks in zarr's format.
 
-Chunks are decoded here and not by zarr, which no store can then make run other codes, and which
-takes several times as long for chunks as small as those of sweeps.
+Chunks are decoded here and not by zarr, so that a store cannot select other codecs. For the small
+chunks of sweeps this is also several times faster.
 """
 
 import itertools
@@ -21,25 +21,25 @@ from xarray.core import indexing
 from dynsim import checks
 
 LEVEL, CHECKSUM = 3, 4
-"""Of compression; and the bytes of the checksum at the end of a chunk."""
+"""Compression level, and the bytes of the checksum at the end of a chunk."""
 MISSING = -1
 """Status of a run that has not been computed."""
 EMPTY = {"i": MISSING, "u": 0}
-"""What stands for no value in arrays of integers; NaN does in others, true for a truth value."""
+"""Fill values of integer arrays; boolean arrays use true and all others NaN."""
 FILL = {**EMPTY, "b": True, "c": ["NaN", 0.0], "f": "NaN", "U": ""}
-"""The same as zarr writes it."""
+"""Fill values in zarr's notation."""
 NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
-"""Cells of an array, its chunks, and bytes of one of them, which its compression cannot exceed."""
+"""Maximum cells and chunks of an array, and bytes per chunk (a limit of its compression)."""
 Index = tuple[int, ...]
 Read = Callable[[Index], np.ndarray | None]
-"""The values of a chunk, by its place along each axis; None for one that is not there."""
+"""Returns the values of a chunk at an index; None if the chunk does not exist."""
 Select = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
 class Array(NamedTuple):
-    """An array of a store: names of its axes, the shape of all of it and of a chunk, of which what
-    lies outside of the array is filled up, the type of its values, and attributes for people."""
+    """An array of a store: names of its axes, its shape and that of a chunk (cells beyond the array
+    are padding), the dtype, and descriptive attributes."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
@@ -58,11 +58,11 @@ class Array(NamedTuple):
 
     @property
     def empty(self) -> float:
-        """What stands for no value."""
+        """The fill value."""
         return EMPTY.get(self.dtype.kind, np.nan)
 
     def metadata(self) -> dict[str, Any]:
-        """What zarr calls the array's metadata."""
+        """Return the array's metadata in zarr's format."""
         kind, width = self.dtype.kind, self.dtype.itemsize
         words = {"name": "fixed_length_utf32", "configuration": {"length_bytes": width}}
         order = {"configuration": {"endian": "little"}} if width > 1 else {}
@@ -72,7 +72,7 @@ class Array(NamedTuple):
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": FILL[kind],
-            # A checksum for who reads it without dynsim, to whom damage is an error as well.
+            # The checksum lets readers without dynsim detect damage too.
             "codecs": [
                 {"name": "bytes", **order},
                 {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}},
@@ -86,14 +86,14 @@ class Array(NamedTuple):
         }
 
     def encoded(self, values: np.ndarray) -> bytes:
-        """Values as a chunk: what zarr makes of them, in a tenth of the time."""
+        """Encode values as a chunk, like zarr but in a tenth of the time."""
         chunk = np.full(self.chunk, self.empty, self.dtype)
         chunk[tuple(map(slice, values.shape))] = values
         packed = Zstd(level=LEVEL).encode(chunk.astype(chunk.dtype.newbyteorder("<"), copy=False))
         return packed + checksum(packed)
 
     def decoded(self, chunk: bytes) -> np.ndarray:
-        """The values of a chunk; `ValueError` for one of another size, or that is none."""
+        """Decode a chunk; raises `ValueError` if it has the wrong size or is invalid."""
         if unpacked(chunk) != self.size:
             raise ValueError("its size does not match its array")
         try:
@@ -103,8 +103,8 @@ class Array(NamedTuple):
         return values.reshape(self.chunk).astype(self.dtype, copy=False)
 
     def whole(self, files: Mapping[str, bytes], most: int) -> np.ndarray:
-        """All values, by the files of all chunks, each of at most so many bytes; raises as
-        `decoded`, or `LookupError`."""
+        """Decode the whole array from the files of all chunks, each of at most `most` bytes. Raises
+        `ValueError` or `LookupError`."""
         if len(files) != self.chunks or self.size > most:
             raise ValueError("its size does not match its array, or is far too large")
 
@@ -116,8 +116,8 @@ class Array(NamedTuple):
     def select(
         self, places: Sequence[np.ndarray], read: Read, several: Callable = map
     ) -> np.ndarray:
-        """The values at places along each of the first axes, of chunks that `several` reads as
-        `map` does; those along the others are in one chunk."""
+        """Return the values at `places` along each of the first axes; chunks do not divide the
+        others. `several` maps over the chunks, like `map`."""
         inner = self.shape[len(places) :]
         found = np.full((*map(len, places), *inner), self.empty, self.dtype)
 
@@ -131,8 +131,8 @@ class Array(NamedTuple):
 
 
 class _Later(BackendArray):
-    """What xarray reads when it is used. `select` returns the values at places along each of the
-    `outer` first axes."""
+    """An array that xarray reads lazily. `select` returns the values at places along each of the
+    first `outer` axes."""
 
     def __init__(self, array: Array, outer: int, select: Select) -> None:
         self.shape, self.dtype, self.dims = array.shape, array.dtype, array.dims
@@ -145,20 +145,21 @@ class _Later(BackendArray):
     def _at(self, key: tuple[Any, ...]) -> np.ndarray:
         outer, inner = key[: self.outer], key[self.outer :]
         places = [np.atleast_1d(np.arange(n)[at]) for n, at in zip(self.shape, outer, strict=False)]
-        # An axis of which one place is asked for is left out.
+        # Axes with a single integer index are dropped.
         left = [0 if isinstance(at, int | np.integer) else slice(None) for at in outer]
         return xr.Variable(self.dims, self.select(places))[(*left, *inner)].to_numpy()
 
 
 def later(array: Array, outer: int, select: Select) -> xr.Variable:
-    """An array of which xarray reads, once, what is used; arguments as of `_Later`."""
+    """Return a variable that xarray reads once, when it is used; see `_Later`."""
     lazy: Any = indexing.LazilyIndexedArray(_Later(array, outer, select))
     kept = indexing.MemoryCachedArray(indexing.CopyOnWriteArray(lazy))
     return xr.Variable(array.dims, kept, array.attributes)
 
 
 def described(about: Mapping[str, Any]) -> Array:
-    """The array of some metadata; an error of any kind for one that dynsim does not write."""
+    """Parse the metadata of an array; raises an exception of any type if dynsim did not write
+    it."""
     kind, dims = about["data_type"], tuple(about.get("dimension_names", ()))
     shape, chunk = about["shape"], about["chunk_grid"]["configuration"]["chunk_shape"]
     if isinstance(kind, dict):
@@ -167,7 +168,7 @@ def described(about: Mapping[str, Any]) -> Array:
         raise ValueError(kind)
     array = Array(dims, tuple(shape), tuple(chunk), np.dtype(kind), about["attributes"])
     expected = array.metadata()
-    # What nothing is computed from, such as an axis, zarr fills up with zeros.
+    # Arrays that are not results, such as axes, get a zero fill value from zarr.
     fills = expected.pop("fill_value"), 0, ""
     known = (
         about == {**expected, "fill_value": about["fill_value"]}
@@ -186,11 +187,10 @@ def described(about: Mapping[str, Any]) -> Array:
 
 
 def unpacked(chunk: bytes) -> int | None:
-    """Bytes that a chunk says it has when it is decoded; None where it does not say so, as those
-    that dynsim writes do."""
+    """Return the decoded size that a chunk declares; None without one, unlike dynsim's chunks."""
     if chunk[:4] != b"\x28\xb5\x2f\xfd" or len(chunk) < 6:
         return None
-    # RFC 8878, 3.1.1.1: the number of bytes of the size, after a window and the id of a dictionary.
+    # RFC 8878, 3.1.1.1: the size field follows a window descriptor and a dictionary id.
     single, width = chunk[4] >> 5 & 1, (0, 2, 4, 8)[chunk[4] >> 6]
     width = width or single
     start = 5 + (1 - single) + (0, 1, 2, 4)[chunk[4] & 3]
@@ -199,13 +199,12 @@ def unpacked(chunk: bytes) -> int | None:
 
 
 def checksum(packed: bytes) -> bytes:
-    """What follows a chunk, as zarr's codec `crc32c` has it."""
+    """Return the checksum that follows a chunk, as in zarr's codec `crc32c`."""
     return int(google_crc32c.value(packed)).to_bytes(CHECKSUM, "little")
 
 
 def _by_chunk(places: np.ndarray, size: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Places along an axis by the chunk in which they are: its number, which of them they are, and
-    where in the chunk."""
+    """Group places along an axis by chunk: its number, their positions, and offsets in it."""
     order = np.argsort(places // size, kind="stable")
     chunks, starts = np.unique(places[order] // size, return_index=True)
     rows = np.split(order, starts[1:])

@@ -1,17 +1,18 @@
-"""Sweeps in buckets of object stores, where an object appears whole and nothing can be renamed.
-What methods do is said in `Place`.
+"""Sweeps in buckets of object stores, where writes are atomic and objects cannot be renamed.
+Methods are documented in `Place`.
 
-Each object of a store is put where none is. So what has been committed stays, however late a put
-arrives that was sent before. Over what a chunk without a record has left, the holder of the lease
-puts its own, if it has not changed since.
+Objects of a store are put only where none exists. So committed objects stay, however late an
+earlier put arrives. Only the holder of the lease may overwrite objects of a chunk without a record,
+and only if they have not changed meanwhile.
 
-A sweep begins with its group's zarr.json, which one creator alone can put, and which says what all
-other objects of the creation hold: whoever finds some of them missing and asks for the same sweep
-puts them, and then the marker.
+A sweep begins with its group's zarr.json, which only one creator can put and which has digests of
+all other objects of the creation. A process that finds some of them missing and requests the same
+sweep puts them, and then the marker.
 
-A lease is an object that its holder, and nobody else, writes anew three times in its duration. Who
-finds one watches it by a clock of its own: when it has not changed for its duration its holder is
-dead, or has been stopped and will find its lease gone. No two clocks are ever compared.
+A lease is an object that only its holder rewrites, three times per duration. Another process
+watches it with its own monotonic clock: if the object has not changed for its duration, the holder
+is dead, or has been paused and will find its lease lost. Clocks of different machines are never
+compared.
 """
 
 import contextlib
@@ -50,36 +51,36 @@ RETRIES: "RetryConfig" = {
     },
     "retry_timeout": datetime.timedelta(minutes=3),
 }
-"""How often a request is sent again that was answered with a server's error, or not at all."""
+"""Retries after a server error or a missing response."""
 TRIES = 5
-"""How often a put is tried that the server answers with a conflict though nothing is there."""
+"""Attempts of a put that the server answers with a conflict although nothing is there."""
 MOST_SHOWN = 400
-"""Characters of an error of obstore that are shown; it goes on with its inner workings."""
+"""Maximum characters shown of an obstore error, whose remainder is internal detail."""
 SECONDS = 60.0
-"""Duration of a lease, of this process."""
+"""Duration of this process's leases."""
 LONGEST = 600.0
-"""Of any lease that is waited for."""
+"""Maximum duration of any lease to wait for."""
 FREE = b'{"dynsim_lease": null}'
-"""What a released lease says. It is not deleted: a delete knows no condition, so that of a process
-that had been stopped would hit the lease of its successor."""
+"""Content of a released lease. It is not deleted, because deletes are unconditional: a process that
+had been paused could delete its successor's lease."""
 OFTEN = 1.0
-"""Seconds after which a writer looks again whether its store is still there."""
+"""Seconds between checks that the store still exists."""
 clock, pause = time.monotonic, time.sleep
 
 
 class OutageError(StoreError, OSError):
-    """A bucket that cannot be reached, or that answers with an error."""
+    """A bucket that cannot be reached, or that responds with an error."""
 
 
 class StoredObject(NamedTuple):
-    """An object: what it holds, and what a conditional put knows it by."""
+    """An object's content, and its version for conditional puts."""
 
     value: bytes
     version: "UpdateVersion"
 
 
 class Terms(NamedTuple):
-    """Who holds a lease, for how many seconds after each renewal, and by which words."""
+    """The holder of a lease, its duration in seconds after each renewal, and its token."""
 
     owner: str
     seconds: float
@@ -87,7 +88,7 @@ class Terms(NamedTuple):
 
 
 class Lease:
-    """A lease on the object `key` of a bucket, held by nobody until `take`."""
+    """A lease on the object `key` of a bucket; not held until `take`."""
 
     def __init__(self, bucket: "Bucket", key: str) -> None:
         self.bucket, self.key = bucket, key
@@ -97,8 +98,8 @@ class Lease:
         self.turn = threading.Lock()
 
     def take(self, report: Report | None = None) -> None:
-        """Hold the lease, waiting for as long as it takes to see that a holder is dead;
-        `StoreError` when it is alive, or the object is something else."""
+        """Acquire the lease, waiting until an earlier holder proves dead. Raises `StoreError` if
+        that is alive, or the object is something else."""
         found = self.bucket.look(self.key)
         if held := terms(found, self.key):
             line = f"waiting up to {held.seconds:g} s for the lease of {held.owner} to expire"
@@ -121,7 +122,7 @@ class Lease:
         with self.turn:
             if self.held:
                 self.renewals += 1
-                # Before the request: whoever watches saw it later than this.
+                # Before the request, so the lease never seems to last longer here than to others.
                 now = clock()
                 self.version = self.bucket.swap(self.key, self._words(), self.version)
                 self.held, self.renewed = self.version is not None, now
@@ -129,13 +130,13 @@ class Lease:
     def check(self) -> None:
         """Raise `StoreError` unless the lease is held."""
         if clock() - self.renewed > SECONDS / 2:
-            # A renewal is overdue. This process may have been stopped, for longer than its lease.
+            # A renewal is overdue: this process may have been paused for longer than its lease.
             self.renew()
         if not self.held:
             raise self._lost()
 
     def require(self, token: str) -> None:
-        """Raise `StoreError` unless the holder was the one of this token a while ago at most."""
+        """Raise `StoreError` unless this token's holder had the lease at the last recent look."""
         if clock() - self.renewed > SECONDS / 6:
             found = terms(self.bucket.look(self.key), self.key)
             if found is None or found.token != token:
@@ -150,12 +151,12 @@ class Lease:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew the lease while the block runs, and release it."""
+        """Renew the lease while the block runs, then release it."""
         over = threading.Event()
 
         def keep() -> None:
             while self.held and not over.wait(SECONDS / 3):
-                # An outage, maybe a short one; `check` asks again in time.
+                # This may be a short outage; `check` tries again in time.
                 with contextlib.suppress(OSError):
                     self.renew()
 
@@ -166,7 +167,7 @@ class Lease:
         finally:
             over.set()
             thread.join()
-            # What cannot be released ends by itself, and hides no error of the block.
+            # An unreleased lease expires by itself; this must not hide an error of the block.
             with contextlib.suppress(OSError):
                 self.release()
 
@@ -187,10 +188,10 @@ class Lease:
 
 
 def terms(found: StoredObject | None, key: str) -> Terms | None:
-    """The terms of a lease that is held; `StoreError` when the object is none."""
+    """Return the terms of a held lease, None if free; `StoreError` if the object is no lease."""
     try:
         about = found and json.loads(found.value)["dynsim_lease"]
-        # Whoever wrote it, nobody waits for much longer than that.
+        # Limits the wait, whoever wrote the object.
         return about and Terms(
             str(about["owner"]), min(float(about["seconds"]), LONGEST), str(about["token"])
         )
@@ -199,8 +200,9 @@ def terms(found: StoredObject | None, key: str) -> Terms | None:
 
 
 class Bucket(Place):
-    """A folder in a bucket by its address, scheme://bucket/path, or memory://path. All methods
-    raise `OutageError` when it cannot be reached, and `StoreError` when credentials forbid it."""
+    """A folder in a bucket, with the address scheme://bucket/path or memory://path. All methods
+    raise `OutageError` if it cannot be reached, and `StoreError` if the credentials forbid
+    access."""
 
     streams = 16
     durable = True
@@ -215,7 +217,7 @@ class Bucket(Place):
             )
         self.name = self.address = address
         self.seen, self.path = -OFTEN, PurePosixPath(found[4][1:])
-        # Beside the store, because zarr warns of objects in it that are not its own.
+        # Beside the store, because zarr warns about foreign objects inside it.
         self.writers = self.path.with_name(f".{self.path.name}.writers")
         try:
             from obstore import exceptions, store
@@ -316,7 +318,7 @@ class Bucket(Place):
 
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
-        # A lease, which ends by itself when its holder dies.
+        # A lease, which expires by itself when its holder dies.
         share = f"-of-{processes}"
         mine = self._lease(f"{process}{share}")
         mine.take(report)
@@ -340,13 +342,13 @@ class Bucket(Place):
         return Lease(self, f"{self.writers}/{writer}")
 
     def look(self, key: str, most: int = LARGEST) -> StoredObject | None:
-        """The object `key` of at most so many bytes, None if there is none."""
+        """Read the object `key`, limited to `most` bytes; None if it does not exist."""
         with self.reached(), contextlib.suppress(FileNotFoundError):
             got = self.bucket.get(key)
             if got.meta["size"] > most:
                 raise damaged(self.name, key, "it is far too large")
             value = bytes(got.bytes())
-            # Nothing of a store begins like that.
+            # No file of a store begins like this.
             if value.lstrip()[:1] == b"<":
                 raise OutageError(
                     f"{self.name}: cannot be reached ({key} returns a web page, as from a proxy "
@@ -356,17 +358,17 @@ class Bucket(Place):
         return None
 
     def delete(self, key: str) -> None:
-        """Delete the object `key`, if there is one."""
+        """Delete the object `key`, if it exists."""
         with self.reached(), contextlib.suppress(FileNotFoundError):
             self.bucket.delete(key)
 
     def check_conditions(self, key: str) -> None:
-        """Raise `StoreError` where a put does not obey its condition, seen by an object `key` of
-        this caller alone, which is removed again."""
+        """Raise `StoreError` if the server ignores conditions of puts. It tests them with an object
+        `key` that only this caller uses, and deletes it."""
         version: Any = "create"
         try:
             for condition in ("If-None-Match", "If-Match"):
-                # An answer that was lost makes a first put be refused as well, but not the second.
+                # After a lost response, a retried first put also fails, but not the second.
                 for value, obeys in ((b"1", True), (b"2", False)):
                     with self.reached(), contextlib.suppress(*self.lost):
                         content = condition.encode() + value
@@ -383,18 +385,18 @@ class Bucket(Place):
             self.delete(key)
 
     def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
-        """Put `value` where nothing is yet, or where `version` still is if that is given. Returns
-        the version put; None where something else is there. That may have come after `value`, where
-        several processes change an object in turn without waiting for each other."""
+        """Put `value` if no object exists or, if `version` is given, if that is unchanged. Returns
+        the version put, or None if another object is there. That may have replaced `value` already,
+        if several processes change an object without waiting for each other."""
         with self.reached():
             for wait in range(TRIES):
                 try:
-                    # One request, which the conditions of several parts would not be.
+                    # A single request: conditions do not apply to multipart uploads.
                     mode = version or "create"
                     return _version(self.bucket.put(key, value, mode=mode, use_multipart=False))
                 except (self.errors.BaseError, FileNotFoundError) as error:
-                    # An answer that was lost makes the request be sent again, and fail by its own
-                    # success. So what is there decides: no two processes put the same words.
+                    # After a lost response the request is retried and fails because of its own
+                    # success. So the content decides: no two processes put the same content.
                     found = self.look(key)
                     if found is not None and found.value == value:
                         return found.version
@@ -402,20 +404,20 @@ class Bucket(Place):
                     changed = (found and found.version) != version
                     if changed and (gone or isinstance(error, self.lost)):
                         return None
-                    # Servers answer so as well while another request for the key is under way.
+                    # Servers also respond like this during another request for the key.
                     if not isinstance(error, self.lost) or wait == TRIES - 1:
                         raise
                     pause(0.1 * 2**wait)
 
     def listed(self, folder: str) -> Iterator["ObjectMeta"]:
-        """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
+        """Yield keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
         with self.reached():
             for batch in self.bucket.list(folder):
                 yield from batch
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:
-        """Turn errors of obstore, but not what is or is not there, into those of the store."""
+        """Convert obstore errors to store errors, except for missing or existing objects."""
         try:
             yield
         except (self.errors.PermissionDeniedError, self.errors.UnauthenticatedError) as error:
@@ -428,21 +430,21 @@ class Bucket(Place):
 
 
 def _about(group: bytes) -> dict:
-    """The attributes of a group, such as a store has; an error of any kind for others."""
+    """Return the attributes of a store's group; raises various exceptions for other content."""
     found = json.loads(group)["attributes"]
     return {"store": found["store"], SEAL: {"files": found[SEAL]["files"]}}
 
 
 @functools.cache
 def _memory() -> Any:
-    """The one bucket of this process's memory."""
+    """Return the single in-memory bucket of this process."""
     from obstore.store import MemoryStore
 
     return MemoryStore()
 
 
 def _version(answer: Any) -> "UpdateVersion":
-    # A store that knows no generations says None, which it does not take back.
+    # A store without generations returns None, which it does not accept as input.
     kept: Any = {name: answer[name] for name in ("e_tag", "version") if answer[name] is not None}
     return kept
 

@@ -1,10 +1,10 @@
-"""What a store says about itself: which sweep it is of, sealed when it is made, and held against
-its files when it is opened.
+"""The manifest of a store: it identifies the sweep, is sealed at creation, and is checked against
+the files when the store is opened.
 
-A group's zarr.json has a digest of itself and of every file that its creation wrote: the metadata
-of all arrays, and the coordinates. Chunks of results come later, and records say what they are.
-Only what is accepted here is ever given to zarr, so that no store chooses which code reads it, or
-how much memory that takes.
+A group's zarr.json has a digest of itself and of every file written at creation: the metadata of
+all arrays, and the coordinates. Chunks of results come later and have records of their own. Files
+are checked here before zarr sees them, so a store cannot choose which code reads it, or how much
+memory that requires.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ from sweeps.runner.store import (
 from sweeps.runner.store.arrays import Array, described
 
 FORMAT = 5
-"""Number of the way in which stores are written: 5 since each chunk names its program."""
+"""Version of the storage format; since 5 each chunk names its program."""
 SEAL = "integrity"
-"""Attribute of the group that holds the digests."""
+"""Attribute of the group that contains the digests."""
 WRITTEN = re.compile(rf"{checks.NAME.pattern}/(zarr\.json|c(/[0-9]+)*)")
-"""Names of the files that a creation writes."""
+"""Names of files written at creation."""
 INFINITY = "inf"
-"""How configurations spell it, because JSON has no name for it."""
+"""Spelling of infinity in configurations, as JSON has none."""
 MOST_SHOWN = 8
-"""Values of an axis that a line shows."""
+"""Maximum number of axis values shown in a line."""
 
 Json = dict[str, Any]
 Read = Callable[[Iterable[str]], list[bytes | None]]
@@ -68,7 +68,7 @@ class _Seal:
 
 @dataclasses.dataclass
 class _Attributes:
-    """The attributes that every group has, and their types."""
+    """The attributes that every group has, with their types."""
 
     config: _Config
     config_hash: Digest
@@ -83,8 +83,8 @@ _ATTRIBUTES = pydantic.TypeAdapter(_Attributes)
 
 
 class Manifest(NamedTuple):
-    """What a store says about itself, as it was verified: the attributes of the group without the
-    digests, the arrays, and the values of those that are no results."""
+    """The verified manifest of a store: the attributes of the group without the digests, all
+    arrays, and the values of the coordinates."""
 
     attributes: Json
     arrays: dict[str, Array]
@@ -92,8 +92,8 @@ class Manifest(NamedTuple):
 
 
 def seal(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files of a new store, with their digests in the group's. `StoreError` for an array of a
-    kind that would not be accepted when it is read."""
+    """Add digests of the files of a new store to its group. Raises `StoreError` for an array that
+    could not be read back."""
     others = {key: value for key, value in files.items() if key != GROUP}
     _accept("a new store", others)
     group = json.loads(files[GROUP])
@@ -103,9 +103,9 @@ def seal(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def verified(name: str, read: Read) -> Manifest:
-    """The manifest of the store `name`, of which `read` reads files, several at once. `StoreError`
-    when this is no sweep, or one of another version, or when a file is missing, damaged, or not
-    written as dynsim writes."""
+    """Read and verify the manifest of the store `name`; `read` reads several files at once. Raises
+    `StoreError` if there is no sweep of this format, or if a file is missing, damaged, or not
+    written by dynsim."""
     (given,) = read([GROUP])
     try:
         group = json.loads(given or b"")
@@ -146,14 +146,14 @@ def verified(name: str, read: Read) -> Manifest:
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Hash of all that decides the numbers in a configuration: not of the title."""
+    """Return a hash of all settings that determine the numbers, so without the title."""
     decisive = {name: value for name, value in config.items() if name != "title"}
     decisive["axes"] = [[name, sha(_bytes(values))] for name, values in config["axes"].items()]
     return sha(json.dumps(decisive, sort_keys=True))
 
 
 def _bytes(values: list[Any]) -> bytes:
-    """The values of an axis for its hash. They can be millions, if they are numbers."""
+    """Encode the values of an axis for its hash. Numbers can be millions."""
     if all(isinstance(value, str) for value in values) and set(values) != {INFINITY}:
         return json.dumps(values).encode()
     numbers = [float(value) for value in values] if INFINITY in values else values
@@ -161,7 +161,7 @@ def _bytes(values: list[Any]) -> bytes:
 
 
 def spelt(values: list[float]) -> list[Any]:
-    """Numbers as a configuration has them."""
+    """Return numbers as a configuration spells them."""
     return [INFINITY if v == math.inf else v for v in values] if math.inf in values else values
 
 
@@ -170,11 +170,11 @@ HASHED = {
     "problem_holds": "arrays of the problem",
     "data_holds": "the files of the examples",
 }
-"""What the hashes in a configuration are of."""
+"""Descriptions of the hashes in a configuration."""
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lines "field: old -> new" for what differs between two configurations."""
+    """Return lines "field: old -> new" for the differences between two configurations."""
     lines = []
     for name in sorted({*old, *new} - {"title"}):
         a, b = old.get(name), new.get(name)
@@ -192,8 +192,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _accept(
     name: str, files: Mapping[str, bytes]
 ) -> tuple[dict[str, Array], dict[str, np.ndarray]]:
-    """The arrays, and the values of those of which there are chunks; `StoreError` unless all are as
-    dynsim writes them."""
+    """Return all arrays, and the values of those with chunks. Raises `StoreError` unless all are
+    written as dynsim does."""
     folders: dict[str, dict[str, bytes]] = {}
     for key, value in files.items():
         array, _, inside = key.partition("/")
@@ -215,7 +215,7 @@ def _accept(
 
 
 def _digest(group: Json) -> str:
-    """Of all that a group's metadata say but this."""
+    """Return the digest of all of a group's metadata except this digest."""
     sealed = {key: value for key, value in group["attributes"][SEAL].items() if key != "digest"}
     attributes = {**group["attributes"], SEAL: sealed}
     return sha(json.dumps({**group, "attributes": attributes}, sort_keys=True))

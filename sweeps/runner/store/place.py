@@ -1,5 +1,5 @@
-"""Where a sweep is kept: the memory of this process, or a folder; and from an address to its
-place, which may be a bucket as well."""
+"""Storage backends: the memory of this process, or a folder; and the choice of one by address,
+which may also be a bucket."""
 
 import contextlib
 import itertools
@@ -20,29 +20,29 @@ from sweeps import output
 from sweeps.runner.store import LARGEST, MARKER, RECORDS, Report, StoreError, damaged
 
 Check = Callable[[], None]
-"""Raises `StoreError` where this process may write no longer."""
+"""Raises `StoreError` if this process has lost its right to write."""
 SHARES = 16
-"""Locks by which writers of one chunk wait for each other; those of others hardly ever do."""
+"""Number of locks that serialize writers of the same chunk; other writers rarely share one."""
 
 
 class Written(NamedTuple):
-    """When a file was written, in seconds since 1970, and its number of bytes."""
+    """Modification time of a file, in seconds since 1970, and its size in bytes."""
 
     time: float
     size: int
 
 
 class Place:
-    """Where a sweep is kept, or can be: files by their names, such as "loss/c/0/0". This one is the
-    memory of this process, found by nobody who does not have it; others do the same elsewhere.
+    """A place for a sweep: files by name, such as "loss/c/0/0". This class stores them in the
+    memory of this process; subclasses have the same interface.
 
     Attributes:
         name: the place as the user wrote it, for messages.
-        address: what another process finds it by; None where no other process can.
+        address: address under which other processes find it; None in memory.
         records: folder of the commit records of the store that was opened there.
-        fence: the words by which a worker knows that the driver still holds the lock, if it can.
-        streams: number of files that are worth reading or writing at the same time.
-        durable: whether a file that was written outlasts a loss of power.
+        fence: token with which a worker checks that the driver still holds the lock, if supported.
+        streams: number of files that can usefully be read or written at once.
+        durable: whether written files survive a power failure.
     """
 
     name: str = "memory"
@@ -56,41 +56,42 @@ class Place:
         self.kept: dict[str, bytes] = {}
 
     def vacant(self) -> bool:
-        """Whether a sweep can be made there: nothing is, but what is left of a creation."""
+        """Return whether a sweep can be created there: it is empty, or an incomplete creation."""
         return not self.kept
 
     def check_writable(self) -> None:
-        """Raise `StoreError` for a place where nothing can ever be written."""
+        """Raise `StoreError` for a place that cannot be written."""
 
     def create(self, files: Mapping[str, bytes]) -> None:
-        """Make a sweep of these files, of which the last one is its `MARKER`. `FileExistsError`
-        when something has been made there in the meantime."""
+        """Create a sweep from its files, the last of which is its `MARKER`. Raises
+        `FileExistsError` if something has been created there in the meantime."""
         self.kept.update(files)
 
     def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        """What a file holds, None if there is none; `StoreError` for one of more bytes."""
+        """Read a file; None if there is none. Raises `StoreError` if it exceeds `most` bytes."""
         del most
         return self.kept.get(key)
 
     def files(self, folder: str = "") -> dict[str, Written]:
-        """The files in a folder, and in those below, by their names behind that of the folder."""
+        """Return the files below a folder, by their paths relative to it."""
         start = f"{folder}/" if folder else ""
         found = {key: value for key, value in self.kept.items() if key.startswith(start)}
         return {key[len(start) :]: Written(0.0, len(value)) for key, value in found.items()}
 
     def stores(self) -> list[str]:
-        """The folders of commit records that are there."""
+        """Return the folders of commit records."""
         return [self.records]
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
-        """Write the files of chunk `number` and then its record, `number`.json in `records`; False
-        if there is a record already. `check` raises `StoreError` where this process may not."""
+        """Write the files of chunk `number` and then its record, `number`.json in `records`.
+        Returns False if the record exists already. `check` raises `StoreError` if this process may
+        not write."""
         del check
         self.kept |= {**files, f"{self.records}/{number}.json": record}
         return True
 
     def put(self, key: str, value: bytes) -> bool:
-        """Write a file beside the chunks; False if it is there already."""
+        """Write a file that is not part of a chunk; returns False if it exists already."""
         return self.kept.setdefault(key, value) is value
 
     def remove(self, key: str) -> None:
@@ -98,31 +99,32 @@ class Place:
         del self.kept[key]
 
     def own(self) -> None:
-        """Raise `StoreError` unless the store that was opened there is still there."""
+        """Raise `StoreError` unless the opened store still exists."""
 
     def lock(
         self, process: int, processes: int, report: Report | None
     ) -> contextlib.AbstractContextManager[Check]:
-        """Be process number `process` of `processes` writers, alone; what this yields raises
-        `StoreError` once that has ended. `StoreError` as well where another writer is at work, or
-        the place cannot be written."""
+        """Lock writer `process` of `processes` for this process. The yielded function raises
+        `StoreError` if the lock is lost. Entering raises `StoreError` if another writer is active
+        or the place is not writable."""
         del process, processes, report
         return contextlib.nullcontext(held)
 
     def watch(self, fence: str) -> Check:
-        """What raises `StoreError` once the driver that has this `fence` holds no lock."""
+        """Return a check that raises `StoreError` when the driver with this `fence` lost the
+        lock."""
         del fence
         return held
 
     def several(self, act: Callable[[Any], Any], each: Iterable[Any]) -> list[Any]:
-        """What `act` makes of each, several at a time where there are streams for them."""
+        """Map `act` over the items, several at a time if there are streams for them."""
         if self.streams == 1:
             return list(map(act, each))
         with ThreadPoolExecutor(self.streams) as pool:
             return list(pool.map(act, each))
 
     def gone(self) -> StoreError:
-        """The error for a store that is not there any more."""
+        """Return the error for a store that was moved or removed."""
         return StoreError(
             f"{self.name}: has been moved or removed while this process wrote to it ({self.records}"
             " is gone). Finished chunks moved with the store; run the sweep again there."
@@ -130,12 +132,12 @@ class Place:
 
 
 def held() -> None:
-    """The check of a lock that nobody can take away."""
+    """Check a lock that cannot be lost."""
 
 
 class Folder(Place):
-    """A folder of a file system that has locks and renames. What other processes have to agree on,
-    locks above all, lies beside the folder that is meant, whatever links lead to it."""
+    """A folder of a file system that supports locks and renames. Locks and other shared files are
+    siblings of the folder that symbolic links resolve to."""
 
     streams = 4
 
@@ -172,10 +174,10 @@ class Folder(Place):
             raise StoreError(f"{self.name}: cannot be written: {why} ({error.strerror})") from None
 
     def create(self, files: Mapping[str, bytes]) -> None:
-        # Another folder, beside this one, that takes its place: half a store is none.
+        # Build the store in a sibling folder and rename it, so that it is never incomplete.
         made = self._beside("creating")
         with filelock.FileLock(self._beside("creator.lock")) as lock:
-            # What a killed creation left: its lock is free.
+            # Remove an interrupted creation, as its lock is free.
             shutil.rmtree(made, ignore_errors=True)
             if not self.vacant():
                 raise FileExistsError(f"{self.name}: has been made by another process")
@@ -186,7 +188,7 @@ class Folder(Place):
             self._settle_all(str(made))
             os.replace(made, self.real)
             self._settle(str(self.real.parent))
-            # Who waits for it will find the sweep, and touch nothing.
+            # Processes waiting for the lock will find the sweep and write nothing.
             with contextlib.suppress(OSError):
                 os.unlink(lock.lock_file)
 
@@ -196,7 +198,7 @@ class Folder(Place):
             about = os.stat(path)
             if about.st_size > most:
                 raise damaged(self.name, key, "it is far too large")
-            # A pipe would not end.
+            # Reading a pipe might never end.
             if stat.S_ISREG(about.st_mode):
                 with open(path, "rb") as file:
                     return file.read()
@@ -230,18 +232,18 @@ class Folder(Place):
 
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
-        # The operating system's, which a killed process does not hold.
+        # A lock of the operating system, which releases it when the process dies.
         del report
         if self.real.exists() and not os.access(self.real, os.W_OK):
             raise StoreError(f"{self.name}: is read-only, so the sweep cannot resume here")
         self.real.parent.mkdir(parents=True, exist_ok=True)
-        # What is there may have been made just now, or by a writer that was not durable.
+        # Existing files may be recent, or from a writer that was not durable.
         self._settle_all(str(self.real))
         for folder in self.real.parents:
-            # Some of those further up cannot be opened, or are of no disk.
+            # Some parents cannot be opened, or are not on a disk.
             with contextlib.suppress(OSError):
                 self._settle(str(folder))
-        # Beside the store, because zarr warns of files in it that are not its own.
+        # Beside the store, because zarr warns about foreign files inside it.
         share = f"-of-{processes}.lock"
         mine, prefix = self._beside(f"writer-{process}{share}"), self._beside("writer-").name
         with contextlib.ExitStack() as stack:
@@ -260,13 +262,13 @@ class Folder(Place):
         return self.real.parent / f".{self.real.name}.{what}"
 
     def _write(self, share: str, files: Mapping[str, bytes], check: Check) -> bool:
-        """Write files, unless the last one is there, alone among those who write this share."""
-        # Each file is begun among the records and then renamed: what has taken the place of the
-        # store has no such folder, and stays as it is.
+        """Write files unless the last one exists, while holding the lock of this share."""
+        # Each file is written among the records and then renamed. If another folder has replaced
+        # the store, it lacks the records folder and stays unchanged.
         records = f"{self.real}/{self.records}"
         begun = f"{records}/{share}.begun"
         with filelock.FileLock(f"{records}/{share}.lock", poll_interval=0.005):
-            # The lock would have made the folder; nobody makes the marker twice.
+            # The lock created a missing records folder; the marker shows whether that happened.
             check()
             if os.path.exists(f"{self.real}/{[*files][-1]}"):
                 return False
@@ -290,13 +292,13 @@ class Folder(Place):
                 os.fsync(file.fileno())
 
     def _name(self, begun: str, key: str) -> None:
-        """Give a file its name, in folders that are made in that of its array and nowhere else."""
+        """Rename a file to its final name; creates folders only inside that of its array."""
         array, *inside = key.split("/")[:-1]
         folders = list(itertools.accumulate((f"{self.real}/{array}", *inside), "{}/{}".format))
         try:
             os.replace(begun, f"{self.real}/{key}")
         except FileNotFoundError:
-            # Where the records are gone as well, no folder is made.
+            # Raises if the records are gone as well, so that no folder is created.
             os.stat(begun)
             for folder in folders[1:]:
                 with contextlib.suppress(FileExistsError):
@@ -306,17 +308,17 @@ class Folder(Place):
             self._settle(folder)
 
     def _settle_all(self, folder: str) -> None:
-        """Make all that is in a folder outlast a loss of power, if that is wanted."""
+        """Flush everything in a folder to disk, if durable."""
         for inside, _, names in os.walk(folder) if self.durable else ():
             for path in filter(os.path.isfile, (f"{inside}/{name}" for name in names)):
-                # Other writers rename what they have begun.
+                # Other writers may rename their temporary files meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     self._settle(path)
             self._settle(inside)
 
     def _settle(self, path: str) -> None:
-        """Make a file, or the names in a folder, outlast a loss of power, if that is wanted."""
-        # Windows opens no folders, and writes their names down by itself.
+        """Flush a file, or the names in a folder, to disk, if durable."""
+        # Windows cannot open folders and flushes their entries by itself.
         if self.durable and os.name != "nt":
             handle = os.open(path, os.O_RDONLY)
             try:
@@ -326,9 +328,9 @@ class Folder(Place):
 
 
 def place(where: str | Path | Place | None) -> Place:
-    """The place that is meant: one in a bucket by an address with a scheme, the memory of this
-    process by None, and a folder by everything else. `ValueError` for an address that cannot be
-    one, `StoreError` when what it needs is not installed."""
+    """Return the place for an argument: a bucket for an address with a scheme, the memory of this
+    process for None, else a folder. Raises `ValueError` for an invalid address, `StoreError` if a
+    required package is not installed."""
     if isinstance(where, Place):
         return where
     if where is None:
@@ -337,5 +339,5 @@ def place(where: str | Path | Place | None) -> Place:
     address = output.address(where)
     if address is None:
         return Folder(Path(where))
-    # Loaded when it is asked for: most sweeps are kept in folders.
+    # Imported on demand: most sweeps are stored in folders.
     return pkgutil.resolve_name("sweeps.runner.store.bucket:Bucket")(address)

@@ -1,14 +1,13 @@
-"""Which chunks a store has, and by which programs they were computed.
+"""Records of a store: which chunks it has, and the programs that computed them.
 
-A chunk is there when a commit record says what it is. The record is written once, after the files
-of its chunk, and holds the id of the store, the number of the chunk, the digests of its files, and
-what computed it. A file that no record names with its digest is no data, wherever it comes from. It
-holds the file of the statuses as well, which every reader wants: so a chunk in a bucket costs no
-request more than its arrays.
+A chunk exists once its commit record does. The record is written once, after the files of its
+chunk, and holds the id of the store, the number of the chunk, the digests of its files, and the
+environment and program. Files that match no record are ignored. The record also contains the file
+of the statuses, which every reader needs: a chunk in a bucket then costs one request per array.
 
-The first process that computes runs at a combination of static values registers its program, before
-any chunk of them. Whoever comes later has the same program, or one that was decided to be the same:
-by numbers, where versions or devices are others, or because a user accepted it.
+The first process that computes runs at a combination of static values registers its program before
+it writes a chunk. Later processes must have the same program, or one accepted as equivalent: by
+comparing numbers, if versions or devices differ, or by a user.
 """
 
 import base64
@@ -42,26 +41,26 @@ from sweeps.runner.store.manifest import spelt
 from sweeps.runner.store.place import Place
 
 ENVIRONMENTS = "status/.made"
-"""Folder of the environments that records name, each a file called by its digest."""
+"""Folder of the environments that records refer to; files are named by digest."""
 PROGRAMS = "status/.programs"
-"""Folder of the programs, each a file called by its combination of static values."""
+"""Folder of the programs; files are named by combination of static values."""
 KEPT = 2**16
-"""Records that are remembered."""
+"""Maximum number of records in the cache."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What is committed of a chunk.
+    """The commit record of a chunk.
 
     Attributes:
         store: id of the store.
         chunk: number of the chunk.
-        files: their digests by name.
+        files: digests of its files, by name.
         environment: digest of the environment that computed it.
-        program: hash of the program that computed it, found out by the process that did.
-        seconds: that it took.
-        status: how many of its runs ended with each status.
-        statuses: what the file of `status` holds.
+        program: hash of the program, determined by the process that computed it.
+        seconds: wall time of its computation.
+        status: number of runs by status.
+        statuses: contents of the file of `status`.
     """
 
     store: Identity
@@ -74,26 +73,26 @@ class Record:
     statuses: pydantic.Base64Bytes
 
     def sealed(self) -> bytes:
-        """The record as a file, with a digest of itself."""
+        """Serialize the record with a digest of itself."""
         statuses = base64.b64encode(self.statuses).decode()
         return sealed({**dataclasses.asdict(self), "statuses": statuses})
 
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """The program of a combination of static values, or one that is the same.
+    """The program of a combination of static values, or one accepted as equivalent.
 
     Attributes:
         store: id of the store.
-        chosen: the values, by axis.
-        program: hash of its text.
-        platform: for which it was lowered, such as "cpu".
+        chosen: the static values, by axis.
+        program: hash of the program's text.
+        platform: platform it was lowered for, such as "cpu".
         environment: digest of the environment that registered it.
-        same_as: for another program than the registered one, the hash of that.
-        decided: how that was found: by "numbers", or "accepted" by a user.
-        runs: number of stored runs that were computed again.
-        difference: the largest one that was found, relative to the largest value of an array.
-        instead_of: hash of the program that it replaced, of which no chunk is to be kept.
+        same_as: hash of the registered program to which this one is equivalent.
+        decided: basis of that decision: "numbers", or "accepted" by a user.
+        runs: number of stored runs that were recomputed.
+        difference: largest difference found, relative to the largest value of an array.
+        instead_of: hash of the program that it replaced, whose chunks are removed.
     """
 
     store: Identity
@@ -109,7 +108,7 @@ class Registered:
 
     @property
     def key(self) -> str:
-        """The file that says so."""
+        """Name of the file."""
         return _key(self.chosen, self.program if self.decided else "")
 
 
@@ -118,7 +117,7 @@ _ENVIRONMENT = pydantic.TypeAdapter(dict[str, str])
 
 
 class Chunks:
-    """The chunks of the store with the id `store`, each of which has a file of every array."""
+    """The chunks of the store with the id `store`; each has one file per array."""
 
     def __init__(
         self, place: Place, store: Identity, layout: Layout, arrays: Mapping[str, Array]
@@ -127,10 +126,10 @@ class Chunks:
         self.record = functools.lru_cache(KEPT)(self._record)
 
     def times(self) -> dict[int, float]:
-        """When each chunk that is there was committed, by its number."""
+        """Return the commit time of each existing chunk, by number."""
         found, numbers = self.place.files(self.place.records), self.layout.num_chunks
         if MARKER not in found:
-            # A listing that is not that of a store, which would seem to be empty.
+            # A listing without the marker is not of a store, but would look like an empty one.
             raise missing(self.place.name, f"{self.place.records}/{MARKER}")
         return {
             int(number): each.time
@@ -141,13 +140,13 @@ class Chunks:
         }
 
     def done(self) -> np.ndarray:
-        """Which chunks are there, by their numbers."""
+        """Return a mask of the existing chunks, by number."""
         found = np.zeros(self.layout.num_chunks, bool)
         found[list(self.times())] = True
         return found
 
     def keys(self, number: int) -> dict[str, str]:
-        """The files of a chunk by their arrays."""
+        """Return the files of a chunk, by array."""
         stem = "/".join(map(str, np.unravel_index(number, self.layout.counts)))
         outer = len(self.layout.counts)
         return {
@@ -156,13 +155,13 @@ class Chunks:
         }
 
     def file(self, number: int) -> str:
-        """The file of a record."""
+        """Return the name of a chunk's record."""
         return f"{self.place.records}/{number}.json"
 
     def read(self, name: str, number: int, itself: bool = False) -> np.ndarray:
-        """The values of an array in a chunk that is there; of its file `itself`, and not of what
-        the record holds of it, if so asked. `StoreError` when the file is missing, or is not what
-        the record says."""
+        """Read the values of an array in an existing chunk. With `itself`, statuses are read from
+        their own file instead of the record. Raises `StoreError` if the file is missing or does not
+        match the record."""
         key, array, record = self.keys(number)[name], self.arrays[name], self.record(number)
         again = f"Delete {self.file(number)} and run the sweep again to recompute its chunk."
         inside = record.statuses if name == "status" and not itself else b""
@@ -175,26 +174,26 @@ class Chunks:
             raise damaged(self.place.name, key, str(error), again) from None
 
     def verify(self, number: int) -> None:
-        """Read a chunk; raises as `read`."""
+        """Read all files of a chunk; raises like `read`."""
         for name in self.arrays:
             self.read(name, number, itself=True)
 
     def all(self) -> dict[int, Record]:
-        """The records of all chunks; `StoreError` for one that is damaged."""
+        """Return the records of all chunks; raises `StoreError` if one is damaged."""
         numbers = np.flatnonzero(self.done()).tolist()
         return dict(zip(numbers, self.place.several(self.record, numbers), strict=True))
 
     def remove(self, number: int) -> None:
-        """Take a chunk back: it counts no more."""
+        """Remove the record of a chunk, so that the chunk does not count."""
         self.place.remove(self.file(number))
         self.record.cache_clear()
 
     def environments(self) -> list[str]:
-        """Digests of the environments that chunks were computed in."""
+        """Return the digests of all environments that computed chunks."""
         return [name.split(".")[0] for name in sorted(self.place.files(ENVIRONMENTS))]
 
     def environment(self, digest: str) -> dict[str, str]:
-        """An environment; `StoreError` if it is damaged or missing."""
+        """Read an environment; raises `StoreError` if it is damaged or missing."""
         key = f"{ENVIRONMENTS}/{digest}.json"
         value = self._read(key, "Nothing was changed.")
         with contextlib.suppress(ValueError):
@@ -203,7 +202,7 @@ class Chunks:
         raise damaged(self.place.name, key, CHANGED)
 
     def _read(self, key: str, then: str, most: int = LARGEST) -> bytes:
-        """A file; `StoreError`, which says what to do then, if it is missing or cannot be read."""
+        """Read a file; the `StoreError` for a missing or unreadable one ends with `then`."""
         try:
             value = self.place.read(key, most)
         except OSError as error:
@@ -223,30 +222,30 @@ class Chunks:
 
 
 class Programs:
-    """The registered programs of the store with the id `store` at a place. All methods that read
-    raise `StoreError` for a file that is damaged."""
+    """The registered programs of the store with the id `store`. Methods that read raise
+    `StoreError` for damaged files."""
 
     def __init__(self, place: Place, store: Identity) -> None:
         self.place, self.store = place, store
 
     def get(self, chosen: Mapping[str, Any], program: str = "") -> Registered | None:
-        """The program of a combination of static values, or what was decided of another
+        """Return the program of a combination of static values, or the decision about another
         `program`."""
         return self._read(_key(chosen, program))
 
     def put(self, known: Registered) -> bool:
-        """Register a program, or a decision; False where there is one already."""
+        """Register a program or a decision; returns False if one exists already."""
         return self.place.put(known.key, sealed(dataclasses.asdict(known)))
 
     def keep(self, stored: Iterable[Mapping[str, Any]]) -> None:
-        """Forget the programs of all combinations but those of which there are chunks."""
+        """Remove the programs of all combinations except those with stored chunks."""
         kept = set(map(_key, stored))
         for each in self.all():
             if _key(each.chosen) not in kept:
                 self.place.remove(each.key)
 
     def all(self) -> list[Registered]:
-        """Everything that is registered."""
+        """Return all registered programs and decisions."""
         names = sorted(name for name in self.place.files(PROGRAMS) if name.endswith(".json"))
         found = (self._read(f"{PROGRAMS}/{name}") for name in names)
         return [each for each in found if each is not None]
@@ -261,7 +260,7 @@ class Programs:
 
 
 def _opened(kind: pydantic.TypeAdapter, place: Place, key: str, value: bytes, *then: str) -> Any:
-    """What a file with a digest of itself says."""
+    """Parse a sealed file; raises `StoreError` if it is damaged."""
     try:
         return kind.validate_json(unsealed(value), strict=True)
     except ValueError:
@@ -269,7 +268,7 @@ def _opened(kind: pydantic.TypeAdapter, place: Place, key: str, value: bytes, *t
 
 
 def plain(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Static values as JSON has them."""
+    """Return static values as JSON values."""
     return {name: spelt([value])[0] for name, value in chosen.items()}
 
 
@@ -279,11 +278,11 @@ def _key(chosen: Mapping[str, Any], program: str = "") -> str:
 
 
 def environment_file(environment: Mapping[str, str]) -> tuple[str, bytes]:
-    """Digest and contents of the file of an environment."""
+    """Return the digest and contents of an environment's file."""
     value = json.dumps(dict(environment), sort_keys=True, indent=2).encode()
     return sha(value), value
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """What differs between two environments, as "jax 0.10.1 -> 0.12.0", of what both know."""
+    """Return the changes between two environments, as "jax 0.10.1 -> 0.12.0", for shared keys."""
     return [f"{n} {old[n]} -> {new[n]}" for n in old if n in new and old[n] != new[n]]

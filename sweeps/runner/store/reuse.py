@@ -1,8 +1,7 @@
-"""Runs of a sweep that other sweeps have computed: for more seeds, values, axes, or steps.
+"""Reuses runs that other sweeps have computed, to add seeds, values, axes, or steps.
 
-A run is decided by its settings and its seed, so that one of another sweep with the same ones is
-the same run, whatever its place there; with fewer steps, and with a checkpoint, it is the beginning
-of that run. What the other stores hold is read, and never changed.
+A run is determined by its settings and its seed, wherever it lies in the array of its sweep. A run
+with fewer steps and a checkpoint is the beginning of the longer run. Other stores are only read.
 """
 
 import dataclasses
@@ -27,29 +26,29 @@ from sweeps.runner.work import Work
 from sweeps.systems.base import known
 
 ALIKE = ("system", "engine", "root", "rtol")
-"""What two sweeps must have in common besides the settings of their runs."""
+"""Fields that two sweeps must share besides the settings of their runs."""
 Region = tuple[slice, ...]
 Arrays = dict[str, np.ndarray]
 Found = tuple[tuple[Int[np.ndarray, " N"], ...], Arrays]
-"""What a source has of a region: places in it along each dimension, and arrays of these."""
+"""Runs that a source has in a region: places along each dimension, and their arrays."""
 
 
 class Reused:
-    """A store, and where in it the runs of another sweep are.
+    """A source store, with the positions of its runs in the sweep.
 
     Attributes:
-        known: by dimension of the sweep, which of its values the store has.
-        index: by dimension of the store, the dimension of the sweep that it is, and by its values
-            the places along it, -1 for those that it does not have; or None and the one place.
-        others: values of static axes whose runs belong to another program.
-        step: at which its runs end, and those of the sweep go on; 0 for whole runs.
-        early: number of times of the sweep until then, at all of which it has recorded.
-        times: the steps after that one at which runs that go on record.
+        known: for each dimension of the sweep, a mask of its values that the store has.
+        index: for each dimension of the store, the matching dimension of the sweep and, for each
+            value there, the place in the store (-1 if absent); or None and a single place.
+        others: static values whose runs belong to another program.
+        step: last step of its runs, from which those of the sweep resume; 0 for complete runs.
+        early: number of the sweep's times up to that step, all of which it has recorded.
+        times: later recording times of resumed runs, in steps.
         original: the sweep of the store.
     """
 
     def __init__(self, store: Store, sweep: Sweep) -> None:
-        """Raises `ValueError` for a store of other runs, naming what differs."""
+        """Raise `ValueError` for a store whose runs cannot be reused, naming the difference."""
         self.store, self.sweep = store, sweep
         self.others: list[dict[str, Any]] = []
         self._rest: Work | None = None
@@ -113,25 +112,25 @@ class Reused:
 
     @functools.cached_property
     def state(self) -> Variable:
-        """The states in which runs ended, as bytes."""
+        """The final states of runs, as bytes."""
         return self.store.variables[CHECKPOINT]
 
     def rest(self, work: Work) -> Work:
-        """What computes the runs of the sweep from where those of the store end."""
+        """Return the `Work` that continues the runs of the store to the end of the sweep."""
         if self._rest is None:
             later = dataclasses.replace(self.sweep, times=self.times, checkpoint=True)
             self._rest = work.going_on(later, self.step, self.state.shape[0])
         return self._rest
 
     def _is_other(self, region: Region) -> bool:
-        """Whether the store's runs of a region belong to another program."""
+        """Return whether the store's runs of a region belong to another program."""
         there, here = self._places
         mine = here.first | here.chosen(self.sweep.static_values(region))
         others = map(there.chosen, self.others)
         return any(all(mine.get(p) == v for p, v in other.items()) for other in others)
 
     def read(self, region: Region, variables: Mapping[str, Variable]) -> Found | None:
-        """What it has of a region; None where that is nothing."""
+        """Read the runs that it has in a region; None if there are none."""
         keep = tuple(
             np.flatnonzero(known[part]) for known, part in zip(self.known, region, strict=True)
         )
@@ -159,8 +158,8 @@ class Reused:
 
 
 def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region], str]) -> None:
-    """Write the chunks of a store that the sources have whole, as those of a program; for workers,
-    which compute what is left chunk by chunk."""
+    """Write the chunks that the sources have completely, attributed to the given program. Workers
+    then compute the rest chunk by chunk."""
     for number in np.flatnonzero(~store.done()) if sources else ():
         region = store.layout.region(int(number))
         arrays, missing = gathered(sources, region, store.variables)
@@ -175,8 +174,8 @@ def completed(
     variables: Mapping[str, Variable],
     check: Callable[[int], None],
 ) -> Arrays:
-    """The arrays of a region, computed but for what the sources have. Of those that have the
-    beginning of a run, the one that has most of it is taken."""
+    """Return the arrays of a region, reading from sources and computing the rest. Runs that several
+    sources have begun resume from the latest step."""
     if not sources:
         return work.compute(region, variables, check)
     arrays, missing = gathered([each for each in sources if not each.step], region, variables)
@@ -189,7 +188,7 @@ def completed(
         early, late = source.early, len(source.times)
         before = {name: _at_times(each, early) for name, each in variables.items()}
         after = {name: _at_times(each, late) for name, each in variables.items()}
-        # Where none of the times was recorded there, no other array is needed.
+        # If no time was recorded there, no other array is needed.
         asked = before if early else {"status": before["status"]}
         found, absent = gathered([source], region, {**asked, CHECKPOINT: source.state})
         for box in boxes(missing & ~absent):
@@ -210,7 +209,7 @@ def completed(
 def gathered(
     sources: Sequence[Reused], region: Region, variables: Mapping[str, Variable]
 ) -> tuple[Arrays, Bool[np.ndarray, "..."]]:
-    """What the sources have of a region, and which of its runs none of them has."""
+    """Return the arrays of a region from all sources, and a mask of the missing runs."""
     shape = tuple(part.stop - part.start for part in region)
     missing = np.ones(shape, bool)
     arrays = {
@@ -232,7 +231,7 @@ def gathered(
 
 
 def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[Region]:
-    """Boxes that cover the cells that are missing, each once."""
+    """Yield disjoint boxes that cover all missing cells."""
     if missing.ndim == 0:
         if missing:
             yield ()
@@ -246,7 +245,7 @@ def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[Region]:
 
 
 def _original(store: Store, sweep: Sweep) -> Sweep:
-    """The sweep of a store, with the functions and arrays of another one."""
+    """Rebuild the sweep of a store, with the functions and arrays of `sweep`."""
     functions = {each.name: each for each in sweep.recorded if isinstance(each, NamedFunction)}
     if lost := store.config.get("functions", {}).keys() - functions.keys():
         raise StoreError(
@@ -269,9 +268,10 @@ def _original(store: Store, sweep: Sweep) -> Sweep:
 
 
 class Places:
-    """The runs of a sweep by the names of their settings, as texts that can be compared: in `first`
-    those of the first run, with what files hold that they name; in `dims`, by dimension, the names
-    of those that vary along it. Values of an axis of kinds have several, not all the same ones."""
+    """The runs of a sweep in terms of their settings, as comparable texts. `first` has those of the
+    first run and the hashes of files that they name; `dims` has, for each dimension, the names of
+    the settings that vary along it. Values of an axis of kinds may have different sets of
+    settings."""
 
     def __init__(self, sweep: Sweep) -> None:
         config = config_of(sweep)
@@ -297,11 +297,11 @@ class Places:
 
     @property
     def varied(self) -> set[str]:
-        """The settings that vary."""
+        """The names of all settings that vary."""
         return set[str]().union(*self.dims)
 
     def rows(self, dim: int | None, names: Collection[str]) -> list[dict[str, Any]]:
-        """Some settings along a dimension; without one, of the runs that share them."""
+        """Return the named settings along a dimension; without one, those of the first run."""
         usual = {name: self.first.get(name) for name in sorted({*names} - self.varied)}
         if dim is None:
             return [usual]
@@ -314,17 +314,17 @@ class Places:
         return rows
 
     def has(self, row: Mapping[str, Any]) -> bool:
-        """Whether all runs of the sweep have those settings of a row that do not vary in it."""
+        """Return whether the settings of a row that do not vary in the sweep match its runs."""
         return all(self.first.get(n) == v for n, v in row.items() if n not in self.varied)
 
     def chosen(self, labels: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings by name, from labels by the name of the axis."""
+        """Return the settings, by name, that the labels of axes stand for."""
         found = {name: self._values[name][label] for name, label in labels.items()}
         return {n: v for row in found.values() for n, v in row.items()}
 
 
 def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """A setting, or those of a part of a run, as text."""
+    """Yield a setting, or all settings of a part of a run, as text."""
     for name, each in flattened(path, value):
         yield name, json.dumps("inf" if each == math.inf else each, sort_keys=True)
 
@@ -332,8 +332,7 @@ def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 def _parted(
     store: Store, sweep: Sweep, begin: int, recorded: np.ndarray
 ) -> tuple[int, tuple[int, ...]]:
-    """How many of a sweep's times a store has, whose runs end at step `begin`; and the later
-    ones."""
+    """Return how many of the times up to `begin` the store has, and the later times."""
     times = known(sweep.first.steps_recorded(sweep.times))
     early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
     if early and early != recorded.tolist():
@@ -348,19 +347,19 @@ def _parted(
 
 
 def _short(times: Sequence[float]) -> str:
-    """Times for a message."""
+    """Format times for a message."""
     few = [f"{time:g}" for time in times]
     return "[" + ", ".join(few if len(few) < 9 else [*few[:6], "...", few[-1]]) + "]"
 
 
 def _moved(box: Region, region: Region) -> Region:
-    """A box in a region, in the array of all runs."""
+    """Shift a box within a region to the coordinates of the array of all runs."""
     both = zip(box, region, strict=True)
     return tuple(slice(b.start + r.start, b.stop + r.start) for b, r in both)
 
 
 def _at_times(variable: Variable, number: int) -> Variable:
-    """An array with another number of recorded times; a single one has no axis."""
+    """Return the variable with another number of recorded times; a single time has no axis."""
     if "time" not in variable.dims:
         return variable
     front, dims = ((number,), variable.dims) if number > 1 else ((), variable.dims[1:])

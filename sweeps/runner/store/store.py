@@ -1,8 +1,8 @@
-"""Where a sweep is kept: a zarr v3 group that xarray opens, chunk = unit of work.
+"""A stored sweep: a zarr v3 group that xarray can open, with one chunk per unit of work.
 
-A chunk counts once its commit record is there, which is written last and says what the files of the
-chunk are. So a killed sweep loses the chunks in flight and nothing else, and nothing that got there
-otherwise is taken for a result. What a folder or a bucket contributes is in `place.Place`.
+A chunk counts once its commit record exists, which is written last and identifies the files of the
+chunk. So an interrupted sweep loses only the chunks in progress, and no other file is mistaken for
+a result. `place.Place` abstracts over folders and buckets.
 """
 
 import functools
@@ -37,24 +37,24 @@ from sweeps.runner.store.manifest import differences, fingerprint
 from sweeps.runner.store.place import Check, Place, held, place
 
 NEWEST = 256
-"""Chunks that are read before a sweep goes on: what a machine that lost its power had not written
-down is among those, and the others have been read or will be."""
+"""Number of chunks to verify before a sweep resumes. After a power failure, incompletely written
+chunks are among the latest; older ones are verified when they are read."""
 
 MOST_SAID = 2**22
-"""Bytes of metadata that are read."""
+"""Maximum bytes of a metadata file."""
 
 
 class Store:
-    """One sweep at its place: a folder, a bucket, or the memory of this process.
+    """One stored sweep: in a folder, a bucket, or the memory of this process.
 
     Attributes:
         name: the place as the user wrote it, for messages.
-        address: what `Store.open` finds it by, in another process too; None in memory.
-        id: of this store and its copies, and of no other one.
-        attributes: everything that is written down about the sweep.
-        held: raises `StoreError` where the lock of this process has passed on to somebody else.
-        chunks: those that are there.
-        programs: by which they were computed.
+        address: argument for `Store.open`, in other processes too; None in memory.
+        id: identifies this store and its copies.
+        attributes: all metadata of the sweep.
+        held: raises `StoreError` if another process has taken over the lock.
+        chunks: the existing chunks.
+        programs: the programs that computed them.
     """
 
     def __init__(self, where: Place, found: manifest.Manifest) -> None:
@@ -84,10 +84,10 @@ class Store:
 
     @classmethod
     def open(cls, where: str | Path | Place, report: Report | None = None) -> "Store":
-        """The store at a place, or at its address; `report` is called with a line about what lies
-        there that is not the store's; by default that is a warning. `StoreError` when there is none
-        that this version can read, or when what it says about itself, or a coordinate, is damaged;
-        `ValueError` for an address that cannot be one."""
+        """Open the store at a place or an address. `report` is called with a line about files there
+        that do not belong to the store; by default this is a warning. Raises `StoreError` if there
+        is no store that this version can read, or if its metadata or a coordinate is damaged;
+        `ValueError` for an invalid address."""
         where = place(where)
 
         def read(keys: Iterable[str]) -> list[bytes | None]:
@@ -117,7 +117,7 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the configuration, whatever the store says that it is."""
+        """The hash of the configuration, computed from its contents."""
         return fingerprint(self.config)
 
     @property
@@ -131,7 +131,7 @@ class Store:
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """The recorded arrays, as `create` took them."""
+        """The recorded arrays, as given to `create`."""
         outer = len(self.dims)
         return {
             name: Variable(array.shape[outer:], array.dims[outer:], array.dtype)
@@ -139,7 +139,7 @@ class Store:
         }
 
     def require(self, config: Mapping[str, Any]) -> None:
-        """Raise `StoreError`, showing the difference, unless the store is of this sweep."""
+        """Raise `StoreError`, showing the difference, unless the store contains this sweep."""
         if self.fingerprint != fingerprint(config):
             raise StoreError(
                 f"{self.name}: contains a different sweep; stored -> requested:",
@@ -148,20 +148,20 @@ class Store:
             )
 
     def done(self) -> np.ndarray:
-        """Which chunks are there, by chunk number."""
+        """Return a mask of the existing chunks, by number."""
         return self.chunks.done()
 
     def interrupted(self) -> Interrupted:
-        """What to raise when the user stops the sweep."""
+        """Return the exception to raise when the user stops the sweep."""
         if self.address is None:
             return Interrupted("stopped: a sweep without `out` keeps nothing.")
         stored, total = self.layout.runs_in(self.done()), self.layout.num_runs
         return Interrupted(f"stopped: {stored} of {total} runs are stored in {self.name}.", RESUME)
 
     def verify(self) -> None:
-        """Read every file that is ever read, besides those that opening the store has read: all
-        chunks with their records, the environments and the programs; `StoreError` for one that is
-        missing or damaged."""
+        """Read every file that was not read when the store was opened: all chunks with their
+        records, the environments and the programs. Raises `StoreError` for one that is missing or
+        damaged."""
         there = self.chunks.all()
         self.place.several(self.chunks.verify, there)
         named = {record.environment for record in there.values()}
@@ -175,9 +175,9 @@ class Store:
         strict: bool,
         report: Report | None,
     ) -> None:
-        """See to it that process k of n, which holds the lock, can go on in an environment: read
-        what was written last, and take back the records of chunks that have lost a file.
-        `StoreError` for a chunk that is damaged, or where `strict` forbids to go on."""
+        """Prepare process k of n, which holds the lock, to resume in an environment: verify the
+        latest chunks, and remove the records of chunks with missing files. Raises `StoreError` for
+        a damaged chunk, or if `strict` forbids resuming."""
         times, (k, n) = self.chunks.times(), process
         keys = {i: [*self.chunks.keys(i).values(), self.chunks.file(i)] for i in times}
         there = self.place.files()
@@ -201,12 +201,11 @@ class Store:
     def enter(
         self, environment: Mapping[str, str], strict: bool, report: Report | None = None
     ) -> None:
-        """Write chunks as those that were computed in this environment from now on. `StoreError`
-        where there are chunks of another one and `strict` forbids that, now or at the first of
-        them."""
+        """Attribute the following chunks to this environment. If `strict`, raises `StoreError` if
+        there are chunks of another environment, at once or when the first chunk is written."""
 
         def compare(report: Report | None) -> None:
-            # By the listing alone nobody would miss one that the store has lost.
+            # The listing alone would not reveal a lost environment file.
             digests = (
                 {record.environment for record in self.chunks.all().values()}
                 if strict
@@ -227,14 +226,13 @@ class Store:
         self._environment, self._first = records.environment_file(environment), compare
 
     def check(self) -> None:
-        """Raise `StoreError` where the store has been moved or removed, or the lock of this process
-        has passed on."""
+        """Raise `StoreError` if the store was moved or removed, or another process has the lock."""
         self.place.own()
         self.held()
 
     def noted(self) -> str:
-        """The digest of this process's environment, of which the store has a file from now on.
-        `StoreError` as of `write`."""
+        """Return the digest of this process's environment and write its file on the first call.
+        Raises `StoreError` like `write`."""
         digest, about = self._environment
         if self._first:
             self.check()
@@ -250,9 +248,9 @@ class Store:
         seconds: float = 0.0,
         program: str = "",
     ) -> None:
-        """Write one chunk, which took so many seconds and was computed by a program. The first
-        process that does is the one that did: what comes later is dropped. `StoreError` when this
-        store is not there any more, or the lock has passed on."""
+        """Write one chunk, with its wall time in seconds and its program. Only the first write of a
+        chunk counts; later ones are dropped. Raises `StoreError` if this store does not exist, or
+        another process has the lock."""
         self.check()
         number = self.layout.number(region)
         keys, known = self.chunks.keys(number), self.chunks.arrays
@@ -265,14 +263,14 @@ class Store:
         about = digests, digest, seconds, status, program, statuses
         record = records.Record(self.id, number, *about).sealed()
         if not self.place.commit(number, files, record, self.check):
-            # Another one was faster: what is there has to be what its record says.
+            # Another process was faster: its files must match its record.
             self.chunks.verify(number)
 
     def select(
         self, name: str, places: Sequence[np.ndarray], there: np.ndarray | None = None
     ) -> np.ndarray:
-        """The values of a recorded array at places along each dimension of the runs, of the chunks
-        that are `there`, by default of those that were at the first call; raises as `dataset`."""
+        """Return the values of a recorded array at places along each dimension of the runs, from
+        the chunks in `there`, by default those found at the first call. Raises like `dataset`."""
         there = self._seen if there is None else there
 
         def read(index: tuple[int, ...]) -> np.ndarray | None:
@@ -282,9 +280,9 @@ class Store:
         return self.chunks.arrays[name].select(places, read, self.place.several)
 
     def dataset(self, done: np.ndarray | None = None) -> xr.Dataset:
-        """The sweep as a labelled dataset of the chunks that are there, those that are `done` if
-        that is known, read from the store when its values are used: `StoreError` for a file that is
-        missing or damaged. Attributes that are no text or number, such as `config`, are JSON."""
+        """Return a labelled dataset of the existing chunks, or of `done` ones if they are known.
+        Values are read from the store when they are used, which raises `StoreError` for a missing
+        or damaged file. Structured attributes, such as `config`, are JSON."""
         there = self.done() if done is None else done
         known, coordinates = self.manifest.arrays, self.manifest.coordinates
         found = xr.Dataset(
@@ -294,11 +292,11 @@ class Store:
             }
         )
         for name, array in self.chunks.arrays.items():
-            # Who goes on reads it from the store: to people its bytes say nothing.
+            # Checkpoints are opaque bytes, read from the store when a sweep resumes.
             if name != CHECKPOINT:
                 select = functools.partial(self.select, name, there=there)
                 found[name] = later(array, len(self.dims), select)
-        # netCDF knows no nested attributes.
+        # netCDF has no nested attributes.
         return found.assign_attrs(
             {
                 key: json.dumps(value) if isinstance(value, dict | list) else value
@@ -313,8 +311,8 @@ class Store:
 
 
 def _look(where: Place, report: Report) -> None:
-    """Raise `StoreError` unless the records at a place are those of its store, which was made to
-    its end; report those of others."""
+    """Raise `StoreError` unless the records at a place belong to its store and its creation was
+    completed; report records of other stores."""
 
     def used(folder: str) -> bool:
         return any(name.endswith(".json") for name in where.files(folder))
