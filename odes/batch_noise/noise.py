@@ -26,11 +26,11 @@ from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
 
 BATCHES = 32
-"""Drawn in each step to estimate how far the squares of their noise scatter."""
+"""Number drawn in each step to estimate the covariance of the squares of their noise."""
 
 
 class Asked(NamedTuple):
-    """What is to be recorded, hashable: names of standard deviations asked for as observables,
+    """Hashable description of the recording: names of standard deviations requested as observables,
     names of what is returned only by its deviation, the recording of the problem, and whether the
     loss of the next batch is recorded too."""
 
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """What one start leads to: (S, P) numbers, (S, P, P) their covariance, and validity."""
+    """Results from one start: (S, P) numbers, (S, P, P) their covariance, and validity."""
 
     values: Float[Array, "S P"]
     covariance: Float[Array, "S P P"]
@@ -164,7 +164,7 @@ class Noise:
     def reached(
         self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
     ) -> tuple[Reached, ...]:
-        """What descent and linear noise lead to; with `draws`, also with the next order."""
+        """Return the results of descent with linear noise, and of the next order with `draws`."""
         descent = solver.Descent(
             self.rule,
             self.derive,

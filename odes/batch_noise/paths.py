@@ -79,7 +79,7 @@ from odes.theory import Theory, Training, refusal
 BEFORE = -1.0
 """Time of the examples from which the velocity begins, other ones than those of the first step."""
 EXAMPLES = 64
-"""Examples of a step of which the noise is made, by default."""
+"""Default number of examples per step from which the noise is estimated."""
 
 
 def sde(
@@ -183,7 +183,7 @@ def sde(
 
 
 def _why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
-    """Why the theory does not describe a training, or None."""
+    """Return why the theory does not describe a training, or None."""
     if reason := without_noise(problem, batch):
         return reason
     if type(rule) is not SGD:
@@ -280,7 +280,7 @@ class Path:
         return self.posed.field(t, state, (self.drift_of(t), self.driven))
 
     def diffusion(self, t: Float[Array, ""], state: PyTree, dW: Float[Array, " N"]) -> PyTree:
-        """What an increment of the Brownian path adds to the state."""
+        """Return the change of the state for an increment of the Brownian path."""
         data = self.examples(t)
 
         def moved(weights: Float[Array, " E"]) -> PyTree:
@@ -317,7 +317,7 @@ class Path:
         return params, jax.tree.map(jnp.add, velocity, kick)
 
     def save(self, key: PRNGKeyArray, t: Array, state: PyTree) -> PyTree:
-        """What is recorded, and the loss by which runs diverge."""
+        """Return the recorded observables, and the loss that decides whether a run diverged."""
         k = jnp.floor(t).astype(jnp.int32)
         values, own, loss = self.noise.seen(state[0], k)
         if BATCH_LOSS in own:

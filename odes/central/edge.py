@@ -1,4 +1,4 @@
-r"""What holds a flow at the edge of stability: one step of the flow, then the constraint.
+r"""The constraint that keeps a flow at the edge of stability: one flow step, then the constraint.
 
 In coordinates of the weights divided by q, :math:`q^2 = P^{-1}`, descent is unstable where an
 eigenvalue of :math:`M = q H q` exceeds 2. `advanced` moves the state along the flow for a short
@@ -115,9 +115,9 @@ def _projected(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 TOO_FAR = 0.1
-"""How far an eigenvalue may get beyond the edge in one step before the flow counts as invalid."""
+"""Largest excess of an eigenvalue over the edge in one step for which the flow is valid."""
 AT = 1e-4
-"""How near to the edge an eigenvalue counts as being there, which is held to rounding."""
+"""Distance from the edge within which an eigenvalue counts as being at it, close to rounding."""
 WANTED = 1e-5
 """Residual of eigenvectors, relative to the sum of eigenvalue and the size of the matrix."""
 STEPS = 4
@@ -148,7 +148,7 @@ class Edge(NamedTuple):
 
     @property
     def searched(self) -> int:
-        """How many eigenvalues are looked at: one more than are followed, if there is one."""
+        """Number of computed eigenvalues: one more than are constrained, if there is one."""
         return min(self.followed + 1, self.size)
 
     @property
@@ -203,7 +203,7 @@ class Edge(NamedTuple):
         return weights, jnp.sqrt(rates)
 
     def push(self, moved: Moved, t: Float[Array, ""]) -> tuple[PyTree, ...]:
-        """How fast the oscillations move the state."""
+        """Return the velocity of the state due to the oscillations."""
         _, q = self.scaled(moved.state, t)
         rule, rates = self.driven.rule, [-q * moved.force / 2]
         if isinstance(rule, RMSProp):

@@ -54,11 +54,11 @@ __all__ = ["THEORIES", "blow_up", "discriminancy", "mixture", "toy"]
 State = tuple[Hidden, Array | None]
 """V and r; and for linear attention z, which moves where Theorem 1 leaves its sign open."""
 THEOREM_2 = {"attention": "exp", "activation": "linear", "head": "signal"}
-"""What Theorem 2 is of."""
+"""Settings for which Theorem 2 holds."""
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why attention cannot be eliminated, or None."""
+    """Return why attention cannot be eliminated, or None."""
     queries, rule = training.problem.classes.num_queries, training.rule
     alone = f"queries = {queries}: Theorem 1 gives only the sum over queries"
     reason = why_not_described(rule, "the conservation law of Theorem 1", momentum="none")
@@ -66,7 +66,7 @@ def inapplicable(training: Training) -> str | None:
 
 
 def inapplicable_erf(training: Training) -> str | None:
-    """Why Theorem 2 does not hold, or None."""
+    """Return why Theorem 2 does not hold, or None."""
     if reason := inapplicable(training):
         return reason
     for name, needed in THEOREM_2.items():

@@ -17,7 +17,7 @@ which is Theorem 4, :math:`\ln(1/\delta_j) / \ln(1/\delta_k) \to e^{(\mu_j^2 - \
 its constant.
 
 With softmax in place of exp, :math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))`, all
-components share a clock s that runs at :math:`ds/dt = 1/\sum_j e^{v_j^2/(2T)}`, and in s each
+components share a time variable s with :math:`ds/dt = 1/\sum_j e^{v_j^2/(2T)}`, and in s each
 follows the equation above in :math:`v/\sqrt T`. As :math:`l_j' = e^{v_j^2/(2T)}` in s, the sum over
 j of what the :math:`l_j` gain is t itself [ours]:
 
@@ -82,7 +82,7 @@ def under_softmax(
     r""":math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))` in closed form.
 
     Args:
-        s: (S,) values of the clock of :math:`v' = (\mu - v) \odot e^{v^2/(2T)}`, from 0.
+        s: (S,) values of the time variable of :math:`v' = (\mu - v) \odot e^{v^2/(2T)}`, from 0.
         mu: (D,) critical point, > 0.
         start: (D,) v at s = 0, in [0, mu).
         temperature: T.

@@ -92,7 +92,7 @@ def gradient(task: Retrieval, state: Alike) -> Alike:
 
 
 def measure(state: Alike, task: Retrieval) -> Snapshot:
-    """Snapshot of the weights that a state stands for."""
+    """Return the snapshot of the weights that a state represents."""
     readout, gap = state.fixed + (task.d - 1) * state.rest, state.copy - state.other
     return Snapshot(loss(state, task), attention(gap, task), readout, gap)
 
@@ -140,7 +140,7 @@ def field(task: Retrieval, state: tuple[Array, Array]) -> tuple[Array, Array]:
 
 
 def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
-    """What eqs. 9 and 12 say of the two numbers."""
+    """Return the solution of eqs. 9 and 12 for the two variables."""
     w, gap = state
     A = attention(gap, task)
     noise = (1 - A) ** 2 * w**2 / (task.d * (task.T - task.B))
@@ -164,7 +164,7 @@ def _printed(task: Retrieval, rule: Rule, times: Times, **options: Any) -> Traje
 
 
 def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str, Array]:
-    """What the closed form says; after the escape all is learned at once, as far as it knows."""
+    """Evaluate the closed form, in which everything is learned at once after the escape."""
     fixed, rest = (jnp.asarray(moment, time.dtype) for moment in task.moments)
     part = time / escape_time(task)
     left = part < 1

@@ -106,7 +106,7 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why this theory does not describe a training, or None."""
+    """Return why this theory does not describe a training, or None."""
     task, rule = training.problem, training.rule
     if reason := why_not_known(rule):
         return reason

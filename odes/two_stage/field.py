@@ -42,7 +42,7 @@ from odes.theory import Training
 from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, losses, root, total
 
 Args = tuple[Prompts, Annealing]
-"""What the drift depends on besides the state."""
+"""Inputs of the drift besides the state."""
 
 
 class Model(NamedTuple):
@@ -69,7 +69,7 @@ class Snapshot(NamedTuple):
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why the reduction does not describe a training, or None."""
+    """Return why the reduction does not describe a training, or None."""
     task: Prompts = training.problem
     if task.core != "fresh":
         return f"core = {task.core!r}: must be 'fresh'; no reduction is known for others"
@@ -139,14 +139,14 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "V_rms": lambda s: root(_squares(s, "V") / (s.task.d**2 - 1)),
     "state": lambda s: jnp.stack(jax.tree.leaves(s.state)),
 }
-"""What can be recorded, all of shape () but "state": the losses in nat ("loss" is the trained
+"""Observables, all of shape () but "state": the losses in nat ("loss" is the trained
 one, without weight decay), the AUC of N_V, Frobenius norms of the weights, the traces a and b of
 their signal, the root mean square of V without V[0,0], and (7,) the state in the order of its
 fields."""
 TABLE = Table(OBSERVABLES)
-"""The same, as what the theories can be asked for."""
+"""Observables that can be requested from the theories."""
 DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
-"""What is recorded unless something else is asked for."""
+"""Observables recorded by default."""
 DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 
 

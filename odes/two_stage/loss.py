@@ -110,7 +110,7 @@ class ReducedState(eqx.Module):
 
     @classmethod
     def nominal(cls, task: Prompts) -> "ReducedState":
-        """The state that stands for the random starting weights: no signal in P, and b at one
+        """Return the state representing the random starting weights: no signal in P, and b at one
         standard deviation, because b = 0 would stay 0."""
         start = task.starting_noise
         return cls(0 * start, start, *(5 * (start**2,)))
@@ -267,7 +267,7 @@ def total(
 def auc_Q(
     state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
 ) -> Float[Array, ""]:
-    r"""Probability that :math:`N_V` of a positive query exceeds that of a negative one.
+    r"""Return the probability that :math:`N_V` is larger for a positive query than for a negative.
 
     In the mean over contexts :math:`N_V \le 0`, less so for positives; at finite L both scores
     spread about that. `finite_length=False` has only the spread over queries, in steps of the rule.

@@ -61,7 +61,7 @@ from odes.two_stage.field import Args, Given, Model, drift, observe, rate_at, ru
 from odes.two_stage.loss import ReducedState, block_sizes, losses, root
 
 LOSSES = ("K1", "K2", "J")
-"""What is measured on test prompts, with their error."""
+"""Observables measured on test prompts, with sampling error."""
 
 
 def solve_sde(
@@ -156,7 +156,7 @@ def solve_seed(
     num_steps: int = 1300,
     **options: Any,
 ) -> Trajectory:
-    """What one seed measures, by Euler-Maruyama; `jax.vmap` over keys for the spread over seeds.
+    """Integrate one seed by Euler-Maruyama; use `jax.vmap` over keys for seed-to-seed variation.
 
     Args:
         task, optimizer, times, **options: as in `odes.two_stage.solve`, without `begin`. V_trace

@@ -150,7 +150,7 @@ def finite_time_boundary(
 ) -> Float[Array, "..."]:
     r"""Noise below which Q is learned within the eta-time T = `eta_time`: the root :math:`\tau` of
     :math:`g\, T = \ln(\sigma / (r^2 \tau))`, whose right-hand side does not depend on
-    :math:`\tau`; elementwise in `r`, which stands in for `task.r`."""
+    :math:`\tau`; elementwise in `r`, which replaces `task.r`."""
     r = jnp.asarray(r)
     strength = task.kappa * r**4
     per_tau = _logit_noise(task, r)

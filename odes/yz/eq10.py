@@ -108,7 +108,7 @@ def theory(
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why Eq. 10 does not apply, or None. The task is looked at only where it is concrete."""
+    """Return why Eq. 10 does not apply, or None. A traced task is not checked."""
     return population.inapplicable(training, "Eq. 10")
 
 

@@ -122,7 +122,7 @@ def on_task(
     key: PRNGKeyArray | None = None,
     **options: Any,
 ) -> Trajectory:
-    """The result of `solve` for the layer of a task at this sequence length, in place of that of
+    """Return `solve` for the layer of a task at this sequence length, which replaces that of
     the task. Weights start at zero unless `init` or the layer set them."""
     problem = layer(task, length)
     if problem.start == "zero" and key is None:

@@ -369,7 +369,7 @@ def _in_program(
     alone: bool = False,
     **options: Any,
 ) -> Trajectory:
-    """What `solve` returns, or `drift` if `alone`; `ValueError` for arguments that cannot be."""
+    """Return `solve`, or `drift` if `alone`. Raise `ValueError` for invalid arguments."""
     problem, optimizer = layer(task), theory_rule(optimizer)
     linear_noise.check_described(optimizer)
     checks.real("batch", batch, 1)

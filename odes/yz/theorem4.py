@@ -66,7 +66,7 @@ def solve(
 
 
 def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any, Any]:
-    """The theory with the `clock` of `solve`, and what it `assumes`, in words."""
+    """Make the theory for a `clock` of `solve`, with the text of its assumptions."""
     checks.choice("clock", clock, ("sgd", "paper"))
     pose = population.same(_pose, convention=clock)
     solver = population.same(population.integrated, pose=pose, name="theorem4")
@@ -76,7 +76,7 @@ def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why Theorem 4 does not apply, or None. The task is looked at only where it is concrete."""
+    """Return why Theorem 4 does not apply, or None. A traced task is not checked."""
     task, rule = training.problem, training.rule
     if reason := population.undescribed_rule(rule, "Theorem 4"):
         return reason
