@@ -53,8 +53,8 @@ from odes.theory import Theory, Training, refusal
 STD = "_std"
 """Suffix of the names of standard deviations as observables."""
 EXAMPLES, BATCHES_OF = 512, 16
-"""Examples per step from which the covariance of the gradient is estimated, by default so many, or
-so many batches where these are more."""
+"""Default number of examples per step from which the covariance of the gradient is estimated: 512,
+or 16 batches if that is more."""
 PASSES = 16
 """Times at which the covariance is computed; between them it is interpolated."""
 STARTS = 8
@@ -62,7 +62,7 @@ STARTS = 8
 LARGEST = 2000
 """Largest number of weights for which `compare` and others use the theory by default."""
 MOST = 2**26
-"""Numbers that the gradients of all examples of a step may have, where a rule needs them."""
+"""Largest total size of the gradients of all examples of a step, if a rule needs them."""
 
 
 def linear_noise(
@@ -177,7 +177,7 @@ def orders(
 
 
 def examples_of(batch: int | float) -> int:
-    """The number of examples of a step, by default."""
+    """Return the default number of examples of a step."""
     return max(EXAMPLES, BATCHES_OF * int(batch))
 
 
@@ -307,11 +307,11 @@ def _solve(
         return noise.reached(steps, squares, passes, draws)
 
     def together(every: Reached) -> Reached:
-        """Over all starts."""
+        """Combine the results of all starts."""
         apart = every.values - jnp.mean(every.values, axis=0, keepdims=True)
         between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
         within = jnp.mean(every.covariance, axis=0)
-        # Paths of estimated gradients scatter as runs of so many examples do.
+        # Paths with estimated gradients have the variance of runs at that batch size.
         if not (has_population(given) or isinstance(given, FullBatch)):
             within *= 1 - batch / examples
         valid = jnp.all(every.valid, axis=0)

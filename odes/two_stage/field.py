@@ -9,7 +9,7 @@ with weight decay lambda and gradient noise tau_xi gives
     dv_k/dt = -(4/n_k) v_k dLoss/dv_k - 2 lambda v_k + eta tau_xi^2
 
 because R_k . grad Loss = 2 v_k dLoss/dv_k for isotropic blocks. The learning rate enters through
-the noise alone. The sign of b is that of its start: in training it is random, and b = 0 stays 0.
+the noise alone. b keeps the sign of its start, which is random in training; b = 0 stays 0.
 
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
@@ -46,8 +46,8 @@ Args = tuple[Prompts, Annealing]
 
 
 class Model(NamedTuple):
-    """What compilation depends on: whether J is trained with any weight, whether the outputs have
-    the variance of a finite context, and the quadrature."""
+    """Static settings of the model: whether J is part of the loss, whether the outputs have the
+    variance of a finite context, and the quadrature."""
 
     coupled: bool
     finite_length: bool
@@ -55,7 +55,7 @@ class Model(NamedTuple):
 
     @property
     def numerics(self) -> dict[str, Any]:
-        """Keywords of the functions of `odes.two_stage.loss`."""
+        """Return keyword arguments for the functions of `odes.two_stage.loss`."""
         return {"finite_length": self.finite_length, "rule": self.rule}
 
 
@@ -79,7 +79,7 @@ def inapplicable(training: Training) -> str | None:
 
 
 def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Model:
-    """The model of `task`, whose coupling is looked at unless it is traced.
+    """Return the model of `task`. J is included unless the coupling is 0 and not traced.
 
     Raises:
         ValueError: for a rule without nodes.
@@ -201,7 +201,7 @@ def solve(
 
 
 class Given(NamedTuple):
-    """What a solver here starts from, in arrays of one precision: `task` and `stages` as `args` of
+    """Inputs of the solvers in arrays of one precision: `task` and `stages` as `args` of
     `drift`, the state `start` at the optimiser step `begin`, the number of test prompts, and the
     `key` of the noise."""
 

@@ -83,7 +83,7 @@ from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import Prompts
 
 Numbers = Real[Number, "..."]
-"""Arguments of what is computed elementwise."""
+"""Arguments of elementwise functions."""
 
 
 class ReducedState(eqx.Module):
@@ -105,7 +105,7 @@ class ReducedState(eqx.Module):
 
     @classmethod
     def from_weights(cls, W: Float[Array, "d d"], V: Float[Array, "d d"]) -> "ReducedState":
-        """The projection of weights on the reduced state."""
+        """Project weights on the reduced state."""
         return cls(*reduced_state(PQ(jnp.asarray(W), jnp.asarray(V))))
 
     @classmethod
@@ -116,7 +116,7 @@ class ReducedState(eqx.Module):
         return cls(0 * start, start, *(5 * (start**2,)))
 
     def clamped(self) -> "ReducedState":
-        """The same with mean squares that a solver carried below 0 put back to 0."""
+        """Return the state with negative mean squares, which a solver may produce, set to 0."""
         squares = jax.tree.leaves(self)[2:]
         return ReducedState(self.a, self.b, *(jnp.maximum(v, 0) for v in squares))
 
@@ -130,7 +130,7 @@ JENSEN_FLOOR = 0.5 * math.log(2)
 """Least K2 of any V, in nat: the positives are at chance, log 2, and the negatives at 0."""
 
 EPS = 1e-12
-"""Added under every root, so that a weight or noise of zero has a derivative."""
+"""Added under every square root, so that derivatives exist at zero weight or noise."""
 
 
 def root(square: Numbers) -> Float[Array, "..."]:
