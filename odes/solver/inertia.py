@@ -103,7 +103,7 @@ def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyT
 
 
 def corrected(along: Callable[[PyTree], PyTree], state: PyTree) -> PyTree:
-    """The speed of a flow that makes steps of `along` in unit time, to their second order."""
+    """Return the velocity of a flow whose unit-time steps are `along`, to second order."""
     first = along(state)
     change = jax.jvp(along, (state,), (first,))[1]
     return jax.tree.map(lambda speed, change: speed - change / 2, first, change)
@@ -139,7 +139,7 @@ def _with_inertia(
 
 
 def half_a_step_ago(params: Params, motion: Params) -> Params:
-    """Where the step in the middle of which are `params` began, moving by `motion` a step."""
+    """Return the start of the step whose middle is `params`, for a change of `motion` per step."""
     return jax.tree.map(lambda p, d: p - d / 2, params, motion)
 
 
@@ -188,14 +188,14 @@ def _probes(params: PyTree) -> PyTree:
 
 
 def _probed(gradient: Any, params: Params, probes: Params) -> tuple[Params, Params]:
-    """The gradient, and how far on average it changes along the probes."""
+    """Return the gradient and its mean absolute change along the probes."""
     pull, push = jax.linearize(gradient, params)
     change = jax.vmap(push)(probes)
     return pull, jax.tree.map(lambda c: jnp.mean(jnp.abs(c), axis=0), change)
 
 
 def _saturated(mean: Array, width: Array) -> Array:
-    """The sign of `mean`, but linear where it is smaller than `width`."""
+    """Return the sign of `mean`, but linear where |mean| is below `width`."""
     width = jnp.abs(width)
     linear = jnp.clip(mean / jnp.where(width > 0, width, 1), -1, 1)
     return jnp.where(width > 0, linear, jnp.sign(mean))

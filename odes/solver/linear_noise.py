@@ -19,9 +19,9 @@ step k. From :math:`a_S`, the derivative of O with respect to the last state, ba
     + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
     \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1}
 
-with the Hessian H of the loss whose gradient is G. Nothing of the size of C or of the Hessian is
-formed. Of the states on the way only some are kept, from which the others are recomputed. Linear
-means that runs scatter so little that all of them see the same Hessian on their way.
+with the Hessian H of the loss whose gradient is G. No matrix of the size of C or H is formed. Only
+some of the states along the path are stored; the others are recomputed from them. The linear
+approximation requires that runs scatter so little that all of them have the same Hessian.
 
 The terms in :math:`\sigma^2`, the variance of the gradient of a step, are those of Adam and RMSProp
 [ours], which divide by the root of an average of squares: its mean is :math:`G^2 + \sigma^2`. A

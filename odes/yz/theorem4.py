@@ -134,7 +134,7 @@ def _pose(
 def _drive(
     t: Float[Array, ""], args: PyTree
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"]]:
-    """h_n, xi_n and B_n of Theorem 4 at ODE time `t`."""
+    """Return h_n, xi_n and B_n of Theorem 4 at ODE time `t`."""
     task, clock, class_weight, _, _, c0 = args
     q = task.K // task.num_queries
     eta_y, visits = clock.rate * clock.eta_y, t * task.prior
@@ -146,7 +146,7 @@ def _drive(
 
 
 def _logits(gain: Float[Array, " K"], B: Float[Array, " K"], args: PyTree) -> Float[Array, "K M"]:
-    """Attention logits z of each class's query; z_c sums the -B_n of the query's classes."""
+    """Return the logits z of each class's query; z_c sums the -B_n of the query's classes."""
     task, _, _, Z, ratio, _ = args
     moved = jnp.where(task.common(), -B[:, None], growth.other_logit(gain[:, None], ratio))
     Z = Z + jax.ops.segment_sum(moved, task.query_index, num_segments=task.num_queries)
