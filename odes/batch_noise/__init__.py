@@ -2,7 +2,7 @@ r"""Mean and standard deviation across seeds of the training of any problem at b
 
 The mean follows descent, step by step, and the linear noise approximation of
 `odes.solver.linear_noise` gives the covariance. A batch adds noise of covariance C/B to the
-gradient, with C that of the gradient of one example. With :math:`s_i = \lambda \cdot \nabla \ell_i`
+gradient, where C belongs to a single example. With :math:`s_i = \lambda \cdot \nabla \ell_i`
 for the loss of example i
 
 .. math::

@@ -222,8 +222,7 @@ class Edge(NamedTuple):
         lost: Bool[Array, ""] | bool = False,
     ) -> tuple[Moved, Float[Array, " m"]]:
         """Return the flow a time `dt` after `t`, and its largest eigenvalues there before they were
-        constrained to the edge. A `lost` flow is not constrained; a `dt` of zero changes
-        nothing."""
+        constrained to the edge. A `lost` flow is not constrained; a `dt` of zero does nothing."""
         short = dt / STEPS
         late = t + dt - short / 2
         push = self.push(moved, late)

@@ -229,7 +229,7 @@ def run(
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """What `solver(given, times, model=..., record=..., **options)` returns in a program of its
+    """Return `solver(given, times, model=..., record=..., **options)` from a program of its
     own; the other arguments are those of `solve`, and of `Given`.
 
     Raises:
