@@ -22,9 +22,9 @@ start of the step, :math:`G(p - p'/2)`. "corrected-adam" [ours], correct to the 
 b_i)`, the inverse mean age of an average's entries in the middle of a step. See
 `docs/theory/flow.md` and `adam.md`.
 
-Where a gradient vanishes faster than its average forgets, flows become stiff, as
-:math:`\eta H / \sqrt{v}` grows without end, where descent chatters by :math:`\eta` instead; a
-larger :math:`\epsilon` bounds it, and a solver that runs out of steps has the status `MAX_STEPS`.
+Where a gradient vanishes faster than its average decays, flows become stiff, because
+:math:`\eta H / \sqrt{v}` grows without bound; descent oscillates by :math:`\eta` instead. A larger
+:math:`\epsilon` bounds it. A solver that runs out of steps has the status `MAX_STEPS`.
 """
 
 import functools
@@ -41,9 +41,9 @@ from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, 
 EXACT_STEPS = 10
 """Number of exact steps of "corrected-adam": the memory of m at the usual decay."""
 
-# Averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means the same
-# whatever the size of the gradients, which are of order 1/K and fall without end: an error of
-# `atol` eps in m, or of `atol` eps^2 in v, is lost beside the eps of the denominator.
+# Averages are stored as m / eps and v / eps^2. In these units an absolute tolerance works for
+# gradients of any size (they are of order 1/K and keep falling): an error of `atol` eps in m, or of
+# `atol` eps^2 in v, is negligible next to the eps of the denominator.
 
 
 def _plain_adam(

@@ -1,8 +1,8 @@
 r"""Rules as theories use them: flows as initial value problems, and `Rescaled` rates of Y and Z.
 
-Theories without inertia read a rule of Y and Z at constant rates, in a time of its own. Along
-:math:`p' = -\eta(t)\, G/(1 - \mu)` a schedule only changes the pace. Where those of Y and Z are
-proportional, the flow is the one at their peak rates in the time
+Theories without inertia treat a rule of Y and Z as one with constant rates, in a rescaled time.
+Along :math:`p' = -\eta(t)\, G/(1 - \mu)` a schedule only changes the speed. If the schedules of Y
+and Z are proportional, the flow is the one at their peak rates in the time
 
 .. math::
 
