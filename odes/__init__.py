@@ -1,10 +1,10 @@
-"""odes: what theory predicts of the training dynamics of attention.
+"""odes: theories of the training dynamics of attention.
 
-`theories` returns the theories of a problem by name. Every solver returns the `dynsim.Trajectory`
-that simulation returns. `spread` predicts how far seeds of the attention layer scatter, `symmetric`
-is its exact reduction for symmetric tasks, `qkv` the flow of its factors, `two_stage` the reduced
-dynamics of training on prompts, `linear_icl` in-context regression by linear attention,
-`sparse_attention` retrieval of one token, `joma` an MLP layer and the attention below it.
+`theories` returns the theories of a problem by name. Every solver returns a `dynsim.Trajectory`, as
+simulations do. For the attention layer, `spread` predicts the standard deviation across seeds,
+`symmetric` is an exact reduction for symmetric tasks, and `qkv` is the flow of its factors. The
+other modules cover training on prompts (`two_stage`), in-context regression by linear attention
+(`linear_icl`), retrieval of one token (`sparse_attention`), and an MLP above attention (`joma`).
 """
 
 from odes import (

@@ -16,12 +16,11 @@ At finite M (Eqs. 86, 88) :math:`g_n = \sum_{n'} (A G^{-1})_{nn'} f_{n'}`, with 
 
     A_{nn'} = (\zeta_n \cdot \zeta_{n'})\, \frac{(M-1)^2\, h_{n'}}{(M-1) + e^{M h_n}},
 
-of which :math:`A = \operatorname{diag}(\gamma)` is the leading order. Functions here take either:
-`speed` is :math:`\gamma` (K,), or A (K, K) from `finite_m_speed`. `docs/theory/attention.md`
-derives both.
+whose leading order is :math:`A = \operatorname{diag}(\gamma)`. The functions accept both: `speed`
+is :math:`\gamma` (K,), or A (K, K) from `finite_m_speed`. `docs/theory/attention.md` derives both.
 
-Assumes that the :math:`f_n` are linearly independent, so that G can be inverted. (The paper's list
-of notation gives E' the opposite sign; Lemma 14's is the consistent one.)
+Assumes that the :math:`f_n` are linearly independent, so that G is invertible. (The paper's list
+of notation gives E' the opposite sign; the sign of Lemma 14 is the consistent one.)
 
 Example:
     >>> f = jnp.asarray([[0.8, 0.6, 0.0], [0.8, 0.0, 0.6]])
@@ -37,17 +36,17 @@ from dynsim.precision import one_by_one
 
 
 def gram_inverse(f: Float[Array, "K M"]) -> Float[Array, "K K"]:
-    r""":math:`(F F^\top)^{-1}` of normalised attention `f`; symmetric."""
+    r"""Return the symmetric :math:`(F F^\top)^{-1}` of normalised attention `f`."""
     gram = f @ f.T
     inverse = one_by_one(jnp.linalg.inv)(jax.lax.stop_gradient(gram))
-    # That is a loop on a CPU, without derivatives backwards: here are those of a linear solve.
+    # `one_by_one` may be a loop, which has no reverse-mode derivative; a linear solve supplies it.
     solve = lambda _, b: inverse @ b  # noqa: E731
     identity = jnp.eye(len(gram), dtype=gram.dtype)
     return jax.lax.custom_linear_solve(lambda x: gram @ x, identity, solve, symmetric=True)
 
 
 def finite_m_speed(h: Float[Array, " K"], M: int) -> Float[Array, "K K"]:
-    r""":math:`A_{nn'}` above from each class's h; its diagonal is :math:`q_1 \gamma_n`."""
+    r"""Return :math:`A_{nn'}` above from each class's h; its diagonal is :math:`q_1 \gamma_n`."""
     decayed = jnp.exp(-M * h)
     residual = (M - 1) * decayed / ((M - 1) * decayed + 1)
     q1, q0 = M / (M - 1), -M / (M - 1) ** 2
@@ -56,12 +55,12 @@ def finite_m_speed(h: Float[Array, " K"], M: int) -> Float[Array, "K K"]:
 
 
 def own_speed(speed: Float[Array, "K *K"]) -> Float[Array, " K"]:
-    r""":math:`f_n \cdot g_n`, which is :math:`\gamma_n`, or :math:`q_1 \gamma_n` at finite M."""
+    r"""Return :math:`f_n \cdot g_n`: :math:`\gamma_n`, or :math:`q_1 \gamma_n` at finite M."""
     return speed if speed.ndim == 1 else jnp.diagonal(speed)
 
 
 def mixing(f: Float[Array, "K M"], speed: Float[Array, "K *K"]) -> Float[Array, "K K"]:
-    r"""C with g = C F, which has :math:`\gamma_n \iota_n` on its diagonal and
+    r"""Return C with g = C F. Its entries are :math:`\gamma_n \iota_n` on the diagonal and
     :math:`-\gamma_n \beta_{nn'}` off it."""
     inverse = gram_inverse(f)
     return speed[:, None] * inverse if speed.ndim == 1 else speed @ inverse
@@ -70,11 +69,11 @@ def mixing(f: Float[Array, "K M"], speed: Float[Array, "K *K"]) -> Float[Array, 
 def backpropagated_gradient(
     f: Float[Array, "K M"], speed: Float[Array, "K *K"]
 ) -> Float[Array, "K M"]:
-    r""":math:`g_n` of Theorem 1; :math:`f_n \cdot g_n` is then exactly `own_speed`."""
+    r"""Return :math:`g_n` of Theorem 1, for which :math:`f_n \cdot g_n` is exactly `own_speed`."""
     return mixing(f, speed) @ f
 
 
 def xi(f: Float[Array, "K M"], speed: Float[Array, "K *K"]) -> Float[Array, " K"]:
-    r""":math:`\xi_n = C_{nn} - f_n \cdot g_n`, which to leading order is
+    r"""Return :math:`\xi_n = C_{nn} - f_n \cdot g_n`, to leading order
     :math:`\gamma_n \bigl( (G^{-1})_{nn} - 1 \bigr) \ge 0`."""
     return jnp.diagonal(mixing(f, speed)) - own_speed(speed)

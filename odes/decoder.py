@@ -1,7 +1,7 @@
 r"""Decoder dynamics in closed form: h, gamma and its integral, the peak, the two stages, and h*.
 
-Scan and Snap, Lemmas 6, 8 and 9 and Theorem 1. With the modified update of Lemma 3 only row n
-of W = F Y moves when class n is drawn, and after s visits it is
+These are Scan and Snap's Lemmas 6, 8 and 9 and Theorem 1. With the modified update of Lemma 3,
+only row n of W = F Y moves when class n is drawn. After s visits it is
 :math:`w_n = (M-1)\, h(s)\, \zeta_n` with
 
 .. math::
@@ -11,21 +11,21 @@ of W = F Y moves when class n is drawn, and after s visits it is
     e^{M h} + (M-1)\, M h &= M \eta_Y s + 1 \tag{45}
     \end{align*}
 
-Assumes: :math:`T \to \infty`, fixed attention, Y = 0 at the start, the update of Lemma 3. The
-implicit (45) is solved in closed form through Wright's omega, :math:`\omega + \ln \omega = x`. That
-is :math:`\omega(x) = W_0(e^x)` with Lambert's W, but it does not overflow; neither JAX nor
-`jax.scipy` ships one of the two. Times are optimiser steps;
-class n has been visited :math:`\pi(n)\, t` times at step t, which is t/K in the paper.
+Assumes :math:`T \to \infty`, fixed attention, Y = 0 at the start, and the update of Lemma 3. The
+implicit (45) is solved in closed form with Wright's omega function, :math:`\omega + \ln \omega =
+x`. This equals :math:`W_0(e^x)` with Lambert's W, but does not overflow; JAX has neither function.
+Times are optimiser steps. At step t, class n has been visited :math:`\pi(n)\, t` times, which is
+t/K in the paper.
 
-In discrete steps s visits lead to :math:`h^*(s)` in place of h(s):
+With discrete steps, s visits lead to :math:`h^*(s)` instead of h(s):
 
 .. math::
 
     h^*(s) = h^*(s-1) + \frac{\eta_Y}{(M-1) + e^{M h^*(s-1)}}, \qquad h^*(0) = 0. \tag{Lemma 5}
 
-Its limit of small steps is h, :math:`0 \le h^* - h \le 2 \eta_Y / M` (Lemma 7). With heavy-ball
+Its small-step limit is h: :math:`0 \le h^* - h \le 2 \eta_Y / M` (Lemma 7). With heavy-ball
 momentum [ours] the increment is :math:`\eta_Y v` with
-:math:`v \leftarrow \mu v + 1 / ((M-1) + e^{M h^*})`, exact for the same reason that Lemma 5 is.
+:math:`v \leftarrow \mu v + 1 / ((M-1) + e^{M h^*})`, which is exact like Lemma 5.
 
 Example:
     >>> round(float(odes.decoder.gamma(10.0, 1.0, 34)), 3)
@@ -44,7 +44,7 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.precision import Number
 
-# Below this, omega(x) = e^x up to a relative e^x, which no precision here resolves.
+# Below this, omega(x) = e^x up to a relative error of e^x, which is below float64 rounding.
 _EXPONENTIAL = -50.0
 _ITERATIONS = 3
 
@@ -52,7 +52,7 @@ _ITERATIONS = 3
 @jax.custom_jvp
 @functools.partial(jax.jit, inline=True)
 def wrightomega(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    r"""The :math:`\omega > 0` with :math:`\omega + \ln \omega = x`, elementwise.
+    r"""Return the :math:`\omega > 0` with :math:`\omega + \ln \omega = x`, elementwise.
 
     It is computed in the precision of `x`.
 
@@ -84,7 +84,7 @@ _NEWTON_STEPS = 2
 
 
 class Stages(NamedTuple):
-    r"""The predicted life of a run; times in optimiser steps.
+    r"""Predicted stages of a run; times in optimiser steps.
 
     Attributes:
         rise_end: :math:`t_0' = K \ln(M) / \eta_Y`, until which :math:`\gamma \sim \eta_Y t / K`
@@ -102,25 +102,25 @@ class Stages(NamedTuple):
     snap: Float[Array, "..."]
 
     def at(self, steps_at: Callable[[Array], Array]) -> "Stages":
-        """The same times in steps of a schedule, converted from steps at its peak rate."""
+        """Convert times from steps at the peak rate to steps of a schedule."""
         times = {name: steps_at(getattr(self, name)) for name in ("rise_end", "peak", "snap")}
         return self._replace(**times)
 
 
 @functools.partial(jax.jit, inline=True)
 def scaled_h(tau: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
-    r"""u = M h at :math:`\tau = \eta_Y s`, the solution of Eq. 45.
+    r"""Return u = M h at :math:`\tau = \eta_Y s`, the solution of Eq. 45.
 
-    That is :math:`e^u + (M-1)\, u = M \tau + 1`. With :math:`\omega = e^u / (M-1)` it reads
+    Eq. 45 is :math:`e^u + (M-1)\, u = M \tau + 1`. With :math:`\omega = e^u / (M-1)` it becomes
     :math:`\omega + \ln \omega = A - \ln(M-1)`, where :math:`A = (M \tau + 1)/(M-1)`; hence
 
     .. math::
 
         u = \ln(M-1) + \ln \omega\bigl( A - \ln(M-1) \bigr) = A - \omega\bigl( A - \ln(M-1) \bigr).
 
-    Either form cancels somewhere, so Newton steps on the equation written with `expm1` restore
-    full relative precision from :math:`\tau` = 0 to 1e14 and in float32; they also carry the
-    derivatives (two steps: exact to second order).
+    Both forms suffer from cancellation somewhere. Newton steps on the equation written with `expm1`
+    restore full relative precision from :math:`\tau` = 0 to 1e14, also in float32. The derivatives
+    are those of the Newton steps (two steps: exact to second order).
     """
     tau, M = jnp.asarray(tau), jnp.asarray(M)
     log_m = jnp.log(M - 1)
@@ -138,14 +138,14 @@ def scaled_h(tau: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "
 def h(
     s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
 ) -> Float[Array, "..."]:
-    """h(s) of Lemma 6 after `s` visits to the class, elementwise in `s`."""
+    """Return h(s) of Lemma 6 after `s` visits to the class, elementwise in `s`."""
     return scaled_h(jnp.asarray(s) * eta_y, M) / M
 
 
 def gamma(
     s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
 ) -> Float[Array, "..."]:
-    r"""Speed coefficient after `s` visits, :math:`\pi(n)\, t` at step t:
+    r"""Return the speed coefficient after `s` visits, :math:`\pi(n)\, t` at step t:
 
     .. math::
 
@@ -156,19 +156,18 @@ def gamma(
 
 @functools.partial(jax.jit, inline=True)
 def speed(h: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
-    r""":math:`\gamma` of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
+    r"""Return :math:`\gamma` of Eq. 85 from h (or :math:`h^*`), elementwise.
 
-    Written with :math:`e^{-M h}`, which cannot overflow: a first discrete step of any size is
-    finite.
+    It uses :math:`e^{-M h}`, which cannot overflow even after a huge first discrete step.
     """
     h, M = jnp.asarray(h), jnp.asarray(M)
     decayed = (M - 1) * jnp.exp(-M * h)
-    # In this order no integer (M - 1)^2 arises, which for large M would overflow 32 bits.
+    # This order avoids the integer (M - 1)^2, which would overflow 32 bits for large M.
     return (M - 1) * h * decayed / (decayed + 1)
 
 
 def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, "..."]) -> Float[Array, "..."]:
-    r""":math:`\gamma \sim \eta_Y s = \eta_Y t / K`, the first stage of Theorem 1b.
+    r"""Return :math:`\gamma \sim \eta_Y s = \eta_Y t / K`, the first stage of Theorem 1b.
 
     It holds for :math:`t \le t_0'` and :math:`M \to \infty`. At finite M the limit of
     :math:`\gamma / (\eta_Y s)` for :math:`s \to 0` is :math:`((M-1)/M)^2`.
@@ -179,7 +178,7 @@ def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, "..."]) -> Float[Ar
 def gamma_decaying(
     s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
 ) -> Float[Array, "..."]:
-    r""":math:`\gamma \sim \ln(M \eta_Y s) / (\eta_Y s)`, the second stage of Theorem 1b.
+    r"""Return :math:`\gamma \sim \ln(M \eta_Y s) / (\eta_Y s)`, the second stage of Theorem 1b.
 
     Here s = t/K and :math:`t \ge t_0`. At finite M the limit of the quotient for
     :math:`s \to \infty` is again :math:`((M-1)/M)^2`. `s` must be positive.
@@ -195,7 +194,7 @@ def gamma_integral(
     M: Real[Number, "..."],
     K: Real[Number, "..."] = 1,
 ) -> Float[Array, "..."]:
-    r"""Integral of :math:`\gamma` over time, exact, at `s` = t/K visits:
+    r"""Return the exact integral of :math:`\gamma` over time, at `s` = t/K visits:
 
     .. math::
 
@@ -208,7 +207,7 @@ def gamma_integral(
 
 @functools.partial(jax.jit, inline=True)
 def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "..."]) -> Stages:
-    r"""Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of :math:`\gamma`.
+    r"""Return the stages of a run (Theorem 1b, Lemma 9) and the exact peak of :math:`\gamma`.
 
     The peak is where :math:`M h = x^* = 1 + W_0((M-1)/e)`, reached at
 
@@ -229,8 +228,8 @@ def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "
     x = 1 + wrightomega(log_m - 1)
     peak = K * (jnp.expm1(x) + (M - 1) * x) / (M * eta_y)
     peak_gamma = speed(x / M, M)
-    # Largest root of e^x = (M-1) x. From above, x <- ln(M-1) + ln(x) falls towards it; Newton
-    # on x - ln(x) - ln(M-1), convex for x > 1, then converges from any such start.
+    # Largest root of e^x = (M-1) x. From above, x <- ln(M-1) + ln(x) decreases towards it; Newton
+    # on x - ln(x) - ln(M-1), which is convex, then converges from any start x > 1.
     root = 2 * log_m + 1
     for _ in range(8):
         root = root - (root - jnp.log(root) - log_m) / (1 - 1 / root)
@@ -246,7 +245,8 @@ def h_star(
     *,
     pace: Float[Array, "{visits}"] | None = None,
 ) -> Float[Array, "{visits}+1 *B"]:
-    r""":math:`h^*(0), \dots, h^*(S)` for S = `visits`, elementwise in `eta_y`, in its precision.
+    r"""Return :math:`h^*(0), \dots, h^*(S)` for S = `visits`, elementwise in `eta_y` and in its
+    precision.
 
     Args:
         eta_y: learning rate of a visit, >= 0; may be traced, like M and `momentum`.
@@ -266,7 +266,7 @@ def h_star(
         state: tuple[Float[Array, "*B"], Float[Array, "*B"]], pace: Float[Array, ""] | None
     ) -> tuple[tuple[Float[Array, "*B"], Float[Array, "*B"]], Float[Array, "*B"]]:
         h, velocity = state
-        # With e^{-M h} in place of e^{M h}, which overflows after a first step of any size.
+        # e^{M h} could overflow after a large first step; e^{-M h} cannot.
         decayed = jnp.exp(-M * h)
         velocity = momentum * velocity + decayed / ((M - 1) * decayed + 1)
         rate = eta_y if pace is None else pace * eta_y

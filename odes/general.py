@@ -1,4 +1,4 @@
-"""Theories that problems share: flows of their rules, and formulas in closed form."""
+"""Theories for any problem: flows of the update rule, and closed-form formulas."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ def flows(
     tolerances: Tolerances | None = None,
     inapplicable: Inapplicable = always,
 ) -> tuple[Theory[Any, Any], ...]:
-    """The theories that are flows of the weights, or of the variables of a `reduction`, in the
-    steps of the rule; where they do not apply for more reasons than the rule, `inapplicable` says
-    so."""
+    """Return the flow theories of the weights, or of the variables of a `reduction`.
+    `inapplicable` returns reasons other than the rule for which they do not describe a training."""
 
     def refused(training: Training, kind: Any) -> str | None:
         return refusal(checked_flow, training.rule, kind) or inapplicable(training)
@@ -78,12 +77,13 @@ WHOLE: Theory[Any, Any] = Theory(
     needs=("key",),
     single=True,
 )
-"""The flow of all weights in the steps of the rule, whatever theories a problem has in its place.
-It records the sharpness."""
+"""The flow of all weights. It exists besides a problem's reduced flows, and can record the
+sharpness."""
 
 
 def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any]:
-    """A theory of a problem with other settings than it has, a limit that it `assumes` too."""
+    """Return a theory that replaces `settings` of the problem by their `limit`, which it adds to
+    its assumptions."""
 
     def solve(problem: Problem, *args: Any, **options: Any) -> Trajectory:
         return theory.solve(dataclasses.replace(problem, **settings), *args, **options)
@@ -104,22 +104,21 @@ def computed(
     tolerances: Tolerances | None = None,
     **about: Any,
 ) -> Theory[Any, Any]:
-    """A theory with its own solver, which is compiled and whose arguments are checked like those of
-    flows.
+    """Make a theory from your own solver, which is compiled and whose arguments are checked.
 
     Args:
         name, title, assumes, inapplicable, needs, adaptive: as in `Theory`.
         solver: `solver(training, start, times, record=..., tolerances=...)` returns the
             trajectory, in traced arrays of one precision. The `Training` has the batch and the
-            steps where it `needs` them. `start` are the starting weights, None unless it needs
-            the "key"; `record` is what `recorded` returns, and tolerances are left out unless it
-            is `adaptive`.
-        recorded: function of (problem, requested record) that returns what is recorded, hashable.
+            steps if they are in `needs`. `start` are the starting weights, or None if "key" is not
+            in `needs`. `record` is the result of `recorded`. `tolerances` is passed only to an
+            `adaptive` theory.
+        recorded: function of (problem, requested record) whose hashable result the solver gets.
         tolerances: tolerances of its solver, if not the defaults.
         **about: `variant`, `refused` and `predicts`, as in `Theory`.
 
     Raises:
-        ValueError: from its `solve`, with the reason, for a training that it does not describe.
+        ValueError: from the theory's `solve`, with the reason, if it does not describe a training.
 
     Example:
         >>> def still(training, start, times, *, record, tolerances=None):
@@ -191,7 +190,7 @@ def closed_form(
     refused: Mapping[str, str] | None = None,
     variant: bool = False,
 ) -> Theory[Any, Any]:
-    r"""A theory that is a formula in terms of the integral of the learning rate.
+    r"""Make a theory from a closed-form formula in the integral of the learning rate.
 
     It describes SGD with any schedule, and momentum through the rate :math:`\eta / (1 - \mu)`.
 
@@ -200,12 +199,12 @@ def closed_form(
         formula: function of the problem, the starting weights and the number :math:`\int \eta\, dt`
             that returns observables by name. Starting weights are None unless it `needs` them.
         inapplicable: function that returns why it does not describe a `Training`, or None.
-        needs: `("key",)` for starting weights.
-        names: names of the observables; needed where the formula cannot be evaluated for a problem
+        needs: `("key",)` for a formula that depends on the starting weights.
+        names: names of the observables; required if the formula cannot be evaluated for problems
             that it does not describe.
 
     Raises:
-        ValueError: from its `solve`, with the reason, for a training that it does not describe.
+        ValueError: from the theory's `solve`, with the reason, if it does not describe a training.
 
     Example:
         >>> def decay(problem, init, time):
@@ -218,7 +217,7 @@ def closed_form(
         return no_sgd(training.rule) or inapplicable(training)
 
     def at_one(problem: Problem) -> Mapping[str, Array]:
-        # A key is made here, because no device may be used before somebody computes.
+        # Not made at import, which must not touch a device.
         start = problem.init(jax.random.key(0)) if needs else None
         return formula(problem, start, jnp.ones(()))
 
@@ -236,8 +235,8 @@ def closed_form(
 
 
 def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
-    """Why a theory of SGD with one rate for all weights, which reads momentum as a rate or
-    describes none, does not describe a rule."""
+    """Return why a theory of SGD with one rate for all weights does not describe a rule, or None.
+    Momentum counts as a larger rate with "any", and is not described with "none"."""
     if reason := why_not_known(rule):
         return reason
     if set(rule.schedules) != {""}:
@@ -250,9 +249,9 @@ def own_names(
     evaluated: Callable[[Any], Mapping[str, Array]],
     refused: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """Keywords of `computed` for a theory that predicts observables by `names` of its own, or else
-    those of what `evaluated` returns for a problem. By default it records those of the `RECORD` of
-    the problem, or else all; its solver makes a `Recording` of that by `resolved`."""
+    """Return keyword arguments of `computed` for a theory that predicts the observables in `names`,
+    or else those that `evaluated(problem)` returns. By default it records those in the problem's
+    `RECORD`, or all if there are none; its solver turns them into a `Recording` with `resolved`."""
     out = tuple((refused or {}).items())
 
     def predicts(problem: Any) -> tuple[str, ...]:
@@ -267,7 +266,7 @@ def own_names(
 
 
 def resolved(found: Iterable[str], asked: tuple[Any, tuple[tuple[str, str], ...]]) -> Recording:
-    """What is to be recorded of observables by name, as it was `asked` through `own_names`."""
+    """Return the recording of the observables `found`, as requested through `own_names`."""
     record, refused = asked
     return Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused)).resolve(record)
 

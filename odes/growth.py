@@ -1,6 +1,6 @@
 r"""Growth of distinct tokens: relative gain, growth factor and its bound (Theorems 3 and 4).
 
-For distinct tokens l, l' of class n of Scan and Snap's Eq. 10, and for the dominant one
+For distinct tokens l, l' of class n under Scan and Snap's Eq. 10, and for the dominant token
 :math:`l_0`,
 
 .. math::
@@ -9,7 +9,8 @@ For distinct tokens l, l' of class n of Scan and Snap's Eq. 10, and for the domi
     \chi_l = e^{2 (z_l(t) - z_l(0))}, \qquad r(t) = r(0)\, \chi_l(t), \qquad
     e^{2 f_{nl_0}(0)^2 B_n} \le \chi_{l_0} \le e^{2 B_n}.
 
-Theorem 4: one common token c, in all classes with :math:`f_{nc}(0) = 1/\rho_0`, and weak overlap.
+Theorem 4 assumes one common token c with :math:`f_{nc}(0) = 1/\rho_0` in all classes, and weak
+overlap.
 With :math:`C_0 = \rho_0^4 / K` and :math:`\Gamma = \int_0^t \gamma` (`odes.decoder`)
 
 .. math::
@@ -18,11 +19,10 @@ With :math:`C_0 = \rho_0^4 / K` and :math:`\Gamma = \int_0^t \gamma` (`odes.deco
         = \frac{1}{4q} \ln \left( 1 + \frac{4\, q\, w\, \eta_Z\, \Gamma}{C_0} \right).
 
 w is the weight of a class's drift: 1 in the paper's time convention, 1/K in that of SGD
-(`odes.yz.eq10`). q is the number of classes that each query serves [ours]. The paper has q = w = 1.
-`docs/theory/growth.md` and `common-token.md` derive both.
-
-The printed (14), (124) and (129) are :math:`\tfrac14 \ln(C_0 + \dots)`, which drops
-:math:`-\tfrac14 \ln C_0` and is not 0 at t = 0. `printed=True` gives that form, for figures. All
+(`odes.yz.eq10`). q is the number of classes per query [ours]. The paper has q = w = 1.
+See `docs/theory/growth.md` and `common-token.md`.
+The printed (14), (124) and (129) are :math:`\tfrac14 \ln(C_0 + \dots)`. They omit
+:math:`-\tfrac14 \ln C_0` and are not 0 at t = 0. `printed=True` gives that form, for figures. All
 functions are elementwise and keep the precision of their arguments; rates must be positive.
 
 Example:
@@ -44,7 +44,7 @@ from odes import decoder
 
 Numbers = Real[Number, "..."]
 Convention = Literal["sgd", "paper"]
-"""How the drifts of classes add up, see above."""
+"""Time convention, which sets the weight w above."""
 
 
 class Bounds(NamedTuple):
@@ -55,21 +55,21 @@ class Bounds(NamedTuple):
 
 
 def relative_gain(f: Numbers, other: Numbers) -> Float[Array, "..."]:
-    r""":math:`r_{l/l' \mid n} = f_{nl}^2 / f_{nl'}^2 - 1` from the normalised attention on l and on
-    l'."""
+    r"""Return :math:`r_{l/l' \mid n} = f_{nl}^2 / f_{nl'}^2 - 1` from the normalised attention on l
+    and on l'."""
     return (jnp.asarray(f) / other) ** 2 - 1
 
 
 def growth_factor(z: Numbers, start: Numbers) -> Float[Array, "..."]:
-    r""":math:`\chi_l = e^{2 (z_l(t) - z_l(0))}`."""
+    r"""Return :math:`\chi_l = e^{2 (z_l(t) - z_l(0))}`."""
     return jnp.exp(2 * (jnp.asarray(z) - start))
 
 
 def growth_factor_bounds(f_dominant: Numbers, B: Numbers) -> Bounds:
-    r""":math:`e^{2 f_{nl_0}(0)^2 B_n}` and :math:`e^{2 B_n}`.
+    r"""Return :math:`e^{2 f_{nl_0}(0)^2 B_n}` and :math:`e^{2 B_n}`.
 
-    `f_dominant` is :math:`f_{nl_0}` at the start. The upper bound needs only :math:`f_{nl_0} \le
-    1`. The lower one holds while :math:`f_{nl_0}` grows, that is unless some other token of the
+    `f_dominant` is :math:`f_{nl_0}` at the start. The upper bound requires only :math:`f_{nl_0} \le
+    1`. The lower bound holds while :math:`f_{nl_0}` grows, that is unless another token of the
     class, distinct or common, gains more.
     """
     B = jnp.asarray(B)
@@ -78,9 +78,9 @@ def growth_factor_bounds(f_dominant: Numbers, B: Numbers) -> Bounds:
 
 @functools.partial(jax.jit, inline=True)
 def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
-    r"""Gain of a distinct token, :math:`z_l(t) - z_l(0)`, from that of the dominant one [ours].
+    r"""Return a distinct token's gain :math:`z_l(t) - z_l(0)` from the dominant token's [ours].
 
-    :math:`r = r(0)\, \chi` amounts to :math:`(1 - 1/\chi_l) / f_l(0)^2` being the same for all
+    :math:`r = r(0)\, \chi` means that :math:`(1 - 1/\chi_l) / f_l(0)^2` is the same for all
     distinct tokens of a class, hence
 
     .. math::
@@ -88,15 +88,15 @@ def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
         \frac{1}{\chi_l}
         = 1 - \frac{f_l(0)^2}{f_{l_0}(0)^2} \left( 1 - \frac{1}{\chi_{l_0}} \right).
 
-    One number per class fixes them all.
+    One number per class determines all gains.
 
     Args:
-        gain: of the dominant token, :math:`z_{l_0}(t) - z_{l_0}(0) \ge 0`.
+        gain: gain of the dominant token, :math:`z_{l_0}(t) - z_{l_0}(0) \ge 0`.
         ratio: :math:`f_l(0) / f_{l_0}(0)`, in [0, 1].
     """
     gain, ratio = jnp.broadcast_arrays(gain, ratio)
     shrunk = ratio**2 * jnp.expm1(-2 * gain)
-    # Late, log1p would cancel: there 1/chi_l = (1 - ratio^2) + ratio^2 / chi_l0 is summed in logs.
+    # At late times log1p cancels; sum 1/chi_l = (1 - ratio^2) + ratio^2 / chi_l0 in logs instead.
     late = (shrunk < -0.5) & (ratio < 1)
     r = jnp.where(late, ratio, 0.5)
     summed = jnp.logaddexp(jnp.log((1 - r) * (1 + r)), 2 * (jnp.log(r) - gain))
@@ -105,13 +105,13 @@ def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
 
 
 def c0(rho_0: Numbers, K: Numbers) -> Float[Array, "..."]:
-    r""":math:`C_0 = \rho_0^4 / K`, where :math:`\rho_0 = 1 / f_{nc}(0)` is the norm
-    :math:`\lVert P(\cdot \mid n) \rVert_2 / P(c \mid n)` at the start."""
+    r"""Return :math:`C_0 = \rho_0^4 / K`, where :math:`\rho_0 = 1 / f_{nc}(0)` is
+    :math:`\lVert P(\cdot \mid n) \rVert_2 / P(c \mid n)`."""
     return jnp.asarray(rho_0) ** 4 / K
 
 
 def class_weight(K: Numbers, clock: Convention) -> Float[Array, "..."]:
-    """w: 1/K under clock "sgd", 1 under "paper"; `ValueError` for another clock."""
+    """Return w: 1/K with clock "sgd", 1 with "paper". Other values raise `ValueError`."""
     checks.choice("clock", clock, ("sgd", "paper"))
     return 1 / jnp.asarray(K) if clock == "sgd" else jnp.ones_like(1 / jnp.asarray(K))
 
@@ -119,15 +119,15 @@ def class_weight(K: Numbers, clock: Convention) -> Float[Array, "..."]:
 def bound_from_drive(
     driven: Numbers, *, c0: Numbers, classes_per_query: Numbers = 1, printed: bool = False
 ) -> Float[Array, "..."]:
-    r""":math:`B_n` of Theorem 4 from `driven`, which is :math:`w\, \eta_Z\, \Gamma`, whichever way
-    :math:`\Gamma` was found."""
+    r"""Return :math:`B_n` of Theorem 4 from `driven`, :math:`w\, \eta_Z\, \Gamma`, for any
+    :math:`\Gamma`."""
     q, c0 = jnp.asarray(classes_per_query), jnp.asarray(c0)
     inner = 4 * q * jnp.asarray(driven)
     return (jnp.log(c0 + inner) if printed else jnp.log1p(inner / c0)) / (4 * q)
 
 
 def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
-    """Make B_n(t, eta_y, eta_z, K, M, *, c0, clock, classes_per_query, printed) of a Gamma."""
+    """Make B_n(t, eta_y, eta_z, K, M, *, c0, clock, classes_per_query, printed) from Gamma."""
 
     def bound(
         t: Numbers,
@@ -153,13 +153,13 @@ def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
 
 @_bound
 def bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    r""":math:`B_n(t)` of Theorem 4 at optimiser step `t`, by the exact :math:`\Gamma` (Eq. 128)."""
+    r"""Return :math:`B_n(t)` of Theorem 4 at step `t`, from the exact :math:`\Gamma` (Eq. 128)."""
     return decoder.gamma_integral(t / K, eta_y, M, K)
 
 
 @_bound
 def scanning_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    r""":math:`B_n` in the first stage, :math:`t < t_0'`, where
+    r"""Return :math:`B_n` in the first stage, :math:`t < t_0'`, where
 
     .. math::
 
@@ -170,7 +170,7 @@ def scanning_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array,
 
 @_bound
 def snapping_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    r""":math:`B_n` in the second stage, :math:`t \ge t_0`, where
+    r"""Return :math:`B_n` in the second stage, :math:`t \ge t_0`, where
 
     .. math::
 
@@ -183,11 +183,11 @@ def snapping_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array,
 
 
 def bound_at_snap(K: Numbers, M: Numbers, nu: Numbers, **options: Any) -> Float[Array, "..."]:
-    r""":math:`B_n(t_0)`, which depends on the learning rates only through their ratio (Fig. 9).
+    r"""Return :math:`B_n(t_0)`, which depends only on the ratio of the learning rates (Fig. 9).
 
     With :math:`\nu = \eta_Y / \eta_Z`, :math:`\eta_Y t_0 / K = 2 (1 + w_1) \ln M` is a function of
     M, and :math:`\eta_Z \Gamma(t_0)` is :math:`K / \nu` times another.
-    NaN for M <= 3, where :math:`t_0` is not defined (see `odes.decoder.Stages`). `options`
-    are the keywords of `bound`.
+    It is NaN for M <= 3, where :math:`t_0` is undefined (see `odes.decoder.Stages`). `options`
+    are the keyword arguments of `bound`.
     """
     return bound(decoder.stages(1.0, K, M).snap, 1.0, 1 / jnp.asarray(nu), K, M, **options)

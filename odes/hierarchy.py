@@ -1,8 +1,8 @@
 """The theories of a problem by name.
 
-A package registers a theory as an entry point of the group `dynsim.theories`. It is named
-"<problem>.<theory>" after the `NAME` of the problem, and its value is a `Theory` of that name, for
-instance in a pyproject.toml
+A package registers a theory as an entry point in the group `dynsim.theories`. The entry point is
+named "<problem>.<theory>", where <problem> is the problem's `NAME`, and refers to a `Theory` named
+<theory>. For example, in pyproject.toml:
 
     [project.entry-points."dynsim.theories"]
     "yz.mine" = "their_package.theory:MINE"
@@ -37,7 +37,7 @@ from odes.batch_noise import paths
 from odes.theory import Theory
 
 GROUP = "dynsim.theories"
-"""Group of the entry points."""
+"""Entry-point group of registered theories."""
 BUILT_IN: Mapping[type[Problem], tuple[Theory[Any, Any], ...]] = {
     Layer: yz.THEORIES,
     AttentionLayer: yz.THEORIES,
@@ -47,16 +47,16 @@ BUILT_IN: Mapping[type[Problem], tuple[Theory[Any, Any], ...]] = {
     Retrieval: sparse_attention.THEORIES,
     JoMA: joma.THEORIES,
 }
-"""Theories of the problems of dynsim, most exact first."""
+"""Theories of the built-in problems, most exact first."""
 TRAINED_BY = (
     *("init", "draw", "_prepared", "batches", "loss", "loss_and_gradient", "population_loss"),
     *("_population_loss_and_gradient", "_normal", "_compact", "groups", "is_frozen"),
 )
-"""Methods of a problem that decide how it trains."""
+"""Methods that determine how a problem trains."""
 
 
 class Theories(dict[str, Theory[Any, Any]]):
-    """Theories by name. A name that is none of them raises `ValueError` with the reason."""
+    """Theories by name. An unknown name raises `ValueError` with the reason."""
 
     def __init__(self, cls: type[Problem], known: Mapping[str, Theory[Any, Any]]) -> None:
         self.cls = cls
@@ -73,12 +73,12 @@ class Theories(dict[str, Theory[Any, Any]]):
 
 
 def theories(problem: Problem) -> Theories:
-    """All theories of a problem by name, most exact first: those that the problem returns, the
-    built-in ones of its class, flows down its population loss, and registered ones. If several have
-    the same name, the first is used. Whether a theory describes a run is decided by its `check`.
+    """Return all theories of a problem by name, most exact first: those from `problem.theories`,
+    built-in ones, flows down its population loss, and registered ones. If several have the same
+    name, the first is used. Use a theory's `check` to see whether it describes a run.
 
     Raises:
-        ValueError: for what is no problem.
+        ValueError: if `problem` is not a `Problem`.
 
     Example:
         >>> problem = dynsim.layer(dynsim.syn_small(), length=32)
@@ -103,7 +103,7 @@ def theories(problem: Problem) -> Theories:
 
 @functools.lru_cache(maxsize=64)
 def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
-    """The theories of a class of problems by name, without registered ones."""
+    """Return the theories of a problem class by name, without registered ones."""
     known: list[Theory[Any, Any]] = []
     built_in: tuple[Theory[Any, Any], ...] = ()
     if why_not_inherited(cls) is None:
@@ -115,7 +115,7 @@ def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
         known += (*own, *built_in)
     if cls.population_loss is not Problem.population_loss:
         known += (*general.flows(), central.THEORY, general.WHOLE)
-    # Built-in theories have the noise of the batches where they can.
+    # Problems with built-in theories have their own theories of batch noise.
     if not built_in and cls.draw is not Problem.draw and cls.loss is not Problem.loss:
         known += (batch_noise.THEORY, *paths.THEORIES)
     found: dict[str, Theory[Any, Any]] = {}
@@ -142,11 +142,11 @@ def applicable(
     batch: int | float = math.inf,
     steps: int | None = None,
 ) -> tuple[str, ...]:
-    """Names of the theories that describe a training, most exact first; `variants` adds variants of
-    other theories.
+    """Return the names of the theories that describe a training, most exact first. `variants` adds
+    variants of other theories.
 
     Raises:
-        ValueError: for what is no problem or no rule.
+        ValueError: if `problem` is not a `Problem` or `rule` not an update rule.
 
     Example:
         >>> odes.applicable(dynsim.syn_small(), dynsim.momentum(1.0, 0.1))[0]
@@ -160,8 +160,8 @@ def applicable(
 
 
 def why_not_inherited(cls: type[Problem]) -> str | None:
-    """Why the theories that a class of problems inherits do not describe it, or None: it overrides
-    what decides how it trains, which they do not read."""
+    """Return why a problem class cannot use the theories that it inherits, or None. It cannot if it
+    overrides a method that determines how it trains, since the theories do not read those."""
     owner: Any = next(each for each in cls.__mro__ if {"NAME", "theories"} & vars(each).keys())
     own = [name for name in TRAINED_BY if getattr(cls, name) is not getattr(owner, name)]
     if not own:

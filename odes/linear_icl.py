@@ -1,22 +1,22 @@
 r"""Theory of in-context regression by linear attention: flows, plateaus, single heads.
 
-The flow down the population loss is, with :math:`\tau = 1/(2 \eta)` steps (arXiv:2501.16265), for
-any rank,
+With :math:`\tau = 1/(2 \eta)` steps, the flow down the population loss (arXiv:2501.16265) is for
+any rank
 
     merged, and the network
               tau W_1' = w_2 (E[y z^T] - w_2^T W_1 E[z z^T]),  w_2 likewise                 eq. 8
     separate  tau v_i' = k_i^T (Lambda^2 - E[S^2] M Lambda) q_i,  k_i and q_i likewise       eq. 14
 
-What momentum, Adam and the next order in eta make of it is in `odes.solver.flows`. The closed forms
-are single heads (eqs. 20, 21), the stairs of plateaus (eq. 19), and the sigmoid of merged attention
-on white inputs (eq. 10).
+`odes.solver.flows` adds momentum, Adam and the next order in eta. There are closed forms for single
+heads (eqs. 20, 21), the sequence of plateaus (eq. 19), and the sigmoid of merged attention on white
+inputs (eq. 10).
 
-Time is t/tau = 2 eta t for t optimiser steps, with eta / (1 - mu) in place of eta under momentum.
-Assumes batch -> infinity, eta -> 0 and a small start. How the starting weights enter is [ours]:
-Carlson's integral below; for merged attention they enter through the part that grows, of norm
-|w_2 + W_1 u|/2 with u the direction of E[y z], which is the w_init of eq. 10.
+Time is t/tau = 2 eta t for t optimiser steps; momentum replaces eta by eta / (1 - mu). Assumes
+batch -> infinity, eta -> 0 and small starting weights. The dependence on the starting weights is
+[ours]: for separate attention it is Carlson's integral below; for merged attention w_init of eq. 10
+is the norm |w_2 + W_1 u|/2 of the growing part, with u the direction of E[y z].
 
-A head with :math:`k = q = v\, e_d`, while the others do not move, follows, in
+A single moving head with :math:`k = q = v\, e_d` follows, in
 :math:`u = v/v^*` with :math:`v^* = (\lambda g)^{-1/3}` [ours],
 
 .. math::
@@ -28,11 +28,11 @@ A head with :math:`k = q = v\, e_d`, while the others do not move, follows, in
         - \frac{1}{\sqrt3} \arctan\frac{2u + 1}{\sqrt3}
     \end{align*}
 
-From an arbitrary small start [ours] :math:`v k q > 0` reaches infinity after
-:math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)`, which takes the place of :math:`1/v_0`. Where
-:math:`v k q < 0` the smallest square falls to zero first. `docs/systems/linear_icl.md` derives it.
+From an arbitrary small start with :math:`v k q > 0` [ours], the head diverges under the linear term
+after :math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)`, which replaces :math:`1/v_0`. If
+:math:`v k q < 0`, the smallest square first falls to zero. See `docs/systems/linear_icl.md`.
 
-Training rests at the losses of principal component regression with m components, with
+The plateaus are the losses of principal component regression with m components, with
 :math:`g_d = 1 + (1 + \operatorname{tr}(\Lambda)/\lambda_d)/N`:
 
 .. math::
@@ -67,40 +67,40 @@ __all__ = ["THEORIES", "amplitudes", "escape_times", "plateaus", "sigmoid", "tim
 
 
 Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
-"""(task, starting weights, time in units of tau) -> shares that are learned."""
+"""(task, starting weights, time in units of tau) -> learned share of each component."""
 DOUBLINGS = 30
-"""Of Carlson's duplication: each quarters the differences between its arguments."""
+"""Number of Carlson's duplications; each quarters the differences between the arguments."""
 BISECTIONS = 60
 
 
 def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
-    """(D + 1,) losses :math:`L_0` to :math:`L_D` of eq. 19, in float64."""
+    """Return the (D + 1,) losses :math:`L_0` to :math:`L_D` of eq. 19, in float64."""
     with precision("float64", task):
         found = losses(problem_in(task, "float64"))
     return to_host(found)
 
 
 def losses(task: Regression) -> Float[Array, " D1"]:
-    """`plateaus` in the precision of the task, for compiled code."""
+    """Return `plateaus` in the precision of the task, for compiled code."""
     falls = task.eigenvalues / task.gain
     zero = jnp.zeros(1, falls.dtype)
     return jnp.asarray(task.trace) - jnp.concatenate([zero, jnp.cumsum(falls)])
 
 
 def amplitudes(task: Regression) -> Float[Array, " D"]:
-    r"""(D,) :math:`v_d = \lVert k_d \rVert = \lVert q_d \rVert` of a head that has learned
-    component d, eq. 20a."""
+    r"""Return the (D,) :math:`v_d = \lVert k_d \rVert = \lVert q_d \rVert` of a head that has
+    learned component d, eq. 20a."""
     return (task.eigenvalues * task.gain) ** (-1 / 3)
 
 
 def loss_of(learned: Float[Array, "*S D"], task: Regression) -> Float[Array, "*S"]:
-    """Loss of a diagonal M, of which the share `learned` of each entry of eq. 18 is there."""
+    """Return the loss of a diagonal M whose entries are the shares `learned` of those of eq. 18."""
     falls = task.eigenvalues / task.gain
     return jnp.asarray(task.trace) - jnp.sum(falls * (2 * learned - learned**2), axis=-1)
 
 
 def antiderivative(u: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
-    """F(u), of which :math:`1/(u^2 (1 - u^3))` is the derivative; u > 0, u != 1."""
+    """Return F(u), whose derivative is :math:`1/(u^2 (1 - u^3))`; u > 0, u != 1."""
     u = jnp.asarray(u)
     logarithms = -jnp.log(jnp.abs(1 - u)) + jnp.log1p(u + u**2) / 2
     turn = jnp.arctan((2 * u + 1) / math.sqrt(3)) / math.sqrt(3)
@@ -110,8 +110,8 @@ def antiderivative(u: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
 def time_to_reach(
     v: Float[AnyArray, " D"], v_0: Float[AnyArray, " D"], task: Regression
 ) -> Float[Array, " D"]:
-    r"""(D,) time in units of :math:`\tau` that eq. 21 takes from `v_0` to `v`, for each
-    component."""
+    r"""Return the (D,) time from `v_0` to `v` by eq. 21 for each component, in units of
+    :math:`\tau`."""
     end = amplitudes(task)
     rate = task.eigenvalues**2 * end
     return (antiderivative(v / end) - antiderivative(v_0 / end)) / rate
@@ -120,14 +120,14 @@ def time_to_reach(
 def share(
     t: Float[AnyArray, "S 1"], v_0: Float[AnyArray, " D"], task: Regression
 ) -> Float[Array, "S D"]:
-    r"""(S, D) :math:`u = v/v^*` at times `t` in units of :math:`\tau`: the inverse of
+    r"""Return :math:`u = v/v^*` (S, D) at times `t` in units of :math:`\tau`, the inverse of
     `time_to_reach`."""
     end = amplitudes(task)
     first = jnp.asarray(v_0) / end
     target = antiderivative(first)[None] + t * (task.eigenvalues**2 * end)[None]
 
     def at(s: Float[Array, "S D"]) -> Float[Array, "S D"]:
-        # From the start at s = 0 to the end at s = 1, from below or from above, F rises.
+        # F rises from the start at s = 0 to the end at s = 1, from below or from above.
         return first[None] + s * (1 - first)[None]
 
     def halve(_: Int[Array, ""], bounds: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -149,7 +149,7 @@ def share(
 def carlson(
     x: Float[AnyArray, "*B"], y: Float[AnyArray, "*B"], z: Float[AnyArray, "*B"]
 ) -> Float[Array, "*B"]:
-    r"""Carlson's integral, by duplication; all arguments >= 0, at most one of them 0:
+    r"""Return Carlson's integral, by duplication; all arguments >= 0, at most one of them 0:
 
     .. math::
 
@@ -166,23 +166,23 @@ def carlson(
 
 
 def waits(init: Separate) -> Float[Array, "H D"]:
-    r"""(H, D) time to infinity of the linear term of eq. 21 for each head and component, in units
-    of :math:`\tau/\lambda_d^2`; from a start of any size and sign. Rank 1."""
+    r"""Return the (H, D) times after which each head and component diverges under the linear term
+    of eq. 21, in units of :math:`\tau/\lambda_d^2`, for a start of any size and sign. Rank 1."""
     v, k, q = (
         jnp.broadcast_to(x, init.k[:, 0].shape)
         for x in (init.v[:, None], init.k[:, 0], init.q[:, 0])
     )
     squares = jnp.stack([v**2, k**2, q**2])
     onwards = carlson(*squares)
-    # Backwards from the smallest at zero it takes as long as forwards to it.
+    # The smallest square takes as long to fall to zero as to rise again.
     turned = squares - squares.min(0)[None]
     back = 2 * carlson(*turned) - onwards
     return jnp.where(v * k * q > 0, onwards, back)
 
 
 def starts(init: Model, D: int) -> Float[Array, " D"]:
-    """(D,) the :math:`v_0` of eq. 21 for each component: one over the shortest wait among the heads
-    that have not yet learned a component; 0 where no head is left."""
+    """Return the (D,) :math:`v_0` of eq. 21 for each component: the inverse of the shortest wait
+    among the heads that have not yet learned a component, or 0 if no head is left."""
     assert isinstance(init, Separate)
     each = waits(init)
     free = jnp.ones(each.shape[0], bool)
@@ -196,13 +196,13 @@ def starts(init: Model, D: int) -> Float[Array, " D"]:
 
 
 def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, " D"]:
-    r"""(D,) times :math:`1/(\lambda_d^2 v_0)`, in units of :math:`\tau`, at which the loss leaves
-    its plateaus; inf where `v_0` is 0."""
+    r"""Return the (D,) times :math:`1/(\lambda_d^2 v_0)`, in units of :math:`\tau`, at which the
+    loss leaves its plateaus; inf where `v_0` is 0."""
     return 1 / (task.eigenvalues**2 * v_0)
 
 
 def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
-    """Eq. 21 for each component on its own: M_dd = v_d^3."""
+    """Return the shares from eq. 21 for each component on its own, with M_dd = v_d^3."""
     v_0 = starts(init, task.D)
     started = v_0 > 0
     first = jnp.where(started, v_0, amplitudes(task) / 2)
@@ -211,20 +211,20 @@ def heads(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " 
 
 
 def stairs(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
-    """The limit of a small start: a component is learned at its escape time."""
+    """Return the shares in the limit of small starting weights: 1 from the escape time on."""
     v_0 = starts(init, task.D)
     return (t >= escape_times(task, v_0)).astype(t.dtype)
 
 
 def sigmoid(task: Regression, init: Model, t: Float[Array, ""]) -> Float[Array, " D"]:
-    r"""Eq. 10, for any white :math:`\Lambda = \lambda I`: all components are learned as one."""
+    r"""Return eq. 10 for any white :math:`\Lambda = \lambda I`: all components share one curve."""
     assert isinstance(init, Merged)
     size = task.eigenvalues[0]
     root = jnp.sqrt(jnp.asarray(task.D, t.dtype))
     along = jnp.trace(jnp.asarray(init.U), axis1=1, axis2=2) / root
     first = jnp.sum((init.v + along) ** 2) / 4
     end = root / (size * task.gain[0])
-    # E of eq. 10 over itself, which does not overflow.
+    # Eq. 10 divided by its growing exponential, which would overflow.
     still = jnp.exp(-2 * size**2 * root * t)
     share = 1 / (1 + (end / first - 1) * still)
     return jnp.broadcast_to(share, (task.D,))
@@ -270,7 +270,7 @@ def _no_white(training: Training) -> str | None:
     )
 
 
-# Weights start small.
+# Tolerances for weights that start small.
 THEORIES = (
     *flows(tolerances=Tolerances(1e-8, 1e-12)),
     _theory(

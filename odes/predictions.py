@@ -1,18 +1,17 @@
-r"""What Scan and Snap's Theorems 2 and 3 predict about a recorded trajectory, and how far this
-holds.
+r"""Predictions of Scan and Snap's Theorems 2 and 3 for a recorded trajectory, and their errors.
 
-Theorem 2 and Corollary 2 predict the signs of the drift of z, Theorem 3 how the distinct tokens of
-a class grow relative to one another and how much the dominant one gains. Everything here takes
-recorded logits `z` (S, K, M) (record "z") from any source, theory or simulation.
+Theorem 2 and Corollary 2 predict the signs of the drift of z. Theorem 3 predicts how the distinct
+tokens of a class grow relative to one another, and how much the dominant one gains. The functions
+take recorded logits `z` (S, K, M) (record "z") from any source, theory or simulation.
 
-On the Eq. 10 flow Theorem 3's law holds exactly for every token that is distinct among *all*
-classes, also where classes share a query: no other class's f has such a token, so that
-:math:`z_l' = \eta_Z\, \pi(n)\, \xi_n f_{nl}^2` whatever the other tokens do. It is not a law of the
-flow in (Y, Z), where Y[l] remembers :math:`f_{nl}` of the past, nor of tokens that are distinct
-only within a query.
+On the Eq. 10 flow, Theorem 3's law holds exactly for every token that is distinct among *all*
+classes, even if classes share a query: f is zero there for all other classes, so that
+:math:`z_l' = \eta_Z\, \pi(n)\, \xi_n f_{nl}^2` regardless of the other tokens. The law fails for
+the flow in (Y, Z), where Y[l] depends on past values of :math:`f_{nl}`, and for tokens that are
+distinct only within a query.
 
-All functions use NumPy: they measure concrete results, and float64 results keep their precision
-when JAX runs in float32.
+All functions use NumPy because they measure concrete results, so that float64 results keep their
+precision when JAX runs in float32.
 
 Example:
     >>> odes.predictions.sign_of_drift(dynsim.syn_small())[0, :12].tolist()
@@ -30,7 +29,7 @@ from dynsim.precision import AnyArray, Number
 from dynsim.trajectory import Times
 from odes.solver.integrate import check_times
 
-# Symmetry of a task is decided up to the accuracy with which tables are accepted.
+# Symmetry is checked to the accuracy to which rows of tables have to sum to one.
 _EQUAL = 1e-5
 
 
@@ -57,17 +56,17 @@ class Sandwich(NamedTuple):
     below_upper: Float[np.ndarray, "S K"]
 
     def holds(self, tolerance: float) -> bool:
-        """Whether both bounds hold wherever there is a dominant token, up to `tolerance` nat."""
+        """Return whether both bounds hold for all dominant tokens, up to `tolerance` nat."""
         return not any((margin < -tolerance).any() for margin in self)
 
 
 def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
-    r"""Predicted sign of :math:`z'` of token l for the query of class n, from zero weights.
-
-    +1  Theorem 2a: l is distinct and its class shares a token with another one, without which
-        :math:`\xi_n = 0` and nothing moves;
-    -1  Theorem 2b: l is in class n and the only common token, and some class of the query that
-        has it has a distinct token besides;
+    r"""Return the predicted sign of :math:`z'` of token l for the query of class n, from zero
+    weights.
+    +1  Theorem 2a: l is distinct, and its class shares a token with another one (otherwise
+        :math:`\xi_n = 0` and nothing moves);
+    -1  Theorem 2b: l is in class n and the only common token, and some class of the query has
+        both l and a distinct token;
     -1  Corollary 2: l is one of several common tokens of a symmetric task, see `is_symmetric`;
      0  otherwise: l is not in the class, or no theorem applies to it.
     """
@@ -87,9 +86,9 @@ def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
 
 
 def is_symmetric(task: SequenceClasses) -> bool:
-    """Whether Corollary 2's assumptions hold: equal priors, equally many classes per query, every
-    common token equally probable in all classes, and the same probabilities of distinct tokens in
-    all classes, with at least one distinct token."""
+    """Return whether Corollary 2's assumptions hold: equal priors, equally many classes per query,
+    every common token equally probable in all classes, and the same probabilities of distinct
+    tokens in all classes, with at least one distinct token."""
     probs = np.asarray(task.probs)
     _, distinct, common = _masks(task)
     own = np.sort(np.where(distinct, probs, 0), axis=1)
@@ -104,10 +103,10 @@ def is_symmetric(task: SequenceClasses) -> bool:
 
 
 def agreement(task: SequenceClasses, times: Times, z: Float[AnyArray, "S K M"]) -> Agreement:
-    """How often z moves, between one recorded time and the next, as `sign_of_drift` predicts.
+    """Return how often z moves as `sign_of_drift` predicts between consecutive recorded times.
 
-    A token that does not move at all disagrees. In float32 that happens late in a run, where
-    steps of z fall below its rounding.
+    A token that does not move counts as disagreement. In float32 this happens late in a run, when
+    steps of z fall below its rounding error.
 
     Raises:
         ValueError: unless there are at least two increasing times and `z` has one entry for each.
@@ -128,16 +127,16 @@ def agreement(task: SequenceClasses, times: Times, z: Float[AnyArray, "S K M"]) 
 def relative_gain_error(
     task: SequenceClasses, z: Float[AnyArray, "S K M"]
 ) -> Float[np.ndarray, "S K"]:
-    r"""How far :math:`r(t) = r(0)\, \chi(t)` of Theorem 3 fails, counted from the first time.
+    r"""Return the error of Theorem 3's :math:`r(t) = r(0)\, \chi(t)`, counted from the first time.
 
-    For the dominant token :math:`l_0` of a class against each of its distinct tokens l it is
+    For the dominant token :math:`l_0` of a class, it is the largest over its distinct tokens l of
 
     .. math::
 
         \left| \frac{1 + r_{l_0/l}(t)}{1 + r_{l_0/l}(0)\, \chi_{l_0}(t)} - 1 \right|,
 
-    the relative error of :math:`f_{nl_0}^2 / f_{nl}^2`; the largest over l. The law for these pairs
-    implies it for all. NaN without distinct tokens.
+    the relative error of :math:`f_{nl_0}^2 / f_{nl}^2`. The law for these pairs implies it for all
+    pairs. The error is NaN for classes without distinct tokens.
     """
     z = _recorded(task, z)
     _, distinct, _ = _masks(task)
@@ -155,7 +154,7 @@ def relative_gain_error(
 def sandwich(
     task: SequenceClasses, z: Float[AnyArray, "S K M"], B: Float[AnyArray, "S K"]
 ) -> Sandwich:
-    r"""Theorem 3's bounds on the dominant token :math:`l_0` of each class.
+    r"""Return the margins of Theorem 3's bounds on each class's dominant token :math:`l_0`.
 
     Counted from the first recorded time they are
 
@@ -163,8 +162,8 @@ def sandwich(
 
         f_{nl_0}(0)^2 B_n \le z_{l_0}(t) - z_{l_0}(0) \le B_n.
 
-    The lower one also needs :math:`f_{nl_0}` not to fall: no other token of the class, common ones
-    included, may gain more than :math:`l_0`.
+    The lower one also requires that :math:`f_{nl_0}` does not fall: no other token of the class,
+    distinct or common, may gain more than :math:`l_0`.
 
     Args:
         z: recorded logits.
@@ -190,16 +189,16 @@ def bound_from_xi(
     eta_z: float,
     weight: Real[Number, "*K"] | Sequence[float],
 ) -> Float[np.ndarray, "S K"]:
-    r"""Growth of :math:`B_n` since the first of the `times`, by the trapezoidal rule between them.
+    r"""Return the growth of :math:`B_n` since the first of the `times`.
 
-    It is the integral of :math:`w_n\, \eta_Z\, \xi_n` with the `weight` :math:`w_n`.
+    It is the integral of :math:`w_n\, \eta_Z\, \xi_n`, by the trapezoidal rule.
 
     Args:
         times: recorded times in optimiser steps; the error is of second order in their spacing.
         xi: recorded "xi".
         eta_z: learning rate of Z; with momentum :math:`\mu`, :math:`\eta_Z / (1 - \mu)`.
-        weight: :math:`\pi(n)` for anything that follows descent (the sgd clock), 1 by the paper's
-            clock.
+        weight: :math:`w_n`, which is :math:`\pi(n)` for gradient descent (clock "sgd") and 1 in the
+            paper's time convention.
     """
     check_times(times)
     xi = np.asarray(xi, np.float64)
@@ -208,7 +207,7 @@ def bound_from_xi(
 
 
 def _masks(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens present in each class, the distinct ones, the common ones."""
+    """Return masks (K, M) of the tokens present in each class, the distinct and the common ones."""
     present = np.asarray(task.probs) > 0
     classes = present.sum(0)
     return present, present & (classes == 1), present & (classes > 1)
@@ -222,12 +221,12 @@ def _recorded(task: SequenceClasses, z: AnyArray) -> np.ndarray:
 
 
 def _centred(task: SequenceClasses, z: np.ndarray) -> np.ndarray:
-    """Logits minus the largest one present in the class, so that exp cannot overflow."""
+    """Return logits minus the largest one present in the class, so that exp cannot overflow."""
     present = np.asarray(task.probs) > 0
     return np.where(present, z - np.where(present, z, -np.inf).max(1, keepdims=True), 0)
 
 
 def _dominant(task: SequenceClasses, z: np.ndarray) -> np.ndarray:
-    """The distinct token of each class with most attention at logits `z` (K, M)."""
+    """Return the distinct token of each class with the most attention at logits `z` (K, M)."""
     attention = np.asarray(task.probs) * np.exp(_centred(task, z))
     return np.where(_masks(task)[1], attention, -1).argmax(1)

@@ -1,8 +1,8 @@
 """Flows of any problem down its population loss, for rules with schedules and weight decay.
 
-A flow of `odes.solver.flows` reads the rate of step k from k to k + 1, as eta(t - 1/2): see
-`dynsim.schedules`. A jump of the rate, or of its slope, is told to the solver. Coupled
-decay is part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
+The flows of `odes.solver.flows` use the rate of step k from k to k + 1, as eta(t - 1/2): see
+`dynsim.schedules`. The solver steps exactly to jumps of the rate or of its slope. Coupled decay is
+part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from odes.solver.tolerances import Tolerances, checked_tolerances
 
 
 class Reduction(NamedTuple):
-    """Variables, fewer than the weights, each of which stands for weights that descent from the
-    usual start keeps equal.
+    """Variables that replace groups of weights, when descent from the usual start keeps the weights
+    of each group equal.
 
     Attributes:
         start: (problem, weights, dtype) -> the values at the start, a pytree. `weights` are the
             starting weights with `from_weights`, else None.
         gradient: (problem, variables) -> the derivative of the loss with respect to a single weight
-            of each kind.
+            of each group.
         snapshot: (problem, variables) -> the arguments of the problem's observables.
         from_weights: whether `start` reads the starting weights, so that a run needs a key.
 
     Raises:
-        ValueError: when it is solved, for an observable that cannot be computed from its variables.
+        ValueError: from the solve, for an observable that cannot be computed from the variables.
 
     Example:
         >>> theory = odes.theories(dynsim.retrieval(length=32, d=16))["plain"]
@@ -85,25 +85,25 @@ def flow(
     Args:
         problem: a problem with a `population_loss`.
         rule: any rule that has a flow, with any schedules, rates by group, and coupled or decoupled
-            decay; without clipping and noise.
+            decay, but without clipping and noise.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         key: random key of the starting weights, as in `dynsim.train`.
-        init: starting weights that replace these.
-        kind: by default "plain" for SGD and sign descent, "matched" for these with momentum of
-            either kind, "matched-rmsprop" and "matched-adam"; `odes.solver.flows` has all of them.
-        record: as in `dynsim.train`, except quantities of a batch; by default the `RECORD` of the
-            problem.
+        init: starting weights, in place of random ones.
+        kind: kind of flow, one of those in `odes.solver.flows`. The default is "plain" for SGD and
+            sign descent, "matched" for these with either kind of momentum, "matched-rmsprop" for
+            RMSprop and "matched-adam" for Adam.
+        record: as in `dynsim.train`, without batch quantities; by default the problem's `RECORD`.
         dtype: "float64" or "float32".
         tolerances: tolerances of the solver.
-        reduction: variables to integrate in place of all weights.
+        reduction: variables to integrate instead of all weights.
 
     Returns:
-        A `Trajectory`, as `dynsim.train` returns it, whose `source` is the kind of flow. With a
-        reduction, `params` are its variables.
+        A `Trajectory` as from `dynsim.train`, whose `source` is the kind of flow. With a reduction,
+        `params` are its variables.
 
     Raises:
-        ValueError: with the reason, for a rule that no flow describes; and naming the argument, its
-            value and what is allowed.
+        ValueError: with the reason, if no flow describes the rule; for invalid arguments, with the
+            argument, its value and the allowed values.
 
     Example:
         >>> rule = dynsim.sgd(dynsim.schedules.cosine(0.1, 1000), momentum=0.9, decay=1e-3)
@@ -139,8 +139,8 @@ def flow(
 
 
 def recorded_of_flow(problem: Problem, record: Record | None, whole: bool = False) -> Recording:
-    """What a flow records of a problem, by default its `RECORD`, and with `whole` weights the
-    sharpness; `ValueError` for other names."""
+    """Return a flow's recording, by default the problem's `RECORD`; the sharpness needs `whole`
+    weights. Other names raise `ValueError`."""
     table = flow_table(problem, whole)
     return table.resolve(usual(problem, table.functions) if record is None else record)
 
@@ -156,8 +156,8 @@ def in_own_program(
     *numbers: PyTree,
     **options: Any,
 ) -> Result:
-    """What `solve(problem, rule, key, init, times, *numbers, **options)` returns, in a program of
-    its own whose arrays are in `dtype`; of the problem, what `split` finds is traced."""
+    """Return `solve(problem, rule, key, init, times, *numbers, **options)` from a separately
+    compiled program in `dtype`. The problem's arrays found by `split` are traced."""
     traced, static = split(problem)
     return in_program(
         solve,
@@ -184,8 +184,8 @@ def check_arguments(
     *,
     starts: bool,
 ) -> None:
-    """Raise `ValueError` for numbers that have axes, for starting weights or times that cannot be,
-    and for no starting weights where a theory `starts` from them."""
+    """Raise `ValueError` for numbers with axes, invalid starting weights or times, and missing
+    starting weights if the theory `starts` from them."""
     check_single("rule", rule)
     check_init(problem, init)
     if starts and key is None and init is None:
@@ -203,7 +203,7 @@ def from_start(
     of_problem: Callable[..., Trajectory],
     **options: Any,
 ) -> Trajectory:
-    """What `of_problem(problem, start, rule, times, **options)` returns, for `in_own_program`;
+    """Return `of_problem(problem, start, rule, times, **options)`, for use in `in_own_program`.
     `start` are the `Parts` of the starting weights, None without `key` and `init`."""
     dtype: Any = times.dtype.name
     start = None if key is None and init is None else started(given, key, init, dtype)
@@ -252,8 +252,8 @@ def _solve(
 
 
 def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
-    """The gradient of the population loss, from the arrays of a problem and the trained weights;
-    `rest` is what of the problem is no array."""
+    """Return the population loss's gradient as a function of the problem's arrays and the trained
+    weights; `rest` is the problem without its arrays."""
 
     def gradient(numbers: Problem, params: PyTree) -> PyTree:
         return population_of(eqx.combine(numbers, rest), parts)(params)[1]
@@ -262,15 +262,14 @@ def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
 
 
 def descent(problem: Problem, rule: Any, times: Times, **options: Any) -> Trajectory:
-    """Descent on `problem.population_loss`, step by step in float64: flows are its limit of small
-    steps.
+    """Descend `problem.population_loss` step by step in float64. Flows are the small-step limit.
 
     Args:
-        problem, rule, times: as in `flow`; times are whole steps, and the last one is the end.
-        **options: `key`, `init`, `record` and others of `dynsim.train`.
+        problem, rule, times: as in `flow`; times are whole steps, and the run ends at the last one.
+        **options: `key`, `init`, `record` and other options of `dynsim.train`.
 
     Raises:
-        ValueError: as `dynsim.train`.
+        ValueError: as in `dynsim.train`.
 
     Example:
         >>> run = odes.descent(DeepLinear(), dynsim.sgd(0.1), [0, 5, 10], key=jax.random.key(0))

@@ -1,23 +1,22 @@
 """Flow of the factors W_Q, W_K, W_V (and D) that make up Y and Z, with U frozen [ours].
 
-The layer is that of `dynsim.qkv` with l2 normalisation by "theory" (Scan and Snap, section
-2). Assumes batch -> infinity, eta -> 0, and U frozen, of any width and with any overlaps; T is
-infinite (Lemma 2), or finite to first order in 1/T. The factors as the tokens see them, head by
-head (rows of queries alone in Q and Z):
+The layer is `dynsim.qkv` with l2 normalisation as in the theory (Scan and Snap, section 2).
+Assumes batch -> infinity, eta -> 0, and a frozen U of any width and with any overlaps. T is
+infinite (Lemma 2), or finite to first order in 1/T. In terms of the tokens the factors are, for
+each head (Q and Z have rows only for queries):
 
     Q = U_q W_Q (Q, r),   K = U W_K (M, r),   A = U W_V^T (M, d),   C = U U^T (M, M)
     Z = Q K^T / sqrt(d),  Y = A D^T, or Y = U W_V^T U^T where the decoder is tied
 
-With G_Y, G_Z the gradients of the population loss by Y and Z (Lemma 1), the chain rule gives
+With the gradients G_Y, G_Z of the population loss in Y and Z (Lemma 1), the chain rule gives
 
     Q' = -(eta_Z / sqrt(d)) C_qq G_Z K            A' = -eta_Y C G_Y D
     K' = -(eta_Z / sqrt(d)) C G_Z^T Q             D' = -eta_Y sum over heads of G_Y^T A
     Y' = -eta_Y C G_Y C where the decoder is tied
 
-It is linear in the weights, so that the flows of momentum and the corrected one are those of
-`odes.solver.flows` for the factors. Every rule that is not linear in the gradient, such as Adam,
-acts weight by weight, which needs U = I. `docs/systems/qkv.md` has what is conserved and where it
-is plain.
+The map from weights to factors is linear, so that the momentum and corrected flows of
+`odes.solver.flows` apply to the factors. Rules that are not linear in the gradient, such as Adam,
+act weight by weight, which requires U = I. `docs/systems/qkv.md` lists the conserved quantities.
 
 Example:
     >>> problem = dynsim.QKV(dynsim.syn_small(), length=float("inf"))
@@ -54,7 +53,7 @@ __all__ = ["THEORIES", "Factors", "Layer", "Problem", "gradient"]
 
 
 class Layer(eqx.Module):
-    r"""The factors as the tokens see them, and the layer that they form.
+    r"""The factors in terms of the tokens, and the layer that they form.
 
     Attributes:
         Y: (H, M, M) effective decoder logits of each head.
@@ -81,7 +80,7 @@ class Factors(NamedTuple):
 
 
 class Problem(NamedTuple):
-    r"""What the right-hand side needs: the task, C and its query block :math:`C_{qq}`,
+    r"""Inputs of the right-hand side: the task, C and its query block :math:`C_{qq}`,
     :math:`1/\sqrt d`, and the number of contextual tokens."""
 
     task: SequenceClasses
@@ -92,7 +91,7 @@ class Problem(NamedTuple):
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why the flow describes neither the layer nor the rule, or None."""
+    """Return why the flow does not describe the layer or the rule, or None."""
     problem, rule = training.problem, training.rule
     try:
         check_known(rule)
@@ -127,7 +126,7 @@ def _solve(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    """The trajectory has a `Layer` in `params`."""
+    """Solve for a trajectory with a `Layer` in `params`."""
     layer, rule = training.problem, training.rule
     task, length = layer.classes, layer.length if finite else math.inf
     context = finite_length.contextual(length, times.dtype.name)
@@ -164,8 +163,8 @@ def _solve(
 def gradient(
     problem: Problem, factors: Factors, *, residual: bool = False, frozen: tuple[str, ...] = ()
 ) -> Factors:
-    r"""The gradient with respect to the factors, at the rates of the weights: minus the right-hand
-    sides of the module over :math:`\eta`, and 0 for frozen factors."""
+    r"""Return the gradient for the factors: minus the module's right-hand sides divided by
+    :math:`\eta`, and 0 for frozen factors."""
     task, C, C_qq, scale, context = problem
     G_Y, G_Z = _layer_gradient(task, _heads(problem, factors, residual), context)
     Q, K = factors.Z
@@ -188,7 +187,7 @@ def gradient(
 
 
 def _heads(problem: Problem, factors: Factors, residual: bool) -> yz.YZ:
-    """The layer with Y (H, M, M) and Z (H, Q, M) that the factors make up."""
+    """Return the layer with Y (H, M, M) and Z (H, Q, M) that the factors form."""
     Q, K = factors.Z
     Z = problem.scale * Q @ jnp.swapaxes(K, 1, 2)
     if len(factors.Y) == 1:
@@ -200,7 +199,8 @@ def _heads(problem: Problem, factors: Factors, residual: bool) -> yz.YZ:
 def _layer_gradient(
     task: SequenceClasses, heads: yz.YZ, context: finite_length.Context
 ) -> tuple[Array, Array]:
-    """G_Y (H, M, M) and G_Z (H, Q, M) of the population loss, the outputs of heads added up."""
+    """Return the population loss's gradients G_Y (H, M, M) and G_Z (H, Q, M), with the outputs of
+    the heads added."""
 
     def forward(heads: yz.YZ, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "K M"]:
         return jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)

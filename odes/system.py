@@ -1,4 +1,4 @@
-"""Theories of your own that are systems of ordinary differential equations, of any state."""
+"""User-defined theories that are systems of ordinary differential equations for any state."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, always
 
 VectorField = Callable[[Float[Array, ""], PyTree, Training], PyTree]
-"""(t, state, training) -> derivative of the state by t, the optimiser step."""
+"""(t, state, training) -> derivative of the state with respect to t, in optimiser steps."""
 Start = Callable[[Training, PyTree], PyTree]
 """(training, starting weights) -> state before the first step."""
 Observe = Callable[[Float[Array, ""], PyTree, Training], Mapping[str, Array]]
 """(t, state, training) -> observables by name."""
 Stop = Callable[[Float[Array, ""], PyTree, Training], Bool[Array, ""]]
-"""(t, state, training) -> whether the equations cease to hold."""
+"""(t, state, training) -> whether the equations have become invalid."""
 
 
 def system(
@@ -43,36 +43,35 @@ def system(
     refused: Mapping[str, str] | None = None,
     variant: bool = False,
 ) -> Theory[Any, Any]:
-    r"""A theory that you write as a vector field, such as the equations of motion of order
-    parameters.
+    r"""Make a theory from a vector field, such as the equations of motion of order parameters.
 
     dynsim checks the arguments, compiles the solver, maps it over the runs of a sweep, records at
-    the requested times, and reports a failure as a status.
+    the requested times, and reports failures in the trajectory's status.
 
     Args:
         name, title, assumes, refused, variant: as in `odes.Theory`.
-        field: `field(t, state, training)` returns the derivative of the state by t, in optimiser
-            steps. `training.problem`, `training.rule`, `training.batch` and `training.steps` say
-            what is trained; `training.rate(t)` is the learning rate, which may follow a schedule.
+        field: `field(t, state, training)` returns the derivative of the state with respect to t, in
+            optimiser steps. `training` has the `problem`, `rule`, `batch` and `steps`;
+            `training.rate(t)` is the learning rate, which may follow a schedule.
         start: `start(training, weights)` returns the state before the first step, a pytree of
-            arrays. `weights` are those that training starts from with the same key; None without
-            "key" in `needs`.
+            arrays. `weights` are the starting weights of training with the same key, or None if
+            "key" is not in `needs`.
         observe: `observe(t, state, training)` returns observables by name. Use the same names as
             the problem, so that `dynsim compare` draws both.
         inapplicable: function that returns why the equations do not describe a `Training`, or None.
             A theory of single examples, for instance, has to check `training.batch`.
-        any_rule: whether it describes other rules than gradient descent with one learning rate,
+        any_rule: whether it describes rules other than gradient descent with one learning rate,
             without momentum, decay, clipping and noise. Then `inapplicable` has to check the rule.
-        names: names of the observables; needed where `observe` cannot be evaluated for a problem
+        names: names of the observables; required if `observe` cannot be evaluated for problems
             that the theory does not describe.
         needs: `()` for a theory whose start does not depend on the weights.
-        stop: `stop(t, state, training)` returns whether the equations have ceased to hold. From
-            there the run has `Status.DIVERGED`.
-        solver: a solver of diffrax; by default `diffrax.Tsit5()`.
+        stop: `stop(t, state, training)` returns whether the equations have become invalid. From
+            then on the run has `Status.DIVERGED`.
+        solver: a diffrax solver; by default `diffrax.Tsit5()`.
         tolerances: tolerances of the solver; by default those of the precision.
 
     Raises:
-        ValueError: from its `solve`, with the reason, for a training that it does not describe.
+        ValueError: from the theory's `solve`, with the reason, if it does not describe a training.
 
     Example:
         Online descent on :math:`(w x - y)^2/2` with label noise, to second order in the rate:
@@ -96,7 +95,7 @@ def system(
         return reason or inapplicable(training)
 
     def at_start(problem: Any) -> Mapping[str, Array]:
-        # A key is made here, because no device may be used before somebody computes.
+        # Not made at import, which must not touch a device.
         weights = problem.init(jax.random.key(0)) if "key" in needs else None
         training = Training(problem, None, 1, 1)
         return observe(jnp.zeros(()), start(training, weights), training)
@@ -139,7 +138,7 @@ def _solved(
     numbers, rest = eqx.partition(training, eqx.is_array)
 
     def told(function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of diffrax's arguments, of which the last one is the whole training."""
+        """Pass `function` the whole training, where diffrax passes only its arrays."""
         return lambda t, state, numbers: function(t, state, eqx.combine(numbers, rest))
 
     def save(t: Float[Array, ""], state: PyTree, training: Training) -> dict[str, Array]:

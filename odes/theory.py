@@ -1,4 +1,4 @@
-"""What a theory is to those who ask for one."""
+"""The class of theories, and the training that they describe."""
 
 import dataclasses
 import math
@@ -17,13 +17,13 @@ Rates = TypeVar("Rates", bound=Any)
 
 
 class Training(eqx.Module):
-    """The training that a theory is to describe.
+    """A training run, as a theory sees it.
 
     Attributes:
-        problem: what is trained.
+        problem: the problem that is trained.
         rule: the update rule.
         batch: examples per step; inf for the population loss, or if unknown.
-        steps: optimiser steps of the run; None where they are not known.
+        steps: optimiser steps of the run; None if unknown.
 
     Example:
         >>> training = odes.Training(DeepLinear(), dynsim.sgd(0.1), batch=32, steps=100)
@@ -37,22 +37,22 @@ class Training(eqx.Module):
     steps: int | None = eqx.field(default=None, static=True)
 
     def rate(self, t: Any) -> Any:
-        """Learning rate of a flow at time `t`, in steps; by group where the rule has groups."""
+        """Return the flow's learning rate at time `t` in steps, by group if the rule has groups."""
         return self.rule.flow_rate(t)
 
 
 Inapplicable = Callable[[Training], str | None]
-"""Why a theory does not describe a training, or None if it does."""
+"""Function that returns why a theory does not describe a training, or None if it does."""
 
 
 def always(training: Training) -> None:
-    """No reason against any training."""
+    """Return None: the theory describes every training."""
     del training
 
 
 def reason(inapplicable: Inapplicable, training: Training) -> str | None:
-    """What `inapplicable` returns; None where that depends on numbers that JAX does not have while
-    it compiles. A sweep asks before, for the numbers of each run."""
+    """Return `inapplicable(training)`, or None if that depends on traced numbers. A sweep checks
+    the numbers of each run before it compiles."""
     try:
         return inapplicable(training)
     except checks.UNTRACEABLE:
@@ -66,25 +66,25 @@ class Theory(Generic[Task, Rates]):
     Attributes:
         name: its name, and the `source` of its trajectories.
         title: title for legends and tables.
-        assumes: its assumptions, in words.
+        assumes: its assumptions, as text.
         solve: the solver, called with (problem, rule, times), the keywords `record` and `dtype`,
             and its own options.
         inapplicable: function that returns why it does not describe a `Training`, or None if it
             does.
-        variant: whether it varies or isolates a part of another theory, so that it is compared only
-            on request.
+        variant: whether it modifies or isolates a part of another theory. Variants are compared
+            only on request.
         needs: keywords that `solve` requires, such as "init", "key", "batch", "steps" or a field of
             the problem.
         tolerances: tolerances of its solver, if not the defaults.
-        refused: names of observables that it cannot predict, with the reason.
+        refused: observables that it cannot predict, by name, with the reason.
         predicts: function of the problem that returns the names of the observables that it
             predicts; all observables of the problem if None.
-        adaptive: whether a solver with tolerances integrates it.
+        adaptive: whether its solver is adaptive and has tolerances.
         drawn: whether a run is a random path, so that seeds differ.
         single: whether a sweep solves its runs one at a time, because each fills the memory or the
             processor. Such a flow of all weights can record the sharpness.
-        held: (batch, steps, number of observables) -> the memory of a solve, in units of that of a
-            run, and the number of examples that it holds in addition; once and none if None.
+        held: (batch, steps, number of observables) -> the memory of a solve, relative to a
+            simulated run, and the number of examples held in addition; (1, 0) if None.
 
     Raises:
         ValueError: from `check` and `solve`, with the reason, if it does not describe a training.
@@ -113,30 +113,30 @@ class Theory(Generic[Task, Rates]):
     def why_not(
         self, problem: Task, rule: Rates, batch: int | float = math.inf, steps: int | None = None
     ) -> str | None:
-        """Why it does not describe the training of a problem, or None if it does."""
+        """Return why the theory does not describe the training of a problem, or None if it does."""
         checks.kind("rule", rule, UpdateRule)
         return self.inapplicable(Training(problem, rule.build(), batch, steps))
 
     def check(
         self, problem: Task, rule: Rates, batch: int | float = math.inf, steps: int | None = None
     ) -> None:
-        """Raise `ValueError`, naming the assumption that fails, where it does not describe the
+        """Raise `ValueError`, naming the assumption that fails, if the theory does not describe the
         training of a problem."""
         if reason := self.why_not(problem, rule, batch, steps):
             raise ValueError(f"theory {self.name!r} does not apply: {reason}")
 
 
 FINITE = "-finite-t"
-"""How the names of theories of finite T end."""
+"""Suffix of the names of finite-T theories."""
 
 
 def named(name: str, finite: bool) -> str:
-    """The name of a theory or engine, of T infinite or `finite`."""
+    """Return the name of a theory or engine for infinite or `finite` T."""
     return name + FINITE if finite else name
 
 
 def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
-    """The theory for sequences of finite length T, from that of infinite ones."""
+    """Return the finite-T version of a theory."""
 
     def inapplicable(training: Training) -> str | None:
         problem = training.problem
@@ -154,7 +154,7 @@ def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
 
 
 def refusal(check: Callable[..., object], *args: Any) -> str | None:
-    """Why `check(*args)` raises `ValueError`, or None if it does not."""
+    """Return the message of the `ValueError` that `check(*args)` raises, or None."""
     try:
         check(*args)
     except ValueError as error:

@@ -2,7 +2,7 @@ r"""Mean and standard deviation across seeds of the training of any problem at b
 
 The mean follows descent, step by step, and the linear noise approximation of
 `odes.solver.linear_noise` gives the covariance. A batch adds noise of covariance C/B to the
-gradient, with C that of the gradient of one example. With :math:`s_i = \lambda \cdot \nabla \ell_i`
+gradient, where C belongs to a single example. With :math:`s_i = \lambda \cdot \nabla \ell_i`
 for the loss of example i
 
 .. math::
@@ -51,18 +51,18 @@ from odes.solver.integrate import judge
 from odes.theory import Theory, Training, refusal
 
 STD = "_std"
-"""How the names of standard deviations end, where they are recorded by name."""
+"""Suffix of the names of standard deviations as observables."""
 EXAMPLES, BATCHES_OF = 512, 16
-"""Examples per step from which the covariance of the gradient is estimated, by default so many, or
-so many batches where these are more."""
+"""Default number of examples per step from which the covariance of the gradient is estimated: 512,
+or 16 batches if that is more."""
 PASSES = 16
 """Times at which the covariance is computed; between them it is interpolated."""
 STARTS = 8
 """Starting weights over which mean and covariance are averaged."""
 LARGEST = 2000
-"""Weights up to which `compare` and others take the theory unasked."""
+"""Largest number of weights for which `compare` and others use the theory by default."""
 MOST = 2**26
-"""Numbers that the gradients of all examples of a step may have, where a rule needs them."""
+"""Largest total size of the gradients of all examples of a step, if a rule needs them."""
 
 
 def linear_noise(
@@ -84,7 +84,7 @@ def linear_noise(
     """Predict mean and covariance across seeds of everything that training records, from `draw` and
     `loss`.
 
-    Use it to know how far seeds scatter without training them, at any batch size. It holds where
+    Use it to predict seed-to-seed variation without training, at any batch size. It holds where
     runs scatter so little that all of them see the same Hessian; `dynsim explain` checks this.
 
     Args:
@@ -177,12 +177,12 @@ def orders(
 
 
 def examples_of(batch: int | float) -> int:
-    """The number of examples of a step, by default."""
+    """Return the default number of examples of a step."""
     return max(EXAMPLES, BATCHES_OF * int(batch))
 
 
 def without_noise(problem: Problem, batch: int | float) -> str | None:
-    """Why batches of a problem add no noise of independent examples, or None."""
+    """Return why batches of a problem add no noise of independent examples, or None."""
     for method in ("draw", "loss"):
         if not problem.has(method):
             return f"{type(problem).__name__}: has no method {method!r}, which this theory needs"
@@ -195,7 +195,7 @@ def without_noise(problem: Problem, batch: int | float) -> str | None:
 
 
 def _why_not_described(problem: Problem, rule: Any, batch: int | float) -> str | None:
-    """Why the theory does not describe a training, or None."""
+    """Return why the theory does not describe a training, or None."""
     return without_noise(problem, batch) or refusal(solver.check_described, rule)
 
 
@@ -224,7 +224,7 @@ def size_of(problem: Problem) -> int:
 
 
 def _is_real(annotation: Any) -> bool:
-    """Whether a field is a real number. Its annotation is a text in modules that postpone them."""
+    """Return whether a field is a real number. Its annotation may be a string."""
     if isinstance(annotation, str):
         return re.match(r"(Annotated\[)?float\b", annotation) is not None
     return {float} == {float, tuple, dict} & {*decoding.parts_of(annotation)}
@@ -244,7 +244,7 @@ def _predicts(problem: Problem) -> tuple[str, ...]:
 
 
 def table_of(problem: Problem) -> Table:
-    """What a flow can record, and the loss of a batch."""
+    """Return the observables of a flow and the loss of a batch."""
     known = flow_table(problem)
     refused = {name: why for name, why in known.refused.items() if name != BATCH_LOSS}
     functions = {**known.functions, BATCH_LOSS: abs}
@@ -252,7 +252,7 @@ def table_of(problem: Problem) -> Table:
 
 
 def asked_of(problem: Problem, record: Record | None) -> Asked:
-    """What is to be recorded, by default the `RECORD` of the problem and the loss of a batch."""
+    """Return the recording, by default the problem's `RECORD` and the loss of a batch."""
     table = table_of(problem)
     if record is None:
         record = [*usual(problem, table.functions), BATCH_LOSS]
@@ -268,7 +268,7 @@ def asked_of(problem: Problem, record: Record | None) -> Asked:
 
 
 def _named(found: Trajectory, asked: Asked) -> Trajectory:
-    """A trajectory with standard deviations as observables, where they are asked for by name."""
+    """Return the trajectory with the requested standard deviations as observables."""
     if not asked.stds:
         return found
     shown = {name: x for name, x in found.observables.items() if name not in asked.hidden}
@@ -307,11 +307,11 @@ def _solve(
         return noise.reached(steps, squares, passes, draws)
 
     def together(every: Reached) -> Reached:
-        """Over all starts."""
+        """Combine the results of all starts."""
         apart = every.values - jnp.mean(every.values, axis=0, keepdims=True)
         between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
         within = jnp.mean(every.covariance, axis=0)
-        # Paths of estimated gradients scatter as runs of so many examples do.
+        # Paths with estimated gradients have the variance of runs at that batch size.
         if not (has_population(given) or isinstance(given, FullBatch)):
             within *= 1 - batch / examples
         valid = jnp.all(every.valid, axis=0)

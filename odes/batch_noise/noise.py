@@ -26,11 +26,11 @@ from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
 
 BATCHES = 32
-"""Drawn in each step to estimate how far the squares of their noise scatter."""
+"""Number drawn in each step to estimate the covariance of the squares of their noise."""
 
 
 class Asked(NamedTuple):
-    """What is to be recorded, hashable: names of standard deviations asked for as observables,
+    """Hashable description of the recording: names of standard deviations requested as observables,
     names of what is returned only by its deviation, the recording of the problem, and whether the
     loss of the next batch is recorded too."""
 
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """What one start leads to: (S, P) numbers, (S, P, P) their covariance, and validity."""
+    """Results from one start: (S, P) numbers, (S, P, P) their covariance, and validity."""
 
     values: Float[Array, "S P"]
     covariance: Float[Array, "S P P"]
@@ -72,7 +72,7 @@ class Noise:
             check_draw(self.narrow, key, examples)
         else:
             self.examples = len(jax.tree.leaves(self.fixed)[0])
-        # What sums of squares are divided by: a whole population has lost none to its mean.
+        # Degrees of freedom: E - 1 for sampled examples, E for a whole population.
         self.free = self.examples - (self.fixed is None)
 
     def drawn(self, key: PRNGKeyArray) -> PyTree:
@@ -87,7 +87,7 @@ class Noise:
         return self.drawn(jax.random.fold_in(self.key, k))
 
     def loss(self, params: PyTree, example: PyTree) -> Float[Array, ""]:
-        """Of a single example."""
+        """Return the loss of a single example."""
         batch = jax.tree.map(lambda leaf: leaf[None], example)
         found = ask(self.problem, "loss", self.parts.whole(params), batch)
         return check_loss(self.problem, "loss", found, self.dtype)
@@ -108,16 +108,16 @@ class Noise:
         return pull(jnp.full_like(losses, 1 / self.examples))[0], losses
 
     def covariance(self, along: Float[Array, "P E"]) -> Float[Array, "P P"]:
-        """Of a batch, from the derivatives of the losses of examples along P vectors."""
+        """Return a batch's covariance from derivatives of the examples' losses along P vectors."""
         centred = along - jnp.mean(along, axis=1, keepdims=True)
         return centred @ centred.T / self.free / self.batch
 
     def variance(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
-        """Of each entry of the gradient of a batch."""
+        """Return the variance of each entry of the gradient of a batch."""
         return jax.tree.map(self.spread, self.gradients(params, k))
 
     def gradients(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
-        """Of each example of step k."""
+        """Return the gradient of each example of step k."""
         return jax.vmap(jax.grad(self.loss), (None, 0))(params, self.of_step(k))
 
     def squares(self, params: PyTree, k: Int[Array, ""], along: PyTree) -> Float[Array, "P P"]:
@@ -134,7 +134,7 @@ class Noise:
         return centred.T @ centred / (BATCHES - 1)
 
     def sample(self, params: PyTree, key: PRNGKeyArray) -> PyTree:
-        """Normal noise of that covariance."""
+        """Draw normal noise with the covariance of a batch gradient."""
         drawn, normal = jax.random.split(key)
         losses, pull = jax.vjp(functools.partial(self.losses, data=self.drawn(drawn)), params)
         xi = jax.random.normal(normal, losses.shape, losses.dtype)
@@ -143,8 +143,8 @@ class Noise:
     def seen(
         self, params: PyTree, k: Int[Array, ""]
     ) -> tuple[dict[str, Array], dict[str, Array], Array]:
-        """What is recorded after k steps, the variance that it has by the next batch alone, and the
-        loss by which runs diverge."""
+        """Return the observables recorded after k steps, their variance from the next batch alone,
+        and the loss that decides whether a run diverged."""
         population, losses = self.population, jnp.zeros(0)
         if self.asked.batch_loss or population is None:
             losses = self.losses(params, self.of_step(k))
@@ -164,7 +164,7 @@ class Noise:
     def reached(
         self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
     ) -> tuple[Reached, ...]:
-        """What descent and linear noise lead to; with `draws`, also with the next order."""
+        """Return the results of descent with linear noise, and of the next order with `draws`."""
         descent = solver.Descent(
             self.rule,
             self.derive,

@@ -79,7 +79,7 @@ from odes.theory import Theory, Training, refusal
 BEFORE = -1.0
 """Time of the examples from which the velocity begins, other ones than those of the first step."""
 EXAMPLES = 64
-"""Examples of a step of which the noise is made, by default."""
+"""Default number of examples per step from which the noise is estimated."""
 
 
 def sde(
@@ -183,7 +183,7 @@ def sde(
 
 
 def _why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
-    """Why the theory does not describe a training, or None."""
+    """Return why the theory does not describe a training, or None."""
     if reason := without_noise(problem, batch):
         return reason
     if type(rule) is not SGD:
@@ -202,8 +202,8 @@ def _flow(rule: SGD, order: int) -> str:
 
 
 class Drawn(NamedTuple):
-    """What the gradient of a step is made of: its time, `BEFORE` for the start; examples, None
-    where the drift needs none; and weights (E,) of their losses in the noise, None for the drift.
+    """Inputs of the gradient of a step: its time, `BEFORE` for the start; examples, None if the
+    drift needs none; and weights (E,) of their losses in the noise, None for the drift.
     """
 
     t: Float[Array, ""] | float
@@ -230,7 +230,7 @@ class Path:
         )
 
     def mean(self, drawn: Drawn, params: PyTree) -> PyTree:
-        """Of the gradient."""
+        """Return the mean gradient."""
         if self.noise.population is not None:
             return self.noise.population(params)[1]
         even = jnp.full(self.noise.examples, 1 / self.noise.examples, self.noise.dtype)
@@ -242,7 +242,7 @@ class Path:
         return jax.vjp(losses, params)[1](drawn.weights)[0]
 
     def gradient(self, drawn: Drawn, params: PyTree) -> PyTree:
-        """With its noise, linear in the weights of the examples."""
+        """Return the gradient with its noise, which is linear in the weights of the examples."""
         mean = self.mean(drawn, params)
         if drawn.weights is None:
             return mean
@@ -259,18 +259,18 @@ class Path:
 
     @property
     def of_mean(self) -> float:
-        """Variance that the mean over the examples has of its own, in that of one example."""
+        """Return the variance of the mean over the examples, relative to that of one example."""
         return 1 / self.noise.examples if self.noise.population is None else 0.0
 
     def weights(
         self, increment: Float[Array, "*k E"], variance: Float[Array, ""]
     ) -> Float[Array, "*k E"]:
-        """Of the losses, for noise of that variance, from the increment of the Brownian path."""
+        """Return weights of the losses that give noise of a variance, from a Brownian increment."""
         scale = jnp.sqrt(variance / self.noise.free)
         return (increment - jnp.mean(increment, axis=-1, keepdims=True)) * scale
 
     def examples(self, t: Float[Array, ""] | float) -> PyTree:
-        """Those of the step at a time."""
+        """Return the examples of the step at time `t`."""
         return self.noise.of_step(jnp.floor(t).astype(jnp.int32))
 
     def drift_of(self, t: Float[Array, ""] | float) -> Drawn:
@@ -280,7 +280,7 @@ class Path:
         return self.posed.field(t, state, (self.drift_of(t), self.driven))
 
     def diffusion(self, t: Float[Array, ""], state: PyTree, dW: Float[Array, " N"]) -> PyTree:
-        """What an increment of the Brownian path adds to the state."""
+        """Return the change of the state for an increment of the Brownian path."""
         data = self.examples(t)
 
         def moved(weights: Float[Array, " E"]) -> PyTree:
@@ -317,7 +317,7 @@ class Path:
         return params, jax.tree.map(jnp.add, velocity, kick)
 
     def save(self, key: PRNGKeyArray, t: Array, state: PyTree) -> PyTree:
-        """What is recorded, and the loss by which runs diverge."""
+        """Return the recorded observables, and the loss that decides whether a run diverged."""
         k = jnp.floor(t).astype(jnp.int32)
         values, own, loss = self.noise.seen(state[0], k)
         if BATCH_LOSS in own:
@@ -350,7 +350,7 @@ def _solve(
         path = Path(Noise(given, parts, rule, drawn, batch, asked, examples), order)
         shift = path.posed.shift
 
-        # The first steps lead to where the state after no steps would be read.
+        # The first steps lead to the time at which the state after 0 steps is read.
         ahead = math.ceil(shift * substeps)
         even = shift + jnp.arange(steps[-1] * substeps + 1, dtype=dtype) / substeps
         marks = [ahead + step * substeps if step else 0 for step in steps]

@@ -48,11 +48,11 @@ from odes.theory import Theory, Training, refusal
 MOST = 4
 """Eigenvalues at the edge that can be followed."""
 LATE = 0.5 / STEPS
-"""How long before the end of a step its last rates are read."""
+"""Time before the end of a step at which its last rates are evaluated."""
 NEAR = 0.01
-"""How near to the edge an eigenvalue counts as being there."""
+"""Distance from the edge within which an eigenvalue counts as being at it."""
 OWN = ("averaged_loss", "preconditioned_sharpness", "oscillation", "at_edge")
-"""What a central flow records besides observables of its weights."""
+"""Observables of a central flow besides those of its weights."""
 
 
 def central_flow(
@@ -123,7 +123,7 @@ def central_flow(
 
 
 def why_not_described(rule: Any) -> str | None:
-    """Why there is no central flow of a rule, or None."""
+    """Return why there is no central flow of a rule, or None."""
     if reason := why_not_known(rule):
         return reason
     if rule.has_inertia or not isinstance(rule, SGD | RMSProp):
@@ -191,7 +191,7 @@ def _solve(
             dt = jnp.where(whole, 1, time - until) * ~past
             before = jax.tree.map(lambda new, old: jnp.where(past, new, old), seen, moved)
             new, values = edge.advanced(before, jnp.where(past, time - LATE, count), dt, bad < inf)
-            # What is recorded between steps does not change what comes after.
+            # Recording between steps does not change later steps.
             moved = jax.tree.map(lambda new, old: jnp.where(whole, new, old), new, moved)
             seen = jax.tree.map(lambda new, old: jnp.where(past, old, new), new, seen)
             end = jnp.where(new.failed & ~past, count + dt, inf)
@@ -229,7 +229,7 @@ def _observed(
     moved: Moved,
     t: Float[Array, ""],
 ) -> dict[str, Array]:
-    """What is recorded of a state, at the rates of time `t`."""
+    """Return the recorded observables of a state at the rates of time `t`."""
     model = parts.whole(moved.state[0])
     rows = measured(problem, record, model)
     weights, q = edge.scaled(moved.state, t)

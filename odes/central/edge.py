@@ -1,12 +1,12 @@
-r"""What holds a flow at the edge of stability: one step of the flow, then the constraint.
+r"""The constraint that keeps a flow at the edge of stability: one flow step, then the constraint.
 
 In coordinates of the weights divided by q, :math:`q^2 = P^{-1}`, descent is unstable where an
 eigenvalue of :math:`M = q H q` exceeds 2. `advanced` moves the state along the flow for a short
-time dt, with the push of the oscillations that it had, to a sharpness that may be beyond 2 by a
-little. Then it replaces that push by one that leads to 2, for which the oscillations have to be as
-large as the complementarity problem says. This is the catching-up scheme of Moreau (1977), with a
-push known in advance: where that is the same in each step, it is exact. Off the edge the second
-half does nothing.
+time dt with the previous push of the oscillations, to a sharpness that may slightly exceed 2. Then
+it replaces that push by one that leads to 2, with the size of the oscillations from the
+complementarity problem. This is the catching-up scheme of Moreau (1977) with a push known in
+advance. It is exact if the push is the same in each step. Off the edge the second half does
+nothing.
 
 The complementarity problem is, given symmetric A (k, k), and a positive semidefinite operator B on
 symmetric matrices, to find X with
@@ -40,12 +40,12 @@ from odes.solver.inertia import corrected
 from odes.solver.posed import Gradient, GroupedRule, InitialValueProblem
 
 MAX_TURNS = 2000
-"""Turns after which the solver gives up."""
+"""Maximum number of iterations of the solver."""
 
 
 class Complement(NamedTuple):
-    """A solution X (k, k), the `slack` A + B[X], whether X satisfies the conditions, which
-    where <A, X> < 0 for an X with B[X] = 0 none does, and the number of turns that it took."""
+    """A solution X (k, k), the `slack` A + B[X], whether X satisfies the conditions (there is no
+    such X if <A, X> < 0 for an X with B[X] = 0), and the number of iterations."""
 
     X: Float[Array, "k k"]
     slack: Float[Array, "k k"]
@@ -70,8 +70,8 @@ def complement(
         >>> found.X[0, 0]
         Array(1., dtype=float32)
     """
-    # Of the residual |X - P(X - A - B[X])| in units in which B_iiii = 1, relative to the largest
-    # negative eigenvalue of A in these units.
+    # Tolerance of |X - P(X - A - B[X])| in units with B_iiii = 1, relative to the largest negative
+    # eigenvalue of A in these units.
     tol = 1e-9 if A.dtype == jnp.float64 else 1e-4
     k = len(A)
     # X = T Y T with a diagonal T that makes B_iiii = 1: eigenvalues far from the edge, which may
@@ -109,15 +109,15 @@ def complement(
 
 
 def _projected(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """The closest positive semidefinite matrix."""
+    """Return the closest positive semidefinite matrix."""
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     return (vectors * jnp.maximum(values, 0)[None]) @ vectors.T
 
 
 TOO_FAR = 0.1
-"""How far an eigenvalue may get beyond the edge in one step before the flow counts as invalid."""
+"""Largest excess of an eigenvalue over the edge in one step for which the flow is valid."""
 AT = 1e-4
-"""How near to the edge an eigenvalue counts as being there, which is held to rounding."""
+"""Distance from the edge within which an eigenvalue counts as being at it, close to rounding."""
 WANTED = 1e-5
 """Residual of eigenvectors, relative to the sum of eigenvalue and the size of the matrix."""
 STEPS = 4
@@ -138,8 +138,8 @@ class Moved(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A flow `posed` without oscillations, and what its edge is made of: the `gradient` of the loss
-    with coupled decay, from (task, weights), and how many eigenvalues are `followed`, k."""
+    """A flow `posed` without oscillations, the `gradient` (task, weights) of the loss with coupled
+    decay, and the number k of `followed` eigenvalues."""
 
     posed: InitialValueProblem
     gradient: Gradient[Any]
@@ -148,7 +148,7 @@ class Edge(NamedTuple):
 
     @property
     def searched(self) -> int:
-        """How many eigenvalues are looked at: one more than are followed, if there is one."""
+        """Number of computed eigenvalues: one more than are constrained, if there is one."""
         return min(self.followed + 1, self.size)
 
     @property
@@ -167,7 +167,7 @@ class Edge(NamedTuple):
         return Moved(self.posed.state, block, root, force, jnp.zeros((), bool))
 
     def slope(self, weights: Float[Array, " N"]) -> Float[Array, " N"]:
-        """The gradient of all weights in one row."""
+        """Return the gradient as a flat vector."""
         unravel = ravel_pytree(self.posed.state[0])[1]
         return ravel_pytree(self.gradient(self.posed.args[0], unravel(weights)))[0]
 
@@ -196,14 +196,14 @@ class Edge(NamedTuple):
     def scaled(
         self, state: tuple[PyTree, ...], t: Float[Array, ""]
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Weights in one row, and their q."""
+        """Return the weights as a flat vector, and their q."""
         weights, rates = ravel_pytree(state[0])[0], self.rates(t)
         if isinstance(self.driven.rule, RMSProp):
             rates = rates / (self.driven.rule.eps * (jnp.sqrt(ravel_pytree(state[1])[0]) + 1))
         return weights, jnp.sqrt(rates)
 
     def push(self, moved: Moved, t: Float[Array, ""]) -> tuple[PyTree, ...]:
-        """How fast the oscillations move the state."""
+        """Return the velocity of the state due to the oscillations."""
         _, q = self.scaled(moved.state, t)
         rule, rates = self.driven.rule, [-q * moved.force / 2]
         if isinstance(rule, RMSProp):
@@ -221,9 +221,8 @@ class Edge(NamedTuple):
         dt: Float[Array, ""],
         lost: Bool[Array, ""] | bool = False,
     ) -> tuple[Moved, Float[Array, " m"]]:
-        """The flow at a time `dt` after `t`, and its largest eigenvalues there before they were put
-        at the edge. Nothing holds one that is `lost` at the edge, and a `dt` of zero changes
-        nothing."""
+        """Return the flow a time `dt` after `t`, and its largest eigenvalues there before they were
+        constrained to the edge. A `lost` flow is not constrained; a `dt` of zero does nothing."""
         short = dt / STEPS
         late = t + dt - short / 2
         push = self.push(moved, late)
@@ -264,17 +263,17 @@ class Edge(NamedTuple):
         values: Float[Array, " m"],
         vectors: Float[Array, "N m"],
     ) -> Moved:
-        """With the oscillations that put the largest eigenvalues at the edge, in place of those
-        `before`, which the state has been pushed by."""
+        """Replace the push of the oscillations `before` by the push that brings the largest
+        eigenvalues to the edge."""
         weights, q = self.scaled(free.state, t)
         u, k = vectors[:, : self.followed], self.followed
-        # Those that are far below the edge neither oscillate nor get there within the time.
+        # Eigenvalues far below the edge neither oscillate nor reach it within the step.
         active = jnp.maximum(jnp.sum(values[:k] > EDGE - TOO_FAR), 1)
         third = q[None, None] * bent(self.slope, weights, q[:, None] * u, active)
         half = jnp.sqrt(dt / 2)
         parts, old = [half * third], [half * before.force]
         if isinstance(rule := self.driven.rule, RMSProp):
-            # How the rise of the average that divides moves the edge.
+            # The growth of the average in the denominator moves the edge.
             rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps)
             through = self.rates(t) * jnp.sqrt(ravel_pytree(free.state[1])[0])
             moving = jnp.where(through > 0, rise / jnp.where(through > 0, through, 1), 0)
@@ -299,7 +298,7 @@ class Edge(NamedTuple):
 
 
 def runge_kutta(field: Callable[[PyTree], PyTree], state: PyTree, dt: Float[Array, ""]) -> PyTree:
-    """The state after `dt` by the classical method of fourth order."""
+    """Return the state after `dt` by the classical fourth-order method."""
 
     def stage(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         at, total = carry
@@ -319,8 +318,8 @@ def bent(
     along: Float[Array, "N k"],
     active: Int[Array, ""],
 ) -> Float[Array, "k k N"]:
-    """The gradient of each entry of along^T H along at fixed `along`; zero for all but the first
-    `active`."""
+    """Return the gradient of each entry of along^T H along at fixed `along`; zero for all but the
+    first `active`."""
     k = along.shape[1]
     first, second = (jnp.asarray(each) for each in np.tril_indices(k))
 

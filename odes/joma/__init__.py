@@ -12,9 +12,9 @@ start,
     exp      z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2)                                   exact
     softmax  z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2 - (|v_k|^2 - |v_k0|^2) b_0)        approximate
 
-We derived the softmax line ourselves; it has 1/2 in front of both terms. The first line leaves the
-sign of z open where z_0^2 <= c sum_k v_k0^2 [ours]: there z may cross zero, and is integrated along
-with V by its own equation, that of the flow. `docs/systems/joma.md` says why.
+We derived the softmax line ourselves; it has 1/2 in front of both terms. The first line does not
+determine the sign of z if z_0^2 <= c sum_k v_k0^2 [ours], because z may cross zero. In this case z
+is integrated with V by the equation of the flow. See `docs/systems/joma.md`.
 
 For exp attention, linear activation and a fixed signal from zero weights, with Delta_kl = E[g_k
 x_l],
@@ -52,13 +52,13 @@ from odes.theory import Training
 __all__ = ["THEORIES", "blow_up", "discriminancy", "mixture", "toy"]
 
 State = tuple[Hidden, Array | None]
-"""V and r; and for linear attention z, which moves where Theorem 1 leaves its sign open."""
+"""V and r; and for linear attention z, integrated where Theorem 1 does not determine its sign."""
 THEOREM_2 = {"attention": "exp", "activation": "linear", "head": "signal"}
-"""What Theorem 2 is of."""
+"""Settings for which Theorem 2 holds."""
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why attention cannot be eliminated, or None."""
+    """Return why attention cannot be eliminated, or None."""
     queries, rule = training.problem.classes.num_queries, training.rule
     alone = f"queries = {queries}: Theorem 1 gives only the sum over queries"
     reason = why_not_described(rule, "the conservation law of Theorem 1", momentum="none")
@@ -66,7 +66,7 @@ def inapplicable(training: Training) -> str | None:
 
 
 def inapplicable_erf(training: Training) -> str | None:
-    """Why Theorem 2 does not hold, or None."""
+    """Return why Theorem 2 does not hold, or None."""
     if reason := inapplicable(training):
         return reason
     for name, needed in THEOREM_2.items():
@@ -81,7 +81,7 @@ def inapplicable_erf(training: Training) -> str | None:
 def logits(
     problem: JoMA, hidden: Hidden, start: Joint, mean: Float[Array, " M"], ratio: Float[Array, ""]
 ) -> Float[Array, "1 M"]:
-    """z of Theorem 1, (1, M), of exp and softmax attention."""
+    """Return z (1, M) of Theorem 1 for exp and softmax attention."""
     grown = jnp.asarray(hidden.V) ** 2 - jnp.asarray(start.Y.V) ** 2
     if problem.attention == "softmax":
         grown = grown - jnp.sum(grown, axis=1, keepdims=True) * mean[None]
@@ -97,8 +97,8 @@ def _eliminated(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    """V and r with the attention of Theorem 1. Where it leaves the sign of a token's z open, which
-    happens for linear attention with z_0^2 <= c sum_k v_k0^2, that z is integrated as well."""
+    """Solve for V and r with the attention of Theorem 1. Where it does not determine the sign of a
+    token's z (linear attention with z_0^2 <= c sum_k v_k0^2), that z is integrated as well."""
     problem: JoMA = training.problem
     examples, clock = population(problem.classes), Rescaled.of(training.rule)
     ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
@@ -111,7 +111,7 @@ def _eliminated(
         hidden, carried = state
         if carried is None:
             return Joint(hidden, logits(problem, hidden, init, mean, ratio))
-        # The root of a positive number for every token, so that all derivatives are finite.
+        # Only roots of positive numbers, so that all derivatives are finite.
         root = jnp.sqrt(jnp.where(keeps_sign, invariant + norm(hidden), 1))
         return Joint(hidden, jnp.where(keeps_sign, jnp.sign(carried) * root, carried))
 
@@ -120,7 +120,7 @@ def _eliminated(
         hidden = jax.tree.map(lambda slope: -clock.eta_y * slope, slope.Y)
         if state[1] is None:
             return hidden, None
-        # Where Theorem 1 has z, the carried one stays at the start, for its sign.
+        # Where Theorem 1 gives z, the integrated one stays at the start and supplies the sign.
         return hidden, jnp.where(keeps_sign, 0, -jnp.asarray(clock.eta_z) * slope.Z)
 
     solved = integrate(
@@ -143,8 +143,8 @@ def discriminancy(classes: SequenceClasses) -> Float[Array, "K M"]:
 
 
 def blow_up(problem: JoMA, rule: Rule) -> Float[Array, ""]:
-    r""":math:`t^*` at which the token with the largest :math:`\lVert \Delta_l \rVert` takes all
-    attention, in optimiser steps at the peak rate."""
+    r"""Return the :math:`t^*` at which the token with the largest :math:`\lVert \Delta_l \rVert`
+    has all attention, in optimiser steps at the peak rate."""
     return math.sqrt(math.pi / 2) / jnp.max(_speed(problem, Rescaled.of(rule)))
 
 
@@ -157,7 +157,7 @@ def _speed(problem: JoMA, clock: Rescaled) -> Float[Array, " M"]:
 def _erf(
     training: Training, start: None, times: Float[Array, " S"], *, record: Recording
 ) -> Trajectory:
-    """Theorem 2, from zero weights; the run is `Status.DIVERGED` from :math:`t^*` on."""
+    """Evaluate Theorem 2 from zero weights; the run is `Status.DIVERGED` from :math:`t^*` on."""
     del start
     problem: JoMA = training.problem
     classes, clock = problem.classes, Rescaled.of(training.rule)

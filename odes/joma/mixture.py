@@ -1,7 +1,7 @@
 r"""Theorem 3 of JoMA (arXiv:2310.00535): a node on a mixture of isotropic Gaussians.
 
-With uniform attention a node sees :math:`x \sim \mathcal N(x_c, s^2 I)` from cluster c, with a
-gradient that arrives from above and is constant within each,
+With uniform attention a node receives :math:`x \sim \mathcal N(x_c, s^2 I)` from cluster c, and a
+backpropagated gradient that is constant within each cluster,
 :math:`a_c = \mathbb E[g \mid c]\, P(c)`. The paper's form, in unknown functions :math:`\theta_1`
 and :math:`\theta_2`,
 
@@ -37,7 +37,7 @@ from dynsim.joma import ACTIVATIONS, Activation
 from dynsim.precision import AnyArray, Number
 
 NODES = 64
-"""Of Gauss and Hermite, for tanh."""
+"""Number of Gauss-Hermite nodes, used for tanh."""
 
 
 def slopes(
@@ -76,7 +76,7 @@ def velocity(
         centres: (C, D) means :math:`x_c` of the clusters.
         signal: (C,) :math:`a_c`, mean gradient times probability of a cluster.
         spread: standard deviation s of an entry around its mean, > 0.
-        residual: (C,) what is added to v . x.
+        residual: (C,) residual added to v . x.
         activation: :math:`\phi`.
 
     Raises:

@@ -17,15 +17,15 @@ which is Theorem 4, :math:`\ln(1/\delta_j) / \ln(1/\delta_k) \to e^{(\mu_j^2 - \
 its constant.
 
 With softmax in place of exp, :math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))`, all
-components share a clock s that runs at :math:`ds/dt = 1/\sum_j e^{v_j^2/(2T)}`, and in s each
-follows the equation above in :math:`v/\sqrt T`. As :math:`l_j' = e^{v_j^2/(2T)}` in s, the sum over
-j of what the :math:`l_j` gain is t itself [ours]:
+components share a time variable s with :math:`ds/dt = 1/\sum_j e^{v_j^2/(2T)}`, and in s each
+follows the equation above in :math:`v/\sqrt T`. As :math:`l_j' = e^{v_j^2/(2T)}` in s, the sum of
+the increases of :math:`l_j` equals t [ours]:
 
 .. math::
 
     t = \sum_j \ln \frac{\mu_j - v_j(0)}{\mu_j - v_j}.
 
-So the paper's Fig. 4 is known without a solver.
+This gives the paper's Fig. 4 without a solver.
 """
 
 import math
@@ -38,9 +38,9 @@ from jaxtyping import Array, Float, Int, Real
 from dynsim.precision import AnyArray, Number
 
 NODES = 200
-"""Of Gauss and Legendre, which is exact to rounding for mu up to 4."""
+"""Number of Gauss-Legendre nodes, exact to rounding for mu up to 4."""
 FAR = 40.0
-"""Where e^-s is no more than rounding."""
+"""Value of s at which e^-s is below rounding."""
 BISECTIONS = 60
 
 
@@ -68,7 +68,7 @@ def level_after(
 
     far = jnp.full(shape, FAR, target.dtype)
     low, _ = jax.lax.fori_loop(0, BISECTIONS, halve, (start, far))
-    # From there on l rises at a constant rate.
+    # Beyond `far`, l rises at a constant rate.
     beyond = (target - time_to_learn(far, mu)) * jnp.exp(mu**2 / 2)
     return low + jnp.maximum(beyond, 0)
 
@@ -82,7 +82,7 @@ def under_softmax(
     r""":math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))` in closed form.
 
     Args:
-        s: (S,) values of the clock of :math:`v' = (\mu - v) \odot e^{v^2/(2T)}`, from 0.
+        s: (S,) values of the time variable of :math:`v' = (\mu - v) \odot e^{v^2/(2T)}`, from 0.
         mu: (D,) critical point, > 0.
         start: (D,) v at s = 0, in [0, mu).
         temperature: T.
@@ -97,7 +97,7 @@ def under_softmax(
 
 
 def delay(mu: Real[Number, ""]) -> Float[Array, ""]:
-    r""":math:`c(\mu)`."""
+    r"""Return the constant :math:`c(\mu)` of the late-time expansion above."""
     s, weight = _nodes(FAR)
     return jnp.sum(weight * jnp.expm1(mu**2 / 2 * (1 - (1 - jnp.exp(-s)) ** 2)))
 

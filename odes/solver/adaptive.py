@@ -14,17 +14,17 @@ r"""Flows of Adam and RMSProp, whose directions are divided by a root of mean sq
 
 from m = v = 0 for Adam, and from :math:`v = (1 - b_2)\, G^2` for RMSProp [ours]: it does not
 correct v for its start, so that from zero the flow would begin with infinite speed. "matched-adam"
-and "matched-rmsprop" [ours] have :math:`\lambda = -\ln b`, take the first step as it is, drawn as a
-straight line, and go on at t = 1 with what the averages hold at t = 3/2: G at the start for one
-unit of time, G after the first step for half a unit. RMSProp's numerator is the gradient where the
-step began, :math:`G(p - p'/2)`. "corrected-adam" [ours], right to the next order in :math:`\eta`,
-has :math:`\lambda_i = 2 (1 - b_i)/(1 + b_i)`, one over the mean age of what an average holds in the
-middle of a step, after `EXACT_STEPS` steps as they are. `docs/theory/flow.md` and `adam.md` derive
-them.
+and "matched-rmsprop" [ours] have :math:`\lambda = -\ln b`. They take the first step exactly, along
+a straight line, and continue at t = 1 with the averages at t = 3/2: of G at the start for one unit
+of time, and of G after the first step for half a unit. RMSProp's numerator is the gradient at the
+start of the step, :math:`G(p - p'/2)`. "corrected-adam" [ours], correct to the next order in
+:math:`\eta`, takes `EXACT_STEPS` exact steps and then has :math:`\lambda_i = 2 (1 - b_i)/(1 +
+b_i)`, the inverse mean age of an average's entries in the middle of a step. See
+`docs/theory/flow.md` and `adam.md`.
 
-Where a gradient vanishes faster than its average forgets, flows become stiff, as
-:math:`\eta H / \sqrt{v}` grows without end, where descent chatters by :math:`\eta` instead; a
-larger :math:`\epsilon` bounds it, and a solver that runs out of steps has the status `MAX_STEPS`.
+Where a gradient vanishes faster than its average decays, flows become stiff, because
+:math:`\eta H / \sqrt{v}` grows without bound; descent oscillates by :math:`\eta` instead. A larger
+:math:`\epsilon` bounds it. A solver that runs out of steps has the status `MAX_STEPS`.
 """
 
 import functools
@@ -39,11 +39,11 @@ from odes.solver.inertia import half_a_step_ago
 from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, Params
 
 EXACT_STEPS = 10
-"""Steps that "corrected-adam" takes as they are: the memory of m at the usual decay."""
+"""Number of exact steps of "corrected-adam": the memory of m at the usual decay."""
 
-# Averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means the same
-# whatever the size of the gradients, which are of order 1/K and fall without end: an error of
-# `atol` eps in m, or of `atol` eps^2 in v, is lost beside the eps of the denominator.
+# Averages are stored as m / eps and v / eps^2. In these units an absolute tolerance works for
+# gradients of any size (they are of order 1/K and keep falling): an error of `atol` eps in m, or of
+# `atol` eps^2 in v, is negligible next to the eps of the denominator.
 
 
 def _plain_adam(
@@ -71,7 +71,7 @@ def _matched_adam(
 def _corrected_adam(
     gradient: Gradient[PyTree], task: Any, driven: GroupedRule[Adam], initial: PyTree
 ) -> InitialValueProblem:
-    """The first steps as they are, then the flow of second order."""
+    """Make the exact first steps, followed by the second-order flow."""
     rule = driven.rule
 
     def step(now: tuple[PyTree, ...], k: Array) -> tuple[tuple[PyTree, ...], PyTree]:

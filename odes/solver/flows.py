@@ -1,15 +1,15 @@
 r"""Flows of an optimiser: continuous time for any gradient, of every rule that has one.
 
 The parameters are any pytree that the rule descends. G is the gradient of the population loss, t =
-1 is one optimiser step. Assumes :math:`\eta \to 0` at fixed decays. `flows_of` says
-which flows describe a rule; the equations, and how they were derived, are in
+1 is one optimiser step. Assumes :math:`\eta \to 0` at fixed decays. `flows_of` returns
+the flows that describe a rule; the equations and their derivations are in
 
     odes.solver.inertia    sgd, heavy-ball and Nesterov momentum, sign descent
     odes.solver.adaptive   Adam, RMSProp
 
-A plain flow is that of the limit. A matched flow has averages that decay over one unit of time
-exactly as over one step, and is read half a step later; a corrected flow is right to the next order
-in :math:`\eta`.
+A plain flow is the limit. The averages of a matched flow decay over one unit of time exactly as
+over one step, and the flow is evaluated half a step later. A corrected flow is correct to the next
+order in :math:`\eta`.
 """
 
 import functools
@@ -41,11 +41,11 @@ def _pose_own(
 
 OWN = Flow("own", "flow of the rule itself", "what the rule's `flow` assumes", Rule, _pose_own)
 FLOWS = (*inertia.FLOWS, *adaptive.FLOWS)
-"""The flows of the built-in rules. A rule with a `flow` of its own has that one alone, `OWN`."""
+"""The flows of the built-in rules. A rule that defines its own `flow` has only that one, `OWN`."""
 
 
 def flows_of(rule: Rule) -> dict[str, Flow]:
-    """The flows that describe a rule by name; the first one is used by default."""
+    """Return the flows that describe a rule by name; the first one is the default."""
     own = isinstance(rule, Rule) and rule.has_flow
     known = (OWN,) if own else FLOWS
     return {
@@ -68,7 +68,7 @@ def check_described(optimizer: Rule) -> None:
 
 
 def checked_flow(optimizer: Rule, flow: str | None = None) -> str:
-    """The name of the flow to use for `optimizer`, by default the first of `flows_of`.
+    """Return the name of the flow for `optimizer`, by default the first of `flows_of`.
 
     Raises:
         ValueError: with the reason, for a rule that no flow describes, or that `flow` does not.
@@ -104,17 +104,17 @@ def flow_of_rule(
     """Integrate the flow of a rule down `gradient(task, params)` from `initial`.
 
     Args:
-        gradient: of the population loss, entry by entry, without weight decay.
-        task: whatever `gradient` and `save` need besides the parameters.
-        rule: one that `checked_flow` lets through.
-        groups: names of groups of weights, where the rule has rates by group.
+        gradient: gradient of the population loss for each entry, without weight decay.
+        task: inputs of `gradient` and `save` besides the parameters.
+        rule: a rule that `checked_flow` accepts.
+        groups: names of groups of weights, if the rule has rates by group.
         initial: parameters at the start.
         times: (S,) optimiser steps at which `save(task, params, time of the flow)` is kept.
         flow: as `checked_flow` returned it.
         derivatives: see `odes.solver.integrate.integrate`.
 
     Returns:
-        What `integrate` returns, and the parameters at the last time.
+        The result of `integrate`, and the parameters at the last time.
     """
 
     driven = GroupedRule(rule, groups)
@@ -136,12 +136,12 @@ def flow_of_rule(
 def posed_flow(
     gradient: Gradient[Params], task: Any, driven: GroupedRule, initial: Params, flow: str
 ) -> InitialValueProblem:
-    """The initial value problem of `flow_of_rule`."""
+    """Return the initial value problem of `flow_of_rule`."""
     return flows_of(driven.rule)[flow].pose(decayed(gradient, driven), task, driven, initial)
 
 
 def decayed(gradient: Gradient[Params], driven: GroupedRule) -> Gradient[Params]:
-    """`gradient` with the coupled decay of the rule, which is part of it."""
+    """Add the rule's coupled decay to `gradient`."""
 
     def whole(task: Any, params: Params) -> Params:
         found, rule = gradient(task, params), driven.rule

@@ -17,9 +17,9 @@ with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's, and
 "heavy-ball" is right to first order in :math:`1 - \mu`, "matched" to second order. All but
 "corrected" leave an error of first order in :math:`\eta`. `docs/theory/flow.md` derives them.
 
-"matched" is read at t = k + 1/2. Nesterov's [ours] moves by the gradient where the step began, half
-a unit before the middle of the step, which is :math:`G(p - p'/2)`; it stands still in the first
-half step, before which no step has begun.
+"matched" is evaluated at t = k + 1/2. Nesterov's [ours] uses the gradient at the start of the step,
+half a unit before its middle, :math:`G(p - p'/2)`. It does not move in the first half step, before
+which no step has begun.
 
 "corrected" [ours] is by backward error analysis. Descent without momentum follows
 :math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`, H being the Hessian. While
@@ -41,10 +41,10 @@ step. S is the sign, but linear within a width w of zero, so that a weight slide
 its derivative as descent does on average. The width is how far a step of random signs moves the
 derivative, from a few products with the Hessian; for a single weight the mean sign is then exact.
 Before the first zero a flow without momentum is exact at constant gradient; after it, descent
-chatters about the flow, by an amount of first order in :math:`\eta`. Where curvature vanishes, S is
-the sign; where it is negative, a weight leaves the zero of its derivative, as in descent. While a
-weight slides, the solver takes no fewer gradients than descent; where it runs out of steps, the
-status is `MAX_STEPS`.
+oscillates about the flow, with an amplitude of first order in :math:`\eta`. Where curvature
+vanishes, S is the sign; where it is negative, a weight leaves the zero of its derivative, as in
+descent. While a weight slides, the solver needs at least as many gradients as descent; if it runs
+out of steps, the status is `MAX_STEPS`.
 """
 
 import dataclasses
@@ -103,7 +103,7 @@ def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyT
 
 
 def corrected(along: Callable[[PyTree], PyTree], state: PyTree) -> PyTree:
-    """The speed of a flow that makes steps of `along` in unit time, to their second order."""
+    """Return the velocity of a flow whose unit-time steps are `along`, to second order."""
     first = along(state)
     change = jax.jvp(along, (state,), (first,))[1]
     return jax.tree.map(lambda speed, change: speed - change / 2, first, change)
@@ -121,7 +121,7 @@ def _with_inertia(
         "heavy-ball": 1 - mu,
     }[flow]
     acceleration = jax.tree.map(lambda g, v: rate * (g / (1 - mu) - v), pull, velocity)
-    # The matched flow is read half a step later, and so is its rate.
+    # The matched flow is evaluated half a step later, and so is its rate.
     at = t - 0.5 if flow == "matched" else t
     nesterov = driven.rule.nesterov
 
@@ -139,7 +139,7 @@ def _with_inertia(
 
 
 def half_a_step_ago(params: Params, motion: Params) -> Params:
-    """Where the step in the middle of which are `params` began, moving by `motion` a step."""
+    """Return the start of the step whose middle is `params`, for a change of `motion` per step."""
     return jax.tree.map(lambda p, d: p - d / 2, params, motion)
 
 
@@ -188,14 +188,14 @@ def _probes(params: PyTree) -> PyTree:
 
 
 def _probed(gradient: Any, params: Params, probes: Params) -> tuple[Params, Params]:
-    """The gradient, and how far on average it changes along the probes."""
+    """Return the gradient and its mean absolute change along the probes."""
     pull, push = jax.linearize(gradient, params)
     change = jax.vmap(push)(probes)
     return pull, jax.tree.map(lambda c: jnp.mean(jnp.abs(c), axis=0), change)
 
 
 def _saturated(mean: Array, width: Array) -> Array:
-    """The sign of `mean`, but linear where it is smaller than `width`."""
+    """Return the sign of `mean`, but linear where |mean| is below `width`."""
     width = jnp.abs(width)
     linear = jnp.clip(mean / jnp.where(width > 0, width, 1), -1, 1)
     return jnp.where(width > 0, linear, jnp.sign(mean))

@@ -1,8 +1,8 @@
-"""What every solver shares, and the only place that integrates an ODE: diffrax behind one call.
+"""Integration of ODEs and SDEs, shared by all solvers: the only module that calls diffrax.
 
-Times come in as optimiser steps, go through the theory's clock, and results leave with a
-status instead of an exception, because one failed member must not take a batch with it. diffrax
-is imported when an equation is solved, because that takes a third of a second.
+Times are given in optimiser steps and converted to the theory's time variable. A failure sets a
+status instead of raising, because one failed member must not abort a batch. diffrax is imported
+when an equation is solved, because the import takes a third of a second.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ else:
 
 @runtime_checkable
 class Clock(Protocol):
-    """What ties optimiser steps to ODE time: `StepClock`, or a schedule of rates."""
+    """Conversion from optimiser steps to ODE time: `StepClock`, or a schedule of rates."""
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """ODE time at which the state after `steps` optimiser steps is read."""
@@ -37,7 +37,7 @@ class Clock(Protocol):
 
 
 class StepClock(eqx.Module):
-    """The clock of a flow whose time is optimiser steps.
+    """Time variable of a flow whose time is optimiser steps.
 
     Attributes:
         shift: the state after k >= 1 steps is the flow at t = k + shift; before the first
@@ -57,7 +57,7 @@ Save = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 
 
 class Solved(NamedTuple):
-    """What `integrate` returns: what was saved at each time, the final state, a status."""
+    """Result of `integrate`: the saved values at each time, the final state, and a status."""
 
     times: Float[Array, " S"]
     saved: PyTree
@@ -68,7 +68,7 @@ class Solved(NamedTuple):
     def trajectory(
         self, source: str, params: PyTree = None, observables: Mapping[str, AnyArray] | None = None
     ) -> Trajectory:
-        """The run as it is handed out; `observables` are what was saved if left out."""
+        """Return the run as a `Trajectory`; `observables` are by default the saved values."""
         saved = self.saved if observables is None else observables
         return Trajectory(self.times, saved, params, self.status, self.first_bad_step, source)
 
@@ -95,12 +95,12 @@ def in_program(
     dtype: DType,
     **options: Any,
 ) -> Result:
-    """What `solve(*given(), **options)` returns, in a compiled program of the precision `dtype`.
+    """Return `solve(*given(), **options)`, compiled in precision `dtype`.
 
-    `solve` computes a `Trajectory`, or several, from traced arrays, and has to be the same function
-    each time, or a program is compiled for each. `given` makes these within the precision; all in
-    them that is no array is static, as are the options. The `inputs` of the user are looked through
-    for tracers.
+    `solve` computes one or several `Trajectory`s from traced arrays. It has to be the same function
+    in each call to avoid recompilation. `given` makes its arguments in that precision; anything
+    that is not an array is static, as are the options. The user's `inputs` are searched for
+    tracers.
     """
     with precision(dtype, inputs):
         found = _compiled(solve, *given(), **options)
@@ -135,16 +135,16 @@ def integrate(
         times: (S,) optimiser steps at which `save` is evaluated, increasing, >= `begin`.
         save: what to keep at a saved time.
         clock: maps `times` to ODE time.
-        derivatives: which of them can be taken through the solve, "reverse" (`jax.grad`) or
+        derivatives: kind of derivatives that the solve supports, "reverse" (`jax.grad`) or
             "forward" (`jax.jvp`, `jax.jacfwd`).
         jumps: (J,) ODE times at which the vector field jumps; the solver stops and restarts
             there. They may be traced, and lie outside of the time that is integrated.
         begin: optimiser step at which the state is `initial`.
         solver: of diffrax; by default `diffrax.Tsit5()`.
-        stop: (t, y, args) -> whether the equations cease to hold; the solve ends there.
+        stop: (t, y, args) -> whether the equations have become invalid; the solve ends there.
 
     Returns:
-        `Solved`. From the time of a failure or of a stop on, what was saved holds `inf`.
+        `Solved`. From the time of a failure or stop on, saved values are `inf`.
     """
     import diffrax
 
@@ -192,8 +192,8 @@ def integrate_sde(
     begin: Real[Number, ""] = 0.0,
 ) -> Solved:
     """Integrate dy = vector_field(t, y, args) dt + diffusion(t, y, args) dB by Euler-Maruyama,
-    in the sense of Ito. `key` decides the noise of the steps: with other steps it is another
-    Brownian path. Only forward derivatives can be taken through it.
+    in the sense of Ito. `key` determines the noise of the steps: with other steps it is another
+    Brownian path. Only forward-mode derivatives are supported.
 
     Args:
         vector_field, initial, times, args, save, clock, begin: as for `integrate`.
@@ -266,7 +266,7 @@ def _save_at(flow_times: Float[Array, " S"], save: Save) -> Any:
 def _solved(
     times: Float[Array, " S"], solution: Any, initial: PyTree, moved: Bool[Array, ""]
 ) -> Solved:
-    """What diffrax found, with a status; unless `moved`, the end is the start."""
+    """Return diffrax's solution with a status; unless `moved`, the final state is the initial."""
     import diffrax
 
     ys: Any = solution.ys
@@ -296,7 +296,7 @@ def judge(
 Drift = Callable[[Float[Array, ""], PyTree], PyTree]
 """(t, y) -> derivative of y."""
 Diffusion = Callable[[Float[Array, ""], PyTree, Float[Array, " E"]], PyTree]
-"""(t, y, dW) -> what the increment dW of a Brownian path adds to y, linear in it."""
+"""(t, y, dW) -> change of y for the increment dW of a Brownian path, linear in dW."""
 
 STAGES = 3
 """Evaluations of the drift in half a step of `integrate_ito`."""
@@ -335,7 +335,7 @@ def integrate_ito(
         noises: number E of independent noises.
 
     Returns:
-        What was saved, with a leading axis, and the state at the last mark.
+        The saved values, with a leading axis, and the state at the last mark.
     """
 
     def flow(t: Array, h: Array, y: PyTree) -> PyTree:
@@ -362,8 +362,8 @@ def seen_at(
     step: Callable[[Int[Array, ""], Any], Any],
     look: Callable[[Any, Int[Array, ""]], Any],
 ) -> tuple[Any, Any]:
-    """What `look(state, k)` returns at all `times`, whole steps that increase, of a state that
-    `step(k, state)` moves; and the last state."""
+    """Return `look(state, k)` at all `times` (increasing whole steps) while `step(k, state)`
+    advances the state; and the last state."""
 
     def stretch(carry: tuple[Any, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
         state = jax.lax.fori_loop(carry[1], until, step, carry[0])

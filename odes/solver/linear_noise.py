@@ -19,9 +19,9 @@ step k. From :math:`a_S`, the derivative of O with respect to the last state, ba
     + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
     \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1}
 
-with the Hessian H of the loss whose gradient is G. Nothing of the size of C or of the Hessian is
-formed. Of the states on the way only some are kept, from which the others are recomputed. Linear
-means that runs scatter so little that all of them see the same Hessian on their way.
+with the Hessian H of the loss whose gradient is G. No matrix of the size of C or H is formed. Only
+some of the states along the path are stored; the others are recomputed from them. The linear
+approximation requires that runs scatter so little that all of them have the same Hessian.
 
 The terms in :math:`\sigma^2`, the variance of the gradient of a step, are those of Adam and RMSProp
 [ours], which divide by the root of an average of squares: its mean is :math:`G^2 + \sigma^2`. A
@@ -67,7 +67,7 @@ AVERAGE_SQUARES = (RMSProp, Adam)
 
 
 def check_described(rule: Rule) -> None:
-    """Raise `ValueError` for a rule through which the noise of batches is not carried."""
+    """Raise `ValueError` for a rule that linear noise does not describe."""
     if not (isinstance(rule, Rule) and rule.has_flow):
         check_known(rule)
     if isinstance(rule, Sign):
@@ -87,9 +87,9 @@ class State(NamedTuple):
 
 
 class BackwardPass(NamedTuple):
-    """A pass back from a time, for all P numbers observed then: `adjoint` (P, ...), their
-    derivatives by the state; their `covariance` (P, P) by the noise of the steps passed; their
-    `values` (P,); and what else was observed, without a spread."""
+    """A backward pass for the P numbers observed at a time: their derivatives `adjoint` (P, ...)
+    with respect to the state, their `covariance` (P, P) from the noise of the steps passed, their
+    `values` (P,), and in `beside` observations without a covariance."""
 
     adjoint: State
     covariance: Float[Array, "P P"]
@@ -101,15 +101,15 @@ class Descent(NamedTuple):
     r"""Descent and its noise.
 
     Attributes:
-        rule: the update rule, of which `why_not_described` returns None.
+        rule: an update rule that `check_described` accepts.
         derive: from the weights and the number of the step, the gradient and whatever else `noise`
             needs.
         noise: (P, P) :math:`\lambda^\top C \lambda'` of all pairs, from the derivatives (P, ...) of
             the latter along each :math:`\lambda`.
         observe: from the weights and the number of steps so far, P numbers, and what else is to be
             known of them.
-        count: of how many weights each number of the parameters is the common value; one each if
-            None. The gradient is that of a single one of them.
+        count: number of weights that each entry of the parameters represents; one each if None. The
+            gradient is with respect to a single one of these weights.
         groups: the groups of weights, where the rule has rates by group.
         variance: from the weights and the number of the step, the variance of each entry of its
             gradient, which rules of `AVERAGE_SQUARES` average with its square; zero if None.
@@ -203,8 +203,8 @@ class Descent(NamedTuple):
         return passed._replace(adjoint=adjoint, covariance=covariance)
 
     def _single(self, slopes: PyTree) -> PyTree:
-        """Derivatives by one weight out of all that a number stands for, in which the Hessian is
-        symmetric, from those by the number."""
+        """Convert derivatives with respect to an entry to those with respect to one of the weights
+        that it represents, for which the Hessian is symmetric."""
         if self.count is None:
             return slopes
         each = lambda x, n: jnp.where(n > 0, x / jnp.where(n > 0, n, 1), 0)  # noqa: E731
@@ -226,7 +226,7 @@ class Leg(NamedTuple):
 def followed(
     descent: Descent, params: PyTree, times: Sequence[int]
 ) -> tuple[Float[Array, "S P"], PyTree]:
-    """What is observed of descent at all `times`, whole steps that increase."""
+    """Return the observed numbers of descent at all `times`, increasing whole steps."""
     return seen_at(
         times,
         descent.start(params),
@@ -304,9 +304,9 @@ def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
 
 
 class Drift(NamedTuple):
-    """What noise does to P numbers at S times: their `values` without noise, the `drift` of their
-    mean with its standard `error` by the draws, NaN with one, and what is added to the `covariance`
-    of linear noise, 0 if not asked for."""
+    """Second-order effect of noise on P numbers at S times: their `values` without noise, the
+    `drift` of their mean, its standard `error` over the draws (NaN with one), and the correction to
+    the `covariance` of linear noise (0 if not requested)."""
 
     values: Float[Array, "S P"]
     drift: Float[Array, "S P"]

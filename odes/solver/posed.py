@@ -1,8 +1,8 @@
-r"""What theories read of a rule: flows as initial value problems, and `Rescaled` rates of Y and Z.
+r"""Rules as theories use them: flows as initial value problems, and `Rescaled` rates of Y and Z.
 
-Theories without inertia read a rule of Y and Z at constant rates, in a time of its own. Along
-:math:`p' = -\eta(t)\, G/(1 - \mu)` a schedule only changes the pace. Where those of Y and Z are
-proportional, the flow is the one at their peak rates in the time
+Theories without inertia treat a rule of Y and Z as one with constant rates, in a rescaled time.
+Along :math:`p' = -\eta(t)\, G/(1 - \mu)` a schedule only changes the speed. If the schedules of Y
+and Z are proportional, the flow is the one at their peak rates in the time
 
 .. math::
 
@@ -34,7 +34,7 @@ Save = Callable[[Any, Params, Any], PyTree]
 
 
 class GroupedRule(eqx.Module, Generic[AnyRule]):
-    """What drives a flow: a rule, and names of groups of weights where it has rates by group."""
+    """The rule of a flow, with the names of groups of weights if it has rates by group."""
 
     rule: AnyRule
     groups: PyTree = eqx.field(static=True)
@@ -113,7 +113,7 @@ class Rescaled(eqx.Module):
 
     @classmethod
     def of(cls, rule: Rule) -> "Rescaled":
-        """From a rule of which `why_not_described` returns None."""
+        """Make the rates of a rule for which `why_not_described` returns None."""
         assert isinstance(rule, SGD)
         rates = rule.of_groups("Y", "Z").schedules
         return cls(rates["Y"], rates["Z"], 1 / (1 - jnp.asarray(rule.mu)))
@@ -155,7 +155,7 @@ def why_not_described(
     momentum: Literal["any", "heavy-ball", "none"] = "any",
     together: bool = True,
 ) -> str | None:
-    """Why a theory without inertia does not describe a rule, naming `theory`, or None.
+    """Return why a theory without inertia does not describe a rule, naming `theory`, or None.
 
     Args:
         momentum: which kinds it describes.

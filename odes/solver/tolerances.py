@@ -40,10 +40,10 @@ DEFAULT_TOLERANCES = {
     "float32": Tolerances(1e-5, 1e-7),
     "float64": Tolerances(),
 }
-"""By dtype: what solvers use unless they are given others."""
+"""Default tolerances of solvers, by dtype."""
 
 
 def checked_tolerances(tolerances: Tolerances | None, dtype: DType) -> Tolerances:
-    """`tolerances`, by default those of `dtype`; raises `ValueError` for what cannot work."""
+    """Return `tolerances`, by default those of `dtype`; raise `ValueError` for invalid values."""
     checks.choice("dtype", dtype, tuple(DEFAULT_TOLERANCES))
     return (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)

@@ -11,10 +11,10 @@ copies, :math:`\alpha = 1 / ((T-B)\, e^{-\Delta a} + B)`, :math:`w = \sqrt d\, u
     L = \tfrac12 \left[ \frac{(1-A)^2 \lVert W \rVert^2}{d (T-B)}
     + \tilde\sigma (A \tilde w - 1)^2 + \sigma (d-1) (A w - 1)^2 \right] \tag{17}
 
-which is eq. 12 for p = 0. A number that stands for n weights moves by 1/n of the derivative of L by
-it, whatever the rule. Assumes an infinite batch and :math:`\eta \to 0`; what momentum, Adam and the
-next order in :math:`\eta` make of it is in `odes.solver.flows`. Eqs. 13 and 14 as printed are
-another theory.
+which is eq. 12 for p = 0. The gradient for a variable that represents n weights is 1/n of the
+derivative of L with respect to it, for every rule. Assumes an infinite batch and
+:math:`\eta \to 0`; `odes.solver.flows` adds momentum, Adam and the next order in :math:`\eta`.
+Eqs. 13 and 14 as printed are a separate theory.
 
 The plateau: to lowest order in 1/T and 1/sqrt(d), with r = sqrt((1 + (d-1) p^2)/d) and B copies,
 
@@ -66,12 +66,12 @@ class Alike(eqx.Module):
 
 
 def attention(gap: Array, task: Retrieval) -> Float[Array, ""]:
-    """A, the attention on all copies, by the difference Da of the scores."""
+    """Return A, the attention on all copies, from the difference Da of the scores."""
     return task.B / ((task.T - task.B) * jnp.exp(-gap) + task.B)
 
 
 def loss(state: Alike, task: Retrieval) -> Float[Array, ""]:
-    """Eq. 17, for any B."""
+    """Return the loss of eq. 17, for any B."""
     A, root = attention(state.copy - state.other, task), task.d**0.5
     fixed, rest = root * state.fixed, root * state.rest
     square = fixed**2 + (task.d - 1) * rest**2
@@ -81,7 +81,7 @@ def loss(state: Alike, task: Retrieval) -> Float[Array, ""]:
 
 
 def gradient(task: Retrieval, state: Alike) -> Alike:
-    """Gradient by a single weight of each kind."""
+    """Return the gradient with respect to a single weight of each kind."""
     of_all = jax.grad(loss)(state, task)
     return Alike(
         of_all.fixed / task.d,
@@ -92,13 +92,13 @@ def gradient(task: Retrieval, state: Alike) -> Alike:
 
 
 def measure(state: Alike, task: Retrieval) -> Snapshot:
-    """Snapshot of the weights that a state stands for."""
+    """Return the snapshot of the weights that a state represents."""
     readout, gap = state.fixed + (task.d - 1) * state.rest, state.copy - state.other
     return Snapshot(loss(state, task), attention(gap, task), readout, gap)
 
 
 def zero(task: Retrieval, weights: None, dtype: DType) -> Alike:
-    """The start."""
+    """Return the zero start."""
     del task, weights
     return Alike(*4 * (jnp.zeros((), dtype),))
 
@@ -107,7 +107,7 @@ ALIKE = Reduction(zero, gradient, lambda task, state: (measure(state, task),))
 
 
 def signal(task: Retrieval) -> Float[Array, ""]:
-    """r, the root of the sum of squares of the moments of x_T."""
+    """Return r, the root of the sum of squares of the moments of x_T."""
     fixed, rest = task.moments
     return jnp.sqrt(jnp.asarray(fixed) ** 2 + (task.d - 1) * jnp.asarray(rest) ** 2)
 
@@ -140,7 +140,7 @@ def field(task: Retrieval, state: tuple[Array, Array]) -> tuple[Array, Array]:
 
 
 def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
-    """What eqs. 9 and 12 say of the two numbers."""
+    """Return the solution of eqs. 9 and 12 for the two variables."""
     w, gap = state
     A = attention(gap, task)
     noise = (1 - A) ** 2 * w**2 / (task.d * (task.T - task.B))
@@ -155,7 +155,7 @@ def _no_fixed_token(training: Training) -> str | None:
 
 
 def _printed(task: Retrieval, rule: Rule, times: Times, **options: Any) -> Trajectory:
-    """The flow of the two numbers, with momentum as the rate eta / (1 - mu)."""
+    """Solve the flow of the two variables, with momentum as the rate eta / (1 - mu)."""
     if why := reason(_no_fixed_token, Training(task, rule)):
         raise ValueError(why)
     kind = "rescaled" if rule.has_inertia else "plain"
@@ -164,7 +164,7 @@ def _printed(task: Retrieval, rule: Rule, times: Times, **options: Any) -> Traje
 
 
 def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str, Array]:
-    """What the closed form says; after the escape all is learned at once, as far as it knows."""
+    """Evaluate the closed form, in which everything is learned at once after the escape."""
     fixed, rest = (jnp.asarray(moment, time.dtype) for moment in task.moments)
     part = time / escape_time(task)
     left = part < 1

@@ -1,7 +1,7 @@
 r"""Retrieval by Adam at a finite batch: noise in its denominators, and the walk of W [ours].
 
-At the start the mean gradient of an entry of W is a tenth of its scatter over batches of 32. Adam
-divides by the root of the mean square of both, so that noise slows it down at zeroth order. With C
+At the start the mean gradient of an entry of W is a tenth of its standard deviation over batches of
+32. Adam divides by the root mean square of both, so noise slows it down at zeroth order. With C
 the variance of the gradient of a sequence and N sequences per step, from step to step,
 
 .. math::
@@ -23,8 +23,8 @@ and its m obeys the linear map
     \delta m \leftarrow b_1\, \delta m + (1 - b_1) (S\, \delta + \xi), \qquad
     \delta \leftarrow \delta - \eta\, \frac{\delta \hat m}{\sqrt{\hat v} + \epsilon} .
 
-C is that of Gaussian tokens, with W and its error taken for matrices with independent entries: to
-first order in 1/d. Scores do not walk here, which moves single runs and not their mean.
+C is computed for Gaussian tokens, treating W and its error as matrices with independent entries, to
+first order in 1/d. The walk of the scores is neglected; it moves single runs but not their mean.
 """
 
 import math
@@ -106,7 +106,7 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why this theory does not describe a training, or None."""
+    """Return why this theory does not describe a training, or None."""
     task, rule = training.problem, training.rule
     if reason := why_not_known(rule):
         return reason

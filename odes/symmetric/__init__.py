@@ -1,33 +1,32 @@
-r"""The exact reduction of symmetric tasks to a few numbers, and how far noise breaks it [ours].
+r"""The exact reduction of symmetric tasks to a few numbers, and how batch noise breaks it [ours].
 
-The reduction itself is in `odes.symmetric.reduction`. The noise of batches breaks the tie between
-tokens of equal probability. Along a path of the reduction let the tokens of one kind differ by a
-little: their logits by u, their rows of Y by w, both with sum zero within a class. Each kind has a
-small block of the Hessian,
+The reduction itself is in `odes.symmetric.reduction`. Batch noise breaks the tie between tokens of
+equal probability. Along a path of the reduction, let the tokens of one kind differ slightly: their
+logits by u and their rows of Y by w, both with sum zero within a class. Each kind has a small block
+of the Hessian,
 
 .. math::
 
     H = \begin{pmatrix} h & c^\top \\ c & 0 \end{pmatrix}, \qquad
     h = \tfrac1n f (2 f \gamma - g), \qquad c = -(n n')^{-1/2} f e,
 
-with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class:
-:math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each
-of n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. With momentum
-:math:`\mu` a tie follows :math:`v \leftarrow \mu v + H u`, :math:`u \leftarrow u - \eta v`, driven
-by counts that are off by a share of standard deviation :math:`\sigma_0 = (n / (B L p))^{1/2}`,
-which acts as a displacement of u (`odes.symmetric.finite_length`). The variance of u is carried
-through the steps exactly; where it reaches one, linear theory ends. `docs/theory/finite-size.md`
-derives it.
-
-`spread` is linear in the noise, for mean and spread over seeds. The derivative along descent of an
-observable that is the same for all classes is the same for all classes too. It sees the part of the
-noise that keeps the symmetry, in which all classes have one s_n(c): what draws the classes drops
-out of the covariance of `odes.yz.spread`, and
+with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class, so
+:math:`n = n' = K` and e is that class's :math:`x - \alpha`. A common token has a row of Z for each
+of n = Q queries and one row of Y for all classes, so n' = 1 and e is the mean over the classes.
+With momentum :math:`\mu` the difference follows :math:`v \leftarrow \mu v + H u`,
+:math:`u \leftarrow u - \eta v`. It is driven by the relative error of the token counts, with
+standard deviation :math:`\sigma_0 = (n / (B L p))^{1/2}`, which acts as a displacement of u
+(`odes.symmetric.finite_length`). The variance of u is propagated exactly; linear theory ends where
+it reaches one. See `docs/theory/finite-size.md`.
+`spread` predicts the mean and covariance across seeds to first order in the noise. If an observable
+is symmetric in the classes, so is its derivative along descent, which therefore depends only on the
+symmetric part of the noise. All classes then share one s_n(c), the randomly drawn classes drop out
+of the covariance of `odes.yz.spread`, and
 
     lambda^T C lambda' = (1/L) sum_i p_i ds/dc_i ds'/dc_i
 
-remains, over the kinds of tokens of one class. An observable of a single class does not close like
-this; here it is predicted for the mean over the classes.
+remains, summed over the kinds of tokens of one class. There is no such closed form for an
+observable of a single class; its mean over the classes is predicted instead.
 
 Example:
     >>> task = odes.symmetric.symmetric_profiles(p=[0.08] * 10, rho=[0.02] * 10, K=1000, M=100_000)
@@ -92,9 +91,9 @@ PATHS = ("flow", "descent")
 
 
 def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "4 N"]:
-    """h and c of the module for each kind of token, the distinct ones first, at T infinite; an
-    observable of the reduction. Of c the components are by kind of output, each a unit vector:
-    own, other and rest for a distinct token, next and rest for a common one."""
+    """Return h and c of the module for each kind of token, distinct kinds first, at T infinite; an
+    observable of the reduction. The components of c are those along unit vectors for each kind of
+    output: own, other and rest for a distinct token, next and rest for a common one."""
     del state
     f, g = now.f, now.g
     others, rests = task.K - 1, task.M - task.K
@@ -121,21 +120,21 @@ def instability(
     length: Real[Number, ""],
     path: str = "flow",
 ) -> Float[AnyArray, "S N"]:
-    """Predict how far batches drive tokens of equal probability apart, by linear theory.
+    """Predict by linear theory how far batch noise drives tokens of equal probability apart.
 
     Args:
         task: as in `odes.symmetric.solve`. Each kind of token is treated as if it had a twin.
-        optimizer: gradient descent, with or without heavy-ball momentum, without decay; its numbers
-            may be traced.
+        optimizer: gradient descent, with or without heavy-ball momentum, and without decay; its
+            numbers may be traced.
         steps: number of optimiser steps, >= 1.
         batch: number B of sequences per step.
-        length: sequence length T, finite, because without the noise of counts no tie is broken.
+        length: finite sequence length T, because only the noise of token counts breaks ties.
         path: path along which the map is linearised, "flow" or "descent".
 
     Returns:
-        Natural logarithm of the standard deviation of the difference between the logit of a token
-        and the mean of its kind, after 0, 1, ... `steps` steps, in float64. Where it is above zero,
-        attention has left the path.
+        Natural logarithm of the standard deviation of the difference between a token's logit and
+        the mean of its kind, after 0, 1, ... `steps` steps, in float64. A value above zero means
+        that attention has left the path.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -171,11 +170,11 @@ def overshoot(
     length: Real[Number, ""] = math.inf,
     path: str = "flow",
 ) -> Float[AnyArray, "S N"]:
-    r"""How far steps overshoot, :math:`\eta_Z h / (2 + 2 \mu)` along the path: above 1 any
-    difference between two tokens of a kind oscillates and grows.
+    r"""Return the overshoot :math:`\eta_Z h / (2 + 2 \mu)` along the path. Above 1, any difference
+    between two tokens of a kind oscillates and grows.
 
-    Unlike `instability` this needs no noise. With T infinite no noise breaks a tie, but tokens of
-    unequal probability are apart from the start.
+    Unlike `instability`, this does not depend on noise. At infinite T no noise breaks a tie, but
+    tokens of unequal probability differ from the start.
 
     Args:
         length: sequence length T of the path.
@@ -210,7 +209,7 @@ def overshoot(
 def _blocks(
     task: SymmetricTask, optimizer: Rule, steps: int, length: Real[Number, ""], path: str
 ) -> Float[AnyArray, "S 4 N"]:
-    """`tie` along the path."""
+    """Return `tie` along the path."""
     checks.choice("path", path, PATHS)
     steps = checks.steps("steps", steps)
     asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
@@ -220,7 +219,7 @@ def _blocks(
 
 
 def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:
-    """Raise `ValueError` for what `instability` does not describe."""
+    """Raise `ValueError` for arguments that `instability` does not describe."""
     check_rule(optimizer)
     checks.real("batch", batch, 1)
     checks.real("length", length, 2)
@@ -229,7 +228,7 @@ def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Numb
 
 
 def check_rule(optimizer: Rule) -> None:
-    """Raise `ValueError` for a rule whose steps are not those of a tie."""
+    """Raise `ValueError` for rules other than gradient descent with or without momentum."""
     plain = isinstance(optimizer, SGD) and not optimizer.nesterov
     if not plain or optimizer.decay is not None:
         raise ValueError(
@@ -242,7 +241,8 @@ def check_rule(optimizer: Rule) -> None:
 def _carried(
     blocks: Float[Array, "S 4 N"], rule: SGD, expected: Float[Array, " N"]
 ) -> Float[Array, "S N"]:
-    """Log of the standard deviation of u along the path, from that of the counts expected."""
+    """Return the log of the standard deviation of u along the path, from the logs of the expected
+    token counts."""
     mu, size = jnp.asarray(rule.mu, blocks.dtype), blocks.shape[1]
 
     def step(
@@ -253,13 +253,13 @@ def _carried(
         rate = rule.rate(k)
         eta = jnp.full(size, rate["Y"], block.dtype).at[0].set(rate["Z"])
         hessian = jnp.zeros((size, size), block.dtype).at[0].set(block).at[:, 0].set(block)
-        # Of (u, w) and their velocities; noise enters as a displacement of u.
+        # The state is (u, w) and their velocities; noise enters as a displacement of u.
         velocity = jnp.concatenate([hessian, mu * jnp.eye(size, dtype=block.dtype)], axis=1)
         weights = jnp.eye(size, 2 * size, dtype=block.dtype) - eta[:, None] * velocity
         move = jnp.concatenate([weights, velocity])
         kick = jnp.concatenate([-eta * block, block])
         covariance = move @ covariance @ move.T + jnp.exp(-scale) * jnp.outer(kick, kick)
-        # Growth may exceed what a number can hold.
+        # Rescale, because growth may overflow.
         largest = jnp.maximum(jnp.max(jnp.diagonal(covariance)), jnp.exp(-scale))
         covariance, scale = covariance / largest, scale + jnp.log(largest)
         return (covariance, scale), (jnp.log(covariance[0, 0]) + scale) / 2
@@ -283,18 +283,18 @@ def spread(
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Predict mean and covariance over seeds, from zero weights.
+    """Predict mean and covariance across seeds, from zero weights.
 
     Args:
         task: from `symmetric_task`, `symmetric_profiles` or `merged`.
         optimizer, times, batch: as in `odes.yz.spread.solve`.
-        length: sequence length T, finite; it may be traced. With T infinite the only noise is the
-            draw of the classes, which the symmetric part of the weights does not see.
-        tails: average over the sequences of `odes.symmetric.finite_length.sequences`, for the mean
-        as for
-            the noise, in place of the first order in 1/T, which late in training misses the rare
-            sequences that dominate the loss. Neither task nor length may then be traced.
-        record: as in `odes.symmetric.solve`. Numbers of a class are means over all classes.
+        length: finite sequence length T; may be traced. At infinite T the only noise is the random
+            choice of classes, which does not affect the symmetric part of the weights.
+        tails: average mean and noise over the sequences of
+            `odes.symmetric.finite_length.sequences` instead of expanding to first order in 1/T. The
+            expansion misses the rare sequences that dominate the loss late in training. Task and
+            length may not be traced in this case.
+        record: as in `odes.symmetric.solve`. Quantities of a class are means over all classes.
         dtype: "float64" or "float32".
 
     Returns:

@@ -1,12 +1,13 @@
-r"""The symmetric reduction for sequences of finite length T, and for batches [ours].
+r"""The symmetric reduction for sequences of finite length T, and for finite batches [ours].
 
-To first order in 1/T. If classes may be permuted together with their tokens, so may their counts;
-hence the loss of `dynsim.yz.finite_length` is as symmetric as that of T infinite, and the reduced
-numbers stay closed. For one class the derivatives along its D + C kinds of tokens are those given
-there, with three kinds of outputs: the class's own next token, the K - 1 others, and the M - K
-tokens that follow no class.
+The expansion is to first order in 1/T. If a permutation of classes with their tokens is a symmetry,
+it permutes the token counts too. Hence the loss of `dynsim.yz.finite_length` is as symmetric as
+that for infinite T, and the reduction stays exact. For one class, the derivatives along its D + C
+kinds of tokens are given there, with three kinds of outputs: the class's own next token, the K - 1
+others, and the M - K tokens that follow no class.
 
-With `tails`, averages see the rare sequences that make the loss late in training. With a tilt t,
+With `tails`, averages include the rare sequences that dominate the loss late in training. For a
+tilt t,
 :math:`Z = \sum_i p_i e^{t_i / L}`, :math:`q_i = p_i e^{t_i / L} / Z` and
 :math:`s = \nabla \ln \ell(q)`
 
@@ -16,17 +17,17 @@ With `tails`, averages see the rare sequences that make the loss late in trainin
     \operatorname{tr} \bigl( \Sigma_q \nabla^2 \ln \ell(q) \bigr)
     + (s - t)^\top \Sigma_q\, (s - t) \Bigr] + O(L^{-2})
 
-with t the gradient at q, by a few turns of a fixed point. `docs/theory/finite-size.md` derives it.
+where t is the gradient at q, found by fixed-point iteration. See `docs/theory/finite-size.md`.
 
-A batch of B sequences, of which B / K belong to a class, differs from the population in two ways.
+A batch of B sequences, on average B / K per class, differs from the population in two ways.
 The frequency of token i in the class is :math:`p_i (1 + \epsilon_i)`, with
-:math:`\operatorname{Var} \epsilon_i = K / (B L p_i)`, one over the expected number of such tokens.
-To first order these act as a displacement of the logits z: what they add to the gradient is the
-Hessian times :math:`(0, \epsilon)`. And the class itself occurs :math:`1 + \zeta_n` times as often
-as expected, with :math:`\operatorname{Var} \zeta_n = (K - 1)/B`. Each class has its own noise, and
-reduced numbers of its own. Left out is that the rows of Y of common tokens are the same for
-all classes, as are those of Z for the classes of a query. So the mean over the classes scatters as
-it should, the difference between two of them too little.
+:math:`\operatorname{Var} \epsilon_i = K / (B L p_i)`, the inverse of the expected number of such
+tokens. To first order this displaces the logits z: it adds the Hessian times :math:`(0, \epsilon)`
+to the gradient. The class itself occurs :math:`1 + \zeta_n` times as often as expected, with
+:math:`\operatorname{Var} \zeta_n = (K - 1)/B`. Each class has its own noise and its own reduced
+variables. This neglects that all classes share the rows of Y of common tokens, and that the classes
+of a query share its row of Z. The mean over classes therefore has the right variance, but the
+difference between two classes too small a one.
 """
 
 import dataclasses
@@ -48,7 +49,7 @@ from odes.theory import named
 
 
 def check_length(task: SymmetricTask, length: Real[Number, ""]) -> None:
-    """As `dynsim.yz.finite_length.check_length`."""
+    """Check as `dynsim.yz.finite_length.check_length` does."""
     if not checks.is_traced(task):
         parts = ((task.p, task.p_copies), (task.rho, task.rho_copies))
         squares = (np.sum(np.square(p) * (1 if copies is None else copies)) for p, copies in parts)
@@ -56,13 +57,13 @@ def check_length(task: SymmetricTask, length: Real[Number, ""]) -> None:
 
 
 def loss(task: SymmetricTask, state: State, context: Context) -> Float[Array, ""]:
-    """Population loss in nat for `context` contextual tokens."""
+    """Return the population loss in nat for `context` contextual tokens."""
     now = reduction.measure(task, state)
     return now.loss if context is None else now.loss + correction(task, state, now) / context
 
 
 def gradient(task: SymmetricTask, state: State, context: Context) -> State:
-    """Gradient of the population loss per *full* parameter, as `reduction.gradient` defines it."""
+    """Return the population loss's gradient per *full* parameter, as in `reduction.gradient`."""
     population = reduction.gradient(task, state)
     if context is None:
         return population
@@ -74,9 +75,9 @@ def gradient(task: SymmetricTask, state: State, context: Context) -> State:
 
 
 def per_weight(task: SymmetricTask, gradient: State) -> State:
-    """A gradient with respect to the reduced numbers, converted to that with respect to one of the
-    weights that each stands for."""
-    # Without other classes, or other outputs, there are no such entries.
+    """Convert a gradient in the reduced numbers to the gradient in one of the weights that each
+    represents."""
+    # Without other classes or other outputs, there are no such entries.
     return jax.tree.map(
         lambda g, count: jnp.where(count > 0, g / jnp.where(count > 0, count, 1), 0),
         gradient,
@@ -85,17 +86,16 @@ def per_weight(task: SymmetricTask, gradient: State) -> State:
 
 
 def slope(now: Reduced, p: Attention) -> Attention:
-    r"""Derivatives :math:`-(f_i / p_i) (g_i - f_i\, f \cdot g)` of the loss by the frequencies, see
-    `dynsim.yz.finite_length`."""
+    r"""Return the loss's derivatives :math:`-(f_i / p_i) (g_i - f_i\, f \cdot g)` in the
+    frequencies, see `dynsim.yz.finite_length`."""
     return jax.tree.map(lambda f, g, p: f * (f * now.speed - g) / p, now.f, now.g, p)
 
 
 def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
-    r""":math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of a class, see
+    r"""Return :math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of a class, see
     `dynsim.yz.finite_length`."""
     Y, f, g = state.Y, now.f, now.g
-    # Probability of all outputs of a kind, and what the terms Y_i - f_i y have at them, less what
-    # they have at the own output.
+    # Total probability of each kind of output; `terms` has Y_i - f_i y relative to the own output.
     other, rest = (task.K - 1) * now.other, (task.M - task.K) * now.rest
 
     def terms(
@@ -117,7 +117,7 @@ def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, 
 
 
 def multiplicity(task: SymmetricTask) -> State:
-    """How many entries of the full Y and Z each reduced number stands for."""
+    """Return how many entries of the full Y and Z each reduced number represents."""
     K, M = task.K, task.M
     p = jnp.ones_like(jnp.asarray(task.p)) if task.p_copies is None else task.p_copies
     rho = jnp.ones_like(jnp.asarray(task.rho)) if task.rho_copies is None else task.rho_copies
@@ -127,22 +127,22 @@ def multiplicity(task: SymmetricTask) -> State:
 
 
 TURNS = 3
-"""Turns of the fixed point for the tilt."""
+"""Fixed-point iterations for the tilt."""
 SEQUENCES = 4096
-"""Sequences that stand for all where the covariance of the gradient is wanted, in which errors of
-the saddle point nearly cancel the result."""
+"""Number of sequences in the sample for the covariance of the gradient, whose saddle-point errors
+would be nearly as large as the result."""
 
 
 def loss_with_tails(
     task: SymmetricTask, state: State, context: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Population loss in nat for `context` contextual tokens."""
+    """Return the population loss in nat for `context` contextual tokens, with rare sequences."""
 
     def total(values: Attention) -> Float[Array, ""]:
         return task.sum_distinct(values.distinct) + task.sum_common(values.common)
 
     def at(q: Attention) -> tuple[SymmetricTask, Reduced, Attention]:
-        """The task with other frequencies, what is measured there, and the gradient of log loss."""
+        """Return the task with frequencies q, its forward pass, and the log loss's gradient."""
         tilted = dataclasses.replace(task, p=q.distinct, rho=q.common)
         now = reduction.measure(tilted, state)
         return tilted, now, jax.tree.map(lambda s: s / now.loss, slope(now, q))
@@ -166,25 +166,25 @@ def loss_with_tails(
 
 
 def gradient_with_tails(task: SymmetricTask, state: State, context: Float[Array, ""]) -> State:
-    """Gradient of the population loss per *full* parameter, as `reduction.gradient` defines it."""
+    """Return the gradient of `loss_with_tails` per *full* parameter, as in `reduction.gradient`."""
     found = jax.grad(lambda state: loss_with_tails(task, state, context))(state)
     return per_weight(task, found)
 
 
 class Sequences(NamedTuple):
-    """Sequences of a class, as the frequencies of its tokens one by one, the distinct ones first;
-    and of which kind each token is."""
+    """Sampled sequences of a class: the frequency of each token, distinct ones first, and the kind
+    of each token."""
 
     frequencies: Float[Array, "N S"]
     kinds: Kinds
 
 
 def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
-    """SEQUENCES sequences that fill the law of the counts evenly: conditional binomials at points
-    of a scrambled Sobol sequence.
+    """Return SEQUENCES sequences that cover the distribution of counts evenly: conditional
+    binomials at the points of a scrambled Sobol sequence.
 
     Raises:
-        ValueError: for a task or a length that is traced, or a length that is not whole.
+        ValueError: for a traced task or length, or a length that is not whole.
     """
     if checks.is_traced((task, length)):
         raise ValueError("tails = True: draws sequences, so task and length must not be traced")
@@ -195,8 +195,8 @@ def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
 
 
 def evenly_spread(p: Float[np.ndarray, " S"], total: int) -> Float[np.ndarray, "N S"]:
-    """SEQUENCES count vectors of the multinomial law of `total` tokens with probabilities `p`."""
-    # Importing it takes as long as importing JAX does.
+    """Return SEQUENCES multinomial count vectors of `total` tokens with probabilities `p`."""
+    # Imported here, because it takes as long to import as JAX.
     from scipy.stats import binom, qmc
 
     share = np.minimum(p / np.cumsum(p[::-1])[::-1], 1)
@@ -209,7 +209,7 @@ def evenly_spread(p: Float[np.ndarray, " S"], total: int) -> Float[np.ndarray, "
 
 
 def losses(task: SymmetricTask, state: State, sample: Sequences) -> Float[Array, " N"]:
-    """Loss of each sequence, over the root of their number."""
+    """Return the loss of each sequence, divided by the square root of their number."""
     kinds, Y, Z = sample.kinds, state.Y, state.Z
     distinct = [x[kinds.distinct] for x in (Y.own, Y.other, Y.rest)]
     common = [x[kinds.common] for x in (Y.common_next, Y.common_rest)]
@@ -224,26 +224,26 @@ def losses(task: SymmetricTask, state: State, sample: Sequences) -> Float[Array,
 
 
 def gradient_of(task: SymmetricTask, state: State, sample: Sequences) -> State:
-    """Gradient of the mean loss of a sample per *full* parameter."""
+    """Return the gradient of a sample's mean loss per *full* parameter."""
     found = jax.grad(lambda state: jnp.sum(losses(task, state, sample)))(state)
     return jax.tree.map(lambda g: g / SEQUENCES**0.5, per_weight(task, found))
 
 
 def covariance(along: Float[Array, "P N"]) -> Float[Array, "P P"]:
-    r""":math:`\lambda^\top C \lambda'` of all pairs, from the derivatives of `losses`."""
+    r"""Return :math:`\lambda^\top C \lambda'` of all pairs, from the derivatives of `losses`."""
     centred = along - jnp.mean(along, axis=1, keepdims=True)
     return centred @ centred.T
 
 
 def _kinds(values: AnyArray, copies: AnyArray | None) -> np.ndarray:
-    """Of which kind each of the tokens is."""
+    """Return the kind of each token."""
     one_each = 1 if copies is None else np.asarray(copies, int)
     return np.repeat(np.arange(np.size(values)), one_each)
 
 
 class Law(NamedTuple):
-    """Population loss, and its gradient per full parameter, of task, state and context; and the
-    name of a theory with it."""
+    """Population loss and its gradient per full parameter, as functions of task, state and context,
+    and the name of the theory as a function of its base name and whether T is finite."""
 
     loss: Callable[..., Array]
     gradient: Callable[..., State]
@@ -257,7 +257,7 @@ TAILS = Law(
 
 
 def law_of(task: SymmetricTask, length: Real[Number, ""], tails: bool) -> Law:
-    """The law for sequences of some length; raises `ValueError` where it says nothing of them."""
+    """Return the law for sequences of a length; raise `ValueError` if it does not apply to it."""
     check_length(task, length)
     if tails and isinstance(length, float) and math.isinf(length):
         raise ValueError("length = inf: infinite sequences have no tails; use tails = False")
@@ -268,7 +268,7 @@ class Batches(NamedTuple):
     """The batches of a run.
 
     Attributes:
-        key: step k draws with fold_in(key, k).
+        key: random key; step k uses fold_in(key, k).
         size: B, sequences per batch.
     """
 
@@ -277,7 +277,7 @@ class Batches(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What one batch adds, for N classes: zeta, and epsilon of distinct and of common tokens."""
+    """Noise of one batch for N classes: zeta, and epsilon of distinct and common tokens."""
 
     count: Float[Array, "*N"]
     distinct: Float[Array, "D *N"]
@@ -287,11 +287,11 @@ class Draw(NamedTuple):
 def drawn_noise(
     task: SymmetricTask, batches: Batches, context: Context, classes: int, k: Int[Array, ""]
 ) -> Draw:
-    """The noise of step k in so many of the K classes."""
+    """Draw the noise of step k for `classes` of the K classes."""
     of_class, of_distinct, of_common = jax.random.split(jax.random.fold_in(batches.key, k), 3)
     dtype = batches.size.dtype
     one = jax.random.normal(of_class, (classes + 1,), dtype)
-    # The zetas of all K classes sum to zero; the last number stands for those not followed.
+    # The zetas of all K classes sum to zero; the last number represents the other classes.
     total = jnp.sum(one[:-1]) + jnp.sqrt(task.K - classes) * one[-1]
     count = jnp.sqrt(task.K / batches.size) * (one[:-1] - total / task.K)
 
@@ -312,10 +312,10 @@ def drawn_noise(
 def noisy_loss_and_gradient(
     task: SymmetricTask, states: State, context: Context, drawn: Draw
 ) -> tuple[Float[Array, ""], State]:
-    """Population loss, averaged over N classes, and the gradient (..., N) that a batch gives them.
+    """Return the population loss, averaged over N classes, and their noisy gradient (..., N).
 
     Args:
-        states: of the N classes, with that axis last.
+        states: states of the N classes, with that axis last.
     """
 
     def of_class(state: State, noise: Draw) -> tuple[Array, State]:

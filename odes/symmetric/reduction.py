@@ -1,12 +1,12 @@
 r"""Symmetric sequence classes reduced to a few numbers: gradient, profiles, observables [ours].
 
-Let every class have the same distinct tokens' profile :math:`p_i` (i = 1..D), all classes share the
-common tokens with class-independent probabilities :math:`\rho_j` (j = 1..C), every query serve the
-same number q of classes and all classes be equally likely, as in the Syn tasks of Scan and Snap
-(section 6). From zero weights, in the limit :math:`T \to \infty` (Lemma 2), every entry of Y and Z
-then stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
-so does any elementwise optimiser. Nothing is approximated. The numbers are those of
-`odes.symmetric.state`; `placed` finds them in a task, and `Placed.weights` puts them back.
+A task is symmetric if all classes have the same profile :math:`p_i` (i = 1..D) of distinct tokens
+and share the common tokens with class-independent probabilities :math:`\rho_j` (j = 1..C), every
+query belongs to the same number q of classes, and all classes are equally likely, as in the Syn
+tasks of Scan and Snap (section 6). From zero weights, in the limit :math:`T \to \infty` (Lemma 2),
+every entry of Y and Z then stays equal to one of 4 D + 3 C numbers for any K and M, because
+gradients and elementwise optimisers preserve the symmetry. The reduction is exact. The numbers are
+in `odes.symmetric.state`; `placed` finds them in a task, `Placed.weights` restores the weights.
 """
 
 import dataclasses
@@ -26,24 +26,24 @@ from dynsim.yz import model as yz
 from dynsim.yz.observables import MEASURED
 from odes.symmetric.state import Attention, Decoder, Kinds, Reduced, State, SymmetricTask
 
-# Probabilities typed with six decimals still count as normalised. Only their ratios enter the
-# dynamics, because attention normalises itself.
+# Probabilities typed with six decimals count as normalised. Only their ratios enter the dynamics,
+# because attention is normalised.
 _SUM_TOLERANCE = 1e-5
-# Rows of a `SequenceClasses` are normalised in float64, which leaves equal ones equal to this.
+# Rows of a `SequenceClasses` are normalised in float64; equal probabilities stay equal up to this.
 _ALIKE = 1e-9
 
 Profile = Real[AnyArray, " _"] | Sequence[float | np.number]
 
 
 def measure(task: SymmetricTask, state: State) -> Reduced:
-    """Forward pass and backpropagated gradient of one class.
+    """Return the forward pass and backpropagated gradient of one class.
 
     Small probabilities keep their relative precision as in `yz.cross_entropy`: everything is
-    formed from logits relative to the own one, the residual as the sum of the wrong
-    probabilities and never as one minus the right one.
+    computed from logits relative to the own one, and the residual is the sum of the wrong
+    probabilities rather than one minus the right one.
     """
     Y, z = state.Y, state.Z
-    # Neither a concatenation nor a dot product, both of which would move a batch to the front.
+    # No concatenation or dot product: both would move a batch axis to the front.
     largest = jax.lax.stop_gradient(
         jnp.maximum(jnp.max(z.distinct, initial=-jnp.inf), jnp.max(z.common, initial=-jnp.inf))
     )
@@ -73,12 +73,12 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
 
 
 def direction(task: SymmetricTask, state: State) -> State:
-    """Minus the gradient of the population loss per *full* parameter.
+    """Return minus the gradient of the population loss per *full* parameter.
 
-    Each number is the derivative by one of the entries of Y or Z that it stands for, not by
-    all of them together, so that elementwise optimisers (Adam) may be applied to it. A distinct
-    token occurs in one class, a common one in all K (Y) and in the K / num_queries classes of
-    its query (Z); each class weighs 1/K. Rows of Y keep their sums:
+    Each number is the derivative with respect to one of the entries of Y or Z that it represents,
+    not all of them together, so that elementwise optimisers (Adam) can be applied to it. A distinct
+    token occurs in one class, a common token in all K classes (Y) and in the K / num_queries
+    classes of a query (Z). Each class has weight 1/K. Rows of Y keep their sums:
     `own + (K - 1) other + (M - K) rest = 0` and `K common_next + (M - K) common_rest = 0`.
     """
     now = measure(task, state)
@@ -99,7 +99,7 @@ def direction(task: SymmetricTask, state: State) -> State:
 
 
 def gradient(task: SymmetricTask, state: State) -> State:
-    """Gradient of the population loss per full parameter, minus `direction`."""
+    """Return the gradient of the population loss per full parameter, which is minus `direction`."""
     return jax.tree.map(jnp.negative, direction(task, state))
 
 
@@ -110,12 +110,12 @@ def symmetric_profiles(
     M: Int[Number, ""],
     num_queries: Int[Number, ""] = 1,
 ) -> SymmetricTask:
-    """A symmetric task from its profiles; K and M may be huge: no array has their size.
+    """Make a symmetric task from its profiles. K and M may be huge: no array has their size.
 
     Args:
         p: (D,) positive probabilities of the distinct tokens of a class; may be empty.
-        rho: (C,) positive probabilities of the common tokens; may be empty. All of `p` and
-            `rho` together sum to 1 (to 1e-5).
+        rho: (C,) positive probabilities of the common tokens; may be empty. `p` and `rho` together
+            sum to 1 (to 1e-5).
         K: number of classes.
         M: number of outputs, at least 2 and at least K.
         num_queries: number of queries; divides K.
@@ -141,7 +141,7 @@ def symmetric_profiles(
 
 
 def _profile(name: str, value: Profile) -> Float[AnyArray, " D"]:
-    """`value` as an array, in NumPy's float64 if it is concrete."""
+    """Return `value` as an array, in NumPy's float64 if it is concrete."""
     if checks.is_traced(value):
         profile = jnp.asarray(value)
     else:
@@ -153,16 +153,16 @@ def _profile(name: str, value: Profile) -> Float[AnyArray, " D"]:
 
 
 def merged(task: SymmetricTask) -> SymmetricTask:
-    """The same task with tokens of equal probability merged into one token, of which it has copies.
+    """Merge tokens of equal probability into one kind with several copies.
 
-    This halves the numbers of Syn-Small. Observables with an entry per token then have one per
-    kind, in order of increasing probability.
+    For Syn-Small this halves the number of variables. Observables with an entry per token then have
+    one per kind, in order of increasing probability.
     """
     return merge(task)[0]
 
 
 def merge(task: SymmetricTask) -> tuple[SymmetricTask, Kinds]:
-    """`merged`, and the kind that each of the tokens becomes."""
+    """Return the `merged` task and the kind of each token."""
 
     def kinds(
         values: AnyArray, copies: AnyArray | None
@@ -179,7 +179,7 @@ def merge(task: SymmetricTask) -> tuple[SymmetricTask, Kinds]:
 
 
 def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
-    """Entropy (nat) of the attention restricted to distinct tokens; NaN without any."""
+    """Return the entropy (nat) of the attention restricted to distinct tokens; NaN without any."""
     if now.c.distinct.size == 0:
         return jnp.full((), jnp.nan, now.loss.dtype)
     p = now.c.distinct / task.sum_distinct(now.c.distinct)
@@ -189,7 +189,7 @@ def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]
 
 
 def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
-    """xi_n as `dynsim.yz.observables.xi` measures it; NaN without distinct tokens."""
+    """Return xi_n as in `dynsim.yz.observables.xi`; NaN without distinct tokens."""
     f, g = now.f.distinct, now.g.distinct
     if f.size == 0:
         return jnp.full((1,), jnp.nan, now.loss.dtype)
@@ -217,20 +217,20 @@ OBSERVABLES: dict[str, Callable[[SymmetricTask, State, Reduced], Array]] = {
     "attention_distinct": lambda task, state, now: now.c.distinct,
     "attention_common": lambda task, state, now: now.c.common,
 }
-"""Observables by the name under which they are recorded, those of `dynsim.yz.observables`: () loss,
-accuracy and entropy; (1,) where that has an entry for each class, as all are alike; (D,) or (C,)
-for each distinct token of a class or each common token."""
+"""Observables by name, as in `dynsim.yz.observables`. Loss, accuracy and entropy are scalars.
+Observables with an entry per class there have shape (1,), as all classes are alike; those per
+distinct or common token have shape (D,) or (C,)."""
 TABLE = Table(OBSERVABLES)
-"""What the flows record."""
+"""Observables of the flows."""
 PLACED = dataclasses.replace(MEASURED, functions={**OBSERVABLES, **MEASURED.functions})
-"""What the flows record where the full task is known: all that is measured on weights, and what the
-reduction has alone."""
+"""Observables of the flows if the full task is known: all observables of the weights, and those
+that only the reduction has."""
 DESCENDED = dataclasses.replace(TABLE, provided=("batch_loss", RELATIVE_LOSS))
-"""What descent records."""
+"""Observables of descent."""
 
 
 def observe(record: Recording, task: SymmetricTask, state: State) -> dict[str, Array]:
-    """All recorded observables of one state."""
+    """Return all recorded observables of one state."""
     return record(task, state, measure(task, state))
 
 
@@ -242,7 +242,7 @@ class Placed(eqx.Module):
         full: the task itself.
         distinct: (K, D) ids of the distinct tokens of each class.
         common: (C,) ids of the common tokens.
-        kinds: the entry of `reduced` that stands for each of them.
+        kinds: index of the entry of `reduced` for each of these tokens.
     """
 
     reduced: SymmetricTask
@@ -252,12 +252,12 @@ class Placed(eqx.Module):
     kinds: Kinds
 
     def astype(self, dtype: str) -> "Placed":
-        """The same with its probabilities as JAX arrays of `dtype`."""
+        """Return the task with its probabilities as JAX arrays of `dtype`."""
         cast = self.reduced.astype(dtype), self.full.astype(dtype)
         return eqx.tree_at(lambda placed: (placed.reduced, placed.full), self, cast)
 
     def weights(self, state: State) -> yz.YZ:
-        """The full weights that `state` stands for: Y (M, M) and Z (Q, M)."""
+        """Return the full weights of `state`: Y (M, M) and Z (Q, M)."""
         task, row, shared = self.full, jnp.asarray(self.distinct), jnp.asarray(self.common)
         own, other, rest, z_distinct = (
             values[self.kinds.distinct]
@@ -277,10 +277,10 @@ class Placed(eqx.Module):
 
 
 def placed(task: SequenceClasses, *, merged: bool = False) -> Placed:
-    """`task` with its reduced form, in which tokens of equal probability are merged if `merged`.
+    """Return `task` with its reduced form; `merged` merges tokens of equal probability in it.
 
     Raises:
-        ValueError: as `symmetric_task`.
+        ValueError: as in `symmetric_task`.
     """
     distinct, common = tokens(task)
     p, rho = task.probs[0, distinct[0]], task.probs[0, common]
@@ -292,7 +292,7 @@ def placed(task: SequenceClasses, *, merged: bool = False) -> Placed:
 
 
 def symmetric_task(task: SequenceClasses) -> SymmetricTask:
-    """The reduced form of `task`.
+    """Return the reduced form of `task`.
 
     Raises:
         ValueError: if `task` is not symmetric, naming the assumption that fails.
@@ -301,14 +301,13 @@ def symmetric_task(task: SequenceClasses) -> SymmetricTask:
 
 
 def expand(task: SequenceClasses, state: State) -> yz.YZ:
-    """The full weights that `state`, with one number per token, stands for: Y (M, M) and Z (Q,
-    M)."""
+    """Return the full weights Y (M, M) and Z (Q, M) of a `state` with one number per token."""
     return placed(task).weights(state)
 
 
 def tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids (K, D) of the distinct tokens of each class by increasing probability, and
-    (C,) of the common ones by id; raises `ValueError` where symmetry fails."""
+    """Return the ids (K, D) of each class's distinct tokens by increasing probability, and the ids
+    (C,) of the common tokens in order. Raise `ValueError` if `task` is not symmetric."""
     if checks.is_traced(task):
         raise ValueError(
             "symmetric reduction needs a concrete task; to differentiate with respect to its "

@@ -1,10 +1,10 @@
-"""Symmetric sequence classes: exact flows and descent, at a cost without K and M.
+"""Symmetric sequence classes: exact flows and descent, at a cost independent of K and M.
 
 `solve` integrates the population dynamics of Scan and Snap (section 3; batch -> infinity, eta -> 0)
-in the few numbers of `odes.symmetric.reduction`, from zero weights: the same flows as those of
-`odes.yz.population.solve`. Where the full task is known, it records what is measured on its full
-weights too. `descend` makes the same steps as `dynsim.train` with an infinite batch, on the same
-numbers; with a finite one, up to what `odes.symmetric.finite_length` leaves out.
+in the variables of `odes.symmetric.reduction`, from zero weights. The flows are those of
+`odes.yz.population.solve`. If the full task is given, observables of the full weights can be
+recorded too. `descend` makes the steps of `dynsim.train` in the same variables: exactly for an
+infinite batch, and within the approximations of `odes.symmetric.finite_length` for a finite one.
 """
 
 import functools
@@ -56,28 +56,29 @@ def solve(
 
     Args:
         task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost independent of K
-            and M; or from `placed`. Its numbers may be traced. Concrete sequence classes work too,
-            and are placed first.
+            and M; or from `placed`. Its numbers may be traced. Concrete sequence classes are passed
+            to `placed` first.
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`.
-        tails: with a finite length, average over sequences by a saddle point in place of the first
-            order in 1/T, which late in training misses the rare sequences that dominate the loss.
-        record: names from `OBSERVABLES`; for a task from `placed` as in `dynsim.train`, with
-            an entry for each class and token, and those that the reduction has alone.
+        tails: for a finite length, average over sequences with a saddle-point approximation instead
+            of expanding to first order in 1/T. The expansion misses the rare sequences that
+            dominate the loss late in training.
+        record: names from `OBSERVABLES`; for a task from `placed` those of `dynsim.train`, with
+            an entry for each class and token, and the reduction's own.
         dtype: "float64" or "float32".
         tolerances: tolerances of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
-        derivatives: which can be taken through the solve, "reverse" or "forward".
+        derivatives: kind of derivatives that the solve supports, "reverse" or "forward".
 
     Returns:
-        A `Trajectory` with the final `State` as `params`, or the full weights of a task from
-        `placed`; the status of a failed solve is not OK. Stability limits the explicit solver to
-        steps of about 3/(1-mu) or 3/(1-b1), so momentum or Adam with 0.9 exhaust the default
+        A `Trajectory` with the final `State` as `params`, or with the full weights for a task from
+        `placed`. Its status is not OK if the solve failed. Stability limits the explicit solver to
+        steps of about 3/(1-mu) or 3/(1-b1), so momentum or Adam with 0.9 exhausts the default
         `max_steps` near t = 5e5.
 
     Raises:
-        ValueError: naming the argument, its value and what is allowed, or the assumption of the
-            reduction that fails, before compilation.
+        ValueError: before compilation, naming the invalid argument, its value and the allowed
+            values, or the assumption of the reduction that fails.
     """
     checks.kind("task", task, SymmetricTask, Placed, SequenceClasses)
     task = placed(task) if isinstance(task, SequenceClasses) else task
@@ -106,21 +107,21 @@ def solve(
 
 
 def theory_rule(rule: Rule) -> Rule:
-    """The rule of a theory with rates for Y and Z; raises `ValueError` for anything but a rule, and
-    for rates of other groups."""
+    """Return the rule with rates for Y and Z. Raises `ValueError` if `rule` is not a rule or has
+    rates for other groups."""
     check_known(rule)
     return rule.of_groups("Y", "Z")
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why the flow of sequence classes has no reduction, or None."""
+    """Return why the flow of sequence classes has no reduction, or None."""
     if getattr(training.problem, "start", "zero") != "zero":
         return "it starts from zero weights"
     return refusal(checked_flow, training.rule) or refusal(placed, training.problem)
 
 
 def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Recording]:
-    """What is to be recorded of the reduced state, and on the full weights."""
+    """Return the recordings of the reduced state and of the full weights."""
     if isinstance(task, SymmetricTask):
         return TABLE.resolve(record), Recording(())
     every = PLACED.resolve(record).functions
@@ -165,7 +166,7 @@ def _solve(
     )
     saved, states = solved.saved
     if isinstance(task, Placed) and full.functions:
-        # One time after the other: all weights at all times would take S M^2 numbers.
+        # One time after another: the weights at all times would take up S M^2 numbers.
         saved |= jax.lax.map(
             lambda state: full(task.full, observables.measure(task.full, task.weights(state))),
             states,
@@ -189,32 +190,30 @@ def descend(
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Descend the population loss step by step, from zero weights, with or without the noise of
-    batches.
+    """Descend the population loss step by step from zero weights, with or without batch noise.
 
     Args:
         task, length, tails, dtype: as in `solve`.
         record: as in `solve`, or "relative_loss" as in `dynsim.train`.
-        optimizer: any rule without clipping and noise; or with numbers of shape (B,), which
-            descends B times at once. That is the same as `jax.vmap` and several times faster on a
-            CPU.
+        optimizer: any rule without clipping and noise. If its numbers have shape (B,), B runs are
+            solved at once. This equals `jax.vmap` and is several times faster on a CPU.
         steps: number of optimiser steps, >= 1.
         batch: number B of sequences per step; if finite, each step has the noise of such a batch
-            (`odes.symmetric.finite_length`). Tokens of a `merged` task share their noise, so it
-            cannot break a tie between them: use a task that is not merged.
-        key: random key of that noise; another key is another seed.
-        classes: with noise, number of the K classes that are followed, at most K. Recorded
-            quantities are means over these; the cost grows with their number.
+            (`odes.symmetric.finite_length`). The tokens of a `merged` task share their noise, so
+            that it cannot break ties between them; use a task that is not merged.
+        key: random key of that noise, the seed of the run.
+        classes: with noise, the number of classes to simulate, at most K. Recorded quantities are
+            means over these; the cost grows with their number.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
             `log_times(steps)`.
 
     Returns:
-        A `Trajectory` with the final `State` as `params` (of which every entry has a last axis of
-        `classes` with noise), and a status as in `dynsim.train`;
-        with a leading axis (B,) everywhere if the optimiser has it.
+        A `Trajectory` with the final `State` as `params` and a status as in `dynsim.train`. With
+        noise, every entry of the state has a last axis of size `classes`. If the optimiser's
+        numbers have shape (B,), everything has a leading axis (B,).
 
     Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation.
+        ValueError: before compilation, naming the argument, its value and the allowed values.
     """
     checks.kind("task", task, SymmetricTask)
     optimizer = theory_rule(optimizer)
@@ -257,7 +256,7 @@ def descend(
 def _check_noise(
     task: SymmetricTask, batch: Real[Number, ""], key: PRNGKeyArray | None, classes: int
 ) -> bool:
-    """Whether there is noise; raises `ValueError` for what cannot be."""
+    """Return whether there is noise; raise `ValueError` for invalid settings of it."""
     if not checks.is_traced(batch) and math.isinf(batch):
         return False
     checks.real("batch", batch, 1)
@@ -283,13 +282,13 @@ def _descend(
     law: Law,
     classes: int,
 ) -> Trajectory:
-    # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
-    # batching the scan from outside would move it to the front.
+    # The batch is the last axis of every array, so that each operation is one long loop on a CPU;
+    # `jax.vmap` of the whole scan would move it to the front.
     (batch,) = many or (1,)
     dtype: Any = jax.tree.leaves(optimizer)[0].dtype.name
     optimizer = jax.tree.map(lambda number: jnp.broadcast_to(number, (batch,)), optimizer)
     last = functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
-    # Without noise all classes are alike, and one stands for them.
+    # Without noise all classes are alike, and one represents them.
     each = () if batches is None else (classes,)
     start = jax.tree.map(
         lambda leaf: jnp.zeros((*leaf.shape, *each, batch), leaf.dtype),

@@ -1,6 +1,6 @@
-"""The few numbers that a symmetric task and its parameters consist of.
+"""Symmetric tasks and their parameters in reduced form.
 
-`odes.symmetric.reduction` explains what symmetric means, and why these numbers are enough.
+`odes.symmetric.reduction` defines symmetric tasks and explains why these numbers suffice.
 """
 
 import equinox as eqx
@@ -15,16 +15,16 @@ from dynsim.precision import AnyArray, Number, cast
 
 class SymmetricTask(eqx.Module):
     """K classes over M tokens in reduced form; build it with `symmetric_task` or
-    `symmetric_profiles`. Its leaves, arrays or plain numbers, may all be traced.
+    `symmetric_profiles`. All leaves are arrays or plain numbers and may be traced.
 
     Attributes:
         p: (D,) probabilities of the kinds of distinct tokens of a class.
         rho: (C,) probabilities of the kinds of common tokens.
-        K: number of classes, the number of next tokens.
-        M: vocabulary size, the number of outputs.
-        num_queries: number of query tokens, each of which serves K / num_queries classes.
-        p_copies, rho_copies: (D,) and (C,) number of tokens of each kind: tokens of equal
-            probability stay equal, so one may stand for all. None means one of each.
+        K: number of classes, which is also the number of next tokens.
+        M: vocabulary size, which is also the number of outputs.
+        num_queries: number of query tokens, each shared by K / num_queries classes.
+        p_copies, rho_copies: (D,) and (C,) number of tokens of each kind. Tokens of equal
+            probability stay equal, so one may represent all. None means one of each.
     """
 
     p: Float[AnyArray, " D"]
@@ -36,27 +36,27 @@ class SymmetricTask(eqx.Module):
     rho_copies: Real[AnyArray, " C"] | None = None
 
     def sum_distinct(self, values: Float[Array, " D"]) -> Float[Array, ""]:
-        """Sum over all distinct tokens of a class of what each kind of them has."""
+        """Sum values per kind over all distinct tokens of a class."""
         return jnp.sum(values if self.p_copies is None else self.p_copies * values)
 
     def sum_common(self, values: Float[Array, " C"]) -> Float[Array, ""]:
-        """Sum over all common tokens of what each kind of them has."""
+        """Sum values per kind over all common tokens."""
         return jnp.sum(values if self.rho_copies is None else self.rho_copies * values)
 
     def astype(self, dtype: str) -> "SymmetricTask":
-        """The same task with its numbers as JAX arrays of `dtype`."""
+        """Return the task with its numbers as JAX arrays of `dtype`."""
         return jax.tree.map(lambda number: cast(number, dtype), self)
 
 
 class Decoder(eqx.Module):
-    """The different entries of Y, row by kind of token, column by kind of output.
+    """The different entries of Y, with rows by kind of token and columns by kind of output.
 
     Attributes:
-        own: (D,) a distinct token towards the next token of its class.
-        other: (D,) a distinct token towards each of the K-1 other next tokens.
-        rest: (D,) a distinct token towards each of the M-K outputs that are no next token.
-        common_next: (C,) a common token towards each of the K next tokens.
-        common_rest: (C,) a common token towards each of the other outputs.
+        own: (D,) from a distinct token to the next token of its class.
+        other: (D,) from a distinct token to each of the K-1 other next tokens.
+        rest: (D,) from a distinct token to each of the M-K outputs that are not next tokens.
+        common_next: (C,) from a common token to each of the K next tokens.
+        common_rest: (C,) from a common token to each of the other outputs.
     """
 
     own: Float[Array, " D"]
@@ -67,16 +67,16 @@ class Decoder(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """The different entries of Z: (D,) towards the distinct tokens of a class from its query,
-    (C,) towards the common tokens from every query."""
+    """The different entries of Z: (D,) from a class's query to its distinct tokens, (C,) from every
+    query to the common tokens."""
 
     distinct: Float[Array, " D"]
     common: Float[Array, " C"]
 
 
 class Kinds(eqx.Module):
-    """The entry of a reduced task that stands for each distinct token of a class (D,), by
-    increasing probability, and for each common token (C,)."""
+    """Index of the reduced task's entry for each distinct token of a class (D,), by increasing
+    probability, and for each common token (C,)."""
 
     distinct: Int[AnyArray, " D"]
     common: Int[AnyArray, " C"]
@@ -90,16 +90,16 @@ class State(eqx.Module):
 
 
 class Reduced(eqx.Module):
-    """One class of the layer at one moment; all classes are alike.
+    """Forward and backward pass of one class at one time; all classes are alike.
 
     Attributes:
         c: attention on the distinct (D,) and the common (C,) tokens, summing to 1.
         f: c / |c|_2.
         g: gradient sent back to the attention, g = Y (x_{T+1} - alpha).
         loss: () cross entropy in nat.
-        residual: () 1 - alpha_own, the probability of all wrong outputs together.
+        residual: () 1 - alpha_own, the total probability of wrong outputs.
         other, rest: () probability of one other next token and of one of the M-K outputs.
-        to_other, to_rest: () logits of these, less the own one.
+        to_other, to_rest: () logits of these minus the own one.
         margin: () own logit minus the largest other one.
         speed: () f . g, which Theorem 1 predicts to be gamma(t).
     """
@@ -118,7 +118,7 @@ class Reduced(eqx.Module):
 
 
 def zero_state(task: SymmetricTask, dtype: DTypeLike) -> State:
-    """Zero weights, from which alone the reduction is exact."""
+    """Return zero weights, the only start for which the reduction is exact."""
     distinct, common = jnp.zeros(np.shape(task.p), dtype), jnp.zeros(np.shape(task.rho), dtype)
     decoder = Decoder(distinct, distinct, distinct, common, common)
     return State(decoder, Attention(distinct, common))

@@ -9,7 +9,7 @@ with weight decay lambda and gradient noise tau_xi gives
     dv_k/dt = -(4/n_k) v_k dLoss/dv_k - 2 lambda v_k + eta tau_xi^2
 
 because R_k . grad Loss = 2 v_k dLoss/dv_k for isotropic blocks. The learning rate enters through
-the noise alone. The sign of b is that of its start: in training it is random, and b = 0 stays 0.
+the noise alone. b keeps the sign of its start, which is random in training; b = 0 stays 0.
 
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
@@ -42,12 +42,12 @@ from odes.theory import Training
 from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, losses, root, total
 
 Args = tuple[Prompts, Annealing]
-"""What the drift depends on besides the state."""
+"""Inputs of the drift besides the state."""
 
 
 class Model(NamedTuple):
-    """What compilation depends on: whether J is trained with any weight, whether the outputs have
-    the variance of a finite context, and the quadrature."""
+    """Static settings of the model: whether J is part of the loss, whether the outputs have the
+    variance of a finite context, and the quadrature."""
 
     coupled: bool
     finite_length: bool
@@ -55,7 +55,7 @@ class Model(NamedTuple):
 
     @property
     def numerics(self) -> dict[str, Any]:
-        """Keywords of the functions of `odes.two_stage.loss`."""
+        """Return keyword arguments for the functions of `odes.two_stage.loss`."""
         return {"finite_length": self.finite_length, "rule": self.rule}
 
 
@@ -69,7 +69,7 @@ class Snapshot(NamedTuple):
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why the reduction does not describe a training, or None."""
+    """Return why the reduction does not describe a training, or None."""
     task: Prompts = training.problem
     if task.core != "fresh":
         return f"core = {task.core!r}: must be 'fresh'; no reduction is known for others"
@@ -79,7 +79,7 @@ def inapplicable(training: Training) -> str | None:
 
 
 def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Model:
-    """The model of `task`, whose coupling is looked at unless it is traced.
+    """Return the model of `task`. J is included unless the coupling is 0 and not traced.
 
     Raises:
         ValueError: for a rule without nodes.
@@ -139,14 +139,14 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "V_rms": lambda s: root(_squares(s, "V") / (s.task.d**2 - 1)),
     "state": lambda s: jnp.stack(jax.tree.leaves(s.state)),
 }
-"""What can be recorded, all of shape () but "state": the losses in nat ("loss" is the trained
+"""Observables, all of shape () but "state": the losses in nat ("loss" is the trained
 one, without weight decay), the AUC of N_V, Frobenius norms of the weights, the traces a and b of
 their signal, the root mean square of V without V[0,0], and (7,) the state in the order of its
 fields."""
 TABLE = Table(OBSERVABLES)
-"""The same, as what the theories can be asked for."""
+"""Observables that can be requested from the theories."""
 DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
-"""What is recorded unless something else is asked for."""
+"""Observables recorded by default."""
 DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 
 
@@ -201,7 +201,7 @@ def solve(
 
 
 class Given(NamedTuple):
-    """What a solver here starts from, in arrays of one precision: `task` and `stages` as `args` of
+    """Inputs of the solvers in arrays of one precision: `task` and `stages` as `args` of
     `drift`, the state `start` at the optimiser step `begin`, the number of test prompts, and the
     `key` of the noise."""
 
@@ -229,7 +229,7 @@ def run(
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """What `solver(given, times, model=..., record=..., **options)` returns in a program of its
+    """Return `solver(given, times, model=..., record=..., **options)` from a program of its
     own; the other arguments are those of `solve`, and of `Given`.
 
     Raises:

@@ -83,7 +83,7 @@ from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import Prompts
 
 Numbers = Real[Number, "..."]
-"""Arguments of what is computed elementwise."""
+"""Arguments of elementwise functions."""
 
 
 class ReducedState(eqx.Module):
@@ -105,18 +105,18 @@ class ReducedState(eqx.Module):
 
     @classmethod
     def from_weights(cls, W: Float[Array, "d d"], V: Float[Array, "d d"]) -> "ReducedState":
-        """The projection of weights on the reduced state."""
+        """Project weights on the reduced state."""
         return cls(*reduced_state(PQ(jnp.asarray(W), jnp.asarray(V))))
 
     @classmethod
     def nominal(cls, task: Prompts) -> "ReducedState":
-        """The state that stands for the random starting weights: no signal in P, and b at one
+        """Return the state representing the random starting weights: no signal in P, and b at one
         standard deviation, because b = 0 would stay 0."""
         start = task.starting_noise
         return cls(0 * start, start, *(5 * (start**2,)))
 
     def clamped(self) -> "ReducedState":
-        """The same with mean squares that a solver carried below 0 put back to 0."""
+        """Return the state with negative mean squares, which a solver may produce, set to 0."""
         squares = jax.tree.leaves(self)[2:]
         return ReducedState(self.a, self.b, *(jnp.maximum(v, 0) for v in squares))
 
@@ -130,7 +130,7 @@ JENSEN_FLOOR = 0.5 * math.log(2)
 """Least K2 of any V, in nat: the positives are at chance, log 2, and the negatives at 0."""
 
 EPS = 1e-12
-"""Added under every root, so that a weight or noise of zero has a derivative."""
+"""Added under every square root, so that derivatives exist at zero weight or noise."""
 
 
 def root(square: Numbers) -> Float[Array, "..."]:
@@ -267,7 +267,7 @@ def total(
 def auc_Q(
     state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
 ) -> Float[Array, ""]:
-    r"""Probability that :math:`N_V` of a positive query exceeds that of a negative one.
+    r"""Return the probability that :math:`N_V` is larger for a positive query than for a negative.
 
     In the mean over contexts :math:`N_V \le 0`, less so for positives; at finite L both scores
     spread about that. `finite_length=False` has only the spread over queries, in steps of the rule.

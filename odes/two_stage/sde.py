@@ -1,25 +1,25 @@
-r"""The reduced two-stage ODE with noise: paths, and what a single seed measures (arXiv:2502.20681).
+r"""The reduced two-stage ODE with noise: paths, and single seeds (arXiv:2502.20681).
 
-`solve_sde` adds the noise that a and b feel themselves,
+`solve_sde` adds the noise on a and b,
 :math:`da = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_a` and b alike, with the drift of
 `odes.two_stage.field`: in n steps, :math:`n \eta` units of time, noisy SGD adds noise of variance
-:math:`n \eta^2 \tau_\xi^2` to every weight. Averages over blocks do not feel it, the single weights
-a and b do: it decides when, and with which sign of b, Q is learned.
+:math:`n \eta^2 \tau_\xi^2` to every weight. It averages out over blocks, but not for the single
+weights a and b, where it determines when Q is learned and the sign of b.
 
-`solve_seed` is what one run records, as far as the reduction knows it [ours]. The blocks feel
+`solve_seed` predicts the observables of one run within the reduction [ours]. The blocks follow
 :math:`dv_k = (\dots)\, dt + 2 \sqrt{v_k \eta / n_k}\, \tau_\xi\, dB_k`, the noise of a mean of
 :math:`n_k` squares, whose variance at rest is :math:`2 v_k^2 / n_k`. The start is that of random
 weights with standard deviation :math:`\tau_0`: :math:`a, b \sim \mathcal N(0, \tau_0^2)` and
-:math:`v_k \sim \tau_0^2\, \chi^2_{n_k} / n_k`. Two things more are measured than the state. The
-traces are those of the signal,
+:math:`v_k \sim \tau_0^2\, \chi^2_{n_k} / n_k`. Two quantities are added to the state: the traces
+of the signal,
 
 .. math::
 
     \bar a' = -\frac{\partial \text{Loss}}{\partial a} - \lambda \bar a, \qquad
     \bar b \text{ alike}, \qquad \bar a = \bar b = 0 \text{ at the start}
 
-and, of the d - 1 other entries of a diagonal, what gradients made of noise. An entry R and its
-signal :math:`\bar R` obey
+and the gradients' contribution to the d - 1 other entries of a diagonal, which start as noise. An
+entry R and its signal :math:`\bar R` obey
 
 .. math::
 
@@ -61,7 +61,7 @@ from odes.two_stage.field import Args, Given, Model, drift, observe, rate_at, ru
 from odes.two_stage.loss import ReducedState, block_sizes, losses, root
 
 LOSSES = ("K1", "K2", "J")
-"""What is measured on test prompts, with their error."""
+"""Observables measured on test prompts, with sampling error."""
 
 
 def solve_sde(
@@ -74,7 +74,7 @@ def solve_sde(
     start: ReducedState | None = None,
     **options: Any,
 ) -> Trajectory:
-    r"""One path of the SDE, by Euler-Maruyama; `jax.vmap` over keys for more.
+    r"""Integrate one path of the SDE by Euler-Maruyama; use `jax.vmap` over keys for more paths.
 
     Args:
         task, optimizer, times, **options: as in `odes.two_stage.solve`.
@@ -120,7 +120,7 @@ def _integrated(
 
 
 def _amplitude(t: Float[Array, ""], args: Args) -> Float[Array, ""]:
-    """Amplitude of the noise of a weight."""
+    """Return the amplitude of the noise of a single weight."""
     return jnp.sqrt(rate_at(args[1], t)) * args[1].noise
 
 
@@ -130,8 +130,8 @@ def _noise_of_signal(t: Float[Array, ""], state: ReducedState, args: Args) -> Re
 
 
 class Signal(eqx.Module):
-    r"""What gradients made, of the entry of a block along :math:`w_\star` or :math:`\zeta`, and x
-    and s of any other entry; all ()."""
+    r"""Contribution of gradients to the entry of a block along :math:`w_\star` or :math:`\zeta`,
+    and x and s of any other entry; all ()."""
 
     along: Real[Number, ""]
     cross: Real[Number, ""]
@@ -156,7 +156,7 @@ def solve_seed(
     num_steps: int = 1300,
     **options: Any,
 ) -> Trajectory:
-    """What one seed measures, by Euler-Maruyama; `jax.vmap` over keys for the spread over seeds.
+    """Integrate one seed by Euler-Maruyama; use `jax.vmap` over keys for seed-to-seed variation.
 
     Args:
         task, optimizer, times, **options: as in `odes.two_stage.solve`, without `begin`. V_trace

@@ -21,7 +21,7 @@ per unit of eta-time. The equations are derived here, from a reconstruction of t
 (see `odes.two_stage`). No function checks its numbers, which may be traced: those of `task` and
 `stages` were checked before. Noise, decay and eta-time must be positive.
 
-`gradient_variance` is what the draw of the prompts gives to the gradients of a and b [ours]. The
+`gradient_variance` is the variance of the gradients of a and b over random prompts [ours]. The
 gradient of one prompt with the margin M = y N is
 :math:`G = -\sigma(-M)\, \partial M/\partial a`, with :math:`\sigma` the logistic function. For its
 query, M and :math:`\partial M/\partial a` are jointly normal over contexts, with the covariance
@@ -105,9 +105,9 @@ def growth_rate(
     Args:
         tau: standard deviation of the noise weights, such as `stages.stationary(eta)`.
         decay: weight decay :math:`\lambda`.
-        drive: what the rest of the layer leaves of the residuals of Q: 1 for c = 0, and
-            :math:`2\, \mathbb E[\operatorname{sigmoid}(-y N_W)]` for c = 1, which the learning of P
-            starves.
+        drive: factor by which the rest of the layer reduces the residuals of Q: 1 for c = 0, and
+            :math:`2\, \mathbb E[\operatorname{sigmoid}(-y N_W)]` for c = 1, which decreases as P is
+            learned.
     """
     sigma = jnp.asarray(tau) * _logit_noise(task, task.r)
     share = jnp.asarray(drive * _C0 / sigma)
@@ -150,7 +150,7 @@ def finite_time_boundary(
 ) -> Float[Array, "..."]:
     r"""Noise below which Q is learned within the eta-time T = `eta_time`: the root :math:`\tau` of
     :math:`g\, T = \ln(\sigma / (r^2 \tau))`, whose right-hand side does not depend on
-    :math:`\tau`; elementwise in `r`, which stands in for `task.r`."""
+    :math:`\tau`; elementwise in `r`, which replaces `task.r`."""
     r = jnp.asarray(r)
     strength = task.kappa * r**4
     per_tau = _logit_noise(task, r)
@@ -260,8 +260,8 @@ class GradientVariance(NamedTuple):
 def gradient_variance(
     state: ReducedState, task: Prompts, *, rule: Rule | None = None
 ) -> GradientVariance:
-    """C of the entries a = W[0,0] and b = V[0,0] in the reduced state, for c = 0. What is left
-    out is smaller by O(1/L): of b 13 % at L = 33, 2.5 % at L = 129."""
+    """Return C of the entries a = W[0,0] and b = V[0,0] in the reduced state, for c = 0. Neglected
+    terms are smaller by O(1/L): for b 13 % at L = 33, 2.5 % at L = 129."""
     rule = rule or Rule()
     unit = ReducedState(*(jnp.full_like(x, i < 2) for i, x in enumerate(jax.tree.leaves(state))))
 

@@ -18,7 +18,7 @@ from odes.yz import eq10, fixed_attention, lemma3, population, theorem4
 
 
 def _both(theory: Theory) -> tuple[Theory, Theory]:
-    """A theory of T infinite, and before it that of T finite."""
+    """Return the finite-T theory followed by the given infinite-T theory."""
 
     def solve(task: SequenceClasses, rule: Rule, times: Times, **options: Any) -> Trajectory:
         length = getattr(task, "length", 128)

@@ -17,7 +17,7 @@ adds up the classes of a query unweighted, as printed. With unequal priors [ours
 own :math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits. `finite_m` keeps the terms of order 1/M
 of Theorem 1 (Eqs. 86, 88). `remark_1` runs the decoder at the rate :math:`(1 - \rho)\, \eta_Y` of
 Remark 1, :math:`\rho` the mean overlap :math:`f_n \cdot f_{n'}` of two classes at the start.
-`docs/theory/attention.md` says when to use them.
+`docs/theory/attention.md` explains when to use them.
 
 The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` under the sgd clock and
 :math:`\eta_Z\, \xi_n` under the paper's, is integrated along and can be recorded as "B".
@@ -108,7 +108,7 @@ def theory(
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why Eq. 10 does not apply, or None. The task is looked at only where it is concrete."""
+    """Return why Eq. 10 does not apply, or None. A traced task is not checked."""
     return population.inapplicable(training, "Eq. 10")
 
 

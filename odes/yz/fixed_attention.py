@@ -1,4 +1,4 @@
-r"""The decoder alone: attention held where it starts, Y trained (Scan and Snap, section 4).
+r"""The decoder alone: attention fixed at its start, Y trained (Scan and Snap, section 4).
 
 With `decoder="closed"` it follows :math:`h(\pi(n)\, t)` of Lemma 6 in closed form, which assumes
 :math:`\eta_Y \to 0` besides; with `decoder="discrete"` it follows :math:`h_n^*(k)` of Lemma 5 step
@@ -10,9 +10,9 @@ class and for classes without a token in common (up to :math:`\eta_Y \to 0` for 
 otherwise the plain update couples the rows through the overlaps :math:`f_n \cdot f_{n'}`.
 
 Steps of the discrete decoder. In Lemma 5 a visit draws one class and moves it by :math:`\eta_Y`. A
-step of descent on the batch mean moves every class at once, by :math:`\pi(n)\, \eta_Y`, so that
-class n runs Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit per step. That is
-what is done here; the lemma's own reading is `discrete_decoder.h_star(eta_Y, M, S)` at s = t/K.
+step of descent on the batch mean moves every class at once, by :math:`\pi(n)\, \eta_Y`. Here class
+n therefore follows Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit per step; the
+lemma itself is `odes.decoder.h_star(eta_Y, M, S)` at s = t/K.
 Momentum and schedules are exact in the discrete decoder, and enter the closed form through
 :math:`\eta/(1 - \mu)` and the integral of the rate (`odes.solver.posed`).
 
@@ -54,7 +54,7 @@ def solve(
     decoder: Decoder = "closed",
     **options: Any,
 ) -> Trajectory:
-    """Observables of the layer while the decoder learns at fixed attention.
+    """Predict the layer's observables while the decoder learns at fixed attention.
 
     Args:
         task: the sequence classes; their normalised attention must be linearly independent.

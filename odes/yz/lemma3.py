@@ -38,7 +38,7 @@ from odes.yz import population
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why the flow does not apply, or None."""
+    """Return why the flow does not apply, or None."""
     return population.inapplicable(training, "Lemma 3's flow")
 
 

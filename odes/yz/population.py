@@ -57,7 +57,7 @@ from odes.theory import Inapplicable, Theory, Training, named, refusal
 _SINGULAR = 1e14
 
 same = functools.cache(functools.partial)
-"""A partial function, the same each time, so that its compiled program is found again."""
+"""Cached `functools.partial`: equal arguments give the same object, and so no recompilation."""
 
 
 def eliminated(
@@ -70,8 +70,8 @@ def eliminated(
     bounded: bool = False,
     **options: Any,
 ) -> Theory[Any, Any]:
-    """A theory that eliminates the decoder, from a `solver` as of `odes.general.computed`, with its
-    `options`. If it integrates the growth factor bound (`bounded`), it records that too."""
+    """Make a theory that eliminates the decoder from a `solver` and `options` as in
+    `odes.general.computed`. If `bounded`, it also records the growth factor bound."""
     table = PREDICTED if bounded else MEASURED
 
     def recorded(problem: Any, record: Any) -> Recording:
@@ -122,7 +122,7 @@ def on_task(
     key: PRNGKeyArray | None = None,
     **options: Any,
 ) -> Trajectory:
-    """The result of `solve` for the layer of a task at this sequence length, in place of that of
+    """Return `solve` for the layer of a task at this sequence length, which replaces that of
     the task. Weights start at zero unless `init` or the layer set them."""
     problem = layer(task, length)
     if problem.start == "zero" and key is None:
@@ -139,14 +139,14 @@ def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
 
 
 def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
-    """Why a theory without inertia does not describe a rule, naming `theory`, or None; options are
-    those of `odes.solver.posed.why_not_described`."""
+    """Return why a theory without inertia does not describe a rule, naming `theory`, or None.
+    `options` are those of `odes.solver.posed.why_not_described`."""
     return why_not_described(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
 
 
 def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
-    """Why Theorem 1 does not apply, naming `theory`, or None. The task is looked at only where
-    it is concrete; options are those of `odes.solver.posed.why_not_described`."""
+    """Return why Theorem 1 does not apply, naming `theory`, or None. A traced task is not checked;
+    `options` are those of `odes.solver.posed.why_not_described`."""
     task = training.problem
     reason = undescribed_rule(training.rule, theory, **options)
     if reason is None and not checks.is_traced(task):
@@ -167,7 +167,7 @@ def class_weight(prior: Float[AnyArray, " K"], clock: growth.Convention) -> Floa
 def speed(
     task: SequenceClasses, h: Float[Array, " K"], finite_m: bool = False
 ) -> Float[Array, "K *K"]:
-    """Speed of each class from its h, in the form that `odes.coefficients` takes."""
+    """Return the speed of each class from its h, in the form used by `odes.coefficients`."""
     return coefficients.finite_m_speed(h, task.M) if finite_m else decoder.speed(h, task.M)
 
 
@@ -185,7 +185,7 @@ def predict(
     finite_m: bool = False,
     B: Float[Array, " K"] | None = None,
 ) -> Snapshot:
-    """Snapshot of the layer with attention logits `Z` and decoder `h`.
+    """Return the snapshot of the layer with attention logits `Z` and decoder `h`.
 
     Args:
         finite_m: keep the terms of order 1/M of Theorem 1 (Eqs. 86, 88).

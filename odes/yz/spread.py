@@ -1,11 +1,11 @@
-r"""Mean and spread over seeds of training at finite batch B and length T [ours].
+r"""Mean and covariance across seeds of training at finite batch B and length T [ours].
 
 The mean follows descent on the loss of finite T, and the linear noise approximation of
 `odes.solver.linear_noise` gives the covariance; to second order the mean moves as well. With
 `draws` of the noise mean and covariance are both to second order.
 
-What a batch of sequences adds to the gradient has the covariance C/B, with C that of the gradient
-of one sequence. With
+The gradient noise of a batch has covariance C/B, where C is the covariance of the gradient of one
+sequence. With
 :math:`s_n(c) = \lambda \cdot \nabla \ell_n(c)` for a sequence of class n with frequencies c, which
 are multinomial (`dynsim.yz.finite_length`), to first order in 1/L
 
@@ -17,8 +17,8 @@ are multinomial (`dynsim.yz.finite_length`), to first order in 1/L
 
 where :math:`\sum_i p_i\, \partial s_n / \partial c_i = 0` has been used, as :math:`\ell_n` does not
 change when c is scaled. The derivative of :math:`(\ell_n, \partial \ell_n / \partial c)` along
-:math:`\lambda` is all that is needed. Late in training rare sequences make the noise, which no
-expansion in 1/L sees; then a sample of sequences that fills their law evenly takes its place.
+:math:`\lambda` is all that is needed. Late in training, rare sequences dominate the noise, which an
+expansion in 1/L misses; use a sample of sequences that covers their distribution evenly instead.
 
 Adam and RMSProp need the variance of each entry of that gradient, `variance` [ours]. The gradient
 is :math:`-f r^\top` by Y and :math:`-h` by the row of Z of the query, with
@@ -84,7 +84,7 @@ class Law(NamedTuple):
 
 
 def expanded_law(task: SequenceClasses, context: finite_length.Context) -> Law:
-    """To first order in 1/L, for `context` contextual tokens."""
+    """Return the law to first order in 1/L, for `context` contextual tokens."""
 
     def derive(params: yz.YZ) -> tuple[yz.YZ, finite_length.Expansion]:
         found = finite_length.expand(params, task, context)
@@ -94,7 +94,7 @@ def expanded_law(task: SequenceClasses, context: finite_length.Context) -> Law:
 
 
 def sampled_law(task: SequenceClasses, examples: yz.Examples) -> Law:
-    """With the sequences of `evenly_spread` in place of their law."""
+    """Return the law for the sample of sequences from `evenly_spread`."""
     labels = task.next_token[examples.classes]
 
     def losses(params: yz.YZ) -> Float[Array, " E"]:
@@ -107,7 +107,7 @@ def sampled_law(task: SequenceClasses, examples: yz.Examples) -> Law:
 
 
 def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Examples:
-    """`symmetric.SEQUENCES` sequences of each class that fill the law of its counts evenly.
+    """Return `symmetric.SEQUENCES` sequences per class that cover the law of its counts evenly.
 
     Raises:
         ValueError: for a task or a length that is traced, or a length that is not whole.
@@ -141,7 +141,7 @@ def covariance(
 
 
 def _between(weight: Float[Array, " E"], along: Float[Array, "P E"]) -> Float[Array, "P P"]:
-    """Covariance of what occurs with probability `weight`."""
+    """Return the covariance of values that occur with probability `weight`."""
     centred = along - (along @ weight)[:, None]
     return centred @ (weight[:, None] * centred.T)
 
@@ -149,7 +149,8 @@ def _between(weight: Float[Array, " E"], along: Float[Array, "P E"]) -> Float[Ar
 def draw(
     task: SequenceClasses, context: finite_length.Context, batch: Float[Array, ""]
 ) -> Callable[[yz.YZ, PRNGKeyArray], yz.YZ]:
-    """From weights and a key, Gaussian noise of covariance C/B, with C to first order in 1/L."""
+    """Return a function of weights and key that draws Gaussian noise of covariance C/B, with C to
+    first order in 1/L."""
     prior = jnp.asarray(task.prior)
 
     def sample(params: yz.YZ, key: PRNGKeyArray) -> yz.YZ:
@@ -179,7 +180,7 @@ def descent_of(
     record: Recording,
     variance: Callable[[yz.YZ], yz.YZ] | None,
 ) -> linear_noise.Descent:
-    """Descent and its noise; with a `variance`, what is divided by has noise in it."""
+    """Return descent and its noise; `variance` includes the noise in Adam's denominators."""
 
     def observe(params: yz.YZ, k: Array) -> tuple[Array, Array]:
         del k
@@ -369,7 +370,7 @@ def _in_program(
     alone: bool = False,
     **options: Any,
 ) -> Trajectory:
-    """What `solve` returns, or `drift` if `alone`; `ValueError` for arguments that cannot be."""
+    """Return `solve`, or `drift` if `alone`. Raise `ValueError` for invalid arguments."""
     problem, optimizer = layer(task), theory_rule(optimizer)
     linear_noise.check_described(optimizer)
     checks.real("batch", batch, 1)

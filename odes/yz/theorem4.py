@@ -11,8 +11,8 @@ The common token c is in all K classes, every query serves q of them, and the ov
 
 (closed form: `odes.growth.bound`, which explains w and q). All distinct tokens l of a
 class follow from its dominant one (`odes.growth.other_logit`), for which
-:math:`f_{nl_0}^2` is taken with the normaliser of the present z, since with the one of the start it
-would exceed 1. One number per class is therefore integrated; everything else is in closed form.
+:math:`f_{nl_0}^2` uses the normaliser of the current z, because it would exceed 1 with the initial
+one. Only one number per class is integrated; everything else is in closed form.
 
 :math:`\rho_0`, the normaliser at the start, is chosen by
 :math:`\rho_0^{-2} = \operatorname{mean}_n f_{nc}(0)^2`, which makes the mean of :math:`\xi_n` right
@@ -66,7 +66,7 @@ def solve(
 
 
 def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any, Any]:
-    """The theory with the `clock` of `solve`, and what it `assumes`, in words."""
+    """Make the theory for a `clock` of `solve`, with the text of its assumptions."""
     checks.choice("clock", clock, ("sgd", "paper"))
     pose = population.same(_pose, convention=clock)
     solver = population.same(population.integrated, pose=pose, name="theorem4")
@@ -76,7 +76,7 @@ def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any
 
 
 def inapplicable(training: Training) -> str | None:
-    """Why Theorem 4 does not apply, or None. The task is looked at only where it is concrete."""
+    """Return why Theorem 4 does not apply, or None. A traced task is not checked."""
     task, rule = training.problem, training.rule
     if reason := population.undescribed_rule(rule, "Theorem 4"):
         return reason
@@ -134,7 +134,7 @@ def _pose(
 def _drive(
     t: Float[Array, ""], args: PyTree
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"]]:
-    """h_n, xi_n and B_n of Theorem 4 at ODE time `t`."""
+    """Return h_n, xi_n and B_n of Theorem 4 at ODE time `t`."""
     task, clock, class_weight, _, _, c0 = args
     q = task.K // task.num_queries
     eta_y, visits = clock.rate * clock.eta_y, t * task.prior
@@ -146,7 +146,7 @@ def _drive(
 
 
 def _logits(gain: Float[Array, " K"], B: Float[Array, " K"], args: PyTree) -> Float[Array, "K M"]:
-    """Attention logits z of each class's query; z_c sums the -B_n of the query's classes."""
+    """Return the logits z of each class's query; z_c sums the -B_n of the query's classes."""
     task, _, _, Z, ratio, _ = args
     moved = jnp.where(task.common(), -B[:, None], growth.other_logit(gain[:, None], ratio))
     Z = Z + jax.ops.segment_sum(moved, task.query_index, num_segments=task.num_queries)
