@@ -1,6 +1,8 @@
 """`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
 
-The upper row maps the number of plateaus in training, the number that eq. 21 predicts, and the
+The upper row maps plateaus in training, plateaus by eq. 21, and the first escape over its
+prediction, over the starting scale and the ratio of neighbouring eigenvalues. The lower row varies
+the number of heads; fewer heads than components leave some unlearned.
 """
 
 import dataclasses

@@ -20,12 +20,12 @@ from sweeps.systems.experiment import Experiment
 def peak_time(times: np.ndarray, values: np.ndarray) -> float:
     """Time of the maximum of a positive curve, between the times at which it was recorded.
 
-    A parabola in (ln t, ln value) through the largest value and its two neighbours. The speed
+    Fits a parabola in (ln t, ln value) through the largest value and its two neighbours. The speed
     coefficient rises like t and decays nearly like 1/t, so its maximum is nearly symmetric in these
     logarithms.
 
     Args:
-        times: (S,) increasing, in optimiser steps; t <= 0 and NaN, which pads, are left out.
+        times: (S,) increasing, in optimiser steps; t <= 0 and NaN padding are left out.
         values: (S,).
 
     Returns:
