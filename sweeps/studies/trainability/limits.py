@@ -51,15 +51,15 @@ TOGETHER = 64
 
 
 def tie_lines(sweep: Sweep) -> dict[str, xr.DataArray]:
-    """Log of the largest standard deviation, over tokens and steps, that linear theory predicts for
-    a tie between tokens along the flow, or with T infinite of how far steps overshoot; by what the
-    legend calls the line where it is zero.
+    """Compute arrays whose zeros are the lines where ties become unstable, by label in the legend:
+    the log of the largest standard deviation of a tie between tokens, over tokens and steps along
+    the flow, in linear theory; at infinite T, the log of how far steps overshoot.
 
     Args:
         sweep: sweep of the attention layer, over a few values of learning rates and momentum.
 
     Returns:
-        Nothing for other axes, and where the theory does not apply.
+        An empty dict for other axes, and where the theory does not apply.
     """
     run: Any = sweep.first
     if not {axis.path for axis in sweep.varied.named.values()} <= TIE_AXES:
@@ -109,7 +109,7 @@ def stepped(
     Args:
         run: run of the attention layer.
         region: by the flow, over the plane.
-        ties: from `lines`, on a coarser plane; None where no noise of counts breaks a tie.
+        ties: from `tie_lines`, on a coarser plane; None where no noise of counts breaks a tie.
         noisy: noisy descent on the whole plane; only these points are run.
         tally: tally of these runs, empty.
         out: folder of their sweep.
