@@ -27,7 +27,7 @@ from sweeps.studies.two_stage.claims import settings
 from sweeps.systems.experiment import Experiment, experiment
 
 ETA = 0.2
-"""The dynamics depends on eta-time and on the noise tau, so that a large rate shows it soonest."""
+"""The dynamics depends on eta-time and the noise tau, so a large rate needs the fewest steps."""
 LEARNED, UNLEARNED = 0.9, 0.6
 """AUC of Q above which, and below which, training counts as having learned it or not."""
 
@@ -170,7 +170,8 @@ def boundaries(config: TwoStagePhase, r: Float[np.ndarray, " R"]) -> dict[str, n
 
 
 def judge(simulated: xr.DataArray, line: Float[np.ndarray, " R"]) -> Verdict:
-    """Count the points of training (tau, r) that behave as their side of the `line` says."""
+    """Count the points of training (tau, r) that behave as predicted for their side of the
+    `line`."""
     tau, auc = simulated["tau"].values, simulated.values
     cell = np.log(tau[1] / tau[0])
     distance = np.log(tau)[:, None] - np.log(line)
