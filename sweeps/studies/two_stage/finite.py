@@ -161,7 +161,7 @@ def remainders(
         with precision("float64"):
             both = [losses(state, here, finite_length=finite) for finite in (True, False)]
             reduced, without = (float(getattr(each, loss)) for each in both)
-        # Against the same queries: of the reduction what it says of the variance is judged.
+        # On the same queries. Only the variance from the reduction is tested.
         plain_error = plain.mean() - true
         judged = (plain_error, left.mean(), plain_error + reduced - without)
         rows.append(np.array([*judged, left.std() / math.sqrt(samples)]) / true)

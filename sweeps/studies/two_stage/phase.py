@@ -89,9 +89,9 @@ class TwoStagePhase:
 
 class Verdict(NamedTuple):
     """Points of training against the finite-time line: how many lie within a grid cell of it,
-    and of the others how many there are on either side and how many behave as it says.
+    and how many of the others are on either side and behave as predicted.
 
-    By the weights, what the noise leaves of Q is asked; by their signal part, what was learned.
+    The weights show what the noise leaves of Q; their signal part shows what was learned.
     """
 
     near: int
