@@ -72,7 +72,7 @@ napoleon_use_ivar = True
 napoleon_use_rtype = False
 add_module_names = False
 
-# Links to other projects ask their servers, so a build does so only when it is told to.
+# Links to other projects need network access, so a build resolves them only on request.
 if os.environ.get("DYNSIM_DOCS_ONLINE"):
     extensions.append("sphinx.ext.intersphinx")
     intersphinx_mapping = {

@@ -130,7 +130,7 @@ def cards() -> dict[str, Card]:
 
 
 def made() -> dict[str, Any]:
-    """What made.json says of each picture, by name."""
+    """Return the records of made.json by the name of their figure."""
     return json.loads(MADE.read_text()) if MADE.exists() else {}
 
 
@@ -168,12 +168,12 @@ def fingerprint(found: Mapping[str, np.ndarray]) -> list[float]:
 
 
 def same(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether two fingerprints are those of the same arrays."""
+    """Return whether two fingerprints belong to the same arrays."""
     return bool(np.allclose(one, other, rtol=0, atol=APART))
 
 
 def digest(picture: Path) -> str:
-    """Of a picture's pixels and colours, whatever compresses them."""
+    """Fingerprint of a figure's pixels and colours, independent of compression."""
     with Image.open(picture) as image:
         return hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[:16]
 
@@ -229,7 +229,7 @@ def make(card: Card, work: Path, redraw: bool = False) -> None:
 
 
 def differs(card: Card, work: Path) -> str | None:
-    """How a fresh run of a card differs from what is recorded of it; None if it does not."""
+    """Describe how a fresh run of a card differs from its record; None if it does not."""
     shutil.rmtree(work, ignore_errors=True)
     picture, recorded = run(card, work), made()[card.name]
     if "arrays" not in recorded:

@@ -56,7 +56,7 @@ def _inside_link(node: nodes.Node) -> bool:
 
 
 def names(name: str) -> list[str]:
-    """What an object may be called in the reference: as written, and where it is defined."""
+    """Return the names of an object in the reference: as written, and where it is defined."""
     found = resolve(name)
     module = getattr(found, "__module__", None)
     if module and hasattr(found, "__qualname__"):

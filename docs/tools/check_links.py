@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """What a page links to, and the anchors that it has."""
+    """Collects the links and the anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Page(HTMLParser):
 
 
 def broken(root: Path) -> tuple[int, list[str]]:
-    """How many internal links the site at `root` has, and those that lead nowhere."""
+    """Return the number of internal links of the site at `root`, and the broken ones."""
     pages = {path.resolve(): Page(path) for path in sorted(root.rglob("*.html"))}
     checked, wrong = 0, []
     for path, page in pages.items():

@@ -12,7 +12,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
 SECONDS = 300
-"""That a notebook may take: five times what its page promises, for slow and busy machines."""
+"""Time limit of a notebook: five times what its page promises, for slow and busy machines."""
 
 CONFIGURATION = """
 c.IPKernelApp.log_level = "ERROR"

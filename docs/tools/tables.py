@@ -170,7 +170,7 @@ def _describes(name: str, theory: str, run: sweeps.Experiment) -> bool:
 
 
 def observables(name: str) -> str:
-    """What a system records by default, and a table of everything that it can record."""
+    """List what a system records by default, and tabulate everything that it can record."""
     system, about = registry.system(name), formulas(name)
     recorded = recorders(system)
     lacking, unknown = sorted(set(recorded) - set(about)), sorted(set(about) - set(recorded))

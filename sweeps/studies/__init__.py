@@ -1,5 +1,5 @@
-"""Figures and tables that answer a question each, and the sweeps behind them: checked first, then
-run or resumed."""
+"""Figures and tables, each of which answers one question, and functions to check, run and resume
+the sweeps behind them."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,8 @@ from sweeps.studies.options import Queries, begin, queries, unreduced
 
 
 class Study(Protocol):
-    """Settings of a figure that is made of sweeps, by the folder of `out` that keeps each."""
+    """Settings of a figure made from sweeps. `sweeps` returns them by the name of their folder in
+    `out`."""
 
     @property
     def out(self) -> Path: ...
@@ -22,7 +23,7 @@ class Study(Protocol):
 
 
 def computed(config: Study) -> dict[str, xr.Dataset]:
-    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
+    """Run or resume the sweeps of a figure, each in its own folder, after checking all of them.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
@@ -35,13 +36,14 @@ def computed(config: Study) -> dict[str, xr.Dataset]:
 
 
 def by_theory(sweep: Sweep, engine: str) -> Sweep:
-    """The same runs by a theory that knows no seeds."""
+    """Return the same runs without their seeds, computed by a deterministic theory."""
     axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
     return dataclasses.replace(sweep, axes=axes, engine=engine)
 
 
 def on_task(sweep: Sweep, task: Task | None) -> Sweep:
-    """The same runs on a task, if one is given; `ValueError` for anything else."""
+    """Return the same runs on `task`, or the sweep itself for None; `ValueError` for anything
+    else."""
     if task is None:
         return sweep
     checks.kind("task", task, Task)
@@ -49,8 +51,8 @@ def on_task(sweep: Sweep, task: Task | None) -> Sweep:
 
 
 def fig6(given: Queries, usual: Queries, seeds: int, task: Task | None) -> Sweep:
-    """The built-in sweep of Fig. 6 over so many seeds, at the numbers of queries that are
-    `given`, by default at the `usual` ones, or on a task of one's own at its own."""
+    """Return the built-in sweep of Fig. 6 over `seeds` seeds, at the numbers of queries `given`.
+    Without these, it uses the `usual` ones, or those of the `task` if there is one."""
     sweep = load("fig6", [f"axes.seed = {{ range = {seeds} }}"])
     chosen = given or (usual if task is None else ())
     axes = {name: values for name, values in sweep.axes.items() if name != "num_queries"}
@@ -59,7 +61,8 @@ def fig6(given: Queries, usual: Queries, seeds: int, task: Task | None) -> Sweep
 
 
 def by_queries(found: xr.Dataset, task: Task | None) -> xr.Dataset:
-    """What was computed with an axis of the numbers of queries, also where that is the task's."""
+    """Return the results with an axis of the number of queries, adding one if the task fixes that
+    number."""
     if task is None or "num_queries" in found.dims:
         return found
     return found.expand_dims(num_queries=[task.build().num_queries])

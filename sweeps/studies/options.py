@@ -1,5 +1,5 @@
-"""What several figures share: options and their check, axes such as "eta_y:1e-2:1e2:256", lines of
-curves, and the cells and colours of maps."""
+"""Helpers shared by several figures: checks of options, axes such as "eta_y:1e-2:1e2:256", fitted
+lines, and the cells and colours of maps."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
 
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
-"""How many there are of something, more than one."""
+"""An integer of at least 2, for settings that count something."""
 
 Queries = tuple[str, ...]
-"""Numbers of queries, also as one option with commas: --num-queries 1,3."""
+"""Numbers of queries; one option may list several, separated by commas: --num-queries 1,3."""
 MANY_DECADES = 1e3
-"""Ratio of the largest to the smallest value from which on colours are logarithmic."""
+"""Ratio of the largest to the smallest value above which colours are logarithmic."""
 
 
 def begin(config: Any) -> None:
@@ -52,18 +52,19 @@ def begin(config: Any) -> None:
 
 
 UNREDUCED = {"symmetric": "plain", "symmetric-descent": "descent"}
-"""The engines for any classes that compute the same as those for symmetric ones."""
+"""The engine for arbitrary classes that computes the same as each engine for symmetric ones."""
 
 
 def unreduced(sweep: Sweep) -> Sweep:
-    """The same by the engine for any classes, where the symmetric reduction does not apply."""
+    """Return the same sweep with the engine for arbitrary classes if the symmetric reduction does
+    not apply."""
     if sweep.engine not in UNREDUCED or refusal(sweep.rules.check_run, sweep.first) is None:
         return sweep
     return dataclasses.replace(sweep, engine=UNREDUCED[sweep.engine])
 
 
 def queries(given: Sequence[str]) -> list[int]:
-    """Numbers of queries from words such as "1,3,5,10"; `ValueError` for anything else."""
+    """Parse numbers of queries such as "1,3,5,10"; `ValueError` for anything else."""
     words = [word for part in given for word in part.split(",") if word]
     try:
         numbers = [int(word) for word in words]
@@ -80,7 +81,7 @@ class Line(NamedTuple):
     Attributes:
         slope: slope of the line.
         error: standard error of the slope, from the residuals; NaN for two points.
-        intercept: where it is at 0.
+        intercept: value of the line at 0.
     """
 
     slope: float
@@ -89,7 +90,7 @@ class Line(NamedTuple):
 
 
 def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
-    """The line of least squares through two points or more."""
+    """Fit a line by least squares through two or more points."""
     apart = x - x.mean()
     slope = apart @ y / (apart @ apart)
     intercept = y.mean() - slope * x.mean()
@@ -99,39 +100,39 @@ def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
 
 
 TWO_ERRORS = float(stats.norm.sf(2))
-"""Probability that a normal number is more than two standard errors above its mean."""
+"""Probability that a normal variable lies more than two standard errors above its mean."""
 
 
 def student(free: int, level: float = TWO_ERRORS) -> float:
-    """By which factor a standard error that is estimated with `free` degrees of freedom is widened,
-    so that as many of it as for a normal distribution are exceeded with the probability `level`;
-    NaN for none."""
+    """Return the factor by which to widen a standard error estimated with `free` degrees of
+    freedom, so that it is exceeded with the probability `level`, as for a normal distribution; NaN
+    for `free` = 0."""
     return float(stats.t.isf(level, free) / stats.norm.isf(level)) if free > 0 else np.nan
 
 
 def heat_map(
     ax: "Axes", values: xr.DataArray, scale: str | None = None, **options: Any
 ) -> "QuadMesh":
-    """Values (across, up) as colours of the cells around their coordinates, as `cell_edges` finds
-    them; what is not finite has the colour of bad values. Returns the mesh, for a colour bar."""
+    """Draw values (across, up) as coloured cells around their coordinates (see `cell_edges`).
+    Values that are not finite get the colour of bad values. Returns the mesh, for a colour bar."""
     edges = (cell_edges(values[dim], scale) for dim in values.dims)
     return ax.pcolormesh(*edges, values.values.T, rasterized=True, **options)
 
 
 def scale_of(values: ArrayLike) -> str:
-    """The scale of an axis: linear for values that are evenly spaced or not all positive, else
-    log."""
+    """Choose the scale of an axis: "linear" if values are evenly spaced or not all positive, else
+    "log"."""
     numbers = np.asarray(values)
     steps = np.diff(numbers)
-    # Whole numbers are evenly spaced up to rounding.
+    # Evenly spaced values that were rounded to integers differ by up to 1 in their steps.
     rounding = 1 if numbers.dtype.kind in "iu" else 1e-6 * abs(numbers).max()
     even = steps.size > 1 and np.ptp(steps) <= rounding
     return "linear" if even or numbers.min() <= 0 else "log"
 
 
 def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
-    """Edges of the cells around increasing `values` on an axis of the `scale`, by default that
-    which `scale_of` finds."""
+    """Return the edges of cells around increasing `values`, on an axis of the given `scale` or else
+    of the one that `scale_of` chooses."""
     logarithmic = (scale or scale_of(values)) == "log"
     centres = np.asarray(values, np.float64)
     centres = np.log(centres) if logarithmic else centres
@@ -145,15 +146,15 @@ def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
 
 
 class ColourRange(NamedTuple):
-    """First and last value that colours show, and whether they are logarithmic."""
+    """Smallest and largest value of a colour scale, and whether it is logarithmic."""
 
     low: float
     high: float
     logarithmic: bool
 
     def apart(self, values: Float[np.ndarray, "N C"], tolerance: float) -> Bool[np.ndarray, " N"]:
-        """Whether values differ by more than a share of the range of colours, or some but not all
-        of them are NaN."""
+        """Return which rows differ by more than `tolerance` times the colour range, or have both
+        NaN and other values."""
         if self.logarithmic:
             values = np.log(np.maximum(values, self.low))
         ends = np.log([self.low, self.high]) if self.logarithmic else (self.low, self.high)
@@ -165,8 +166,8 @@ class ColourRange(NamedTuple):
 
 
 def colour_range(values: np.ndarray) -> ColourRange:
-    """The range for all of these values, those that are not finite left out: logarithmic if nine in
-    ten of them span decades, as a few that are nearly zero must not hide how the others differ."""
+    """Choose a colour range for the finite values. It is logarithmic if the middle 90 % of them
+    span decades; a few values near zero must not hide how the others differ."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if not 0 < low * MANY_DECADES < high:
@@ -180,17 +181,18 @@ MOST_VALUES = 2**24
 _RANGE = r"[^:]+:[^:]+:[^:]+(:\d+)?(:lin)?"
 _TEXT = "NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, then :lin for a linear axis"
 AxisWord = Annotated[str, Form(_RANGE, _TEXT, setting=True)]
-"""An axis as an option has it."""
+"""An axis as written in an option."""
 SizesWord = Annotated[
     str, Form(rf"[^:]+:[-+.\w]+(,[-+.\w]+)*|{_RANGE}", f"NAME:V1,V2,... or {_TEXT}", setting=True)
 ]
-"""The same, or a list of values."""
+"""An axis, or a list of values."""
 NUMBERS = {"number", "integer", "integer or inf"}
 
 
 def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...]]:
-    """Name and values of "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin", by default so many;
-    `ValueError` for what cannot be read or is no number of the run."""
+    """Parse an axis such as "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin" into its name and
+    values. `number` is the default number of values. Raises `ValueError` for text that cannot be
+    parsed and for settings that are not numbers."""
     name, *numbers = word.split(":")
     whole = is_whole(word, run)
     linear = is_linear(word)
@@ -218,13 +220,13 @@ def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...
 
 
 def is_linear(word: str) -> bool:
-    """Whether an axis as it is written is linear."""
+    """Return whether the text of an axis asks for linear spacing."""
     return word.endswith(":lin")
 
 
 def is_whole(word: str, run: Experiment) -> bool:
-    """Whether the values of the axis in "batch:1:64" are integers; `ValueError` for a setting that
-    has no numbers."""
+    """Return whether the axis of a text such as "batch:1:64" has integer values; `ValueError` for a
+    setting that is not a number."""
     try:
         setting = _setting(run, word.split(":")[0])
     except LanguageError as error:
@@ -239,13 +241,13 @@ def is_whole(word: str, run: Experiment) -> bool:
 
 
 def path(run: Experiment, name: str) -> grammar.Path:
-    """The path to the setting of a name."""
+    """Return the path to the setting with this name."""
     return _setting(run, name).path
 
 
 def described(run: Experiment, axes: Collection[str]) -> str:
-    """A run in a line: its problem, what is not usual about its settings, its steps and its batch,
-    without those along axes."""
+    """Describe a run in one line: its problem, settings that differ from their defaults, steps and
+    batch, without the settings that vary along `axes`."""
     varied = [("dtype",), ("seed",), *(path(run, name) for name in axes)]
     words = []
     for at, value in _settings(encode(language(), run, full=False)):

@@ -32,16 +32,15 @@ TIMES = 600
 ENGINES = ("simulation", "plain", "printed")
 LENGTHS, SIZES, COPIES = (256, 512, 1024, 2048, 4096), (16, 64), (1, 2, 4, 8)
 WIDE = LENGTHS[:-1]
-"""Lengths at d = 256."""
+"""Sequence lengths at d = 256."""
 RULES = {
     "sgd": (dynsim.sgd(1.0), 1500, "plain", 12_000),
     "momentum": (dynsim.sgd(0.1, momentum=0.9), 1500, "matched", 12_000),
     "adam": (dynsim.adam(0.005), 400, "matched-adam", 400),
 }
-"""Rule and steps of runs at T = d = 64, the flow that describes them, and how long that is
-integrated."""
+"""Rule and steps of runs at T = d = 64, the flow of each rule, and its number of steps."""
 LADDERS = ((64, 64), (128, 64), (256, 64), (64, 128), (64, 256))
-"""(T, d) from which the exponents of T and d are read."""
+"""(T, d) at which the exponents of T and d are measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,7 @@ class FigureSparseAttention:
     out: Path = Path("out/sparse_attention")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn, by panel and engine."""
+        """All sweeps of the figure, by panel and engine."""
         run = experiment("sparse_attention", batch=self.batch)
         long = run.at({"steps": self.steps, "batch": math.inf})
         short = long.at({"length": 256, "steps": 4000})
@@ -107,7 +106,7 @@ def run(config: FigureSparseAttention) -> list[Path]:
 
 
 def draw(found: dict[str, xr.Dataset]) -> Figure:
-    """All three panels, from the sweeps."""
+    """Draw all three panels."""
     figure, (axes,) = drawing.panels(1, 3, height=4.6)
     plot_lengths(found, ax=axes[0])
     plot_copies(found, ax=axes[1])
@@ -116,20 +115,20 @@ def draw(found: dict[str, xr.Dataset]) -> Figure:
 
 
 def plateau(dataset: xr.Dataset) -> xr.DataArray:
-    """Optimiser steps at which the loss has fallen to `FALLEN` of its start, linear between the
-    recorded steps; NaN where it never has."""
+    """Optimiser steps until the loss falls to `FALLEN` of its start, linear between recorded steps;
+    NaN if it never does."""
     loss = valid(dataset)["loss"].transpose(..., "time")
     start = loss.isel(time=0)
     return start.copy(data=crossings(dataset.time.values, loss.values, FALLEN * start.values))
 
 
 def predicted(T: int, d: int, B: int = 1) -> float:
-    """The closed form's time of escape at eta = 1."""
+    """Escape time of the closed form at eta = 1."""
     return float(escape_time(dynsim.Retrieval(T, d, B)))
 
 
 def length_lines(found: dict[str, xr.Dataset]) -> list[str]:
-    """R^2 of the plateau's length against sqrt(d) T, through the origin, and its slope."""
+    """Report R^2 and slope of the plateau's length against sqrt(d) T, through the origin."""
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
     wide, square = plateau(found["wide/plain"]), plateau(found["square/simulation"])
     x = np.outer(np.sqrt(flow["d"].values), flow["length"].values).ravel()
@@ -153,7 +152,7 @@ def length_lines(found: dict[str, xr.Dataset]) -> list[str]:
 
 
 def copies_lines(found: dict[str, xr.Dataset]) -> list[str]:
-    """The plateau's length by the number of copies."""
+    """Report the plateau's length for each number of copies."""
     lines = []
     for B in COPIES:
         steps = {
@@ -166,7 +165,7 @@ def copies_lines(found: dict[str, xr.Dataset]) -> list[str]:
 
 
 def noisy(batch: int | float) -> float:
-    """The time of escape of Adam at T = d = 64 and a finite batch, with its noise."""
+    """Escape time of Adam at T = d = 64 and a finite batch, with its noise."""
     rule, steps, *_ = RULES["adam"]
     times = np.arange(steps + 1)
     run = finite_batch.solve(dynsim.Retrieval(), rule, times, batch=batch)
@@ -174,7 +173,8 @@ def noisy(batch: int | float) -> float:
 
 
 def exponent_lines(found: dict[str, xr.Dataset], batch: int | float) -> list[str]:
-    """Exponents of T and d of the plateau's length by optimiser, and its length at T = d = 64."""
+    """Report the exponents of T and d of the plateau's length by optimiser, and its length at T = d
+    = 64."""
     lines = []
     for name in RULES:
         steps = {size: float(plateau(found[f"{name}/{size[0]}-{size[1]}"])[0]) for size in LADDERS}
@@ -232,7 +232,8 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 
 def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
-    """Loss over steps by optimiser: mean and standard deviation of the runs, and the flow."""
+    """Draw the loss over steps by optimiser: mean and standard deviation of the runs, and the
+    flow."""
     for i, (name, (rule, *_)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
         label = f"training, {name}, $\\eta$ = {rule.eta.peak:g}"
@@ -244,6 +245,6 @@ def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 
 def _finished(ax: Axes, quantity: str) -> Axes:
-    # Curves fill the panels, so that it stands below them.
+    # The curves fill the panels, so the legend goes below them.
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
     return drawing.finished(ax, below, ylabel=quantity)

@@ -31,13 +31,13 @@ GRID = np.geomspace(0.01, 1, 12)
 STEPS = (50, 100)
 """Steps at which a flow is compared with descent."""
 SMALL = 0.3
-"""Up to here the rates of Adam are those of training that takes more than a few steps."""
+"""Learning rate of Adam up to which training takes more than a few steps."""
 TOP = "z_top_distinct"
 """The logit of the top distinct token."""
 OVERLAPS = (0.01, 0.05, 0.1, 0.3, 0.6)
 CLASSES = (2, 5, 10)
 RATES, TRAINED, SEEDS = (1.0, 0.1), 1000, 8
-"""Learning rates, steps and number of runs along which Theorems 2 and 3 are tested."""
+"""Learning rates, steps and number of runs for the tests of Theorems 2 and 3."""
 
 Errors = Float[np.ndarray, "Y Z"]
 
@@ -61,7 +61,7 @@ class Validate:
 
 
 class Outcome(NamedTuple):
-    """A table in Markdown, the numbers behind it, and a picture if there is one."""
+    """A table in Markdown, the numbers behind it, and a figure or None."""
 
     text: str
     arrays: Mapping[str, np.ndarray] | None = None
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 
 
 def run(config: Validate) -> list[Path]:
-    """Measure, write and print the table; returns the paths written."""
+    """Measure, write and print the table; return the paths written."""
     output.check_directory(config.out)
     text, arrays, figure = MEASUREMENTS[config.what]()
     paths = output.write(config.out, config.what, arrays=arrays, figure=figure, text={"md": text})
@@ -78,7 +78,7 @@ def run(config: Validate) -> list[Path]:
 
 
 def matched() -> Outcome:
-    """Flows of momentum against descent."""
+    """Compare the flows of momentum with descent."""
     titles = {
         "matched": "matched flow",
         "corrected": "corrected flow",
@@ -88,7 +88,7 @@ def matched() -> Outcome:
 
 
 def adam() -> Outcome:
-    """Flows of Adam against descent."""
+    """Compare the flows of Adam with descent."""
     titles = {
         "corrected-adam": "corrected Adam flow",
         "matched-adam": "matched Adam flow",
@@ -105,7 +105,8 @@ def adam() -> Outcome:
 def maps(
     titles: Mapping[str, str], optimizer: Callable[..., dynsim.Rule]
 ) -> tuple[Outcome, dict[str, Errors]]:
-    """Tables and maps of the errors of flows over the learning rates, and these errors."""
+    """Compute the errors of flows over the learning rates; return their table and maps, and the
+    errors."""
     errors = {flow: flow_error(flow, optimizer) for flow in progress.each(tuple(titles))}
     rows = []
     for flow, error in errors.items():
@@ -121,8 +122,8 @@ def maps(
 
 
 def flow_error(flow: str, optimizer: Callable[..., dynsim.Rule]) -> Errors:
-    """Largest relative error of the flow against descent with T and batch infinite, on Syn-Small,
-    in the logit of the top distinct token at `STEPS`: (eta_y, eta_z) over `GRID`."""
+    """Largest relative error of the flow against descent on Syn-Small with infinite T and batch, in
+    the logit of the top distinct token at `STEPS`; (eta_y, eta_z) over `GRID`."""
     task, times = symmetric.symmetric_task(dynsim.syn_small()), np.array(STEPS)
 
     def one(eta_y: jax.Array, eta_z: jax.Array) -> jax.Array:
@@ -141,12 +142,12 @@ def flow_error(flow: str, optimizer: Callable[..., dynsim.Rule]) -> Errors:
 
 
 def share_within(errors: Errors, tolerance: float) -> float:
-    """Share of the map with a relative error of at most `tolerance`."""
+    """Share of the map whose relative error is at most `tolerance`."""
     return float(np.mean(errors <= tolerance))
 
 
 def draw(titles: Mapping[str, str], errors: Mapping[str, Errors]) -> Figure:
-    """A map of errors for each flow."""
+    """Draw one error map per flow."""
     figure, axes = drawing.panels(1, len(titles))
     for ax, (flow, error) in zip(axes[0], errors.items(), strict=True):
         plot_map(error, ax=ax).set_title(titles[flow])
@@ -154,7 +155,7 @@ def draw(titles: Mapping[str, str], errors: Mapping[str, Errors]) -> Figure:
 
 
 def plot_map(error: Errors, ax: Axes) -> Axes:
-    """Relative error over the learning rates, on a logarithmic colour scale."""
+    """Draw the relative error over the learning rates on a logarithmic colour scale."""
     percent = 100 * np.clip(error, 1e-4, 1)
     style = {"norm": LogNorm(0.01, 100), "cmap": "cividis_r", "rasterized": True}
     mesh = ax.pcolormesh(GRID, GRID, percent, shading="nearest", **style)
@@ -164,8 +165,8 @@ def plot_map(error: Errors, ax: Axes) -> Axes:
 
 
 def correction() -> Outcome:
-    """Relative error at step 100 in the logit of the top distinct token (Syn-Small) of the usual
-    and of the corrected flow."""
+    """Compare the plain and the corrected flow with descent: relative error at step 100 in the
+    logit of the top distinct token on Syn-Small."""
     task = symmetric.symmetric_task(dynsim.syn_small())
     rules = {
         "sgd": (dynsim.sgd, ("plain", "corrected")),
@@ -188,10 +189,10 @@ class Eq10Errors(NamedTuple):
     """Relative l2 errors over time; logits are those of a distinct token.
 
     Attributes:
-        speed: f.g of the population flow by gamma(t).
-        logit, logit_paper: of the population flow by Eq. 10, sgd and paper's clock.
-        lemma3: of the flow under Lemma 3's update by Eq. 10, sgd clock.
-        finite_m, finite_m_paper: of that flow by Eq. 10 with the finite-M terms, both clocks.
+        speed: gamma(t) against f.g of the population flow.
+        logit, logit_paper: Eq. 10 against the population flow, in the time of SGD and of the paper.
+        lemma3: Eq. 10 against the flow under Lemma 3's update, in the time of SGD.
+        finite_m, finite_m_paper: Eq. 10 with the finite-M terms against that flow, in both times.
     """
 
     speed: float
@@ -203,8 +204,8 @@ class Eq10Errors(NamedTuple):
 
 
 def eq10_errors(K: int, overlap: float) -> Eq10Errors:
-    """Errors of Eq. 10 on `dynsim.overlapping`, at 40 logarithmic times from 0.1 to 12 K ln M steps
-    (about 4 t0), eta_Y = 1, eta_Z = 0.1."""
+    """Errors of Eq. 10 on `dynsim.overlapping`, at 40 logarithmically spaced times from 0.1 to 12 K
+    ln M steps (about 4 t0), with eta_Y = 1 and eta_Z = 0.1."""
     task, optimizer = dynsim.overlapping(K, overlap), dynsim.sgd(1.0, 0.1)
     times = np.r_[0, np.geomspace(0.1, 12 * K * np.log(task.M), 40)]
     record = ("speed", TOP)
@@ -229,11 +230,11 @@ def eq10_errors(K: int, overlap: float) -> Eq10Errors:
 
 
 def overlap() -> Outcome:
-    """Eq. 10 over the number of classes and their overlap."""
+    """Tabulate the errors of Eq. 10 over the number of classes and their overlap."""
     rows = []
     cases = tuple(itertools.product(CLASSES, OVERLAPS))
     for K, overlap in progress.each(cases, "case", lambda case: f"K={case[0]}, overlap={case[1]}"):
-        # All but Eq. 10 at finite M by the paper's clock.
+        # The last error, finite_m_paper, has no column.
         errors = (f"{100 * error:.2g} %" for error in eq10_errors(K, overlap)[:-1])
         rows.append((str(K), f"{overlap:g}", *errors))
     clocks = ("time of SGD", "time of the paper", "time of SGD, Lemma 3", "finite M, Lemma 3")
@@ -248,9 +249,9 @@ def overlap() -> Outcome:
 
 
 def theorems() -> Outcome:
-    """How often the signs of Theorem 2 and Corollary 2 are right, and how far the laws of Theorem 3
-    are missed: they are exact on the Eq. 10 flow, and bend on the population flow and in training.
-    """
+    """Tabulate how often the signs of Theorem 2 and Corollary 2 are right, and the errors of the
+    laws of Theorem 3. They are exact on the Eq. 10 flow, and approximate on the population flow and
+    in training."""
     task, optimizer = dynsim.syn_small(), dynsim.sgd(*RATES)
     times, record = dynsim.log_times(TRAINED, 40), ("z", "xi")
     sharp = Tolerances(1e-10, 1e-12)
@@ -289,15 +290,16 @@ def theorems() -> Outcome:
 
 
 def keys(number: int) -> PRNGKeyArray:
-    """Keys of so many runs, those of the first seeds of a sweep whose root is 0."""
+    """Keys of the first `number` seeds of a sweep whose root is 0."""
     return jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(number))
 
 
 def tested(
     task: dynsim.SequenceClasses, times: np.ndarray, run: Trajectory
 ) -> tuple[float, float, float, float, float]:
-    """Of a trajectory, the shares of distinct and of common tokens with the right sign, the largest
-    relative error of the gain, and the least margins of both bounds."""
+    """Return the shares of distinct and of common tokens with the right sign, the largest relative
+    error of the gain, and the smallest margins of the lower and the upper bound, along a
+    trajectory."""
     z = np.asarray(run["z"])
     if "B" in run.observables:
         B = np.asarray(run["B"])
@@ -306,13 +308,14 @@ def tested(
         B = predictions.bound_from_xi(times, xi, RATES[1], np.asarray(task.prior))
     signs = predictions.agreement(task, times, z)
     error = float(np.nanmax(predictions.relative_gain_error(task, z)))
-    # At the start all margins are 0.
+    # All margins are 0 at the start.
     lower, upper = (float(each[1:].min()) for each in predictions.sandwich(task, z, B))
     return signs.distinct, signs.common, error, lower, upper
 
 
 def size() -> Outcome:
-    """Warm seconds, and status, of the symmetric reduction for K = 1e5, M = 1e6 to t = 1e8."""
+    """Time the compiled symmetric reduction for K = 1e5, M = 1e6 up to t = 1e8: seconds and
+    status."""
     small = symmetric.symmetric_task(dynsim.syn_small())
     task = symmetric.symmetric_profiles(small.p, small.rho, 10**5, 10**6, 10**5)
     times = np.r_[0, np.geomspace(1, 1e8, 30)]

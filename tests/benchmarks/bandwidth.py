@@ -1,4 +1,4 @@
-"""What the memory of this machine moves, on all devices at once."""
+"""Memory bandwidth of this machine, on all devices at once."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What the devices of this machine compute correctly, and how fast: one table, one file.
+"""Correctness and speed of the devices of this machine, in one table and one file.
 
 Correctness comes first. What it checks against is recorded, published, or computed by the host's
 CPU in the same process.

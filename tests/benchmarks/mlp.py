@@ -128,7 +128,7 @@ def plain(key: Any, eta: Any) -> Any:
 
 
 def cost(work: Callable[[], object]) -> Cost:
-    """What `work` costs."""
+    """Measure the cost of `work`."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return Cost(time.perf_counter() - wall, time.process_time() - cpu)

@@ -1,4 +1,4 @@
-"""What the theories of large rates, Adam and late times cost next to those that they extend."""
+"""Cost of the theories of large rates, Adam and late times next to those that they extend."""
 
 import functools
 from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from sweeps import cli
 
 
 def main() -> None:
-    """Compile what is asked for on the command line."""
+    """Compile the cases selected on the command line."""
     parser = argparse.ArgumentParser(
         "python -m tests.devices",
         description=__doc__,

@@ -38,7 +38,7 @@ class Loop(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What a compiled program does.
+    """Summary of a compiled program.
 
     Attributes:
         step: the body of the loop that has most kernels; None for a program without loops.
@@ -50,7 +50,7 @@ class Program(NamedTuple):
 
 
 def read(text: str) -> Program:
-    """What a program, as XLA prints it, does."""
+    """Summarise a program from its XLA text."""
     parts = dict(_computations(text))
     bodies = set(re.findall(r"\bbody=(%[\w.\-]+)", text))
     loops = [_loop(parts, body) for body in bodies]

@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-# Of a GPU the compiler has to be told everything; a TPU's name is enough. Sizes in bytes.
+# The compiler needs a full description of a GPU; a TPU's name is enough. Sizes in bytes.
 _H100 = """
 gpu_device_info {
   cuda_compute_capability { major: 9 minor: 0 }

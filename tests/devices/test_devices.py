@@ -1,4 +1,4 @@
-"""What is compiled for accelerators: for any of them, without questions to the host."""
+"""Check that programs compile for every accelerator, without calls to the host."""
 
 import importlib.util
 import os

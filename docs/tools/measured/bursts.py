@@ -113,7 +113,7 @@ def sharpness(problem: Gelu, weights: Float[np.ndarray, "S P"]) -> Float[np.ndar
 
 
 def row(seed: int) -> tuple[str, ...]:
-    """What is measured of a network."""
+    """Quantities measured on a network."""
     problem = network(seed)
     runs = trained(problem)
     times = np.arange(STEPS // 2, STEPS + 1, EVERY)

@@ -201,7 +201,7 @@ def fixed_token() -> Numbers:
 
 
 def joma_softmax() -> Numbers:
-    """How far two forms of Theorem 1 are from z of equal sequences, in %."""
+    """Errors of two forms of Theorem 1 for z of equal sequences, in %."""
     # Equal sequences of two classes make what Theorem 1 assumes exact but for the change of b.
     same = dynsim.sequence_classes(
         [[0.5, 0.3, 0.2]] * 2, [0, 0], next_token=[0, 1], prior=[0.8, 0.2]

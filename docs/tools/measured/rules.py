@@ -1,4 +1,4 @@
-"""How closely each flow follows its rule, on two problems: `make tables TABLES=rules`."""
+"""Errors of each flow against its update rule, on two problems: `make tables TABLES=rules`."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What rare sequences add to the loss late in training: `make tables TABLES=tails`."""
+"""Contribution of rare sequences to the loss late in training: `make tables TABLES=tails`."""
 
 from collections.abc import Iterator
 

@@ -1,1 +1,2 @@
-"""How far theory of finite T and batch holds: its order, and its spread against that of runs."""
+"""Accuracy of the theory of finite T and batch: its order, and its spread compared with that of
+runs."""

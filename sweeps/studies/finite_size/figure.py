@@ -109,7 +109,7 @@ NAMES = {
     "z_top_distinct": "top distinct logit",
     "z_top_common": "top common logit",
 }
-"""What legends call the observables."""
+"""Names of the observables in legends."""
 STEPS = {"small": 30, "syn-small": 200}
 """Optimiser steps after which errors are measured, by task."""
 

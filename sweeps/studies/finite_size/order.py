@@ -111,7 +111,7 @@ def against_samples(
 
 
 def slope(lengths: Sequence[int], errors: Float[np.ndarray, " L"], least: int = 64) -> float:
-    """Exponent of the power of T that the errors follow from T = `least` on."""
+    """Exponent of the power law in T that the errors follow for T >= `least`."""
     far = np.asarray(lengths) >= least
     return float(np.polyfit(np.log(np.asarray(lengths)[far]), np.log(errors[far]), 1)[0])
 
@@ -191,7 +191,7 @@ def _log_factorial(counts: Int[np.ndarray, "E S"]) -> Float[np.ndarray, "E S"]:
 
 
 GROUPS = 8
-"""Of draws, from whose differences their error follows."""
+"""Groups of draws, whose differences give their error."""
 DRAWN = STD + "_drawn"
 
 
@@ -204,16 +204,16 @@ def second_order(
     draws: int,
     record: Sequence[str],
 ) -> xr.Dataset:
-    """What Syn-Small has after `steps` steps, for each rule, by its rate eta_Z, and each batch.
+    """Solve Syn-Small for `steps` steps, for each rule (by its rate eta_Z) and each batch.
 
-    Standard deviations are called as those of the engine `spread`, and with `DRAWN` at the end of
-    their names have their relative errors by the draws; `status` is that of descent.
+    Standard deviations are named as in the engine `spread`; their relative errors from the draws
+    have `DRAWN` appended to the name. `status` is that of descent.
     """
     task, keys = dynsim.syn_small(), jax.random.split(jax.random.key(0), GROUPS)
     found = []
     with precision("float64"):
         for rule, batch in itertools.product(rules.values(), batches):
-            # What does not depend on the draws is computed once.
+            # Parts that do not depend on the draws are computed once.
             solve = functools.partial(
                 spread.solve,
                 task,

@@ -1,7 +1,7 @@
 """`dynsim figure joma`: Theorem 1 along training, growth up to the blow-up, entropy of attention.
 
 As in Figs. 2 to 4 of JoMA (arXiv:2310.00535), whose settings were recovered from its code. Fig. 4
-is about a toy, in which entropy falls and rises; beside it stands the entropy of attention in
+is about a toy model, in which entropy falls and rises; next to it is the entropy of attention in
 training [ours].
 """
 
@@ -39,7 +39,7 @@ DENSE_KINDS = (("softmax", "relu", 0.3), ("softmax", "linear", 0.3), ("exp", "re
 """Attention, activation and both rates of training at different lengths."""
 MU = 3 * np.sort(np.random.default_rng(0).random(10)) + 1
 FIRST, RATE, TOY_TEMPERATURE, TOY_STEPS = 0.05, 0.02, 1.5, 5000
-"""Of the paper's code: v += 0.02 (mu - v) o softmax(v^2/3) from 0.05."""
+"""Values of the paper's code: v += 0.02 (mu - v) o softmax(v^2/3) from 0.05."""
 
 
 def sweeps(steps: int, seeds: int) -> dict[str, Sweep]:
@@ -95,7 +95,7 @@ def _entropy(weight: np.ndarray) -> np.ndarray:
 
 
 def toy_lines(course: dict[str, np.ndarray]) -> list[str]:
-    """Where the entropy is least, at the last step and in the end."""
+    """Report the entropy at its minimum, at the last step and in the limit."""
     entropy, closed = course["entropy"], course["closed/entropy"]
     least = int(entropy.argmin())
     return [
@@ -123,7 +123,8 @@ def dense_lines(found: dict[str, xr.Dataset]) -> list[str]:
 
 
 def error_lines(found: dict[str, xr.Dataset]) -> list[str]:
-    """How far Theorem 1 is from z at the end, over how far z has moved, and the entropy."""
+    """Report the error of Theorem 1 for z at the end, relative to the change of z, and the
+    entropy."""
     lines = []
     for activation in ACTIVATIONS:
         dataset = found[f"entropy/{activation}"]
@@ -211,7 +212,7 @@ class FigureJoMA:
     out: Path = Path("out/joma")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """What is drawn of sweeps, by panel and engine."""
+        """All sweeps of the figure, by panel and engine."""
         record = ("weight", "loss")
         found = {
             f"growth/{engine}": Sweep(GROWTH, {"seed": {"range": 1}}, engine, record, 200)
@@ -255,7 +256,8 @@ def draw(
 def invariance(
     task: SequenceClasses, steps: int
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
-    """Times, and the correlation over tokens of z with what Theorem 1 makes of V and the start."""
+    """Times, and the correlation over tokens of z with its value by Theorem 1 from V and the
+    start."""
     trained = dynsim.train(
         dynsim.JoMA(task, temperature=0.5),
         dynsim.sgd(0.1),

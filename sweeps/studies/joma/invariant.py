@@ -30,7 +30,7 @@ DISTINCT = 10
 """Distinct tokens of a class; with c common ones, classes overlap by c / (c + 10)."""
 TIMES = 200
 SHOWN = 0.01, 10.0
-"""Errors between which colours tell apart."""
+"""Range of errors that colours distinguish."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ def run(config: JoMAInvariant) -> list[Path]:
 
 
 def draw(maps: dict[str, xr.DataArray]) -> Figure:
-    """A row for each activation, a column for each number of classes."""
+    """Draw a row for each activation and a column for each number of classes."""
     classes = next(iter(maps.values())).classes_per_query.values
     figure, axes = drawing.panels(len(maps), len(classes), height=2.2, sharex=True, sharey=True)
     for row, (activation, errors) in zip(axes, maps.items(), strict=True):
@@ -121,8 +121,8 @@ def draw(maps: dict[str, xr.DataArray]) -> Figure:
 
 
 def halved(dataset: xr.Dataset) -> xr.Dataset:
-    """What each run recorded when its loss was first half of what it started with, and `reached`,
-    whether it ever was; and as `first/...` what it started from."""
+    """Records of each run when its loss first halved, `reached`, whether it ever did, and the
+    records at the start as `first/...`."""
     runs = valid(dataset)
     below = runs.loss <= runs.loss.isel(time=0) / 2
     reached = below.any("time")
@@ -133,8 +133,8 @@ def halved(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def map_errors(dataset: xr.Dataset) -> xr.DataArray:
-    """Root mean square over tokens and seeds of what Theorem 1 misses of T z, over that of how far
-    T z has moved; NaN where no run has halved its loss."""
+    """Root mean square error of Theorem 1 for T z over tokens and seeds, relative to the change of
+    T z; NaN where no run has halved its loss."""
     at = halved(dataset)
     moved = (at.logits - at["first/logits"]).isel(query=0) * at.temperature
     missed = at.conserved - at["first/conserved"]
@@ -143,8 +143,8 @@ def map_errors(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def query_errors(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
-    """The same at the end of the runs by the number of queries, at T = 1: of the sum over queries,
-    and of exp attention's law for a query by itself."""
+    """The same errors at the end of the runs over the number of queries, at T = 1: for the sum over
+    queries, and for exp attention's law of a single query."""
     runs = valid(dataset)
     first, last = runs.isel(time=0), runs.isel(time=-1)
     moved = last.logits - first.logits
@@ -163,7 +163,7 @@ def overlaps(errors: xr.DataArray) -> np.ndarray:
 
 
 def map_lines(maps: dict[str, xr.DataArray]) -> list[str]:
-    """A line for each activation, number of classes and overlap, with all temperatures."""
+    """Format a line for each activation, number of classes and overlap, with all temperatures."""
     lines = ["Error of Theorem 1 for softmax in % of how far z has moved, at half the loss"]
     for activation, errors in maps.items():
         for K in errors.classes_per_query.values:
@@ -178,7 +178,7 @@ def map_lines(maps: dict[str, xr.DataArray]) -> list[str]:
 
 
 def query_lines(sums: dict[str, dict[str, xr.DataArray]]) -> list[str]:
-    """A line for each attention and number of queries."""
+    """Format a line for each attention and number of queries."""
     lines = ["The same at the end, for several queries, tanh, T = 1"]
     for kind, errors in sums.items():
         for number in errors["sum"].num_queries.values:
@@ -197,7 +197,7 @@ def plot_map(errors: xr.DataArray, ax: Axes) -> QuadMesh:
 
     temperatures = [f"{T:g}" for T in errors.temperature.values]
     common = [f"{overlap:.2f}" for overlap in overlaps(errors)]
-    # As in all figures: light where a theory is right.
+    # As in all figures, light colours show where a theory is right.
     colours = {"norm": LogNorm(*SHOWN), "cmap": "cividis_r"}
     values = errors.transpose("num_common", "temperature").values
     return drawing.table(ax, values, text, temperatures, common, **colours)

@@ -1,5 +1,5 @@
-"""In-context regression: where a loss rests, and when it leaves, read off curves of training and
-theory alike."""
+"""Plateaus of in-context regression: at which levels a loss rests, and when it leaves them, read
+from loss curves of training and theory."""
 
 from typing import Any
 
@@ -11,23 +11,24 @@ from odes import linear_icl
 from sweeps.systems.experiment import Experiment
 
 NEAR = 0.02
-"""A loss is at a plateau within this share of tr Lambda, the loss at the start."""
+"""Largest distance from a plateau, as a share of tr Lambda (the loss at the start), that counts as
+being on it."""
 LASTING = 1.25
-"""A plateau is seen where the loss stays at it while the time grows by this factor."""
+"""A plateau counts if the loss stays on it while the time grows by this factor."""
 
 
 def rate(run: Experiment) -> float:
-    """Units of tau in a step."""
+    """Number of time units tau in one step."""
     return 2 * float(np.asarray(run.numbers["eta"]))
 
 
 def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
-    """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
+    """(Q, D + 1) plateaus of eq. 19 for runs that differ in the ratio of their eigenvalues."""
     return np.stack([of_run(run.at({"ratio": float(r)})) for r in ratios])
 
 
 def of_run(run: Experiment) -> Float[np.ndarray, " D1"]:
-    """Losses of eq. 19 of a run."""
+    """Plateaus of eq. 19 for one run."""
     problem: Any = run.built[0]
     return np.asarray(linear_icl.plateaus(problem))
 
@@ -37,7 +38,7 @@ def count_plateaus(
     loss: Float[np.ndarray, "*B S"],
     level: Float[np.ndarray, "*B D1"],
 ) -> Int[np.ndarray, "*B"]:
-    """Number of plateaus at which each loss rests; `times` increase from above 0."""
+    """Count the plateaus on which each loss rests; `times` increase from above 0."""
     found = np.zeros(loss.shape[:-1], int)
     for m in range(level.shape[-1]):
         at = np.abs(loss - level[..., m, None]) < NEAR * level[..., :1]
@@ -55,8 +56,8 @@ def escapes(
     loss: Float[np.ndarray, "*B S"],
     level: Float[np.ndarray, "*B D1"],
 ) -> Float[np.ndarray, "*B D"]:
-    """(..., D) first times at which losses are halfway from each plateau to the next, linear
-    between the recorded times; NaN where they never are."""
+    """(..., D) first times at which each loss is halfway from one plateau to the next, interpolated
+    linearly between recorded times; NaN if it never is."""
     middle = (level[..., 1:] + level[..., :-1]) / 2
     curves = np.broadcast_to(loss[..., None, :], (*middle.shape, times.size))
     return crossings(times, curves, middle)

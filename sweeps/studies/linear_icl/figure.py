@@ -22,7 +22,7 @@ from sweeps.systems.experiment import experiment
 TIMES = 200
 SCALES = (1e-3, 1e-2, 1e-1)
 RANKS = (1, 2, 4, 8)
-"""Of nine heads, at D = 8, as in the paper's Fig. 4."""
+"""Ranks of the nine heads, at D = 8, as in the paper's Fig. 4."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FigureLinearICL:
     out: Path = Path("out/linear_icl")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn, by panel and engine."""
+        """The sweeps of all panels, by panel and engine."""
         merged = experiment(
             "linear_icl",
             attention="merged",
@@ -77,7 +77,7 @@ class FigureLinearICL:
 
 
 def run(config: FigureLinearICL) -> list[Path]:
-    """Compute or resume, print the times of escape, draw and write."""
+    """Compute or resume, print the escape times, draw and write."""
     found, wanted = computed(config), config.sweeps()
     names = ("merged", "separate", "ranks")
     trained = {name: wanted[f"{name}/simulation"].first for name in names}
@@ -95,7 +95,8 @@ def run(config: FigureLinearICL) -> list[Path]:
 def draw(
     found: dict[str, xr.Dataset], rate: dict[str, float], level: dict[str, np.ndarray]
 ) -> Figure:
-    """All four panels, from the sweeps, the units tau in a step and the plateaus of each kind."""
+    """Draw all four panels. `rate` has the number of units tau per step and `level` the plateaus of
+    each kind of model."""
     figure, axes = drawing.panels(2, 2, 5.0, 3.6)
     plot_merged(found, rate["merged"], ax=axes[0, 0])
     plot_separate(found, rate["separate"], level["separate"], ax=axes[0, 1])
@@ -105,7 +106,8 @@ def draw(
 
 
 def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -> list[str]:
-    """Times in units of tau at which each run leaves its plateaus, by training and by theory."""
+    """List the times, in units of tau, at which each run leaves its plateaus, in training and in
+    theory."""
     engines = ("simulation", "plain", "scalar")
     columns = []
     for engine in engines:
@@ -122,7 +124,8 @@ def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -
 
 
 def same_line(found: dict[str, xr.Dataset]) -> str:
-    """How far apart the losses of merged attention and of its network ever are."""
+    """Report the largest difference between the losses of merged attention and its equivalent
+    network."""
     apart = abs(found["merged/simulation"].loss - found["network/simulation"].loss)
     start = found["merged/simulation"].loss.isel(time=0)
     return (
@@ -132,8 +135,8 @@ def same_line(found: dict[str, xr.Dataset]) -> str:
 
 
 def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
-    """Loss of merged attention and of its network on white inputs over time, with eq. 10, by
-    starting scale."""
+    """Draw the loss of merged attention and of its network on white inputs over time, with eq. 10,
+    for each starting scale."""
     trained, network, theory = (
         found[name].isel(seed=0)
         for name in ("merged/simulation", "network/simulation", "merged/sigmoid")
@@ -153,7 +156,7 @@ def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
 
 
 def plot_separate(found: dict[str, xr.Dataset], rate: float, level: np.ndarray, ax: Axes) -> Axes:
-    """Loss of separate heads over time, run by run, with their flows and the plateaus."""
+    """Draw the loss of each run of separate heads over time, with its flow and the plateaus."""
     trained, flow = found["separate/simulation"], found["separate/plain"]
     for seed in range(trained.sizes["seed"]):
         label = "training, a colour a seed" if seed == 0 else None
@@ -167,7 +170,7 @@ def plot_separate(found: dict[str, xr.Dataset], rate: float, level: np.ndarray, 
 
 
 def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
-    """Shares of the principal components that the first run has learned, with eq. 21."""
+    """Draw the shares of the principal components that the first run has learned, with eq. 21."""
     trained, theory = (found[f"separate/{e}"].isel(seed=0) for e in ("simulation", "scalar"))
     for d in range(trained.sizes["component"]):
         how = {"color": drawing.colour(d), "label": f"component {d + 1}", **drawing.TRAINED}
@@ -176,13 +179,13 @@ def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes
         label = "eq. 21" if d == 0 else None
         ax.plot(theory.time * rate, theory.learned[:, d], "k--", lw=1, label=label)
     _logarithmic(ax, trained, rate)
-    # The legend has room above the curves, which fill the rest.
+    # Leave room for the legend above the curves.
     ax.set(title="components of the first seed, in training", ylim=(-0.08, 1.75))
     return _finished(ax, "share learned", loc="upper center", ncols=3)
 
 
 def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes) -> Axes:
-    """Loss over time by the rank of nine heads, at D = 8, with the plateaus."""
+    """Draw the loss over time for nine heads of each rank, at D = 8, with the plateaus."""
     for i, rank in enumerate(RANKS):
         curve = dataset.sel(rank=rank).isel(seed=0)
         how: dict[str, Any] = {"color": drawing.colour(i), "label": f"training, rank {rank}"}
@@ -200,12 +203,12 @@ def _levels(ax: Axes, dataset: xr.Dataset, rate: float, level: np.ndarray) -> Ax
 
 
 def _logarithmic(ax: Axes, dataset: xr.Dataset, rate: float) -> None:
-    """A logarithmic axis of time that begins shortly before the first loss falls."""
+    """Set a logarithmic time axis that begins shortly before the first loss falls."""
     loss = dataset.loss.transpose(..., "time").values.reshape(-1, dataset.time.size)
     fallen = (loss < 0.9 * loss[:, :1]).any(axis=0)
     times = dataset.time.values * rate
     ax.set(xscale="log", xlim=(times[max(np.argmax(fallen), 1)] / 3, times[-1]))
-    # Of a short range matplotlib would write every tick.
+    # On a short range, matplotlib would label every minor tick.
     ax.xaxis.set_minor_formatter(NullFormatter())
 
 

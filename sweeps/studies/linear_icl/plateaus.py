@@ -1,8 +1,8 @@
 """`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
 
-Over the scale of the starting weights and the ratio of neighbouring eigenvalues: how many plateaus
-training rests at, how many eq. 21 says, and the first escape against its prediction. Below it over
-the number of heads, where fewer than components leave some unlearned.
+The upper row maps plateaus in training, plateaus by eq. 21, and the first escape over its
+prediction, over the starting scale and the ratio of neighbouring eigenvalues. The lower row varies
+the number of heads; fewer heads than components leave some unlearned.
 """
 
 import dataclasses
@@ -27,23 +27,24 @@ from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.systems.experiment import experiment
 
 LEFT = 0.02
-"""Share of the first loss above the last plateau up to which it counts as reached."""
+"""Largest excess loss, as a share of the first loss, at which the last plateau counts as
+reached."""
 
 
 def excess(read: xr.Dataset, D: int) -> xr.DataArray:
-    """Loss at the end above the lowest plateau that so many heads can reach, eq. 19 with min(H, D)
-    components, over the loss at the start."""
+    """Final loss above the lowest plateau that the heads can reach (eq. 19 with min(H, D)
+    components), over the loss at the start."""
     lowest = read.level.isel(plateau=np.minimum(read.heads, D))
     return (read.end - lowest) / read.level.isel(plateau=0)
 
 
 def counted_right(read: Mapping[str, xr.Dataset]) -> xr.DataArray:
-    """Whether descent rests at as many plateaus as eq. 21 says."""
+    """Return whether descent rests on as many plateaus as eq. 21 predicts."""
     return read["heads/simulation"].plateaus == read["heads/scalar"].plateaus
 
 
 def table_by_heads(read: Mapping[str, xr.Dataset], D: int) -> list[str]:
-    """A line for each number of heads."""
+    """Summarise each number of heads in one line."""
     trained = read["heads/simulation"]
     over, late = excess(trained, D), np.log2(trained.escape / read["heads/scalar"].escape)
     lines = []
@@ -61,7 +62,7 @@ def table_by_heads(read: Mapping[str, xr.Dataset], D: int) -> list[str]:
 
 TIMES = 160
 LINES = (10, 100, 1000)
-"""Predicted first escapes, in tau, at which a line is drawn."""
+"""Predicted times of first escape, in tau, at which contour lines are drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class LinearICLPlateaus:
     out: Path = Path("out/linear_icl_plateaus")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """Training and theory over the same runs."""
+        """Training and theory for the same runs."""
         axes: dict[str, Any] = {
             name: {"logspace": [*getattr(self, name), self.resolution]}
             for name in ("scale", "ratio")
@@ -119,7 +120,7 @@ class LinearICLPlateaus:
 
 
 def run(config: LinearICLPlateaus) -> list[Path]:
-    """Compute or resume, say how often theory counts right, draw and write."""
+    """Compute or resume, print how often theory counts the plateaus correctly, draw and write."""
     found, wanted = computed(config), config.sweeps()
     read = {name: measured(ds, wanted[name]) for name, ds in found.items()}
     trained, theory = read["simulation"], read["scalar"]
@@ -132,13 +133,14 @@ def run(config: LinearICLPlateaus) -> list[Path]:
 
 
 def lateness(read: Mapping[str, xr.Dataset], at: str = "") -> xr.DataArray:
-    """First escape of descent over that of eq. 21, in octaves; NaN where either has none."""
+    """log2 of the ratio of the first escape time in descent to that in eq. 21; NaN if either has
+    none."""
     return np.log2(read[f"{at}simulation"].escape / read[f"{at}scalar"].escape)
 
 
 def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
-    """Both rows, over the scale and over the number of heads, from what is `measured`: plateaus in
-    descent, eq. 21 on them, and the first escape."""
+    """Draw both rows, over the scale and over the number of heads, from the output of `measured`:
+    plateaus in descent, plateaus by eq. 21 or its agreement, and the first escape."""
     figure, rows = drawing.panels(2, 3, height=3.3, sharey=True)
     count = {"vmin": 0, "vmax": config.D + 1, "cmap": "cividis"}
     share, late = {**count, "vmax": 1}, {"vmin": -2, "vmax": 2, "cmap": "PuOr"}
@@ -174,8 +176,8 @@ def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
 
 
 def table(same: xr.DataArray, late: xr.DataArray) -> list[str]:
-    """How often eq. 21 counts the plateaus right, and how far it is from the first escape, by the
-    starting scale and by the ratio of eigenvalues."""
+    """Report how often eq. 21 counts the plateaus correctly and how far off its first escape is, by
+    starting scale and by ratio of eigenvalues."""
     lines = [f"as many plateaus as eq. 21 says: {100 * float(same.mean()):.1f} % of the runs"]
     for axis in ("scale", "ratio"):
         others = [dim for dim in same.dims if dim != axis]
@@ -189,8 +191,8 @@ def table(same: xr.DataArray, late: xr.DataArray) -> list[str]:
 
 
 def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
-    """Number of plateaus, time of the first escape in units of tau, and loss at the end, of each
-    run; by scale or heads, ratio and seed."""
+    """Number of plateaus, time of first escape in units of tau, and final loss of each run, over
+    scale or heads, ratio and seed."""
     runs = tuple(sweep.axes)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
     level = linear_icl.levels(sweep.first, ordered.ratio.values)[None, :, None, :]
@@ -209,7 +211,8 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
 
 
 def plot_map(values: xr.DataArray, ax: Axes, **options: Any) -> QuadMesh:
-    """Heat map over scale or heads, and ratio; returns the mesh, for a colour bar."""
+    """Draw a heat map over the scale or the heads, and the ratio; returns the mesh, for a colour
+    bar."""
     if "heads" in values.dims:
         numbers = values.heads.values
         places = np.arange(numbers.size)

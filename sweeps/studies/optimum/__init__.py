@@ -1,1 +1,1 @@
-"""Which learning rate is best, how well that is known, and how it changes with another setting."""
+"""The best learning rate, its error, and how it changes with another setting."""

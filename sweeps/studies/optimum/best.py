@@ -15,11 +15,12 @@ from sweeps.studies.options import line, student
 
 Pick = Literal["lowest", "highest"]
 FEWEST = 3
-"""Values of an axis of which one can be inside, and points of a power law with an error."""
+"""Smallest number of values of an axis with one inside, and of points for a power law with an
+error."""
 FACTOR = 2.0
-"""Change of the best value over all of the other axis that an exponent of 0 must rule out."""
+"""Factor between the best values at both ends that an exponent of 0 must exclude."""
 LARGEST = 2**24
-"""Numbers of a sweep up to which its best cell is looked for at its end."""
+"""Largest number of values in a sweep for which its best cell is searched."""
 
 
 class Place(enum.IntEnum):
@@ -204,8 +205,8 @@ def _check_axis(dataset: xr.Dataset, over: str) -> None:
 
 
 def direction(name: str) -> Pick | None:
-    """Which values of an observable are good, judged by its name; None where the name does not show
-    it."""
+    """Return which values of an observable are good, judging by its name; None if the name does not
+    tell."""
     if name == "loss" or name.endswith("_loss"):
         return "lowest"
     return "highest" if name == "accuracy" or name.endswith("_accuracy") else None
@@ -224,7 +225,7 @@ def at_end(dataset: xr.Dataset, name: str) -> xr.DataArray:
 
 
 def _observables(dataset: xr.Dataset) -> tuple[list[str], str | None]:
-    """Names of what a sweep recorded, and which of it says what is best: the loss, else the first
+    """Return the names of recorded observables and the one to optimise: the loss, else the first
     one with a `direction` and one number for each run and time."""
     names = [str(name) for name in dataset.data_vars if name not in ("status", "first_bad_step")]
     known = [name for name in names if direction(name) and not _inner(dataset, name)]
@@ -233,13 +234,13 @@ def _observables(dataset: xr.Dataset) -> tuple[list[str], str | None]:
 
 
 def _inner(dataset: xr.Dataset, name: str) -> list[str]:
-    """The axes of an observable that are neither those of the runs nor of time."""
+    """Return the axes of an observable that belong neither to runs nor to time."""
     outer = {*dataset["status"].dims, "time", "record"}
     return [str(dim) for dim in dataset[name].dims if dim not in outer]
 
 
 def _chosen(dataset: xr.Dataset, observable: str | None) -> str:
-    """The observable that is asked for, else the usual one; `ValueError` where there is none."""
+    """Return the requested observable, else the default one; `ValueError` if there is none."""
     names, usual = _observables(dataset)
     if observable is not None:
         checks.choice("observable", observable, names)
@@ -368,11 +369,11 @@ def _law(found: xr.Dataset, along: str) -> tuple[float, float, float, float, int
 
 
 def best_cell(dataset: xr.Dataset) -> list[str]:
-    """The cell of a sweep whose mean over the seeds is best, in a line, and a line for each axis of
-    learning rates at whose end it lies.
+    """Report the cell of a sweep with the best mean over the seeds in one line, and each axis of
+    learning rates at whose end it lies in another.
 
-    Nothing for a sweep without an axis of numbers, or without a loss or an accuracy, or for more
-    than `LARGEST` numbers.
+    The list is empty for a sweep without a numerical axis, without a loss or an accuracy, or with
+    more than `LARGEST` numbers.
     """
     axes = [str(d) for d in dataset["status"].dims if d != "seed" and dataset.sizes[d] > 1]
     _, name = _observables(dataset)
@@ -392,7 +393,7 @@ def best_cell(dataset: xr.Dataset) -> list[str]:
     mean = f", mean of {seeds} seeds" if seeds > 1 else ""
     lines = [f"best {name} {float(cell):.4g} at {where}{mean}"]
     for axis in axes:
-        # Learning rates are what has this unit.
+        # Learning rates are recognised by their unit.
         if dataset[axis].attrs.get("units") != "1/step" or dataset.sizes[axis] < FEWEST:
             continue
         order = np.argsort(dataset[axis].values)

@@ -25,16 +25,16 @@ from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
 
 LIMITS = ("descent-finite-t", "descent")
-"""Training at infinite batch: what stands for theory unless another one is asked for. A flow knows
-no divergence, so that its best rate is often the largest."""
+"""Theories drawn by default: training at infinite batch. Flows never diverge, so that their best
+rate is often the largest."""
 VALUES, RATES = 6, 23
-"""Values of the axes, unless they say how many."""
+"""Default numbers of values of the axes."""
 MOMENTUM = 0.9
-"""Momentum of the rules that have one, unless the run has another."""
+"""Momentum of the rules that have one, unless the run sets another."""
 BOUNDS = {Place.LOWER_END: ("<", "lower"), Place.UPPER_END: (">", "upper")}
-"""Sign and name of the bound that is known of a best value at an end of its axis."""
+"""Sign and name of the bound known for a best value at an end of its axis."""
 MOST_TICKS = 6
-"""Ticks of the axis across; of more values every second has one, or fewer."""
+"""Largest number of ticks across; with more values, only every second or fewer get one."""
 THEORY: dict[str, Any] = {"color": "k", "ls": "--", "lw": 1.2}
 DIVERGED: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "////", "lw": 0}
 NEAR, ERROR = 0.18, 0.45
@@ -61,7 +61,7 @@ class Optimum:
             command resumes.
     """
 
-    # Starting weights so large that training leaves the first plateau soon, whatever the seed.
+    # Starting weights are large, so that training leaves the first plateau early for any seed.
     RUN: ClassVar[Mapping[str, Any]] = {
         "problem": "linear_icl",
         "steps": 200,
@@ -95,7 +95,7 @@ class Optimum:
         return found
 
     def sweep(self, engine: str, rules: tuple[str, ...], without: str = "") -> Sweep:
-        """The runs by some rules, by an engine; `without` one of the axes."""
+        """Return the runs of some rules by an engine, `without` one of the axes."""
         momentum = getattr(self.run.rule, "momentum", None) or MOMENTUM
         heavy = {
             rule: {"kind": "sgd", "momentum": momentum, "nesterov": rule == "nesterov"}
@@ -107,7 +107,7 @@ class Optimum:
         return Sweep(self.run, axes, engine, (self.observable,))
 
     def theories(self) -> tuple[dict[str, Sweep], dict[str, str]]:
-        """Sweeps of the theory by rule, and why there is none for the other rules."""
+        """Return sweeps of the theory by rule, and the reason for each rule without one."""
         known = tuple(registry.engines(registry.system_of(self.run)))
         if self.theory not in ("auto", "best", "none"):
             checks.choice("theory", self.theory, ("auto", "best", "none", *known))
@@ -117,7 +117,7 @@ class Optimum:
         for rule in self.rules:
             for engine in engines:
                 try:
-                    # Theory knows no batch but the infinite one.
+                    # Theory assumes an infinite batch.
                     made = self.sweep(engine, (rule,), "batch")
                     made.check()
                 except ValueError as error:
@@ -183,7 +183,7 @@ def run(config: Optimum) -> list[Path]:
 
 
 def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) -> list[str]:
-    """The best rate of each rule at each value of an axis, and what is known of it."""
+    """Tabulate the best rate of each rule and its errors at each value of an axis."""
 
     def rate(point: xr.Dataset) -> str:
         sign, _ = BOUNDS.get(Place(int(point.place)), ("", ""))
@@ -216,8 +216,8 @@ def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) 
 def verdicts(
     trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], laws: xr.Dataset, along: str
 ) -> list[str]:
-    """The law that the best rate of each rule follows, in training and by theory, and the values at
-    which only a bound of it is known."""
+    """Describe the power law of each rule's best rate, in training and by theory, and list the
+    values where only a bound is known."""
     lines, over = [], trained.attrs["over"]
     for rule in trained["rule"].values.tolist():
         law, own = laws.sel(rule=rule), trained.sel(rule=rule)
@@ -252,7 +252,8 @@ def draw(
     theory: str,
     title: str,
 ) -> Figure:
-    """A column for each rule: the best rate over the other axis, and the observable over the rate.
+    """Draw a column for each rule: the best rate over the other axis, and the observable over the
+    rate.
 
     `dataset` is training, `trained` its best rates and `laws` their power laws; `predicted` are
     those of the `theory` by rule, which need not depend on the other axis.
@@ -280,7 +281,7 @@ def draw(
         plot_curves(dataset.sel(rule=rule), own, along, ax=lower)
         drawing.finished(lower, xlabel=wrapped(dataset[over]))
         limits.append(lower.get_ylim())
-    # Panels share the axis, of which each has set its own part.
+    # The panels share an axis but have each set its limits.
     axes[1, 0].set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     figure.suptitle(textwrap.fill(title, 100))
     axes[0, 0].set_ylabel(textwrap.fill(f"best {label(dataset[over])}", WIDTH))
@@ -301,14 +302,15 @@ def draw(
     first = axes[0, -1].get_legend()
     axes[0, -1].legend(handles=keys, **beside)
     if first is not None:
-        # A second legend takes the place of the first one.
+        # The second legend replaces the first one.
         axes[0, -1].add_artist(first)
     axes[1, -1].legend(title=along, **beside)
     return figure
 
 
 def plot_best(found: xr.Dataset, along: xr.DataArray, colour: str, ax: Axes) -> Axes:
-    """Best rates with their errors, the range that is nearly as good, and where runs diverge."""
+    """Draw best rates with their errors, the range that is nearly as good, and where runs
+    diverge."""
     x, best = along.values, found["best"].values
     first, last = found.attrs["ends"]
     low, high = first / 1.3, last * 1.3
@@ -319,7 +321,7 @@ def plot_best(found: xr.Dataset, along: xr.DataArray, colour: str, ax: Axes) -> 
     factor = np.exp(np.nan_to_num(found["error"].values))
     ax.fill_between(x, best / factor, best * factor, alpha=ERROR, **filled)
     ax.plot(x, best, color=colour, marker="o", ms=4, lw=1)
-    # A bound: the best lies beyond it.
+    # A bound: the best value lies beyond it.
     ends = found["place"].isin(AT_END).values
     ax.plot(x[ends], best[ends], "o", mfc="white", mec=colour, ms=5)
     ax.set(xscale=scale_of(x), yscale="log", ylim=(low, high))
@@ -328,8 +330,8 @@ def plot_best(found: xr.Dataset, along: xr.DataArray, colour: str, ax: Axes) -> 
 
 
 def plot_curves(dataset: xr.Dataset, found: xr.Dataset, along: str, ax: Axes) -> Axes:
-    """The observable over the rate, a curve for each value of the other axis, with its best; above
-    what the smallest rate reaches it is cut off."""
+    """Draw the observable over the rate, with a curve and its best point for each value of the
+    other axis. Values above those at the smallest rate are cut off."""
     over, name = found.attrs["over"], found.attrs["observable"]
     values = at_end(valid(dataset[[name, "status"]]), name)
     mean = values.mean("seed", skipna=False).sortby(over).transpose(over, along)

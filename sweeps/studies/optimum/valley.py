@@ -1,11 +1,10 @@
-"""The lowest place of a curve that is known at some points, and how wide it is there.
+"""Find the minimum of a curve known at some points, its error, and the width of the valley.
 
-A polynomial through the best point and its neighbours tells where between them the curve is lowest.
-It is right as far as the curve is one: fewer of the points make other polynomials, and their
-distance is its error. At a steep wall all of them dip below the curve. Where the points belong to a
-convex curve, the straight line through two of them is below it on either side of the two. A
-polynomial that is lowest below such a line is no such curve, and what is known is only that the
-lowest place is between the neighbours.
+A polynomial through the best point and its neighbours locates the minimum between them; polynomials
+through fewer points give its error. At a steep wall all of them dip below the curve. A convex curve
+lies above the line through any two of its points, on either side of the two. A polynomial whose
+minimum is below such a line is rejected, and the minimum is only known to lie between the
+neighbours.
 """
 
 from typing import NamedTuple
@@ -17,10 +16,10 @@ from numpy.polynomial.polynomial import polyval
 from dynsim.trajectory import crossings
 
 PARTS = (slice(1, 4), slice(0, 4), slice(1, 5), slice(0, 5))
-"""Which of the five points around the best one the polynomials go through; the last one is used,
-the others have its error."""
+"""Which of the five points around the best one each polynomial uses. The last one is the estimate;
+the others give its error."""
 FINE = 101
-"""Places between the neighbours of the best point at which polynomials are evaluated."""
+"""Number of places between the neighbours of the best point at which polynomials are evaluated."""
 UNIFORM = 1 / np.sqrt(12)
 """Standard deviation of a uniform distribution of width 1."""
 
@@ -83,7 +82,7 @@ def valley(
     level, reach = lowest + gap, np.sqrt(gap / curvature)
     lower = -_reach(-x[::-1], y[:, ::-1], len(x) - 1 - index, level)
     upper = _reach(x, y, index, level)
-    # Next to the best the curve is a parabola.
+    # The curve is a parabola near its best value.
     lower = np.where(at - reach >= x[np.maximum(index - 1, 0)], at - reach, lower)
     upper = np.where(at + reach <= x[np.minimum(index + 1, len(x) - 1)], at + reach, upper)
     none = ~known.any(-1)
@@ -114,7 +113,7 @@ def _polynomials(
         k = np.clip(np.argmin(curve, 0), 1, FINE - 2)
         left, low, right = (curve[k + step, rows] for step in (-1, 0, 1))
         valid &= (low >= floor[k, rows]) & (low <= np.minimum(left, right))
-        # By a parabola through the three lowest places.
+        # Parabola through the three lowest places.
         twice = np.where(left + right > 2 * low, left + right - 2 * low, np.inf)
         depth, bend = low - (right - left) ** 2 / (8 * twice), twice * (FINE - 1) ** 2 / 2
         places.append(t[k, rows] + (left - right) / (2 * twice * (FINE - 1)))

@@ -1,4 +1,4 @@
-"""The figures of Scan and Snap, and what those of transformers on text have in common."""
+"""The figures of Scan and Snap, and helpers shared by those of transformers on text."""
 
 from pathlib import Path
 
@@ -10,14 +10,15 @@ CLIPPED = {"problem": "transformer", "clip": 0.5}
 
 
 def transformer(run: Experiment) -> LanguageModel:
-    """The transformer of a run; `ValueError` for a run of another problem."""
+    """Return the transformer of a run; `ValueError` for a run of another problem."""
     checks.kind("problem", run.problem, LanguageModel)
     assert isinstance(run.problem, LanguageModel)
     return run.problem
 
 
 def describe(run: Experiment) -> str:
-    """The splits, the optimiser and the sizes but the number of layers, in two lines."""
+    """Describe the splits, the optimiser and the sizes except the number of layers, in two
+    lines."""
     model, rule = transformer(run), run.rule.build()
     match model.corpus:
         case TextFolder() as folder:

@@ -24,14 +24,14 @@ from sweeps.studies import by_theory, computed, on_task
 FLOWS = {"fig4": "matched", "fig5": "matched-adam"}
 """The flow that describes the optimiser of each figure, with T and batch infinite."""
 SMALLEST = 1e-4
-"""Attention below which colours tell nothing apart."""
+"""Smallest attention that colours distinguish."""
 MOST_CLASSES = 6
-"""Classes that are drawn, in two rows each."""
+"""Largest number of classes drawn, in two rows each."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Maps:
-    """What both figures have.
+    """Settings of both figures.
 
     Attributes:
         task: sequence classes; Syn-Small if omitted. Only the first 6 classes are drawn.
@@ -41,7 +41,7 @@ class _Maps:
     task: Task | None = None
 
     def sweeps(self) -> dict[str, Sweep]:
-        """Training, and the flow that describes it."""
+        """Training and the flow of its optimiser."""
         sweep = on_task(load(self.name), self.task)
         return {"simulation": sweep, "flow": by_theory(sweep, FLOWS[self.name])}
 
@@ -73,7 +73,7 @@ class Figure5(_Maps):
 def run(config: Figure4 | Figure5) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
     stored, sweep = computed(config), config.sweeps()["simulation"]
-    # Along one rate for both groups that of Y is drawn as well.
+    # A sweep with a single rate for both groups is drawn over that of Y.
     stored = {name: data.rename({next(iter(sweep.axes)): "eta_y"}) for name, data in stored.items()}
     found = {"training": stored["simulation"].isel(seed=0), "flow": valid(stored["flow"])}
     layer: Any = sweep.first.problem
@@ -92,8 +92,8 @@ def run(config: Figure4 | Figure5) -> list[Path]:
 
 
 def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None) -> Figure:
-    """A column for each rate, and for each class two rows that are to be compared, training and the
-    flow: attention on the tokens `used`; the rate of Z is that of Y unless `eta_z` is given."""
+    """Draw a column for each rate, and for each class two rows, training and flow, with attention
+    on the tokens `used`. The rate of Z is that of Y unless `eta_z` is given."""
     rates = found["training"].eta_y.values
     classes = min(found["training"].sizes["class"], MOST_CLASSES)
     rows = [(source, n) for n in range(classes) for source in found]
@@ -117,15 +117,16 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None)
 
 
 def limits(attention: np.ndarray) -> tuple[float, float]:
-    """The least attention that there is, or `SMALLEST`, and the largest."""
+    """Return the colour limits: the smallest attention, but at least `SMALLEST`, and the
+    largest."""
     present = attention[attention > 0]
     return max(SMALLEST, float(present.min())), float(present.max())
 
 
 def plot(attention: xr.DataArray, low: float, high: float, ax: Axes) -> QuadMesh:
-    """Heat map of attention (time, token), on a logarithmic colour scale from `low` to `high`: the
-    snap to a few tokens spans orders of magnitude. Tokens without attention at the first time,
-    which are not in the class, are grey. Returns the mesh, for a colour bar."""
+    """Draw a heat map of attention (time, token) on a logarithmic colour scale from `low` to
+    `high`, as it spans orders of magnitude. Tokens without attention at the first time, which are
+    not in the class, are grey. Returns the mesh, for a colour bar."""
     absent = np.broadcast_to(attention.isel(time=0).values == 0, attention.shape)
     values = np.ma.array(np.clip(attention.values, low, None), mask=absent).T
     columns = np.arange(attention.sizes["time"])

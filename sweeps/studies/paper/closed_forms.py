@@ -78,8 +78,8 @@ class Figure3:
         return {name: np.asarray(values) for name, values in found.items()}
 
     def draw(self, arrays: Mapping[str, np.ndarray]) -> Figure:
-        """Upper bound (solid) and lower bound (dashed) of chi, with marks at the times t0', until
-        which gamma grows, and t0, from which it decays."""
+        """Draw the upper bound (solid) and lower bound (dashed) of chi, with marks at the times t0'
+        (end of growth of gamma) and t0 (start of its decay)."""
         figure, ((ax,),) = drawing.panels(1, 1, width=7, height=3.8)
         t, curves = arrays["t"], (arrays["lower"], arrays["upper"])
         for i, (eta_y, colour) in enumerate(
@@ -142,8 +142,9 @@ class Figure8:
         return found
 
     def draw(self, arrays: Mapping[str, np.ndarray]) -> Figure:
-        """A column for each vocabulary: h (lines) and h* (dots) over the number of visits, and
-        their difference over Lemma 7's bound 2 eta_Y / M, between 0 and 1 and going to 0."""
+        """Draw a column for each vocabulary: h (lines) and h* (dots) over the number of visits, and
+        their difference over Lemma 7's bound 2 eta_Y / M, which lies between 0 and 1 and tends to
+        0."""
         figure, axes = drawing.panels(2, 2, width=4, sharex="col")
         for (above, below), (M, rates) in zip(axes.T, DECODERS.items(), strict=True):
             s, *curves = (arrays[f"M{M}/{name}"] for name in ("s", "h", "h_star"))
@@ -196,8 +197,8 @@ class Figure9:
         return found
 
     def draw(self, arrays: Mapping[str, np.ndarray]) -> Figure:
-        """A panel for each ratio of rates: B(t) for each eta_Z, and a dot at the transition, which
-        is at one height for all of them."""
+        """Draw a panel for each ratio of rates: B(t) for each eta_Z, with a dot at the transition,
+        whose height is the same for all of them."""
         figure, (axes,) = drawing.panels(1, 2, width=4.2, height=3.6)
         for ax, (nu, (M, _)) in zip(axes, RATIOS.items(), strict=True):
             t, B, t0, level = (arrays[f"nu{nu}/{name}"] for name in ("t", "B", "t0", "B_at_t0"))

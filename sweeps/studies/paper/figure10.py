@@ -27,9 +27,9 @@ from sweeps.systems.experiment import Experiment, experiment
 
 RECORD = ("loss", "entropy", "top", "change")
 RECORDS = 20
-"""Intervals, evenly spaced, between the records of a run."""
+"""Number of evenly spaced intervals between the records of a run."""
 SIGNIFICANT = 2.0
-"""Standard errors that the slope must lie away from zero for the trend to count as found."""
+"""Distance of the slope from zero, in standard errors, at which a trend counts as significant."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Trend(NamedTuple):
         slope: nat per unit of the learning rate, NaN with less than three runs.
         standard_error: standard error of the slope, from the residuals.
         intercept: nat.
-        runs: number of runs that it is through.
+        runs: number of runs in the fit.
         falls: whether the slope is below zero by `SIGNIFICANT` standard errors.
     """
 
@@ -115,8 +115,8 @@ def run(config: Figure10) -> list[Path]:
 
 
 def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) -> Figure:
-    """Entropy (eta, seed, time) of valid runs: at the end against the rate, and over training, with
-    the slope over the rates below it."""
+    """Draw the entropy (eta, seed, time) of valid runs: at the end against the rate, over training,
+    and below these the slope over the rates."""
     final = entropy.isel(time=-1).values
     figure = plt.figure(figsize=(9.6, 5), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(5, 3))
@@ -135,7 +135,7 @@ def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) ->
 
 
 def trend(rates: Float[np.ndarray, " R"], entropy: Float[np.ndarray, "R S"]) -> Trend:
-    """The line through all runs that ended well, each a point."""
+    """Fit a line through all runs that ended well, one point each."""
     x = np.repeat(rates, entropy.shape[1]).astype(float)
     y = entropy.ravel().astype(float)
     x, y = x[~np.isnan(y)], y[~np.isnan(y)]
@@ -146,15 +146,16 @@ def trend(rates: Float[np.ndarray, " R"], entropy: Float[np.ndarray, "R S"]) -> 
 
 
 def reached(entropy: xr.DataArray) -> float:
-    """The largest eta times steps that runs of all rates reach."""
+    """Largest product of eta and steps that the runs of every rate reach."""
     return float(entropy["eta"].min() * entropy["time"][-1])
 
 
 def at_equal_progress(
     entropy: xr.DataArray, product: float | None = None
 ) -> Float[np.ndarray, "R S"]:
-    """Entropy of each run where eta times steps is `product`, by default what all have `reached`;
-    between records linear: whether larger rates only get further on the same way."""
+    """Entropy of each run, interpolated linearly between records, where eta times steps is
+    `product` (by default `reached`). It shows whether larger rates only get further along the same
+    path."""
     product = reached(entropy) if product is None else product
     rows = [
         [np.interp(product / float(one["eta"]), one["time"], run) for run in one.values]
@@ -164,8 +165,8 @@ def at_equal_progress(
 
 
 def at_products(entropy: xr.DataArray) -> tuple[np.ndarray, list[Trend]]:
-    """Products eta times steps up to the largest that three rates reach, and at each the line
-    through the runs of the rates that reach it, as one product tells nothing about the others."""
+    """Return products of eta and steps up to the largest that three rates reach, and for each the
+    line through the runs of the rates that reach it."""
     ends = entropy["eta"].values * float(entropy["time"][-1])
     last = np.sort(ends)[-min(3, len(ends))]
     products = np.linspace(0, last, 2 * RECORDS + 1)[1:]
@@ -183,7 +184,7 @@ def plot(
     bound: float,
     ax: Axes,
 ) -> Axes:
-    """Runs as dots, their mean and standard deviation, and the line; `bound` is the entropy of
+    """Draw runs as dots, their mean and standard deviation, and the line; `bound` is the entropy of
     uniform attention."""
     ax.plot(np.repeat(rates, entropy.shape[1]), entropy.ravel(), ".", color="grey", label="runs")
     rows = [row[~np.isnan(row)] for row in entropy]
@@ -200,7 +201,8 @@ def plot(
 
 
 def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
-    """Mean over seeds and its spread against eta times steps, a colour for each rate."""
+    """Draw mean and standard deviation over seeds against eta times steps, with a colour for each
+    rate."""
     colours = drawing.shades(entropy.sizes["eta"])
     for one, colour in zip(entropy, colours, strict=True):
         rate = float(one["eta"])
@@ -213,7 +215,8 @@ def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
 
 
 def plot_slopes(products: np.ndarray, lines: Sequence[Trend], ax: Axes) -> Axes:
-    """Slope over the rates against eta times steps, `SIGNIFICANT` standard errors as a band."""
+    """Draw the slope over the rates against eta times steps, with a band of `SIGNIFICANT` standard
+    errors."""
     slopes, errors, *_ = (np.array(each) for each in zip(*lines, strict=True))
     around = SIGNIFICANT * errors
     ax.fill_between(

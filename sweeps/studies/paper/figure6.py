@@ -27,10 +27,11 @@ from sweeps.systems.yz import DRIFT
 TRAINING, THEORY = "simulation", "spread"
 RECORD = ("entropy", "entropy" + STD, "entropy" + DRIFT)
 LIMITS = {"matched": "flow_", "descent": "descent_"}
-"""The momentum flow and descent with T and batch infinite, and how their columns begin."""
+"""The momentum flow and descent at infinite T and batch, with the prefix of their columns."""
 PUBLISHED_SEEDS = 10
 FLOW_RTOL = 1e-5
-"""Of the flow. The entropy then has four correct digits, far below its spread over seeds."""
+"""Relative tolerance of the flow: four correct digits of the entropy, far below its spread over
+seeds."""
 Cells = Mapping[tuple[float, float, float], tuple[float, float]]
 
 
@@ -56,7 +57,7 @@ class Figure6:
     task: Task | None = None
 
     def engines(self) -> tuple[str, ...]:
-        """What is run."""
+        """The engines to run."""
         if not (self.training or self.theory):
             raise ValueError("training, theory = False, False: leaves nothing to draw")
         if not self.theory:
@@ -64,7 +65,7 @@ class Figure6:
         return (TRAINING, THEORY, *LIMITS) if self.training else (THEORY,)
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn, by engine."""
+        """All sweeps of the figure, by engine."""
         sweep = fig6(self.num_queries, ("1,3,5,10",), self.seeds, self.task)
         return {engine: variant(sweep, engine) for engine in self.engines()}
 
@@ -94,7 +95,7 @@ def published() -> Cells:
 
 
 def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
-    """A panel for each number of queries."""
+    """Draw a panel for each number of queries."""
     panels = next(iter(found.values())).num_queries.values
     width = max(7.0, 2.6 * len(panels))
     figure, axes = drawing.panels(
@@ -116,7 +117,7 @@ def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
 
 
 LEGEND_COLUMN = 3.2
-"""Inches that the longest of the texts below takes."""
+"""Width, in inches, of the longest text below."""
 STYLES = {
     TRAINING: ("trained (mean, s.d.)", "-", "o"),
     THEORY: ("theory at finite T (mean, band of s.d.)", "--", ""),
@@ -128,7 +129,7 @@ STYLES = {
 
 
 def variant(sweep: Sweep, engine: str) -> Sweep:
-    """The sweep computed by another engine, which records the entropy alone."""
+    """Return the sweep with another engine, recording only the entropy."""
     if engine == TRAINING:
         return sweep
     if engine == THEORY:
@@ -138,7 +139,7 @@ def variant(sweep: Sweep, engine: str) -> Sweep:
 
 
 def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes) -> Axes:
-    """One panel: training and theory with their spread over seeds, and published means."""
+    """Draw one panel: training and theory with their spread over seeds, and published means."""
     first = next(iter(found.values())).entropy
     colours = drawing.shades(first.sizes["eta_z"])
     ratio = first.ratio.values
@@ -174,16 +175,16 @@ def trained(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def predicted(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean and standard deviation of the entropy over starts and data: the mean with what noise
-    adds to it, and by the law of total variance the mean of the variance that the data make, and
-    the variance of the mean over the starts."""
+    """Mean and standard deviation of the entropy over starts and data. The mean includes the effect
+    of noise. By the law of total variance, the variance is the mean over starts of the variance
+    from the data, plus the variance over starts of the mean."""
     by_data = (dataset["entropy" + STD] ** 2).mean("seed")
     by_start = dataset.entropy.var("seed", ddof=1) if dataset.sizes["seed"] > 1 else 0
     return of_theory(dataset).mean("seed"), (by_data + by_start) ** 0.5
 
 
 def of_theory(dataset: xr.Dataset) -> xr.DataArray:
-    """Entropy of each start by the theory at hand, with what noise adds to it if that is known."""
+    """Entropy predicted for each start, including the effect of noise if that is known."""
     drift = "entropy" + DRIFT
     return dataset.entropy + dataset[drift] if drift in dataset else dataset.entropy
 
@@ -203,7 +204,7 @@ def cells(dataset: xr.Dataset) -> list[Cell]:
 
 
 def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
-    """How far theory is from training with the same starts, and from the published means."""
+    """Report how far theory is from training with the same starts, and from the published means."""
     lines = []
     if TRAINING in found:
         for engine in (THEORY, *LIMITS):
@@ -231,7 +232,8 @@ def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
 
 
 def table(found: Mapping[str, xr.Dataset], known: Cells) -> str:
-    """The figure's numbers as CSV: means and standard deviations over valid runs and starts."""
+    """Format the figure's numbers as CSV: means and standard deviations over valid runs and
+    starts."""
     columns: dict[str, xr.DataArray] = {}
     if TRAINING in found:
         columns["mean"], columns["std"] = trained(found[TRAINING])

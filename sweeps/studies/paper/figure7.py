@@ -29,11 +29,11 @@ RECORD = ("loss", "entropy", "layer_entropy", "layer_top", "layer_change", "atte
 SHARES = (0.0, 0.1, 0.3, 1.0)
 """Shares of the training after which maps are drawn."""
 RECORDS = 20
-"""Intervals between records, all as long, so that the changes over them compare."""
+"""Number of equally long intervals between records, so that changes over them are comparable."""
 EVERY = 5
-"""Of the words of a prompt, how many there are from one whose place is told to the next."""
+"""Every how many words of a prompt a word's position is printed."""
 SMALLEST = 1e-3
-"""Where the colour scale of the maps ends."""
+"""Lower end of the colour scale of the maps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Figure7:
     out: Path = Path("out/fig7")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn, by number of layers, with records evenly spaced over training."""
+        """The sweeps by number of layers, with records evenly spaced over training."""
         steps = checks.integer("steps", self.run.steps, RECORDS)
         checks.kind("corpus", transformer(self.run).corpus, CorpusSource)
         if not self.layers:
@@ -90,7 +90,8 @@ def run(config: Figure7) -> list[Path]:
 
 
 def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str]) -> Figure:
-    """Maps of every layer by number of layers, and beside them three quantities over training."""
+    """Draw maps of every layer by number of layers, and next to them three quantities over
+    training."""
     rows = sum(found)
     figure = plt.figure(figsize=(7.6, 1.75 * rows + 4.0), layout="constrained")
     (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[1.75 * rows + 1, 3])
@@ -133,7 +134,7 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
 
 
 def ended_well(config: Figure7, data: xr.Dataset, layers: int) -> xr.Dataset:
-    """The seeds that ended well; `ValueError` if none did."""
+    """Select the seeds that ended well; `ValueError` if there are none."""
     run, fine = config.run, data.isel(seed=np.flatnonzero(data["status"] == Status.OK))
     if not fine.sizes["seed"]:
         raise ValueError(
@@ -145,12 +146,12 @@ def ended_well(config: Figure7, data: xr.Dataset, layers: int) -> xr.Dataset:
 
 
 def measures(data: xr.Dataset, length: int) -> list[dict[str, float]]:
-    """How sparse and how frozen each layer is at the end, means over the seeds.
+    """Measure how sparse and how frozen each layer is at the end, as means over the seeds.
 
     `entropy_share` is the entropy at the end over that of uniform attention, `keys` its
-    exponential, the number of keys that it amounts to; `change` the attention that moved over the
-    last interval between records, `change_share` the same over the largest of all intervals: near
-    0 if attention froze, near 1 if it moves as it ever did.
+    exponential, the effective number of keys; `change` the attention that moved over the last
+    interval between records, `change_share` the same over the largest of all intervals: near 0 if
+    attention is frozen, near 1 if it moves as fast as ever.
     """
     mean = data.mean("seed")
     found = []
@@ -172,15 +173,15 @@ def measures(data: xr.Dataset, length: int) -> list[dict[str, float]]:
 
 
 def prompt(words: Sequence[str]) -> str:
-    """The prompt in lines, the place of every `EVERY`-th word before it."""
+    """Break the prompt into lines, with the position of every `EVERY`-th word before it."""
     safe = [word.replace("$", r"\$") for word in words]
     told = [f"[{i}] {word}" if i % EVERY == 0 else word for i, word in enumerate(safe)]
     return textwrap.fill("prompt: " + " ".join(told), 100)
 
 
 def plot_map(attention: xr.DataArray, ax: Axes):
-    """Heat map (query, key) by place in the prompt, on a logarithmic scale, white above the
-    diagonal. Returns the mesh, for a colour bar."""
+    """Draw a heat map (query, key) by position in the prompt, on a logarithmic scale and white
+    above the diagonal. Returns the mesh, for a colour bar."""
     values = attention.transpose("query", "key").values
     shown = np.where(np.tril(np.ones(values.shape, bool)), np.maximum(values, SMALLEST), np.nan)
     mesh = ax.pcolormesh(shown, norm=LogNorm(SMALLEST, 1), cmap="viridis", rasterized=True)
@@ -194,7 +195,8 @@ def plot_map(attention: xr.DataArray, ax: Axes):
 
 
 def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes) -> Axes:
-    """A quantity of each layer over training: mean over seeds, and a band of one deviation."""
+    """Draw a quantity of each layer over training: mean over seeds, and a band of one standard
+    deviation."""
     places = itertools.count()
     for style, (layers, data) in zip(itertools.cycle(drawing.DASHES), found.items(), strict=False):
         for layer in range(layers):

@@ -38,11 +38,11 @@ class Recall:
 
     @property
     def name(self) -> str:
-        """Of the files."""
+        """Name of the output files."""
         return "fig11" if isinstance(self, Figure11) else "fig12"
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn."""
+        """The sweep of Fig. 6."""
         sweep = fig6(self.num_queries, self.PAPER, self.seeds, self.task)
         return {f"simulation-{self.name}": sweep}
 
@@ -66,7 +66,7 @@ def run(config: Recall) -> list[Path]:
 
 
 def draw(data: xr.Dataset) -> Figure:
-    """A row for each number of queries, a column for each eta_Z."""
+    """Draw a row for each number of queries and a column for each eta_Z."""
     numbers = data.num_queries.values
     rates = data.eta_z.values
     height = 2.3 + 0.7 / len(numbers)
@@ -82,7 +82,7 @@ def draw(data: xr.Dataset) -> Figure:
 
 
 def plot(recall: xr.DataArray, ax: Axes) -> Axes:
-    """Mean recall over seeds against the threshold, a line for each eta_Y / eta_Z."""
+    """Draw the mean recall over seeds against the threshold, with a line for each eta_Y / eta_Z."""
     colours = drawing.shades(recall.sizes["ratio"])
     for ratio, colour in zip(recall.ratio.values, colours, strict=True):
         style = {"color": colour, "label": f"{ratio:g}"}

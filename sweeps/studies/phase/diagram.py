@@ -1,4 +1,4 @@
-"""The phase diagram of the attention layer: its settings, and where theory draws its lines."""
+"""The phase diagram of the attention layer: its settings, and the lines that theory draws."""
 
 import dataclasses
 import math
@@ -86,7 +86,7 @@ class Phase(Plane):
         layer, rule = wanted.plane(next(wanted.slices())).built
         finite = self._expands(layer)
         found = applicable(layer, rule, variants=True)
-        # The reduced flow is the matched one, at a small part of its cost.
+        # The reduced flow equals the matched one and is much cheaper.
         reduced = named("symmetric", finite)
         best = reduced if reduced in found else found[0]
         return (first,) if best == first else (first, best)
@@ -107,7 +107,7 @@ class Phase(Plane):
         if self.random_start():
             coarse["seed"] = {"range": 1}
         if most_distinct(layer) < 2:
-            # A single token has nobody to win against.
+            # A single token has no competitor.
             return None
         return Sweep(self.run, coarse, "spread", (LOGIT, LOGIT + STD), "end")
 
@@ -159,7 +159,7 @@ def noise(dataset: xr.Dataset, scale: float) -> xr.DataArray:
     mean, std = (dataset[name].mean("class") for name in (LOGIT, LOGIT + STD))
     found: xr.DataArray = xr.apply_ufunc(np.log, std / abs(mean).clip(min=scale))
     others = [dim for dim in found.dims if dim in ("seed", "time")]
-    # Where the derivative along descent overflows, nothing is more certain than noise.
+    # If the derivative along descent overflows, noise certainly decides.
     return found.where(np.isfinite(found), np.log(sys.float_info.max)).mean(others)
 
 

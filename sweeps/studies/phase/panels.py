@@ -1,4 +1,4 @@
-"""The picture of a phase diagram: maps of an observable and of regions, and the lines on them."""
+"""The figure of a phase diagram: maps of an observable and of regions, and the lines on them."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -46,11 +46,11 @@ BOUNDARY: tuple[tuple[str, dict[str, Any]], ...] = (
     ("10 and 90 % of the seeds", {"color": BOUNDARY_COLOUR, "ls": "-", "lw": 0.8}),
     ("95 % confidence interval of the 50 %", {"color": BOUNDARY_COLOUR, "ls": ":", "lw": 1.4}),
 )
-"""Curves of a boundary: what the legend calls them, and their style."""
+"""Curves of a boundary: their labels in the legend, and their style."""
 
 
 class Line(NamedTuple):
-    """A line of theory: its name, what the legend calls it, values over the plane that are zero on
+    """A line of theory: its name, its label in the legend, values over the plane that are zero on
     the line, and its colour, dashes and width."""
 
     name: str
@@ -202,7 +202,7 @@ def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
 
 
 def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
-    """The curves of `maps.boundary`, or the 50 % alone."""
+    """Draw the curves of `maps.boundary`, or only the 50 %."""
     for _, piece in table.groupby("piece"):
         level, of = piece["level"].values[0], piece["of"].values[0]
         style = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1][1]

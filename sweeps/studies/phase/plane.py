@@ -1,11 +1,11 @@
-"""A plane of two axes of any system: what is asked of it, the sweeps behind its panels, and counts
-of what the runs at each point did, with the uncertainty of their shares.
+"""A plane of two axes of any system: its settings, the sweeps behind its panels, and counts of the
+outcomes of runs at each point, with the uncertainty of their shares.
 
-The share of the seeds that end in a region is an estimate of its probability. Where it is 50 % lies
-the boundary, between 10 and 90 % its band, a property of training that more seeds do not make
-narrower. What they make narrower is where the 50 % can be: the points whose Clopper-Pearson
-interval contains them. Shares are not smoothed over neighbours: these draw the same batches, so
-that they add little, and a sharp boundary would become a band of several points.
+The share of the seeds that end in a region is an estimate of its probability. The boundary is where
+it is 50 %, and its band where it is between 10 and 90 %. The band is a property of training and
+does not narrow with more seeds. Only the uncertainty of the 50 % does: it is the set of points
+whose Clopper-Pearson interval contains them. Shares are not smoothed over neighbours: these draw
+the same batches, so that they add little, and a sharp boundary would become a band of points.
 """
 
 import dataclasses

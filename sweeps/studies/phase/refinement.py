@@ -114,7 +114,7 @@ class Inferred(NamedTuple):
 ERROR_RATE = 0.05
 """Probability with which the bound of `guard` may be too small."""
 ROUNDS = 8
-"""Most draws of probes: on a boundary that fills the plane they would never end."""
+"""Largest number of draws: on a boundary that fills the plane they would never end."""
 NOWHERE = np.empty((0, 2), np.int64)
 SCALES, FEWEST_BOXES = 3, 4
 """Sizes of boxes from which a dimension is found, each twice the one before; and the least number
@@ -189,7 +189,7 @@ class Refinement:
                 region, value = self._look_up(corners)
                 visited |= todo
                 apart[tuple(cells[self._apart(region, value)].T)] = True
-                # A boundary goes on through an edge whose ends do not agree.
+                # A boundary continues through an edge whose ends differ.
                 beyond = np.zeros(np.add(todo.shape, 2), bool)
                 for direction, (a, b) in EDGES.items():
                     through = cells[region[:, a] != region[:, b]] + 1 + np.array(direction)
@@ -316,7 +316,7 @@ def guard(found: Refinement, probes: int, seed: int = 0) -> Guarded:
             found.refine(points[wrong], f"{prefix}-")
     failures, drawn = int(wrong.sum()), len(points)
     if drawn == rest:
-        # What is left to be wrong: of no probes everything, of all that could be probed nothing.
+        # Without probes everything may be wrong; if all points were probed, nothing is.
         return Guarded(number, drawn, failures, 0.0 if probes else 1.0)
     # The formula has no value where all are wrong.
     passed = max(drawn - failures, 1)

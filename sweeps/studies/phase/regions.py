@@ -1,4 +1,4 @@
-"""The regions of phase diagrams: rules that classify a run by what it recorded [ours]."""
+"""Regions of phase diagrams: rules that classify a run by its records [ours]."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ LEARNED = 0.5
 BAND = (0.1, 0.9)
 """Shares of the seeds in a region between which it depends on the seed where a run ends."""
 WINNERS = 2.0
-"""Below so many tokens, effectively, that share the attention, one of them has won."""
+"""If fewer tokens than this effectively share the attention, one of them has won."""
 ROSE = 1.01
-"""A loss has risen once it is above so many times its loss at step 0."""
+"""A loss has risen if it exceeds its value at step 0 by this factor."""
 DIVERGED = "diverged"
 """Name of the region of runs that diverge, in the legends that have one."""
 
@@ -67,8 +67,8 @@ class Region(enum.IntEnum):
 
 
 def classify(dataset: xr.Dataset) -> xr.DataArray:
-    """`Region` of each run of a sweep that recorded loss, speed and entropy over time, the first of
-    which is that of step 0. The exponential of the entropy is the number of tokens that share the
+    """`Region` of each run of a sweep that recorded loss, speed and entropy over time, beginning
+    with the loss at step 0. The exponential of the entropy is the number of tokens that share the
     attention."""
     (loss, tokens), (loss_end, tokens_end) = (
         (at["loss"], np.exp(at["entropy"]))
@@ -189,7 +189,7 @@ BY_STATUS = Rule(
         Status.SOLVER_FAILED: ("solver failed", "#d95f02"),
     },
 )
-"""The rule of a system that has none of its own: how the runs ended."""
+"""The default rule for systems without their own: the status of the runs."""
 BY_EDGE = Rule(
     record=("loss", PRECONDITIONED),
     classify=stability_of,
@@ -202,11 +202,11 @@ BY_EDGE = Rule(
 )
 """The rule of any system whose sharpness can be recorded."""
 NAMED = {"edge": BY_EDGE}
-"""Rules that have a word of their own."""
+"""Rules that have a short name."""
 
 
 def named(word: str) -> Rule:
-    """The rule that a word or MODULE:NAME stands for; `ValueError` if it is not a rule."""
+    """Return the rule of a name or MODULE:NAME; `ValueError` if it is not a rule."""
     if word in NAMED:
         return NAMED[word]
     found = locate(word, "regions")

@@ -37,7 +37,7 @@ NOISE = "symmetric-noise"
 KNOWN = {theory.name: theory for theory in THEORIES}
 TITLES = {NOISE: "descent with noise, reduced"}
 PAPER_RATIO = 2.0
-"""eta_Y / eta_Z from which on the paper reports its Assumption 1(c) to hold."""
+"""eta_Y / eta_Z above which the paper reports that its Assumption 1(c) holds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +169,7 @@ def plot(error: xr.DataArray, ax: Axes) -> QuadMesh:
 
 
 def percent(error: float) -> str:
-    """An error in %, in letters that have room in a cell; a dash for none."""
+    """Format an error in %, short enough for a cell; a dash for NaN."""
     if np.isnan(error):
         return "-"
     if error > 0.995:

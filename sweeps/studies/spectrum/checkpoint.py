@@ -72,7 +72,7 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A matrix A of shape (m, n) and what its singular values say.
+    """A matrix A of shape (m, n) and results from its singular values.
 
     Attributes:
         name: name of the tensor, its block or the product.

@@ -86,7 +86,7 @@ def run(config: Spectrum) -> list[Path]:
     begin(config)
     settings(config.run)
     config.run.check()
-    # Of the run itself the ends of the stages alone are looked at.
+    # Only the ends of the stages of the run are analysed.
     found = runs(config.run, config.seeds, 2, config.out / "simulation")
     verdicts = claims.spectral(found)
     print(f"{count(found.count, 'run')} of {config.run.about}\n{claims.table(verdicts)}")

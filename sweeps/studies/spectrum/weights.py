@@ -1,4 +1,4 @@
-"""Matrices of a `.safetensors` checkpoint: what there is, and which of it is asked for.
+"""Matrices of a `.safetensors` checkpoint: a list of its tensors, and the choice among them.
 
 Matrices are chosen by shell patterns, in column blocks, and in pairs that are multiplied.
 """
@@ -20,7 +20,7 @@ from dynsim import checks
 
 INDEX = ".safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")
-"""What can be read, by the names of the format."""
+"""Types that can be read, by their names in the format."""
 SHOWN = 10
 """Number of names in a message."""
 
@@ -84,7 +84,7 @@ class Tensor(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A tensor that was asked for and has no singular values, and why."""
+    """A chosen tensor that has no singular values, and the reason."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ class Skipped(NamedTuple):
 
 
 Chosen = tuple[list[tuple[Tensor, ...]], list[Skipped]]
-"""Matrices as the one or two factors of each, and what was left out."""
+"""Matrices, each as one or two factors, and the tensors left out."""
 
 
 def tensors(checkpoint: Path) -> dict[str, Tensor]:

@@ -1,1 +1,1 @@
-"""The boundary of what can be trained."""
+"""The boundary between learning rates that train and those that do not."""

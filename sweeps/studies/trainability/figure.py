@@ -1,9 +1,10 @@
 """Where training succeeds in the plane of learning rates, and how rough its boundary is.
 
-A run counts as trained where its relative loss is below 1 (Sohl-Dickstein 2024,
-arXiv:2402.06184). A coarse grid over (log eta_Y, log eta_Z) is refined only where that changes, by
-`sweeps.studies.phase.refinement` without probes. Pieces that nothing connects to those seen on the
-coarse grid are missed: counts are from below.
+A run counts as trained where its relative loss is below 1 (Sohl-Dickstein 2024, arXiv:2402.06184).
+A coarse grid over (log eta_Y, log eta_Z) is refined only where the outcome changes, by
+`sweeps.studies.phase.refinement` without probes. Boundary pieces that are not connected to those on
+the coarse grid are missed, so that counts are
+lower bounds.
 """
 
 import dataclasses
@@ -34,10 +35,10 @@ from sweeps.studies.trainability import limits
 from sweeps.systems.experiment import Experiment, experiment
 
 Levels = Annotated[int, Ge(2), Le(12)]
-"""Each level about doubles the runs; 12 of them resolve a cell into 4096."""
+"""Each level about doubles the runs; 12 levels divide a cell into 4096 along each side."""
 
 COLOUR = "magenta"
-"""Of the edge, which neither trained nor untrained runs have."""
+"""Colour of the edge, which neither trained nor untrained runs have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +74,12 @@ class Trainability:
     out: Path = Path("out/trainability")
 
     def rates(self, places: Float[np.ndarray, "*P 2"]) -> Float[np.ndarray, "*P 2"]:
-        """(eta_Y, eta_Z) at places in [0, 1] x [0, 1], between which they are logarithmic."""
+        """Return (eta_Y, eta_Z) at places in [0, 1] x [0, 1], with logarithmic spacing."""
         low, high = np.log([self.eta_y, self.eta_z]).T
         return np.exp(low + places * (high - low))
 
     def axes(self, cells: int) -> dict[str, np.ndarray]:
-        """Learning rates at the corners of so many cells along each side."""
+        """Learning rates at the corners of `cells` cells along each side."""
         eta_y, eta_z = self.rates(np.arange(cells + 1)[:, None] / cells).T
         return {"eta_y": eta_y, "eta_z": eta_z}
 
@@ -113,8 +114,8 @@ def run(config: Trainability) -> list[Path]:
 
 def refine(config: Trainability) -> Refinement:
     """Map where training succeeds, as stored sweeps: level-0, level-1, ..., and level-1-1,
-    level-1-2, ... of the cells into which the boundary was followed. What is there is not run
-    again. The lattice has 1 as the region of what trained, else 0, and the relative losses."""
+    level-1-2, ... for cells reached by following the boundary. Stored runs are reused. Regions of
+    the lattice are 1 for trained runs and 0 for others; it also has the relative losses."""
     side = config.cells * 2**config.levels
     rule = dataclasses.replace(config.run.rule, eta={"Y": 1.0, "Z": 1.0})
     plane = Sweep(
@@ -136,13 +137,14 @@ def refine(config: Trainability) -> Refinement:
 def trained(
     relative_loss: Float[np.ndarray, "*P"], status: Int[np.ndarray, "*P"]
 ) -> Bool[np.ndarray, "*P"]:
-    """The rule: the run did not diverge and its relative loss, not NaN, is below 1."""
+    """Return whether a run trained: it did not diverge and its relative loss, not NaN, is below
+    1."""
     return (status == Status.OK) & (relative_loss < 1)
 
 
 def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Line:
-    """The line of ln N against ln 1/eps over the levels `fit`, the last one included, whose slope
-    is the box-counting dimension of the boundary; NaN without one."""
+    """Fit ln N against ln 1/eps over the levels `fit`, both ends included. The slope is the
+    box-counting dimension of the boundary; NaN without a boundary."""
     # Only the coarse grid can lack a boundary: a mixed cell has a mixed child.
     if not len(levels[0].boundary):
         return Line(np.nan, np.nan, np.nan)
@@ -152,8 +154,8 @@ def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Line:
 
 
 def edges_of(config: Trainability) -> dict[str, xr.DataArray]:
-    """The lines of the edge over the points of the coarse grid; none, with the reason in a line,
-    for a rule that has no edge."""
+    """Compute the lines of the edge over the points of the coarse grid. For a rule without an edge,
+    print the reason and return none."""
     rates = config.axes(config.cells)
     axes = {name: rates[name].tolist() for name in ("eta_z", "eta_y")}
     try:
@@ -171,7 +173,7 @@ def draw(
     fit: tuple[int, int],
     edges: Mapping[str, xr.DataArray],
 ) -> Figure:
-    """The map with the lines of the edge, and beside it how its boundary cells are counted."""
+    """Draw the map with the lines of the edge, and next to it the number of boundary cells."""
     figure, ((left, right),) = drawing.panels(1, 2, width=5, height=4.4, width_ratios=[1.6, 1])
     plot(config, found, ax=left)
     if drawn := list(limits.drawn(edges, COLOUR)):
@@ -186,22 +188,22 @@ def draw(
 
 
 def summary(levels: Sequence[Level], dimension: Line, fit: tuple[int, int]) -> str:
-    """The dimension of the boundary in words."""
+    """Describe the dimension of the boundary."""
     if np.isnan(dimension.slope):
         return f"no boundary: {'every' if levels[0].region.all() else 'no'} run trained"
     if np.isnan(dimension.error):
-        # A line through two points fits whatever they are.
+        # Any two points lie on a line.
         return f"levels {fit[0]} and {fit[1]} alone give no box-counting dimension"
     slope = f"box-counting slope {dimension.slope:.2f} ± {dimension.error:.2f}"
     return f"{slope} (levels {fit[0]} to {fit[1]})"
 
 
 def plot(config: Trainability, found: Refinement, ax: Axes) -> Axes:
-    """Relative loss over both learning rates, trained and untrained in colours of their own, with
-    the boundary cells of the last level."""
+    """Draw the relative loss over both learning rates, with separate colours for trained and
+    untrained runs, and the boundary cells of the last level."""
     (region, values, _), boundary = found.infer(), found.levels()[-1].boundary
     side = len(values) - 1
-    # A loss that is not finite is a large one, which no scale of colours has.
+    # Losses that are not finite count as large: the colour scale has no value for them.
     losses = xr.DataArray(np.where(np.isfinite(values), values, np.inf), config.axes(side))
     losses = losses.transpose("eta_z", "eta_y")
     scales = {
@@ -226,7 +228,8 @@ def plot(config: Trainability, found: Refinement, ax: Axes) -> Axes:
 
 
 def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], ax: Axes) -> Axes:
-    """Number of boundary cells against their side, with the fit and the slopes in between."""
+    """Draw the number of boundary cells against their side, with the fit and the slopes between
+    levels."""
     eps = np.array([level.eps for level in levels])
     counts = np.array([len(level.boundary) for level in levels])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
@@ -254,7 +257,8 @@ def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], 
 
 
 def arrays(config: Trainability, levels: Sequence[Level]) -> dict[str, np.ndarray]:
-    """What was measured by name: boundary cells as (eta_y, eta_z) of their four corners."""
+    """Return the measured arrays by name: boundary cells as (eta_y, eta_z) of their four
+    corners."""
     named = {
         "eps": np.array([level.eps for level in levels]),
         "N": np.array([len(level.boundary) for level in levels]),

@@ -1,11 +1,12 @@
 """Where steps are too large on a plane: the edge of stability, and the rim where ties are unstable.
 
 A step swings from side to side, and grows, where the preconditioned sharpness exceeds 2 (see
-`dynsim.problem.sharpness`). It is measured at the start, and at its largest along the flow of all
-weights, on a coarse grid of the plane, and interpolated in the logarithms of sharpness and axes.
+`dynsim.problem.sharpness`). Its value at the start, and its maximum along the flow of all weights,
+are measured on a coarse grid of the plane, and interpolated in the logarithms of sharpness and
+axes.
 
-Steps of the attention layer that are too large amplify the noise of batches. Beyond that rim, the
-regions of a plane by a flow have steps in its place.
+In the attention layer, steps that are too large amplify batch noise. Beyond that rim, the regions
+of a plane are computed by discrete descent rather than by a flow.
 """
 
 import math
@@ -38,27 +39,27 @@ from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment
 
 NOISY = "symmetric-noise"
-"""Descent with the noise of batches, by which regions beyond the rim are decided."""
+"""Descent with batch noise, which decides the regions beyond the rim."""
 TIES = r"unstable ties: $\sigma_u = 1$"
 OVERSHOOT = r"steps overshoot: $\eta_Z h = 2 (1 + \mu)$"
-"""The rim at infinite T, where no noise breaks a tie."""
+"""The rim at infinite T, where no noise breaks ties."""
 _ETA = ("rule", "eta")
 TIE_AXES = {_ETA, (*_ETA, "Y"), (*_ETA, "Z"), ("rule", "momentum")}
 """Axes over which the rim is drawn."""
 TOGETHER = 64
-"""Flows that are solved in lockstep, of which the stiffest decides."""
+"""Number of flows solved in lockstep; the stiffest one sets the time step."""
 
 
 def tie_lines(sweep: Sweep) -> dict[str, xr.DataArray]:
-    """Log of the largest standard deviation, over tokens and steps, that linear theory predicts for
-    a tie between tokens along the flow, or with T infinite of how far steps overshoot; by what the
-    legend calls the line where it is zero.
+    """Compute arrays whose zeros are the lines where ties become unstable, by label in the legend:
+    the log of the largest standard deviation of a tie between tokens, over tokens and steps along
+    the flow, in linear theory; at infinite T, the log of how far steps overshoot.
 
     Args:
         sweep: sweep of the attention layer, over a few values of learning rates and momentum.
 
     Returns:
-        Nothing for other axes, and where the theory does not apply.
+        An empty dict for other axes, and where the theory does not apply.
     """
     run: Any = sweep.first
     if not {axis.path for axis in sweep.varied.named.values()} <= TIE_AXES:
@@ -80,13 +81,13 @@ def tie_lines(sweep: Sweep) -> dict[str, xr.DataArray]:
         def highest(rule: Rule) -> Array:
             if not endless:
                 return symmetric.instability(reduced, rule, steps=run.steps, **asked).max()
-            # At the first step nothing is attended to.
+            # There is no attention at the first step.
             found = symmetric.overshoot(reduced, rule, steps=run.steps).max()
             return jnp.log(jnp.maximum(found, jnp.finfo(found.dtype).tiny))
 
         found = jax.jit(lambda rules: jax.lax.map(highest, rules, batch_size=TOGETHER))(rules)
     values = np.asarray(found).reshape(shape)
-    # A flow that fails is beyond any rim.
+    # A flow that fails counts as beyond the rim.
     values = np.where(np.isfinite(values), values, np.log(np.finfo(float).max))
     name = OVERSHOOT if endless else TIES
     axes = {name: list(each) for name, each in sweep.fields.items()}
@@ -101,19 +102,20 @@ def stepped(
     tally: Tally,
     out: Path,
 ) -> xr.DataArray | None:
-    """Regions by a flow, but the most probable ones by descent with noise where steps are too large
-    for a flow: where ties are unstable, and where one step takes the decoder past its transition.
+    """Replace the regions by a flow where its steps are too large: where ties are unstable, and
+    where one step takes the decoder past its transition. There, take the most probable regions by
+    noisy descent.
 
     Args:
         run: run of the attention layer.
         region: by the flow, over the plane.
-        ties: from `lines`, on a coarser plane; None where no noise of counts breaks a tie.
-        noisy: descent with noise on all of the plane, of which only these points run.
+        ties: from `tie_lines`, on a coarser plane; None where no noise of counts breaks a tie.
+        noisy: noisy descent on the whole plane; only these points are run.
         tally: tally of these runs, empty.
         out: folder of their sweep.
 
     Returns:
-        None where steps are nowhere too large, or such descent does not describe the runs.
+        None if steps are nowhere too large, or noisy descent does not describe the runs.
     """
     large = _peak(run, region) < 1
     if ties is not None:
@@ -130,8 +132,8 @@ def stepped(
 
 
 def _peak(run: Experiment, region: xr.DataArray) -> np.ndarray:
-    """Closed form of the step at which the speed of the attention peaks (Theorem 1b), without the
-    momentum that the first step does not have."""
+    """Closed form of the step at which the speed of attention peaks (Theorem 1b), without momentum,
+    as the first step has none."""
     plane = Sweep(run, {str(dim): region[dim].values for dim in region.dims})
     point = zip(plane.fields, np.ix_(*map(np.asarray, plane.fields.values())), strict=True)
     traced = {name: values for name, values in point if plane.varied.named[name].traced}
@@ -142,9 +144,9 @@ def _peak(run: Experiment, region: xr.DataArray) -> np.ndarray:
 
 
 COARSE = 12
-"""Values of an axis at which the sharpness is measured, at most."""
+"""Largest number of values of an axis at which the sharpness is measured."""
 TIMES = 16
-"""Steps of a flow at which it is, about."""
+"""Approximate number of steps of a flow at which the sharpness is measured."""
 COLOUR = "#009E73"
 LINES = {
     "edge-start": ("edge at the start", ":"),
@@ -153,9 +155,9 @@ LINES = {
 
 
 def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
-    """The flows of runs over a plane, at `COARSE` values of each axis.
+    """Return the flows of runs over a plane, at `COARSE` values of each axis.
 
-    A run of sequences so short that no expansion in 1/T describes them is taken at T infinite.
+    Sequences too short for an expansion in 1/T are replaced by infinite ones.
 
     Raises:
         ValueError: with the reason, for runs that have no edge or no flow of all weights.
@@ -185,13 +187,13 @@ def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
 def edge_lines(
     flows: Sweep, axes: Mapping[str, Sequence[float]], out: Path
 ) -> dict[str, xr.DataArray]:
-    """What is zero on each line of `LINES`, (y, x) over the plane: the log of the preconditioned
-    sharpness over the edge, of flows as `flow_of` returns them, which are stored in `out`. NaN
+    """Compute arrays (y, x) over the plane whose zeros are the lines of `LINES`: the log of the
+    preconditioned sharpness over the edge, of flows from `flow_of`, which are stored in `out`. NaN
     where the sharpness is not known."""
     runs = run_sweep(flows, out).load().isel(seed=0)
     values = runs[PRECONDITIONED].where(np.isfinite(runs[PRECONDITIONED]))
     recorded = next(dim for dim in ("time", "record") if dim in values.dims)
-    # Below a saddle it is negative, far from the edge.
+    # The sharpness below a saddle is negative, far from the edge.
     sharp = (values / EDGE).clip(min=np.finfo(float).tiny)
     logs: xr.DataArray = xr.apply_ufunc(np.log, sharp)
     found = xr.Dataset({"edge-start": logs.isel({recorded: 0}), "edge": logs.max(recorded)})
@@ -203,15 +205,15 @@ def edge_lines(
 
 
 def _places(number: int) -> np.ndarray:
-    """Of so many values, those of the coarse grid, with both ends."""
+    """Return the indices of the coarse grid among `number` values, with both ends."""
     return np.unique(np.rint(np.linspace(0, number - 1, COARSE)).astype(int))
 
 
 def told(
     edges: Mapping[str, xr.DataArray], rule: regions.Rule, found: xr.Dataset
 ) -> Iterator[Prediction]:
-    """What the lines in the plane say of the runs of a map: those beyond a line diverge. Nothing of
-    a rule that has no region so called."""
+    """Yield the predictions of the lines for the runs of a map: those beyond a line diverge. Yields
+    nothing for a rule without a region of that name."""
     code = next((code for code, (name, _) in rule.legend.items() if name == regions.DIVERGED), None)
     if code is None:
         return
@@ -228,7 +230,7 @@ def told(
 
 
 def drawn(edges: Mapping[str, xr.DataArray], colour: str = COLOUR) -> Iterator[Line]:
-    """The lines that lie within the plane, as they are drawn."""
+    """Yield the lines that lie within the plane, ready to draw."""
     for name, values in edges.items():
         if inside(values):
             text, dashes = LINES[name]
@@ -236,12 +238,12 @@ def drawn(edges: Mapping[str, xr.DataArray], colour: str = COLOUR) -> Iterator[L
 
 
 def inside(values: xr.DataArray) -> bool:
-    """Whether a line lies within the plane."""
+    """Return whether a line lies within the plane."""
     return bool(np.isfinite(values).all() and values.min() < 0 < values.max())
 
 
 def outside(edges: Mapping[str, xr.DataArray]) -> Iterator[str]:
-    """Why lines are not drawn, in a line each."""
+    """Explain in one line each why lines are not drawn."""
     for name, values in edges.items():
         if np.isnan(values).any():
             yield f"line {name}: left out, at some points the sharpness is not known"
@@ -254,7 +256,7 @@ def outside(edges: Mapping[str, xr.DataArray]) -> Iterator[str]:
 
 
 def shares(edges: Mapping[str, xr.DataArray], coarse: Level) -> Iterator[str]:
-    """How many runs of the coarse grid are on the side of each line that it predicts, in lines."""
+    """Report how many runs of the coarse grid are on the predicted side of each line."""
     trained = np.zeros((round(1 / coarse.eps) + 1,) * 2, bool)
     trained[tuple(np.rint(coarse.places / coarse.eps).astype(int).T)] = coarse.region == 1
     alone = 100 * max(trained.mean(), 1 - trained.mean())

@@ -1,1 +1,1 @@
-"""When attention snaps: transition times against their closed forms."""
+"""Transition times of attention compared with their closed forms."""

@@ -1,7 +1,6 @@
 """Transition times on one line: the measured peak of f_n . g_n against its closed form.
 
-Theorem 1 of Scan and Snap says that f_n . g_n is gamma(t), whose peak depends on K, M and eta_Y
-alone (`odes.decoder.stages`). Families of runs leave its assumptions one at a time.
+By Theorem 1 of Scan and Snap, f_n . g_n is gamma(t), whose peak depends only on K, M and eta_Y
 """
 
 import dataclasses
@@ -30,23 +29,23 @@ from sweeps.systems.experiment import about, experiment
 from sweeps.systems.kinds import language
 
 HORIZON = 2.5
-"""Steps of a run over the predicted peak at the smallest rate: room for a peak that is late."""
+"""Steps of a run over the predicted peak at the smallest rate, with room for a late peak."""
 RATIO = 100
-"""eta_Y / eta_Z: the attention hardly moves before the decoder's peak (Assumption 1c)."""
+"""eta_Y / eta_Z: attention hardly moves before the decoder's peak (Assumption 1c)."""
 RATES = (0.2, 0.5, 1.2, 3.0)
 """Effective eta_Y / (1 - mu)."""
 NUM_TIMES = 60
 
 
 class Family(NamedTuple):
-    """Runs that share what they vary.
+    """Runs that vary the same settings.
 
     Attributes:
-        title: title of its panel.
+        title: title of the panel.
         run: settings of a run.
-        axes: its axes besides eta_Y, eta_Z and seeds.
-        zipped: axes among them that vary together.
+        axes: axes besides eta_Y, eta_Z and seeds.
         label: label of a line, formatted with the values of the axes.
+        zipped: axes that vary together.
     """
 
     title: str
@@ -87,21 +86,21 @@ FAMILIES = {
 }
 ENGINES = ("simulation", "symmetric", "symmetric-descent")
 LIMIT = ("batch", "length")
-"""Axes that are infinite to the symmetric engines."""
+"""Axes that the symmetric engines take as infinite."""
 
 
 def of_task(task: Task) -> Family:
-    """Batch and length of the sequences of a task."""
+    """Vary batch and sequence length on a given task."""
     sampled, title = FAMILIES["sampling"], about(encode(language(), task))
     return sampled._replace(title=f"batch and length ({title})", run={"task": task})
 
 
 def variants(family: Family, seeds: int) -> dict[str, Sweep]:
-    """The sweeps of a family: training, and by both symmetric engines T and batch infinite."""
+    """The sweeps of a family: training, and both symmetric engines at infinite T and batch."""
     rates = tuple(rate * (1 - family.run.get("momentum", 0)) for rate in RATES)
     rate_axes = {"eta_y": rates, "eta_z": tuple(rate / RATIO for rate in rates)}
     zipped = (("eta_y", "eta_z"),)
-    # The runs of one size share their steps; sizes that vary together have their own.
+    # Runs of one size have the same number of steps; zipped sizes each have their own.
     probe = Sweep(
         experiment(**family.run),
         {**family.axes, **rate_axes},
@@ -137,7 +136,7 @@ def variants(family: Family, seeds: int) -> dict[str, Sweep]:
 
 
 LATE = 10
-"""Predicted peak (steps) from which neighbouring whole steps are close in log t."""
+"""Predicted peak, in steps, above which neighbouring steps are close in log t."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +158,7 @@ class Collapse:
     out: Path = Path("out/collapse")
 
     def chosen(self) -> dict[str, Family]:
-        """The families by name."""
+        """The chosen families, by name."""
         for name in self.families:
             checks.choice("families", name, tuple(FAMILIES))
         own = {} if self.task is None else {"task": of_task(self.task)}
@@ -167,7 +166,7 @@ class Collapse:
         return {**{name: FAMILIES[name] for name in names}, **own}
 
     def sweeps(self) -> dict[str, Sweep]:
-        """Those of all families, by family and engine."""
+        """The sweeps of all chosen families, by family and engine."""
         return {
             f"{name}-{engine}": sweep
             for name, family in self.chosen().items()
@@ -193,8 +192,8 @@ def run(config: Collapse) -> list[Path]:
 
 
 def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Peak times (optimiser steps) of a family: `predicted`, by engine as measured, and `gamma`,
-    the closed-form curve measured alike, which shows the error of measuring."""
+    """Peak times (optimiser steps) of a family: `predicted`, measured by engine, and `gamma`,
+    measured in the same way on the closed-form curve, which shows the error of measuring."""
     found = {
         "predicted": over_points(sweep, predicted_peak),
         "gamma": over_points(sweep, lambda t: gamma_peak(t, known(t.steps_recorded(sweep.times)))),
@@ -203,8 +202,9 @@ def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
 
 def table(found: Mapping[str, xr.Dataset]) -> str:
-    """CSV by family and engine: points with a peak inside the horizon, median and worst relative
-    deviation from the closed form, over all points and over those that peak late."""
+    """CSV with one line per family and engine: number of points, those with a peak before the last
+    step, and median and worst relative deviation from the closed form, over all points and over
+    late peaks."""
     late = f"peak >= {LATE} steps"
     columns = ["family", "engine", "points", "measured", "median_%", "worst_%"]
     lines: list[list[Any]] = [[*columns, f"median_% ({late})", f"worst_% ({late})"]]
@@ -222,19 +222,19 @@ def table(found: Mapping[str, xr.Dataset]) -> str:
 
 
 def deviation(peaks: xr.Dataset, engine: str) -> xr.DataArray:
-    """Measured over predicted peak time, minus 1, in %."""
+    """Relative deviation of the measured peak time from the predicted one, in %."""
     return 100 * (peaks[engine] / peaks.predicted - 1)
 
 
 def extremes(values: np.ndarray) -> tuple[float, float]:
-    """Median, and the entry of largest size; NaN of nothing."""
+    """Median, and the value of largest magnitude; NaN for an empty array."""
     if not values.size:
         return np.nan, np.nan
     return float(np.median(values)), float(values[np.argmax(np.abs(values))])
 
 
 def draw(found: Mapping[str, xr.Dataset], families: Mapping[str, Family] = FAMILIES) -> Figure:
-    """All families on one line, and a panel of deviations from it for each of them."""
+    """Draw all families on one line, and a panel of deviations from it for each family."""
     rows = min(len(found), 2)
     width = 1 + -(-len(found) // rows)
     figure = plt.figure(figsize=(3.6 * width, 0.8 + 3.6 * rows), layout="constrained")
@@ -258,7 +258,7 @@ def draw(found: Mapping[str, xr.Dataset], families: Mapping[str, Family] = FAMIL
 def plot_collapse(
     found: Mapping[str, xr.Dataset], families: Mapping[str, Family], ax: Axes
 ) -> Axes:
-    """Measured against predicted peak time, every family with a marker of its own."""
+    """Draw measured against predicted peak times, with a marker for each family."""
     ends = np.array([])
     markers = dict(zip(families, "os^Dv", strict=False))
     colours = {name: drawing.colour(place) for place, name in enumerate(families)}
@@ -282,7 +282,8 @@ def plot_collapse(
 
 
 def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
-    """Relative deviation of the peak time against the predicted one, a colour for each variant."""
+    """Draw the relative deviation of the peak time over the predicted one, with a colour per
+    variant."""
     dims = [dim for dim in peaks.predicted.dims if dim != "eta_y"]
     drawing.logarithmic(ax, "x", peaks.predicted.values)
     ax.set_yscale("symlog", linthresh=1)
@@ -295,7 +296,7 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
         x, error = one.predicted.values, deviation(one, "simulation")
         spread = error.std("seed", ddof=1) if error.sizes["seed"] > 1 else None
         ax.plot(x, deviation(one, "gamma"), color="0.75", lw=4, zorder=0)
-        # What is the same for all variants has none of their colours.
+        # A curve that is the same for all variants is grey.
         exact = "0.4" if sampled else colour
         ax.plot(x, deviation(one, "symmetric"), "-", color=exact, lw=1)
         ax.plot(x, deviation(one, "symmetric-descent"), "x", color=exact, ms=7)
@@ -304,7 +305,7 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
         ax.errorbar(beside, error.mean("seed"), spread, fmt="o", **style)
     ax.axhline(0, color="k", lw=0.8, zorder=0)
     ax.margins(y=0.12)
-    # Room for the legend above what it names.
+    # Leave room for the legend above the curves.
     ax.set_ylim(top=10 * max(ax.get_ylim()[1], 1))
     ax.yaxis.set_major_formatter("{x:g}")
     narrow: dict[str, Any] = {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}

@@ -1,4 +1,4 @@
-"""Transition times: when the speed coefficient peaks, measured and predicted."""
+"""Measured and predicted times at which the speed coefficient peaks."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,12 +20,12 @@ from sweeps.systems.experiment import Experiment
 def peak_time(times: np.ndarray, values: np.ndarray) -> float:
     """Time of the maximum of a positive curve, between the times at which it was recorded.
 
-    A parabola in (ln t, ln value) through the largest value and its two neighbours. The speed
+    Fits a parabola in (ln t, ln value) through the largest value and its two neighbours. The speed
     coefficient rises like t and decays nearly like 1/t, so its maximum is nearly symmetric in these
     logarithms.
 
     Args:
-        times: (S,) increasing, in optimiser steps; t <= 0 and NaN, which pads, are left out.
+        times: (S,) increasing, in optimiser steps; t <= 0 and NaN padding are left out.
         values: (S,).
 
     Returns:
@@ -49,14 +49,14 @@ def peak_time(times: np.ndarray, values: np.ndarray) -> float:
     if top in (0, times.size - 1) or (values[around] <= 0).any():
         return np.nan
     x, y = np.log(times[around] / times[top]), np.log(values[around] / values[top])
-    # y = a x + b x^2 through the neighbours, the largest value being at the origin.
+    # y = a x + b x^2 through the neighbours, with the largest value at the origin.
     a, b = np.linalg.solve(np.stack([x, x**2], 1)[::2], y[::2])
-    # A plateau of three equal values has no top but its middle.
+    # Three equal values have no maximum: take the middle one.
     return float(times[top] * np.exp(-a / (2 * b))) if b else float(times[top])
 
 
 def measured_peak(dataset: xr.Dataset, name: str = "speed") -> xr.DataArray:
-    """`peak_time` of an observable, averaged over classes, of every run of a sweep."""
+    """`peak_time` of an observable, averaged over classes, for every run of a sweep."""
     recorded = "record" if "record" in dataset.dims else "time"
     if recorded not in dataset.dims:
         raise ValueError("times = 'end': a peak needs several recorded times")
@@ -71,7 +71,7 @@ def measured_peak(dataset: xr.Dataset, name: str = "speed") -> xr.DataArray:
 
 
 def over_points(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.DataArray:
-    """`function` of the run at every point of a sweep: over its axes, without its seeds."""
+    """Evaluate `function` on the run at every point of a sweep, over its axes except the seed."""
     dims = [dim for dim in sweep.dims if dim.name != "seed"]
     values = np.empty([dim.size for dim in dims])
     for index in np.ndindex(*values.shape):
@@ -91,21 +91,21 @@ def over_points(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.Dat
 
 
 def predicted_stage(run: Experiment, stage: str) -> float:
-    r"""A field of `odes.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
-    optimiser steps. Momentum is read as :math:`\eta_Y / (1 - \mu)`; `ValueError` for Adam."""
+    r"""Class mean of a field of `odes.decoder.Stages` (rise_end, peak or snap), in optimiser steps.
+    The rate under momentum is :math:`\eta_Y / (1 - \mu)`; `ValueError` for Adam."""
     with precision("float64"):
         rate, prior, M = _decoder(run)
         return float(jnp.mean(getattr(decoder.stages(rate, 1 / prior, M), stage)))
 
 
 def predicted_peak(run: Experiment) -> float:
-    r"""Exact peak of :math:`\gamma` in optimiser steps, averaged over classes."""
+    r"""Class mean of the exact peak of :math:`\gamma`, in optimiser steps."""
     return predicted_stage(run, "peak")
 
 
 def gamma_peak(run: Experiment, times: Sequence[float]) -> float:
-    r"""`peak_time` of :math:`\gamma` (Eq. 85), averaged over classes, recorded at `times` (S,):
-    differs from `predicted_peak` by the error of measuring at these times."""
+    r"""`peak_time` of :math:`\gamma` (Eq. 85), averaged over classes and recorded at `times` (S,).
+    It differs from `predicted_peak` by the error of measuring at these times."""
     with precision("float64"):
         rate, prior, M = _decoder(run)
         t = jnp.asarray(times, jnp.float64)
@@ -116,9 +116,9 @@ def gamma_peak(run: Experiment, times: Sequence[float]) -> float:
 def effective_rates(
     optimizer: dynsim.Rule,
 ) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
-    r""":math:`\eta_Y` and :math:`\eta_Z` over :math:`1 - \mu`, as closed forms without inertia read
-    them; `ValueError` for Adam. Each has the shape of its rate, broadcast with that of
-    :math:`\mu`."""
+    r"""Return :math:`\eta_Y` and :math:`\eta_Z` over :math:`1 - \mu`, the rates in closed forms
+    without inertia. Each has the shape of its rate, broadcast with that of :math:`\mu`.
+    `ValueError` for Adam."""
     problem = why_not_described(optimizer, "the closed form")
     if problem:
         raise ValueError(problem)
@@ -128,7 +128,7 @@ def effective_rates(
 
 
 def _decoder(run: Experiment) -> tuple[jax.Array, jax.Array, int]:
-    """Effective eta_Y, prior (K,) and M."""
+    """Return effective eta_Y, prior (K,) and M."""
     task, rule = run.built
     eta_y, _ = effective_rates(rule)
     return eta_y, jnp.asarray(task.prior, jnp.float64), task.M

@@ -1,8 +1,8 @@
-"""What the learning rates control: transition time and final sparsity (Scan and Snap, section 6).
+"""Learning rates control the transition time and the final sparsity (Scan and Snap, section 6).
 
-Three consequences of Theorem 4 for the growth bound B, each beside training and the exact flow:
-a larger eta_Y snaps earlier; for fixed eta_Z a smaller one leaves a larger final B and sparser
-attention; so does scaling both rates up.
+The figure compares three consequences of Theorem 4 for the growth bound B with training and the
+exact flow: a larger eta_Y makes the transition earlier; at fixed eta_Z, a smaller eta_Y gives a
+larger final B and sparser attention; so does scaling up both rates.
 """
 
 import dataclasses
@@ -29,20 +29,20 @@ from sweeps.studies.transitions.peaks import measured_peak, over_points, predict
 from sweeps.systems.experiment import experiment
 
 DENSE = 4
-"""Points of a theory line from one trained rate to the next."""
+"""Points of a theory line per trained rate."""
 FLOW: dict[str, Any] = {"lw": 1.2, "path_effects": drawing.cased(0.5)}
-"""Lines of the flow, with a white edge on those of training."""
+"""Lines of the flow, with a white edge so that they show on those of training."""
 STAGES = ("rise_end", "peak", "snap")
 
 
 class Control(NamedTuple):
-    """What is varied, by a factor of 100 in all.
+    """Which rates vary, by a factor of 100 in all cases.
 
     Attributes:
         title: title of its column.
         ends: smallest and largest value of each rate.
         symbol: symbol of the varied rate.
-        gain: sign of the slope of the final logit gain, by the paper.
+        gain: sign of the slope of the final logit gain according to the paper.
     """
 
     title: str
@@ -85,7 +85,7 @@ class Snap:
     out: Path = Path("out/snap")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn, by control and engine."""
+        """All sweeps of the figure, by control and engine."""
         pairs = itertools.product(CONTROLS, ENGINES)
         return {f"{name}-{engine}": variant(self, name, engine) for name, engine in pairs}
 
@@ -105,7 +105,7 @@ def run(config: Snap) -> list[Path]:
 
 
 def variant(config: Snap, name: str, engine: str) -> Sweep:
-    """The sweep of a control by an engine; theory has `DENSE` times as many rates."""
+    """The sweep of one control with one engine; a theory has `DENSE` times as many rates."""
     ends = CONTROLS[name].ends
     size = config.rates if engine == "simulation" else DENSE * (config.rates - 1) + 1
     varied = {f: np.geomspace(*e, size).tolist() for f, e in ends.items() if e[0] != e[1]}
@@ -123,8 +123,8 @@ def variant(config: Snap, name: str, engine: str) -> Sweep:
 
 
 def with_stages(sweep: Sweep, stored: xr.Dataset) -> xr.Dataset:
-    """Class means over a dimension `rate`, with the predicted t0', peak and t0 and the measured
-    peak (optimiser steps), and both rates."""
+    """Average over classes along a dimension `rate`, and add the predicted t0', peak and t0, the
+    measured peak (optimiser steps) and both rates."""
     extra = {name: over_points(sweep, lambda t, n=name: predicted_stage(t, n)) for name in STAGES}
     extra["measured_peak"] = measured_peak(stored)
     for field in ("eta_y", "eta_z"):
@@ -133,7 +133,7 @@ def with_stages(sweep: Sweep, stored: xr.Dataset) -> xr.Dataset:
 
 
 def final(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) value at the last step, mean and standard deviation (ddof 1; 0 without seeds)."""
+    """(R,) mean and standard deviation of the value at the last step (ddof 1; 0 without seeds)."""
     values = dataset[name].isel(time=-1)
     if "seed" not in values.dims:
         values = values.expand_dims("seed")
@@ -142,12 +142,13 @@ def final(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slope(rates: np.ndarray, values: np.ndarray) -> float:
-    """Exponent p of values ~ rates^p by least squares in logarithms; (R,) and positive both."""
+    """Exponent p of values ~ rates^p, by least squares of logarithms; both are (R,) and
+    positive."""
     return float(np.polyfit(np.log(rates), np.log(values), 1)[0])
 
 
 def table(found: Mapping[tuple[str, str], xr.Dataset]) -> str:
-    """CSV by control, engine and trained rates: times of the transition and final values."""
+    """CSV with one line per control, engine and trained rate: transition times and final values."""
     columns = ["control", "engine", "eta_y", "eta_z", *STAGES, "measured_peak"]
     lines = [[*columns, "entropy", "entropy_sd", "gain", "gain_sd", "B"]]
     for (name, engine), ds in found.items():
@@ -163,7 +164,7 @@ def table(found: Mapping[tuple[str, str], xr.Dataset]) -> str:
 
 
 def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
-    """A column for each control: entropy over time, final logit gain against the rate."""
+    """Draw a column for each control: entropy over time, and final logit gain against the rate."""
     figure, axes = drawing.panels(2, 3, height=3.6, sharey="row")
     for column, name in zip(axes.T, CONTROLS, strict=True):
         data = {engine: found[name, engine] for engine in ENGINES}
@@ -182,7 +183,7 @@ def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
 
 
 def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Axes:
-    """Entropy over time, a colour for each trained rate; bars below from t0' to t0 of each."""
+    """Draw entropy over time, with a colour and a bar from t0' to t0 for each trained rate."""
     trained, flow = data["simulation"], data["symmetric"].isel(rate=slice(None, None, DENSE))
     colours = drawing.shades(trained.sizes["rate"])
     for i, colour in enumerate(colours):
@@ -202,8 +203,9 @@ def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> A
 
 
 def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Axes:
-    """Final logit gain of the top distinct token against the rate: simulation, exact flow, Eq. 10
-    and its growth bound B, which the gain cannot exceed (Theorem 3); slopes are exponents."""
+    """Draw the final logit gain of the top distinct token against the rate: simulation, exact flow,
+    and Eq. 10 with its growth bound B, an upper bound of the gain (Theorem 3). Slopes are
+    exponents."""
     styles = {"simulation": "o", "symmetric": "--", "eq10": ":"}
     colours = ("k", drawing.colour(0), drawing.colour(1))
     for (engine, title), colour in zip(ENGINES.items(), colours, strict=True):

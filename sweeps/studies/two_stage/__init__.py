@@ -1,1 +1,1 @@
-"""The two-stage experiment: runs, theories, claims and pictures."""
+"""The two-stage experiment: runs, theories, claims and figures."""

@@ -30,7 +30,7 @@ from sweeps.systems.experiment import Experiment
 
 RECORD = (*OBSERVABLES, "eta_time")
 COMPARED = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
-"""What theory and simulation both have."""
+"""Observables that both theory and simulation have."""
 LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
 """A component counts as learned when its loss falls below this (section 4 of the theory)."""
 LOG_2 = float(np.log(2))
@@ -38,7 +38,7 @@ CHANCE = (0.45, 0.57)
 """Accuracies and AUC at chance on 2048 prompts, over which seeds scatter by about 0.012."""
 NUM_PROMPTS = 2048
 Times = Annotated[int, at.Ge(3), at.Le(MOST_TIMES)]
-"""How many times to record: at least the start and the ends of both stages."""
+"""Number of recorded times, at least the start and the ends of both stages."""
 
 
 def settings(training: Experiment) -> tuple[Prompts, Annealed]:
@@ -55,7 +55,7 @@ class Runs:
     Attributes:
         training: what was trained.
         steps: (S,) optimiser steps at which they recorded.
-        eta_time: (S,) the same on the clock of the theory.
+        eta_time: (S,) the same in eta-time, the time variable of the theory.
         values: (R, S, ...) observables by name, without runs that diverged.
         diverged: number of those.
     """
@@ -82,7 +82,7 @@ class Runs:
         return len(self.values["K1"])
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The observable `name`; of V_trace, whose sign is random, the modulus."""
+        """Return the observable `name`; the modulus of V_trace, whose sign is random."""
         return modulus(name, self.values[name])
 
     def mean(self, name: str) -> np.ndarray:
@@ -109,13 +109,14 @@ def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
     dataset = dataset.load()
     good = dataset["status"].values == Status.OK
     values = {name: dataset[name].values[good] for name in RECORD}
-    # All seeds share the schedule, so that any of them tells the times.
+    # All seeds share the schedule and thus the times.
     steps, eta_time = (dataset[name].values[0] for name in ("time", "eta_time"))
     return Runs(training, steps, eta_time, values, int((~good).sum()))
 
 
 def modulus(name: str, values: np.ndarray) -> np.ndarray:
-    """An observable as it is compared: of V_trace, whose sign is random, the modulus."""
+    """Return an observable for comparison: the modulus of V_trace, whose sign is random, else the
+    values."""
     return np.abs(values) if name == "V_trace" else values
 
 
@@ -203,8 +204,8 @@ def corollary(runs: Runs) -> list[Claim]:
 
 
 def spectral(runs: Runs) -> list[Claim]:
-    """The largest direction carries P after stage 1 and Q at the end; medians over runs, because
-    in a run where it does not everything changes at once."""
+    """The largest direction carries P after stage 1 and Q at the end. Uses medians over runs,
+    because a single run that differs changes everything at once."""
     first, last = (
         [truncations(runs, at, i, largest=2) for i in range(runs.count)] for at in (runs.switch, -1)
     )
@@ -244,7 +245,7 @@ def large_rate_alone(forever: Runs) -> list[Claim]:
 def tested(
     found: Mapping[str, Runs], predicted: Mapping[str, xr.Dataset]
 ) -> dict[str, list[Claim]]:
-    """The claims by experiment: all for the preset, those that say something for the joint loss."""
+    """The claims by experiment: all for the preset, the applicable ones for the joint loss."""
     verdicts = {}
     for name in ("preset", "joint"):
         runs = found[name]

@@ -1,5 +1,4 @@
-"""The command `dynsim compare two_stage`: training on prompts against the reduced equations, and
-what that comparison comes to."""
+"""The command `dynsim compare two_stage`: training on prompts against the reduced equations."""
 
 import dataclasses
 import functools
@@ -41,7 +40,7 @@ __all__ = ["CompareTwoStage", "TwoStageComparison", "run"]
 PATHS = 48
 """Paths of the stochastic equations."""
 RESAMPLES = 1000
-"""Sets of paths, drawn with replacement, by which the error of a mean is judged."""
+"""Number of bootstrap sets of paths for the error of a mean."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,7 @@ class TwoStageComparison(Comparison):
 
     @classmethod
     def seeds(cls, config: CompareOptions, engine: Engine) -> int:
-        """How many runs of an engine there are, or paths."""
+        """Number of runs, or paths, of an engine."""
         return PATHS if engine.noisy else super().seeds(config, engine)
 
     @functools.cached_property
@@ -129,7 +128,7 @@ class TwoStageComparison(Comparison):
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
-        """When its solves learned either component."""
+        """The times at which the solutions learned either component."""
         solves = self.predictions[theory]
         return {
             f"learned_{component}": first_below(self.runs.eta_time, solves[name].values, level)
@@ -232,7 +231,7 @@ def _corollaries(task: Prompts, stages: Annealing) -> OrderedDict[str, Array]:
 
 
 def _why_not_Q(found: Mapping[str, float], stage_2: float) -> str:
-    """Which threshold of stage 2, that lasts so long in eta-time, was not met."""
+    """Name the threshold that stage 2, of length `stage_2` in eta-time, did not meet."""
     tau, critical = found["tau_2"], found["tau_c"]
     if tau >= critical:
         return (

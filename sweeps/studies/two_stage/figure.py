@@ -96,7 +96,7 @@ def runs(training: Experiment, seeds: int, times: int, out: Path | None = None) 
 
 
 def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
-    """Six panels, of experiments by name and what the reduced ODE says of each."""
+    """Draw six panels, from experiments by name and the predictions of the reduced ODE for each."""
     figure, axes = drawing.panels(2, 3, height=3.8)
     key(figure, ("ode",))
     main, theory = found["preset"], {"ode": predicted["preset"]}
@@ -135,8 +135,8 @@ def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "
 
 
 def lines(ax: Axes, runs: Runs, predictions: Predictions, places: Mapping[str, int]) -> None:
-    """What the theories say of observables, in the colours of their `places`, with a white edge on
-    the wide lines of training."""
+    """Draw theories of observables in the colours of their `places`, with a white edge so that they
+    show on the wide lines of training."""
     for theory, prediction in predictions.items():
         style = {"ls": STYLES.get(theory, "--"), "lw": 1.3, "path_effects": drawing.cased(0.6)}
         for name, place in places.items():
@@ -145,7 +145,8 @@ def lines(ax: Axes, runs: Runs, predictions: Predictions, places: Mapping[str, i
 
 
 def key(figure: Figure, theories: Sequence[str]) -> None:
-    """Legend of what all panels share: training, the theories, and where the first stage ends."""
+    """Draw the legend shared by all panels: training, the theories, and the end of the first
+    stage."""
     handles = [drawing.key("training, mean ± sd", **drawing.TRAINED)]
     for name in theories:
         title = next(each.title for each in THEORIES if each.name == name)
@@ -191,7 +192,7 @@ def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool =
 
 
 def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
-    """Sign accuracies, and how well the best threshold on N_V would do."""
+    """Draw the sign accuracies, and the accuracy of the best threshold on N_V."""
     band(ax, runs, "accuracy_P", P, "P, sign")
     band(ax, runs, "accuracy_Q", Q, "Q, sign")
     band(ax, runs, "best_accuracy_Q", BEST, "Q, best threshold")

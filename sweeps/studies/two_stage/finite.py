@@ -28,7 +28,7 @@ from sweeps.systems.experiment import experiment
 LENGTHS = (17, 33, 65, 129, 257)
 MOMENTS = ("start", "end of stage 1", "end of stage 2")
 CHUNK = 256
-"""Prompts whose gradients are held at once."""
+"""Number of prompts whose gradients are in memory at once."""
 Scores = Float[np.ndarray, " N"]
 """A number for each query."""
 ENTRIES = ("a", "b", "W[0,1:]", "W[1:,:]", "V[0,1:]", "V[1:,0]", "V[1:,1:]")
@@ -154,14 +154,14 @@ def remainders(
         gaussian = np.logaddexp(0, -(margin[:, None] + sd[:, None] * f)) @ of_f
         plain = np.logaddexp(0, -margin)
         gate = 1 / (1 + np.exp(margin))
-        # Terms of mean zero, which take most of the sampling error away.
+        # Terms of mean zero, a control variate that removes most of the sampling error.
         known = -gate * shift + gate * (1 - gate) * (shift**2 - sd**2) / 2
         left = gaussian - (np.logaddexp(0, -(margin + shift)) - known)
         true = np.mean(gaussian - left)
         with precision("float64"):
             both = [losses(state, here, finite_length=finite) for finite in (True, False)]
             reduced, without = (float(getattr(each, loss)) for each in both)
-        # Against the same queries: of the reduction what it says of the variance is judged.
+        # On the same queries. Only the variance from the reduction is tested.
         plain_error = plain.mean() - true
         judged = (plain_error, left.mean(), plain_error + reduced - without)
         rows.append(np.array([*judged, left.std() / math.sqrt(samples)]) / true)
@@ -225,7 +225,7 @@ def length_lines(found: dict[str, Remainder]) -> list[str]:
         lines.append(f"{name:<22}" + "".join(f"{cell:>35}" for cell in cells))
         for kind in ("infinite", "gaussian"):
             size = np.abs(getattr(r, kind))
-            # What sampling may have made has no exponent.
+            # Errors within the sampling error have no exponent.
             if np.all(size > 2 * r.error):
                 lines[-1] += f"  {kind} like L^{slope(LENGTHS, size, least=LENGTHS[0]):.2f}"
     return lines

@@ -27,7 +27,7 @@ from sweeps.studies.two_stage.claims import settings
 from sweeps.systems.experiment import Experiment, experiment
 
 ETA = 0.2
-"""The dynamics depends on eta-time and on the noise tau, so that a large rate shows it soonest."""
+"""The dynamics depends on eta-time and the noise tau, so a large rate needs the fewest steps."""
 LEARNED, UNLEARNED = 0.9, 0.6
 """AUC of Q above which, and below which, training counts as having learned it or not."""
 
@@ -89,9 +89,9 @@ class TwoStagePhase:
 
 class Verdict(NamedTuple):
     """Points of training against the finite-time line: how many lie within a grid cell of it,
-    and of the others how many there are on either side and how many behave as it says.
+    and how many of the others are on either side and behave as predicted.
 
-    By the weights, what the noise leaves of Q is asked; by their signal part, what was learned.
+    The weights show what the noise leaves of Q; their signal part shows what was learned.
     """
 
     near: int
@@ -170,7 +170,8 @@ def boundaries(config: TwoStagePhase, r: Float[np.ndarray, " R"]) -> dict[str, n
 
 
 def judge(simulated: xr.DataArray, line: Float[np.ndarray, " R"]) -> Verdict:
-    """Count the points of training (tau, r) that behave as their side of the `line` says."""
+    """Count the points of training (tau, r) that behave as predicted for their side of the
+    `line`."""
     tau, auc = simulated["tau"].values, simulated.values
     cell = np.log(tau[1] / tau[0])
     distance = np.log(tau)[:, None] - np.log(line)

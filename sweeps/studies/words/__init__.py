@@ -1,1 +1,1 @@
-"""What theory says of the words of a text, with classes estimated from it."""
+"""Predictions of theory for the words of a text, with classes estimated from it."""

@@ -1,23 +1,22 @@
-"""Theorem 2 of Scan and Snap on sequence classes that are no ideal: does z move as predicted?
+"""Test of Theorem 2 of Scan and Snap on realistic sequence classes: does z move as predicted?
 
-The theorem speaks of distinct tokens, which gain, and of a single common token, which loses. In
-text nearly every token is common, and there are many. Its criterion, however, holds for any token:
+The theorem describes distinct tokens, which gain, and a single common token, which loses. In text
+nearly every token is common, and there are many. Its criterion, however, holds for any token:
 by Eq. 10 the drift of the logit of token l for query m is
 
     z_ml' ~ sum_{n in psi^-1(m)} pi(n) f_nl (f_nl f_n . h_n - h_nl),  h_n = sum_{n' != n} b_nn' f_n'
 
-with b_nn' = gamma_n beta_nn', so that l gains where it is more of its own classes than of those
-with which they overlap. Distinct tokens have h_nl = 0 and f_n . h_n = xi_n > 0. Two versions:
+with b_nn' = gamma_n beta_nn', so that l gains where it belongs more to its own classes than to
+those with which they overlap. Distinct tokens have h_nl = 0 and f_n . h_n = xi_n > 0. Two versions:
 
 - Theorem 1's beta, of the decoder update of Lemma 3; at the start gamma_n ~ pi(n).
 - the plain update that training follows [ours]. From Y = Z = 0, to first order in t,
   Y = eta_Y t sum_n pi(n) f_n (e_nu(n) - 1/M)^T and
   g_n = eta_Y t (pi(n) f_n - (1/M) sum_n' pi(n') f_n').
-  What of g_n is along f_n drops out, and b_nn' = eta_Y t pi(n') / M is left: exact for any overlap
+  The part of g_n along f_n drops out, leaving b_nn' = eta_Y t pi(n') / M: exact for any overlap
   for as long as alpha is uniform.
 
-Everything is judged by signs of z(t) - z(0), with the sign that most of the tokens have as the
-trivial prediction to beat.
+All scores compare signs of z(t) - z(0). The baseline predicts the sign of most tokens everywhere.
 """
 
 import dataclasses
@@ -48,15 +47,15 @@ RULES = {
     "eq10-start": "Eq. 10's criterion at the start",
     "flow-start": "criterion of the plain update at the start",
 }
-"""Rules that need no solving, by name."""
+"""Rules that need no solver, by name."""
 
 
 def rules(
     task: SequenceClasses, optimizer: Rule, threshold: float
 ) -> dict[str, Int8[np.ndarray, "K M"]]:
     """The sign that each of `RULES` predicts for z, for the query of each class; 0 outside of the
-    query's tokens and where a rule is silent. "eq10-start" is left out where Eq. 10 does not
-    apply."""
+    query's tokens and where a rule makes no prediction. "eq10-start" is left out where Eq. 10 does
+    not apply."""
     present = _for_query(task, np.asarray(task.probs) > 0)
 
     def sign(values: np.ndarray) -> np.ndarray:
@@ -91,30 +90,30 @@ def plain_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
 
 
 def _sum_by_query(task: SequenceClasses, values: np.ndarray) -> np.ndarray:
-    """Sums over the classes of a query, for each class the sum of its query."""
+    """Return for each class the sum over the classes of its query."""
     rows = np.asarray(task.query_index)
     return (rows[:, None] == rows[None, :]).astype(values.dtype) @ values
 
 
 def _for_query(task: SequenceClasses, mask: np.ndarray) -> np.ndarray:
-    """Whether any class of the query has the token in its `mask`."""
+    """Return whether any class of the query has the token in its `mask`."""
     return _sum_by_query(task, mask.astype(np.int64)) > 0
 
 
 THEORIES = {each.name: each for each in yz.THEORIES if each.name in ("eq10", "plain")}
-"""Theories whose z(t) predicts signs too, where they apply."""
+"""Theories whose z(t) also predicts signs, where they apply."""
 
 
 class Score(NamedTuple):
-    """Shares of (class, token) pairs for which a rule is right; NaN where it speaks of none.
+    """Shares of (class, token) pairs for which a rule is right; NaN if it predicts none.
 
     Attributes:
-        right: (S,) of the pairs that the rule speaks of.
+        right: (S,) share of the pairs for which the rule makes a prediction.
         weighted: (S,) the same, pairs weighted by pi(n) P(l|n).
         base, base_weighted: (S,) what predicting everywhere the more frequent sign achieves on
             these pairs, looked up afterwards.
         by_class: (S, K) `right` of each class.
-        spoken: share of the pairs that the rule speaks of.
+        spoken: share of the pairs for which the rule makes a prediction.
     """
 
     right: Float[np.ndarray, " S"]
@@ -131,13 +130,13 @@ class Fates:
 
     Attributes:
         times: (S,) optimiser steps, from 2 on: the first step from zero weights moves Y alone.
-        z: (S, K, M) trained attention logits, less those of the start.
+        z: (S, K, M) trained attention logits, minus those at the start.
         loss, accuracy: (S,) of training.
         status: status of training, a `dynsim.Status`.
         theory_z: (S, K, M) of each theory that applies.
         missing: why the others do not.
-        signs: (S, K, M) predicted sign of z by each rule and theory, 0 where it is silent.
-        top: (K, M) mask of the tokens that are judged.
+        signs: (S, K, M) predicted sign of z by each rule and theory, 0 for no prediction.
+        top: (K, M) mask of the scored tokens.
         scores: scores of each rule and theory.
     """
 
@@ -165,12 +164,12 @@ def fates(
     seed: int = 0,
     embedded: Mapping[str, Any] | None = None,
 ) -> Fates:
-    """Train the Y/Z layer from zero weights and judge every rule on the tokens of each class.
+    """Train the Y/Z layer from zero weights and score every rule on the tokens of each class.
 
     Args:
         optimizer: `dynsim.sgd` or `dynsim.momentum`.
         steps: number of optimiser steps, >= 2.
-        top: number of tokens of each class to judge, the most probable ones. A logit belongs to
+        top: number of tokens of each class to score, the most probable ones. A logit belongs to
             a query, so a token of several of its classes counts in each.
         threshold: threshold of owned tokens, see `dynsim.classes.owned`.
         length, batch: of `dynsim.layer` and `dynsim.train`; by default full-batch descent on the
@@ -246,7 +245,8 @@ def score(
     judged: Bool[np.ndarray, "K M"],
     weight: Float[np.ndarray, "K M"],
 ) -> Score:
-    """Judge `predicted` signs on the pairs `judged`; a logit that stands still is no one's."""
+    """Score `predicted` signs on the pairs `judged`; no prediction is right for an unchanged
+    logit."""
     spoken = judged & (predicted != 0)
     right = spoken & (actual == predicted)
 
@@ -273,8 +273,8 @@ def score(
 def table(
     estimate: Estimate, overlaps: OverlapReport, found: Fates, ordinary: Fates | None = None
 ) -> str:
-    """What was estimated, and how often each rule is right at the end, as lines to print; of
-    `ordinary` parameters too if they were trained."""
+    """Describe the estimate and how often each rule is right at the end, as lines to print; with
+    `ordinary`, also for the layer in ordinary parameters."""
     task, status = estimate.task, dynsim.Status(found.status).name
     lines = [
         f"{task.K} classes of {task.num_queries} queries over {task.M} words, "
@@ -318,6 +318,6 @@ def _scores(found: Fates, what: str) -> list[str]:
 
 
 def title(name: str) -> str:
-    """Of a rule or theory, for tables and legends."""
+    """Title of a rule or theory, for tables and legends."""
     titles = {theory.name: f"z(t), {theory.title}" for theory in yz.THEORIES}
     return RULES.get(name) or titles[name]

@@ -36,9 +36,9 @@ from sweeps.studies.options import cell_edges
 from sweeps.studies.words.fates import Fates, fates, table, title
 
 RIGHT, WRONG = 0, 1
-"""Places of their colours."""
+"""Indices of their colours."""
 COLUMNS = 4
-"""Panels side by side, at most."""
+"""Largest number of panels in a row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CorpusFigure:
 
 
 def run(config: CorpusFigure) -> list[Path]:
-    """Estimate, train, judge; print the table, draw and write the figure.
+    """Estimate, train and score; print the table, draw and write the figure.
 
     The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
     """
@@ -122,7 +122,7 @@ def run(config: CorpusFigure) -> list[Path]:
 
 
 def corpus(config: CorpusFigure) -> Corpus:
-    """The text; of a folder the training split alone is read."""
+    """Read the text; only the training split of a folder."""
     if config.corpus is None:
         return synthetic_corpus(config.seed)
     return load_corpus(config.corpus, train=config.train, valid=None, test=None)
@@ -180,7 +180,7 @@ def report(
 
 
 def draw(estimate: Estimate, found: Fates) -> Figure:
-    """A panel for each class, in rows by query, and how often the rules are right over time."""
+    """Draw a panel for each class, in rows by query, and how often rules are right over time."""
     task = estimate.task
     served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
     columns = min(max(len(classes) for classes in served), COLUMNS)
@@ -197,7 +197,7 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
         ax.set_xlabel("attention logit $z$")
     mesh = plot_scores(found, ax=(scores := below.subplots()))
     below.colorbar(mesh, ax=scores, label="share of correct signs", extend="min", pad=0.08)
-    # What the panels show is said above them, before anybody looks.
+    # The legend goes above the panels.
     key: list[Patch | Line2D] = [
         Patch(color=drawing.colour(RIGHT), label="trained logit, sign as by the plain criterion"),
         Patch(color=drawing.colour(WRONG), label="trained logit, opposite sign"),
@@ -211,7 +211,7 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
 def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
     """Trained logits at the end of the top words of class `n`, the most frequent one on top.
 
-    The colour of a bar tells whether the plain update's criterion has its sign; pointers give the
+    The colour of a bar shows whether the plain update's criterion has its sign; pointers give the
     sign by Eq. 10's, where that applies.
     """
     tokens = np.flatnonzero(found.top[n])

@@ -141,7 +141,7 @@ def measure(name: str) -> None:
 
 
 def _first_and_later(work: Callable[[float], object]) -> Costs:
-    """What `work` costs at 1, and at other values."""
+    """Measure the cost of `work` at 1 and at other values."""
     costs: list[list[float]] = []
     while len(costs) < 2 or (len(costs) <= LATER and sum(w for w, _ in costs[1:]) < ENOUGH):
         wall, cpu = time.perf_counter(), time.process_time()

@@ -1,4 +1,4 @@
-"""What the time of `dynsim compare` goes into, by kinds, and what it compiles."""
+"""Time of `dynsim compare` by kind of work, and the programs that it compiles."""
 
 import functools
 import importlib
@@ -14,7 +14,7 @@ from tests.benchmarks.waits import COMPARE, ROOT, environment, prepare, process
 
 EVENTS = {"jaxpr_trace": "trace", "jaxpr_to_mlir_module": "lower", "backend_compile": "compile"}
 KINDS = ("import", "trace", "lower", "compile", "keys", "run", "draw")
-"""What is loaded from disk or linked counts as "compile"."""
+"""Loading from disk and linking count as "compile"."""
 LONGEST = 12
 """Compilations that are listed."""
 CODE = "from tests.benchmarks.waits import kinds; kinds.trace()"

@@ -1,5 +1,6 @@
-"""The edge of stability: problems with a small Hessian, how far flows are from their training,
-averaged over its oscillations, and where training is stable, at the edge, catapults or diverges."""
+"""The edge of stability: problems with a small Hessian, the errors of flows against training
+averaged over its oscillations, and a map of where training is stable, at the edge, catapults or
+diverges."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ LONG = 500
 
 
 class Errors(NamedTuple):
-    """Of a theory against training, both averaged over `SMOOTH` steps.
+    """Errors of a theory against training, both averaged over `SMOOTH` steps.
 
     Attributes:
         sharpness: sharpness of the theory, the mean over the second half of the run, in units in
             which the edge is 2.
-        apart: distance of all weights, the mean over the second half.
+        apart: distance between the weights, the mean over the second half.
         loss: largest difference of averages over `LONG` steps, over the starting loss.
     """
 
@@ -45,25 +46,25 @@ class Errors(NamedTuple):
 
 
 def weights(run: xr.Dataset) -> Float[np.ndarray, "S P"]:
-    """All weights of a run at each time."""
+    """Return all weights of a run as one vector per time."""
     arrays = [run[name].values for name in run.data_vars if str(name).startswith("params")]
     return np.concatenate([array.reshape(len(run.time), -1) for array in arrays], axis=1)
 
 
 def recorded_as(path: Any) -> str:
-    """What a run calls the weights at a path of the tree of all."""
+    """Return the name under which a run records the weights at a path of the parameter tree."""
     return ".".join((PARAMS, *(jax.tree_util.keystr((key,), simple=True) for key in path)))
 
 
 def averaged(values: Float[np.ndarray, "S ..."], window: int) -> Float[np.ndarray, "R ..."]:
-    """Means of all stretches of `window` steps."""
+    """Moving averages over `window` steps."""
     begin = window // 2
     means = uniform_filter1d(np.asarray(values, np.float64), window, axis=0)
     return means[begin : len(values) - (window - begin) + 1]
 
 
 def errors(training: xr.Dataset, theory: xr.Dataset, loss: str) -> Errors:
-    """Of a theory whose averaged loss is called `loss`; NaN where training diverged."""
+    """Errors of a theory that records its averaged loss as `loss`; NaN if training diverged."""
     if int(training.status) != Status.OK:
         return Errors(np.nan, np.nan, np.nan)
     half = len(training.time) // 2
@@ -78,9 +79,9 @@ def errors(training: xr.Dataset, theory: xr.Dataset, loss: str) -> Errors:
 
 
 def sharpness_of_mean(problem: Problem, training: xr.Dataset, points: int = 10) -> float:
-    """Preconditioned sharpness at weights averaged over `SMOOTH` steps: the mean of `points` times
-    in the second half of the run. That of single steps is larger, as they lie on either side of
-    the valley."""
+    """Mean preconditioned sharpness at weights averaged over `SMOOTH` steps, from `points` times in
+    the second half of the run. At single steps it is larger, as these lie on either side of the
+    valley."""
     if int(training.status) != Status.OK:
         return np.nan
     like = problem.init(jax.random.key(0))
@@ -136,7 +137,7 @@ class Network(Problem):
         ]
 
     def population_loss(self, params: list[Array]) -> Float[Array, ""]:
-        """The loss on all examples: normal inputs, and the target sin(2 x_1) + x_1 x_2 / 2."""
+        """Loss on all examples: normal inputs, with the target sin(2 x_1) + x_1 x_2 / 2."""
         x = np.random.default_rng(1).normal(size=(self.examples, self.inputs))
         data = x, np.sin(2 * x[:, 0]) + x[:, 0] * x[:, 1] / 2
         x, y = (jnp.asarray(each, params[0].dtype) for each in data)
@@ -168,7 +169,7 @@ class Case(NamedTuple):
     before: int = 0
 
     def begun(self) -> dynsim.Problem:
-        """The problem after the steps before."""
+        """Return the problem after its first `before` steps."""
         if not self.before:
             return self.problem
         like = jax.eval_shape(self.problem.init, jax.random.key(0))
@@ -186,11 +187,11 @@ class Begun(dynsim.Problem):
     weights: PyTree
 
     def init(self, key: PRNGKeyArray) -> PyTree:
-        """Those weights."""
+        """Return the given weights."""
         return self.weights
 
     def population_loss(self, params: PyTree) -> Float[Array, ""]:
-        """That of the problem."""
+        """Return the population loss of the original problem."""
         return self.problem.population_loss(params)
 
 
@@ -214,7 +215,7 @@ def _two_stage() -> Case:
     return Case(prompts, (1.0, 2.0, 4.0, 8.0, 16.0), 300, None, rtol=1e-3)
 
 
-# Functions, because no device may be used before somebody computes.
+# Functions, so that importing this module does not start a device.
 CASES: dict[str, Callable[[], Case]] = {
     "network": _network,
     "linear_icl": _linear_icl,
@@ -230,7 +231,7 @@ RECORDS = 60
 
 
 def sweeps(case: Case, resolution: int) -> dict[str, Sweep]:
-    """Trainings and gradient flows over the rate and the scale of the start."""
+    """Training and gradient flow over the learning rate and the starting scale."""
     assert case.scale is not None
     name, first, last = case.scale
     rates = np.geomspace(case.rates[0], 4 * case.rates[-1], resolution)
@@ -249,14 +250,14 @@ def sweeps(case: Case, resolution: int) -> dict[str, Sweep]:
 
 
 def by_theory(sharpness: Float[np.ndarray, "*P S"]) -> Int[np.ndarray, "*P"]:
-    """`Stability` by the preconditioned sharpness along the gradient flow."""
+    """Predict `Stability` from the preconditioned sharpness along the gradient flow."""
     start, most = sharpness[..., 0], np.max(sharpness, axis=-1)
     regions = Stability.DIVERGED, Stability.CATAPULT, Stability.EDGE
     return np.select([start >= CATAPULT, start >= EDGE, most >= EDGE], regions, Stability.STABLE)
 
 
 def maps(found: dict[str, xr.Dataset]) -> xr.Dataset:
-    """`Stability` by theory and by training."""
+    """Map `Stability` as predicted and as trained."""
     trained = stability_of(found["map-training"])
     flow = found["map-flow"].preconditioned_sharpness.transpose(*trained.dims, ...)
     theory = trained.copy(data=by_theory(flow.values))
@@ -264,8 +265,8 @@ def maps(found: dict[str, xr.Dataset]) -> xr.Dataset:
 
 
 def shares(maps: xr.Dataset) -> dict[str, float]:
-    """Shares of the plane where theory has training's region, and where the edge has the right side
-    of divergence: below it nothing diverges."""
+    """Shares of the map where the theory agrees with training, and how often runs are stable or
+    diverge on either side of the predicted edge."""
     training, theory = maps.training.values, maps.theory.values
     below = theory == Stability.STABLE
     return {
@@ -277,7 +278,7 @@ def shares(maps: xr.Dataset) -> dict[str, float]:
 
 
 def report(maps: xr.Dataset) -> list[str]:
-    """The shares as lines of text."""
+    """Format the shares as lines of text."""
     found = shares(maps)
     return [
         f"theory has the region of training in {found['same']:.1%} of the map",

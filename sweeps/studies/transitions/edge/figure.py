@@ -38,7 +38,8 @@ def draw(
     maps: xr.Dataset | None,
     system: str,
 ) -> Figure:
-    """Sharpness above, loss below, a column for each rate; below them the maps, if there are."""
+    """Draw sharpness above and loss below, a column per rate, and below them the maps if there are
+    any."""
     rates = found["training"].eta.values
     size = (max(2.1 * len(rates), 6), 9.5 if maps is not None else 5.5)
     figure = plt.figure(figsize=size, layout="constrained")
@@ -68,7 +69,7 @@ def draw(
 
 
 def _curves(ax: Axes, runs: Mapping[str, xr.Dataset], names: Mapping[str, str]) -> None:
-    """Training at every step, its mean, and both flows."""
+    """Draw training at every step, its moving average, and both flows."""
     training = runs["training"]
     times, values = training.time.values, training[names["training"]].values
     ax.plot(times, values, color="0.6", lw=0.6, label="training")
@@ -81,7 +82,7 @@ def _curves(ax: Axes, runs: Mapping[str, xr.Dataset], names: Mapping[str, str]) 
 
 
 def _maps(part: Any, maps: xr.Dataset) -> None:
-    """Regions by theory and by training."""
+    """Draw the regions by theory and by training."""
     legend = BY_EDGE.legend.values()
     colours = ListedColormap([colour for _, colour in legend])
     norm = BoundaryNorm(np.arange(len(legend) + 1) - 0.5, len(legend))
@@ -100,9 +101,9 @@ def _maps(part: Any, maps: xr.Dataset) -> None:
 
 
 ENGINES = {"training": "simulation", "flow": "flow", "central": "central"}
-"""What is drawn, and the engine that computes it."""
+"""The engine that computes each curve."""
 LOSSES = {"training": "loss", "flow": "loss", "central": "averaged_loss"}
-"""What each calls the loss averaged over oscillations."""
+"""The name of the loss averaged over oscillations, for each curve."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Edge:
     out: Path = Path("out/edge")
 
     def case(self) -> Case:
-        """What is drawn; `ValueError` for settings that describe none."""
+        """The case to draw; `ValueError` for invalid settings."""
         case = CASES[checks.choice("system", self.system, tuple(CASES))]()
         for rate in self.rates:
             checks.real("rates", rate, 0, open_minimum=True)
@@ -138,7 +139,7 @@ class Edge:
         return case._replace(rates=rates, steps=self.steps or case.steps)
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All runs, by the name of what is drawn of them."""
+        """All sweeps, by the name of their curve or map."""
         case = self.case()
         found = {name: followed(case, name) for name in ENGINES}
         if self.resolution and case.scale is not None:
@@ -179,7 +180,7 @@ def run(config: Edge) -> list[Path]:
 
 
 def row(case: Case, found: dict[str, xr.Dataset], rate: float) -> dict[str, Any]:
-    """The errors of both flows at a learning rate."""
+    """Return the errors of both flows at one learning rate."""
     runs = {name: found[name].sel(eta=rate, method="nearest") for name in ENGINES}
     training = runs["training"]
     ended = {name: Status(int(each.status)).name for name, each in runs.items()}
@@ -190,7 +191,7 @@ def row(case: Case, found: dict[str, xr.Dataset], rate: float) -> dict[str, Any]
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The errors as lines of text."""
+    """Format the errors as lines of text."""
     head = ("eta", "sharpness", "flow", "central", "weights off", "central", "loss off", "central")
     lines = []
     for each in rows:

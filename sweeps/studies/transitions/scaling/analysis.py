@@ -1,9 +1,9 @@
-"""Whether the step of an order parameter is a transition or a crossover, and on what that rests.
+"""Decide whether the step of an order parameter is a transition or a crossover, and report why.
 
-The place of the step of a noisy curve is where it is steepest, the width that of the peak of its
-slope at half height. Near a critical point m = L^(-beta/nu) f((x - x_c) L^(1/nu)), whose slope is a
-peak of width L^(-1/nu) whatever beta is. The distance from 10 to 90 % of the way would not do:
-above a continuous transition the order parameter keeps growing, and that distance stays finite.
+A step is where a noisy curve is steepest; its width is that of the peak of the slope at half
+height. Near a critical point m = L^(-beta/nu) f((x - x_c) L^(1/nu)), so the peak of the slope has
+width L^(-1/nu) for any beta. The distance from 10 to 90 % of the rise is no substitute: above a
+continuous transition the order parameter keeps growing, and that distance stays finite.
 """
 
 import enum
@@ -31,18 +31,18 @@ from sweeps.studies.transitions.scaling.laws import (
 )
 
 FEWEST = 8
-"""Points through which a curve is smoothed."""
+"""Smallest number of points for smoothing a curve."""
 FINE = 20
-"""Points between two neighbours at which the slope is looked at."""
+"""Points between two neighbours at which the slope is evaluated."""
 PENALTIES = np.geomspace(1e-12, 1e2, 57)
-"""Penalties of curvature to choose from, over that of a curve whose values are 1 and -1 in turn."""
+"""Candidate curvature penalties, relative to a curve that alternates between 1 and -1."""
 
 
 class Step(NamedTuple):
-    """Of R curves; NaN where a curve is steepest at the end of its axis, or still steep there.
+    """Steps of R curves; NaN if a curve is steepest at the end of its axis, or still steep there.
 
     Attributes:
-        place: where each is steepest.
+        place: where each curve is steepest.
         width: width of the peak of its slope, at half height.
     """
 
@@ -56,8 +56,8 @@ class _Smoother(NamedTuple):
     Attributes:
         modes: curves (columns) that are smoothed independently.
         kept: share of each mode that each penalty keeps.
-        fine: where the slope is looked at.
-        slope: slope of a spline at these places, by its values at the points.
+        fine: places at which the slope is evaluated.
+        slope: slope of a spline at these places, from its values at the points.
     """
 
     modes: Float[np.ndarray, "P P"]
@@ -72,7 +72,7 @@ def _smoother(points: tuple[float, ...]) -> _Smoother:
     h = np.diff(x)
     spline = CubicSpline(x, np.eye(len(x)), bc_type="natural")
     bend = spline(x, 2)
-    # The integral of the square of a second derivative, which is linear between points.
+    # Integral of the squared second derivative, which is linear between points.
     product = np.diag(np.append(h, 0) + np.append(0, h)) / 3
     product += (np.diag(h, 1) + np.diag(h, -1)) / 6
     stiffness, modes = np.linalg.eigh(bend.T @ product @ bend)
@@ -87,13 +87,12 @@ def step(
     weights: Float[np.ndarray, "R S"],
     sign: float,
 ) -> Step:
-    """The step of averages over seeds, by the weights of each, which rises (`sign` 1) or falls (-1)
-    over increasing x.
+    """Find the step of weighted averages over seeds that rise (`sign` 1) or fall (-1) with x.
 
-    Averages are smoothed by cubic splines, of the penalty with which the plain average over all
-    seeds but one is nearest to the seed that is left out (Rice and Silverman, 1991). To leave out
-    points would not do: runs of one seed share their data, so that their noise is a smooth curve.
-    NaN for fewer than `FEWEST` points, or a level curve.
+    Averages are smoothed by cubic splines. The penalty minimises the error of predicting each seed
+    from the average of the others (Rice and Silverman, 1991). Leaving out points would not work:
+    runs of one seed share their data, so their noise is a smooth curve. NaN for fewer than
+    `FEWEST` points or a constant curve.
     """
     if len(x) < FEWEST:
         return Step(*np.full((2, len(weights)), np.nan))
@@ -102,7 +101,7 @@ def step(
     number = 1 / (weights**2).sum(-1, keepdims=True)
     mean = weights @ seen.T
     variance = np.maximum(weights @ (seen**2).T - mean**2, 0)
-    # The sum over the seeds that are left out, of each mode, is known in closed form.
+    # The sum over left-out seeds has a closed form for each mode.
     with np.errstate(invalid="ignore", divide="ignore"):
         lost = mean**2 @ ((1 - kept) ** 2).T
         for power, factor in enumerate((1, 2 / (number - 1), 1 / (number - 1) ** 2)):
@@ -121,17 +120,17 @@ def step(
 
 FEWEST_SIZES = 3
 RESOLVED = 3.0
-"""Distances of neighbouring points below which a width says more about the grid than the step: a
-jump between two points has a width of about 1.5."""
+"""Width, in distances of neighbouring points, below which the grid determines it rather than the
+step: a jump between two points has a width of about 1.5."""
 LEVEL = 0.025
 """Largest probability of each kind of false verdict."""
 FALL, SLOWEST = 2.0, 0.25
-"""Fall of the width over all sizes, and its exponent: what errors must exclude for a crossover.
-Over sizes that differ by little the first alone would exclude little."""
+"""For a crossover, errors must exclude that the width falls by the first factor over all sizes, or
+by the second exponent. For sizes that differ by little, the first would exclude little."""
 
 
 class Verdict(enum.StrEnum):
-    """What happens to the step when the system grows."""
+    """Behaviour of the step as the system grows."""
 
     TRANSITION = "transition"
     CROSSOVER = "crossover"
@@ -149,13 +148,13 @@ class Scaling(NamedTuple):
         widths: (N,) of the steps; NaN as well where points lie too far apart.
         width_errors: their standard errors.
         width: their power law; minus its exponent is a.
-        late: that of the larger half of the sizes.
+        late: power law of the widths of the larger half of the sizes.
         place: the limit of the places, or how they keep moving.
         peak: power law of the largest susceptibility.
         crossings: (N - 1,) where Binder cumulants of neighbouring sizes cross.
         crossing_errors: their standard errors.
-        collapse: collapse of m over x, or over x - s ln L if places keep moving; None where there
-            is too little for one.
+        collapse: collapse of m over x, or over x - s ln L if places keep moving; None
+            without enough data.
         verdict: transition, crossover or undecided.
         why: the evidence, in words.
     """
@@ -203,8 +202,8 @@ def scaling(
             stays the same, at least among the larger half of the sizes, is taken for one that
             falls, and one that falls as L^(-1/4) for one that stays.
             `make tables TABLES=verdicts` measures both.
-        draws: halves of the seeds. From two seeds there is no verdict: a half has one, which does
-            not say how much to smooth.
+        draws: halves of the seeds. From two seeds there is no verdict: a half has one, which
+            cannot determine the smoothing.
 
     Raises:
         ValueError: for other shapes, too few points, sizes or seeds, or values out of order.
@@ -228,7 +227,7 @@ def scaling(
     places, widths, law, late, verdict, why = verdict_on(
         x, sizes, *steps(x, values, resampled), seeds, level
     )
-    # A susceptibility of 0 at all points has no power law.
+    # A susceptibility that is 0 at all points has no power law.
     highest = np.fmax.reduce(drawn.susceptibility, axis=-1)
     peaks = np.where(highest > 0, highest, np.nan)
     crossed = crossings(x, drawn.binder, places)
@@ -257,14 +256,14 @@ def scaling(
 
 
 class Grounds(NamedTuple):
-    """Steps of N sizes, of the plain mean and R - 1 halves of the seeds, and what they say.
+    """Steps of N sizes, of the plain mean and R - 1 halves of the seeds, and the verdict on them.
 
     Attributes:
         places: where they are steepest.
         widths: widths of the steps.
         law: law of the widths of all sizes.
-        late: of those of the larger half.
-        verdict: on these laws.
+        late: law of the widths of the larger half.
+        verdict: verdict from these laws.
         why: its reason, in words.
     """
 
@@ -284,8 +283,7 @@ def verdict_on(
     seeds: int,
     level: float = LEVEL,
 ) -> Grounds:
-    """The verdict of `scaling` and the widths on which it rests, from the `steps` of so many
-    seeds."""
+    """Decide as in `scaling`, from the places and widths that `steps` found for `seeds` seeds."""
     spacing = np.interp(places, (x[1:] + x[:-1]) / 2, np.diff(x))
     narrow = widths < RESOLVED * spacing
     coarse = narrow[0]
@@ -307,8 +305,8 @@ def steps(
     values: Float[np.ndarray, "N P S"],
     weights: Float[np.ndarray, "R S"],
 ) -> tuple[Float[np.ndarray, "R N"], Float[np.ndarray, "R N"]]:
-    """Places and widths of the steps of all sizes, which all go the way that most of them go.
-    Points at which a run has no value are left out."""
+    """Find places and widths of the steps of all sizes, in the direction that most of the curves
+    go. Points at which a run has no value are left out."""
     known: Bool[np.ndarray, "N P"] = np.asarray(np.isfinite(values).all(-1))
     curves = [value[points] for value, points in zip(values, known, strict=True)]
     sign = float(np.sign(sum((c[-1] - c[0]).mean() for c in curves if len(c))))
@@ -339,7 +337,7 @@ def decide(
     if a > errors * width.error and b > max(errors * late.error, a / 2):
         return Verdict.TRANSITION, said
     excluded = min(SLOWEST, float(np.log(FALL) / np.log(sizes[-1] / sizes[0])))
-    # Two widths have a power law whatever they are.
+    # Any two widths define a power law, so it needs at least three.
     laws = [(a, width.error), (b, late.error)][: 1 + (len(sizes) - len(sizes) // 2 > 2)]
     wider = stats.norm.isf(level / 2)
     for exponent, uncertain in laws:

@@ -1,5 +1,5 @@
-"""`dynsim figure scaling`: transition or crossover, by the step of an observable, in words and
-numbers and in six panels, a colour for each size."""
+"""`dynsim figure scaling`: transition or crossover, from the step of an observable. Prints the
+evidence and draws six panels, with a colour for each size."""
 
 import dataclasses
 import math
@@ -42,14 +42,14 @@ from sweeps.studies.transitions.scaling.laws import NEAR
 from sweeps.systems.experiment import Experiment, experiment
 
 GOOD = 3.0
-"""Misfit up to which curves are said to collapse."""
+"""Largest misfit at which curves are reported to collapse."""
 
 
 def in_words(found: Scaling, values: xr.DataArray, linear: bool) -> list[str]:
-    """The step of each size, what it follows, and the verdict.
+    """Describe the step of each size, its power laws, and the verdict.
 
-    Places are in the unit of the rate. For a logarithmic axis their errors, and the widths, are
-    those of the natural logarithm of the rate.
+    Places are in the unit of the rate. On a logarithmic axis, their errors and the widths refer to
+    the natural logarithm of the rate.
     """
     size, rate = (str(dim) for dim in values.dims[:2])
     x, back = (rate, np.asarray) if linear else (f"ln {rate}", np.exp)
@@ -93,7 +93,7 @@ def in_words(found: Scaling, values: xr.DataArray, linear: bool) -> list[str]:
 
 
 def plain(found: Scaling) -> dict[str, Any]:
-    """All but the moments as dicts, for JSON."""
+    """Return all results except the moments as dicts, for JSON."""
     named = found._asdict()
     del named["moments"], named["errors"]
     return {n: v._asdict() if hasattr(v, "_asdict") else v for n, v in named.items()}
@@ -109,7 +109,7 @@ def _sure(value: float, error: float) -> str:
 
 LINE: dict[str, Any] = {"color": "k", "ls": ":", "lw": 1.2}
 SHOWN = 3 * NEAR
-"""How much of each curve the collapse shows, in widths of its step."""
+"""Part of each curve shown in the collapse, in widths of its step."""
 
 
 def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figure:
@@ -138,7 +138,7 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
         drawing.finished(ax, ylabel=name, **style)
         if not linear:
             drawing.logarithmic(ax, "x", across)
-    # A rare value has a cumulant of minus its inverse probability, which would hide all others.
+    # Rare values make the cumulant strongly negative, which would hide all other curves.
     axes[0, 2].set_ylim(max(axes[0, 2].get_ylim()[0], -1.5), 0.8)
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
     axes[0, 2].legend(title=size, **beside)
@@ -150,7 +150,7 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
 
 
 def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
-    """Widths of the step with their power law."""
+    """Draw the widths of the step with their power law."""
     ax.errorbar(sizes, found.widths, found.width_errors, fmt="o", ms=4, color=drawing.colour(0))
     law = found.width
     size = str(sizes.name)
@@ -163,7 +163,7 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
 
 
 def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:
-    """Location of the step against size, with its approach to a limit."""
+    """Draw the location of the step against size, with its approach to a limit."""
     back = np.asarray if linear else np.exp
     at = back(found.places)
     ends = np.abs(back(found.places + np.outer([-1, 1], found.place_errors)) - at)
@@ -181,7 +181,7 @@ def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax:
 
 
 def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) -> Axes:
-    """The order parameter of all sizes, scaled."""
+    """Draw the order parameter of all sizes in scaled variables."""
     size, rate = (str(dim) for dim in values.dims[:2])
     fit = found.collapse
     if fit is None:
@@ -195,7 +195,7 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
         scaled: Float[np.ndarray, " P"] = (x - moved - fit.x_c) * L**fit.inverse_nu
         m = found.moments.mean[i] * L**fit.beta_nu
         ax.plot(scaled[near], m[near], "o-", color=colour, ms=3, lw=0.8)
-    # The letters stand on the axes, their values and errors above them.
+    # Symbols are on the axes, their values and errors above the panel.
     drift = np.nan_to_num(found.place.drift)
     moving = f" - {drift:.2f} \\ln {size}" * bool(drift)
     symbol = r"\eta" if rate == "eta" else rf"\mathrm{{{rate}}}"
@@ -216,8 +216,8 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
 
 
 def uncertain(value: float, error: float) -> str:
-    """A value and its standard error to the first digit of the error that is not 0; without a known
-    error, to three digits."""
+    """Format a value and its standard error to the first nonzero digit of the error, or the value
+    to three digits if the error is not known."""
     if not (np.isfinite(error) and error > 0):
         return f"{value:.3g}"
     digits = max(0, -math.floor(math.log10(float(f"{error:.1g}"))))
@@ -225,18 +225,18 @@ def uncertain(value: float, error: float) -> str:
 
 
 def _sizes(ax: Axes, sizes: xr.DataArray) -> None:
-    """A logarithmic axis with ticks at the sizes, or at some of many."""
+    """Set a logarithmic axis with ticks at the sizes, or at some of them if there are many."""
     values = sizes.values
     ax.set_xscale("log")
     drawing.ticks(ax.xaxis, values if len(values) <= 6 else values[:: -(-len(values) // 4)])
 
 
 POINTS, SIZES = 41, 5
-"""Values of the axes, unless they say how many."""
+"""Default numbers of values of the axes."""
 Level = Annotated[float, Gt(0), Lt(0.5)]
-"""Of significance."""
+"""Level of significance."""
 DIVERGED = "diverged"
-"""Observable that every system has: 1 for a run that diverged, else 0."""
+"""Observable of every system: 1 for a run that diverged, else 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,7 +290,7 @@ class ScalingFigure:
         return found
 
     def sweeps(self) -> dict[str, Sweep]:
-        """The runs; `ValueError` for settings that describe none."""
+        """The sweep of all runs; `ValueError` for invalid settings."""
         if not math.isfinite(self.origin):
             raise ValueError(f"origin = {self.origin}: must be finite")
         asked: dict[str, Any] = {}
@@ -314,7 +314,7 @@ class ScalingOfLayer(ScalingFigure):
 
 
 def sizes(word: str, run: Experiment) -> tuple[str, tuple[float, ...]]:
-    """Name and values of "K:2,4,8" or "K:2:8:3"; `ValueError` for what cannot be read."""
+    """Parse sizes such as "K:2,4,8" or "K:2:8:3"; `ValueError` for text that cannot be parsed."""
     name, _, listed = word.partition(":")
     if "," not in listed:
         return axis(word, SIZES, run)
@@ -324,12 +324,12 @@ def sizes(word: str, run: Experiment) -> tuple[str, tuple[float, ...]]:
     except ValueError:
         raise ValueError(f"size = {word!r}: must be NAME:V1,V2,... or NAME:FIRST:LAST") from None
     checks.real(f"size {name}", values, 0, open_minimum=True)
-    # A value that is not whole is one for the check of the sweep.
+    # Values that are not whole are left for the sweep to reject.
     return name, tuple(int(v) if whole and v == int(v) else v for v in values)
 
 
 def order_parameter(dataset: xr.Dataset, name: str) -> xr.DataArray:
-    """An observable of each run at its end, averaged over its entries."""
+    """Average an observable over its entries at the end of each run."""
     if name == DIVERGED:
         label = {"long_name": "share of runs that diverge", "units": "1"}
         return (dataset["status"] != Status.OK).astype(float).assign_attrs(label)
@@ -339,7 +339,7 @@ def order_parameter(dataset: xr.Dataset, name: str) -> xr.DataArray:
 
 
 def run(config: ScalingFigure) -> list[Path]:
-    """Compute or resume, print the verdict and what it rests on, draw and write."""
+    """Compute or resume, print the verdict and its evidence, draw and write."""
     dataset = computed(config)["runs"]
     size, rate = config.axes()
     values = order_parameter(dataset, config.observable).transpose(size, rate, "seed")

@@ -1,6 +1,5 @@
-"""How an order parameter changes with size: its moments over seeds (mean, susceptibility, Binder
-cumulant), the power laws and limits that its step follows, and the scaling collapse, one curve for
-all sizes with the exponents that make it."""
+"""How an order parameter changes with size: moments over seeds (mean, susceptibility, Binder
+cumulant), power laws and limits of its step, and the exponents of a scaling collapse."""
 
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from sweeps.studies.options import TWO_ERRORS, line, student
 
 
 class Moments(NamedTuple):
-    """Of N sizes at P values of the control parameter, for R sets of weights of the seeds.
+    """Moments for N sizes at P values of the control parameter, for R sets of weights of the seeds.
 
     All are NaN at a point where a run has no value.
 
@@ -29,9 +28,9 @@ class Moments(NamedTuple):
 
 
 def weights(seeds: int, draws: int) -> Float[np.ndarray, "R S"]:
-    """Weights of the seeds, of sum 1: equal ones first, then of `draws` random halves of them,
-    which are always the same. No seed is there twice, as it would be in a bootstrap sample: a
-    smoother that is chosen by leaving seeds out would take a copy for confirmation."""
+    """Return weights of the seeds, each row of sum 1: first equal ones, then those of `draws` fixed
+    random halves. Unlike a bootstrap sample, a half has no seed twice. A smoother chosen by leaving
+    seeds out would treat a copy as confirmation."""
     chosen = np.random.default_rng(0).permuted(np.tile(np.arange(seeds), (draws, 1)), axis=1)
     drawn = (chosen < _half(seeds)) / _half(seeds)
     return np.concatenate([np.full((1, seeds), 1 / seeds), drawn])
@@ -42,11 +41,11 @@ def _half(seeds: int) -> int:
 
 
 def error(values: Float[np.ndarray, "R *A"], seeds: int) -> Float[np.ndarray, "*A"]:
-    """Standard error of what was computed for each of the `weights`, from the halves of the seeds
+    """Standard error of a quantity computed for each row of `weights`, from the halves of the seeds
     that have a value; NaN where fewer than half of them have one.
 
-    It is the jackknife that deletes half (Shao and Wu, 1989): a half differs from all seeds by as
-    much as they from the truth. A bias that grows for fewer seeds is part of it.
+    This is the delete-half jackknife (Shao and Wu, 1989): a half differs from all seeds by as much
+    as these differ from the truth. The error includes a bias that grows for fewer seeds.
     """
     apart = values[1:] - values[0]
     known = np.isfinite(apart)
@@ -64,10 +63,9 @@ def moments(
 ) -> Moments:
     """Moments of an order parameter of each size, point and seed, NaN where a run has none.
 
-    The variance has the factor S / (S - 1), of the seeds that have a weight, so that it does not
-    depend on their number; that of one seed is NaN. The cumulant has no correction and is biased
-    for few seeds. `origin` is the value of the order parameter in the phase without order: the
-    cumulant tells the phases apart only about that value.
+    The variance has the factor S / (S - 1) for the S seeds with a weight; it is NaN for one seed.
+    The cumulant has no correction and is biased for few seeds. It distinguishes the phases only
+    about `origin`, the value of the order parameter in the disordered phase.
     """
     number = 1 / (weights**2).sum(-1)[:, None, None]
     mean = over_seeds(values, weights)
@@ -86,7 +84,7 @@ def moments(
 def over_seeds(
     values: Float[np.ndarray, "N P S"], weights: Float[np.ndarray, "R S"]
 ) -> Float[np.ndarray, "R N P"]:
-    """Averages over the seeds by their weights."""
+    """Average over the seeds with their weights."""
     return np.einsum("nps,rs->rnp", values, weights)
 
 
@@ -95,11 +93,11 @@ def crossings(
     curves: Float[np.ndarray, "R N P"],
     places: Float[np.ndarray, "R N"],
 ) -> Float[np.ndarray, "R N-1"]:
-    """Where the curves of neighbouring sizes cross, linear between points: of several crossings
-    the one nearest to the place of the larger size's step. NaN where they do not cross."""
+    """Find where the curves of neighbouring sizes cross, linear between points. Of several
+    crossings, take the one nearest to the larger size's step; NaN where they do not cross."""
     apart = np.diff(curves, axis=1)
     left, right = apart[..., :-1], apart[..., 1:]
-    # Where both are equal, as on a common plateau, nothing crosses.
+    # Curves that coincide, as on a common plateau, do not count as crossing.
     crosses = (left * right <= 0) & (left != right)
     share = np.where(crosses, left, 0) / np.where(crosses, left - right, 1)
     at = np.where(crosses, x[:-1] + share * np.diff(x), np.inf)
@@ -110,9 +108,9 @@ def crossings(
 
 
 APPROACH = np.geomspace(0.2, 4, 61)
-"""Exponents to choose from with which a place approaches its limit."""
+"""Candidate exponents with which a place approaches its limit."""
 LEAST_ERROR = 0.005
-"""Of an exponent: widths are known no better where seeds do not differ."""
+"""Smallest error of an exponent: seeds that agree do not make widths known better than this."""
 
 
 class Power(NamedTuple):
@@ -155,7 +153,7 @@ class Limit(NamedTuple):
     amplitude: float
 
     def at(self, sizes: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """The place at each size."""
+        """Return the place at each size."""
         moved = self.drift * np.log(sizes)
         return self.place + moved + (self.amplitude and self.amplitude * sizes**-self.exponent)
 
@@ -166,9 +164,9 @@ def power(
     seeds: int,
     level: float = TWO_ERRORS,
 ) -> Power:
-    """The power law through positive values of each size, by least squares of the logarithms: the
-    first row is fitted, the others, of halves of the seeds, have its error, which is for tests at
-    the `level`. NaN for fewer than two sizes."""
+    """Fit a power law to positive values of each size, by least squares of the logarithms. The
+    first row is fitted; the others, from halves of the seeds, give the error, for tests at the
+    `level`. NaN for fewer than two sizes."""
     used = np.isfinite(values[0])
     if used.sum() < 2:
         return Power(*[np.nan] * 4)
@@ -189,10 +187,10 @@ def limit(
     widest: float,
     seeds: int,
 ) -> Limit:
-    """Where the step of an infinite system is, by least squares; NaN for fewer than three sizes.
+    """Extrapolate the place of the step to infinite size; NaN for fewer than three sizes.
 
-    A step that approaches no limit with any of the exponents of `APPROACH`, and moves by more than
-    its `widest` width, keeps moving. (Towards a critical point it moves by about a width.)
+    If no exponent of `APPROACH` gives a limit and the place moves by more than the `widest`
+    width, the step is taken to keep moving. (Towards a critical point it moves by about a width.)
     """
     used = np.isfinite(places[0])
     if used.sum() < 3:
@@ -200,7 +198,7 @@ def limit(
     y = places[:, used]
     y = y[np.isfinite(y).all(-1)]
     logs = np.log(sizes[used] / sizes[used].min())
-    # For each exponent the other two numbers are linear; of a step that moves the last row is.
+    # For each exponent the other two parameters are linear; the last row is for a moving step.
     shrink = np.concatenate([np.exp(-APPROACH[:, None] * logs), logs[None]])
     apart = shrink - shrink.mean(-1, keepdims=True)
     slope = y @ apart.T / (apart**2).sum(-1)
@@ -235,10 +233,11 @@ def limit(
 
 
 NEAR = 1.0
-"""How far from its place a step is used, in its widths: further away there is no scaling."""
+"""Distance from its place, in widths, up to which a step is used; there is no scaling further
+away."""
 ROUGH = 0.01
-"""Accuracy with which points are compared, over the range of all, at best: curves are linear
-between points, and scaling has corrections."""
+"""Smallest error of points relative to their range: curves are linear between points, and scaling
+has corrections."""
 
 
 class Collapse(NamedTuple):
@@ -295,9 +294,9 @@ def collapse(
     widths: Float[np.ndarray, " N"],
     seeds: int,
 ) -> Collapse | None:
-    """The exponents for which the curves of the order parameter, which is zero in the phase
-    without order, lie on one another best; None for fewer than two sizes with a step that several
-    points resolve. `x` may differ by size."""
+    """Fit the exponents for which curves of different sizes coincide best. The order parameter must
+    be zero in the disordered phase. `x` may differ by size. Returns None for fewer than two sizes
+    with a step that several points resolve."""
     used = np.flatnonzero(np.isfinite(places))
     if len(used) < 2:
         return None
@@ -324,7 +323,7 @@ def collapse(
 
     largest = used[-1]
     step = np.array([widths[largest] / 2, 0.2, 0.1])
-    # From several exponents: the misfit has shallow minima of its own.
+    # Several starts, because the misfit has shallow local minima.
     starts = [np.array([places[largest], exponent, 0.0]) for exponent in (0.25, 0.5, 1.0)]
     best, least = min((fitted(0, start, step) for start in starts), key=lambda found: found[1])
     drawn = [fitted(row, best, step / 2)[0] for row in range(1, len(mean))]
