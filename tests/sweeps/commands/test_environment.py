@@ -39,6 +39,7 @@ def test_what_jax_raises_names_the_variable_and_its_value(monkeypatch: pytest.Mo
 def test_other_errors_keep_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_DEPTH", "many")
     assert environment.reason(ValueError("many")) == "many"
-    given = pytest.raises(ValueError, int, "many").value
-    assert environment.reason(given) == str(given)
+    with pytest.raises(ValueError, match="many") as given:
+        int("many")
+    assert environment.reason(given.value) == str(given.value)
     assert environment.reason(raised("raise ValueError('few')")) == "few"
