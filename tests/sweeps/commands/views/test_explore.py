@@ -307,3 +307,23 @@ def test_plotly_is_inside(runs: xr.Dataset) -> None:
     text = sweeps.explore(runs).html
     assert "plotly.js" in text
     assert not re.search(r'<script[^>]*src="', text)
+
+
+def test_a_diagram_has_the_axes_and_regions_of_its_figure(tmp_path: Path) -> None:
+    assert diagrams._map(tmp_path, "simulation") == {}
+    region = np.arange(6).reshape(2, 3)
+    saved = {
+        "eta_y": np.arange(2.0),
+        "eta_z": np.arange(3.0),
+        "noise": region,
+        "noise/eta_y": np.arange(4.0),
+        "descent/region": region + 1,
+    }
+    np.savez(tmp_path / "phase.npz", **saved)
+    axes = {name: saved[name] for name in ("eta_y", "eta_z")}
+    found = diagrams._map(tmp_path, "simulation")
+    assert found.keys() == axes.keys()
+    np.testing.assert_array_equal(found["eta_z"], axes["eta_z"])
+    found = diagrams._map(tmp_path, "descent")
+    assert found.keys() == {*axes, "region"}
+    np.testing.assert_array_equal(found["region"], region + 1)

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -235,3 +236,22 @@ def test_the_noise_of_a_batch_is_that_of_sampled_ones(K: int, overlap: float) ->
     # The mean square of 12 draws of K - 1 degrees of freedom, at three standard errors.
     error = 3 * math.sqrt(2 / (12 * (K - 1)))
     assert np.mean(np.square(shares)) == pytest.approx(found**2, rel=error)
+
+
+def test_the_page_of_a_server_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    filled: list[Any] = []
+    monkeypatch.setattr(serve.page, "filled", lambda *given: filled.append(given) or "made")
+    theory = SimpleNamespace(source=SimpleNamespace(about="a layer"))
+    assert serve.written(None, theory) == b"made"
+    about, arrays, policy = filled[0]
+    assert (about["title"], about["stores"], about["dims"]) == ("Theory of a layer", [], {})
+    assert (arrays, policy) == ("", serve.POLICY)
+    assert [each["name"] for each in about["live"]["curves"]] == list(live.RECORD)
+    # A script counts in milliseconds.
+    assert about["live"]["refresh"] == 3000
+    assert "done" not in about["live"]
+    content = SimpleNamespace(about={"title": "runs"})
+    serve.written(SimpleNamespace(unfinished=True, done=7, content=content), theory)
+    about = filled[1][0]
+    assert about["title"] == "runs"
+    assert (about["live"]["unfinished"], about["live"]["done"]) == (True, 7)

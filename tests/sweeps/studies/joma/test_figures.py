@@ -132,3 +132,33 @@ def test_the_invariant_is_held_against_how_the_tokens_have_moved(
     assert found[0] == pytest.approx(1)
     assert (float(asked["temperature"]), asked["steps"], asked["batch"]) == (0.5, 90, math.inf)
     np.testing.assert_array_equal(asked["times"], dynsim.log_times(90, 300))
+
+
+def test_the_law_of_a_query_by_itself_is_that_of_how_the_weights_have_grown() -> None:
+    """From V = 2 to 4: V^2 / 2 grows by 6, of which z has moved by 5."""
+    z, weight = np.array([1.0, 3.0, 6.0]), np.array([2.0, 3.0, 4.0])
+    over = ("seed", "time", "query", "token")
+    dataset = runs(
+        [[1.0, 1.0, 1.0]] * 2,
+        logits=(over, z[None, :, None, None] * np.ones((2, 3, 1, 1))),
+        weight=(("seed", "time", "token"), weight[None, :, None] * np.ones((2, 3, 1))),
+        conserved=(("seed", "time", "token"), 7 + z[None, :, None] / 10 * np.ones((2, 3, 1))),
+    )
+    errors = invariant.query_errors(dataset)
+    assert float(errors["own"]) == pytest.approx(1 / 5)
+    assert float(errors["sum"]) == pytest.approx(1 / 10)
+    common = xr.DataArray([0.0, 0, 0], {"num_common": [1, 10, 40]}, "num_common")
+    np.testing.assert_allclose(invariant.overlaps(common), [1 / 11, 1 / 2, 4 / 5])
+
+
+def test_a_loss_of_exactly_half_is_half_and_seeds_are_a_root_mean_square() -> None:
+    drift = np.array([[0.0, 3, 9], [0, 9, 4]])
+    z = np.array([[0.0, 10, 20], [0, 20, 10]])
+    dataset = runs(
+        [[2.0, 1.0, 0.1], [2.0, 1.5, 1.0]],
+        logits=(("seed", "time", "query", "token"), z[..., None, None]),
+        conserved=(("seed", "time", "token"), drift[..., None]),
+    )
+    # At T = 1/2, and at times 1 and 2.
+    wanted = np.sqrt((3**2 + 4**2) / (5**2 + 5**2))
+    assert float(invariant.map_errors(dataset)) == pytest.approx(wanted)

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -84,3 +85,25 @@ def test_bad_input_is_named(config, message: str) -> None:
     module = figure if isinstance(config, figure.FigureLinearICL) else plateaus
     with pytest.raises(ValueError, match=re.escape(message)):
         module.run(config)
+
+
+def test_time_begins_shortly_before_the_first_loss_falls() -> None:
+    """At record 3 of the second run, 0.89 of its start; times are in units of half a step."""
+    loss = np.array([[2.0, 2, 1.9, 1.85, 0.1], [1, 1, 0.91, 0.89, 0.8]])
+    made = xr.Dataset({"loss": (("seed", "time"), loss)}, {"time": [0.0, 2, 4, 30, 80]})
+    ax = plt.figure().subplots()
+    figure._logarithmic(ax, made, 2.0)
+    assert ax.get_xlim() == pytest.approx((60 / 3, 160))
+    level = made.assign(loss=made.loss * 0 + 1)
+    figure._logarithmic(ax, level, 2.0)
+    # Never: from the first time that a logarithm has.
+    assert ax.get_xlim() == pytest.approx((4 / 3, 160))
+    plt.close("all")
+
+
+def test_losses_of_attention_and_its_network_are_compared_with_their_start() -> None:
+    loss = np.array([[4.0, 2, 1], [8, 4, 2]])
+    one = xr.Dataset({"loss": (("scale", "time"), loss)})
+    other = one.assign(loss=one.loss + np.array([[0, -0.2, 0], [0, 0, 0.3]]))
+    said = figure.same_line({"merged/simulation": one, "network/simulation": other})
+    assert "at most 5.0e-02 of the first" in said

@@ -282,3 +282,32 @@ def test_the_picture_comes_with_its_numbers(
     )
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("h.") for line in lines) == count
+
+
+def test_the_null_of_small_matrices_has_the_quantiles_of_marchenko_and_pastur() -> None:
+    """Of 20 x 5 and, with the quarter circle, 6 x 6; eigenvalues in units of their mean."""
+    for m, n, share in ((20, 5, 0.25), (5, 20, 0.25), (6, 6, 1.0)):
+        low, high = (1 - share**0.5) ** 2, (1 + share**0.5) ** 2
+        # By x = low + (high - low) sin^2, which is smooth at both ends.
+        angle = (np.arange(200_000) + 0.5) / 200_000 * np.pi / 2
+        x = low + (high - low) * np.sin(angle) ** 2
+        density = np.sqrt((high - x) * (x - low)) / (2 * np.pi * share * x)
+        below = np.cumsum(density * (high - low) * np.sin(2 * angle)) * np.pi / 400_000
+        assert below[-1] == pytest.approx(1, abs=1e-4)
+        r = min(m, n)
+        want = np.sqrt(np.interp(1 - (np.arange(r) + 0.5) / r, below, x))
+        found = singular.null(3.0, m, n)
+        # The law is known at 2000 points.
+        np.testing.assert_allclose(found, 3 * want / np.linalg.norm(want), rtol=2e-3)
+
+
+def test_the_null_of_a_product_has_the_moments_of_fuss_and_catalan() -> None:
+    """1, 3 and 12 of square factors, and an edge of 27 / 4; thin factors leave zeros."""
+    x = singular.null(1.0, 400, 400, 400) ** 2 * 400
+    assert (x.mean(), (x**2).mean()) == pytest.approx((1, 3), rel=2e-3)
+    assert (x**3).mean() == pytest.approx(12, rel=5e-3)
+    assert singular.edge(2.0, 9, 9, 9) == pytest.approx(2 * np.sqrt(27 / 4 / 9))
+    thin = singular.null(1.0, 7, 6, 2)
+    assert (thin[:2] > 0).all()
+    assert (thin[2:] == 0).all()
+    assert thin.size == 6

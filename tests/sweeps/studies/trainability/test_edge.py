@@ -13,7 +13,7 @@ import dynsim
 from dynsim import Status
 from sweeps.studies.phase.refinement import Level
 from sweeps.studies.phase.regions import BY_EDGE, BY_STATUS, Stability, stability
-from sweeps.studies.trainability import limits
+from sweeps.studies.trainability import figure, limits
 from sweeps.systems.experiment import Experiment, experiment
 from tests.systems.catapult import Catapult, descended
 
@@ -125,3 +125,33 @@ def test_what_has_no_edge_is_left_out_with_the_reason() -> None:
     # Of so short sequences there is no expansion, and the flow is that of infinite ones.
     flows = limits.flow_of(experiment(length=4), axes)
     assert flows.run.setting("length") == "inf"
+
+
+def test_the_edge_of_a_trainability_map_is_drawn_over_its_coarse_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rate of Z across and that of Y up, at the corners of the cells."""
+    asked: list[dict] = []
+    line = {"edge": xr.DataArray(1.0)}
+
+    def edge_lines(flows: object, axes: dict, out: Path) -> dict[str, xr.DataArray]:
+        assert (flows, out) == ("flows", tmp_path / limits.WHOLE.name)
+        asked.append(axes)
+        return line
+
+    monkeypatch.setattr(figure.limits, "flow_of", lambda run, axes: asked.append(axes) or "flows")
+    monkeypatch.setattr(figure.limits, "edge_lines", edge_lines)
+    config = figure.Trainability(eta_y=(1.0, 16.0), eta_z=(0.01, 100.0), cells=4, out=tmp_path)
+    assert figure.edges_of(config) is line
+    assert asked[0] == asked[1]
+    assert list(asked[0]) == ["eta_z", "eta_y"]
+    assert asked[0]["eta_z"] == pytest.approx([0.01, 0.1, 1, 10, 100])
+    assert asked[0]["eta_y"] == pytest.approx([1, 2, 4, 8, 16])
+    assert capsys.readouterr().out == ""
+
+    def none(run: object, axes: object) -> None:
+        raise ValueError("no flow of this rule")
+
+    monkeypatch.setattr(figure.limits, "flow_of", none)
+    assert figure.edges_of(config) == {}
+    assert capsys.readouterr().out == "edge of stability: left out, no flow of this rule\n"

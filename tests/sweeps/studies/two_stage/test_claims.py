@@ -124,6 +124,73 @@ def test_verdicts_follow_the_numbers() -> None:
     assert [c.measured for c in two_stage_claims.corollary(late)][3] == 0.5
 
 
+def test_runs_are_read_over_eta_time_without_those_that_diverged() -> None:
+    """Two of three runs; the trace of V has a random sign, and times are those of any seed."""
+    steps, eta_time = [0.0, 49.0, 12050.0], [0.0, 10.0, 130.0]
+    made = {name: (("seed", "time"), np.ones((3, 3))) for name in two_stage_claims.RECORD}
+    made["eta_time"] = ("seed", "time"), np.tile(eta_time, (3, 1))
+    made["V_trace"] = ("seed", "time"), [[0.0, -1, 2], [9, 9, 9], [0, 3, -4]]
+    made["K1"] = ("seed", "time"), [[0.3, 0.1, 0.1], [0.1, 0.1, 0.1], [0.3, 0.25, 0.19]]
+    dataset = xr.Dataset(made).assign(time=(("seed", "step"), np.tile(steps, (3, 1))))
+    dataset["status"] = "seed", [0, 1, 0]
+    found = two_stage_claims.from_dataset(experiment("two_stage"), dataset)
+    assert (found.diverged, found.count, found.switch) == (1, 2, 1)
+    np.testing.assert_allclose(found.mean("V_trace"), [0, 2, 3])
+    np.testing.assert_allclose(found.spread("V_trace"), np.sqrt([0, 2, 2]))
+    # Half of 10 (1 + 4) + 120 (4 + 9).
+    assert found.over_time(np.array([1.0, 2, 3])) == pytest.approx(np.sqrt(805))
+    np.testing.assert_allclose(found.learned("P"), [5, 10 + 120 * 5 / 6])
+    np.testing.assert_array_equal(found.learned("Q"), [np.inf, np.inf])
+
+
+def test_what_is_measured_of_the_stages_is_what_the_claims_say() -> None:
+    """Means of two runs, each number in its own claim."""
+    first_end = {
+        "W_signal_norm": (2.0, 3.0),
+        "V_signal_norm": (0.5, 2.0),
+        "K2_signal": (0.7, 0.5),
+        "K1": (0.25, 0.125),
+        "K2": (0.75, 0.625),
+        "auc_Q": (0.5, 0.875),
+        "accuracy_Q": (0.53, 0.75),
+        "accuracy_P": (0.9, 0.95),
+        "best_accuracy_Q": (0.5, 0.8),
+        "W_trace": (1.5, 2.0),
+        "V_trace": (-0.5, -2.25),
+    }
+    values = {name: [[1.0, f - 0.01, e - 0.01], [1.0, f + 0.01, e + 0.01]] for name, (f, e) in first_end.items()}  # noqa: E501  # fmt: skip
+    found = two_stage_claims.stages(made_up(values), 1.2, 0.6)
+    log_2 = np.log(2)
+    wanted = [
+        *(0.25, 0.7, 0.75 - log_2, 0.5, 0.53, 1.25, 0.25, 0.9, 4, 0.025),
+        *(0.615 - JENSEN_FLOOR, 0.875, 0.8, -0.125, 0.95, 1 / 3),
+    ]
+    assert [claim.measured for claim in found[:-1]] == pytest.approx(wanted)
+    traces = [claim.measured for claim in two_stage_claims.corollary(made_up(values))]
+    # Only the modulus of the trace of V counts.
+    assert traces == pytest.approx([1, 1, -0.25, 1])
+    late = {
+        "K1": [[1.0, 0.6, 0.1], [1.0, 0.1, 0.1]],
+        "K2": [[0.7, 0.65, 0.5], [0.7, 0.65, 0.55]],
+    }
+    gap = two_stage_claims.stages(made_up(values | late), 1.2, 0.6)[-1].measured
+    # Linear in time, at 106 and 8.89; at 90 and 70 of 120 behind 10.
+    of_P = np.median([10 + 120 * 0.4 / 0.5, 10 * 0.8 / 0.9])
+    of_Q = np.median([10 + 120 * 0.05 / 0.15, 10 + 120 * 0.05 / 0.1])
+    assert gap == pytest.approx(of_Q / of_P)
+
+
+def test_claims_hold_at_the_ends_of_their_intervals() -> None:
+    for measured, holds in (
+        (0.2, True),
+        (0.5, True),
+        (0.19, False),
+        (0.51, False),
+        (np.nan, False),
+    ):
+        assert two_stage_claims.Claim("a", "", measured, 0.2, 0.5).holds is holds
+
+
 @FULL
 @pytest.mark.parametrize("name", TABLE)
 def test_the_measured_table(train: Callable[..., Runs], name: str) -> None:
