@@ -112,9 +112,11 @@ def draw(
         difference = xr.apply_ufunc(np.log10, one / other) if decades else one - other
         span = float(np.nanmax(np.abs(difference))) or 1.0
         mesh = plot_map(difference, Normalize(-span, span), ax=upper, cmap="RdBu")
-        what = "decades between" if decades else "difference in"
-        figure.colorbar(mesh, ax=upper, label=f"{what} {config.observable}")
-        upper.set_title("left / middle" if decades else "left - middle")
+        text = "ratio of {} (decades)" if decades else "difference in {}"
+        figure.colorbar(mesh, ax=upper, label=text.format(config.observable))
+        trained = next(iter(maps)) == "simulation"
+        left, middle = ("training", "theory") if trained else ("left", "middle")
+        upper.set_title(f"{left} / {middle}" if decades else f"{left} − {middle}")
         one, other = areas.values()
         same = one.copy(data=one.values == other.values)
         plot_cells(same, ax=lower, cmap=ListedColormap([DIFFERENT, "#f0f0f0"]), vmin=0, vmax=1)
