@@ -19,6 +19,7 @@ from sweeps.runner.labels import wrapped
 from sweeps.studies.options import colour_range, described, heat_map, scale_of
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
+from sweeps.systems import registry
 
 TITLES = {
     "simulation": "training",
@@ -90,11 +91,12 @@ def draw(
         "cmap": ListedColormap([colour for _, colour in rule.legend.values()]),
         "norm": BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
     }
+    engines = registry.engines(registry.system_of(config.run))
     bound = closed.get("bound")
     bound = None if bound is None or not np.isfinite(bound).all() else bound
     for (name, values), (upper, lower) in zip(maps.items(), axes.T, strict=False):
         mesh = plot_map(values, norm, ax=upper)
-        upper.set_title(TITLES.get(name, name))
+        upper.set_title(TITLES.get(name) or engines[name].title or name)
         area = areas[name]
         plot_cells(area.copy(data=np.searchsorted(codes, area.values)), ax=lower, **colours)
         if bound is not None:
