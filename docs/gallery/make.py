@@ -30,7 +30,7 @@ ROOT = HERE.parents[1]
 CARDS, MADE, PAGE = HERE / "cards.toml", HERE / "made.json", HERE / "index.md"
 WIDTH, COLOURS = 1200, 256
 """Pixels across, and colours, of a picture: enough for a screen, at some 60 kB."""
-SHAPE, CELL = (32, 32), (20, 19)
+SHAPE, CELL = (32, 32), (8, 19)
 """Columns and rows of a map that is photographed, and the cell that is open."""
 SEEN = 0.5
 """Mean difference of pixels, of 255, from which on a picture is drawn in another way; versions of

@@ -88,7 +88,8 @@ def draw(result: LayerComparison) -> Figure:
     for ax, text in zip(axes[0], TITLES.values(), strict=True):
         ax.set_title(text)
     upper.supxlabel("optimiser steps", fontsize="medium")
-    upper.supylabel("distance from the runs' mean (grey: its error)", fontsize="medium")
+    apart = "distance from the mean of the runs\n(grey: standard error of the mean)"
+    upper.supylabel(apart, fontsize="medium")
     plot_errors(result, ax=lower.subplots())
     figure.suptitle(title(result))
     return figure

@@ -218,7 +218,7 @@ def draw(
     """The order in 1/T on two tasks, and the spread to first and to second order in 1/B."""
     figure, (axes,) = drawing.panels(1, 3, height=4.4)
     plot_order(LENGTHS, small, ax=axes[0])
-    axes[0].set_title("three tokens a class, enumerated")
+    axes[0].set_title("three tokens per class, enumerated")
     plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
     axes[1].set_title("Syn-Small, sampled quadratures")
     plot_ratios(ratios, second, ax=axes[2])
@@ -297,7 +297,7 @@ def plot_ratios(ratios: dict[str, xr.Dataset], second: dict[str, xr.Dataset], ax
                 ax.errorbar(at, values, errors, **style)
     ax.set_xticks(range(len(ratios)), list(ratios))
     ax.set(yscale="log", ylabel="predicted / measured")
-    ax.set_title("standard deviation over seeds\nfilled: linear noise, open: second order")
+    ax.set_title("standard deviation across seeds\nfilled: linear noise, open: second order")
     drawing.ticks(ax.yaxis, (0.1, 0.2, 0.5, 1, 2, 5))
     ax.grid(alpha=0.25, axis="y")
     return ax

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 import dynsim
 from dynsim.decoding import Count
@@ -113,7 +114,8 @@ def draw(maps: dict[str, xr.DataArray]) -> Figure:
     figure.colorbar(
         mesh,
         ax=axes,
-        label="error of Theorem 1 over how far $z$ has moved",
+        label="error of Theorem 1 / displacement of $z$",
+        format=PercentFormatter(1.0),
         extend="both",
         shrink=0.6,
     )

@@ -142,7 +142,7 @@ def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
         for name in ("merged/simulation", "network/simulation", "merged/sigmoid")
     )
     for i, scale in enumerate(SCALES):
-        label = f"training, starting weights {scale:g}"
+        label = f"training, starting scale {scale:g}"
         curve, closed = trained.sel(scale=scale), theory.sel(scale=scale)
         how = {"color": drawing.colour(i), "label": label, **drawing.TRAINED}
         ax.plot(curve.time * rate, curve.loss, **how)
@@ -159,7 +159,7 @@ def plot_separate(found: dict[str, xr.Dataset], rate: float, level: np.ndarray, 
     """Draw the loss of each run of separate heads over time, with its flow and the plateaus."""
     trained, flow = found["separate/simulation"], found["separate/plain"]
     for seed in range(trained.sizes["seed"]):
-        label = "training, a colour a seed" if seed == 0 else None
+        label = "training (one colour per seed)" if seed == 0 else None
         curve, theory = trained.isel(seed=seed), flow.isel(seed=seed)
         how = {"color": drawing.colour(seed), "label": label, **drawing.TRAINED}
         ax.plot(curve.time * rate, curve.loss, **how)

@@ -144,14 +144,15 @@ def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
     figure, rows = drawing.panels(2, 3, height=3.3, sharey=True)
     count = {"vmin": 0, "vmax": config.D + 1, "cmap": "cividis"}
     share, late = {**count, "vmax": 1}, {"vmin": -2, "vmax": 2, "cmap": "PuOr"}
-    of = f"plateaus of {config.D + 1}"
-    predicted = {f"{of}, by eq. 21": (read["scalar"].plateaus.mean("seed"), count)}
-    right = {"runs with as many as by eq. 21": (counted_right(read).mean("seed"), share)}
+    of = f"number of plateaus (at most {config.D + 1})"
+    predicted = {f"{of},\neq. 21": (read["scalar"].plateaus.mean("seed"), count)}
+    as_many = "share of runs with as many\nplateaus as eq. 21 predicts"
+    right = {as_many: (counted_right(read).mean("seed"), share)}
     for row, at, middle in zip(rows, ("", "heads/"), (predicted, right), strict=True):
         trained = read[f"{at}simulation"].plateaus.mean("seed")
         escape = lateness(read, at).median("seed")
-        panels = {f"{of}, in descent": (trained, count), **middle}
-        panels["first escape over that by eq. 21"] = escape, late
+        panels = {f"{of},\ndescent": (trained, count), **middle}
+        panels["time of first escape,\ndescent / eq. 21"] = escape, late
         for ax, (title, (values, style)) in zip(row, panels.items(), strict=True):
             bar = figure.colorbar(plot_map(values, ax, **style), ax=ax)
             ax.set_title(title)
@@ -168,9 +169,10 @@ def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
             text.set(path_effects=drawing.cased())
     length = 2 * config.eta * config.steps
     figure.suptitle(
-        f"D = {config.D}, {length:g} $\\tau$; means, on the right medians, over seeds. Above: "
-        f"{config.heads} rank-one heads, dashed: first escape\nby eq. 21. Below: starting weights "
-        f"of {config.scale[0]:g}, left of the line fewer heads than components"
+        f"D = {config.D}, {length:g} $\\tau$. Means over seeds (right: medians). Top: "
+        f"{config.heads} rank-one heads; dashed: time of the first escape by eq. 21.\n"
+        f"Bottom: starting scale {config.scale[0]:g}; left of the line there are fewer heads than "
+        "components"
     )
     return figure
 

@@ -34,5 +34,5 @@ def describe(run: Experiment) -> str:
     clip = "not clipped" if rule.clip is None else f"clipped to norm {rule.clip:g}"
     return (
         f"{splits}\n{rule.name}, gradient {clip}, {run.steps} steps of {run.batch} windows of "
-        f"{model.length} tokens, {model.heads} head(s), width {model.width}, MLP {model.mlp}"
+        f"{model.length} tokens, heads: {model.heads}, width {model.width}, MLP {model.mlp}"
     )

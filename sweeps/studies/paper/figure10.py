@@ -129,7 +129,7 @@ def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) ->
     right.tick_params(labelbottom=False)
     plot_slopes(*at_products(entropy), ax=below)
     diverged = int(np.isnan(final).sum())
-    runs = f"{transformer(config.run).layers} layer(s), {diverged} of {final.size} runs diverged"
+    runs = f"layers: {transformer(config.run).layers}; {diverged} of {final.size} runs diverged"
     figure.suptitle(f"{describe(config.run)}\n{runs}")
     return figure
 
@@ -193,7 +193,8 @@ def plot(
     style = {"fmt": "o", "capsize": 4, "color": drawing.colour(0)}
     ax.errorbar(rates, mean, spread, label="mean, standard deviation", **style)
     fitted = fit.intercept + fit.slope * rates
-    ax.plot(rates, fitted, "--", color=drawing.colour(1), label=str(fit))
+    label = rf"slope ${fit.slope:.3f} \pm {fit.standard_error:.3f}$ nat per unit of rate"
+    ax.plot(rates, fitted, "--", color=drawing.colour(1), label=label)
     ax.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
     labels = {"xlabel": r"learning rate $\eta$ (1/step)", "ylabel": "entropy of attention (nat)"}
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2, "frameon": False}
@@ -224,5 +225,5 @@ def plot_slopes(products: np.ndarray, lines: Sequence[Trend], ax: Axes) -> Axes:
     )
     ax.plot(products, slopes, color="k")
     ax.axhline(0, color="0.4", lw=0.8)
-    labels = {"xlabel": r"$\eta\,\times$ steps", "ylabel": "slope over\nthe rates (nat)"}
+    labels = {"xlabel": r"$\eta\,\times$ steps", "ylabel": "slope in the rate\n(nat per unit)"}
     return drawing.finished(ax, {}, **labels)

@@ -121,9 +121,9 @@ LEGEND_COLUMN = 3.2
 STYLES = {
     TRAINING: ("trained (mean, s.d.)", "-", "o"),
     THEORY: ("theory at finite T (mean, band of s.d.)", "--", ""),
-    "matched": ("momentum flow, T = inf", "-.", ""),
-    "descent": ("descent, T = inf", ":", ""),
-    "known": ("published", "", "s"),
+    "matched": ("momentum flow, T = ∞", "-.", ""),
+    "descent": ("descent, T = ∞", ":", ""),
+    "known": ("published means", "", "s"),
 }
 """Text, line and marker by engine."""
 

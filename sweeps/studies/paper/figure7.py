@@ -110,7 +110,7 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
     for ax in axes[-1]:
         ax.set_xlabel("key")
     above.colorbar(
-        mesh, ax=axes, label="attention; axes: places in the prompt", extend="min", aspect=40
+        mesh, ax=axes, label="attention (axes: positions in the prompt)", extend="min", aspect=40
     )
     above.supxlabel(prompt(words), fontsize="small")
     curves = below.subplots(1, 3)
@@ -119,9 +119,9 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
     curves[0].axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
     curves[0].set(title="entropy (nat)", ylim=(0, None))
     plot_curves(found, "layer_top", ax=curves[1])
-    curves[1].set(title="largest weight", ylim=(0, 1))
+    curves[1].set(title="largest attention of a row", ylim=(0, 1))
     plot_curves(found, "layer_change", ax=curves[2])
-    moved = f"moved in {(config.run.steps or 0) // RECORDS} steps"
+    moved = f"change of attention in {(config.run.steps or 0) // RECORDS} steps"
     curves[2].set(title=moved, ylim=(0, None))
     for ax in curves:
         ax.set_xlabel("optimiser step")

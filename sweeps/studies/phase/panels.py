@@ -19,6 +19,7 @@ from sweeps.runner.labels import wrapped
 from sweeps.studies.options import colour_range, described, heat_map, scale_of
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
+from sweeps.systems import registry
 
 TITLES = {
     "simulation": "training",
@@ -90,11 +91,12 @@ def draw(
         "cmap": ListedColormap([colour for _, colour in rule.legend.values()]),
         "norm": BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
     }
+    engines = registry.engines(registry.system_of(config.run))
     bound = closed.get("bound")
     bound = None if bound is None or not np.isfinite(bound).all() else bound
     for (name, values), (upper, lower) in zip(maps.items(), axes.T, strict=False):
         mesh = plot_map(values, norm, ax=upper)
-        upper.set_title(TITLES.get(name, name))
+        upper.set_title(TITLES.get(name) or engines[name].title or name)
         area = areas[name]
         plot_cells(area.copy(data=np.searchsorted(codes, area.values)), ax=lower, **colours)
         if bound is not None:
@@ -112,9 +114,11 @@ def draw(
         difference = xr.apply_ufunc(np.log10, one / other) if decades else one - other
         span = float(np.nanmax(np.abs(difference))) or 1.0
         mesh = plot_map(difference, Normalize(-span, span), ax=upper, cmap="RdBu")
-        what = "decades between" if decades else "difference in"
-        figure.colorbar(mesh, ax=upper, label=f"{what} {config.observable}")
-        upper.set_title("left / middle" if decades else "left - middle")
+        text = "ratio of {} (decades)" if decades else "difference in {}"
+        figure.colorbar(mesh, ax=upper, label=text.format(config.observable))
+        trained = next(iter(maps)) == "simulation"
+        left, middle = ("training", "theory") if trained else ("left", "middle")
+        upper.set_title(f"{left} / {middle}" if decades else f"{left} − {middle}")
         one, other = areas.values()
         same = one.copy(data=one.values == other.values)
         plot_cells(same, ax=lower, cmap=ListedColormap([DIFFERENT, "#f0f0f0"]), vmin=0, vmax=1)

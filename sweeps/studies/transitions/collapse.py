@@ -246,10 +246,10 @@ def draw(found: Mapping[str, xr.Dataset], families: Mapping[str, Family] = FAMIL
     runs = {ds.sizes["seed"] for ds in found.values()} - {1}
     several = "mean, s.d.; " if runs else "one run; "
     handles = [
-        drawing.key(f"simulation ({several}shifted to the right)", marker="o", ls=""),
+        drawing.key(f"simulation ({several}shifted right for visibility)", marker="o", ls=""),
         drawing.key("exact flow (T, batch = ∞)"),
         drawing.key("exact descent (T, batch = ∞)", ls="", marker="x"),
-        drawing.key("closed form, measured alike", color="0.75", lw=4),
+        drawing.key("closed form, peak found in the same way", color="0.75", lw=4),
     ]
     drawing.below(figure, handles, 2)
     return figure
@@ -314,5 +314,5 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
         {"framealpha": 0.6, "loc": "upper center", "ncols": 2, **narrow},
         title=family.title,
         xlabel="closed-form peak (optimiser steps)",
-        ylabel="measured / closed form - 1 (%)",
+        ylabel="measured / closed form − 1 (%)",
     )

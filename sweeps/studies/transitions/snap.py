@@ -170,6 +170,8 @@ def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
         data = {engine: found[name, engine] for engine in ENGINES}
         plot_curves(data, CONTROLS[name], ax=column[0])
         plot_final(data, CONTROLS[name], ax=column[1])
+    # Room for the legends below the curves.
+    axes[1, 0].set_ylim(bottom=axes[1, 0].get_ylim()[0] / 6)
     axes[0, 0].set_ylabel("entropy on distinct tokens (nat)")
     axes[1, 0].set_ylabel("final gain of the top distinct logit")
     marks = [
@@ -211,11 +213,11 @@ def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Ax
     for (engine, title), colour in zip(ENGINES.items(), colours, strict=True):
         rate = data[engine].rate.values
         mean, spread = final(data[engine], "z_top_distinct")
-        label = f"{title}: slope {slope(rate, mean):+.2f}"
+        label = f"{title}: slope ${slope(rate, mean):+.2f}$"
         how = {"fmt": styles[engine], "color": colour, "capsize": 2, "label": label}
         ax.errorbar(rate, mean, spread if spread.any() else None, **how)
     B = final(data["eq10"], "B")[0]
-    label = f"bound B, Eq. 10: slope {slope(rate, B):+.2f}"
+    label = f"bound B, Eq. 10: slope ${slope(rate, B):+.2f}$"
     ax.plot(rate, B, "-", color=colours[-1], lw=1, label=label)
     word = "rises" if control.gain > 0 else "falls"
     ax.set(xscale="log", yscale="log", xlabel=f"${control.symbol}$", title=f"paper: final B {word}")

@@ -62,7 +62,7 @@ def draw(
         ax.xaxis.set_major_locator(MaxNLocator(2))
     lines = axes[0, 0].get_lines()[:4]
     parts[0].legend(handles=lines, loc="outside lower center", ncols=4)
-    figure.suptitle(f"{system}: descent on all of the data, mean of {SMOOTH} steps (blue)")
+    figure.suptitle(f"{system}: full-batch descent (grey), mean over {SMOOTH} steps (blue)")
     if maps is not None:
         _maps(parts[1], maps)
     return figure

@@ -142,14 +142,14 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
     axes[0, 2].set_ylim(max(axes[0, 2].get_ylim()[0], -1.5), 0.8)
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
     axes[0, 2].legend(title=size, **beside)
-    plot_width(found, values[size], ax=axes[1, 0])
+    plot_width(found, values[size], linear, ax=axes[1, 0])
     plot_place(found, values[size], label(values[rate]), linear, ax=axes[1, 1])
     plot_collapse(found, values, linear, ax=axes[1, 2])
     figure.suptitle(textwrap.fill(title, 100))
     return figure
 
 
-def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
+def plot_width(found: Scaling, sizes: xr.DataArray, linear: bool, ax: Axes) -> Axes:
     """Draw the widths of the step with their power law."""
     ax.errorbar(sizes, found.widths, found.width_errors, fmt="o", ms=4, color=drawing.colour(0))
     law = found.width
@@ -159,7 +159,8 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
         ax.plot(sizes, law.prefactor * sizes.values**law.exponent, **LINE)
     drawing.logarithmic(ax, "y", found.widths)
     _sizes(ax, sizes)
-    return drawing.finished(ax, ylabel="width of the step", xlabel=wrapped(sizes))
+    width = "width of the step" + "\n(in ln of the rate)" * (not linear)
+    return drawing.finished(ax, ylabel=width, xlabel=wrapped(sizes))
 
 
 def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:

@@ -104,7 +104,7 @@ def test_the_title_has_the_text_and_what_was_done_with_rare_words() -> None:
     run = experiment("transformer", corpus=folder, rule="adam", width=8, heads=1)
     assert describe(run) == (
         "mine: trained on train.txt, held out test.txt, words seen less than 7 times <unk>\n"
-        "adam, gradient not clipped, 1000 steps of 20 windows of 35 tokens, 1 head(s), width 8, "
+        "adam, gradient not clipped, 1000 steps of 20 windows of 35 tokens, heads: 1, width 8, "
         "MLP 64"
     )
 
