@@ -318,7 +318,7 @@ def test_the_picture_of_a_scaling_has_its_numbers() -> None:
     np.testing.assert_allclose(fit.get_ydata(), np.exp(-3) * np.sqrt(fit.get_xdata()))
     np.testing.assert_allclose(np.asarray(fit.get_xdata())[[0, -1]], [2, 8])
     found = found._replace(widths=np.array([2.0, 1.5, 1.0]), width_errors=np.full(3, 0.1))
-    ax = figure.plot_width(found, VALUES["D"], plt.figure().subplots())
+    ax = figure.plot_width(found, VALUES["D"], False, plt.figure().subplots())
     np.testing.assert_allclose(ax.lines[-1].get_ydata(), 4 / np.sqrt([2, 4, 8]))
     assert ax.get_title() == "$\\propto D^{-a}$, $a = 0.5 \\pm 0.1$"
     plt.close("all")
