@@ -80,7 +80,7 @@ def loss_and_grad(
     but not in another, for instance with more devices, and then the last bit differs.
     """
     row = task.query_index[examples.classes]
-    f = yz.direction(params.Z[row].T, examples.counts.T, 0)
+    f = yz.direction(_logits_of_queries(params.Z, row), examples.counts.T, 0)
     label = outputs.label[examples.classes]
     logits = jnp.tensordot(params.Y, f, (0, 0))
     losses, residual = yz.cross_entropy(logits, label, 0, outputs.count)
@@ -91,6 +91,24 @@ def loss_and_grad(
     dY = jnp.tensordot(f, residual, (1, 1))
     dZ = jnp.tensordot(dz, jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype), (1, 0)).T
     return jnp.sum(weight * losses), yz.YZ(-dY, -dZ)
+
+
+FEW_QUERIES = 4
+"""Number of queries up to which comparing with each of them is faster than looking up rows."""
+
+
+def _logits_of_queries(Z: Float[AnyArray, "Q M"], row: Int[Array, " E"]) -> Float[Array, "M E"]:
+    """Return the attention logits of each example's query, `Z[row].T`.
+
+    Under `jax.vmap`, XLA lays out the result of a lookup such that each later loop on a CPU has to
+    transpose it.
+    """
+    if len(Z) > FEW_QUERIES:
+        return jnp.asarray(Z)[row].T
+    chosen = jnp.broadcast_to(Z[0][:, None], (Z.shape[1], row.size))
+    for query, logits in enumerate(Z[1:], 1):
+        chosen = jnp.where(row == query, logits[:, None], chosen)
+    return chosen
 
 
 def loss_and_grad_on_support(
