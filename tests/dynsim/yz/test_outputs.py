@@ -33,13 +33,18 @@ def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
     return yz.init_zero(task, "float64")
 
 
+@pytest.mark.parametrize("queries", [2, gradients.FEW_QUERIES + 1])
 @pytest.mark.usefixtures("x64")
-def test_gradient_of_a_merged_column_is_that_of_each_output_in_it() -> None:
-    task, rng = TASKS["few outputs"], np.random.default_rng(0)
+def test_gradient_of_a_merged_column_is_that_of_each_output_in_it(queries: int) -> None:
+    task = TASKS["few outputs"]
+    if queries > 2:
+        task = dynsim.syn(queries, 1, num_common=3, num_distinct=2, M=8 * queries)
+    rng = np.random.default_rng(0)
+    assert task.num_queries == queries
     few = gradients.merged_outputs(task, "float64")
     # Classes in unequal shares, as batches of T infinite have them.
     batch = dynsim.JoMA(task).examples(
-        sampling.sample_classes(task, jax.random.key(0), 5), "float64"
+        sampling.sample_classes(task, jax.random.key(0), 15), "float64"
     )
     assert batch.weight[0] != batch.weight[1]
     shapes = (task.M, task.K + 1), (task.num_queries, task.M)
