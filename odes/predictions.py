@@ -63,6 +63,7 @@ class Sandwich(NamedTuple):
 def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
     r"""Return the predicted sign of :math:`z'` of token l for the query of class n, from zero
     weights.
+
     +1  Theorem 2a: l is distinct, and its class shares a token with another one (otherwise
         :math:`\xi_n = 0` and nothing moves);
     -1  Theorem 2b: l is in class n and the only common token, and some class of the query has

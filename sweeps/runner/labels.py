@@ -183,12 +183,10 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
         simulation: the same for training. Dimensions that one of them lacks, such as the seeds of a
             theory that starts from zero, are repeated; along the others, common values are kept.
 
-    A dataset with the units of the theory. Its `status` is the simulation's where that is not OK,
-    else the theory's, so that `valid` masks it. Its attributes `theory` and `simulation` hold the
-    attributes of both as JSON.
-        A dataset with the units of the theory. Its `status` is that of the simulation where this
-        did not end well, else that of the theory, so that `valid` masks it. Its attributes `theory`
-        and `simulation` hold those of both as JSON.
+    Returns:
+        A dataset with the units of the theory. Its `status` is the simulation's where that is not
+        OK, else the theory's, so that `valid` masks it. Its attributes `theory` and `simulation`
+        hold the attributes of both as JSON.
 
     Raises:
         ValueError: unless both are datasets, with a recorded array in common and common values
