@@ -180,7 +180,7 @@ def recorded_as(name: str, found: Iterable[str]) -> list[str]:
 
 
 def _numbered(name: str) -> str:
-    """The base name of a numbered sharpness; other names are returned unchanged."""
+    """Return the base name of a numbered sharpness; other names are returned unchanged."""
     return SHARPNESS if re.fullmatch(rf"{SHARPNESS}_[1-9]\d*", name) else name
 
 
@@ -241,7 +241,7 @@ def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Arr
 
 
 def _registered(systems: tuple[str, ...]) -> dict[str, str]:
-    """Entry points of the observables of `systems`, by name; earlier systems have precedence."""
+    """Return the entry points of observables of `systems` by name; earlier ones have precedence."""
     points = plugins.entry_points(GROUP) if systems else {}
     for point in points:
         system, _, name = point.partition(".")

@@ -286,7 +286,7 @@ def _solved(
 def judge(
     times: Float[Array, " S"], valid: Bool[Array, " S"]
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Return status (OK or DIVERGED) and first bad step of a run, `valid` at some of its `times`."""
+    """Return status (OK or DIVERGED) and first bad step of a run `valid` at some of its `times`."""
     good = jnp.all(valid)
     status = jnp.where(good, Status.OK, Status.DIVERGED)
     first_bad = jnp.where(good, -1, jnp.ceil(times[jnp.argmin(valid)]))
