@@ -84,8 +84,7 @@ class Theory(Generic[Task, Rates]):
         single: whether a sweep solves its runs one at a time, because each fills the memory or the
             processor. Such a flow of all weights can record the sharpness.
         held: (batch, steps, number of observables) -> the memory of a solve, as a multiple of a
-            run's without its batch, and the number of additional examples in memory; by default
-            that of one run.
+            run's without its batch, and the number of additional examples; one run's if None.
 
     Raises:
         ValueError: from `check` and `solve`, with the reason, if it does not describe a training.

@@ -38,7 +38,7 @@ ETA_TIME = "eta_time"
 """Name of the sum of the learning rates so far."""
 
 OF_RUNS = ("time", "status", "first_bad_step")
-"""Names that every run has besides its observables."""
+"""Names that every run has in addition to its observables."""
 
 PARAMS = "params"
 """Name that stands for all weights; each array is recorded as "params.<its path>"."""

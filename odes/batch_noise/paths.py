@@ -45,7 +45,7 @@ between a sum over steps and its integral. With these changes, means are correct
 in the paper. The relative errors of covariances and of the noise's effect on means are of second
 order too; without the changes they would be of order :math:`\eta H`, larger than in the first-order
 equation. Without momentum all of this follows from expanding the generator of a step. For heavy
-ball the changes are chosen so that a quadratic with linear noise has the covariance of descent.
+ball, these changes give a quadratic with linear noise the covariance of descent.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ AT = 1e-4
 WANTED = 1e-5
 """Residual of eigenvectors, relative to the sum of eigenvalue and the size of the matrix."""
 STEPS = 4
-"""Number of Runge-Kutta steps in a step, each with the rates at its middle."""
+"""Number of Runge-Kutta steps per step, each with the rates at its middle."""
 
 
 class Moved(NamedTuple):

@@ -49,7 +49,7 @@ from odes.theory import Training
 
 
 class Walking(NamedTuple):
-    """Adam's memory and weights, for an entry of W along its sign, and a copy's and another score.
+    """Adam's memory and weights: an entry of W along its sign, a copy's score, another score.
 
     Attributes:
         params, m, v: (3,) means.

@@ -147,8 +147,7 @@ def G(m: Numbers, s: Numbers) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def D(m: Numbers, s: Numbers) -> Float[Array, "..."]:
-    """Return G(m, s) - G(0, s), which is in :math:`[0, |m|]`, elementwise, without cancellation for
-    small m; s >= 0."""
+    """Return G(m, s) - G(0, s) in :math:`[0, |m|]`, elementwise, accurate for small m; s >= 0."""
     by_m, by_s = _slopes(m, s)
     return by_s * s + by_m * m
 
@@ -160,8 +159,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array
 
 
 def _slopes(m: Numbers, s: Numbers) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Return the derivatives of D with respect to m and s, also at s = 0. They determine D, which
-    is homogeneous."""
+    """Return the derivatives of D in m and s, also at s = 0. They give D, which is homogeneous."""
     dtype = jnp.result_type(float, m, s)
     # The smallest s for which the square of the ratio is finite in float32.
     ratio = jnp.asarray(m, dtype) / jnp.maximum(jnp.asarray(s, dtype), 1e-15)
@@ -272,8 +270,8 @@ def auc_Q(
     r"""Return the probability that :math:`N_V` is larger for a positive query than for a negative.
 
     Averaged over contexts, :math:`N_V \le 0`, and it is closer to 0 for positive queries. At finite
-    L scores vary around these averages. `finite_length=False` has only the variation of queries,
-    and the result then changes in steps of the quadrature.
+    L scores vary around this. `finite_length=False` leaves only the variation of queries, in steps
+    of the rule.
     """
     rule = rule or Rule()
     _, (pos, neg) = outputs(state, task, finite_length, rule)
@@ -333,8 +331,8 @@ def _output_Q(state: ReducedState, task: Prompts, y: int, share: float, rule: Ru
 
 
 def _covariance(P: _Output, Q: _Output, task: Prompts) -> Float[Array, "g h e"]:
-    """Return the covariance of N_W and N_V given a query, due to their common context tokens. Half
-    of the tokens of both classes are positive, so it does not depend on the class of the query."""
+    """Return the covariance of N_W and N_V given a query, due to their common context tokens, half
+    of which are positive. It does not depend on the class of the query."""
     # Mean of ReLU(x_i^T V x_L) at positive and at negative tokens.
     low, high = (G(m, Q.s)[None, None] / 2 for m in (jnp.zeros_like(Q.m), Q.m))
     return task.kappa / task.length * G(P.m, P.s)[:, :, None] * (low + high) / 4

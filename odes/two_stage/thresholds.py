@@ -141,7 +141,7 @@ def critical_noise(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
 
 
 def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
-    r"""Return the learning rate whose noise is critical,
+    r"""Return the rate whose noise is critical,
     :math:`\eta_c = 2 \lambda \tau_c^2 / \tau_\xi^2`."""
     tau = critical_noise(task, stages.decay)
     return tau**2 * (2 * stages.decay) / jnp.asarray(stages.noise) ** 2
@@ -170,8 +170,7 @@ def growth_time(task: Prompts, tau: Numbers, decay: Numbers) -> Float[Array, "..
 
 
 def early_signal(task: Prompts, t: Numbers) -> Float[Array, "..."]:
-    r"""Return :math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0 with unsaturated
-    outputs."""
+    r"""Return :math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0, unsaturated."""
     return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4
 
 
@@ -246,8 +245,8 @@ def noise_variance(
 
 
 def waiting_time(decay: Numbers) -> Float[Array, "..."]:
-    r"""Return the eta-time :math:`1/(2\lambda)` in which the excess noise decays by a factor e
-    after the annealing. Q cannot be learned before."""
+    r"""Return the eta-time :math:`1/(2\lambda)` in which the excess noise decays by e after the
+    annealing, which delays the onset of Q."""
     return 1 / (2 * jnp.asarray(decay))
 
 
