@@ -136,12 +136,12 @@ def growth_rate_hessian(
 
 
 def critical_noise(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
-    r"""Return the noise :math:`\tau_c` below which the closed form of g is positive."""
+    r"""Return, elementwise, the :math:`\tau_c` below which the closed form of g is positive."""
     return finite_time_boundary(task, decay, math.inf, task.r)
 
 
 def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
-    r"""Return the rate whose noise is critical,
+    r"""Return the learning rate whose noise is critical,
     :math:`\eta_c = 2 \lambda \tau_c^2 / \tau_\xi^2`."""
     tau = critical_noise(task, stages.decay)
     return tau**2 * (2 * stages.decay) / jnp.asarray(stages.noise) ** 2
