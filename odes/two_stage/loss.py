@@ -140,8 +140,8 @@ def root(square: Numbers) -> Float[Array, "..."]:
 
 
 def G(m: Numbers, s: Numbers) -> Float[Array, "..."]:
-    r"""Return the mean absolute value of :math:`\mathcal N(m, s^2)`, elementwise; s >= 0: :math:`G
-    = s \sqrt{2/\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}(m / (s \sqrt2))`."""
+    r"""Return the mean absolute value of :math:`\mathcal N(m, s^2)`, elementwise; s >= 0:
+    :math:`G = s \sqrt{2/\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}(m / (s \sqrt2))`."""
     return D(m, s) + math.sqrt(2 / math.pi) * jnp.asarray(s)
 
 
