@@ -53,7 +53,7 @@ OTHERS = {
 
 
 def is_traced(tree: Any) -> bool:
-    """Whether any leaf of `tree` is a JAX tracer."""
+    """Return whether any leaf of `tree` is a JAX tracer."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
@@ -88,7 +88,7 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
 
 
 def _is_of_call(error: Exception) -> bool:
-    """Whether the call in a `code_of_user` block raised the error itself, because the user's
+    """Return whether the call in a `code_of_user` block raised the error itself, because the user's
     function does not accept the arguments."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     # Methods of modules are called through a wrapper of Equinox.

@@ -229,7 +229,7 @@ class JoMA(OnClasses):
         return jnp.sum(square - mean, axis=0) / 2
 
     def conserved(self, params: Joint) -> Float[Array, " M"]:
-        """(M,) the other side of the equations of `invariant`."""
+        """Return the (M,) other side of the equations of `invariant`."""
         z = jnp.asarray(params.Z)
         each = z**2 / 2 if self.attention == "linear" else self.temperature * z
         return jnp.sum(each, axis=0)

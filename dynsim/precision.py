@@ -55,7 +55,7 @@ def compiled_for(platform: str) -> Iterator[None]:
 
 
 def on_cpu() -> bool:
-    """Whether the program that is being traced will run on a CPU."""
+    """Return whether the program that is being traced will run on a CPU."""
     return _platform() == "cpu"
 
 
@@ -105,7 +105,7 @@ def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def host() -> Device:
-    """The host's CPU, which exists next to any accelerator."""
+    """Return the host's CPU, which is available next to any accelerator."""
     return jax.local_devices(backend="cpu")[0]
 
 

@@ -31,7 +31,7 @@ normalisation with "theory", the default. With the residual (paper, section 7) t
 Normalisations of a vector v of length n, without gains: "l2" :math:`v / \lVert v \rVert`; "rms"
 :math:`\sqrt n\, v / \lVert v \rVert`; "layer" the same after subtracting the mean; "none" v. They
 have no epsilon, because the entries of a are of order 1/M, and the usual 1e-5 would not be
-negligible. So a vector of equal entries, for which "layer" divides by zero, gives NaN.
+negligible. A vector of equal entries, for which "layer" divides by zero, therefore gives NaN.
 """
 
 import math
@@ -117,15 +117,15 @@ class Embedded(eqx.Module):
 
 
 def attention_logits(params: Embedded, task: SequenceClasses) -> Float[Array, "H Q M"]:
-    r"""The logits :math:`Z = U W_Q W_K^\top U^\top / \sqrt d` of each head, only for the queries of
-    the task."""
+    r"""Return the logits :math:`Z = U W_Q W_K^\top U^\top / \sqrt d` of each head, for the queries
+    of the task."""
     queries = params.U[task.queries] @ params.W_Q
     keys = params.U @ params.W_K
     return queries @ jnp.swapaxes(keys, 1, 2) / params.width**0.5
 
 
 def heads(params: Embedded, task: SequenceClasses) -> yz.YZ:
-    """Effective Y (H, M, M) and Z (H, Q, M), with a leading axis for the heads."""
+    """Return the effective Y (H, M, M) and Z (H, Q, M), with a leading axis for the heads."""
     Y = params.U @ jnp.swapaxes(params.W_V, 1, 2) @ params.decoder.T
     return yz.YZ(Y, attention_logits(params, task), params.residual)
 
@@ -154,13 +154,13 @@ def from_heads(task: SequenceClasses, params: yz.YZ) -> Embedded:
 
 
 def attend(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "H E M"]:
-    """Attention a of each head on each token; rows sum to 1."""
+    """Return the attention a of each head on each token; rows sum to 1."""
     z = attention_logits(params, task)[:, task.query_index[examples.classes]]
     return jax.vmap(lambda z: yz.attend(z, examples.counts))(z)
 
 
 def read(params: Embedded, a: Float[Array, "H E M"]) -> Float[Array, "H E n"]:
-    """The normalised attention: norm(a), n = M, for "theory"; norm(a U), n = d, for "practice"."""
+    """Return norm(a), n = M, for "theory"; or norm(a U), n = d, for "practice"."""
     return normalise(a if params.placement == "theory" else a @ params.U, params.normalisation)
 
 
@@ -178,14 +178,14 @@ def decode(
 
 
 def forward(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "E M"]:
-    """Logits of each example. For a positional prior on the attention logits, pass
+    """Return the logits of each example. For a positional prior on the attention logits, pass
     `positional_counts` as `examples.counts`."""
     x = read(params, attend(params, task, examples))
     return decode(params, task, x, examples.classes)
 
 
 def loss(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, ""]:
-    """Mean cross entropy in nat, weighted by `examples.weight`."""
+    """Return the mean cross entropy in nat, weighted by `examples.weight`."""
     logits = forward(params, task, examples)
     losses, _ = yz.cross_entropy(logits, task.next_token[examples.classes])
     return jnp.sum(yz.weights(examples, losses.dtype) * losses)
@@ -202,15 +202,15 @@ def normalise(x: Float[Array, "*B n"], kind: Normalisation) -> Float[Array, "*B 
 
 
 def positional_prior(slope: Float[Array, ""], length: int) -> Float[Array, " C"]:
-    """(T - 1,) terms that ALiBi adds to the attention logits: minus `slope` times the distance of
-    each contextual position from the query, which is 1 for the last position."""
+    """Return the (T - 1,) terms that ALiBi adds to the attention logits: minus `slope` times the
+    distance of each contextual position from the query, which is 1 for the last position."""
     return -slope * jnp.arange(length - 1, 0, -1)
 
 
 def positional_counts(
     tokens: Int[Array, "E T"], slope: Float[Array, ""], num_tokens: int
 ) -> Float[Array, "E M"]:
-    """Counts of the contextual tokens, each occurrence weighted by exp of its positional prior.
+    """Return counts of contextual tokens, each occurrence weighted by exp of its positional prior.
 
     A prior multiplies the softmax weight of a position, and all positions of a token share its
     logit. So the model with positions equals the model without them on these counts.
@@ -229,8 +229,8 @@ def forward_tokens(
     tokens: Int[Array, " T"],
     slope: Float[Array, ""] | float = 0.0,
 ) -> Float[Array, " M"]:
-    """Logits for one sequence of token ids, query last: the model as in transformers, by position,
-    with a positional prior of the given `slope`. The query must be one of
+    """Return the logits for one sequence of token ids, query last: the model as in transformers, by
+    position, with a positional prior of the given `slope`. The query must be one of
     `task.queries`."""
     context, query = params.U[tokens[:-1]], params.U[tokens[-1]]
     s = jnp.einsum("d,hdr,hsr->hs", query, params.W_Q, context @ params.W_K)

@@ -82,7 +82,7 @@ def line(
 
 
 def positive(length: Real[Number, ""]) -> Array:
-    """Length of a piece as a divisor: pieces of length zero are not used, but computed."""
+    """Return the length of a piece as a divisor. Empty pieces are evaluated, but not used."""
     return jnp.maximum(jnp.asarray(length), 1e-30)
 
 
@@ -199,7 +199,7 @@ class OfStep(Schedule):
 
 
 def proportional(first: Schedule, second: Schedule) -> bool:
-    """Whether two schedules differ only in their peaks. Traced numbers are not compared."""
+    """Return whether two schedules differ only in their peaks. Traced numbers are not compared."""
     shapes = [dataclasses.replace(each, peak=1.0) for each in (first, second)]
     alike = jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
     pairs = zip(*map(jax.tree.leaves, shapes), strict=alike)

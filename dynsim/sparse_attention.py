@@ -10,10 +10,10 @@ appendix A): y = W sum_t softmax(a)_t x_t, trained on L = (1/2) E|y - W* x_T|^2 
 
 A batch enters the update only through few numbers. With attention c on the other tokens, which are
 independent and Gaussian, the output depends on x_T and S = sum_t c_t x_t ~ N(0, |c|^2/d I); the
-derivative of the loss by c_t is g . x_t, with g a function of x_T and S. Given S these are
-Gaussian, with mean c_t g . S/|c|^2 and covariance |g|^2/d (I - c c^T/|c|^2), so their mean over the
-batch needs one normal number per token [ours]. A step therefore draws 2 N d + T numbers instead of
-N T d; see `Draw`.
+derivative of the loss with respect to c_t is g . x_t, with g a function of x_T and S. Given S these
+are Gaussian, with mean c_t g . S/|c|^2 and covariance |g|^2/d (I - c c^T/|c|^2), so their mean over
+the batch needs one normal number per token [ours]. A step therefore draws 2 N d + T numbers instead
+of N T d; see `Draw`.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Scored(eqx.Module):
 
 class Draw(NamedTuple):
     """The random numbers that represent N sequences in a step: (N, d) x_T, and standard normal
-    numbers, (N, d) for S and (T - B,) for the derivatives by attention."""
+    numbers, (N, d) for S and (T - B,) for the derivatives with respect to attention."""
 
     last: Float[Array, "N d"]
     others: Float[Array, "N d"]

@@ -44,7 +44,7 @@ class Status(enum.IntEnum):
 
 
 def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
-    """Number of runs with each status, by name; only those that occur."""
+    """Return the number of runs with each status that occurs, by name."""
     codes = np.asarray(status)
     return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
 
@@ -68,7 +68,7 @@ class Across(NamedTuple):
         mean: over the runs.
         mean_error: standard error of the mean.
         std: standard deviation (ddof 1).
-        std_error: standard error of that, from the fourth moment, so that the values need not be
+        std_error: standard error of `std`, from the fourth moment, so that the values need not be
             normal.
     """
 
@@ -86,7 +86,7 @@ class Trajectory(eqx.Module):
         observables: arrays (S, ...) by name, see `dynsim.yz.observables`. Entries at and after
             the first bad step may be `inf` or NaN: mask them by `status`, never average them.
         params: final parameters: a `YZ`, a reduced form of one with fields `Y` and `Z`, the
-            weights of another model, the state of a reduced ODE, or None where there are none.
+            weights of another model, the state of a reduced ODE, or None if there are none.
         status: () a `Status` code.
         first_bad_step: () first optimiser step at which the run was invalid, -1 if none. A theory
             resolves it up to the next recorded time.
@@ -124,7 +124,7 @@ class Trajectory(eqx.Module):
         return eqx.combine(self.params, jax.tree.unflatten(self.fixed.structure, self.fixed.leaves))
 
     def __getitem__(self, name: str) -> AnyArray:
-        """The observable `name`; `KeyError` with the recorded names otherwise."""
+        """Return the observable `name`; `KeyError` with the recorded names otherwise."""
         if name not in self.observables:
             raise KeyError(f"{name!r} was not recorded; recorded: {', '.join(self.observables)}")
         return self.observables[name]
@@ -149,8 +149,8 @@ class Trajectory(eqx.Module):
         return found
 
     def across_runs(self) -> dict[str, Across]:
-        """Mean and standard deviation of each observable over the runs that are valid to the end,
-        with standard errors. All batch axes count as runs.
+        """Return mean and standard deviation of each observable over the runs that are valid to the
+        end, with standard errors. All batch axes count as runs.
 
         Raises:
             ValueError: for fewer than two valid runs.
@@ -174,8 +174,8 @@ class Trajectory(eqx.Module):
         return found
 
     def crossing_time(self, name: str, level: float) -> np.ndarray:
-        """Time at which an observable first crosses a level, for instance at which a loss falls
-        below half of its initial value.
+        """Return the time at which an observable first crosses a level, for instance at which a
+        loss falls below half of its initial value.
 
         Args:
             name: name of the observable, whose shape is (*B, S, ...).
@@ -287,8 +287,8 @@ def crossings(
     curve: Float[np.ndarray, "*B S"],
     level: Float[ArrayLike, "*#B"],
 ) -> Float[np.ndarray, "*B"]:
-    """First times at which curves have crossed a level, from the side they start on; linear between
-    recorded times, and NaN if they never cross."""
+    """Return the first times at which curves have crossed a level, from the side they start on;
+    linear between recorded times, and NaN if they never cross."""
     above = curve >= np.asarray(level)[..., None]
     crossed = (above != above[..., :1]) & ~np.isnan(curve)
     at = np.maximum(np.argmax(crossed, axis=-1), 1)[..., None]
@@ -308,7 +308,7 @@ def _check_names(field: str, names: Sequence[str], axes: int) -> None:
 
 
 def log_times(steps: int, num: int = 64) -> np.ndarray:
-    """0 and about `num` logarithmically spaced whole steps up to and including `steps`.
+    """Return 0 and about `num` logarithmically spaced whole steps up to and including `steps`.
 
     Residuals decay like 1/t, so a linear grid would spend all its points on the tail.
 

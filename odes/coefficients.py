@@ -39,7 +39,7 @@ def gram_inverse(f: Float[Array, "K M"]) -> Float[Array, "K K"]:
     r"""Return the symmetric :math:`(F F^\top)^{-1}` of normalised attention `f`."""
     gram = f @ f.T
     inverse = one_by_one(jnp.linalg.inv)(jax.lax.stop_gradient(gram))
-    # `one_by_one` may be a loop, which has no reverse-mode derivative; a linear solve supplies it.
+    # `sequential_vmap` in `one_by_one` has no reverse-mode derivative; a linear solve has one.
     solve = lambda _, b: inverse @ b  # noqa: E731
     identity = jnp.eye(len(gram), dtype=gram.dtype)
     return jax.lax.custom_linear_solve(lambda x: gram @ x, identity, solve, symmetric=True)

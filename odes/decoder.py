@@ -120,7 +120,7 @@ def scaled_h(tau: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "
 
     Both forms suffer from cancellation somewhere. Newton steps on the equation written with `expm1`
     restore full relative precision from :math:`\tau` = 0 to 1e14, also in float32. The derivatives
-    are those of the Newton steps (two steps: exact to second order).
+    come from the Newton steps (two steps: exact to second order).
     """
     tau, M = jnp.asarray(tau), jnp.asarray(M)
     log_m = jnp.log(M - 1)

@@ -42,7 +42,7 @@ def flows(
     inapplicable: Inapplicable = always,
 ) -> tuple[Theory[Any, Any], ...]:
     """Return the flow theories of the weights, or of the variables of a `reduction`.
-    `inapplicable` returns reasons other than the rule for which they do not describe a training."""
+    `inapplicable` returns reasons, besides the rule, why they do not describe a training."""
 
     def refused(training: Training, kind: Any) -> str | None:
         return refusal(checked_flow, training.rule, kind) or inapplicable(training)
@@ -77,12 +77,11 @@ WHOLE: Theory[Any, Any] = Theory(
     needs=("key",),
     single=True,
 )
-"""The flow of all weights. It exists besides a problem's reduced flows, and can record the
-sharpness."""
+"""The flow of all weights. Unlike reduced flows, it can record the sharpness."""
 
 
 def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any]:
-    """Return a theory that replaces `settings` of the problem by their `limit`, which it adds to
+    """Return the theory for the problem with these `settings`, and with the text `limit` added to
     its assumptions."""
 
     def solve(problem: Problem, *args: Any, **options: Any) -> Trajectory:
@@ -217,7 +216,7 @@ def closed_form(
         return no_sgd(training.rule) or inapplicable(training)
 
     def at_one(problem: Problem) -> Mapping[str, Array]:
-        # Not made at import, which must not touch a device.
+        # Make keys here, because importing must not touch a device.
         start = problem.init(jax.random.key(0)) if needs else None
         return formula(problem, start, jnp.ones(()))
 

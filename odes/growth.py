@@ -18,12 +18,12 @@ With :math:`C_0 = \rho_0^4 / K` and :math:`\Gamma = \int_0^t \gamma` (`odes.deco
     B_n = -\frac{z_c}{q}
         = \frac{1}{4q} \ln \left( 1 + \frac{4\, q\, w\, \eta_Z\, \Gamma}{C_0} \right).
 
-w is the weight of a class's drift: 1 in the paper's time convention, 1/K in that of SGD
-(`odes.yz.eq10`). q is the number of classes per query [ours]. The paper has q = w = 1.
-See `docs/theory/growth.md` and `common-token.md`.
-The printed (14), (124) and (129) are :math:`\tfrac14 \ln(C_0 + \dots)`. They omit
-:math:`-\tfrac14 \ln C_0` and are not 0 at t = 0. `printed=True` gives that form, for figures. All
-functions are elementwise and keep the precision of their arguments; rates must be positive.
+w is the weight of a class's drift: 1 in the paper's time convention and 1/K for SGD
+(`odes.yz.eq10`). q is the number of classes per query [ours]. The paper has q = w = 1. See
+`docs/theory/growth.md` and `common-token.md`. The printed (14), (124) and (129) are
+:math:`\tfrac14 \ln(C_0 + \dots)`. They omit :math:`-\tfrac14 \ln C_0` and are not 0 at t = 0.
+`printed=True` gives that form, for figures. All functions are elementwise and keep the precision of
+their arguments; rates must be positive.
 
 Example:
     >>> odes.growth.growth_factor(0.5, 0.0).round(3)

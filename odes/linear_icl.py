@@ -94,7 +94,7 @@ def amplitudes(task: Regression) -> Float[Array, " D"]:
 
 
 def loss_of(learned: Float[Array, "*S D"], task: Regression) -> Float[Array, "*S"]:
-    """Return the loss of a diagonal M whose entries are the shares `learned` of those of eq. 18."""
+    """Return the loss of a diagonal M with the entries of eq. 18 times the shares `learned`."""
     falls = task.eigenvalues / task.gain
     return jnp.asarray(task.trace) - jnp.sum(falls * (2 * learned - learned**2), axis=-1)
 
@@ -139,7 +139,7 @@ def share(
     bounds = jnp.zeros_like(target), jnp.ones_like(target)
     low, _ = jax.lax.stop_gradient(jax.lax.fori_loop(0, BISECTIONS, halve, bounds))
     u = at(low)
-    # Bisection has no derivatives; a Newton step at the root has those of the root.
+    # Bisection has no derivatives; a Newton step at the root supplies them.
     inside = jnp.abs(1 - u) > jnp.finfo(u.dtype).eps
     safe = jnp.where(inside, u, jnp.asarray(0.5, u.dtype))
     step = (antiderivative(safe) - target) * safe**2 * (1 - safe**3)

@@ -29,7 +29,7 @@ from dynsim.precision import AnyArray, Number
 from dynsim.trajectory import Times
 from odes.solver.integrate import check_times
 
-# Symmetry is checked to the accuracy to which rows of tables have to sum to one.
+# Probabilities count as equal within the tolerance for the sum of a row of a task.
 _EQUAL = 1e-5
 
 

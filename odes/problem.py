@@ -1,7 +1,7 @@
 """Flows of any problem down its population loss, for rules with schedules and weight decay.
 
 The flows of `odes.solver.flows` use the rate of step k from k to k + 1, as eta(t - 1/2): see
-`dynsim.schedules`. The solver steps exactly to jumps of the rate or of its slope. Coupled decay is
+`dynsim.schedules`. Solver steps end exactly at jumps of a rate or of its slope. Coupled decay is
 part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
 """
 
@@ -88,7 +88,7 @@ def flow(
             decay, but without clipping and noise.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         key: random key of the starting weights, as in `dynsim.train`.
-        init: starting weights, in place of random ones.
+        init: starting weights, instead of random ones.
         kind: kind of flow, one of those in `odes.solver.flows`. The default is "plain" for SGD and
             sign descent, "matched" for these with either kind of momentum, "matched-rmsprop" for
             RMSprop and "matched-adam" for Adam.

@@ -64,7 +64,7 @@ def system(
             without momentum, decay, clipping and noise. Then `inapplicable` has to check the rule.
         names: names of the observables; required if `observe` cannot be evaluated for problems
             that the theory does not describe.
-        needs: `()` for a theory whose start does not depend on the weights.
+        needs: `()` for a theory whose start does not use the weights, so that it needs no key.
         stop: `stop(t, state, training)` returns whether the equations have become invalid. From
             then on the run has `Status.DIVERGED`.
         solver: a diffrax solver; by default `diffrax.Tsit5()`.
@@ -95,7 +95,7 @@ def system(
         return reason or inapplicable(training)
 
     def at_start(problem: Any) -> Mapping[str, Array]:
-        # Not made at import, which must not touch a device.
+        # Make keys here, because importing must not touch a device.
         weights = problem.init(jax.random.key(0)) if "key" in needs else None
         training = Training(problem, None, 1, 1)
         return observe(jnp.zeros(()), start(training, weights), training)
@@ -138,7 +138,7 @@ def _solved(
     numbers, rest = eqx.partition(training, eqx.is_array)
 
     def told(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Pass `function` the whole training, where diffrax passes only its arrays."""
+        """Wrap `function` to get the whole training, although diffrax passes only its arrays."""
         return lambda t, state, numbers: function(t, state, eqx.combine(numbers, rest))
 
     def save(t: Float[Array, ""], state: PyTree, training: Training) -> dict[str, Array]:

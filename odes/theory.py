@@ -83,8 +83,8 @@ class Theory(Generic[Task, Rates]):
         drawn: whether a run is a random path, so that seeds differ.
         single: whether a sweep solves its runs one at a time, because each fills the memory or the
             processor. Such a flow of all weights can record the sharpness.
-        held: (batch, steps, number of observables) -> the memory of a solve, relative to a
-            simulated run, and the number of examples held in addition; (1, 0) if None.
+        held: (batch, steps, number of observables) -> the memory of a solve, as a multiple of a
+            run's without its batch, and the number of additional examples; one run's if None.
 
     Raises:
         ValueError: from `check` and `solve`, with the reason, if it does not describe a training.

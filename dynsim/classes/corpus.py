@@ -47,7 +47,7 @@ class Corpus:
     test: Int[np.ndarray, " T"] | None = None
 
     def ids(self, words: Iterable[str]) -> Int[np.ndarray, " W"]:
-        """The ids of `words`, as int32; a word outside the vocabulary becomes `<unk>`.
+        """Return the ids of `words`, as int32; a word outside the vocabulary becomes `<unk>`.
 
         Raises:
             ValueError: for a single string, whose letters would otherwise be looked up.
@@ -57,7 +57,7 @@ class Corpus:
         return _ids(words, self.vocabulary)
 
     def words(self, ids: Int[AnyArray, " W"] | Sequence[int]) -> list[str]:
-        """The words with these `ids`."""
+        """Return the words with these `ids`."""
         return [self.vocabulary[i] for i in np.asarray(ids)]
 
     @property
@@ -119,9 +119,9 @@ def batches(
 ) -> Int[np.ndarray, "num_batches batch length_1"]:
     """Cut a text into sequences of length + 1 tokens: `length` inputs, and targets one token later.
 
-    The text is cut into `batch` contiguous streams, and sequence b of batch i continues that of
-    batch i - 1. Every token but the first is a target once, except for the fewer than
-    batch * length final tokens that do not fill another batch.
+    The text is cut into `batch` contiguous streams, and sequence b of batch i continues sequence b
+    of batch i - 1. Every token but the first is a target once, except for the fewer than batch *
+    length final tokens that do not fill another batch.
 
     Returns:
         (num_batches, batch, length + 1) int32.

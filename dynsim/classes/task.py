@@ -65,7 +65,7 @@ class Task(eqx.Module):
         return built.K, built.M
 
     def contents(self) -> dict[str, str]:
-        """Hashes, by name, of data outside the fields, such as the content of a file."""
+        """Return hashes, by name, of data outside the fields, such as the content of a file."""
         return {}
 
 
@@ -120,7 +120,7 @@ class SequenceClasses(Task):
         return self
 
     def contents(self) -> dict[str, str]:
-        """A hash of the arrays that determine the task, as `task_holds`."""
+        """Return a hash of the arrays that determine the task, under the name `task_holds`."""
         digest = hashlib.sha256()
         for name in FIELDS:
             array = np.asarray(getattr(self, name))
@@ -149,7 +149,7 @@ class SequenceClasses(Task):
         return self.queries.shape[0]
 
     def distinct(self, local: bool = False) -> Bool[Array, "K M"]:
-        r"""Mask of the distinct tokens of each class: :math:`|\Omega(l)| = 1` (paper, section 3.1).
+        r"""Return a mask of each class's distinct tokens: :math:`|\Omega(l)| = 1` (section 3.1).
 
         Args:
             local: count only the classes with the same query (paper, section 7), instead of all.
@@ -158,7 +158,7 @@ class SequenceClasses(Task):
         return present & (self._classes_with(present, local) == 1)
 
     def common(self, local: bool = False) -> Bool[Array, "K M"]:
-        r"""Mask of the common tokens of each class: :math:`|\Omega(l)| > 1`; `local` as in
+        r"""Return a mask of each class's common tokens: :math:`|\Omega(l)| > 1`; `local` as in
         `distinct`."""
         present = jnp.asarray(self.probs) > 0
         return present & (self._classes_with(present, local) > 1)
@@ -305,7 +305,7 @@ class Pairs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OverlapReport:
-    r"""How far a task is from the weak overlap and the distinct tokens that the theory assumes.
+    r"""Comparison of a task with the weak overlap and distinct tokens that the theory assumes.
 
     Attributes:
         overlaps: (K, K) :math:`f_n \cdot f_{n'}` at zero weights, G of the theory.
@@ -341,12 +341,12 @@ class OverlapReport:
 
 
 def owned(task: SequenceClasses, threshold: float, local: bool = False) -> Bool[np.ndarray, "K M"]:
-    r"""Mask of the tokens that mostly belong to one class: P(l|n) is at least `threshold` times the
-    sum of :math:`P(l \mid n')` over all classes.
+    r"""Return the mask of the tokens that mostly belong to one class: P(l|n) is at least
+    `threshold` times the sum of :math:`P(l \mid n')` over all classes.
 
-    For text, where nearly every token occurs in nearly every class, they replace distinct tokens,
-    which are those with threshold = 1. Classes count equally, regardless of their prior, because
-    the :math:`f_n` of the theory depend on P alone.
+    They replace distinct tokens, the case threshold = 1, for text, where nearly every token occurs
+    in nearly every class. Classes count equally, regardless of their prior, because the :math:`f_n`
+    of the theory depend on P alone.
 
     Args:
         threshold: in (0.5, 1], so that a token has at most one owner.
@@ -360,7 +360,7 @@ def owned(task: SequenceClasses, threshold: float, local: bool = False) -> Bool[
 
 
 def directions(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
-    """The vectors f_n at zero weights: P(l|n) normalised to unit length."""
+    """Return the vectors f_n at zero weights: P(l|n) normalised to unit length."""
     probs = np.asarray(task.probs)
     return probs / np.linalg.norm(probs, axis=1, keepdims=True)
 

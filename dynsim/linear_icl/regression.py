@@ -2,8 +2,8 @@ r"""In-context linear regression, linear attention (Zhang, Singh, Latham, Saxe, 
 
 A sequence has N pairs (x_n, y_n = w^T x_n), x ~ N(0, Lambda), with its own w ~ N(0, I), and a query
 x_q, for which the model predicts y_q = w^T x_q (section 2). Everything is written in the eigenbasis
-of Lambda: the data, Gaussian starts and gradient descent do not depend on the basis, Adam does. The
-model is trained on the mean of :math:`(y_q - \hat y_q)^2`. The flow of the paper is
+of Lambda: the data, Gaussian starts and gradient descent do not depend on the basis; only Adam
+does. The model is trained on the mean of :math:`(y_q - \hat y_q)^2`. The flow of the paper is
 
 .. math::
 
@@ -110,7 +110,7 @@ class Regression(Problem):
 
     @property
     def gain(self) -> Float[Array, " D"]:
-        r"""(D,) factors of a finite context,
+        r"""(D,) factors due to the finite context,
 
         .. math::
 
@@ -122,8 +122,8 @@ class Regression(Problem):
         return 1 + (1 + self.eigenvalues.sum() / self.eigenvalues) / self.N
 
     def init(self, key: PRNGKeyArray) -> Model:
-        """Independent N(0, scale^2) weights; a network and merged heads start equal for the same
-        key."""
+        """Return independent N(0, scale^2) weights; a network and merged heads start equal for the
+        same key."""
         return self.attention.init(self.heads, self.D, key, self.scale)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Sequences:
@@ -133,7 +133,7 @@ class Regression(Problem):
     def batches(
         self, key: PRNGKeyArray, steps: int, batch: int
     ) -> Callable[[Array], Sequences | Moments]:
-        """Fresh sequences, or the moments of a fixed set of them."""
+        """Return fresh sequences, or the moments of a fixed set of them, for each step."""
         if self.data == "fresh":
             return super().batches(key, steps, batch)
         fixed = model.moments(self.draw(key, batch))

@@ -94,11 +94,11 @@ class Problem(eqx.Module):
         raise NotImplementedError
 
     def loss(self, params: PyTree, data: PyTree) -> Float[Array, ""]:
-        """Mean loss of the examples `data`, one number."""
+        """Return the mean loss of the examples `data`, a scalar."""
         raise NotImplementedError
 
     def population_loss(self, params: PyTree) -> Float[Array, ""]:
-        """The loss at infinite batch, one number."""
+        """Return the loss at infinite batch, a scalar."""
         raise NotImplementedError
 
     def observables(self) -> Mapping[str, Measured]:
@@ -118,8 +118,8 @@ class Problem(eqx.Module):
 
     @classmethod
     def theories(cls) -> Iterable[Any]:
-        """Theories specific to this problem, each an `odes.Theory`. One with the name of a general
-        flow replaces that flow, for instance by an exact reduction to fewer variables."""
+        """Return the theories specific to this problem, each an `odes.Theory`. One with the name of
+        a general flow replaces that flow, for instance by an exact reduction to fewer variables."""
         return ()
 
     def check_population(self) -> None:
@@ -158,7 +158,7 @@ class Problem(eqx.Module):
         return normal_noise(key, k, like)
 
     def _population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
-        """Like `loss_and_gradient`, for `population_loss`."""
+        """Return `population_loss` and its gradient, like `loss_and_gradient`."""
         return eqx.filter_value_and_grad(self.population_loss)(params)
 
     def _compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
@@ -177,8 +177,8 @@ class Problem(eqx.Module):
 
     def _snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
         """Return `snapshot`, and a pytree of arrays for the next record of a run, such as the
-        values that a change is measured from. `before` is that of the previous record, None at the
-        start of a run."""
+        values that a change is measured from. `before` is the pytree of the previous record, None
+        at the start of a run."""
         return ask(self, "snapshot", params), before
 
     def divergence_limit(self) -> Real[Number, ""] | None:
@@ -187,7 +187,7 @@ class Problem(eqx.Module):
         return None
 
     def has(self, method: str) -> bool:
-        """Whether the problem has an optional method."""
+        """Return whether the problem has an optional method."""
         return getattr(type(self), method) is not getattr(Problem, method)
 
 

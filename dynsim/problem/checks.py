@@ -103,7 +103,7 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
 
 
 def has_population(problem: Problem) -> bool:
-    """Whether there is a population loss for these settings."""
+    """Return whether there is a population loss for these settings."""
     try:
         problem.check_population()
     except ValueError:
@@ -265,8 +265,7 @@ def flow_table(problem: Problem, whole: bool = False) -> Table:
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:
-    """Resolve the quantities to record, by default the problem's `RECORD`; raises as `table` and
-    `Table.resolve`."""
+    """Resolve what to record, by default `RECORD`. Raises as `table` and `Table.resolve`."""
     names = table(problem)
     return names.resolve(usual(problem, names.functions) if record is None else record)
 

@@ -59,7 +59,7 @@ class Data(eqx.Module):
         """Load the examples into memory for training."""
 
     def contents(self) -> dict[str, str]:
-        """Hashes, by name, of data outside the fields, such as the content of a file."""
+        """Return hashes, by name, of data outside the fields, such as the content of a file."""
         return {}
 
 

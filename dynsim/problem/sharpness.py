@@ -17,9 +17,9 @@ with the rates :math:`\eta` of the groups of weights, the preconditioner :math:`
     c = (1 + 2 mu) / (1 + mu)   Nesterov
     c = (1 - b1) / (1 + b1)     Adam
 
-So the edge is at 2 for every rule. In terms of the sharpness S this is eta S = 2 for gradient
-descent, 2 (1 + mu) for heavy ball and (2 + 2 mu) / (1 + 2 mu) for Nesterov (Cohen et al. 2021,
-arXiv:2103.00065), and eta S(P^-1 H) = 2 (1 + b1) / (1 - b1) for Adam (Cohen et al. 2022,
+The edge is therefore at 2 for every rule. In terms of the sharpness S this is eta S = 2 for
+gradient descent, 2 (1 + mu) for heavy ball and (2 + 2 mu) / (1 + 2 mu) for Nesterov (Cohen et al.
+2021, arXiv:2103.00065), and eta S(P^-1 H) = 2 (1 + b1) / (1 - b1) for Adam (Cohen et al. 2022,
 arXiv:2207.14484). We derived the terms with decay from an eigenvalue -1 of the step. Adam's bias
 correction of m is neglected.
 
@@ -58,7 +58,7 @@ EDGE = 2.0
 def sharpness_threshold(
     rule: Rule, step: Real[Number, "*S"] = 0, preconditioner: Real[Number, "*#S"] | None = None
 ) -> Real[Array, "*S"]:
-    """Sharpness above which a rule's steps oscillate and grow.
+    """Return the sharpness above which a rule's steps oscillate and grow.
 
     Compare it with the observable "sharpness", the largest eigenvalue of the Hessian; for Adam and
     RMSProp it is the threshold of the largest eigenvalue of P^-1 H. For rules with rates by group,
@@ -66,7 +66,7 @@ def sharpness_threshold(
 
     Coupled decay of Adam and RMSProp is part of the gradient, so that P divides it too: the
     threshold is lower by decay / P. If P differs between weights, no single threshold is exact:
-    steps are stable below that for the smallest P, and grow above that for the largest P. In
+    steps are stable below the one for the smallest P, and grow above the one for the largest P. In
     general, use "preconditioned_sharpness".
 
     Args:
@@ -127,9 +127,9 @@ def preconditioned(
 
     Args:
         hessian: H as such a map.
-        rate: learning rate of the next update, by group where the rule has groups.
+        rate: learning rate of the next update, by group if the rule has groups.
         memory: state of the rule after that update.
-        groups: names of groups of weights, where the rule has numbers by group.
+        groups: names of groups of weights, if the rule has numbers by group.
     """
     ones = jax.tree.map(jnp.ones_like, params)
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -153,7 +153,7 @@ def preconditioned(
 
 
 def _factor(rule: Rule) -> Array:
-    """The factor c of the module docstring."""
+    """Return the factor c of the module docstring."""
     if isinstance(rule, Adam):
         b1 = jnp.asarray(rule.b1)
         return (1 - b1) / (1 + b1)
@@ -164,7 +164,7 @@ def _factor(rule: Rule) -> Array:
 
 
 def _preconditioner(rule: Adam | RMSProp, memory: PyTree) -> PyTree:
-    """The divisor P of the last update of Adam or RMSProp."""
+    """Return the divisor P of the last update of Adam or RMSProp."""
     squares = optax.tree.get(memory, "nu")
     weight = 1.0
     if isinstance(rule, Adam):
@@ -175,9 +175,9 @@ def _preconditioner(rule: Adam | RMSProp, memory: PyTree) -> PyTree:
 DENSE = 200
 """Number of weights up to which the full Hessian is formed, which gives exact eigenvalues."""
 TOLERANCE = 1e-3
-"""Residual of an eigenvector, relative to the sum of its eigenvalue and the largest, to stop at."""
+"""Residual at which an eigenvector has converged, relative to its eigenvalue plus the largest."""
 TURNS = 100
-"""Maximal number of iterations; the sharpness is NaN if they do not suffice."""
+"""Maximum number of iterations; without convergence the sharpness is NaN."""
 
 Map = Callable[[PyTree], PyTree]
 """A symmetric matrix as a linear map of pytrees of arrays."""
@@ -280,13 +280,13 @@ def top(
     """
     n, dtype = len(before), before.dtype
     product = jax.vmap(times, 1, 1)
-    # Derivatives of eigenvalues need none of the vectors; a loop has no reverse-mode derivative.
+    # Derivatives of eigenvalues do not involve those of the vectors. A loop has no reverse mode.
     if not before.shape[1]:
         whole = product(jnp.eye(n, dtype=dtype))
         symmetric = jax.lax.stop_gradient((whole + whole.T) / 2)
         vectors = one_by_one(jnp.linalg.eigh)(symmetric)[1][:, : -count - 1 : -1]
         return jnp.sum(vectors * (whole @ vectors), axis=0), vectors
-    # Key 0 is the one of `start`.
+    # `start` uses key 0.
     block = jnp.concatenate([before, random(step + 1, n, 1, dtype)], axis=1)
     _, vectors, size = search(times, block, count + 1, tolerance)
     turned = product(vectors)
@@ -304,7 +304,7 @@ def search(
     Returns them in descending order, their eigenvectors, and the norm of the matrix on the block.
     It has no derivatives.
 
-    Each iteration multiplies as many vectors as the block has. At least one iteration is made, so
+    Each iteration multiplies one vector per column of the block. At least one iteration is made, so
     that directions outside the block can grow.
 
     Args:

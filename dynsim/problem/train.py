@@ -48,7 +48,7 @@ from dynsim.trajectory import Static, Times, Trajectory
 DIVERGENCE_GROWTH = 1e3
 """Loss, as a multiple of the initial one, above which a run diverged, unless `limit` is given."""
 FIRST = 16
-"""Batches over which the initial loss is averaged: that of a single example may be tiny."""
+"""Number of batches over which the initial loss is averaged; a single one may have a tiny loss."""
 
 
 def train(
@@ -90,9 +90,9 @@ def train(
             and "eta_time", the sum of the learning rates so far. "loss" is `population_loss`,
             recorded by default if there is one. "params" keeps the weights: each of their arrays
             as "params.<its path>", such as "params.Y" or "params.layers.0.weight".
-        init: starting weights that replace those of `problem.init`.
-        data: batches that replace those of `problem.draw`: a pytree of arrays with a leading axis
-            of length `steps`, or `steps` + 1, where the last batch is for measuring the final loss.
+        init: starting weights to use instead of `problem.init`.
+        data: batches to use instead of `problem.draw`: a pytree of arrays with a leading axis of
+            length `steps`, or `steps` + 1, where the last batch is for measuring the final loss.
             `drawn` makes the batches of a key, which several runs can share.
         shared: arrays already drawn with this key, to avoid drawing them again.
         dtype: "float32" or "float64" of weights, loss and data.
@@ -177,7 +177,7 @@ def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree
 
 
 def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
-    """Return the starting weights in `dtype`; training and theory draw them alike, in 32 bits."""
+    """Return the starting weights in `dtype`; training and theory draw the same, in 32 bits."""
     if init is None:
         assert key is not None
         with jax.enable_x64(False):

@@ -1,5 +1,5 @@
-"""The steps of a training run, the records between them, and its checkpoint. 1000 steps, and 1000
-more from their checkpoint, give exactly the numbers of a run of 2000 steps.
+"""The steps of a training run, the records between them, and its checkpoint. A run of 1000 steps,
+resumed for 1000 more, gives exactly the numbers of a run of 2000 steps.
 
 There are three loops with equal results. On a CPU, checking at every step whether to record costs
 nothing, but an accelerator has to wait for its host: there `in_legs` makes many steps between two
@@ -52,8 +52,8 @@ def checked_start(checkpoint: Checkpoint | bool) -> Checkpoint | None:
 
 
 def begun(checkpoint: Checkpoint, state: PyTree, seen: PyTree) -> tuple[int, PyTree, PyTree]:
-    """Return the step, the state and the value of the last record with which a run begins; `state`
-    and `seen` are those of a run without a checkpoint.
+    """Return the step, the state and the last record's value from which a run begins; without a
+    checkpointed state, `state` and `seen`.
 
     Raises:
         ValueError: for a checkpoint of a run whose state has other parts, shapes or dtypes.
@@ -79,7 +79,7 @@ def _parts(state: PyTree, seen: PyTree) -> dict[str, str]:
 
 
 def packed(checkpoint: Checkpoint) -> UInt8[Array, " N"]:
-    """The state of any problem as bytes, without rounding."""
+    """Return the state and the last record's value of a checkpoint as bytes, without rounding."""
     leaves = jax.tree.leaves((checkpoint.state, checkpoint.seen))
     return jnp.concatenate([jax.lax.bitcast_convert_type(x, jnp.uint8).ravel() for x in leaves])
 
@@ -142,7 +142,7 @@ class Legs(NamedTuple):
 UNASKED = 8
 """Steps between two checks on an accelerator, in `from_record_to_record`."""
 QUESTION = 4
-"""Cost of one check whether to record on an accelerator, in steps of the layer."""
+"""Cost on an accelerator of checking once whether to record, in steps of the layer."""
 
 
 def legs_of(times: Times, steps: int, checkpoint: Checkpoint | None = None) -> Legs | None:
@@ -313,7 +313,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(course: Course, steps: int, legs: Legs) -> _Piece:
-    """All segments, including those after the last record."""
+    """Return all segments, including those after the last record."""
     times = course.times
     ends = jnp.append(times, jnp.int32(steps))
     begins = jnp.concatenate([jnp.full(1, course.begin, ends.dtype), times])

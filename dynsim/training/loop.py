@@ -67,7 +67,7 @@ class LossSums(NamedTuple):
 
 
 def no_sums(shape: tuple[int, ...], dtype: DTypeLike) -> LossSums:
-    """The sums before step 0, for runs of this shape."""
+    """Return the sums before step 0, for runs of this shape."""
     return LossSums(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
@@ -86,7 +86,7 @@ def add_loss(
 def relative_loss(
     sums: LossSums, times: Int[Array, " S"], steps: Int[Number, ""]
 ) -> Float[Array, "S *B"]:
-    """Mean of the last losses divided by the first one, at the end of a run.
+    """Return the mean of the last losses divided by the first one, at the end of a run.
 
     This is the measure of Sohl-Dickstein (arXiv:2402.06184), who counts a run as converged if it is
     below 1. It needs the loss of every step, so it is accumulated during a run instead of recorded.
@@ -100,9 +100,9 @@ def relative_loss(
 LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
 Found = Float[Array, "*B"] | dict[str, Array] | None
 Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Found]]
-"""(weights, state of the rule, k) -> both after the update number k, counted from 0, and the loss
-before it on the batch of that update; or a dict of this as `batch_loss` and of other quantities
-to record for the step; None if no loss is needed."""
+"""(weights, state of the rule, k) -> both after update number k, counted from 0, and the loss
+before it on the same batch. Instead of the loss, a dict of it as `batch_loss` and of other
+quantities to record for the step, or None if no loss is needed."""
 Observe = Callable[[PyTree, PyTree, Int[Array, ""], PyTree], tuple[dict[str, Array], PyTree]]
 """(weights, state of the rule, k, value passed on by the previous record) -> quantities to record
 after k steps, and the value to pass on."""
@@ -143,7 +143,7 @@ def by_rule(
     noise_key = None
     if rule.noise is not None:
         assert key is not None
-        # A key that differs from those of the data and of the starting weights.
+        # This key differs from the keys of the data and of the starting weights.
         noise_key = jax.random.fold_in(key, 2**32 - 1)
 
     def step(

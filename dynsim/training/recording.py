@@ -38,7 +38,7 @@ ETA_TIME = "eta_time"
 """Name of the sum of the learning rates so far."""
 
 OF_RUNS = ("time", "status", "first_bad_step")
-"""Names that every run has besides its observables."""
+"""Names that every run has in addition to its observables."""
 
 PARAMS = "params"
 """Name that stands for all weights; each array is recorded as "params.<its path>"."""
@@ -180,7 +180,7 @@ def recorded_as(name: str, found: Iterable[str]) -> list[str]:
 
 
 def _numbered(name: str) -> str:
-    """The base name of a numbered sharpness; other names are returned unchanged."""
+    """Return the base name of a numbered sharpness; other names are returned unchanged."""
     return SHARPNESS if re.fullmatch(rf"{SHARPNESS}_[1-9]\d*", name) else name
 
 
@@ -241,7 +241,7 @@ def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Arr
 
 
 def _registered(systems: tuple[str, ...]) -> dict[str, str]:
-    """Entry points of the observables of `systems`, by name; earlier systems have precedence."""
+    """Return the entry points of observables of `systems` by name; earlier ones have precedence."""
     points = plugins.entry_points(GROUP) if systems else {}
     for point in points:
         system, _, name = point.partition(".")

@@ -148,7 +148,7 @@ class Rule(UpdateRule):
     def flow(
         self, gradient: PyTree, averages: PyTree, t: Float[Array, ""]
     ) -> tuple[PyTree, PyTree]:
-        r"""The rule in continuous time, for `odes.flow`. Rules without it have no theory.
+        r"""Return the rule in continuous time, for `odes.flow`. Rules without it have no theory.
 
         Args:
             gradient: gradient G of the population loss, including coupled decay.
@@ -167,7 +167,7 @@ class Rule(UpdateRule):
         return type(self).flow is not Rule.flow
 
     def averages(self, params: PyTree) -> PyTree:
-        """Initial averages for `flow`; None if it has none."""
+        """Return the initial averages for `flow`; None if it has none."""
         del params
         # None, because diffrax cannot integrate an empty tuple.
 
@@ -198,15 +198,15 @@ class Rule(UpdateRule):
         return self.rates if isinstance(self.rates, dict) else {"": self.rates}
 
     def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
-        """Learning rate of the update after `step` steps, by group where there are groups."""
+        """Return the learning rate of the update after `step` steps, or the rates by group."""
         return self._by_group(lambda each: each.rate(step))
 
     def flow_rate(self, t: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
-        """Learning rate of a flow at time `t`, in steps, by group where there are groups."""
+        """Return the learning rate of a flow at time `t` in steps, or the rates by group."""
         return self._by_group(lambda each: each.flow_rate(t))
 
     def eta_time(self, steps: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
-        """Sum of the learning rates of the first `steps` steps, by group where there are groups.
+        """Return the sum of the first `steps` steps' learning rates, by group if there are groups.
 
         Raises:
             ValueError: for a rate that is a function of the step.
@@ -238,7 +238,7 @@ class Rule(UpdateRule):
         return jax.tree.map(lambda number: cast(number, dtype), self)
 
     def init(self, params: PyTree) -> PyTree:
-        """Initial state of the rule, before the first step."""
+        """Return the initial state of the rule, before the first step."""
         where = f"{type(self).__name__}.direction"
         with checks.code_of_user(where, params):
             made = self.direction()
@@ -341,7 +341,7 @@ def _changed(
 
 
 def _number(eta: Schedule) -> object:
-    """The rate if it is constant, otherwise the schedule."""
+    """Return the rate if it is constant, otherwise the schedule."""
     return eta.peak if isinstance(eta, Constant) and eta.warmup is None else eta
 
 

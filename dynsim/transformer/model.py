@@ -115,7 +115,7 @@ class MLP(eqx.Module):
 
 
 class Block(eqx.Module):
-    """x <- x + attention(norm(x)), then x <- x + mlp(norm(x)) where there is an MLP."""
+    """x <- x + attention(norm(x)), then x <- x + mlp(norm(x)) if there is an MLP."""
 
     attention_norm: eqx.nn.LayerNorm
     attention: Attention
@@ -199,21 +199,21 @@ class Transformer(eqx.Module):
 
 
 def token_losses(logits: Float[Array, "*B M"], targets: Int[Array, "*B"]) -> Float[Array, "*B"]:
-    """Cross entropy of each target token in nat."""
+    """Return the cross entropy of each target token in nat."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
 def loss(model: Transformer, windows: Int[Array, "B T1"]) -> Float[Array, ""]:
-    """Mean cross entropy (nat per token) over B windows of T + 1 tokens: the last T tokens are
-    predicted from those before them."""
+    """Return the mean cross entropy (nat per token) over B windows of T + 1 tokens: the last T
+    tokens are predicted from those before them."""
     logits = jax.vmap(model)(windows[:, :-1])
     return jnp.mean(token_losses(logits, windows[:, 1:]))
 
 
 FIRST_QUERY = 1
-"""First position that is averaged over. Position 0 has a single key and always zero entropy: with
-it the mean would be smaller by the factor (T - 1) / T."""
+"""First position that is averaged over. Position 0 has a single key and hence zero entropy, which
+would reduce the mean by the factor (T - 1) / T."""
 
 
 class TextSnapshot(eqx.Module):
@@ -235,7 +235,7 @@ class TextSnapshot(eqx.Module):
 
 
 def uniform_entropy(length: int) -> float:
-    """Entropy (nat) of uniform attention over the allowed keys, which is the upper bound."""
+    """Return the entropy (nat) of uniform attention over the allowed keys, the upper bound."""
     keys = np.arange(FIRST_QUERY + 1, checks.integer("length", length, FIRST_QUERY + 1) + 1)
     return float(np.log(keys).mean())
 

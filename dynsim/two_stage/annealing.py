@@ -1,7 +1,7 @@
 r"""Noisy SGD with weight decay, annealed from a large learning rate to a small one.
 
-The algorithm of the two-stage dynamics (arXiv:2502.20681, after arXiv:1907.04595), on weights
-U with xi_t ~ N(0, noise^2) in every entry:
+This is the algorithm of the two-stage dynamics (arXiv:2502.20681, after arXiv:1907.04595), on
+weights U with xi_t ~ N(0, noise^2) in every entry:
 
     U_{t+1} = (1 - eta lambda) U_t - eta (grad_t + xi_t),   U_0 ~ N(0, tau_0^2)
 
@@ -186,13 +186,13 @@ class Annealing(eqx.Module):
         return int(self.first), int(self.last) - int(self.first)
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
-        """Eta-time after `steps` optimiser steps, the time variable of the reduced ODE."""
+        """Return the eta-time after `steps` optimiser steps, the reduced ODE's time variable."""
         first = jnp.minimum(steps, self.first)
         return first * self.eta_1 + (steps - first) * self.eta_2
 
     def stationary(self, eta: Some) -> Some:
-        r"""Stationary standard deviation of a weight's noise part at learning rate `eta`:
-        :math:`\tau(\eta)^2 = \eta\, \tau_\xi^2 / (\lambda (2 - \eta\lambda))`."""
+        r"""Return the stationary standard deviation of a weight's noise part at learning rate
+        `eta`: :math:`\tau(\eta)^2 = \eta\, \tau_\xi^2 / (\lambda (2 - \eta\lambda))`."""
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
 
     def spread(self, num: int) -> Float[AnyArray, " S"]:

@@ -9,10 +9,10 @@ For a prompt with labels :math:`y_i` and the query :math:`x_L`,
 The row index of U contracts with the context token, the column index with the query. W acts on
 component P of the tokens and V on component Q. The label of the query is never used.
 
-A step makes two operations per number that it reads, so memory bandwidth limits it.
+A step makes only two operations per number that it reads, so it is limited by memory bandwidth.
 Accelerators process a batch at once. A CPU processes a few prompts at a time, so that numbers are
-still in the core's cache when they are read again. The pool is laid out for this before the
-first step.
+still in the core's cache when they are read again. The pool is laid out for this before the first
+step.
 """
 
 import math
@@ -84,7 +84,7 @@ def attend(
     labels: Float[Array, "N L"],
     gates: Float[AnyArray, "d d"] | None = None,
 ) -> Float[Array, " N"]:
-    r""":math:`N_U` on N prompts. With `gates`, a matrix A, tokens contribute if
+    r"""Return :math:`N_U` on N prompts. With `gates`, a matrix A, tokens contribute if
     :math:`x_i^\top A x_L > 0` instead."""
     query = x[:, -1]
     scores = jnp.einsum("nld,nd->nl", x, query @ U.T)
@@ -107,13 +107,13 @@ def outputs(params: PQ, batch: PromptBatch) -> Outputs:
 
 
 def logistic(margin: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    r"""Logistic loss :math:`\ln(1 + e^{-m})` of a margin m, in nat."""
+    r"""Return the logistic loss :math:`\ln(1 + e^{-m})` of a margin m, in nat."""
     return jax.nn.softplus(-margin)
 
 
 def data_loss(params: PQ, coupling: Real[Number, ""], batch: PromptBatch) -> Float[Array, ""]:
-    """Mean of :math:`(1 - c)(K_1 + K_2) + c J` over the batch, without weight decay; c is the
-    `coupling`."""
+    """Return the mean of :math:`(1 - c)(K_1 + K_2) + c J` over the batch, without weight decay; c
+    is the `coupling`."""
     return outputs_loss(outputs(params, batch), coupling, batch.labels[:, -1])
 
 
@@ -183,7 +183,7 @@ def loss_and_gradient(
     pool: PromptBatch | Laid,
     chosen: Int[Array, " B"],
 ) -> tuple[Float[Array, ""], PQ]:
-    """`data_loss` and its gradient on the prompts of the `pool` with the indices `chosen`."""
+    """Return `data_loss` and its gradient on the `pool`'s prompts with the indices `chosen`."""
     if isinstance(pool, Laid):
         return _in_parts(params, coupling, length, pool, chosen)
     # Gathering one long row per prompt is faster than gathering its tokens.
@@ -229,7 +229,7 @@ def _gates(
     towards: Float[Array, "n 2 d"],
     labels: Float[Array, "n T l"],
 ) -> Float[Array, "n 2 T l"]:
-    """y_i 1[x_i^T U q > 0] of the tokens of some prompts, read from the pool without a copy."""
+    """Return y_i 1[x_i^T U q > 0] of some prompts' tokens, read from the pool without a copy."""
     _, _, places, groups, numbers, lanes = pool.context.shape
     scores = sum(
         _picked(pool.context, chosen, (0, s, 0, i, 0), (2, 1, groups, 1, lanes))[:, :, 0, :, 0]
@@ -243,7 +243,7 @@ def _gates(
 def _sums(
     pool: Laid, chosen: Int[Array, " n"], gates: Float[Array, "n 2 T l"]
 ) -> Float[Array, "n 2 d"]:
-    """L h of some prompts, read from the pool, which is in the cache by then."""
+    """Return L h of some prompts, read from the pool, which is then already in the cache."""
     _, _, places, groups, numbers, lanes = pool.context.shape
     sums = sum(
         _picked(pool.context, chosen, (0, 0, t, 0, 0), (2, places, 1, numbers, lanes))[:, :, :, 0]
@@ -256,7 +256,7 @@ def _sums(
 def _picked(
     context: Array, chosen: Int[Array, " n"], start: Sequence[int], sizes: Sequence[int]
 ) -> Array:
-    """Slices (n, *sizes) that begin at `start`, of the `chosen` prompts, without copying them."""
+    """Return slices (n, *sizes) of the `chosen` prompts from `start` on, without a copy."""
 
     def row(index: Int[Array, ""]) -> Array:
         begin = (jnp.asarray(place, index.dtype) for place in start)
@@ -266,7 +266,7 @@ def _picked(
 
 
 def part(batch: int, size: int) -> int:
-    """Number of the `batch` prompts, `size` bytes each, to process at once: a divisor of `batch`,
-    at most half of it, because the gates of the last part are computed twice."""
+    """Return the number of the `batch` prompts, `size` bytes each, to process at once: a divisor of
+    `batch`, at most half of it, because the gates of the last part are computed twice."""
     most = max(min(CACHED // size, batch // 2), 1)
     return max(n for n in range(1, most + 1) if batch % n == 0)

@@ -5,8 +5,9 @@ arXiv:2502.20681: K1 and K2 are the logistic losses (in nat) of component P thro
 of component Q through V alone; J is the loss of their sum.
 
 `rank_curves` tests the spectral corollary: which singular directions of the trained weights
-carry which component. The directions of diag(Wbar, Vbar) are ranked by their singular value, the k
-largest are kept alone or dropped, and losses and accuracies of both components are measured again.
+carry which component. The directions of diag(Wbar, Vbar) are ranked by their singular value. Either
+only the k largest are kept, or they are dropped; then losses and accuracies of both components are
+measured again.
 """
 
 import functools
@@ -84,7 +85,7 @@ def separation(
 
 
 def reduced_state(weights: PQ) -> Float[Array, "7"]:
-    """The seven variables of the reduced ODE: W[0,0], V[0,0], and the mean squares of
+    """Return the seven variables of the reduced ODE: W[0,0], V[0,0], and the mean squares of
     W[0,1:], W[1:,:], V[0,1:], V[1:,0] and V[1:,1:]."""
     W, V = weights.W, weights.V
     blocks = (W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
@@ -155,8 +156,8 @@ DEFAULT_RECORD = ("K1", "K2", "auc_Q", "W_norm", "V_norm", "W_trace", "V_trace")
 def first_below(
     times: Real[AnyArray, " S"], values: Real[AnyArray, "*B S"], level: float
 ) -> Float[np.ndarray, "*B"]:
-    """First time at which `values` are below `level`, linear between the recorded times; inf
-    if they never are. t_P is `first_below(t, K1, 0.2)` and t_Q is `first_below(t, K2, 0.6)`."""
+    """Return the first time at which `values` are below `level`, linear between the recorded times;
+    inf if they never are. t_P is `first_below(t, K1, 0.2)` and t_Q is `first_below(t, K2, 0.6)`."""
     times, values = np.asarray(times, np.float64), np.asarray(values, np.float64)
     below = values < level
     at = np.argmax(below, axis=-1)

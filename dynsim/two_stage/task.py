@@ -45,8 +45,8 @@ class PromptDraws(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Random draws of a run, made before it begins: those of its pool and of its fresh prompts, and
-    the key of its steps."""
+    """Random draws of a run, made before it begins: draws for its pool and for its fresh prompts,
+    and the key of its steps."""
 
     pool: PromptDraws
     test: PromptDraws
@@ -141,7 +141,7 @@ class Prompts(Problem):
     pool: Count = eqx.field(static=True, default=4096)
     num_test: Annotated[Count, at.Ge(2)] = eqx.field(static=True, default=2048)
     bias: bool = eqx.field(static=True, default=False)
-    # No setting. A `default` would be an attribute of the class, which `eqx.tree_at` does not see.
+    # Not a setting. With `default`, a class attribute, `eqx.tree_at` would not see the field.
     held: Any = eqx.field(default_factory=lambda: None, init=False, repr=False)
 
     def build(self, rule: UpdateRule) -> "Prompts":
@@ -198,7 +198,7 @@ class Prompts(Problem):
         return sample_prompts(self, key, batch)
 
     def loss(self, params: Split, data: PromptBatch) -> Float[Array, ""]:
-        """`data_loss` of the sum of signal and noise, as a function of the signal alone."""
+        """Return `data_loss` of the sum of signal and noise, as a function of the signal alone."""
         fixed = Split(params.signal, jax.lax.stop_gradient(params.noise))
         return data_loss(fixed.total, self.coupling, data)
 
@@ -232,7 +232,7 @@ class Prompts(Problem):
     def loss_and_gradient(
         self, params: Split, data: PromptBatch | Array
     ) -> tuple[Float[Array, ""], Split]:
-        """Loss and gradient on given prompts, or on prompts of the pool, which are not copied."""
+        """Return loss and gradient on given prompts, or on uncopied prompts of the pool."""
         if isinstance(data, PromptBatch):
             return super().loss_and_gradient(params, data)
         total = Split(params.signal, jax.lax.stop_gradient(params.noise)).total

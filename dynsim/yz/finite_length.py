@@ -32,8 +32,8 @@ For the Y/Z layer its terms are known. With logits :math:`y = Y^\top f`,
         + \operatorname{Var}_\alpha (Y_i - f_i y) \bigr)
     \end{align*}
 
-These are a few matrix products, as large as those of the gradient. Where 1/L is small, these
-losses replace the population's: in gradient descent, in all flows, and in the reduction.
+These are a few matrix products, as large as those of the gradient. If 1/L is small, these losses
+replace the population loss in gradient descent, in all flows, and in the reduction.
 """
 
 import math
@@ -192,8 +192,9 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
 
 
 def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -> Float[Array, ""]:
-    """Population loss in nat for `context` contextual tokens, from the losses of all classes as a
-    function of counts (K, M), which must not change when the counts of a class are rescaled."""
+    """Return the population loss in nat for `context` contextual tokens, from the losses of all
+    classes as a function of counts (K, M), which must not change when the counts of a class are
+    rescaled."""
     found = losses(jnp.asarray(task.probs))
     if context is not None:
         found = found + correction_of(losses, task) / context
@@ -214,8 +215,8 @@ def by_counts(
 
 
 def correction_of(losses: LossesOfCounts, task: SequenceClasses) -> Float[Array, " K"]:
-    r""":math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of each class for any such losses,
-    by second derivatives along each token of its support."""
+    r"""Return :math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of each class for any such
+    losses, by second derivatives along each token of its support."""
     p = jnp.asarray(task.probs)
 
     def along(slot: Array) -> Float[Array, " K"]:
@@ -254,7 +255,7 @@ def _sum(x: Float[Array, "K N"]) -> Float[Array, "K 1"]:
 
 
 def _sums(*summands: Float[Array, "K N"]) -> Float[Array, "J K 1"]:
-    """Sums over the last axis in one operation: each one takes as long to compile as a product."""
+    """Sum over the last axis in one operation: each sum takes as long to compile as a product."""
     return jnp.sum(jnp.stack(summands), axis=-1, keepdims=True)
 
 

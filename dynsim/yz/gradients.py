@@ -54,13 +54,13 @@ class Outputs(NamedTuple):
 
 
 def each_output(task: SequenceClasses) -> Outputs:
-    """One column per output."""
+    """Return one column per output."""
     return Outputs(task.next_token)
 
 
 def merged_outputs(task: SequenceClasses, dtype: str) -> Outputs:
-    """One column per next token and one for all other outputs, if that at least halves the number
-    of columns."""
+    """Return a column per next token and one for all other outputs, if this at least halves their
+    number."""
     if 2 * (task.K + 1) > task.M:
         return each_output(task)
     label = jnp.arange(task.K, dtype=jnp.int32)
@@ -174,7 +174,7 @@ def _decoder_gradient(
     f_shared: Float[Array, "shared E"],
     residual: Float[Array, "E C"],
 ) -> Float[Array, "M C"]:
-    """dJ/dY = sum over examples of f residual^T.
+    """Return dJ/dY = sum over examples of f residual^T.
 
     The row of a token that only one class contains is a sum over the examples of that class. There
     is room for four standard deviations more examples than a class has on average. If a class has
@@ -207,8 +207,8 @@ def _decoder_gradient(
 
 
 def support_pays(terms: int, products: int) -> bool:
-    """Whether sums of `terms` rows beat a matrix product over `products` rows, mostly zeros: a term
-    costs about as much as two of those, and has to be compiled."""
+    """Return whether sums of `terms` rows beat a matrix product over `products` rows, mostly zeros:
+    a term costs about as much as two of those, and has to be compiled."""
     return terms <= 32 and 4 * terms <= products
 
 

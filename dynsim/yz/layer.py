@@ -64,7 +64,7 @@ class Layer(SequenceClasses, Problem):
         return self
 
     def init(self, key: PRNGKeyArray) -> yz.YZ:
-        """Zero, as in the paper's theory and Figs. 4 and 5, or uniform, as in Fig. 6."""
+        """Return zero weights, as in the paper's theory and Figs. 4, 5, or uniform ones, Fig. 6."""
         if self.start == "uniform":
             return yz.init_uniform(self, key)
         return yz.init_zero(self)

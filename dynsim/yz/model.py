@@ -89,14 +89,14 @@ def weights(examples: Any, dtype: DTypeLike) -> Float[Array, " E"]:
 
 
 def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = False) -> YZ:
-    """All weights zero, as in the paper's theory and Figs. 4 and 5."""
+    """Return zero weights, as in the paper's theory and Figs. 4 and 5."""
     Y, Z = np.zeros((task.M, task.M), dtype), np.zeros((task.num_queries, task.M), dtype)
     return YZ(jnp.asarray(Y), jnp.asarray(Z), residual)
 
 
 @functools.partial(jax.jit, inline=True, static_argnames="dtype")
 def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:
-    r"""Y and Z drawn uniformly from :math:`(-1/\sqrt M, 1/\sqrt M)`, as in Fig. 6."""
+    r"""Draw Y and Z uniformly from :math:`(-1/\sqrt M, 1/\sqrt M)`, as in Fig. 6."""
     bound = task.M**-0.5
     key_y, key_z = jax.random.split(key)
     return YZ(
@@ -106,14 +106,14 @@ def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32
 
 
 def population(task: SequenceClasses) -> Examples:
-    r"""The population in the limit :math:`T \to \infty`: each class once, weighted by its prior."""
+    r"""Return the population for :math:`T \to \infty`: each class once, weighted by its prior."""
     return Examples(jnp.arange(task.K), jnp.asarray(task.probs), jnp.asarray(task.prior))
 
 
 def attend(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
 ) -> Float[Array, "E M"]:
-    """Attention a on each token, for logits `z` and token counts; sums to 1 along `axis`.
+    """Return attention a on each token, for logits `z` and token counts; sums to 1 along `axis`.
 
     Each example needs at least one positive count. Tokens with count zero get no attention for any
     logit, and cannot make the others overflow.
@@ -125,8 +125,8 @@ def attend(
 def direction(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
 ) -> Float[Array, "E M"]:
-    r""":math:`f = a / \lVert a \rVert_2`, in fewer operations than `normalise(attend(...))`: it
-    does not depend on the sum of a."""
+    r"""Return :math:`f = a / \lVert a \rVert_2`, in fewer operations than `normalise(attend(...))`:
+    it does not depend on the sum of a."""
     return normalise(_weigh(z, counts, axis), axis)
 
 
@@ -146,7 +146,7 @@ def normalise(a: Float[Array, "*E M"], axis: int = -1) -> Float[Array, "*E M"]:
 def output(
     params: YZ, task: SequenceClasses, f: Float[Array, "E M"], classes: Int[AnyArray, " E"]
 ) -> Float[Array, "E M"]:
-    r"""The input of the decoder: f, or with the residual
+    r"""Return the input of the decoder: f, or with the residual
     :math:`(f + x_T) / \lVert f + x_T \rVert_2`."""
     if not params.residual:
         return f
@@ -155,7 +155,7 @@ def output(
 
 @functools.partial(jax.jit, inline=True)
 def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, "E M"]:
-    r"""Logits :math:`Y^\top f` of each example, :math:`Y^\top h` with the residual."""
+    r"""Return the logits :math:`Y^\top f` of each example, :math:`Y^\top h` with the residual."""
     z = params.Z[task.query_index[examples.classes]]
     f = normalise(attend(z, examples.counts))
     return output(params, task, f, examples.classes) @ params.Y
@@ -168,7 +168,7 @@ def cross_entropy(
     axis: int = -1,
     count: Float[Array, " C"] | None = None,
 ) -> tuple[Float[Array, " E"], Float[Array, "_ _"]]:
-    r"""Cross entropy :math:`-\ln \alpha[k]` of the label k in nat, and its residual
+    r"""Return the cross entropy :math:`-\ln \alpha[k]` of the label k in nat, and its residual
     :math:`e_k - \alpha`, for logits (E, C), or (C, E) with `axis` 0.
 
     With `count`, each logit represents that number of outputs (one for a label's logit), and the
@@ -195,7 +195,7 @@ def cross_entropy(
 
 
 def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, ""]:
-    """Mean cross entropy in nat, weighted by `examples.weight`."""
+    """Return the mean cross entropy in nat, weighted by `examples.weight`."""
     logits = forward(params, task, examples)
     losses, _ = cross_entropy(logits, task.next_token[examples.classes])
     return jnp.sum(weights(examples, losses.dtype) * losses)
@@ -204,7 +204,7 @@ def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, 
 def loss_and_grad(
     params: YZ, task: SequenceClasses, examples: Examples, *, scatter: bool = True
 ) -> tuple[Float[Array, ""], YZ]:
-    r"""Loss and gradient by Lemma 1 (descent follows minus the gradient).
+    r"""Return loss and gradient by Lemma 1 (descent follows minus the gradient).
 
     .. math::
 
@@ -239,7 +239,7 @@ def loss_and_grad(
 def forward_tokens(
     params: YZ, task: SequenceClasses, tokens: Int[AnyArray, " T"]
 ) -> Float[Array, " M"]:
-    """Logits for one sequence of token ids, query last: the model in the paper's own form.
+    """Return the logits of one sequence of token ids, query last: the paper's form of the model.
 
     The softmax runs over the T - 1 contextual positions. The query must be one of
     `task.queries`.

@@ -29,7 +29,7 @@ class Snapshot(eqx.Module):
         c: (K, M) attention :math:`c_n` of Lemma 2; rows sum to 1.
         f: (K, M) normalised attention :math:`f_n = c_n / \lVert c_n \rVert`; unit rows.
         logits: (K, M) output logits of each class.
-        g: (K, M) gradient of minus the loss by f, :math:`g_n = Y (x_{T+1} - \alpha)`.
+        g: (K, M) gradient of minus the loss with respect to f, :math:`g_n = Y (x_{T+1} - \alpha)`.
         B: (K,) growth factor bound :math:`B_n` of Theorem 3, an integral over the past, for
             theories that integrate it; None otherwise.
     """

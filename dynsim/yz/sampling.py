@@ -1,8 +1,8 @@
 """Sampling of sequences, as tokens or as token counts only.
 
-Both invert the cumulative distribution of the class on the same uniform numbers, so the counts
-drawn with a key are those of the tokens drawn with it, and a model without positions can be trained
-on either. Counts avoid storing (B, T) tokens.
+Both invert the cumulative distribution of the class on the same uniform numbers, so counts and
+tokens drawn with the same key agree, and a model without positions can be trained on either. Counts
+avoid storing (B, T) tokens.
 """
 
 import functools
@@ -212,7 +212,7 @@ def _cumulative(task: SequenceClasses) -> Float[Array, "K S"]:
 
 
 def _invert(cumulative: Float[Array, "... S"], u: Float[Array, "..."]) -> Int[Array, "..."]:
-    """Index of the first boundary above u. The last one, 1 up to rounding, is not compared."""
+    """Return the index of the first boundary above u. The last one, about 1, is not compared."""
     inner = cumulative[..., :-1]
     return jnp.sum(u[..., None] >= inner, axis=-1, dtype=jnp.int32)
 

@@ -2,8 +2,8 @@ r"""Mean and standard deviation across seeds of the training of any problem at b
 
 The mean follows descent, step by step, and the linear noise approximation of
 `odes.solver.linear_noise` gives the covariance. A batch adds noise of covariance C/B to the
-gradient, where C belongs to a single example. With :math:`s_i = \lambda \cdot \nabla \ell_i`
-for the loss of example i
+gradient, where C is the covariance of a single example's gradient. With
+:math:`s_i = \lambda \cdot \nabla \ell_i` for the loss of example i
 
 .. math::
 
@@ -11,8 +11,8 @@ for the loss of example i
 
 is estimated in every step from E fresh examples, so that its errors average out over the steps. No
 matrix of the size of C is formed. Without a `population_loss` the mean follows descent on the loss
-of these examples: it is that of training at batch E, and its own error is :math:`\sqrt{B/E}`
-standard deviations of a run. Of a `dynsim.FullBatch` all examples are taken, without an error.
+of these examples. It is the mean of training at batch E, with an error of :math:`\sqrt{B/E}`
+standard deviations of a run. For a `dynsim.FullBatch` all examples are used, without such an error.
 
 Starting weights that differ between seeds add the variance of the mean over the starts to the mean
 of the variance, by the law of total variance.
@@ -62,7 +62,7 @@ STARTS = 8
 LARGEST = 2000
 """Largest number of weights for which `compare` and others use the theory by default."""
 MOST = 2**26
-"""Largest total size of the gradients of all examples of a step, if a rule needs them."""
+"""Largest total size of the gradients of all examples of a step, for rules that need them."""
 
 
 def linear_noise(
@@ -85,7 +85,7 @@ def linear_noise(
     `loss`.
 
     Use it to predict seed-to-seed variation without training, at any batch size. It holds where
-    runs scatter so little that all of them see the same Hessian; `dynsim explain` checks this.
+    runs scatter so little that they all have the same Hessian; `dynsim explain` checks this.
 
     Args:
         problem: a problem with `draw` and with a `loss` that is the mean over the examples. Without
@@ -96,21 +96,21 @@ def linear_noise(
         batch: number B of examples per step, >= 1, drawn independently.
         key: random key of the starting weights and the examples. With one start, the weights are
             those of `dynsim.train` with this key.
-        init: starting weights that replace these, the same for all seeds; needs `starts=1`.
+        init: starting weights, the same for all seeds, instead of random ones; needs `starts=1`.
         starts: number of starting weights from `problem.init`, whose spread is part of the result.
             With 1, the result describes runs from the same weights.
         examples: number E of examples per step from which the covariance of the gradient is
             estimated, >= 2; by default 512, or 16 batches if that is more.
-        squares: whether the averages by which Adam and RMSProp divide include the noise of the
-            batches. Without it the theory is faster, but wrong where noise exceeds the gradient.
+        squares: whether the averages in the denominators of Adam and RMSProp include batch noise.
+            Without it the theory is faster, but wrong where noise exceeds the gradient.
         passes: number of the `times` at which the covariance is computed, >= 2, evenly spaced and
             including the first and the last. Each costs a backward pass to the start, for all
             observables together. In between, the covariance is interpolated linearly in log(1 + t).
-        draws: number of draws of the noise of a whole run. With 2 or more, the next order in 1/B is
+        draws: number of draws of a whole run's noise. With 2 or more, the next order in 1/B is
             added to mean and covariance, which matters for losses near their minimum.
-        record: as of `odes.flow`, and "batch_loss", the loss of the next batch. NAME_std stands for
-            the standard deviation of NAME, as an observable. By default the `RECORD` of the problem
-            and "batch_loss".
+        record: as in `odes.flow`, plus "batch_loss", the loss of the next batch. NAME_std is the
+            standard deviation of NAME, as an observable. By default the `RECORD` of the problem and
+            "batch_loss".
         dtype: "float64" or "float32".
 
     Returns:
@@ -167,8 +167,8 @@ def orders(
     record: Record | None,
     **settings: Any,
 ) -> tuple[Trajectory, ...]:
-    """`linear_noise`, and with `draws` also its next order, from one program. The `settings` are
-    those of `_solve`; none of them is checked."""
+    """Return `linear_noise`, and with `draws` also its next order, from one program. `settings` are
+    passed to `_solve` without checks."""
     asked = asked_of(problem, record)
     found = in_own_program(
         _solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings
@@ -211,7 +211,7 @@ def _inapplicable(training: Training) -> str | None:
 
 
 def size_of(problem: Problem) -> int:
-    """Number of weights that are trained, at most. The numbers of the problem may have axes."""
+    """Return the maximum number of trained weights. The problem's numbers may have axes."""
     some = {
         field.name: np.ravel(value)[0]
         for field in dataclasses.fields(problem)
@@ -346,7 +346,7 @@ THEORY: Theory[Any, Any] = Theory(
     adaptive=False,
     variant=True,
     single=True,
-    # Of each observable a derivative by all weights, and states from one kept to the next.
+    # The derivatives of each observable with respect to all weights, and the states of a segment.
     held=lambda batch, steps, observables: (
         observables + 2 * math.isqrt(steps or 1),
         examples_of(batch),

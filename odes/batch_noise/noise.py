@@ -26,13 +26,13 @@ from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
 
 BATCHES = 32
-"""Number drawn in each step to estimate the covariance of the squares of their noise."""
+"""Number of batches drawn in each step to estimate the covariance of their squared noise."""
 
 
 class Asked(NamedTuple):
     """Hashable description of the recording: names of standard deviations requested as observables,
-    names of what is returned only by its deviation, the recording of the problem, and whether the
-    loss of the next batch is recorded too."""
+    names of observables returned only as standard deviations, the problem's recording, and whether
+    the loss of the next batch is recorded too."""
 
     stds: tuple[str, ...]
     hidden: tuple[str, ...]
@@ -76,7 +76,7 @@ class Noise:
         self.free = self.examples - (self.fixed is None)
 
     def drawn(self, key: PRNGKeyArray) -> PyTree:
-        """The examples of a step."""
+        """Return the examples of a step."""
         if self.fixed is not None:
             return self.fixed
         with jax.enable_x64(False):
@@ -96,12 +96,12 @@ class Noise:
         return jax.vmap(lambda example: self.loss(params, example))(data)
 
     def spread(self, each: Array) -> Array:
-        """Variance of the mean over a batch, from values (E, ...) of examples."""
+        """Return the variance of the mean over a batch, from values (E, ...) of examples."""
         centred = each - jnp.mean(each, axis=0, keepdims=True)
         return jnp.sum(centred**2, axis=0) / self.free / self.batch
 
     def derive(self, params: PyTree, k: Int[Array, ""]) -> tuple[PyTree, Float[Array, " E"]]:
-        """The mean gradient, and the losses of the examples of step k."""
+        """Return the mean gradient, and the losses of the examples of step k."""
         losses, pull = jax.vjp(functools.partial(self.losses, data=self.of_step(k)), params)
         if self.population is not None:
             return self.population(params)[1], losses
@@ -121,8 +121,7 @@ class Noise:
         return jax.vmap(jax.grad(self.loss), (None, 0))(params, self.of_step(k))
 
     def squares(self, params: PyTree, k: Int[Array, ""], along: PyTree) -> Float[Array, "P P"]:
-        """Covariance along P vectors of the squares of the noise of a batch, from `BATCHES` that
-        are drawn."""
+        """Return the covariance along P vectors of a batch's squared noise, by sampling."""
         each = jax.vmap(lambda g: ravel_pytree(g)[0])(self.gradients(params, k))
         push = jax.vmap(lambda mu: ravel_pytree(mu)[0])(along)
         key = jax.random.fold_in(jax.random.split(self.key)[0], k)
@@ -197,7 +196,7 @@ class Noise:
 def _between(
     at: np.ndarray, some: np.ndarray, known: Float[Array, "s P P"]
 ) -> Float[Array, "S P P"]:
-    """Linear interpolation in `at` of what is `known` at some places of it."""
+    """Interpolate linearly in `at` between the values `known` at the indices `some`."""
     right = np.clip(np.searchsorted(some, np.arange(len(at))), 1, len(some) - 1)
     first, last = at[some[right - 1]], at[some[right]]
     share = jnp.asarray((at - first) / (last - first), known.dtype)[:, None, None]

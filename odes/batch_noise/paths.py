@@ -1,26 +1,26 @@
 r"""Paths of the stochastic modified equation of any problem (Li, Tai, E, JMLR 20:40, 2019).
 
-Training at batch B adds noise of covariance C(p)/B to the gradient of each step, with C that of the
-gradient of one example. In continuous time t, in steps, and in the sense of Ito,
+Training at batch B adds noise of covariance C(p)/B to the gradient of each step, with C the
+covariance for one example. In continuous time t, measured in steps, this is the Ito equation
 
 .. math::
 
     dp = -\eta(t)\, G(p)\, dt + \frac{\eta(t)}{\sqrt B}\, \sigma(p)\, dW, \qquad
     \sigma \sigma^\top = C,
 
-which is right to first order in :math:`\eta`: G of the flow is replaced by
-:math:`G + \sigma\, dW/dt / \sqrt B` wherever it stands, for momentum in the velocity of the matched
-flow (`odes.solver.inertia`). No factor of C is formed. For fresh examples i = 1 ... E and a
-Brownian path W of E entries,
+which is correct to first order in :math:`\eta`. It replaces G in the flow by
+:math:`G + \sigma\, dW/dt / \sqrt B`, for momentum in the velocity of the matched flow
+(`odes.solver.inertia`). C is not factorised: with fresh examples i = 1 ... E and a Brownian path W
+of E entries,
 
 .. math::
 
     \sigma\, dW = \frac{1}{\sqrt{E - 1}} \sum_i (dW_i - \overline{dW})\, \nabla \ell_i
 
-is the gradient of a weighted sum of losses, and its covariance has the mean C whatever E.
+is the gradient of a weighted sum of losses, and its mean covariance is C for any E.
 
-At second order the flow is the corrected one, and noise changes as well [ours]. With N for
-:math:`\sigma\, dW`, H and N' the derivatives of G and N,
+At second order the flow is the corrected one, and the noise changes as well [ours]. With
+:math:`N = \sigma\, dW`, and H and N' the derivatives of G and N,
 
 .. math::
 
@@ -37,15 +37,15 @@ in between, where the noise has already changed its mean. The term cancels this:
 
     \frac{\eta^3}{4 B} \sum_{jk} C_{jk}\, \partial_j \partial_k G .
 
-A path estimates it by :math:`\frac\eta4 D^2 G[k, k]`, with k independent of the noise of the step
-and of the same covariance. Heavy ball needs no such term, because its velocity lags behind the
-gradient by as much as that of descent. This velocity begins with noise of covariance
-:math:`C / B\, (3 + \mu) / (1 + \mu)^3` besides its mean, which makes up for what a sum over steps
-has more than its integral. With these changes means are right to second order, as in the paper, and
-so are covariances, relative to themselves, and what noise adds to means. Without them these would
-err by a share :math:`\eta H`, more than at first order. Without momentum all of this follows from
-the expansion of the generator of a step. For heavy ball it is what makes the covariance of a
-quadratic with linear noise that of descent.
+A path estimates it by :math:`\frac\eta4 D^2 G[k, k]`, where k is independent of the noise of the
+step and has the same covariance. Heavy ball needs no such term, because its velocity lags behind
+the gradient by as much as in descent. At the start, its velocity has noise of covariance
+:math:`C / B\, (3 + \mu) / (1 + \mu)^3` around its mean, which compensates for the difference
+between a sum over steps and its integral. With these changes, means are correct to second order, as
+in the paper. The relative errors of covariances and of the noise's effect on means are of second
+order too; without the changes they would be of order :math:`\eta H`, larger than in the first-order
+equation. Without momentum all of this follows from expanding the generator of a step. For heavy
+ball, these changes give a quadratic with linear noise the covariance of descent.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from odes.solver.posed import GroupedRule
 from odes.theory import Theory, Training, refusal
 
 BEFORE = -1.0
-"""Time of the examples from which the velocity begins, other ones than those of the first step."""
+"""Time of the examples for the starting velocity, which are not those of the first step."""
 EXAMPLES = 64
 """Default number of examples per step from which the noise is estimated."""
 
@@ -100,40 +100,40 @@ def sde(
     """Sample paths of the stochastic modified equation of SGD, from `draw` and `loss`.
 
     Use it where noise is too large for `odes.linear_noise`, such as for escapes over a barrier or
-    the loss near its minimum, and for models of any size: a path costs about as much as six runs,
-    for any number of weights.
+    the loss near its minimum, and for large models: a path costs about as much as six runs, for any
+    number of weights.
 
-    The equation is solved in the sense of Ito, by Strang splitting with equal steps: see
+    The Ito equation is solved by Strang splitting with equal steps: see
     `odes.solver.integrate.integrate_ito`. Its error is of second order in the rate, and of first
     order in the square of the noise of a step.
 
     Args:
         problem: a problem with `draw` and with a `loss` that is the mean over the examples. Without
-            a `population_loss`, the mean gradient is that of the examples of a step, and their
-            noise is part of that of the batch.
+            a `population_loss`, the mean gradient is estimated from the examples of a step, whose
+            noise then is part of the batch noise.
         rule: SGD, with heavy-ball or Nesterov momentum, any schedules, rates by group and decay.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
         batch: number B of examples per step, >= 1, drawn independently.
         key: random key of the starting weights, the examples and the noise. The starting weights
             are those of `dynsim.train` with this key.
-        init: starting weights that replace these.
+        init: starting weights, instead of random ones.
         paths: number of paths, which become a leading axis; path i has the key fold_in(key, i).
             None gives a single path with the key itself.
         order: order in the learning rate, 1 or 2. Order 2 includes the derivative of the gradient
             along itself, is about three times as slow, and needs SGD without Nesterov momentum.
-        substeps: solver steps for each optimiser step, >= 1. More are needed for momentum below
-            1/2, or beyond the edge of stability of descent.
+        substeps: solver steps per optimiser step, >= 1. More are needed for momentum below 1/2, or
+            beyond the edge of stability of descent.
         examples: number E of examples per step from which the noise is formed, >= 2. Without a
             `population_loss` it must exceed `batch`; the default is then 2 `batch`, if that is more
-            than the usual 64. Fewer are faster: the covariance stays right, but the noise is less
-            normal.
-        record: as of `odes.flow`, and "batch_loss", the loss of the next batch. By default the
+            than the usual 64. Fewer are faster and keep the covariance correct, but make the noise
+            less normal.
+        record: as in `odes.flow`, plus "batch_loss", the loss of the next batch. By default the
             `RECORD` of the problem and "batch_loss".
         dtype: "float64" or "float32".
 
     Returns:
-        A `Trajectory` for each path. A path whose weights are not finite, or whose loss is a
-        thousand times the first one, has `Status.DIVERGED`; nothing raises. `across_runs` returns
+        A `Trajectory` for each path. A path whose observables are not finite, or whose loss exceeds
+        a thousand times the first one, has `Status.DIVERGED`; nothing raises. `across_runs` returns
         mean and standard deviation with their errors.
 
     Raises:
@@ -212,7 +212,7 @@ class Drawn(NamedTuple):
 
 
 class Path:
-    """The modified equation of a problem, as a flow whose gradient has noise in it."""
+    """The modified equation of a problem, as a flow with a noisy gradient."""
 
     def __init__(self, noise: Noise, order: int) -> None:
         self.noise, rule = noise, noise.rule
@@ -237,7 +237,7 @@ class Path:
         return self.weighted(drawn._replace(weights=even), params)
 
     def weighted(self, drawn: Drawn, params: PyTree) -> PyTree:
-        """The gradient of the weighted sum of the losses of the examples."""
+        """Return the gradient of the weighted sum of the examples' losses."""
         losses = functools.partial(self.noise.losses, data=drawn.data)
         return jax.vjp(losses, params)[1](drawn.weights)[0]
 
@@ -265,7 +265,7 @@ class Path:
     def weights(
         self, increment: Float[Array, "*k E"], variance: Float[Array, ""]
     ) -> Float[Array, "*k E"]:
-        """Return weights of the losses that give noise of a variance, from a Brownian increment."""
+        """Return weights of the losses for noise of this variance, from a Brownian increment."""
         scale = jnp.sqrt(variance / self.noise.free)
         return (increment - jnp.mean(increment, axis=-1, keepdims=True)) * scale
 
@@ -302,12 +302,12 @@ class Path:
         return (jax.tree.map(lambda k, c: k - c / 4, kick, curved),)
 
     def start(self, key: PRNGKeyArray) -> PyTree:
-        """The state before the first step."""
+        """Return the state before the first step."""
         state = self.posed.state
         if self.order == 1 or not self.rule.has_inertia:
             return state
         mu, (params, velocity) = self.rule.mu, state
-        # The mean of the velocity is that of the gradient over 1 + mu.
+        # The mean velocity is the mean gradient divided by 1 + mu.
         variance = (3 + mu) / (1 + mu) ** 3 / self.noise.batch - self.of_mean / (1 + mu) ** 2
         normal = jax.random.normal(key, (self.noise.examples,), self.noise.dtype)
         data = self.examples(BEFORE)
@@ -350,7 +350,7 @@ def _solve(
         path = Path(Noise(given, parts, rule, drawn, batch, asked, examples), order)
         shift = path.posed.shift
 
-        # The first steps lead to the time at which the state after 0 steps is read.
+        # The first steps lead from time 0, where the state after 0 steps is read, to `shift`.
         ahead = math.ceil(shift * substeps)
         even = shift + jnp.arange(steps[-1] * substeps + 1, dtype=dtype) / substeps
         marks = [ahead + step * substeps if step else 0 for step in steps]
@@ -404,4 +404,4 @@ THEORIES = (
         2,
     ),
 )
-"""A path for each run, of every problem with `draw` and `loss`."""
+"""The theories of every problem with `draw` and `loss`; each run is one path."""

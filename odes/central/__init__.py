@@ -14,10 +14,10 @@ with :math:`P = 1/\eta` for gradient descent. RMSProp has :math:`P = (\sqrt v + 
 
     v' = (1 - b_2) \left( G^2 + \mathrm{diag}(H \Sigma H) - v \right) .
 
-Off the edge Sigma is zero, and this is the flow "corrected" of gradient descent, to second order in
-:math:`\eta`, and "rmsprop" of RMSProp, see `odes.solver.flows`. The correction, which is not in the
-paper, has the push of Sigma in it. The paper has the factor :math:`(1 - b_2)/b_2`. Each step is a
-few of the fourth-order Runge-Kutta method, and then one back to the edge, see `odes.central.edge`.
+Off the edge Sigma is zero, and this is the "corrected" flow of gradient descent, to second order in
+:math:`\eta`, or the "rmsprop" flow of RMSProp, see `odes.solver.flows`. The correction is not in
+the paper; it includes the push of Sigma. The paper has the factor :math:`(1 - b_2)/b_2`. A few
+fourth-order Runge-Kutta steps are followed by one back to the edge, see `odes.central.edge`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from odes.solver.posed import Gradient, GroupedRule
 from odes.theory import Theory, Training, refusal
 
 MOST = 4
-"""Eigenvalues at the edge that can be followed."""
+"""Largest number of eigenvalues that can be followed at the edge."""
 LATE = 0.5 / STEPS
 """Time before the end of a step at which its last rates are evaluated."""
 NEAR = 0.01
@@ -79,22 +79,22 @@ def central_flow(
             and weight decay, which for RMSProp must be coupled; without clipping and noise.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         key: random key of the starting weights, as in `dynsim.train`.
-        init: starting weights that replace these.
-        record: as of `odes.flow`, and the flow's own: "averaged_loss", the loss averaged over the
+        init: starting weights, instead of random ones.
+        record: as in `odes.flow`, and the flow's own: "averaged_loss", the loss averaged over the
             oscillations, L + <H, Sigma>/2; "preconditioned_sharpness", the largest eigenvalue of
-            P^-1 H, in which the edge is 2 for every rule; "oscillation", the predicted variance of
+            P^-1 H, for which the edge is 2 for every rule; "oscillation", the predicted variance of
             all weights together, the trace of Sigma; "at_edge", the number of followed eigenvalues
-            within 0.01 of the edge. "loss" and all observables of the problem are those of the
+            within 0.01 of the edge. "loss" and all observables of the problem are measured at the
             averaged weights. By default the `RECORD` of the problem and the flow's own.
         dtype: "float64" or "float32".
-        follow: number of eigenvalues that it can hold at the edge, from 1 to 4. At the edge, the
+        follow: number of eigenvalues that can be held at the edge, from 1 to 4. At the edge, the
             time of a step grows with the square of this number.
 
     Returns:
         A `Trajectory` whose `source` is "central". It has `Status.BEYOND_EDGE` from the step at
         which more eigenvalues than it follows are beyond the edge, or one is beyond it by more than
-        0.1, as after a start beyond the edge or a jump of the rate. Descent then diverges or
-        catapults, which no central flow describes. No derivatives can be taken through it.
+        0.1, for example after a start beyond the edge or a jump of the rate. Descent then diverges
+        or catapults, which no central flow describes. No derivatives can be taken through it.
 
     Raises:
         ValueError: with the reason, for a rule that it does not describe; and naming the argument,
@@ -171,14 +171,14 @@ def _solve(
 ) -> Trajectory:
     numbers, rest = eqx.partition(problem, eqx.is_array)
     gradient = gradient_of(parts, rest)
-    # Without a denominator both kinds of decay are one.
+    # Without a denominator, coupled and decoupled decay are the same.
     rule = dataclasses.replace(rule, decoupled=False)
     driven = GroupedRule(rule, check_groups(problem, rule, parts))
     flow = "plain" if isinstance(rule, SGD) else "rmsprop"
     posed = posed_flow(gradient, numbers, driven, parts.params, flow)
     size = sum(leaf.size for leaf in jax.tree.leaves(parts.params))
     edge = Edge(posed, decayed(gradient, driven), driven, min(follow, size))
-    # One turn more measures the eigenvalues of what is recorded.
+    # One more turn measures the eigenvalues at the recorded time.
     measured = {"preconditioned_sharpness", "at_edge"} & {*record.provided}
 
     def record_at(carry: Any, time: Array) -> Any:

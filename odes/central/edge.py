@@ -61,7 +61,7 @@ def complement(
     r"""Solve the complementarity problem with :math:`B_{ijkl} = \langle E_{ij}, E_{kl} \rangle`.
 
     Args:
-        A: symmetric; exactly diagonal or not.
+        A: symmetric matrix, which need not be diagonal.
         E: a vector for each pair, with E[i, j] = E[j, i].
         near: positive semidefinite matrix at which the search for X starts; zero by default.
 
@@ -99,7 +99,7 @@ def complement(
         inertia = jnp.where(uphill, 1, following)
         return new, new + carried * (new - y), inertia, turns + 1, unsolved(new)
 
-    # Where A is positive semidefinite, zero is the answer, and nothing near it is.
+    # Where A is positive semidefinite the answer is exactly zero, so the search starts there.
     start = jnp.zeros_like(a) if near is None else jnp.where(size > 0, near / both, 0)
     state = start, start, jnp.ones((), a.dtype), jnp.int32(0), unsolved(start)
     y, _, _, turns, failed = jax.lax.while_loop(
@@ -121,7 +121,7 @@ AT = 1e-4
 WANTED = 1e-5
 """Residual of eigenvectors, relative to the sum of eigenvalue and the size of the matrix."""
 STEPS = 4
-"""Runge-Kutta steps of a part, each with the rates of its middle."""
+"""Number of Runge-Kutta steps per step, each with the rates at its middle."""
 
 
 class Moved(NamedTuple):
@@ -157,7 +157,7 @@ class Edge(NamedTuple):
         return sum(leaf.size for leaf in jax.tree.leaves(self.posed.state[0]))
 
     def start(self) -> Moved:
-        """The flow at its start, where nothing oscillates."""
+        """Return the flow at its start, where nothing oscillates."""
         weights = ravel_pytree(self.posed.state[0])[0]
         # The basis of a search has three times the columns of its block.
         rows = 0 if self.size < 3 * (self.searched + 1) else self.searched
@@ -172,7 +172,7 @@ class Edge(NamedTuple):
         return ravel_pytree(self.gradient(self.posed.args[0], unravel(weights)))[0]
 
     def rates(self, t: Float[Array, ""]) -> Float[Array, " N"]:
-        """The learning rate of each weight."""
+        """Return the learning rate of each weight."""
         ones = jax.tree.map(jnp.ones_like, self.posed.state[0])
         # At the start of a warm-up, half a step early, the rate of a flow is negative.
         return jnp.maximum(-ravel_pytree(self.driven.descend(ones, t))[0], 0)
@@ -180,7 +180,7 @@ class Edge(NamedTuple):
     def spectrum(
         self, moved: Moved, t: Float[Array, ""]
     ) -> tuple[Float[Array, " m"], Float[Array, "N m"], Float[Array, "N b"]]:
-        """The largest eigenvalues of M at the rates of `t`, their eigenvectors, and the next
+        """Return the largest eigenvalues of M at the rates of `t`, their eigenvectors, and the next
         block."""
         weights, q = self.scaled(moved.state, t)
         push = jax.linearize(self.slope, weights)[1]
@@ -244,7 +244,7 @@ class Edge(NamedTuple):
             failed=jnp.any(values[self.followed :] > EDGE - AT) | (values[0] > EDGE + TOO_FAR),
         )
         pushes = ((values[0] > EDGE) | held) & ~jnp.asarray(lost) & (dt > 0)
-        # In a batch both branches run: one without a solution would take all turns of the solver.
+        # In a batch both branches run: one without a solution would use up all solver iterations.
         within = jnp.where(pushes, values, jnp.minimum(values, EDGE))
         after = jax.lax.cond(
             pushes,

@@ -5,7 +5,7 @@ The flows are those of `odes.flow` on the population loss (Eqn. 2),
     w_k' = E[g_k h_k' f],   z_m' = E[(db/dz_m)^T U_C^T sum_k g_k h_k' w_k]
 
 Theorem 1 makes attention a function of the MLP. With rates eta_Y of V and eta_Z of z, c =
-eta_Z/eta_Y constant, and one query, along the flow, elementwise, b_0 the mean attention at the
+eta_Z/eta_Y constant, and one query, along the flow, elementwise, with b_0 the mean attention at the
 start,
 
     linear   z^2 = z_0^2 + c sum_k (v_k^2 - v_k0^2)                                      exact
@@ -136,15 +136,15 @@ def _eliminated(
 
 
 def discriminancy(classes: SequenceClasses) -> Float[Array, "K M"]:
-    r"""(K, M) :math:`\Delta_{kl} = \mathbb E[g_k x_l]` of the fixed signal."""
+    r"""Return the (K, M) :math:`\Delta_{kl} = \mathbb E[g_k x_l]` of the fixed signal."""
     joint = jnp.asarray(jnp.asarray(classes.prior)[:, None] * jnp.asarray(classes.probs))
     centred: Array = joint - jnp.mean(joint, axis=0, keepdims=True)
     return centred
 
 
 def blow_up(problem: JoMA, rule: Rule) -> Float[Array, ""]:
-    r"""Return the :math:`t^*` at which the token with the largest :math:`\lVert \Delta_l \rVert`
-    has all attention, in optimiser steps at the peak rate."""
+    r"""Return the time :math:`t^*` at which the token with the largest
+    :math:`\lVert \Delta_l \rVert` has all attention, in optimiser steps at the peak rate."""
     return math.sqrt(math.pi / 2) / jnp.max(_speed(problem, Rescaled.of(rule)))
 
 
@@ -168,7 +168,7 @@ def _erf(
     u = clock.flow_time(times)
     share = math.sqrt(2 / math.pi) * speed[None] * u[:, None]
 
-    # The residual does not enter what arrives at V.
+    # The residual does not affect the gradient that reaches V.
     pull = jnp.asarray(clock.eta_y) * (jnp.asarray(classes.prior) - 1 / classes.K)
 
     def at(u: Float[Array, ""], share: Float[Array, " M"]) -> dict[str, Array]:

@@ -10,7 +10,7 @@ and :math:`\theta_2`,
     v' = \frac{1}{\lVert v \rVert} \sum_c a_c\, \theta_1(r_c)\, x_c
     + \frac{1}{\lVert v \rVert^3} \sum_c a_c\, \theta_2(r_c)\, v
 
-is here explicit by Stein's lemma [ours], with
+becomes explicit by Stein's lemma [ours], with
 :math:`u \sim \mathcal N(r_c, s^2 \lVert v \rVert^2)`, :math:`r_c = v \cdot x_c` + residual:
 
 .. math::
@@ -43,7 +43,7 @@ NODES = 64
 def slopes(
     r: Float[AnyArray, " C"], width: Float[AnyArray, ""], activation: Activation
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
-    r"""(C,) :math:`\mathbb E[\phi'(u)]` and :math:`\mathbb E[\phi''(u)]` of
+    r"""Return the (C,) :math:`\mathbb E[\phi'(u)]` and :math:`\mathbb E[\phi''(u)]` of
     :math:`u \sim \mathcal N(r_c, \text{width}^2)`, width > 0."""
     r = jnp.asarray(r)
     if activation == "linear":
@@ -69,7 +69,7 @@ def velocity(
     residual: Float[AnyArray, " C"] | float = 0.0,
     activation: Activation = "relu",
 ) -> Float[Array, " D"]:
-    r""":math:`v'` of one node, at unit rate.
+    r"""Return :math:`v'` of one node, at unit rate.
 
     Args:
         v: (D,) its weights, not zero.

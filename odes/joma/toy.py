@@ -16,7 +16,7 @@ It is not derived from the paper's Theorems 1 and 3. Elementwise, with the part 
 which is Theorem 4, :math:`\ln(1/\delta_j) / \ln(1/\delta_k) \to e^{(\mu_j^2 - \mu_k^2)/2}`, with
 its constant.
 
-With softmax in place of exp, :math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))`, all
+With softmax instead of exp, :math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))`, all
 components share a time variable s with :math:`ds/dt = 1/\sum_j e^{v_j^2/(2T)}`, and in s each
 follows the equation above in :math:`v/\sqrt T`. As :math:`l_j' = e^{v_j^2/(2T)}` in s, the sum of
 the increases of :math:`l_j` equals t [ours]:
@@ -45,7 +45,7 @@ BISECTIONS = 60
 
 
 def time_to_learn(level: Real[Number, "*#B"], mu: Real[Number, "*#B"]) -> Float[Array, "*B"]:
-    r"""t at which :math:`\ln(1/\delta)` is `level` >= 0, elementwise."""
+    r"""Return the t at which :math:`\ln(1/\delta)` is `level` >= 0, elementwise."""
     s, weight = _nodes(level)
     slope = jnp.exp(-(jnp.asarray(mu)[..., None] ** 2) * (1 - jnp.exp(-s)) ** 2 / 2)
     return jnp.sum(weight * slope, axis=-1)
@@ -54,7 +54,7 @@ def time_to_learn(level: Real[Number, "*#B"], mu: Real[Number, "*#B"]) -> Float[
 def level_after(
     s: Float[AnyArray, "S 1"], mu: Float[AnyArray, " D"], start: Float[AnyArray, " D"]
 ) -> Float[Array, "S D"]:
-    r"""(S, D) :math:`\ln(1/\delta)` a time `s` after it was `start`: the inverse of
+    r"""Return (S, D) :math:`\ln(1/\delta)` a time `s` after it was `start`, the inverse of
     `time_to_learn`."""
     shape = s.shape[0], mu.shape[0]
     mu, start = (jnp.broadcast_to(jnp.asarray(x)[None], shape) for x in (mu, start))
@@ -79,7 +79,7 @@ def under_softmax(
     start: Float[AnyArray, " D"],
     temperature: Real[Number, ""] = 1.0,
 ) -> tuple[Float[Array, " S"], Float[Array, "S D"]]:
-    r""":math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))` in closed form.
+    r"""Solve :math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))` in closed form.
 
     Args:
         s: (S,) values of the time variable of :math:`v' = (\mu - v) \odot e^{v^2/(2T)}`, from 0.
@@ -103,12 +103,12 @@ def delay(mu: Real[Number, ""]) -> Float[Array, ""]:
 
 
 def speed_up(mu: Real[Number, ""], other: Real[Number, ""]) -> float:
-    r"""The limit of Theorem 4, :math:`e^{(\mu_j^2 - \mu_k^2)/2}` of `mu` and `other`."""
+    r"""Return the limit of Theorem 4, :math:`e^{(\mu_j^2 - \mu_k^2)/2}` of `mu` and `other`."""
     return math.exp((float(mu) ** 2 - float(other) ** 2) / 2)
 
 
 def _nodes(end: Real[Number, "*B"]) -> tuple[Float[Array, "*B n"], Float[Array, "*B n"]]:
-    """Nodes and weights of a quadrature over [0, end], behind the axes of `end`."""
+    """Return nodes and weights of a quadrature over [0, end], on an axis after those of `end`."""
     x, weight = np.polynomial.legendre.leggauss(NODES)
     half = jnp.asarray(end)[..., None] / 2
     behind = (1,) * (half.ndim - 1) + (NODES,)

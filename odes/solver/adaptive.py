@@ -88,7 +88,7 @@ def _corrected_adam(
     zeros = jax.tree.map(jnp.zeros_like, initial)
     steps = jnp.arange(EXACT_STEPS)
     (params, *averages), moves = jax.lax.scan(step, (initial, zeros, zeros), steps)
-    # So that half a unit of time later they are what the next step divides by.
+    # Half a unit of time later they then equal the averages of the next step.
     g = _scaled(gradient, task, driven, params)
     averages = [
         jax.tree.map(lambda x, y: y + (x - y) * b / jnp.exp(-_slow_rate(b) / 2), average, new)  # noqa: B023
@@ -103,13 +103,13 @@ def _slow_adam(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyT
     (params, *averages), (task, driven) = state, args
     rule = driven.rule
     g = _scaled(gradient, task, driven, params)
-    # Weights of the averages, which the steps have brought to 1 - b^k.
+    # Total weights of the averages, 1 - b^k after k steps.
     after = jnp.maximum(t - EXACT_STEPS - 0.5, -0.5)
     weights = [
         1 - b ** (EXACT_STEPS + 1) * jnp.exp(-_slow_rate(b) * after) for b in (rule.b1, rule.b2)
     ]
     direction = _direction(averages, weights)
-    # Decoupled decay is that of the weights where the step began.
+    # Decoupled decay acts on the weights at the start of the step.
     begin = half_a_step_ago(params, driven.descend(direction, t, params))
     return driven.descend(direction, t, begin), *(
         jax.tree.map(lambda x, y: _slow_rate(b) * (y - x), average, new)  # noqa: B023
@@ -120,7 +120,7 @@ def _slow_adam(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyT
 def _after_steps(
     field: Any, count: int, t: Float[Array, ""], state: PyTree, args: PyTree
 ) -> PyTree:
-    """`field` after the moves of the first `count` steps, which are the last of `args`."""
+    """Return the moves of the first `count` steps (the last of `args`), and `field` after them."""
     *args, moves = args
     now = jnp.clip(jnp.floor(t).astype(int), 0, count - 1)
     steps = jax.tree.map(lambda x: x[now], moves), *jax.tree.map(jnp.zeros_like, state[1:])
@@ -130,7 +130,7 @@ def _after_steps(
 
 
 def _averaged(rule: Adam, averages: Any, g: PyTree) -> tuple[tuple[Any, PyTree, PyTree], ...]:
-    """Decay, average and what enters it, of both averages of Adam."""
+    """Return decay, average and averaged quantity, for both averages of Adam."""
     return (rule.b1, averages[0], g), (rule.b2, averages[1], jax.tree.map(jnp.square, g))
 
 
@@ -139,7 +139,7 @@ def _direction(averages: Any, weights: Any) -> PyTree:
 
 
 def _slow_rate(b: Any) -> Any:
-    """The rate at which the average of a slow motion is as old as Adam's in the middle of a step,
+    """Return the decay rate of an average whose mean age is that of Adam's in the middle of a step,
     (1 + b) / (2 (1 - b))."""
     return 2 * (1 - b) / (1 + b)
 
@@ -173,10 +173,10 @@ def _adam(
 ) -> PyTree:
     (params, m, v), (task, driven) = state, args
     rate = [_decay_rate(b, matched) for b in (driven.rule.b1, driven.rule.b2)]
-    # Read half a step later: the state after t steps is that of the flow at t + 1/2.
+    # Evaluated half a step later: the state after t steps is the flow at t + 1/2.
     elapsed = t + 0.5 if matched else t
     # Unnormalised averages, divided by their total weight, because the equation for the
-    # normalised ones has a pole at 0. Here 0/0 remains at 0 alone, and its limit is known.
+    # normalised ones has a pole at 0. Here 0/0 occurs only at t = 0, where the limit is known.
     started = elapsed > 0
     weight = [jnp.where(started, -jnp.expm1(-r * elapsed), 1.0) for r in rate]
     g = _scaled(gradient, task, driven, params)
@@ -215,8 +215,7 @@ def _first_step(
     initial: Params,
     weight: Any,
 ) -> tuple[Params, Params, Params]:
-    """The first step (1, ...), whose root of mean squares is `weight` |G|, and G / eps before and
-    after."""
+    """Return the first step (1, ...), with root mean square `weight` |G|, and G / eps around it."""
     before = _scaled(gradient, task, driven, initial)
     direction = jax.tree.map(lambda g: g / (weight * jnp.abs(g) + 1), before)
     first = driven.descend(direction, jnp.asarray(0.5), initial)
@@ -225,7 +224,7 @@ def _first_step(
 
 
 def _half_a_step_later(rate: Array, power: int, before: Array, after: Array) -> Array:
-    """The average of G^power half a step after the first, from G before and after that step."""
+    """Return the average of G^power half a step after the first, from G around that step."""
     half = -jnp.expm1(-rate / 2)
     return -jnp.expm1(-rate) * (1 - half) * before**power + half * after**power
 
@@ -241,7 +240,7 @@ def _decay_rate(b: Any, matched: bool) -> Array:
 
 
 def _quotient(m: Array, v: Array) -> Array:
-    """m / (sqrt(v) + 1), with derivative zero by v where v = 0 instead of NaN."""
+    """Return m / (sqrt(v) + 1). At v = 0 its derivative with respect to v is 0 instead of NaN."""
     positive = v > 0
     return m / (jnp.where(positive, jnp.sqrt(jnp.where(positive, v, 1)), 0) + 1)
 
@@ -259,4 +258,4 @@ FLOWS = (
     ),
     Flow("rmsprop", "RMSProp flow", "eta, 1 - b2 -> 0", RMSProp, _plain_rmsprop, variant=True),
 )
-"""The flows of Adam and of RMSProp, those used by default first."""
+"""The flows of Adam and of RMSProp, defaults first."""

@@ -110,7 +110,7 @@ def flow_of_rule(
         groups: names of groups of weights, if the rule has rates by group.
         initial: parameters at the start.
         times: (S,) optimiser steps at which `save(task, params, time of the flow)` is kept.
-        flow: as `checked_flow` returned it.
+        flow: name of the flow, from `checked_flow`.
         derivatives: see `odes.solver.integrate.integrate`.
 
     Returns:

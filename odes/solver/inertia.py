@@ -17,16 +17,16 @@ with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's, and
 "heavy-ball" is right to first order in :math:`1 - \mu`, "matched" to second order. All but
 "corrected" leave an error of first order in :math:`\eta`. `docs/theory/flow.md` derives them.
 
-"matched" is evaluated at t = k + 1/2. Nesterov's [ours] uses the gradient at the start of the step,
-half a unit before its middle, :math:`G(p - p'/2)`. It does not move in the first half step, before
-which no step has begun.
+"matched" is evaluated at t = k + 1/2. With Nesterov momentum [ours] it uses the gradient at the
+start of the step, half a unit before its middle, :math:`G(p - p'/2)`. It then does not move in the
+first half step, before which no step has begun.
 
 "corrected" [ours] is by backward error analysis. Descent without momentum follows
 :math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`, H being the Hessian. While
-momentum builds up, the velocities of descent lack :math:`\mu G/(1-\mu)^2` in all, and those of the
-flow :math:`c\, (G/(1-\mu) - v(0))`. They agree for :math:`v(0) = G / (1+\mu)`. Decoupled decay is
-that of the weights where the step began, which corrected flows and the matched one of Nesterov's
-read as :math:`p - p'/2` too.
+momentum builds up, the velocities of descent fall short by :math:`\mu G/(1-\mu)^2` in total, and
+those of the flow by :math:`c\, (G/(1-\mu) - v(0))`. The two agree for :math:`v(0) = G / (1+\mu)`.
+Decoupled decay acts on the weights at the start of the step. Corrected flows, and the matched one
+of Nesterov momentum, use :math:`p - p'/2` for them too.
 
 Sign descent [ours]:
 
@@ -36,12 +36,12 @@ Sign descent [ours]:
     S(m) = \max(-1, \min(1, m / w)), \qquad w = \eta\, |H|
 
 "plain" has no inertia, :math:`p' = -\eta\, S(G)`. "heavy-ball" has :math:`\lambda = 1-\mu`,
-"matched" :math:`\lambda = -\ln \mu`, is read half a step later, and stands still in the first half
-step. S is the sign, but linear within a width w of zero, so that a weight slides along the zero of
-its derivative as descent does on average. The width is how far a step of random signs moves the
-derivative, from a few products with the Hessian; for a single weight the mean sign is then exact.
-Before the first zero a flow without momentum is exact at constant gradient; after it, descent
-oscillates about the flow, with an amplitude of first order in :math:`\eta`. Where curvature
+"matched" has :math:`\lambda = -\ln \mu`, is evaluated half a step later, and does not move in the
+first half step. S is the sign, but linear within a width w of zero, so that a weight slides along
+the zero of its derivative as descent does on average. The width is the change of the derivative in
+a step of random signs, from a few Hessian-vector products; for a single weight the mean sign is
+then exact. Before the first zero a flow without momentum is exact at constant gradient; after it,
+descent oscillates about the flow, with an amplitude of first order in :math:`\eta`. Where curvature
 vanishes, S is the sign; where it is negative, a weight leaves the zero of its derivative, as in
 descent. While a weight slides, the solver needs at least as many gradients as descent; if it runs
 out of steps, the status is `MAX_STEPS`.
@@ -169,7 +169,7 @@ def _signs_of_average(
     mu = jnp.asarray(driven.rule.momentum)
     rate, at = (-jnp.log(mu), t - 0.5) if matched else (1 - mu, t)
     pull, change = _probed(functools.partial(gradient, task), params, probes)
-    # At the start 0/0, whose limit is the gradient.
+    # At the start this is 0/0, whose limit is the gradient.
     weight = jnp.where(t > 0, -jnp.expm1(-rate * t), 1.0)
     mean = jax.tree.map(lambda m, g: jnp.where(t > 0, m / weight, g), average, pull)
     signs = jax.tree.map(_saturated, mean, driven.descend(change, at))
@@ -180,8 +180,8 @@ def _signs_of_average(
 
 
 def _probes(params: PyTree) -> PyTree:
-    """(PROBES, ...) directions, normal with mean absolute value 1 in each weight: so a diagonal
-    Hessian is found exactly, and no other one is missed as signs might miss it."""
+    """(PROBES, ...) directions, normal with mean absolute value 1 in each weight: a diagonal
+    Hessian is then found exactly, and no other one is missed, as with random signs."""
     keys = jax.random.split(jax.random.key(0), PROBES)
     drawn = jax.vmap(lambda key: optax.tree.random_like(key, params, jax.random.normal))(keys)
     return jax.tree.map(lambda z: z / jnp.mean(jnp.abs(z), axis=0, keepdims=True), drawn)
@@ -206,7 +206,7 @@ def _moves(rule: SGD) -> bool:
 
 
 def _still(rule: Sign) -> bool:
-    """Without momentum there is no velocity that a matched flow could follow."""
+    """Return whether there is no momentum, and thus no velocity for a matched flow."""
     return not checks.is_traced(rule.momentum) and not np.any(rule.momentum)
 
 
@@ -239,5 +239,5 @@ FLOWS: tuple[Flow, ...] = (
     _of_signs("heavy-ball"),
     _of_signs("plain", lambda rule: not _still(rule)),
 )
-"""The flows of descent and of its sign, which have names and assumptions in common; of those that
-describe a rule, the first one is used by default."""
+"""The flows of descent and sign descent, which share names and assumptions. The first one that
+describes a rule is its default."""

@@ -32,7 +32,7 @@ class Clock(Protocol):
     """Conversion from optimiser steps to ODE time: `StepClock`, or a schedule of rates."""
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
-        """ODE time at which the state after `steps` optimiser steps is read."""
+        """Return the ODE time at which the state after `steps` optimiser steps is read."""
         ...
 
 
@@ -47,7 +47,7 @@ class StepClock(eqx.Module):
     shift: Real[Number, ""] = 0.0
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
-        """ODE time at which the state after `steps` optimiser steps is read."""
+        """Return the ODE time at which the state after `steps` optimiser steps is read."""
         return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
 
 
@@ -138,9 +138,9 @@ def integrate(
         derivatives: kind of derivatives that the solve supports, "reverse" (`jax.grad`) or
             "forward" (`jax.jvp`, `jax.jacfwd`).
         jumps: (J,) ODE times at which the vector field jumps; the solver stops and restarts
-            there. They may be traced, and lie outside of the time that is integrated.
+            there. They may be traced, and may lie outside the integrated time.
         begin: optimiser step at which the state is `initial`.
-        solver: of diffrax; by default `diffrax.Tsit5()`.
+        solver: a diffrax solver; by default `diffrax.Tsit5()`.
         stop: (t, y, args) -> whether the equations have become invalid; the solve ends there.
 
     Returns:
@@ -191,17 +191,17 @@ def integrate_sde(
     jump: Real[Number, ""],
     begin: Real[Number, ""] = 0.0,
 ) -> Solved:
-    """Integrate dy = vector_field(t, y, args) dt + diffusion(t, y, args) dB by Euler-Maruyama,
-    in the sense of Ito. `key` determines the noise of the steps: with other steps it is another
-    Brownian path. Only forward-mode derivatives are supported.
+    """Integrate the Ito equation dy = vector_field(t, y, args) dt + diffusion(t, y, args) dB by
+    Euler-Maruyama. `key` determines the noise of each step, so other steps mean another Brownian
+    path. Only forward-mode derivatives are supported.
 
     Args:
         vector_field, initial, times, args, save, clock, begin: as for `integrate`.
-        diffusion: amplitude of the noise in every entry of y, of the structure of y; the
-            noises of the entries are independent.
+        diffusion: noise amplitude of every entry of y, in the structure of y; the entries have
+            independent noise.
         num_steps: equal steps from `begin` to the last time, >= 2.
-        jump: ODE time at which the vector field jumps; the solver steps there instead of to
-            the nearest of its times.
+        jump: ODE time at which the vector field jumps; it replaces the nearest of the solver's
+            times.
 
     Returns:
         As `integrate`; between the steps y is interpolated linearly.
@@ -213,7 +213,7 @@ def integrate_sde(
     grid = t0 + (t1 - t0) * jnp.arange(num_steps + 1, dtype=t0.dtype) / num_steps
     grid = grid.at[-1].set(t1)
     jump = jnp.asarray(jump, t0.dtype)
-    # First and last time stay: a jump nearer to them than half a step is taken there.
+    # The first and last time stay: a jump within half a step of them is taken there.
     nearest = jnp.argmin(jnp.abs(grid - jump))
     inside = (nearest > 0) & (nearest < num_steps)
     grid = grid.at[nearest].set(jnp.where(inside, jump, grid[nearest]))
@@ -242,21 +242,21 @@ def integrate_sde(
 def _span(
     clock: Clock, begin: Real[Number, ""], times: Float[Array, " S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " S"]]:
-    """ODE times of the start, of the end, and of `times`."""
+    """Return the ODE times of the start, of the end, and of `times`."""
     flow_times = clock.flow_time(times)
     t0 = jnp.asarray(clock.flow_time(jnp.asarray(begin, times.dtype)), flow_times.dtype)
-    # A single time at the start leaves nothing to integrate, which diffrax does not take.
+    # A single time at the start leaves nothing to integrate, which diffrax does not accept.
     t1 = jnp.where(flow_times[-1] > t0, flow_times[-1], t0 + 1)
     return t0, t1, flow_times
 
 
 def _save_at(flow_times: Float[Array, " S"], save: Save) -> Any:
-    """`save` at the times, with whether the state was finite, and the state at the end."""
+    """Return what to save: `save` and finiteness of the state at the times, and the final state."""
     import diffrax
 
     def save_with_check(t: Float[Array, ""], y: PyTree, args: PyTree) -> PyTree:
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(y)])
-        # As a float, because diffrax fills what it never reached with inf.
+        # As a float, because diffrax fills times that it never reached with inf.
         return save(t, y, args), jnp.all(finite).astype(t.dtype)
 
     at_times = diffrax.SubSaveAt(ts=flow_times, fn=jax.jit(save_with_check))
@@ -286,7 +286,7 @@ def _solved(
 def judge(
     times: Float[Array, " S"], valid: Bool[Array, " S"]
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Status (OK or DIVERGED) and first bad step of a run that was `valid` at some of `times`."""
+    """Return status (OK or DIVERGED) and first bad step of a run `valid` at some of its `times`."""
     good = jnp.all(valid)
     status = jnp.where(good, Status.OK, Status.DIVERGED)
     first_bad = jnp.where(good, -1, jnp.ceil(times[jnp.argmin(valid)]))
@@ -313,25 +313,25 @@ def integrate_ito(
     noises: int,
     save: Callable[[Float[Array, ""], PyTree], PyTree],
 ) -> tuple[PyTree, PyTree]:
-    r"""Integrate dy = drift(t, y) dt + diffusion(t, y, dW) with small noise, in the sense of Ito,
-    by Strang splitting.
+    r"""Integrate the Ito equation dy = drift(t, y) dt + diffusion(t, y, dW), for small noise.
 
-    A step of length h is half a step of the drift, by the Runge-Kutta method of three stages at 0,
-    1/3 and 1/2, of third order for linear drifts and of second for others; the noise of the whole
-    step, by Euler-Maruyama, from the state that this leads to; and half a step of the drift. With
-    noise of size :math:`\varepsilon` means err by :math:`O(h^2 + \varepsilon^2 h)`, as only the
-    noise of the noise is of first order (in the sense of Milstein and Tretyakov, SIAM J. Sci.
-    Comput. 18, 1067, 1997). Drift and noise of training are of the size of the learning rate
-    :math:`\eta` in a step, so that steps of h = 1 leave a share of :math:`O(\eta^2)` where
-    Euler-Maruyama leaves :math:`O(\eta)`, as much as descent differs from its flow. The solvers of
-    diffrax that reach this are in the sense of Stratonovich, or take the noise as additive.
+    By Strang splitting, a step of length h has three parts: half a step of the drift, the noise of
+    the whole step by Euler-Maruyama, and another half step of the drift. The half steps use the
+    three-stage Runge-Kutta method with nodes 0, 1/3 and 1/2, of third order for linear drifts and
+    of second for others. With noise of size :math:`\varepsilon`, the error of means is
+    :math:`O(h^2 + \varepsilon^2 h)`, because only the effect of noise on itself is of first order
+    (Milstein and Tretyakov, SIAM J. Sci. Comput. 18, 1067, 1997). In training, drift and noise of a
+    step are proportional to the learning rate :math:`\eta`. Steps of h = 1 then have a relative
+    error of :math:`O(\eta^2)`. For Euler-Maruyama it would be :math:`O(\eta)`, as large as the
+    difference between descent and its flow. The diffrax solvers of this order need a Stratonovich
+    equation or additive noise.
 
     Args:
         drift, diffusion: the equation.
         initial: state at the first time of the grid.
         grid: (N,) times between which steps are taken; drift and diffusion may jump there.
         marks: (S,) indices into `grid` at which `save(t, y)` is evaluated, increasing.
-        key: of the Brownian path.
+        key: random key of the Brownian path.
         noises: number E of independent noises.
 
     Returns:

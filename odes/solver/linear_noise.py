@@ -1,16 +1,16 @@
 r"""Covariance across seeds of the results of stochastic descent, by the adjoint of descent.
 
-Linear noise approximation. Runs scatter around a mean that follows descent without noise: a step is
-:math:`(p, u)_{k+1} = U(p_k, u_k, G(p_k))`, with u a velocity or Adam's averages. Noise in the
-gradient of step k has covariance :math:`C(p_k)` and is independent from step to step. To first
-order in it observables O of the weights after S steps have
+In the linear noise approximation, runs scatter around a mean that follows descent without noise. A
+step is :math:`(p, u)_{k+1} = U(p_k, u_k, G(p_k))`, with u a velocity or Adam's averages. The noise
+in the gradient of step k has covariance :math:`C(p_k)` and is independent between steps. To first
+order in the noise, observables O of the weights after S steps have
 
 .. math::
 
     \operatorname{Cov}(O, O') = \sum_{k < S} \lambda_k^\top\, C(p_k)\, \lambda_k'
 
 where :math:`\lambda_k` is the derivative of O with respect to a vector added to the gradient of
-step k. From :math:`a_S`, the derivative of O with respect to the last state, back to the start
+step k. Backwards from :math:`a_S`, the derivative of O with respect to the last state,
 
 .. math::
 
@@ -19,18 +19,18 @@ step k. From :math:`a_S`, the derivative of O with respect to the last state, ba
     + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top} \mu_k , \qquad
     \mu_k = \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1}
 
-with the Hessian H of the loss whose gradient is G. No matrix of the size of C or H is formed. Only
-some of the states along the path are stored; the others are recomputed from them. The linear
-approximation requires that runs scatter so little that all of them have the same Hessian.
+H is the Hessian of the loss with gradient G. No matrix of the size of C or H is formed. Only some
+of the states along the path are stored; the others are recomputed from them. The linear
+approximation requires that runs scatter so little that they all have the same Hessian.
 
-The terms in :math:`\sigma^2`, the variance of the gradient of a step, are those of Adam and RMSProp
-[ours], which divide by the root of an average of squares: its mean is :math:`G^2 + \sigma^2`. A
-descent that knows the `variance` adds it to what these rules average. A descent that knows the
-covariance of the `squares` of the noise as well adds
-:math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'` to the sum, for normal noise :math:`\xi`,
-which is uncorrelated with its squares.
+The terms in :math:`\sigma^2`, the variance of the gradient of a step, occur for Adam and RMSProp
+[ours], which divide by the root of an average of squares with mean :math:`G^2 + \sigma^2`. If
+`Descent.variance` is given, it is added to the squares that these rules average. If
+`Descent.squares`, the covariance of the squared noise, is given too, the sum also has the term
+:math:`\mu_k^\top \operatorname{Cov}(\xi^2, \xi^2) \mu_k'`, for normal noise :math:`\xi`, which is
+uncorrelated with its squares.
 
-The next order is `drift`. With noise :math:`s\, \xi`
+`drift` computes the next order. With noise :math:`s\, \xi`
 
 .. math::
 
@@ -39,9 +39,9 @@ The next order is `drift`. With noise :math:`s\, \xi`
     \operatorname{Var} O = s^2 \operatorname{Var} \frac{\partial O}{\partial s}
     + s^4 \operatorname{Var} \Bigl( \frac12 \frac{\partial^2 O}{\partial s^2} \Bigr) + \dots
 
-The derivatives are carried along with descent, by forward mode through every step, for a few draws
-of the noise, over which the average is taken. For the variance, the noise of each step is that of
-the weights which the noise of earlier steps has moved; a term in the third derivative is left out.
+The derivatives are propagated along with descent, in forward mode through every step, and averaged
+over a few draws of the noise. For the variance, the noise of each step is evaluated at weights that
+the noise of earlier steps has moved; a term in the third derivative is neglected.
 `docs/theory/finite-size.md` has both orders.
 """
 
@@ -80,15 +80,15 @@ def check_described(rule: Rule) -> None:
 
 
 class State(NamedTuple):
-    """Weights, and the numbers in the memory of the update rule; or derivatives by them."""
+    """Weights and the floating-point memory of the rule, or derivatives with respect to them."""
 
     params: PyTree
     memory: PyTree
 
 
 class BackwardPass(NamedTuple):
-    """A backward pass for the P numbers observed at a time: their derivatives `adjoint` (P, ...)
-    with respect to the state, their `covariance` (P, P) from the noise of the steps passed, their
+    """A backward pass for the P numbers observed at one time: their derivatives `adjoint` (P, ...)
+    with respect to the state, their `covariance` (P, P) from the noise of the steps so far, their
     `values` (P,), and in `beside` observations without a covariance."""
 
     adjoint: State
@@ -102,19 +102,17 @@ class Descent(NamedTuple):
 
     Attributes:
         rule: an update rule that `check_described` accepts.
-        derive: from the weights and the number of the step, the gradient and whatever else `noise`
-            needs.
-        noise: (P, P) :math:`\lambda^\top C \lambda'` of all pairs, from the derivatives (P, ...) of
-            the latter along each :math:`\lambda`.
-        observe: from the weights and the number of steps so far, P numbers, and what else is to be
-            known of them.
+        derive: (weights, step) -> the gradient, and features from which `noise` follows.
+        noise: derivatives (P, ...) of these features along each :math:`\lambda` -> (P, P)
+            :math:`\lambda^\top C \lambda'` for all pairs.
+        observe: (weights, steps so far) -> P numbers, and other values without covariance.
         count: number of weights that each entry of the parameters represents; one each if None. The
             gradient is with respect to a single one of these weights.
-        groups: the groups of weights, where the rule has rates by group.
-        variance: from the weights and the number of the step, the variance of each entry of its
-            gradient, which rules of `AVERAGE_SQUARES` average with its square; zero if None.
-        squares: from the weights, the number of the step and P vectors :math:`\mu`, the (P, P)
-            covariance along them of the squares of its noise, for these rules with a `variance`.
+        groups: the groups of weights, if the rule has rates by group.
+        variance: (weights, step) -> the variance of each entry of the gradient, which rules of
+            `AVERAGE_SQUARES` average along with its square; zero if None.
+        squares: (weights, step, P vectors :math:`\mu`) -> the (P, P) covariance along them of the
+            squared noise, for these rules with a `variance`.
     """
 
     rule: Rule
@@ -127,11 +125,11 @@ class Descent(NamedTuple):
     squares: Callable[[Any, Int[Array, ""], PyTree], Float[Array, "P P"]] | None = None
 
     def start(self, params: PyTree) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return State(params, eqx.filter(self.rule.init(params), eqx.is_inexact_array))
 
     def scattered(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
-        """The variance of the gradient of step k, or None where the rule does not read it."""
+        """Return the variance of the gradient of step k, or None if the rule does not use it."""
         if self.variance is None or not isinstance(self.rule, AVERAGE_SQUARES):
             return None
         return self.variance(params, k)
@@ -139,15 +137,15 @@ class Descent(NamedTuple):
     def update(
         self, state: State, gradient: PyTree, k: Int[Array, ""], variance: PyTree = None
     ) -> State:
-        """The state after the update that follows k others."""
-        # Integers in the memory, by which nothing is derived, count the steps.
+        """Return the state after the update that follows k others."""
+        # Integers in the memory count the steps; they have no derivatives.
         counts = jax.tree.map(
             lambda leaf: None if eqx.is_inexact_array(leaf) else k, self.rule.init(state.params)
         )
         memory = eqx.combine(state.memory, counts)
         if variance is not None:
             assert isinstance(self.rule, AVERAGE_SQUARES)
-            # Decays to (1 - b2) variance when the update averages.
+            # The update multiplies this by b2, which leaves (1 - b2) variance.
             weight = (1 - self.rule.b2) / self.rule.b2
             squares = optax.tree.get(memory, "nu")
             squares = jax.tree.map(lambda nu, s: nu + weight * s, squares, variance)
@@ -157,12 +155,12 @@ class Descent(NamedTuple):
         return State(params, eqx.filter(memory, eqx.is_inexact_array))
 
     def step(self, state: State, k: Int[Array, ""]) -> State:
-        """The state after step k."""
+        """Return the state after step k."""
         variance = self.scattered(state.params, k)
         return self.update(state, self.derive(state.params, k)[0], k, variance)
 
     def arrive(self, passed: BackwardPass, state: State, k: Int[Array, ""]) -> BackwardPass:
-        """The beginning of a pass, at its time."""
+        """Start a pass at the time of its observations."""
         slopes, (values, beside) = jax.jacrev(
             lambda params: (lambda found: (found[0], found))(self.observe(params, k)), has_aux=True
         )(state.params)
@@ -173,7 +171,7 @@ class Descent(NamedTuple):
         )
 
     def back(self, passed: BackwardPass, state: State, k: Int[Array, ""]) -> BackwardPass:
-        """From :math:`a_{k+1}` to :math:`a_k`, with what the noise of step k adds."""
+        """Go from :math:`a_{k+1}` to :math:`a_k`, and add the covariance due to step k's noise."""
         (gradient, _), derivative = jax.linearize(lambda p: self.derive(p, k), state.params)
         variance, spreading = jax.vjp(lambda p: self.scattered(p, k), state.params)
         _, pull = jax.vjp(
@@ -184,8 +182,8 @@ class Descent(NamedTuple):
         )
 
         def one(adjoint: State) -> tuple[State, PyTree, PyTree]:
-            # Where a gradient has been zero all along, Adam divides 0 by 0 in the derivative of its
-            # square root. No noise reaches these weights.
+            # If a gradient was zero in every step, the derivative of Adam's square root is 0/0. No
+            # noise reaches these weights.
             before, push, wider = jax.tree.map(
                 lambda x: jnp.where(jnp.isnan(x), 0, x), pull(adjoint)
             )
@@ -211,13 +209,13 @@ class Descent(NamedTuple):
         return jax.tree.map(each, slopes, self.count)
 
     def _together(self, slopes: PyTree) -> PyTree:
-        """The inverse of `_single`."""
+        """Invert `_single`."""
         return slopes if self.count is None else jax.tree.map(jnp.multiply, slopes, self.count)
 
 
 class Leg(NamedTuple):
-    """Part of a route: over the steps of a `segment`, forwards if `time` is negative, else back
-    from `time` or from the end of the segment."""
+    """Part of a route: the steps of a `segment`, forwards if `time` is negative, else backwards
+    from `time` or from the end of the segment, whichever is earlier."""
 
     segment: Int[AnyArray, "*E"]
     time: Int[AnyArray, "*E"]
@@ -238,17 +236,17 @@ def followed(
 def by_name(
     seen: Callable[[PyTree], dict[str, Array]], params: PyTree, values: Float[Array, "S P"]
 ) -> dict[str, Array]:
-    """Numbers in one row as the observables that are `seen` of weights such as `params`."""
+    """Return rows of numbers as observables by name, with the shapes of `seen(params)`."""
     shapes = jax.eval_shape(seen, params)
     _, unravel = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
     return jax.vmap(unravel)(values)
 
 
 def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPass:
-    """Observed numbers and their covariance at all `times`, whole steps that increase.
+    """Return the observed numbers and their covariance at all `times`, increasing whole steps.
 
     Returns:
-        A `BackwardPass` with leading axes of the S times, but for the adjoint, which is None.
+        A `BackwardPass` with a leading axis for the S times. Its adjoint is None.
     """
     stride = math.isqrt(times[-1]) + 1
     start = descent.start(params)
@@ -283,7 +281,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
 
             return kept, jax.lax.fori_loop(0, until + 1, turn, passed)
 
-        # The route depends on no number of the problem, so that under vmap this stays a branch.
+        # The route does not depend on the problem's numbers, so under vmap this stays a branch.
         carry = jax.lax.cond(leg.time < 0, forwards, backwards, kept, passed)
         return carry, carry[1]._replace(adjoint=None)
 
@@ -293,7 +291,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
 
 
 def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
-    """Forwards to the last time, then back from each; and the legs that end at the start."""
+    """Return legs to the last time and then back from each time, and indices of the final legs."""
     legs = [(segment, -1) for segment in range(times[-1] // stride + 1)]
     ends = []
     for time in times:
@@ -315,7 +313,7 @@ class Drift(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """Descent, and derivatives of the first and second order by s for each of R draws."""
+    """Descent, and its first and second derivatives with respect to s for each of R draws."""
 
     mean: State
     first: State
@@ -331,9 +329,9 @@ def drift(
     draws: int,
     covariance: bool = False,
 ) -> Drift:
-    """Carry `draws` of the noise through descent from `params`, and look at it at `times`, whole
-    steps that increase. `sample` makes noise of the gradient at some weights, of covariance C, from
-    a key. To add the `covariance` of the second derivatives needs two draws or more."""
+    """Propagate `draws` of the noise through descent from `params`, and observe at `times`,
+    increasing whole steps. `sample(params, key)` draws gradient noise of covariance C. `covariance`
+    adds the covariance of the second derivatives, which needs at least two draws."""
     start = descent.start(params)
     none = jax.tree.map(lambda leaf: jnp.zeros((draws, *leaf.shape), leaf.dtype), start)
 
@@ -346,12 +344,12 @@ def drift(
                 gradient = descent.derive(state.params, k)[0]
                 noise = sample(state.params, key) if still is None else still
                 moved = jax.tree.map(lambda g, xi: g + s * xi, gradient, noise)
-                # What averages of squares already have of the variance, the noise brings as well.
+                # The noise itself adds s^2 times the variance to the averages of squares.
                 variance = descent.scattered(state.params, k)
                 left = jax.tree.map(lambda v: (1 - s**2) * v, variance)
                 return descent.update(state, moved, k, left)
 
-            # As in `Descent.back`, of 0/0 where a gradient has been zero all along.
+            # As in `Descent.back`: 0/0 if a gradient was zero in every step.
             return jax.tree.map(lambda x: jnp.where(jnp.isnan(x), 0, x), _derivatives(path))
 
         keys = jax.random.split(jax.random.fold_in(key, k), draws)
@@ -380,7 +378,7 @@ def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> Sta
 
 
 def _derivatives(path: Callable[[Float[Array, ""]], PyTree]) -> tuple[PyTree, PyTree]:
-    """First and second derivative of `path` at 0."""
+    """Return the first and second derivative of `path` at 0."""
     one = jnp.ones(())
 
     def slope(s: Float[Array, ""]) -> PyTree:

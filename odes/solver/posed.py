@@ -8,8 +8,8 @@ and Z are proportional, the flow is the one at their peak rates in the time
 
     u(t) = \frac{1}{\eta_\text{peak}} \int_0^t \eta(t')\, dt',
 
-the number of steps at the peak rate with the same integral as t steps. So closed forms in
-:math:`\eta t` hold with the integral of the rate in its place.
+the number of steps at the peak rate with the same integral as t steps. Closed forms in
+:math:`\eta t` therefore hold with the integral of the rate instead.
 """
 
 import dataclasses
@@ -45,8 +45,8 @@ class GroupedRule(eqx.Module, Generic[AnyRule]):
         return tuple(step for each in self.rule.schedules.values() for step in each.jumps())
 
     def descend(self, direction: PyTree, t: Any = None, params: PyTree = None) -> PyTree:
-        """Minus the direction times the rates at `t`; where `params` are given, decoupled decay of
-        them is part of it."""
+        """Return minus the direction times the rates at `t`. If `params` are given, decoupled decay
+        of them is included."""
         if self.rule.decoupled and params is not None:
             direction = self.rule.decayed(direction, params, self.groups)
         return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
@@ -54,9 +54,9 @@ class GroupedRule(eqx.Module, Generic[AnyRule]):
 
 class InitialValueProblem(NamedTuple):
     """A flow as an initial value problem: the `state` at the start, parameters first; the `field`,
-    its derivative from (t, state, args); what the field needs, the task and the rule first; the
-    `shift` by which the state after k steps is the flow at t = k + shift; and times at which the
-    field jumps, besides those of the rates."""
+    its derivative from (t, state, args); its other arguments `args`, the task and the rule first;
+    the `shift` by which the state after k steps is the flow at t = k + shift; and times at which
+    the field jumps, besides those of the rates."""
 
     state: tuple[PyTree, ...]
     field: Callable[..., PyTree]
@@ -80,7 +80,7 @@ class Flow:
         rule: the class of rules that it belongs to.
         pose: its equations, as an initial value problem.
         describes: whether it describes a rule of that class.
-        decays: names of decays whose logarithm it takes, so that they must not be zero.
+        decays: names of decays that must not be zero, because the flow uses their logarithm.
         variant: whether another flow of these rules is more exact.
 
     Example:
@@ -158,8 +158,8 @@ def why_not_described(
     """Return why a theory without inertia does not describe a rule, naming `theory`, or None.
 
     Args:
-        momentum: which kinds it describes.
-        together: whether it moves both Y and Z.
+        momentum: kinds of momentum that the theory describes.
+        together: whether the theory moves both Y and Z.
     """
     if reason := why_not_known(rule):
         return reason

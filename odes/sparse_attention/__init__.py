@@ -1,7 +1,7 @@
 r"""The emergence of sparse attention (arXiv:2505.17863): an exact reduction and its plateau [ours].
 
-From W = 0, a = 0 every score of a copy of x_T moves alike, and so does every other score, every
-weight of the fixed token's column of W and every other weight:
+From W = 0, a = 0 all scores of copies of x_T stay equal, and so do all other scores, all weights of
+the fixed token's column of W up to sign, and all other weights up to sign:
 :math:`W_{ij} = u_j \operatorname{sign}(W^*_{ij})`. With :math:`A = B \alpha` the attention on the
 copies, :math:`\alpha = 1 / ((T-B)\, e^{-\Delta a} + B)`, :math:`w = \sqrt d\, u`,
 :math:`\tilde w = \sqrt d\, \tilde u` and :math:`\lVert W \rVert^2 = \tilde w^2 + (d-1)\, w^2`,
@@ -23,8 +23,8 @@ The plateau: to lowest order in 1/T and 1/sqrt(d), with r = sqrt((1 + (d-1) p^2)
 
 The paper linearises e^{Da}: w = sinh(l t), and a time (1/(2l)) ln(2 eps/l) for the loss to fall by
 the share eps (eq. 6, B = 1), which is too long where the attention blows up first. Time is eta t
-for t optimiser steps, with eta/(1-mu) in place of eta under momentum.
-`docs/systems/sparse_attention.md` derives them.
+for t optimiser steps; momentum replaces eta by eta/(1-mu). `docs/systems/sparse_attention.md`
+derives them.
 
 Example:
     >>> steps = odes.sparse_attention.escape_time(dynsim.retrieval(length=32, d=16))
@@ -113,23 +113,23 @@ def signal(task: Retrieval) -> Float[Array, ""]:
 
 
 def growth_rate(task: Retrieval) -> Float[Array, ""]:
-    r"""Rate at which weights and scores leave zero, per unit of :math:`\eta t`."""
+    r"""Return the rate at which weights and scores leave zero, per unit of :math:`\eta t`."""
     return task.B**0.5 * signal(task) / task.T
 
 
 def escape_time(task: Retrieval) -> Float[Array, ""]:
-    r""":math:`t^*`, in units of :math:`1/\eta` steps, at which the attention blows up."""
+    r"""Return the :math:`t^*` at which attention blows up, in units of :math:`1/\eta` steps."""
     return math.sqrt(math.pi / 2) / growth_rate(task)
 
 
 def linear_escape_time(task: Retrieval, eps: Real[Number, ""]) -> Float[Array, ""]:
-    """Eq. 6, in the same units; `ValueError` unless 0 < eps < 1."""
+    """Return the time of eq. 6 in the same units; raise `ValueError` unless 0 < eps < 1."""
     checks.real("eps", eps, 0, 1, open_minimum=True, open_maximum=True)
     return jnp.log(2 * eps / growth_rate(task)) / (2 * growth_rate(task))
 
 
 def field(task: Retrieval, state: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Right-hand sides of eqs. 13 and 14, letter by letter, for w and Da."""
+    """Return the right-hand sides of eqs. 13 and 14 as printed, for w and Da."""
     w, gap = state
     T, d, B = task.T, task.d, task.B
     alpha = 1 / ((T - B) * jnp.exp(-gap) + B)
@@ -169,7 +169,7 @@ def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str,
     part = time / escape_time(task)
     left = part < 1
     y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.where(left, part, 0))
-    # W along the direction of the moments, per entry as the exact reduction counts them.
+    # W lies along the direction of the moments; per entry, as in the exact reduction.
     entry = task.B**0.5 * y / (signal(task) * task.d**0.5)
     state = Alike(entry * fixed, entry * rest, y**2 / 2, jnp.zeros_like(y))
     learned = {"loss": 0.0, "attention": 1.0, "readout": task.d**0.5}

@@ -12,11 +12,11 @@ the variance of the gradient of a sequence and N sequences per step, from step t
     p &\leftarrow p - \eta\, \frac{\hat m}{\sqrt{\hat v} + \epsilon}
     \end{align*}
 
-for one entry of W, the score of a copy and that of another token. Entries of W also walk at random:
-they scatter around :math:`u \operatorname{sign}(W^*)` with the variance P, which hardly fluctuates
-because there are many entries. W enters the loss quadratically, by the same curvature :math:`S =
-A^2/d + \nu` along each entry, :math:`\nu = (1-A)^2 / (d (T-B))`, so that the covariance of an entry
-and its m obeys the linear map
+for one entry of W, the score of a copy and the score of another token. Entries of W also walk at
+random: they scatter around :math:`u \operatorname{sign}(W^*)` with the variance P, which hardly
+fluctuates because there are many entries. W enters the loss quadratically, by the same curvature
+:math:`S = A^2/d + \nu` along each entry, :math:`\nu = (1-A)^2 / (d (T-B))`, so that the covariance
+of an entry and its m obeys the linear map
 
 .. math::
 
@@ -49,11 +49,11 @@ from odes.theory import Training
 
 
 class Walking(NamedTuple):
-    """Adam's memory and weights: of an entry of W along its sign, a copy's score and another's.
+    """Adam's memory and weights: an entry of W along its sign, a copy's score, another score.
 
     Attributes:
-        params, m, v: (3,) means of these.
-        walk: (3,) of an entry of W around its mean, variance, covariance with its m, variance of m.
+        params, m, v: (3,) means.
+        walk: (3,) variance of an entry of W around its mean, covariance with its m, variance of m.
     """
 
     params: Float[Array, "3"]
@@ -73,14 +73,14 @@ class Moments(NamedTuple):
 
 
 def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) -> Moments:
-    """Mean and variance of the gradient of one sequence, where W has entries of the magnitude
-    `params[0]` that scatter with the variance `walk`."""
+    """Return mean and variance of the gradient of one sequence, if entries of W have the magnitude
+    `params[0]` and scatter with the variance `walk`."""
     u, copy, other = params
     T, d, B = task.T, task.d, task.B
     A = B / ((T - B) * jnp.exp(other - copy) + B)
     nu = (1 - A) ** 2 / (d * (T - B))
     S = A**2 / d + nu
-    # Of an entry of W and of A W - W*: mean squares and mean product.
+    # Mean squares and mean product of an entry of W and of A W - W*.
     miss = A * u - d**-0.5
     ww, ee, we = u**2 + walk, miss**2 + A**2 * walk, u * miss + A * walk
     # b = W^T (y - y*). Sums of squares of W^T W, of W^T (A W - W*), and of its symmetric part.
@@ -135,12 +135,12 @@ def solve(
         task: with p = 0.
         rule: `dynsim.adam` with any schedule, without decay, clipping and noise.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
-        batch: sequences per step, >= 1, a number; `math.inf` leaves Adam without noise.
-        record: as of `odes.flow`.
+        batch: number of sequences per step, >= 1; `math.inf` removes the noise.
+        record: as in `odes.flow`.
         dtype: "float64" or "float32".
 
     Returns:
-        A `Trajectory`; if the map diverges, its status is not OK; nothing raises.
+        A `Trajectory`. If the map diverges, its status is not OK; nothing raises.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -174,7 +174,7 @@ def _solve(
         v = b2 * now.v + (1 - b2) * (found.mean**2 + scatter.at[0].add(curved))
         rate = rule.rate(k) / (1 - b1 ** (k + 1))
         gain = rate / (jnp.sqrt(v / (1 - b2 ** (k + 1))) + rule.eps)
-        # Of m after this step.
+        # Covariance and variance of m after this step.
         covariance = b1 * with_m + (1 - b1) * found.curvature * variance
         own = b1**2 * of_m + 2 * b1 * (1 - b1) * found.curvature * with_m
         own += (1 - b1) ** 2 * (curved + scatter[0])

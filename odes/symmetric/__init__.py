@@ -91,7 +91,7 @@ PATHS = ("flow", "descent")
 
 
 def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "4 N"]:
-    """Return h and c of the module for each kind of token, distinct kinds first, at T infinite; an
+    """Return h and c of the module for each kind of token, distinct kinds first, for infinite T; an
     observable of the reduction. The components of c are those along unit vectors for each kind of
     output: own, other and rest for a distinct token, next and rest for a common one."""
     del state
@@ -293,7 +293,7 @@ def spread(
         tails: average mean and noise over the sequences of
             `odes.symmetric.finite_length.sequences` instead of expanding to first order in 1/T. The
             expansion misses the rare sequences that dominate the loss late in training. Task and
-            length may not be traced in this case.
+            length must then not be traced.
         record: as in `odes.symmetric.solve`. Quantities of a class are means over all classes.
         dtype: "float64" or "float32".
 

@@ -26,8 +26,8 @@ tokens. To first order this displaces the logits z: it adds the Hessian times :m
 to the gradient. The class itself occurs :math:`1 + \zeta_n` times as often as expected, with
 :math:`\operatorname{Var} \zeta_n = (K - 1)/B`. Each class has its own noise and its own reduced
 variables. This neglects that all classes share the rows of Y of common tokens, and that the classes
-of a query share its row of Z. The mean over classes therefore has the right variance, but the
-difference between two classes too small a one.
+of a query share its row of Z. The mean over classes therefore has the correct variance, but the
+variance of the difference between two classes is too small.
 """
 
 import dataclasses

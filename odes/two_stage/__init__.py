@@ -1,7 +1,7 @@
-"""Theory of two-stage dynamics (arXiv:2502.20681): the reduced ODE and what follows from it.
+"""Theory of two-stage dynamics (arXiv:2502.20681): the reduced ODE and its stochastic versions.
 
-We reconstructed its equations from fragments of the paper and derived them ourselves; they are not
-the authors' text.
+We reconstructed the model from fragments of the paper and derived the equations ourselves; they are
+not the authors' text.
 
 Example:
     >>> task, rule, batch = dynsim.two_stage("fast")
@@ -53,5 +53,5 @@ THEORIES = (
     _path("sde", "reduced SDE, mean of paths", _SDE, solve_sde, needs=("key",)),
     _path("seeds", _SEED, _ALL, solve_seed, needs=("key", "num_test")),
 )
-"""The theories, most exact first. What they need besides the usual: a random `key`, the `anchors`
-that were measured, the number `num_test` of test prompts."""
+"""The theories, most exact first. Some need a random `key`, measured states as `anchors`, or the
+number `num_test` of test prompts."""

@@ -1,9 +1,9 @@
 """Two-stage training of P and Q as an ODE in seven numbers (arXiv:2502.20681).
 
-With a large learning rate the noise of the weights hides Q, which starts at a saddle, while P is
-learned; after the annealing the noise decays and Q follows. In eta-time t, the sum of the learning
-rates so far, with R_k the n_k weights whose mean square is v_k, gradient flow of the loss
-with weight decay lambda and gradient noise tau_xi gives
+At a large learning rate, noise in the weights keeps Q at the saddle where it starts while P is
+learned. After the annealing the noise decays and Q is learned. In eta-time t, the sum of the
+learning rates so far, and with R_k the n_k weights whose mean square is v_k, the gradient flow of
+the loss with weight decay lambda and gradient noise tau_xi is
 
     da/dt = -dLoss/da - lambda a,   db/dt = -dLoss/db - lambda b
     dv_k/dt = -(4/n_k) v_k dLoss/dv_k - 2 lambda v_k + eta tau_xi^2
@@ -13,7 +13,7 @@ the noise alone. b keeps the sign of its start, which is random in training; b =
 
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
-(`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes.
+(`odes.two_stage.sde` has that), and the assumptions of `odes.two_stage.loss`.
 """
 
 import dataclasses
@@ -92,17 +92,17 @@ def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Mode
 
 
 def switch_time(stages: Annealing) -> Float[Array, ""]:
-    """Eta-time at which the learning rate changes."""
+    """Return the eta-time at which the learning rate changes."""
     return jnp.asarray(stages.flow_time(stages.first))
 
 
 def rate_at(stages: Annealing, t: Float[Array, ""]) -> Float[Array, ""]:
-    """Learning rate at eta-time `t`."""
+    """Return the learning rate at eta-time `t`."""
     return jnp.where(t < switch_time(stages), stages.eta_1, stages.eta_2)
 
 
 def drift(model: Model, t: Float[Array, ""], state: ReducedState, args: Args) -> ReducedState:
-    """d(state)/dt at eta-time `t`."""
+    """Return d(state)/dt at eta-time `t`."""
     task, stages = args
     # Without noise dv/dt ~ -sqrt(v), so that a step can overshoot 0.
     state = state.clamped()
@@ -118,7 +118,7 @@ def drift(model: Model, t: Float[Array, ""], state: ReducedState, args: Args) ->
 
 
 def _squares(s: Snapshot, block: str) -> Real[Number, ""]:
-    """Sum of the squares of W without a, or of V without b."""
+    """Return the sum of the squares of W without a, or of V without b."""
     names = {"W": ("v_h", "v_W"), "V": ("v_e", "v_u", "v_M")}[block]
     sizes = block_sizes(s.task.d)
     return sum(getattr(sizes, name) * getattr(s.state, name) for name in names)
@@ -153,7 +153,7 @@ DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 def observe(
     model: Model, record: Recording, t: Float[Array, ""], state: ReducedState, args: Args
 ) -> dict[str, Array]:
-    """The observables of a state, by name."""
+    """Return the recorded observables of a state."""
     task, state = args[0], state.clamped()
     return record(Snapshot(state, task, losses(state, task, **model.numerics), model))
 
@@ -174,14 +174,14 @@ def solve(
     Args:
         task: from `prompts`, with core "fresh". Its numbers may be traced; a coupling of 0 that is
             not traced saves the quadrature of J, which is most of the work.
-        optimizer: a `dynsim.Annealed`, or what it built; its numbers may be traced.
+        optimizer: a `dynsim.Annealed`, or the rule that it builds; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= `begin`; need not be
             whole. `Annealing.of(optimizer).flow_time` maps them to eta-time.
         start: state at `begin`, such as `ReducedState.from_weights(W, V)` of a simulation;
             `ReducedState.nominal(task)` if None.
-        tolerances: of the solver; by default rtol 1e-5 and atol 1e-7, below the error of the
-            quadrature.
-        derivatives: which can be taken through the solve, "reverse" or "forward".
+        tolerances: tolerances of the solver; by default rtol 1e-5 and atol 1e-7, below the error of
+            the quadrature.
+        derivatives: kind of derivatives that the solve supports, "reverse" or "forward".
         dtype: "float64" or "float32".
         **options: `begin`, the optimiser step at which the solve starts, 0 by default;
             `finite_length`, False to leave out the variance of the outputs at finite L; `rule`, the
@@ -190,7 +190,7 @@ def solve(
 
     Returns:
         A `Trajectory` with the final `ReducedState` as `params`, and the source "ode", or
-        "infinite" without `finite_length`; the status of a failed solve is not OK.
+        "infinite" without `finite_length`. If the solve fails, its status is not OK.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -229,11 +229,11 @@ def run(
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """Return `solver(given, times, model=..., record=..., **options)` from a program of its
-    own; the other arguments are those of `solve`, and of `Given`.
+    """Return `solver(given, times, model=..., record=..., **options)` from a separately compiled
+    program; the other arguments are as in `solve` and `Given`.
 
     Raises:
-        ValueError: with the reason, where the reduction does not apply; and for bad arguments.
+        ValueError: with the reason, if the reduction does not apply; and for invalid arguments.
     """
     checks.kind("task", task, Prompts)
     task, built_rule = built(task, optimizer)
@@ -247,7 +247,7 @@ def run(
     given = numbers, Annealing.of(built_rule), start, begin, num_test
 
     def arrays() -> tuple[Given, Array]:
-        # As an array each number is traced: a program is found again for others.
+        # As arrays, numbers are traced, so that other values reuse the program.
         made = jax.tree.map(lambda number: cast(number, dtype), given)
         return Given._make((eqx.combine(made[0], rest), *made[1:], key)), cast(times, dtype)
 
@@ -288,20 +288,20 @@ def solve_anchored(
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """Integrate the reduced ODE piece by piece, each from a state that was measured: a nominal
-    start leaves out what chance does to a and b before Q is learned.
+    """Integrate the reduced ODE piece by piece, each from a measured state. A nominal start lacks
+    the random motion of a and b before Q is learned.
 
     Args:
         task, optimizer: as in `odes.two_stage.solve`.
         times: (S,) optimiser steps at which to record, increasing.
-        anchors: state by index of the time at which it was measured, 0 among them. The entry at an
-            anchor belongs to the piece that starts there.
+        anchors: measured states, by the index of their time, including 0. The entry at an anchor
+            belongs to the piece that starts there.
         dtype: "float64" or "float32".
-        options: of `odes.two_stage.solve`, besides `start`, `begin` and `dtype`.
+        options: options of `odes.two_stage.solve` except `start`, `begin` and `dtype`.
 
     Returns:
-        As `odes.two_stage.solve`, with the source "anchored"; status and first bad step are those
-        of the first piece that fails.
+        As `odes.two_stage.solve`, with the source "anchored"; status and first bad step come from
+        the first piece that fails.
 
     Raises:
         ValueError: as `odes.two_stage.solve`, and if anchors are missing.

@@ -1,8 +1,8 @@
 r"""The loss of P and Q as a function of seven numbers, by quadrature (arXiv:2502.20681).
 
 The reduced state replaces W and V by a = W[0,0] = w_star^T W w_star, b = V[0,0] = zeta^T V zeta /
-r^2, and the mean squares of the blocks that remain when row and column 0 are set apart, which the
-loss sees as isotropic:
+r^2, and the mean squares of the remaining blocks, split along row and column 0, which the loss
+treats as isotropic:
 
     W: v_h of W[0,1:], v_W of W[1:,:]    V: v_e of V[0,1:], v_u of V[1:,0], v_M of V[1:,1:]
 
@@ -34,11 +34,12 @@ The means over the context are exact, with :math:`\kappa = (L-1)/L`,
 
     G(m, s) = \mathbb E\, |\mathcal N(m, s^2)|, \qquad D(m, s) = G(m, s) - G(0, s) \ge 0.
 
-That of :math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s)
-= s. That of :math:`N_V` is :math:`-\tfrac{\kappa}{4} D(r v_0, s_2 \lVert v_{1:} \rVert)` for
-:math:`v = V x_L`; as it is :math:`\le 0`, the loss of Q has the floor :math:`\tfrac12 \ln 2` for
-every V, at any L (`docs/systems/two_stage.md`). The variances are those of a mean over L - 1
-context tokens, with :math:`p_2` the mean square of the margin,
+The mean of :math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) -
+ReLU(-s) = s. The mean of :math:`N_V` is
+:math:`-\tfrac{\kappa}{4} D(r v_0, s_2 \lVert v_{1:} \rVert)` for :math:`v = V x_L`. Because it is
+:math:`\le 0`, the loss of Q is at least :math:`\tfrac12 \ln 2` for every V and L
+(`docs/systems/two_stage.md`). The variances result from averaging over L - 1 context tokens, with
+:math:`p_2` the mean square of the margin,
 
 .. math::
 
@@ -57,12 +58,12 @@ and, with :math:`\ell(m) = \ln(1 + e^{-m})`,
     K_1 = \mathbb E\, \ell(y N_W), \qquad K_2 = \mathbb E\, \ell(y N_V), \qquad
     J = \mathbb E\, \ell(y N_W + y N_V).
 
-J needs the covariance of the outputs as well, in which :math:`|g|` of the context counts as
+J also needs the covariance of the outputs, for which :math:`|g|` of the context is treated as
 Gaussian.
 
 Assumes: the core "fresh" of `dynsim.Prompts`, isotropic blocks, :math:`d \to \infty` for
 :math:`\lVert x_L \rVert^2` and :math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L, and
-that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. These equations and the
+that w_star and zeta are the first axes, as in `dynsim.two_stage.task`. These equations and the
 floor are derived here, from a reconstruction of the paper's model (see `odes.two_stage`).
 """
 
@@ -122,32 +123,31 @@ class ReducedState(eqx.Module):
 
 
 def block_sizes(d: int) -> ReducedState:
-    """Number of weights behind each entry of the state."""
+    """Return the number of weights that each entry of the state represents."""
     return ReducedState(1, 1, d - 1, (d - 1) * d, d - 1, d - 1, (d - 1) ** 2)
 
 
 JENSEN_FLOOR = 0.5 * math.log(2)
-"""Least K2 of any V, in nat: the positives are at chance, log 2, and the negatives at 0."""
+"""Smallest K2 of any V, in nat: positive queries are at chance, log 2, and negative ones at 0."""
 
 EPS = 1e-12
 """Added under every square root, so that derivatives exist at zero weight or noise."""
 
 
 def root(square: Numbers) -> Float[Array, "..."]:
-    r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise, with `EPS` under it."""
+    r"""Return :math:`\sqrt{\max(x, 0) + \epsilon}`, elementwise in x = `square`, with `EPS`."""
     return jnp.sqrt(jnp.maximum(square, 0) + EPS)
 
 
 def G(m: Numbers, s: Numbers) -> Float[Array, "..."]:
-    r"""The mean modulus of a normal number, elementwise; s >= 0:
+    r"""Return the mean absolute value of :math:`\mathcal N(m, s^2)`, elementwise; s >= 0:
     :math:`G = s \sqrt{2/\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}(m / (s \sqrt2))`."""
     return D(m, s) + math.sqrt(2 / math.pi) * jnp.asarray(s)
 
 
 @jax.custom_jvp
 def D(m: Numbers, s: Numbers) -> Float[Array, "..."]:
-    """G(m, s) - G(0, s), which is in :math:`[0, |m|]`, elementwise, without cancellation for small
-    m; s >= 0."""
+    """Return G(m, s) - G(0, s) in :math:`[0, |m|]`, elementwise, accurate for small m; s >= 0."""
     by_m, by_s = _slopes(m, s)
     return by_s * s + by_m * m
 
@@ -159,16 +159,16 @@ def _(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array
 
 
 def _slopes(m: Numbers, s: Numbers) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """The derivatives of D by m and by s, also at s = 0; they make up D, which is homogeneous."""
+    """Return the derivatives of D in m and s, also at s = 0. They give D, which is homogeneous."""
     dtype = jnp.result_type(float, m, s)
-    # The smallest number whose ratios still have finite squares in float32.
+    # The smallest s for which the square of the ratio is finite in float32.
     ratio = jnp.asarray(m, dtype) / jnp.maximum(jnp.asarray(s, dtype), 1e-15)
     by_m = jax.lax.erf(ratio / math.sqrt(2))
     return by_m, math.sqrt(2 / math.pi) * jnp.expm1(-0.5 * ratio**2)
 
 
 class Rule(NamedTuple):
-    """Quadrature nodes for :math:`|g|` (half-normal) and for the normal h, e and f."""
+    """Numbers of quadrature nodes for :math:`|g|` (half-normal) and for the normal h, e and f."""
 
     g: int = 12
     h: int = 6
@@ -187,14 +187,14 @@ class Losses(NamedTuple):
     J: Float[Array, ""]
 
     def trained(self, task: Prompts) -> Float[Array, ""]:
-        """:math:`(1 - c)(K_1 + K_2) + c J`, where c is `task.coupling`."""
+        """Return :math:`(1 - c)(K_1 + K_2) + c J`, where c is `task.coupling`."""
         return (self.K1 + self.K2) * (1 - task.coupling) + self.J * task.coupling
 
 
 class _Output(NamedTuple):
-    """y N_U at the nodes of queries, (g, h) of component P or (e,) of Q in one class. `m` and `s`
-    are mean and standard deviation of x_i^T U x_L at a context token: of P one of the class of the
-    query, of Q a negative one, as in the equations of this module."""
+    """Mean and variance of y N_U at the query nodes: (g, h) for P, or (e,) for Q in one class. `m`
+    and `s` are mean and standard deviation of x_i^T U x_L at a context token: for P a token of the
+    query's class, for Q a negative one."""
 
     mean: Float[Array, "*n"]
     variance: Float[Array, "*n"]
@@ -204,7 +204,7 @@ class _Output(NamedTuple):
 
 @functools.cache
 def half_normal_nodes(num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (num,) and weights (num,) for E f(|g|): Gauss-Legendre in the quantile of |g|."""
+    """Return nodes (num,) and weights (num,) for E f(|g|): Gauss-Legendre in its quantile."""
     u, weight = np.polynomial.legendre.leggauss(num)
     # u in (-1, 1) is 2 q - 1 for the quantile q, and P(|g| < x) = 2 Phi(x) - 1.
     quantile = statistics.NormalDist().inv_cdf
@@ -213,7 +213,7 @@ def half_normal_nodes(num: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def normal_nodes(num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (num,) and weights (num,) for E f(N(0, 1)): Gauss-Hermite."""
+    """Return nodes (num,) and weights (num,) for E f(N(0, 1)): Gauss-Hermite."""
     nodes, weight = np.polynomial.hermite_e.hermegauss(num)
     return nodes, weight / weight.sum()
 
@@ -226,9 +226,9 @@ def losses(
     rule: Rule | None = None,
     power: int = 1,
 ) -> Losses:
-    r"""All losses of the state, or with `power` = 2 the mean squares over prompts of the same
-    terms. `finite_length=False` takes :math:`L \to \infty` only in the variances and keeps
-    :math:`\kappa`. In a compiled program, an unused loss costs nothing."""
+    r"""Return all losses of the state, or with `power=2` their mean squares over prompts.
+    `finite_length=False` takes :math:`L \to \infty` only in the variances and keeps :math:`\kappa`.
+    In a compiled program, an unused loss costs nothing."""
     rule = rule or Rule()
     P, Q = outputs(state, task, finite_length, rule)
     of_P, of_Q = node_weights(rule, P.mean.dtype)
@@ -258,8 +258,8 @@ def total(
     finite_length: bool = True,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
-    """The trained data loss, `Losses.trained`. `coupled=False` says that c = 0, and saves the
-    quadrature of J, by far the largest."""
+    """Return the trained data loss, `Losses.trained`. `coupled=False` is for c = 0 and omits the
+    quadrature of J, by far the most expensive one."""
     found = losses(state, task, finite_length=finite_length, rule=rule)
     return found.trained(task) if coupled else found.K1 + found.K2
 
@@ -269,13 +269,14 @@ def auc_Q(
 ) -> Float[Array, ""]:
     r"""Return the probability that :math:`N_V` is larger for a positive query than for a negative.
 
-    In the mean over contexts :math:`N_V \le 0`, less so for positives; at finite L both scores
-    spread about that. `finite_length=False` has only the spread over queries, in steps of the rule.
+    Averaged over contexts, :math:`N_V \le 0`, and it is closer to 0 for positive queries. At finite
+    L scores vary around this. `finite_length=False` leaves only the variation of queries, in steps
+    of the rule.
     """
     rule = rule or Rule()
     _, (pos, neg) = outputs(state, task, finite_length, rule)
     _, weight = node_weights(rule, pos.mean.dtype)
-    # `mean` is that of y N_V.
+    # `mean` is the mean of y N_V.
     gap = pos.mean[:, None] + neg.mean[None]
     spread = root(pos.variance[:, None] + neg.variance[None])
     return jnp.einsum("i,j,ij->", weight, weight, jax.scipy.special.ndtr(gap / spread))
@@ -284,7 +285,7 @@ def auc_Q(
 def node_weights(
     rule: Rule, dtype: jnp.dtype
 ) -> tuple[Float[np.ndarray, "g h"], Float[np.ndarray, " e"]]:
-    """Weights of the nodes of either output."""
+    """Return the weights of the nodes of both outputs."""
     of_P = np.outer(half_normal_nodes(rule.g)[1], normal_nodes(rule.h)[1])
     return of_P.astype(dtype), normal_nodes(rule.e)[1].astype(dtype)
 
@@ -292,8 +293,8 @@ def node_weights(
 def outputs(
     state: ReducedState, task: Prompts, finite_length: bool, rule: Rule
 ) -> tuple[_Output, tuple[_Output, _Output]]:
-    """Output P, and output Q for positive and for negative queries."""
-    # Variance of the mean over the context, in units of that of one token.
+    """Return output P, and output Q for positive and for negative queries."""
+    # Variance of the mean over the context, relative to one token's.
     share = task.kappa / task.length if finite_length else 0.0
     pos, neg = (_output_Q(state, task, y, share, rule) for y in (1, -1))
     return _output_P(state, task, share, rule), (pos, neg)
@@ -320,7 +321,7 @@ def _output_Q(state: ReducedState, task: Prompts, y: int, share: float, rule: Ru
     m = root(others * state.v_e) * (task.r * task.s2) * e
     square = task.s2**4 * others**2 * state.v_M
     if y < 0:
-        # Of +-zeta the upper sign does: the other one is the same with e -> -e.
+        # The sign +zeta suffices: -zeta is the same with e -> -e.
         m = m + task.r**2 * state.b
         square = square + task.s2**2 * others * task.r**2 * state.v_u
     s = root(square)
@@ -330,8 +331,8 @@ def _output_Q(state: ReducedState, task: Prompts, y: int, share: float, rule: Ru
 
 
 def _covariance(P: _Output, Q: _Output, task: Prompts) -> Float[Array, "g h e"]:
-    """Covariance of N_W and N_V given a query: the context tokens are the same. Of both classes,
-    half of the tokens are positive, so that it does not depend on the class of the query."""
+    """Return the covariance of N_W and N_V given a query, due to their common context tokens, half
+    of which are positive. It does not depend on the class of the query."""
     # Mean of ReLU(x_i^T V x_L) at positive and at negative tokens.
     low, high = (G(m, Q.s)[None, None] / 2 for m in (jnp.zeros_like(Q.m), Q.m))
     return task.kappa / task.length * G(P.m, P.s)[:, :, None] * (low + high) / 4

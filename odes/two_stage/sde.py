@@ -1,17 +1,17 @@
 r"""The reduced two-stage ODE with noise: paths, and single seeds (arXiv:2502.20681).
 
 `solve_sde` adds the noise on a and b,
-:math:`da = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_a` and b alike, with the drift of
+:math:`da = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_a` and likewise for b, with the drift of
 `odes.two_stage.field`: in n steps, :math:`n \eta` units of time, noisy SGD adds noise of variance
-:math:`n \eta^2 \tau_\xi^2` to every weight. It averages out over blocks, but not for the single
-weights a and b, where it determines when Q is learned and the sign of b.
+:math:`n \eta^2 \tau_\xi^2` to every weight. The noise averages out over blocks, but not for the
+single weights a and b, where it determines the sign of b and when Q is learned.
 
 `solve_seed` predicts the observables of one run within the reduction [ours]. The blocks follow
 :math:`dv_k = (\dots)\, dt + 2 \sqrt{v_k \eta / n_k}\, \tau_\xi\, dB_k`, the noise of a mean of
-:math:`n_k` squares, whose variance at rest is :math:`2 v_k^2 / n_k`. The start is that of random
-weights with standard deviation :math:`\tau_0`: :math:`a, b \sim \mathcal N(0, \tau_0^2)` and
-:math:`v_k \sim \tau_0^2\, \chi^2_{n_k} / n_k`. Two quantities are added to the state: the traces
-of the signal,
+:math:`n_k` squares, whose variance at rest is :math:`2 v_k^2 / n_k`. The start is drawn as for
+random weights of standard deviation :math:`\tau_0`: :math:`a, b \sim \mathcal N(0, \tau_0^2)` and
+:math:`v_k \sim \tau_0^2\, \chi^2_{n_k} / n_k`. Two quantities are added to the state: the traces of
+the signal,
 
 .. math::
 
@@ -26,7 +26,7 @@ entry R and its signal :math:`\bar R` obey
     R' = -(c + \lambda)\, R + \xi, \qquad \bar R' = -c\, R - \lambda \bar R, \qquad
     c = \frac2n\, \frac{\partial \text{Loss}}{\partial v},
 
-whence, with :math:`x = \langle R \bar R \rangle` and :math:`s = \langle \bar R^2 \rangle`,
+hence, with :math:`x = \langle R \bar R \rangle` and :math:`s = \langle \bar R^2 \rangle`,
 
 .. math::
 
@@ -35,10 +35,10 @@ whence, with :math:`x = \langle R \bar R \rangle` and :math:`s = \langle \bar R^
 Losses are means over :math:`N_\text{test}` fresh prompts, which adds
 :math:`\operatorname{Var} \ell / N_\text{test}`.
 
-Assumes what `odes.two_stage.field` does, but for the noise: `solve_sde` that of a block averages
-out, `solve_seed` that the test prompts err alike all along a run, and so do the other entries of
-the diagonals. Noise of minibatches and of the pool is left out (`odes.two_stage.thresholds` has its
-size).
+The assumptions are those of `odes.two_stage.field`, except for the noise. `solve_sde` assumes that
+the noise of a block averages out, `solve_seed` that the sampling errors of the test prompts and of
+the other diagonal entries are constant during a run. Noise of minibatches and of the pool is
+neglected (`odes.two_stage.thresholds` has its size).
 """
 
 import dataclasses
@@ -81,10 +81,10 @@ def solve_sde(
         key: determines the start and the noise, which also depends on `num_steps`.
         num_steps: equal steps in eta-time from `begin` to the last time, >= 2; one of them is
             moved to end where the learning rate changes. The default makes steps of 0.1 in the
-            default schedule; they must be small against 1/(curvature of the loss), about 1.4
+            default schedule; they must be much smaller than 1/(curvature of the loss), about 1.4
             there.
-        start: state at `begin`; if None the nominal one with a and b drawn from
-            :math:`\mathcal N(0, \tau_0^2)`, as the weights that they are.
+        start: state at `begin`; by default the nominal one, with a and b drawn from
+            :math:`\mathcal N(0, \tau_0^2)`, because they are single weights.
 
     Returns:
         As `odes.two_stage.solve`, with the source "sde".
@@ -113,7 +113,7 @@ def _path(
 def _integrated(
     given: Given, times: Array, key: PRNGKeyArray, start: Any, *field: VectorField, **options: Any
 ) -> Solved:
-    """`integrate_sde` of the `field`, drift and noise, from `start`."""
+    """Call `integrate_sde` from `start`; `field` is the drift and the noise."""
     posed: Any = (*field, start, times, (given.task, given.stages), key)
     options |= {"clock": given.stages, "jump": switch_time(given.stages), "begin": given.begin}
     return integrate_sde(*posed, **options)
@@ -131,7 +131,7 @@ def _noise_of_signal(t: Float[Array, ""], state: ReducedState, args: Args) -> Re
 
 class Signal(eqx.Module):
     r"""Contribution of gradients to the entry of a block along :math:`w_\star` or :math:`\zeta`,
-    and x and s of any other entry; all ()."""
+    and x and s of any other entry; all of shape ()."""
 
     along: Real[Number, ""]
     cross: Real[Number, ""]

@@ -1,4 +1,4 @@
-r"""When Q can be learned under noise, and other scalars of the two stages (arXiv:2502.20681).
+r"""Noise threshold for learning Q, and other scalars of the two stages (arXiv:2502.20681).
 
 With noise of standard deviation :math:`\tau` in every weight, and hence :math:`\sigma` in
 :math:`x_i^\top V x_L`,
@@ -11,23 +11,24 @@ With noise of standard deviation :math:`\tau` in every weight, and hence :math:`
     \sigma &= \tau s_2 \sqrt{(d-1) \bigl( s_2^2 (d-1) + r^2 \bigr)}
     \end{align*}
 
-about b = 0, so that Q is learned where g > 0, below a critical noise :math:`\tau_c`. Within the
-eta-time T it is where b gets from :math:`\tau` to :math:`\sigma/r^2`,
+near b = 0. Q is therefore learned if g > 0, that is below a critical noise :math:`\tau_c`. It is
+learned within the eta-time T if b grows from :math:`\tau` to :math:`\sigma/r^2` in that time,
 :math:`g\, T > \ln(\sigma / (r^2 \tau))`.
 
-Assumes c = 0 unless a function says otherwise; for the closed forms also a row V[0,1:] that
-shifts the logits by less than :math:`\sigma`, :math:`r s_2 \sqrt{d-1}\, \tau \ll \sigma`. Rates are
-per unit of eta-time. The equations are derived here, from a reconstruction of the paper's model
-(see `odes.two_stage`). No function checks its numbers, which may be traced: those of `task` and
-`stages` were checked before. Noise, decay and eta-time must be positive.
+Assumes c = 0 except where noted. The closed forms also assume that the row V[0,1:] shifts the
+logits by much less than :math:`\sigma`, :math:`r s_2 \sqrt{d-1}\, \tau \ll \sigma`. Rates are per
+unit of eta-time. The equations are derived here, from a reconstruction of the paper's model (see
+`odes.two_stage`). Arguments may be traced and are not checked; `task` and `stages` were checked
+when they were made. Noise, decay and eta-time must be positive.
 
-`gradient_variance` is the variance of the gradients of a and b over random prompts [ours]. The
-gradient of one prompt with the margin M = y N is
-:math:`G = -\sigma(-M)\, \partial M/\partial a`, with :math:`\sigma` the logistic function. For its
-query, M and :math:`\partial M/\partial a` are jointly normal over contexts, with the covariance
-:math:`\tfrac12\, \partial \operatorname{Var} M / \partial a`. With :math:`M = \mu + \varsigma f` of
-mean :math:`\mu` and standard deviation :math:`\varsigma`, the mean of :math:`\partial M/\partial a`
-given f is the derivative of that, whence
+`gradient_variance` is the variance over random prompts of the gradients with respect to a and b
+[ours]. The gradient of one prompt with the margin M = y N is
+:math:`G = -\sigma(-M)\, \partial M/\partial a`, with :math:`\sigma` the logistic function. For a
+given query, M and :math:`\partial M/\partial a` are jointly normal over contexts, with the
+covariance :math:`\tfrac12\, \partial \operatorname{Var} M / \partial a`. Writing
+:math:`M = \mu + \varsigma f`, with mean :math:`\mu`, standard deviation :math:`\varsigma` and
+normal f, the mean of :math:`\partial M/\partial a` given f is the derivative of this expression.
+Hence
 
 .. math::
 
@@ -37,8 +38,8 @@ given f is the derivative of that, whence
     - \left( \frac{\partial \varsigma}{\partial a} \right)^2 \right) \right]
     - \left( \frac{\partial \text{Loss}}{\partial a} \right)^2
 
-and for b alike, where Var over contexts is exact because tokens come in pairs (x, y), -(x, y) for P
-and in pairs of either sign of :math:`\zeta` for Q, one of which the ReLU lets through:
+and likewise for b. The variances over contexts are exact, because tokens come in pairs: (x, y) and
+-(x, y) for P, both signs of :math:`\zeta` for Q. The ReLU passes one of each pair:
 
 .. math::
 
@@ -50,10 +51,10 @@ and in pairs of either sign of :math:`\zeta` for Q, one of which the ReLU lets t
         \quad \text{for } y = -1, \text{ else } 0
     \end{align*}
 
-A batch of B prompts makes noise of variance C/B beside :math:`\tau_\xi^2`; a pool of N makes a
-force of variance C/N that stays all along a run.
+A batch of B prompts adds noise of variance C/B to :math:`\tau_\xi^2`. A pool of N prompts adds a
+force of variance C/N that is constant during a run.
 
-Assumes what `odes.two_stage.loss` does, and for `gradient_variance` c = 0.
+The assumptions of `odes.two_stage.loss` apply, and c = 0 for `gradient_variance`.
 """
 
 import functools
@@ -84,14 +85,14 @@ _NEWTON_STEPS = 64
 
 
 class Signal(NamedTuple):
-    """Stationary amplitudes; all of shape ()."""
+    """Stationary amplitudes, both of shape ()."""
 
     a: Float[Array, ""]
     b: Float[Array, ""]
 
 
 def _logit_noise(task: Prompts, r: Numbers) -> Float[Array, "..."]:
-    """sigma / tau at shift `r`, elementwise."""
+    """Return sigma / tau at shift `r`, elementwise."""
     others = task.d - 1
     return jnp.sqrt(others * (task.s2**2 * others + jnp.asarray(r) ** 2)) * task.s2
 
@@ -99,11 +100,11 @@ def _logit_noise(task: Prompts, r: Numbers) -> Float[Array, "..."]:
 def growth_rate(
     task: Prompts, tau: Numbers, decay: Numbers, drive: Numbers = 1.0
 ) -> Float[Array, "..."]:
-    r"""Growth rate g of b at noise `tau`, in closed form, elementwise; about 10 % from
-    `growth_rate_hessian`.
+    r"""Return the growth rate g of b at noise `tau` in closed form, elementwise. It agrees with
+    `growth_rate_hessian` to about 10 %.
 
     Args:
-        tau: standard deviation of the noise weights, such as `stages.stationary(eta)`.
+        tau: standard deviation of the weights due to noise, such as `stages.stationary(eta)`.
         decay: weight decay :math:`\lambda`.
         drive: factor by which the rest of the layer reduces the residuals of Q: 1 for c = 0, and
             :math:`2\, \mathbb E[\operatorname{sigmoid}(-y N_W)]` for c = 1, which decreases as P is
@@ -122,9 +123,9 @@ def growth_rate_hessian(
     *,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
-    r"""Growth rate :math:`-\partial^2 \text{Loss}/\partial b^2 - \lambda` of b at b = 0 and noise
-    `tau`, by quadrature, with the row V[0,1:] and for any coupling, at the amplitude a = `signal`
-    of P."""
+    r"""Return the growth rate :math:`-\partial^2 \text{Loss}/\partial b^2 - \lambda` of b at b = 0
+    and noise `tau`, by quadrature. It includes the row V[0,1:], for any coupling and P at the
+    amplitude a = `signal`."""
     square = jnp.asarray(tau) ** 2
     a = jnp.asarray(signal, square.dtype)
 
@@ -135,12 +136,13 @@ def growth_rate_hessian(
 
 
 def critical_noise(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
-    r"""The noise :math:`\tau_c` below which the closed form of g is positive; elementwise."""
+    r"""Return, elementwise, the :math:`\tau_c` below which the closed form of g is positive."""
     return finite_time_boundary(task, decay, math.inf, task.r)
 
 
 def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
-    r"""Learning rate whose noise is critical, :math:`\eta_c = 2 \lambda \tau_c^2 / \tau_\xi^2`."""
+    r"""Return the learning rate whose noise is critical,
+    :math:`\eta_c = 2 \lambda \tau_c^2 / \tau_\xi^2`."""
     tau = critical_noise(task, stages.decay)
     return tau**2 * (2 * stages.decay) / jnp.asarray(stages.noise) ** 2
 
@@ -148,9 +150,9 @@ def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
 def finite_time_boundary(
     task: Prompts, decay: Numbers, eta_time: Numbers, r: Numbers
 ) -> Float[Array, "..."]:
-    r"""Noise below which Q is learned within the eta-time T = `eta_time`: the root :math:`\tau` of
-    :math:`g\, T = \ln(\sigma / (r^2 \tau))`, whose right-hand side does not depend on
-    :math:`\tau`; elementwise in `r`, which replaces `task.r`."""
+    r"""Return the noise below which Q is learned within the eta-time T = `eta_time`: the root
+    :math:`\tau` of :math:`g\, T = \ln(\sigma / (r^2 \tau))`, whose right-hand side does not depend
+    on :math:`\tau`. Elementwise in `r`, which replaces `task.r`."""
     r = jnp.asarray(r)
     strength = task.kappa * r**4
     per_tau = _logit_noise(task, r)
@@ -160,30 +162,29 @@ def finite_time_boundary(
 
 
 def growth_time(task: Prompts, tau: Numbers, decay: Numbers) -> Float[Array, "..."]:
-    r"""Eta-time :math:`\ln(\sigma / (r^2 \tau)) / g` in which b gets from :math:`\tau` to
-    :math:`\sigma/r^2` at noise `tau`, elementwise; `inf` where the noise is above critical."""
+    r"""Return the eta-time :math:`\ln(\sigma / (r^2 \tau)) / g` in which b grows from :math:`\tau`
+    to :math:`\sigma/r^2` at noise `tau`, elementwise; `inf` where the noise is above critical."""
     rate = growth_rate(task, tau, decay)
     needed = jnp.log(_logit_noise(task, task.r) / jnp.asarray(task.r) ** 2)
     return jnp.where(rate > 0, needed / jnp.where(rate > 0, rate, 1), jnp.inf)
 
 
 def early_signal(task: Prompts, t: Numbers) -> Float[Array, "..."]:
-    r""":math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0 and with unsaturated
-    outputs."""
+    r"""Return :math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0, unsaturated."""
     return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4
 
 
 def unsaturated_margin(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
-    r"""Mean :math:`\kappa^2 \bar p^4 / (32 \lambda)` of :math:`y N_W` at the end of the first
-    stage, after the eta-time :math:`1/(4\lambda)`, if the outputs did not saturate. P is learned in
-    this stage if it is large against 1."""
+    r"""Return the mean :math:`\kappa^2 \bar p^4 / (32 \lambda)` of :math:`y N_W` at the end of the
+    first stage, after the eta-time :math:`1/(4\lambda)`, if outputs did not saturate. P is learned
+    in this stage if the mean is much larger than 1."""
     return jnp.asarray((task.kappa * task.mean_margin**2) ** 2 / (32 * jnp.asarray(decay)))
 
 
 def stationary_signal(
     task: Prompts, decay: Real[Number, ""], *, rule: Rule | None = None
 ) -> Signal:
-    r"""Where a and :math:`|b|` end for c = 0, without noise and at L = infinity in all but
+    r"""Return the final a and :math:`|b|` for c = 0, without noise, and with L infinite except in
     :math:`\kappa`:
 
     .. math::
@@ -196,7 +197,7 @@ def stationary_signal(
             \operatorname{sigmoid}(-\tfrac{\kappa}{4}\, r^2 b^*)
         \end{align*}
 
-    The trace of V ends above that of W where :math:`b^* > a^*`.
+    The trace of V ends above the trace of W if :math:`b^* > a^*`.
     """
     g, weight = half_normal_nodes((rule or Rule()).g)
     decay = jnp.asarray(decay)
@@ -212,7 +213,7 @@ def stationary_signal(
 def _balance(
     slope: Float[Array, " n"], share: Float[Array, " n"], decay: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """The root x >= 0 of lambda x = sum share slope sigmoid(-slope x)."""
+    """Return the root x >= 0 of lambda x = sum share slope sigmoid(-slope x)."""
 
     def excess(x: Float[Array, ""]) -> Float[Array, ""]:
         return decay * x - jnp.sum(share * slope * jax.nn.sigmoid(-slope * x))
@@ -220,17 +221,17 @@ def _balance(
     def newton(x: Float[Array, ""]) -> Float[Array, ""]:
         return x - excess(x) / jax.grad(excess)(x)
 
-    # Concave and increasing for x >= 0, so that steps from 0 come to the root from below.
+    # `excess` is concave and increasing for x >= 0, so steps from 0 approach the root from below.
     x = jax.lax.fori_loop(0, _NEWTON_STEPS, lambda _, x: newton(x), jnp.zeros_like(decay))
-    # At the root two steps more have its derivatives.
+    # Two more steps at the root supply its derivatives.
     return newton(newton(jax.lax.stop_gradient(x)))
 
 
 def noise_variance(
     task: Prompts, stages: Annealing, times: Real[Number, "*S"]
 ) -> Float[Array, "*S"]:
-    r"""Variance of the noise weights after `times` optimiser steps, where the loss does not act on
-    them: :math:`v' = -2 \lambda v + \eta\, \tau_\xi^2` from :math:`\tau_0^2`, stage by stage."""
+    r"""Return the variance, after `times` optimiser steps, of weights on which the loss does not
+    act: :math:`v' = -2 \lambda v + \eta\, \tau_\xi^2` from :math:`\tau_0^2`, stage by stage."""
     before = jnp.minimum(jnp.asarray(times), stages.first) * stages.eta_1
     after = jnp.maximum(jnp.asarray(times) - stages.first, 0) * stages.eta_2
 
@@ -244,13 +245,13 @@ def noise_variance(
 
 
 def waiting_time(decay: Numbers) -> Float[Array, "..."]:
-    r"""Eta-time :math:`1/(2\lambda)` in which the surplus of noise decays by e after the annealing,
-    for which the onset of Q waits."""
+    r"""Return the eta-time :math:`1/(2\lambda)` in which the excess noise decays by e after the
+    annealing, which delays the onset of Q."""
     return 1 / (2 * jnp.asarray(decay))
 
 
 class GradientVariance(NamedTuple):
-    """Variance over prompts of the derivatives of the loss by a and by b, both ()."""
+    """Variance over prompts of the derivatives of the loss with respect to a and b, both ()."""
 
     a: Float[Array, ""]
     b: Float[Array, ""]
@@ -261,7 +262,7 @@ def gradient_variance(
     state: ReducedState, task: Prompts, *, rule: Rule | None = None
 ) -> GradientVariance:
     """Return C of the entries a = W[0,0] and b = V[0,0] in the reduced state, for c = 0. Neglected
-    terms are smaller by O(1/L): for b 13 % at L = 33, 2.5 % at L = 129."""
+    terms are smaller by O(1/L); for b they are 13 % at L = 33 and 2.5 % at L = 129."""
     rule = rule or Rule()
     unit = ReducedState(*(jnp.full_like(x, i < 2) for i, x in enumerate(jax.tree.leaves(state))))
 
@@ -277,7 +278,7 @@ def gradient_variance(
     weight_P, weight_Q = node_weights(rule, of_P[0].dtype)
     a = _moments(of_P, by_a, each * square, weight_P, rule)
     b = _moments(of_Q, by_b, each * task.r**4 * (1 / 4 - passed**2), weight_Q, rule)
-    # Queries of the other class, half of all, have nothing along zeta.
+    # Queries of the other class, half of all, have no gradient along zeta.
     return GradientVariance(a[1] - a[0] ** 2, b[1] / 2 - (b[0] / 2) ** 2)
 
 
@@ -288,8 +289,8 @@ def _moments(
     weight: Float[AnyArray, "*n"],
     rule: Rule,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean and mean square of the gradient; `margin` and `slope` have mean and standard deviation
-    over contexts, and their derivatives."""
+    """Return the mean and mean square of the gradient. `margin` has the mean and standard deviation
+    over contexts, `slope` their derivatives."""
     f, of_f = (values.astype(margin[0].dtype) for values in normal_nodes(rule.f))
     f = f[(None,) * margin[0].ndim]
     gate = jax.nn.sigmoid(-(margin[0][..., None] + margin[1][..., None] * f))

@@ -1,7 +1,7 @@
 """Theories of the attention layer in Y and Z, one in each module, most exact first.
 
-Each is `solve(problem, rule, times, key=..., record=..., dtype=...)`. Those of
-finite T read the length of the layer; all others take it as infinite.
+Each has a `solve(problem, rule, times, key=..., record=..., dtype=...)`. Finite-T theories use the
+length of the layer; all others assume that it is infinite.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ def _both(theory: Theory) -> tuple[Theory, Theory]:
 
 
 def _flow(flow: str, title: str = "", variant: bool = False) -> tuple[Theory, Theory]:
-    """A general flow, of all weights of the layer."""
+    """Return a general flow of all weights of the layer, for finite and infinite T."""
     return _both(
         dataclasses.replace(
             _GENERAL[flow],
@@ -43,7 +43,7 @@ def _flow(flow: str, title: str = "", variant: bool = False) -> tuple[Theory, Th
 def _reduced(
     task: SequenceClasses, rule: Rule, times: Times, *, init: Any = None, **options: Any
 ) -> Trajectory:
-    """`odes.symmetric.solve` of sequence classes."""
+    """Return `odes.symmetric.solve` for sequence classes."""
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
     return symmetric.solve(task, rule, times, **options)

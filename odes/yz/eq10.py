@@ -6,21 +6,22 @@ r"""Attention dynamics with the decoder eliminated: Eq. 10 of Scan and Snap.
     \sum_{n' \ne n} \beta_{nn'}\, (f_n f_n^\top - I)\, f_{n'}, \tag{10}
 
 :math:`\beta` from Theorem 1 (`odes.coefficients`), :math:`\gamma` from the decoder's
-closed form (`odes.decoder`). Inserting Theorem 1, the drift of class n is
-:math:`f_n \odot (g_n - \gamma f_n)`, which is how it is computed. Assumes :math:`T \to \infty`, Y =
-0 at the start, the decoder update of Lemma 3, :math:`\gamma` unaffected by the motion of Z, and
-drops terms of order 1/M: exact for weak overlap. The theory has no inertia: momentum enters through
-:math:`\eta/(1 - \mu)`, schedules through their integral (`odes.solver.posed`).
+closed form (`odes.decoder`). With Theorem 1, the drift of class n becomes
+:math:`f_n \odot (g_n - \gamma f_n)`, and is computed in this form. The equation assumes
+:math:`T \to \infty`, Y = 0 at the start, the decoder update of Lemma 3, and :math:`\gamma`
+unaffected by the motion of Z. It drops terms of order 1/M, and is exact for weak overlap. The
+theory has no inertia: momentum enters through :math:`\eta/(1 - \mu)`, schedules through their
+integral (`odes.solver.posed`).
 
-`clock="sgd"` weighs class n by :math:`\pi(n)` and is what a simulation follows; `clock="paper"`
-adds up the classes of a query unweighted, as printed. With unequal priors [ours] class n has its
-own :math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits. `finite_m` keeps the terms of order 1/M
-of Theorem 1 (Eqs. 86, 88). `remark_1` runs the decoder at the rate :math:`(1 - \rho)\, \eta_Y` of
+`clock="sgd"` weights class n by :math:`\pi(n)`, as in a simulation; `clock="paper"` sums the
+classes of a query without weights, as printed. With unequal priors [ours] class n has its own
+:math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits. `finite_m` keeps the terms of order 1/M of
+Theorem 1 (Eqs. 86, 88). `remark_1` runs the decoder at the rate :math:`(1 - \rho)\, \eta_Y` of
 Remark 1, :math:`\rho` the mean overlap :math:`f_n \cdot f_{n'}` of two classes at the start.
 `docs/theory/attention.md` explains when to use them.
 
-The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` under the sgd clock and
-:math:`\eta_Z\, \xi_n` under the paper's, is integrated along and can be recorded as "B".
+The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` or, with
+`clock="paper"`, :math:`B_n' = \eta_Z\, \xi_n`, is integrated too and can be recorded as "B".
 
 Example:
     >>> theory = odes.eq10.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
@@ -73,7 +74,7 @@ def solve(
         finite_m, remark_1: the options above.
         **options: `init`, of which only Z is used, and `key`, `record`, `dtype` and `tolerances` of
             `odes.flow`. Weights start at zero unless these options or the layer set them. Recorded
-            logits are those of the decoder, :math:`w_n`.
+            logits are the decoder's :math:`w_n`.
 
     Returns:
         A `Trajectory` with `params` None and the source "eq10", followed by the options that are
@@ -96,7 +97,7 @@ def theory(
     remark_1: bool = False,
     variant: bool = False,
 ) -> Theory[Any, Any]:
-    """The theory with options of `solve`; the other arguments are those of `Theory`."""
+    """Make the theory for options of `solve`; the other arguments are as in `Theory`."""
     checks.choice("clock", clock, ("sgd", "paper"))
     asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
     name = "-".join(("eq10", *(name for name, given in asked.items() if given)))
@@ -118,7 +119,7 @@ def drift(
     speed: Float[Array, "K *K"],
     weight: Float[Array, " K"],
 ) -> State:
-    r"""The right-hand sides of Eq. 10 and of :math:`B_n` per unit of :math:`\eta_Z`.
+    r"""Return the right-hand sides of Eq. 10 and of :math:`B_n` per unit of :math:`\eta_Z`.
 
     Args:
         f: normalised attention.
@@ -134,8 +135,8 @@ def drift(
 
 
 def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
-    r"""Mean of :math:`f_n \cdot f_{n'}` over pairs of different classes, :math:`\rho` of Remark 1;
-    0 for one class."""
+    r"""Return the mean of :math:`f_n \cdot f_{n'}` over pairs of different classes, :math:`\rho` of
+    Remark 1; 0 for one class."""
     K = f.shape[0]
     return (jnp.sum(f @ f.T) - K) / (K * (K - 1)) if K > 1 else jnp.zeros((), f.dtype)
 

@@ -1,20 +1,20 @@
 r"""The decoder alone: attention fixed at its start, Y trained (Scan and Snap, section 4).
 
-With `decoder="closed"` it follows :math:`h(\pi(n)\, t)` of Lemma 6 in closed form, which assumes
-:math:`\eta_Y \to 0` besides; with `decoder="discrete"` it follows :math:`h_n^*(k)` of Lemma 5 step
+With `decoder="closed"` it follows :math:`h(\pi(n)\, t)` of Lemma 6 in closed form, which also
+assumes :math:`\eta_Y \to 0`; with `decoder="discrete"` it follows :math:`h_n^*(k)` of Lemma 5 step
 by step, for any :math:`\eta_Y`.
 
 Both assume infinite T and batch, Y = 0 at the start, :math:`\eta_Z = 0` and the decoder update
-of Lemma 3, under which the rows of W = F Y do not disturb one another. They are exact for one
-class and for classes without a token in common (up to :math:`\eta_Y \to 0` for the closed form);
-otherwise the plain update couples the rows through the overlaps :math:`f_n \cdot f_{n'}`.
+of Lemma 3, under which the rows of W = F Y evolve independently. They are exact for one class and
+for classes without common tokens (up to :math:`\eta_Y \to 0` for the closed form); otherwise the
+plain update couples the rows through the overlaps :math:`f_n \cdot f_{n'}`.
 
-Steps of the discrete decoder. In Lemma 5 a visit draws one class and moves it by :math:`\eta_Y`. A
-step of descent on the batch mean moves every class at once, by :math:`\pi(n)\, \eta_Y`. Here class
-n therefore follows Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit per step; the
-lemma itself is `odes.decoder.h_star(eta_Y, M, S)` at s = t/K.
-Momentum and schedules are exact in the discrete decoder, and enter the closed form through
-:math:`\eta/(1 - \mu)` and the integral of the rate (`odes.solver.posed`).
+In Lemma 5 a visit draws one class and moves it by :math:`\eta_Y`. A step of descent on the batch
+mean moves every class at once, by :math:`\pi(n)\, \eta_Y`. In the discrete decoder, class n
+therefore follows Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit per step; the
+lemma itself is `odes.decoder.h_star(eta_Y, M, S)` at s = t/K. Momentum and schedules are exact in
+the discrete decoder, and enter the closed form through :math:`\eta/(1 - \mu)` and the integral of
+the rate (`odes.solver.posed`).
 
 Example:
     >>> rule = dynsim.sgd(1.0, 0.0)
@@ -61,7 +61,7 @@ def solve(
         optimizer: SGD or heavy-ball momentum, for the closed form also Nesterov momentum; its
             numbers may be traced, eta_z is not used.
         times: (S,) optimiser steps at which to record, increasing, >= 0. The discrete decoder
-            reads a time between two steps at the earlier one, and needs concrete times.
+            rounds times down to whole steps, and needs concrete times.
         decoder: "closed" or "discrete", see above.
         **options: `init`, `key`, `record` and `dtype` of `odes.yz.eq10.solve`.
 
@@ -76,7 +76,7 @@ def solve(
 
 
 def theory(title: str = "", assumes: str = "", *, decoder: Decoder = "closed") -> Theory[Any, Any]:
-    """The theory with the `decoder` of `solve`; the other arguments are those of `Theory`."""
+    """Make the theory for a `decoder` of `solve`; the other arguments are as in `Theory`."""
     discrete = checks.choice("decoder", decoder, ("closed", "discrete")) == "discrete"
 
     def inapplicable(training: Training) -> str | None:

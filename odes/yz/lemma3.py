@@ -1,7 +1,7 @@
 r"""Population flow under the modified decoder update of Lemma 3: what Eq. 10 really describes.
 
-Scan and Snap replaces the update of Y by one under which the rows of W = F Y do not disturb one
-another (Lemma 3). In the limit of infinite T and batch, :math:`\eta \to 0` that is [ours]
+Scan and Snap replaces the update of Y by one under which the rows of W = F Y evolve independently
+(Lemma 3). For infinite T and batch and :math:`\eta \to 0` it becomes [ours]
 
 .. math::
 
@@ -12,9 +12,10 @@ another (Lemma 3). In the limit of infinite T and batch, :math:`\eta \to 0` that
         \bigr), \qquad g_n = Y r_n
     \end{align*}
 
-with Y the smallest that has F Y = W. Eq. 10 is its limit :math:`1/M \to 0` and Eq. 10 with the
-finite-M terms its closed form for the decoder, so comparing the three with the flow in (Y, Z) shows
-the cost of Lemma 3 and that of 1/M. Assumes Y = 0 at the start and linearly independent classes.
+where Y is the minimum-norm solution of F Y = W. Eq. 10 with the finite-M terms is this flow with
+the decoder in closed form, and Eq. 10 is its limit :math:`1/M \to 0`. Comparing them with the flow
+in (Y, Z) shows the errors of Lemma 3 and of 1/M separately. Assumes Y = 0 at the start and linearly
+independent classes.
 
 Example:
     >>> theory = odes.lemma3.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
@@ -50,7 +51,7 @@ def _pose(task: SequenceClasses, Z: Float[Array, "Q M"], clock: Rescaled) -> tup
 def _snapshot(
     task: SequenceClasses, W: Float[Array, "K M"], Z: Float[Array, "Q M"]
 ) -> tuple[Snapshot, Float[Array, "K M"]]:
-    """The layer, and the residuals e - alpha."""
+    """Return the snapshot of the layer, and the residuals e - alpha."""
     z = Z[task.query_index]
     c = yz.attend(z, task.probs)
     f = yz.normalise(c)
@@ -85,6 +86,6 @@ THEORY = population.eliminated(
 
 
 def solve(task: SequenceClasses, optimizer: Rule, times: Times, **options: Any) -> Trajectory:
-    r"""Integrate the flow under Lemma 3's update; arguments, result and errors as of
+    r"""Integrate the flow under Lemma 3's update, with arguments, result and errors as in
     `odes.yz.eq10.solve`."""
     return THEORY.solve(task, optimizer, times, **options)

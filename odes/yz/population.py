@@ -11,10 +11,10 @@ Scan and Snap, section 3: :math:`T \to \infty` (Lemma 2), infinite batch, :math:
         \bigr)
     \end{align*}
 
-which is minus the gradient of the population loss with the learning rates in front. Nothing else is
-dropped: overlap and start are arbitrary. `odes.solver.flows` has the flows of momentum and Adam.
-For sequences of finite length T the loss is that of `dynsim.yz.finite_length`, to first order in
-1/T.
+which is minus the gradient of the population loss with the learning rates in front. There is no
+other approximation: overlap and start are arbitrary. `odes.solver.flows` has the flows of momentum
+and Adam. For sequences of finite length T the loss is that of `dynsim.yz.finite_length`, to first
+order in 1/T.
 
 The other functions are shared by the theories that eliminate the decoder: its :math:`h_n` gives
 the logits :math:`w_n = (M-1)\, h_n \zeta_n` (Lemmas 5 and 6), and Theorem 1 the gradient that
@@ -82,7 +82,7 @@ def eliminated(
     found = computed(name, title, assumes, solver, inapplicable, recorded=recorded, **options)
     return dataclasses.replace(
         found,
-        # Another length is one argument too many.
+        # Passing a `length` raises `TypeError`, because it is fixed here.
         solve=lambda task, rule, times, **options: on_task(
             found.solve, task, rule, times, math.inf, **options
         ),
@@ -100,8 +100,8 @@ def integrated(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    """The solver of an initial value problem `pose(task, Z, clock)`: its field, the state at the
-    start, arguments of which the task is the first, and the layer at (t, state, arguments)."""
+    """Integrate the initial value problem from `pose(task, Z, clock)`: its field, the state at the
+    start, arguments with the task first, and a function (t, state, arguments) -> snapshot."""
     clock = Rescaled.of(training.rule)
     field, initial, args, layer_at = pose(training.problem, starting_logits(start), clock)
 
@@ -122,8 +122,8 @@ def on_task(
     key: PRNGKeyArray | None = None,
     **options: Any,
 ) -> Trajectory:
-    """Return `solve` for the layer of a task at this sequence length, which replaces that of
-    the task. Weights start at zero unless `init` or the layer set them."""
+    """Call `solve` for the layer of a task at this sequence length, which replaces the task's own.
+    Weights start at zero unless `init` or the layer set them."""
     problem = layer(task, length)
     if problem.start == "zero" and key is None:
         key = jax.random.key(0)
@@ -132,7 +132,7 @@ def on_task(
 
 
 def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
-    """Z of the starting weights; `ValueError` for those of a residual layer."""
+    """Return Z of the starting weights; raise `ValueError` for a residual layer."""
     if start.residual:
         raise ValueError("init.residual = True: theories without Y describe the plain layer only")
     return jnp.asarray(start.Z)
@@ -140,13 +140,13 @@ def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
 
 def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
     """Return why a theory without inertia does not describe a rule, naming `theory`, or None.
-    `options` are those of `odes.solver.posed.why_not_described`."""
+    `options` are passed to `odes.solver.posed.why_not_described`."""
     return why_not_described(rule, theory, **options) or refusal(rule.of_groups, "Y", "Z")
 
 
 def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     """Return why Theorem 1 does not apply, naming `theory`, or None. A traced task is not checked;
-    `options` are those of `odes.solver.posed.why_not_described`."""
+    `options` are passed to `odes.solver.posed.why_not_described`."""
     task = training.problem
     reason = undescribed_rule(training.rule, theory, **options)
     if reason is None and not checks.is_traced(task):
@@ -157,9 +157,9 @@ def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
 
 
 def class_weight(prior: Float[AnyArray, " K"], clock: growth.Convention) -> Float[Array, " K"]:
-    r"""(K,) weight of each class's drift of Z per unit of time. "sgd": class n is drawn with
-    probability :math:`\pi(n)`, so a step moves Z by the average of the classes' drifts. "paper":
-    Eq. 10 as printed adds them up (Figs. 3 and 9)."""
+    r"""Return the (K,) weights of each class's drift of Z per unit of time. "sgd": class n is drawn
+    with probability :math:`\pi(n)`, so a step moves Z by the average of the classes' drifts.
+    "paper": Eq. 10 as printed sums them (Figs. 3 and 9)."""
     prior = jnp.asarray(prior)
     return prior if clock == "sgd" else jnp.ones_like(prior)
 
@@ -172,7 +172,7 @@ def speed(
 
 
 def logits(task: SequenceClasses, h: Float[Array, " K"]) -> Float[Array, "K M"]:
-    r""":math:`w_n = (M-1)\, h_n \zeta_n = h_n (M e_{\nu(n)} - 1)`."""
+    r"""Return :math:`w_n = (M-1)\, h_n \zeta_n = h_n (M e_{\nu(n)} - 1)`."""
     label = jax.nn.one_hot(task.next_token, task.M, dtype=h.dtype)
     return h[:, None] * (task.M * label - 1)
 
@@ -206,18 +206,18 @@ def solve(
     flow: str | None = None,
     **options: Any,
 ) -> Trajectory:
-    """Integrate the population flow that belongs to `optimizer`: `odes.flow` of the layer.
+    """Integrate the population flow of `optimizer`, which is `odes.flow` of the layer.
 
     Args:
         task: the sequence classes.
-        optimizer, times: as of `odes.flow`.
+        optimizer, times: as in `odes.flow`.
         flow: the `kind` of `odes.flow`.
         **options: `init`, `key`, `record`, `dtype` and `tolerances` of `odes.flow`. Weights start
             at zero unless these options or the layer set them. `length` is the sequence length T,
             the query included, to first order in 1/T; infinite by default, regardless of the layer.
 
     Returns:
-        A `Trajectory`; the status of a failed solve is not OK; nothing raises.
+        A `Trajectory`. If the solve fails, its status is not OK; nothing raises.
 
     Raises:
         ValueError: as `odes.flow`, and for a length at which an expansion in 1/T is not valid.

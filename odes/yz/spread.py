@@ -1,13 +1,12 @@
 r"""Mean and covariance across seeds of training at finite batch B and length T [ours].
 
-The mean follows descent on the loss of finite T, and the linear noise approximation of
-`odes.solver.linear_noise` gives the covariance; to second order the mean moves as well. With
-`draws` of the noise mean and covariance are both to second order.
+The mean follows descent on the finite-T loss, and the linear noise approximation of
+`odes.solver.linear_noise` gives the covariance. At second order, noise also shifts the mean. With
+`draws` of the noise, mean and covariance both include the second order.
 
 The gradient noise of a batch has covariance C/B, where C is the covariance of the gradient of one
-sequence. With
-:math:`s_n(c) = \lambda \cdot \nabla \ell_n(c)` for a sequence of class n with frequencies c, which
-are multinomial (`dynsim.yz.finite_length`), to first order in 1/L
+sequence. Let :math:`s_n(c) = \lambda \cdot \nabla \ell_n(c)` for a sequence of class n, whose
+frequencies c are multinomial (`dynsim.yz.finite_length`). To first order in 1/L
 
 .. math::
 
@@ -15,15 +14,16 @@ are multinomial (`dynsim.yz.finite_length`), to first order in 1/L
     + \mathbb E_n\, \frac1L \sum_i p_i\, \frac{\partial s_n}{\partial c_i}\,
     \frac{\partial s_n'}{\partial c_i}
 
-where :math:`\sum_i p_i\, \partial s_n / \partial c_i = 0` has been used, as :math:`\ell_n` does not
-change when c is scaled. The derivative of :math:`(\ell_n, \partial \ell_n / \partial c)` along
-:math:`\lambda` is all that is needed. Late in training, rare sequences dominate the noise, which an
-expansion in 1/L misses; use a sample of sequences that covers their distribution evenly instead.
+because :math:`\sum_i p_i\, \partial s_n / \partial c_i = 0`, as :math:`\ell_n` does not change when
+c is scaled. Only the derivative of :math:`(\ell_n, \partial \ell_n / \partial c)` along
+:math:`\lambda` is needed. Late in training, rare sequences dominate the noise, and the expansion in
+1/L misses them. `tails` instead averages over a sample that covers the distribution of sequences
+evenly.
 
 Adam and RMSProp need the variance of each entry of that gradient, `variance` [ours]. The gradient
-is :math:`-f r^\top` by Y and :math:`-h` by the row of Z of the query, with
-:math:`r = x - \alpha`, :math:`g = Y r` and :math:`h = f \odot (g - f (f \cdot g))`. None of f,
-r and h changes when c is scaled, so that for each entry :math:`\varphi` of a gradient
+with respect to Y is :math:`-f r^\top`, and with respect to the query's row of Z it is :math:`-h`,
+with :math:`r = x - \alpha`, :math:`g = Y r` and :math:`h = f \odot (g - f (f \cdot g))`. Scaling c
+changes none of f, r and h, so for each entry :math:`\varphi` of a gradient
 
 .. math::
 
@@ -33,8 +33,8 @@ r and h changes when c is scaled, so that for each entry :math:`\varphi` of a gr
     \frac{\partial \varphi_n}{\partial c_i} \right)^{\!2} + \frac1L \varphi_n \sum_i p_i
     \frac{\partial^2 \varphi_n}{\partial c_i^2} \right]
 
-at c = p, and the variance is the second less the square of the first. No matrix of the size of Y is
-formed for each class: the squares of f, r and of their derivatives are multiplied out.
+at c = p. The variance is the second minus the square of the first. No matrix of the size of Y is
+formed per class, because the square of an outer product is the outer product of the squares.
 
 Example:
     >>> task, rule = dynsim.syn(1, 2, num_common=1, num_distinct=2), dynsim.sgd(1.0, 0.1)
@@ -75,9 +75,9 @@ from odes.symmetric.solve import theory_rule
 
 
 class Law(NamedTuple):
-    r"""The gradient of the population loss, with the features by which `covariance` is formed, from
-    the weights; and (P, P) :math:`\lambda^\top C \lambda'` of all pairs of P vectors, from the
-    derivatives (P, ...) of the features along each of them."""
+    r"""Gradient and noise of a batch. `derive` returns the gradient of the population loss, and
+    features of the weights; `covariance` returns :math:`\lambda^\top C \lambda'` (P, P) for all
+    pairs of P vectors from the derivatives (P, ...) of the features along each of them."""
 
     derive: Callable[[yz.YZ], tuple[yz.YZ, Any]]
     covariance: Callable[[Any], Float[Array, "P P"]]
@@ -107,7 +107,7 @@ def sampled_law(task: SequenceClasses, examples: yz.Examples) -> Law:
 
 
 def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Examples:
-    """Return `symmetric.SEQUENCES` sequences per class that cover the law of its counts evenly.
+    """Return `symmetric.SEQUENCES` sequences per class that cover its distribution evenly.
 
     Raises:
         ValueError: for a task or a length that is traced, or a length that is not whole.
@@ -129,8 +129,8 @@ def evenly_spread(task: SequenceClasses, length: Real[Number, ""]) -> yz.Example
 def covariance(
     task: SequenceClasses, context: finite_length.Context, along: finite_length.Expansion
 ) -> Float[Array, "P P"]:
-    r""":math:`\lambda^\top C \lambda'` of all pairs of P vectors to first order in 1/L, from what
-    is derived along each of them."""
+    r"""Return :math:`\lambda^\top C \lambda'` for all pairs of P vectors to first order in 1/L,
+    from the derivatives `along` each of them."""
     prior = jnp.asarray(task.prior)
     between = _between(prior, along.losses)
     if context is None:
@@ -180,7 +180,8 @@ def descent_of(
     record: Recording,
     variance: Callable[[yz.YZ], yz.YZ] | None,
 ) -> linear_noise.Descent:
-    """Return descent and its noise; `variance` includes the noise in Adam's denominators."""
+    """Return descent and its noise; `variance` adds the noise to the denominators of Adam and
+    RMSProp."""
 
     def observe(params: yz.YZ, k: Array) -> tuple[Array, Array]:
         del k
@@ -199,10 +200,8 @@ def descent_of(
 
 
 def variance(params: yz.YZ, task: SequenceClasses, context: finite_length.Context) -> yz.YZ:
-    """Variance over sequences of each entry of their gradients, for `context` contextual tokens.
-
-    Shapes are those of the weights.
-    """
+    """Return the variance over sequences of each entry of the gradient, in the shapes of the
+    weights, for `context` contextual tokens."""
     p, prior = jnp.asarray(task.probs), jnp.asarray(task.prior)
     classes = jnp.arange(task.K)
 
@@ -243,7 +242,7 @@ def variance(params: yz.YZ, task: SequenceClasses, context: finite_length.Contex
 def variance_of_batch(
     task: SequenceClasses, context: finite_length.Context, batch: Float[Array, ""]
 ) -> Callable[[yz.YZ], yz.YZ]:
-    """`variance` of the mean over `batch` sequences, as a function of the weights."""
+    """Return `variance` of the mean over `batch` sequences, as a function of the weights."""
     return lambda params: jax.tree.map(lambda one: one / batch, variance(params, task, context))
 
 
@@ -273,31 +272,31 @@ def solve(
         optimizer: any rule except sign descent, without clipping and gradient noise; its numbers
             may be traced.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced. Each
-            costs a pass back to the start, for all observables together.
+            costs one backward pass to the start, for all observables together.
         batch: number B of sequences per step, >= 1; it may be traced.
         length: sequence length T, the query included; it may be traced. With `math.inf` the only
-            noise is the draw of the classes.
-        init: starting weights, the same for all seeds; zero if None. For random starts, add the
-            variance of the mean over the starts to the mean of the variance.
-        record: as in `dynsim.train`. Covariances are formed between all numbers recorded.
-        squares: whether the averages by which Adam and RMSProp divide include the noise of the
-            batches, see `odes.solver.linear_noise`. More accurate for these rules, and about ten
+            noise is the random choice of classes.
+        init: starting weights, the same for all seeds; zero if None. For random starts, average the
+            variance over the starts and add the variance of the mean.
+        record: as in `dynsim.train`. The covariance is between all recorded numbers.
+        squares: whether the averages in the denominators of Adam and RMSProp include batch noise,
+            see `odes.solver.linear_noise`. This is more accurate for these rules, and about ten
             times as slow.
-        tails: average over 4096 sequences of each class that cover their distribution evenly, in
-            place of the first order in 1/T, which late in training misses the rare sequences that
-            dominate the loss. Neither task nor length may then be traced.
-        draws: number of draws of the noise of a whole run. With 2 or more, the next order in 1/B is
-            added to mean and covariance, as `drift` does for the mean; a few hundred are usually
-            enough. It matters for losses, most of all with small batches.
-        key: of the draws.
+        tails: average over 4096 sequences per class that cover the distribution evenly, instead of
+            expanding to first order in 1/T. The expansion misses the rare sequences that dominate
+            the loss late in training. Task and length must then not be traced.
+        draws: number of draws of a whole run's noise. With 2 or more, mean and covariance include
+            the next order in 1/B, for the mean the result of `drift`; a few hundred are usually
+            enough. It matters for losses, especially with small batches.
+        key: random key of the draws.
         dtype: "float64" or "float32".
 
     Returns:
-        A `Trajectory`: the observables along descent with B infinite, with their `covariance` over
-        seeds and `std`. If descent diverges, its status is not OK; nothing raises.
+        A `Trajectory`: the observables along descent with B infinite, with their `covariance`
+        across seeds and `std`. If descent diverges, its status is not OK; nothing raises.
 
     Example:
-        The loss of small batches scatters more than linear noise knows:
+        With small batches, the loss varies more between seeds than linear noise predicts:
 
         >>> import dynsim, jax
         >>> from odes import spread
@@ -335,17 +334,17 @@ def drift(
     squares: bool = False,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Predict how far noise moves the mean across seeds, to first order in 1/B.
+    """Predict how noise shifts the mean across seeds, to first order in 1/B.
 
     Args:
-        key: of the draws.
-        draws: number of draws of the noise of a whole run to average over, >= 1. The relative error
-            of the drift falls like one over the root of this number.
+        key: random key of the draws.
+        draws: number of draws to average over, >= 1. The relative error of the drift falls like one
+            over the square root of this number.
         task, optimizer, times, batch, length, init, record, squares, dtype: as in `solve`.
 
     Returns:
-        A `Trajectory` whose observables are the changes that noise *adds* to their means. Its
-        status is that of descent.
+        A `Trajectory` whose observables are the *changes* of their means due to noise. Its status
+        is not OK if one of them is not finite.
 
     Raises:
         ValueError: as `solve`, and for `draws`.
@@ -422,7 +421,7 @@ def _solve(
     added = None
     if draws:
         assert key is not None
-        # To first order in 1/T, as this is of second order in 1/B already.
+        # First order in 1/T is enough, as this is itself a correction in 1/B.
         drawn = draw(task, context, batch), init, steps, key, draws
         second = descent(expanded, variance=variance)
         added = linear_noise.drift(second, *drawn, covariance=not alone)

@@ -1,7 +1,7 @@
 r"""Attention with a single common token: the flow of Theorem 4 (Scan and Snap).
 
 The common token c is in all K classes, every query serves q of them, and the overlaps
-:math:`f_n \cdot f_{n'} = f_{nc} f_{n'c}` are weak. Then, :math:`z_c` counted from its start,
+:math:`f_n \cdot f_{n'} = f_{nc} f_{n'c}` are weak. With :math:`z_c` measured from its start,
 :math:`\xi = \gamma\, e^{4 z_c} / C_0` with :math:`C_0 = \rho_0^4 / K`, and
 
 .. math::
@@ -14,13 +14,13 @@ class follow from its dominant one (`odes.growth.other_logit`), for which
 :math:`f_{nl_0}^2` uses the normaliser of the current z, because it would exceed 1 with the initial
 one. Only one number per class is integrated; everything else is in closed form.
 
-:math:`\rho_0`, the normaliser at the start, is chosen by
-:math:`\rho_0^{-2} = \operatorname{mean}_n f_{nc}(0)^2`, which makes the mean of :math:`\xi_n` right
-to leading order in the overlap, also where classes differ. `init` shifts the start:
+The normaliser at the start, :math:`\rho_0`, is defined by
+:math:`\rho_0^{-2} = \operatorname{mean}_n f_{nc}(0)^2`, which makes the mean of :math:`\xi_n`
+correct to leading order in the overlap, even if classes differ. `init` shifts the start:
 :math:`f_{nc}(0)` and :math:`f_{nl}(0)` are then those of init.Z, whose rows need not be equal.
 
-Assumes besides: :math:`T \to \infty`, Y = 0 at the start, equal priors, :math:`1/M \to 0`, Lemma
-3's decoder, :math:`1/K \to 0`, and :math:`B_n \ll 1`: later the growth of distinct tokens lowers
+Also assumes :math:`T \to \infty`, Y = 0 at the start, equal priors, :math:`1/M \to 0`, Lemma 3's
+decoder, :math:`1/K \to 0`, and :math:`B_n \ll 1`: later the growth of distinct tokens lowers
 :math:`f_{nc}` and :math:`\xi` further, so that :math:`B_n` is overestimated.
 
 Example:
@@ -61,7 +61,7 @@ def solve(
 ) -> Trajectory:
     r"""Solve Theorem 4's flow, for sequence classes with one common token, see `inapplicable`, and
     a positive eta_y. "speed" is :math:`\gamma`, "xi" the theorem's. Other arguments, result and
-    errors are those of `odes.yz.eq10.solve`."""
+    errors are as in `odes.yz.eq10.solve`."""
     return theory(clock=clock).solve(task, optimizer, times, **options)
 
 
@@ -110,7 +110,7 @@ def inapplicable(training: Training) -> str | None:
 
 
 def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""]:
-    r""":math:`\rho_0 = (\operatorname{mean}_n f_{nc}^2)^{-1/2}` of the task and the starting
+    r"""Return :math:`\rho_0 = (\operatorname{mean}_n f_{nc}^2)^{-1/2}` of the task and the starting
     logits."""
     f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
     return jnp.mean(jnp.sum(jnp.where(task.common(), f, 0), axis=1) ** 2) ** -0.5
@@ -154,7 +154,7 @@ def _logits(gain: Float[Array, " K"], B: Float[Array, " K"], args: PyTree) -> Fl
 
 
 def _predict(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Snapshot:
-    """The theorem's layer, given the gain of the dominant tokens.
+    """Return the theorem's snapshot, given the gain of the dominant tokens.
 
     Its g is the gradient with f . g = gamma that moves distinct tokens by xi f^2.
     """
