@@ -90,8 +90,8 @@ def step(
     """Find the step of weighted averages over seeds that rise (`sign` 1) or fall (-1) with x.
 
     Averages are smoothed by cubic splines. The penalty minimises the error of predicting each seed
-    from the average of the others (Rice and Silverman, 1991). Leaving out points would not work:
-    runs of one seed share their data, so their noise is a smooth curve. NaN for fewer than
+    from the smoothed average of the others (Rice and Silverman, 1991). Leaving out points would not
+    work: runs of one seed share their data, so their noise is a smooth curve. NaN for fewer than
     `FEWEST` points or a constant curve.
     """
     if len(x) < FEWEST:
