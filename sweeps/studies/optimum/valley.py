@@ -126,8 +126,8 @@ def _reach(
     index: Int[np.ndarray, " C"],
     level: Float[np.ndarray, " C"],
 ) -> Float[np.ndarray, " C"]:
-    """Follow each curve from its lowest point `index` to larger x, linear between points, and return
-    where it rises above `level`; else the last point before an unknown one, or at the end."""
+    """Follow each curve from its lowest point `index` to larger x, linear between points. Return
+    where it rises above `level`, else the last point before an unknown one or at the end."""
     before = np.arange(len(x)) <= index[:, None]
     rising = np.where(before, np.minimum(y, level[:, None]), y)
     found = crossings(x, -rising, -level)
