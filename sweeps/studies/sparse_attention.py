@@ -45,7 +45,7 @@ LADDERS = ((64, 64), (128, 64), (256, 64), (64, 128), (64, 256))
 
 @dataclasses.dataclass(frozen=True)
 class FigureSparseAttention:
-    """How long the plateau lasts, against sqrt(d) T, repetition and the optimiser.
+    """Length of the plateau against sqrt(d) T, repetition and the optimiser.
 
     Attributes:
         seeds: number of runs of each optimiser, and at T = d = 256, on samples; 2 or more.

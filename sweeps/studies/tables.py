@@ -48,8 +48,8 @@ class Validate:
 
     Attributes:
         what: matched or adam: flows against descent over a 12 x 12 grid of learning rates;
-            correction: what the next order in eta removes; overlap: Eq. 10 against the population
-            flow over overlap and number of classes; theorems: Theorems 2 and 3 along
+            correction: errors with and without the next order in eta; overlap: Eq. 10 against the
+            population flow over overlap and number of classes; theorems: Theorems 2 and 3 along
             trajectories; size: seconds for K = 1e5, M = 1e6.
         out: folder for the table, the data and the figure.
     """

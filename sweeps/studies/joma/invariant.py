@@ -35,7 +35,7 @@ SHOWN = 0.01, 10.0
 
 @dataclasses.dataclass(frozen=True)
 class JoMAInvariant:
-    """How far attention is from Theorem 1 at half the loss, and for several queries at the end.
+    """Error of JoMA's Theorem 1 at half the loss, and for several queries at the end.
 
     Attributes:
         temperatures: temperatures of attention.

@@ -160,7 +160,7 @@ class OptimumOfLayer(Optimum):
 
 
 def run(config: Optimum) -> list[Path]:
-    """Compute or resume, print the best rates and what they follow, draw and write."""
+    """Run or resume the sweeps, print the best rates and their power laws, and write the figure."""
     found = computed(config)
     along, over = config.axes()
     theories, refused = config.theories()

@@ -48,8 +48,8 @@ class Validity:
         theories: names of theories, and symmetric-noise for descent with batch noise.
         steps: optimiser steps per run.
         seeds: number of runs at each point, whose mean the theories are compared with.
-        length: sequence length T of the runs; with inf, most theories, which describe T = inf, show
-            their own error alone.
+        length: sequence length T of the runs; with inf, the errors of most theories, which describe
+            T = inf, do not include the effect of finite T.
         batch: sequences per step.
         resolution: number of values of eta_Y / eta_Z and of eta_Z.
         out: folder for the figure, validity.npz and the stored sweeps.

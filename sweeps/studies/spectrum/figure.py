@@ -39,17 +39,16 @@ FLOOR = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class Spectrum:
-    """What singular directions of trained weights contribute: losses and accuracies after keeping
-    or dropping them, at the end of either stage; or the singular values of a .safetensors
-    checkpoint.
+    """Contributions of singular directions of trained weights: losses and accuracies after keeping
+    or dropping them, at the end of each stage; or the singular values of a .safetensors checkpoint.
 
     Attributes:
         checkpoint: a .safetensors file, a .safetensors.index.json, or a folder with one of them; if
             omitted, two-stage training is examined.
-        pattern: shell patterns of the names of tensors, for instance '*attn*', in the right case.
-        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight', on which
-            attention scores depend where weights are (out, in) as in PyTorch; * must stand for the
-            same on both sides, [i] means block i of a split matrix, and .T transposes.
+        pattern: shell patterns of the names of tensors, for instance '*attn*'; case-sensitive.
+        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight', which determines
+            attention scores if weights are (out, in) as in PyTorch; * must stand for the same on
+            both sides, [i] means block i of a split matrix, and .T transposes.
         split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
             queries, keys and values of GPT-2.
         out: folder for the figure, spectrum.npz and .json, and the stored sweep, from which the

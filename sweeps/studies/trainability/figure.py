@@ -48,8 +48,7 @@ class Trainability:
         run: the run that is varied, of the attention layer; all runs share its seed. With the
             default length, some sequences show no token of their class, and their loss grows with
             the rates.
-        engine: what computes the runs; all engines except simulation take T and the batch as
-            infinite.
+        engine: engine of the runs; all except simulation assume infinite T and batch.
         eta_y: first and last learning rate of Y (1/step).
         eta_z: first and last learning rate of Z (1/step).
         cells: number of cells along each side of the coarse grid.

@@ -48,7 +48,7 @@ class FigureTwoStage:
     """Two-stage training against the reduced ODE, its controls, and the claims one by one.
 
     Attributes:
-        run: the run trained in two stages and, for comparison, as each control says.
+        run: the run trained in two stages and, for comparison, under each control.
         seeds: number of these runs, and of those of two_stage-joint.
         control_seeds: number of runs of each control.
         times: number of recorded times, a third of them in the first stage.

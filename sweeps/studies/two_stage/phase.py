@@ -42,7 +42,7 @@ class TwoStagePhase:
         resolution: number of values on each axis for the reduced ODE.
         points: number of values on each axis for training.
         seeds: number of runs at each point.
-        eta_time: eta-time at which runs are judged.
+        eta_time: eta-time at which runs are evaluated.
         decay: weight decay lambda.
         d: size of each of the two blocks of a token.
         length: tokens L of a prompt, the query included.

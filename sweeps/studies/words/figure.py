@@ -53,15 +53,15 @@ class CorpusFigure:
         length: tokens per window of text, the query included.
         tokens_per_class: number of contextual words that each class adds to the vocabulary.
         stop_words: how many of the most frequent words to leave out of the contexts.
-        top: number of words of each class to judge, its most frequent ones.
+        top: number of words of each class to score, its most frequent ones.
         threshold: smallest share of a word's occurrences with which a class owns it, in (0.5, 1].
         steps: optimiser steps.
         eta_y: learning rate of Y.
         eta_z: learning rate of Z.
         batch: sequences per step, as long as the windows; inf for descent on the population loss.
         seed: seed of the sampled sequences, the generated text and the starting factors.
-        scale: W_Q and W_K of the layer in ordinary parameters start normal with standard
-            deviation scale / sqrt(d), d = M; its rate eta_z is raised to be the same at the start.
+        scale: W_Q and W_K of the layer in ordinary parameters start normal with standard deviation
+            scale / sqrt(d), d = M; their rate is chosen so that Z starts to move at eta_z.
         out: folder for the figure, corpus.npz and corpus.json.
     """
 
