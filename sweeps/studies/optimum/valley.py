@@ -54,7 +54,7 @@ def valley(
 
     Polynomials are fitted to a curve, or to its logarithm if all its values are positive. The best
     point itself is the estimate if they describe no valley, or if fewer than two points are known
-    on a side. `within` is the distance of `lower` and `upper`, as a share of the best value.
+    on a side. `within` is the excess at `lower` and `upper`, as a share of the best value.
     """
     known = np.isfinite(curves)
     positive = np.all(~known | (curves > 0), axis=-1)

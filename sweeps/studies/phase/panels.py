@@ -201,7 +201,7 @@ def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
 
 
 def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
-    """Draw the curves of `maps.boundary`, or only those of 50 % unless `whole`."""
+    """Draw all curves of `maps.boundary` if `whole`, else only those of 50 %."""
     for _, piece in table.groupby("piece"):
         level, of = piece["level"].values[0], piece["of"].values[0]
         style = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1][1]
