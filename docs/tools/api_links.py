@@ -1,7 +1,7 @@
-"""Names of our modules and functions in the text become links to where the reference has them.
+"""Sphinx extension that links names of our modules and functions to the reference.
 
-`odes.population.solve` in backticks is resolved as Python resolves it; what the reference does not
-have stays as it is. Pages of source code lose the links back to names that it has by another name.
+`odes.population.solve` in backticks is resolved as Python does; names that the reference lacks are
+left alone. Pages of source code lose links back to names that the reference has under another name.
 """
 
 import importlib
@@ -65,8 +65,8 @@ def names(name: str) -> list[str]:
 
 
 def resolve(name: str) -> Any:
-    """What a dotted name stands for, None if there is no such thing: an attribute where a module is
-    called alike, unless only the module has what comes next."""
+    """Return the object with a dotted name, or None. An attribute takes precedence over a module of
+    the same name, unless only the module has the next part."""
     first, *rest = name.split(".")
     found, path = importlib.import_module(first), first
     for part in rest:

@@ -1,4 +1,4 @@
-"""Check every internal link of a built site, without a network: files and anchors must exist."""
+"""Check offline that the files and anchors of all internal links in a built site exist."""
 
 import sys
 from html.parser import HTMLParser
@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """Collects the links and the anchors of a page."""
+    """The links and the anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

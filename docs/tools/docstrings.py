@@ -1,9 +1,9 @@
-"""Docstrings as they stand in the code, made reStructuredText for Sphinx.
+"""Sphinx extension that turns our docstrings into reStructuredText.
 
-They are plain text with names in single backticks, formulas as the role and the directive `math`,
-and sections as Google writes them. An indented paragraph of its own, such as an example of a file,
-becomes a literal block, and what reStructuredText would take for markup elsewhere, such as the bars
-of |f| and the star of h*, is escaped.
+They are plain text with names in single backticks, formulas in the role or the directive `math`,
+and sections in Google style. Indented paragraphs, such as an example of a file, become literal
+blocks, and characters that reStructuredText would take for markup, such as the bars of |f| and the
+star of h*, are escaped.
 """
 
 import re
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 SECTIONS = {"Args:", "Attributes:", "Raises:", "Returns:", "Yields:"}
 EXAMPLE = "Example:"
-"""A section of code, which is left as it is."""
+"""A section of code, which is left alone."""
 QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
 EITHER = re.compile(r'(\w+)\[Array, ("[^"]*"|\'[^\']*\')\] \| \1\[ndarray, \2\]')
 ANNOTATED = re.compile(r"(~typing\.)?Annotated\[")
 LIBRARIES = re.compile(r"~(jaxtyping|numpy)\.|~?\b((jax\.)?jaxlib\._jax|jax)\.(?=Array\b)")
-"""Modules before names that a reader knows without them."""
+"""Module prefixes of well-known names, which are dropped."""
 MARKUP = re.compile(r"(^\s*\* )|([\\*|]|(?<=\w)_(?![\w]))", re.MULTILINE)
-"""The star of an item of a list, and what is to be escaped."""
+"""The star of a list item, and the characters to escape."""
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
-    # Before napoleon, which has 500, turns sections into fields.
+    # Before napoleon, with priority 500, turns sections into fields.
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-process-signature", _shorten)
     app.connect("autodoc-skip-member", _skip)
@@ -51,8 +51,8 @@ def _shorten(
 
 
 def short(signature: str | None) -> str | None:
-    """A signature in which an array is an array, be it JAX's or NumPy's, and so is a number, and a
-    type is without its range, which the description of the argument has."""
+    """Shorten a signature: JAX's and NumPy's arrays are both arrays, numbers are floats, and types
+    have no range, which the description of the argument gives."""
     if signature is None:
         return None
     one = EITHER.sub(r"\1[Array, \2]", LIBRARIES.sub("", _without_ranges(signature)))
@@ -60,7 +60,7 @@ def short(signature: str | None) -> str | None:
 
 
 def _without_ranges(text: str) -> str:
-    """Each `Annotated[X, ...]` as X. Brackets and commas inside of quotes are text."""
+    """Replace each `Annotated[X, ...]` by X. Brackets and commas within quotes are text."""
     while found := ANNOTATED.search(text):
         depth, quote, ends = 0, "", []
         for at in range(found.end(), len(text)):
@@ -83,9 +83,9 @@ def _skip(app: "Sphinx", what: str, name: str, found: Any, skip: bool, options: 
 
 
 def prepared(lines: list[str]) -> list[str]:
-    """The lines of a docstring with indented paragraphs as literal blocks and markup escaped.
+    """Turn indented paragraphs of a docstring into literal blocks, and escape markup.
 
-    Formulas, which are in the role or the directive `math`, stay as they are.
+    Formulas in the role or the directive `math` are left alone.
     """
     made: list[str] = []
     text: list[str] = []

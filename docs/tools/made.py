@@ -1,11 +1,11 @@
-"""How the pictures of the gallery were made."""
+"""The commands that made the images of the gallery."""
 
 import json
 from pathlib import Path
 
 
 def command(docs: Path, uri: str) -> str | None:
-    """The command that made a picture of the gallery, if it has options."""
+    """Return the command that made an image of the gallery, or None if it has no options."""
     path = Path(uri)
     if path.parts[0] != "gallery":
         return None

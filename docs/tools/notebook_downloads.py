@@ -1,4 +1,4 @@
-"""Each tutorial can be downloaded as a Jupyter notebook, which the build writes from its page."""
+"""Sphinx extension that offers each tutorial as a Jupyter notebook for download."""
 
 from pathlib import Path
 
@@ -22,9 +22,9 @@ def is_notebook(page: str) -> bool:
 
 
 def notebook(text: str) -> nbformat.NotebookNode:
-    """The notebook of a page in MyST."""
+    """Convert a MyST page to a notebook."""
     found = read_myst_markdown_notebook(text)
-    # Metadata for Sphinx and Jupytext, such as descriptions of pictures, mean nothing elsewhere.
+    # Metadata for Sphinx and Jupytext, such as descriptions of images, mean nothing elsewhere.
     found.metadata.pop("jupytext", None)
     for cell in found.cells:
         cell.metadata.pop("mystnb", None)

@@ -1,4 +1,4 @@
-"""A warning for every notebook that takes longer than it may, and a configuration of kernels."""
+"""Sphinx extension that warns of slow notebooks and configures their kernels."""
 
 import atexit
 import logging as python_logging
@@ -18,7 +18,7 @@ CONFIGURATION = """
 c.IPKernelApp.log_level = "ERROR"
 c.InlineBackend.figure_formats = {"retina"}
 """
-"""Of kernels: they do not log how they listen, and pictures have twice the pixels they take."""
+"""Configuration of kernels: no messages about their ports, and images of twice the resolution."""
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -28,14 +28,14 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def _quiet_kernels() -> None:
-    """Kernels read a configuration of their own."""
+    """Let kernels read `CONFIGURATION`."""
     home = tempfile.TemporaryDirectory(prefix="dynsim-docs-")
     atexit.register(home.cleanup)
     profile = Path(home.name) / "profile_default"
     profile.mkdir()
     (profile / "ipython_kernel_config.py").write_text(CONFIGURATION)
     os.environ["IPYTHONDIR"] = home.name
-    # Who executes them says so of each, which `-q` does not silence.
+    # The executor logs each notebook, even with `-q`.
     python_logging.getLogger("traitlets").setLevel(python_logging.WARNING)
 
 

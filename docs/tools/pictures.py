@@ -1,7 +1,7 @@
-"""Pictures enlarge on click, are loaded when they come into view, and keep their room until then.
+"""Sphinx extension for images: they load lazily, in reserved space, and enlarge on click.
 
-A picture of the gallery that was made with options says so on any other page, which may tell of the
-full figure. A picture without a text that describes it is a warning.
+On pages other than the gallery, which may describe the full figure, a gallery image made with
+options gets a note with its command. An image without a descriptive text causes a warning.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from sphinx.util import logging
 from sphinx.util.osutil import relative_uri
 
 LETTERS = 40
-"""Fewest of an alternative text: one that names the picture without describing it has less."""
+"""Smallest length of an alternative text: shorter ones name an image without describing it."""
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -39,7 +39,7 @@ def _prepare(app: Sphinx, tree: nodes.document, page: str) -> None:
 
 
 def _reserve(image: nodes.image, file: Path) -> None:
-    """Load it late, with its size known before, so that nothing on the page moves."""
+    """Load an image lazily, with its size known, so that nothing on the page moves."""
     image["loading"] = "lazy"
     if "width" not in image:
         with Image.open(file) as picture:
@@ -47,7 +47,7 @@ def _reserve(image: nodes.image, file: Path) -> None:
 
 
 def _link(app: Sphinx, image: nodes.image, page: str) -> None:
-    """Let it lead to its own file, unless it leads elsewhere already."""
+    """Link an image to its own file, unless it is a link already."""
     if isinstance(image.parent, nodes.reference):
         return
     file = f"{app.builder.imagedir}/{app.env.images[image['uri']][1]}"

@@ -1,10 +1,10 @@
-"""Tables that are made from the code while the site is built.
+"""Sphinx extension with tables that are made from the code during the build.
 
-Two directives: `optimisers NAME` lists which optimisers each theory of a system describes, as the
-engines in the registry and the hierarchies in `odes` answer; `observables NAME`, what a system
-records. Names, units and axes of recorded quantities come from the engines and labels of the
-system. What they mean, with the formula, is in docs/reference/observables.toml, which must have
-exactly these names.
+Two directives: `optimisers NAME` lists the optimisers that each theory of a system describes,
+according to the engines in the registry and the hierarchies in `odes`; `observables NAME` lists the
+quantities that a system records. Their names, units and axes come from the system's engines and
+labels. Their meaning and formula are in docs/reference/observables.toml, which must have exactly
+these names.
 """
 
 import functools
@@ -42,9 +42,9 @@ RULES: dict[str, dict[str, Any]] = {
     "adamw": {"rule": "adamw", "decay": 1e-3},
     "sign": {"rule": "sign"},
 }
-"""Update rules that systems take, as settings of a run."""
+"""Update rules of systems, as settings of a run."""
 WITH = {"sign": ({"momentum": 0.9},)}
-"""Other settings of an update rule that theories tell apart."""
+"""Other settings of an update rule that theories distinguish."""
 NO_INERTIA = {
     "yz": (
         "rescaled",
@@ -59,7 +59,7 @@ NO_INERTIA = {
     "linear_icl": ("rescaled", "scalar", "plateaus", "sigmoid"),
     "sparse_attention": ("rescaled", "printed", "escape"),
 }
-"""Theories that momentum enters as eta / (1 - mu) alone; tests/test_site.py compares them."""
+"""Theories in which momentum only turns eta into eta / (1 - mu), as tests/test_site.py checks."""
 SIGNS = (
     (r"-> infinity", "→ ∞"),
     (r"->", "→"),
@@ -70,7 +70,7 @@ SIGNS = (
     (r"\brho\b", "ρ"),
     (r"T\^2", "T²"),
 )
-"""How titles and assumptions, plain text in the code, are printed."""
+"""Replacements in titles and assumptions, which are plain text in the code."""
 HEADS = {
     "sgd": "SGD",
     "momentum": "momentum",
@@ -84,17 +84,17 @@ HEADS = {
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
-    # Imported here, because the tests have the tables without Sphinx.
+    # Imported here, because the tests use the tables without Sphinx.
     from sphinx.util.docutils import SphinxDirective
 
     def directive(make: Callable[[str], str]) -> type[SphinxDirective]:
         class Made(SphinxDirective):
-            """A directive whose content, Markdown, is made from its argument."""
+            """A directive whose Markdown content is made from its argument."""
 
             required_arguments = 1
 
             def run(self) -> list[Any]:
-                # The page depends on the code, whatever the age of its own file.
+                # The page depends on the code, not only on its own file.
                 self.env.note_reread()
                 return self.parse_text_to_nodes(make(self.arguments[0]))
 
@@ -106,7 +106,7 @@ def setup(app: "Sphinx") -> dict[str, bool]:
 
 
 def optimisers(name: str) -> str:
-    """A table of the engines and theories of a system, with what each describes and assumes."""
+    """Tabulate the engines and theories of a system, with the rules and assumptions of each."""
     system = registry.system(name)
     rules = update_rules(name)
     head = ["theory", *(HEADS[rule] for rule in rules), "assumes"]
@@ -120,8 +120,8 @@ def optimisers(name: str) -> str:
 
 
 def theories(system: System) -> dict[str, tuple[str, str, bool]]:
-    """Title, assumptions, and whether there is a variant for finite T, by name: of the engines of a
-    system, and of the theories in its hierarchy that are no engines."""
+    """Return title, assumptions, and whether there is a finite-T variant, by name, for the engines
+    of a system and the theories in its hierarchy that are not engines."""
     every: dict[str, Engine | Theory[Any, Any]] = dict(system.engines)
     every = {**every, **{n: each for n, each in hierarchy(system.name).items() if n not in every}}
     found = {}
@@ -134,7 +134,7 @@ def theories(system: System) -> dict[str, tuple[str, str, bool]]:
 
 
 def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
-    """The theories of a system by name; none for a system without any."""
+    """Return the theories of a system by name; empty for a system without theories."""
     try:
         package = importlib.import_module(f"odes.{name}")
     except ModuleNotFoundError:
@@ -143,14 +143,14 @@ def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
 
 
 def update_rules(system: str) -> dict[str, dict[str, Any]]:
-    """The update rules of a system by name, each as settings of a run."""
+    """Return the update rules of a system by name, each as settings of a run."""
     return {"annealed": {}} if system == "two_stage" else RULES
 
 
 @functools.cache
 def described(name: str, theory: str) -> tuple[str, ...]:
-    """The update rules under which a theory describes the default run of a system, or the run that
-    suits it."""
+    """Return the update rules for which a theory describes the default run of a system, or the run
+    in `SUITING`."""
     return tuple(
         rule
         for rule, settings in update_rules(name).items()
@@ -191,7 +191,7 @@ def observables(name: str) -> str:
 
 @functools.cache
 def formulas(name: str) -> dict[str, dict[str, str]]:
-    """The entries of the file of formulas for a system, by the name of the quantity."""
+    """Return the entries of the file of formulas for a system, by the name of the quantity."""
     read = tomllib.loads(FORMULAS.read_text(encoding="utf-8"))
     own, names = read[name], recorders(registry.system(name))
     if "like" in own:
@@ -200,8 +200,8 @@ def formulas(name: str) -> dict[str, dict[str, str]]:
 
 
 def recorders(system: System) -> dict[str, list[str]]:
-    """The engines that record each quantity, by its name. What is predicted of every quantity NAME,
-    such as its standard deviation, has one name for all."""
+    """Return the engines that record each quantity, by its name. Statistics predicted for every
+    quantity NAME, such as the standard deviation, have one entry, NAME_std."""
     found: dict[str, list[str]] = {}
     for engine, each in system.engines.items():
         for name in each.observables.names():

@@ -1,5 +1,4 @@
-"""Figures and tables, each of which answers one question, and functions to check, run and resume
-the sweeps behind them."""
+"""Figures and tables that each answer one question, and functions to run the sweeps behind them."""
 
 import dataclasses
 from pathlib import Path
@@ -42,8 +41,7 @@ def by_theory(sweep: Sweep, engine: str) -> Sweep:
 
 
 def on_task(sweep: Sweep, task: Task | None) -> Sweep:
-    """Return the same runs on `task`, or the sweep itself for None; `ValueError` for anything
-    else."""
+    """Return the sweep on `task`, or unchanged for None; `ValueError` for anything else."""
     if task is None:
         return sweep
     checks.kind("task", task, Task)
@@ -61,8 +59,7 @@ def fig6(given: Queries, usual: Queries, seeds: int, task: Task | None) -> Sweep
 
 
 def by_queries(found: xr.Dataset, task: Task | None) -> xr.Dataset:
-    """Return the results with an axis of the number of queries, adding one if the task fixes that
-    number."""
+    """Add an axis of the number of queries to the results if the task fixes that number."""
     if task is None or "num_queries" in found.dims:
         return found
     return found.expand_dims(num_queries=[task.build().num_queries])

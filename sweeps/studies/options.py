@@ -56,8 +56,7 @@ UNREDUCED = {"symmetric": "plain", "symmetric-descent": "descent"}
 
 
 def unreduced(sweep: Sweep) -> Sweep:
-    """Return the same sweep with the engine for arbitrary classes if the symmetric reduction does
-    not apply."""
+    """Switch to the engine for arbitrary classes if the symmetric reduction does not apply."""
     if sweep.engine not in UNREDUCED or refusal(sweep.rules.check_run, sweep.first) is None:
         return sweep
     return dataclasses.replace(sweep, engine=UNREDUCED[sweep.engine])
@@ -104,9 +103,8 @@ TWO_ERRORS = float(stats.norm.sf(2))
 
 
 def student(free: int, level: float = TWO_ERRORS) -> float:
-    """Return the factor by which to widen a standard error estimated with `free` degrees of
-    freedom, so that it is exceeded with the probability `level`, as for a normal distribution; NaN
-    for `free` = 0."""
+    """Return the factor that widens a standard error from `free` degrees of freedom, so that it is
+    exceeded with probability `level` as for a normal distribution; NaN for `free` = 0."""
     return float(stats.t.isf(level, free) / stats.norm.isf(level)) if free > 0 else np.nan
 
 
@@ -120,8 +118,7 @@ def heat_map(
 
 
 def scale_of(values: ArrayLike) -> str:
-    """Choose the scale of an axis: "linear" if values are evenly spaced or not all positive, else
-    "log"."""
+    """Choose an axis scale: "linear" for values evenly spaced or not all positive, else "log"."""
     numbers = np.asarray(values)
     steps = np.diff(numbers)
     # Evenly spaced values that were rounded to integers differ by up to 1 in their steps.
@@ -131,8 +128,7 @@ def scale_of(values: ArrayLike) -> str:
 
 
 def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
-    """Return the edges of cells around increasing `values`, on an axis of the given `scale` or else
-    of the one that `scale_of` chooses."""
+    """Return the edges of cells around increasing `values`, on `scale` or that of `scale_of`."""
     logarithmic = (scale or scale_of(values)) == "log"
     centres = np.asarray(values, np.float64)
     centres = np.log(centres) if logarithmic else centres
@@ -220,7 +216,7 @@ def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...
 
 
 def is_linear(word: str) -> bool:
-    """Return whether the text of an axis asks for linear spacing."""
+    """Return whether the text of an axis specifies linear spacing."""
     return word.endswith(":lin")
 
 

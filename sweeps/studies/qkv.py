@@ -1,12 +1,11 @@
-"""`dynsim figure qkv`: where the theory in Y and Z describes training of its factors W_Q, W_K, W_V,
-by the errors of two flows.
+"""`dynsim figure qkv`: errors of the theory in Y and Z for training its factors W_Q, W_K and W_V.
 
-Descent on the factors on the population loss, against the plain flow in (Y, Z) of section 3 of
-Scan and Snap (arXiv:2305.16380) and against the flow of the factors (`odes.qkv`), over the
-width d of the embedding and the scale s of the starting weights. The factors' rate for W_Q and W_K
-is eta_Z d / (2 s^2): the preconditioners K K^T/d and Q Q^T/d add up to 2 s^2/d on average at the
-start, so that this is the rate at which the plain flow at eta_Z has its best case. U is frozen,
-orthonormal from d = M on and Gaussian below, the decoder tied, and Y = 0 at the start.
+Compares descent on the factors, on the population loss, with the plain flow in (Y, Z) of section 3
+of Scan and Snap (arXiv:2305.16380) and with the factor flow (`odes.qkv`), over the embedding width
+d and the scale s of the starting weights. The learning rate of W_Q and W_K is eta_Z d / (2 s^2):
+at the start the preconditioners K K^T/d and Q Q^T/d add up to 2 s^2/d on average, so the plain
+flow at eta_Z is most accurate at this rate. U is frozen, orthonormal for d >= M and Gaussian
+otherwise; the decoder is tied, and Y = 0 at the start.
 """
 
 import dataclasses
@@ -86,7 +85,7 @@ def run(config: FigureQKV) -> list[Path]:
 
 
 def draw(config: FigureQKV, errors: dict[str, np.ndarray], M: int) -> Figure:
-    """A column for each theory, a row for each of `MEASURES`; errors as `width_errors` has them."""
+    """Draw a column for each theory and a row for each of `MEASURES`."""
     figure, axes = drawing.panels(2, 2, width=4.2, height=3.3, sharex=True)
     for row, measure in enumerate(MEASURES):
         for column, name in enumerate(THEORIES):
@@ -100,7 +99,7 @@ def draw(config: FigureQKV, errors: dict[str, np.ndarray], M: int) -> Figure:
 
 
 def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[str, np.ndarray]:
-    """(2, scales) errors of each theory at one width, in the order of `MEASURES`."""
+    """Return the (2, scales) errors of each theory at one width, in the order of `MEASURES`."""
     times = np.unique(np.linspace(0, config.steps, 11).astype(int))
     record = tuple(MEASURES)
 
@@ -108,7 +107,7 @@ def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[s
         embedding = "orthogonal" if width >= task.M else "gaussian"
         problem = dynsim.QKV(task, np.inf, width=width, value_scale=0.0, embedding=embedding)
         problem = eqx.tree_at(lambda problem: problem.scale, problem, scale)
-        # In 64 bits, unlike the usual start.
+        # A float64 start, unlike the usual one.
         init = problem.init(loop.split_key(jax.random.key(seed))[0])
         rates = {"Y": config.eta_y, "Z": config.eta_z * width / (2 * scale**2)}
         rule, plain = dynsim.sgd(rates), dynsim.sgd(config.eta_y, config.eta_z)
@@ -135,8 +134,8 @@ def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[s
 
 
 def _error(theory: Trajectory, descent: Trajectory, name: str) -> np.ndarray:
-    """(scales,) distance over time relative to how far descent went, in root mean square over
-    seeds; NaN where a run is not valid to its end."""
+    """Return the (scales,) distance over time relative to how far descent moved, root mean square
+    over seeds; NaN where a run is not valid to its end."""
     got, want = np.asarray(theory[name]), np.asarray(descent[name])
     axes = tuple(range(2, want.ndim))
     missed = np.sum((got - want) ** 2, axis=axes)
@@ -146,7 +145,7 @@ def _error(theory: Trajectory, descent: Trajectory, name: str) -> np.ndarray:
 
 
 def table(config: FigureQKV, errors: dict[str, np.ndarray]) -> str:
-    """The errors in %, one line for a width and a scale."""
+    """Format the errors in %, with a line for each width and scale."""
     heads = [f"{name} {measure}" for measure in MEASURES for name in THEORIES]
     lines = [f"{'d':>5} {'s':>6} " + " ".join(f"{head:>20}" for head in heads)]
     for i, width in enumerate(config.width):

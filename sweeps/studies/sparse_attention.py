@@ -1,7 +1,7 @@
 """`dynsim figure sparse_attention`: how long attention takes to become sparse.
 
-The time at which the loss is at 0.8 of its start, over sqrt(d) T, over the number of copies, and
-for three optimisers, with the exact flow, the printed equations and the closed form.
+Draws the time at which the loss falls to 0.8 of its start: over sqrt(d) T, over the number of
+copies, and for three optimisers, with the exact flow, the printed equations and the closed form.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ LADDERS = ((64, 64), (128, 64), (256, 64), (64, 128), (64, 256))
 
 @dataclasses.dataclass(frozen=True)
 class FigureSparseAttention:
-    """How long the plateau lasts, against sqrt(d) T, repetition and the optimiser.
+    """Length of the plateau against sqrt(d) T, repetition and the optimiser.
 
     Attributes:
         seeds: number of runs of each optimiser, and at T = d = 256, on samples; 2 or more.
@@ -173,8 +173,7 @@ def noisy(batch: int | float) -> float:
 
 
 def exponent_lines(found: dict[str, xr.Dataset], batch: int | float) -> list[str]:
-    """Report the exponents of T and d of the plateau's length by optimiser, and its length at T = d
-    = 64."""
+    """Report the plateau's length at T = d = 64 and its exponents of T and d, by optimiser."""
     lines = []
     for name in RULES:
         steps = {size: float(plateau(found[f"{name}/{size[0]}-{size[1]}"])[0]) for size in LADDERS}
@@ -234,8 +233,7 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 
 def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
-    """Draw the loss over steps by optimiser: mean and standard deviation of the runs, and the
-    flow."""
+    """Draw the loss over steps by optimiser: the runs' mean and deviation, and the flow."""
     for i, (name, (rule, *_)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
         label = f"training, {name}, $\\eta$ = {rule.eta.peak:g}"

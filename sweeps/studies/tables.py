@@ -1,4 +1,4 @@
-"""`dynsim validate`: measure how far the theories hold."""
+"""`dynsim validate`: measure how accurate the theories are."""
 
 import dataclasses
 import functools
@@ -48,8 +48,8 @@ class Validate:
 
     Attributes:
         what: matched or adam: flows against descent over a 12 x 12 grid of learning rates;
-            correction: what the next order in eta removes; overlap: Eq. 10 against the population
-            flow over overlap and number of classes; theorems: Theorems 2 and 3 along
+            correction: errors with and without the next order in eta; overlap: Eq. 10 against the
+            population flow over overlap and number of classes; theorems: Theorems 2 and 3 along
             trajectories; size: seconds for K = 1e5, M = 1e6.
         out: folder for the table, the data and the figure.
     """
@@ -105,8 +105,7 @@ def adam() -> Outcome:
 def maps(
     titles: Mapping[str, str], optimizer: Callable[..., dynsim.Rule]
 ) -> tuple[Outcome, dict[str, Errors]]:
-    """Compute the errors of flows over the learning rates; return their table and maps, and the
-    errors."""
+    """Compute the errors of flows over the learning rates; return tables and maps, and errors."""
     errors = {flow: flow_error(flow, optimizer) for flow in progress.each(tuple(titles))}
     rows = []
     for flow, error in errors.items():
@@ -314,8 +313,7 @@ def tested(
 
 
 def size() -> Outcome:
-    """Time the compiled symmetric reduction for K = 1e5, M = 1e6 up to t = 1e8: seconds and
-    status."""
+    """Time the compiled symmetric reduction for K = 1e5, M = 1e6 up to t = 1e8."""
     small = symmetric.symmetric_task(dynsim.syn_small())
     task = symmetric.symmetric_profiles(small.p, small.rho, 10**5, 10**6, 10**5)
     times = np.r_[0, np.geomspace(1, 1e8, 30)]

@@ -1,1 +1,1 @@
-"""Benchmarks: ratios and rates, each measured in one run on one machine."""
+"""Benchmarks: ratios and rates, each measured in a single run on one machine."""

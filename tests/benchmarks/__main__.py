@@ -30,7 +30,7 @@ WITH_TORCH = ("fig6", "two_stage", "linear_icl")
 
 
 def main() -> None:
-    """Print each line of a benchmark as soon as it is known."""
+    """Print each line of a benchmark as soon as it is available."""
     listed = "\n".join(f"  {name:<12}{about}" for name, about in WHAT.items())
     parser = argparse.ArgumentParser(
         "python -m tests.benchmarks",
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="waits: what compare does, by kinds")
     parser.add_argument("--only", nargs="+", default=(), help="waits: rows, by how they begin")
     asked = parser.parse_args()
-    # Libraries read it when they are imported.
+    # Before the import of libraries that read this environment.
     cli.tell()
     from sweeps.runner import cluster
 

@@ -1,4 +1,4 @@
-"""Memory bandwidth of this machine, on all devices at once."""
+"""Memory bandwidth of all devices of this machine together."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,16 +13,16 @@ from sweeps.runner import tiles
 from tests.benchmarks.timing import seconds
 
 ROWS, COLUMNS = 2**13, 2**12
-"""Shape of an array of float32 for each device, 128 MiB: several times any cache."""
+"""Shape of the float32 array of each device, 128 MiB: several times the size of any cache."""
 REPEATS = 15
 
 
 class Bandwidth(NamedTuple):
-    """Bytes per second, the best of some repetitions.
+    """Bytes per second, the best of several repetitions.
 
     Attributes:
-        read: of a product of a matrix and a vector, which reads each number once.
-        triad: of the STREAM triad in place, a = a + s b, which reads two numbers and writes one.
+        read: for a product of a matrix and a vector, which reads each number once.
+        triad: for the STREAM triad in place, a = a + s b, which reads two numbers and writes one.
     """
 
     read: float
@@ -30,7 +30,7 @@ class Bandwidth(NamedTuple):
 
 
 def measured() -> Bandwidth:
-    """The bandwidth of all local devices together."""
+    """Measure the bandwidth of all local devices together."""
     mesh = tiles.mesh()
     devices = PartitionSpec("devices")
     ones = np.ones((mesh.size, ROWS, COLUMNS), np.float32)
@@ -40,7 +40,7 @@ def measured() -> Bandwidth:
         return jax.shard_map(work, mesh=mesh, in_specs=devices, out_specs=devices)
 
     product = jax.jit(everywhere(lambda a: a @ jnp.ones(COLUMNS, a.dtype)))
-    # In place, as the system would have to clear fresh memory first.
+    # In place, because the operating system would have to clear fresh memory first.
     triad = jax.jit(everywhere(lambda a, b: a + 0.5 * b), donate_argnums=0)
 
     def read() -> None:

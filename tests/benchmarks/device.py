@@ -1,7 +1,7 @@
 """Correctness and speed of the devices of this machine, in one table and one file.
 
-Correctness comes first. What it checks against is recorded, published, or computed by the host's
-CPU in the same process.
+Correctness comes first; references are recorded, published, or computed by the host's CPU in the
+same process.
 """
 
 import dataclasses
@@ -35,15 +35,15 @@ STEPS = 100
 TRAINING = experiment(steps=STEPS)
 """Syn-Small, T = 128, batch 128."""
 SIDES, SMALL_SIDES = (32, 100, 320, 1024), (8, 16)
-"""Maps of so many rates a side are timed; the last one twice, as its first run compiles."""
+"""Numbers of rates along a side of the timed maps."""
 MATRIX, SMALL_MATRIX = 4096, 512
 RECORDED = Path(__file__).parents[1] / "data" / "authors_fig4_sgd.npz"
 Rows = dict[str, Any]
 
 
 def report(small: bool = False, out: Path = Path("out/bench")) -> Iterator[str]:
-    """Lines of the report, and at the end the file `device.json` in `out`, whatever fails before;
-    `small` for sizes that a CPU manages in a minute or two."""
+    """Yield the lines of the report, and finally write `device.json` in `out`, even after a
+    failure. `small` selects sizes that take a CPU a minute or two."""
     about = output.environment()
     found: Rows = {"environment": about, "devices": len(jax.local_devices()), "small": small}
     yield f"{found['devices']} x {about['device']}, jax {about['jax']}"
@@ -66,8 +66,8 @@ def report(small: bool = False, out: Path = Path("out/bench")) -> Iterator[str]:
 
 
 def recorded_run() -> tuple[float, float] | None:
-    """Decoder after 20 steps on the authors' recorded batches: error over the largest weight; None
-    outside of a checkout."""
+    """Error of the decoder after 20 steps on the authors' recorded batches, over its largest
+    weight; None outside of a checkout."""
     if not RECORDED.exists():
         return None
     run, task = np.load(RECORDED), dynsim.syn_small()
@@ -87,7 +87,7 @@ def recorded_run() -> tuple[float, float] | None:
 
 
 def lemma_1() -> tuple[float, float]:
-    """The gradient that is written out against automatic differentiation by the host in float64."""
+    """Error of the explicit gradient against the host's automatic differentiation in float64."""
     task = dynsim.syn_medium(3)
     examples = sampling.sample_counts(task, jax.random.key(0), 128, 128)
     params = yz.init_uniform(task, jax.random.key(1))
@@ -103,8 +103,8 @@ def lemma_1() -> tuple[float, float]:
 
 
 def published_column() -> tuple[float, float]:
-    """Fig. 6, one query, eta_Z = 1: the largest deviation from the published means, in standard
-    errors of the difference, of 2 % of the mean where that is more."""
+    """Largest deviation from the published means of Fig. 6 at one query and eta_Z = 1, in standard
+    errors of the difference, or in units of 2/3 % of the mean if these are larger."""
     sweep = load("fig6", ["axes.num_queries = [1]", "axes.eta_z = [1]", 'record = ["entropy"]'])
     runs = valid(sweeps.run(sweep)).entropy
     worst = 0.0
@@ -117,14 +117,14 @@ def published_column() -> tuple[float, float]:
 
 
 def theory() -> tuple[float, float]:
-    """The population flow of Syn-Small at t = 100 against the host's CPU."""
+    """Error of the population flow of Syn-Small up to t = 100 against the host's CPU."""
     solve = functools.partial(
         odes.population.solve, dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [10, 100], record="z"
     )
     found = np.asarray(solve()["z"])
     with jax.default_device(host()):
         want = np.asarray(solve()["z"])
-    # Both keep steps within a relative 1e-8, and may take different ones.
+    # Both have a tolerance of 1e-8, but may take different steps.
     return float(np.abs(found - want).max() / np.abs(want).max()), 1e-7
 
 
@@ -137,7 +137,7 @@ CHECKS: dict[str, Callable[[], tuple[float, float] | None]] = {
 
 
 def speed(small: bool) -> Iterator[tuple[str, Rows]]:
-    """Runs per second by the size of a map, and what share of the devices that takes."""
+    """Yield runs per second by the size of a map, and the share of the devices' peak speed."""
     per_second = 0.0
     for side in SMALL_SIDES if small else SIDES:
         build = lambda shift, side=side: Sweep(
@@ -164,7 +164,7 @@ def speed(small: bool) -> Iterator[tuple[str, Rows]]:
 
 
 def studies(small: bool) -> Iterator[tuple[str, Rows]]:
-    """Fig. 6, and theories over the plane of rates."""
+    """Time Fig. 6, and theories over the plane of rates."""
     seeds = "axes.seed = { range = 2 }" if small else "axes.seed = { range = 10 }"
     figure = load("fig6", ['record = ["entropy"]', seeds])
     side = 8 if small else 64
@@ -199,7 +199,7 @@ def _on_host(sweep: Sweep) -> bool:
 
 
 def of_a_step() -> tuple[float, float]:
-    """Floating-point operations and bytes of a run's step, by XLA's own count for many runs."""
+    """Return the floating-point operations and bytes of a run's step, as counted by XLA."""
     runs, task = 256, dynsim.syn_small()
     examples = sampling.sample_counts(task, jax.random.key(0), 128, 128)
     params = jax.vmap(lambda key: yz.init_uniform(task, key))(
@@ -215,7 +215,7 @@ def of_a_step() -> tuple[float, float]:
 
 
 def peak_flops(size: int) -> float:
-    """Operations per second of a product of matrices in float32, on all devices: best of five."""
+    """Operations per second of a matrix product in float32 on all devices, the best of five."""
     mesh = tiles.mesh()
     rows = jnp.ones((mesh.size, size, size), jnp.float32)
     each = PartitionSpec("devices")

@@ -16,7 +16,7 @@ from tests.benchmarks.peers.torch_loop import entropy_after_training
 from tests.benchmarks.timing import seconds
 
 LOOPS = 4
-"""Single runs that are timed for each number of queries; the median stands for all."""
+"""Number of single runs timed for each number of queries; their median represents all runs."""
 
 
 def report(check: bool = False) -> Iterator[str]:
@@ -51,7 +51,7 @@ def report(check: bool = False) -> Iterator[str]:
 
 
 def compared(train: Callable[..., float]) -> Iterator[str]:
-    """The PyTorch loop against the published cells of one query, 10 seeds each."""
+    """Compare the PyTorch loop with the published cells of one query, with 10 seeds each."""
     task, good = dynsim.syn_medium(1), 0
     cells = {key: value for key, value in published().items() if key[0] == 1}
     for (_, eta_z, ratio), (mean, std) in cells.items():
@@ -62,7 +62,7 @@ def compared(train: Callable[..., float]) -> Iterator[str]:
 
 
 def single(task: dynsim.SequenceClasses, seed: int) -> float:
-    """One run of Fig. 6 by `train`."""
+    """Train one run of Fig. 6 with `dynsim.train`; return its entropy."""
     run = dynsim.train(
         dynsim.layer(task, start="uniform"),
         dynsim.momentum(2.0, 1.0, 0.9),
@@ -76,5 +76,5 @@ def single(task: dynsim.SequenceClasses, seed: int) -> float:
 
 
 def rooted(sweep: Sweep, root: int) -> Sweep:
-    """The sweep with other random numbers."""
+    """Return the sweep with other random numbers."""
     return dataclasses.replace(sweep, root=root)

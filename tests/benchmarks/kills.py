@@ -1,4 +1,4 @@
-"""Killing a running sweep again and again: what is lost, and whether the numbers change."""
+"""Kill a running sweep repeatedly, and report lost work and changed numbers."""
 
 import os
 import random
@@ -20,7 +20,7 @@ run.problem = "yz"
 run.steps = 100
 run.start = "uniform"
 """
-# Told on standard output, so that a chunk that is computed twice is seen twice.
+# Prints each write, so that a chunk that is computed twice appears twice.
 WORKER = """
 import sys
 from sweeps import cli
@@ -35,7 +35,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def report(kills: int = 20) -> Iterator[str]:
-    """Lines of the report: the sweep is killed with SIGKILL at random moments and resumed."""
+    """Kill the sweep with SIGKILL at random moments, resume it, and yield the report."""
     moments = random.Random(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

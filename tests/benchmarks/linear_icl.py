@@ -1,4 +1,4 @@
-"""In-context regression: 1e5 trainings at once, and one of them in a PyTorch loop."""
+"""In-context regression: 1e5 training runs at once, and a single one in a PyTorch loop."""
 
 import functools
 import math
@@ -18,12 +18,12 @@ POINTS, SEEDS, STEPS = 10_000, 10, 2000
 FIXED = 5000
 """Sequences of the training set, as in the official code for merged attention."""
 LOOP = (20, 120)
-"""Steps of the PyTorch loop, of which the difference is timed."""
+"""Steps of two runs of the PyTorch loop; the difference of their times is measured."""
 
 
 def report(check: bool = False) -> Iterator[str]:
-    """Lines of the report; what compiles is timed twice, the second time at other values. `check`
-    compares what both find on their training sets."""
+    """Yield the lines of the report; compiled sweeps are timed twice, the second time at other
+    values. `check` also compares the final losses of both."""
     on_fixed = experiment("linear_icl", steps=STEPS, batch=FIXED, data="fixed")
     for name, training in (
         ("population loss", experiment("linear_icl", steps=STEPS, batch=math.inf)),
@@ -54,7 +54,7 @@ def report(check: bool = False) -> Iterator[str]:
 
 
 def run(training: Experiment, shift: float, points: int = POINTS) -> float:
-    """Train over starting scales and seeds; the mean batch loss at the end."""
+    """Train over starting scales and seeds, and return the mean of the final batch losses."""
     axes = {
         "scale": {"logspace": [0.02 * shift, 0.05 * shift, points]},
         "seed": {"range": SEEDS},

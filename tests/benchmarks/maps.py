@@ -14,8 +14,8 @@ RECORD = ("loss", "entropy", "speed")
 
 
 def report() -> Iterator[str]:
-    """Lines of the report: descents with T and batch infinite, trainings, and adaptive solves of
-    the momentum flow to t = 1000, in sorted buckets and all in one batch."""
+    """Yield the times of descents with T and batch infinite, of trainings, and of adaptive solves
+    of the momentum flow to t = 1000, in sorted buckets and in one batch."""
     took = warm(lambda shift: Sweep(TRAINING, plane(1024, shift), "symmetric-descent", RECORD))
     yield (
         f"symmetric descent, Syn-Small, 100 steps, 1024 x 1024: {took:.1f} s warm, "
@@ -35,11 +35,11 @@ def report() -> Iterator[str]:
 
 
 def plane(resolution: int, shift: float, seeds: int = 0) -> dict[str, Any]:
-    """Axes of a map, its rates scaled by `shift`."""
+    """Return the axes of a map, with its rates scaled by `shift`."""
     values = {"logspace": [0.01 * shift, 100 * shift, resolution]}
     return {"eta_y": values, "eta_z": values} | ({"seed": {"range": seeds}} if seeds else {})
 
 
 def warm(build: Callable[[float], Sweep], **options: Any) -> float:
-    """Seconds of the second of two maps at different rates, run with these options."""
+    """Return the seconds of the second of two maps at different rates, run with `options`."""
     return cold_and_warm(lambda shift: sweeps.run(build(shift), **options))[1]

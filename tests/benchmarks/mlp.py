@@ -1,4 +1,4 @@
-"""A sweep of a small network against a loop that one would write in JAX with optax."""
+"""A sweep of a small network against a typical loop in JAX with optax."""
 
 import itertools
 import statistics
@@ -21,14 +21,14 @@ SIZES = (16, 64, 64, 1)
 STEPS, BATCH, DECAY = 100, 32, 1e-4
 RATES, SEEDS = np.geomspace(1e-4, 1e-2, 8), 32
 REPEATED = 5
-"""Measurements of each, in turns; their median counts."""
+"""Number of alternating measurements of each, of which the median is taken."""
 
 
 class Net(dynsim.Problem):
     """A ReLU network that learns the product of two of its inputs."""
 
     def init(self, key: Any) -> list[Any]:
-        """Weights and biases of the layers."""
+        """Draw the weights of the layers, with zero biases."""
         pairs = list(itertools.pairwise(SIZES))
         keys = jax.random.split(key, len(pairs))
         return [
@@ -37,7 +37,7 @@ class Net(dynsim.Problem):
         ]
 
     def draw(self, key: Any, batch: int) -> Any:
-        """Fresh inputs and targets."""
+        """Draw inputs and targets."""
         x = jax.random.normal(key, (batch, SIZES[0]))
         return x, x[:, 0] * x[:, 1]
 
@@ -51,15 +51,15 @@ class Net(dynsim.Problem):
 
 
 class Cost(NamedTuple):
-    """Seconds by the clock, and seconds of all cores."""
+    """Wall time and CPU time in seconds."""
 
     wall: float
     cpu: float
 
 
 def report() -> Iterator[str]:
-    """Lines of the report: seconds of both, cold and warm, their ratios, and their losses."""
-    # Programs that an earlier run has left would be no compilation.
+    """Yield the times of both, cold and warm, their ratios, and their losses."""
+    # Programs cached by an earlier run would hide the compilation.
     jax.config.update("jax_enable_compilation_cache", False)
     trained = sweeps.Experiment(Net(), dynsim.adamw(1e-3, decay=DECAY), STEPS, BATCH)
     axes = {"eta": RATES, "seed": range(SEEDS)}
@@ -102,7 +102,7 @@ def report() -> Iterator[str]:
     ):
         clock, cpu = loops.wall / swept_.wall, loops.cpu / swept_.cpu
         yield f"  {name:<14} {clock:.2f} by the clock, {cpu:.2f} of CPU"
-    # Runs of one seed share their data: of their means the error is known.
+    # Runs of one seed share their data, so the error comes from the means over rates.
     by_seed = {name: x.reshape(len(RATES), SEEDS).mean(0) for name, x in losses.items()}
     text = ", ".join(
         f"{x.mean():.4f} ± {x.std(ddof=1) / SEEDS**0.5:.4f} ({name})" for name, x in by_seed.items()
@@ -111,7 +111,7 @@ def report() -> Iterator[str]:
 
 
 def plain(key: Any, eta: Any) -> Any:
-    """The loss of the last batch of one run."""
+    """Train one run and return the loss of its last batch."""
     problem, optimizer = Net(), optax.adamw(eta, weight_decay=DECAY)
     start, draws = jax.random.split(key)
     params = problem.init(start)
@@ -135,5 +135,5 @@ def cost(work: Callable[[], object]) -> Cost:
 
 
 def median(costs: list[Cost]) -> Cost:
-    """The median of either."""
+    """Return the medians of wall and CPU time."""
     return Cost(*(statistics.median(found) for found in zip(*costs, strict=True)))

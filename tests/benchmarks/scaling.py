@@ -15,8 +15,8 @@ SIZES = (100, 1_000, 10_000, 100_000)
 
 
 def report() -> Iterator[str]:
-    """Lines of the report. Sizes run in increasing order, because the peak of a process's memory
-    never falls: where a line's peak is that of the line before, the larger sweep needed no more."""
+    """Yield a line for each size, in increasing order because a process's peak memory never falls:
+    if it equals that of the line before, the larger sweep needed no more memory."""
     training = experiment(steps=20, length=32, batch=32, start="uniform", momentum=0.9)
     yield "Syn-Small, 20 steps, T = 32, batch 32, ten seeds at each learning rate, stored on disk"
     yield f"{'runs':>8} {'seconds':>9} {'runs/s':>9} {'peak MiB':>9}"
@@ -30,6 +30,6 @@ def report() -> Iterator[str]:
 
 
 def sized(runs: int, training: Experiment, root: int = 0) -> Sweep:
-    """A sweep of so many runs."""
+    """Return a sweep of `runs` runs."""
     axes = {"eta_y": {"logspace": [0.1, 10, runs // 10]}, "seed": {"range": 10}}
     return Sweep(training, axes, record=("entropy", "loss"), root=root)

@@ -1,4 +1,4 @@
-"""Sharpness: its error against dense eigenvalues, and what a record of it costs."""
+"""Sharpness: its error against dense eigenvalues, and the cost of recording it."""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.benchmarks.timing import cold_and_warm, seconds
 
 EXAMPLES, STEPS = 64, 2000
 RECORDS, OFTEN = 20, 200
-"""Records of a run: of many, and of one whose records are timed."""
+"""Number of records per run: of many runs, and of a single run whose records are timed."""
 NETWORKS = {
     "tanh 3-10-1": Network(examples=EXAMPLES),
     "tanh 8-30-30-1": Network(8, 30, 2, examples=EXAMPLES),
@@ -27,9 +27,9 @@ KEY = jax.random.key(0)
 
 
 def report() -> Iterator[str]:
-    """Lines of the report: for each network the largest relative error of the four largest
-    eigenvalues over a training, in both precisions, and the cost of a record in gradient
-    evaluations, warm; then many runs at once, warm."""
+    """Yield for each network the largest relative error of the four largest eigenvalues during
+    training, in both precisions, and the cost of a record in gradient evaluations; then the time of
+    many runs. All times are warm."""
     for name, network in NETWORKS.items():
         size = ravel_pytree(network.init(KEY))[0].size
         errors = [error(network, dtype) for dtype in ("float32", "float64")]
@@ -48,7 +48,7 @@ def report() -> Iterator[str]:
 
 
 def error(problem: dynsim.Problem, dtype: Any) -> float:
-    """The largest error of the four largest eigenvalues at any record, over the largest."""
+    """Return the largest error of the four largest eigenvalues, relative to the largest."""
     names = [f"sharpness_{i}" for i in range(1, 5)]
     times = np.linspace(0, 200, 5, dtype=int)
     run = train(problem, 0.1, steps=200, times=times, record=[*names, "params"], dtype=dtype)
@@ -66,7 +66,7 @@ def error(problem: dynsim.Problem, dtype: Any) -> float:
 
 
 def record(problem: dynsim.Problem) -> float:
-    """Seconds of a record over those of a step."""
+    """Return the time of a record relative to that of a step."""
 
     def took(names: tuple[str, ...]) -> float:
         times = np.linspace(STEPS // OFTEN, STEPS, OFTEN, dtype=int)
@@ -81,12 +81,12 @@ def record(problem: dynsim.Problem) -> float:
 
 
 def train(problem: dynsim.Problem, eta: Any, **options: Any) -> dynsim.Trajectory:
-    """Descent on the whole set."""
+    """Train by descent on the whole set."""
     return dynsim.train(problem, dynsim.sgd(eta), KEY, batch=math.inf, **options)
 
 
 def many(problem: dynsim.Problem, number: int, record: tuple[str, ...]) -> float:
-    """Seconds of so many runs of a tenth of the steps, with the program there already."""
+    """Return the seconds of `number` runs with a tenth of the steps, after compilation."""
 
     def run(shift: float) -> None:
         axes = {"eta": np.geomspace(0.01 * shift, 0.5 * shift, number // 100)}

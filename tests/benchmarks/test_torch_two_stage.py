@@ -47,7 +47,7 @@ def test_prompts_have_the_moments_of_the_law() -> None:
 
 
 def test_a_step_decays_the_noise_and_moves_the_signal_by_the_gradient() -> None:
-    """One prompt, so that the batch is known, and no gradient noise."""
+    """A pool of one prompt, so that the batch is known, and no gradient noise."""
     from tests.benchmarks.peers.torch_two_stage import drawn, loss, trained
 
     optimizer = noisy_sgd(0.2, 0.05, 0.25, 0.0, stage_2=0.02)

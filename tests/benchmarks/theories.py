@@ -1,4 +1,4 @@
-"""Cost of the theories of large rates, Adam and late times next to those that they extend."""
+"""Cost of the theories for large rates, Adam and late times, relative to those they extend."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -15,9 +15,8 @@ RECORD = ["loss", "entropy", "z_top_distinct", "z_top_common"]
 
 
 def report() -> Iterator[str]:
-    """Lines of the report: seconds of each on Syn-Small after 100 steps, for the first call, which
-    compiles, and for the fastest of three later ones; and the ratio of these to the first of the
-    group."""
+    """Yield the seconds of each theory on Syn-Small up to step 100: the first call, which compiles,
+    and the fastest of three later ones, with its ratio to the first member of the group."""
     for title, members in groups().items():
         yield f"{title}:"
         base = None
@@ -28,7 +27,7 @@ def report() -> Iterator[str]:
 
 
 def groups() -> dict[str, dict[str, Callable[[], Any]]]:
-    """By title, a theory and those that extend it."""
+    """Return by title a theory and those that extend it."""
     task, key = dynsim.syn_small(), jax.random.key(0)
     reduced = symmetric.symmetric_task(task)
     sgd, adam = dynsim.sgd(1.0, 0.1), dynsim.adam(0.01, 0.01)
@@ -65,6 +64,6 @@ def groups() -> dict[str, dict[str, Callable[[], Any]]]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds of the first call, and of the fastest of three later ones."""
+    """Return the seconds of the first call and of the fastest of three later ones."""
     again = lambda: jax.block_until_ready(work())
     return seconds(again), min(seconds(again) for _ in range(3))

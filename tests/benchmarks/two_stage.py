@@ -1,4 +1,4 @@
-"""Two-stage dynamics: training against PyTorch and the memory, the reduced ODE, a diagram."""
+"""Two-stage dynamics: training against PyTorch and memory bandwidth, the reduced ODE, a diagram."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -21,19 +21,19 @@ from tests.benchmarks.timing import cold_and_warm, seconds
 
 SEEDS = 6
 STAGES = (0.05, 1.2)
-"""Second stages, in units of 1/lambda, of shorter and of longer runs, which record the two ends
-alone: what a step takes is their difference, without prompts to draw."""
+"""Lengths of stage 2, in units of 1/lambda, of a shorter and a longer run. Their difference gives
+the time per step, without the drawing of prompts; only both ends are recorded."""
 LOOP = (100, 600)
-"""Steps of the PyTorch loop, of which the difference is timed as well."""
+"""Steps of two runs of the PyTorch loop, whose difference is timed as well."""
 LONG = experiment("two_stage", control="forever", stage_2=4.75)
 """One long stage at one rate, to the eta-time 200, as in the phase diagram."""
 REPEATS = 7
-"""How often each is timed, in turns: the best are compared, as the best of the memory is."""
+"""Number of alternating repetitions; the best times are compared, as for the memory."""
 
 
 def report(check: bool = False) -> Iterator[str]:
-    """Lines of the report; what compiles is timed twice, the second time at other values. `check`
-    holds the PyTorch loop against the claims."""
+    """Yield the lines of the report; compiled sweeps are timed twice, the second time at other
+    values. `check` also tests the claims on the PyTorch loop."""
     yield from training()
     yield from theory()
     yield from diagram()
@@ -42,7 +42,7 @@ def report(check: bool = False) -> Iterator[str]:
 
 
 def training() -> Iterator[str]:
-    """Both stages of the default preset, and what a step of them moves."""
+    """Time both stages of the default preset, and report the memory traffic of a step."""
 
     def run(training: Experiment, seeds: int, record: tuple[str, ...], times: int) -> None:
         axes = {"seed": {"range": seeds}}
@@ -75,7 +75,7 @@ def training() -> Iterator[str]:
         f"{1e3 * theirs:.3f} ms in a PyTorch loop with {torch.get_num_threads()} threads: "
         f"{theirs / ours:.1f}x"
     )
-    # The memory has good and bad moments as well.
+    # The bandwidth varies as well: take the best.
     limit = bandwidth.Bandwidth(*map(max, before, bandwidth.measured()))
     for name, step in (("sweeps", ours), ("PyTorch", theirs)):
         rate = moved / step
@@ -87,12 +87,12 @@ def training() -> Iterator[str]:
 
 
 def fastest(*works: Callable[[], object]) -> Float[np.ndarray, " W"]:
-    """Seconds of the fastest of some repetitions of each."""
+    """Return the seconds of the fastest repetition of each."""
     return np.min([[seconds(work) for work in works] for _ in range(REPEATS)], axis=0)
 
 
 def theory() -> Iterator[str]:
-    """The reduced ODE of the default preset at 128 times."""
+    """Time the reduced ODE of the default preset at 128 times."""
     setup = two_stage()
     times = dynsim.Annealing.of(dynsim.Annealed()).times(128)
     solve = lambda tau: jax.block_until_ready(
@@ -104,7 +104,7 @@ def theory() -> Iterator[str]:
 
 
 def diagram() -> Iterator[str]:
-    """25 x 25 solves of the phase diagram."""
+    """Time the 25 x 25 solves of the phase diagram."""
 
     def run(shift: float) -> None:
         axes = {"tau": {"logspace": [0.06 * shift, 0.6, 25]}, "r": {"logspace": [0.9, 2.2, 25]}}

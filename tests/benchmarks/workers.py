@@ -1,4 +1,4 @@
-"""Sweeps shared by the workers of an executor: kills, balance, and what the sharing costs."""
+"""Sweeps shared by the workers of an executor: kills, load balance, and overhead."""
 
 import contextlib
 import json
@@ -33,20 +33,20 @@ from tests.benchmarks.timing import seconds
 WORKERS = 4
 CHUNKS = 64
 CHUNK = 16
-"""Runs in each."""
+"""Number of runs in a chunk."""
 KILLS = 10
 PAUSE = 0.1
-"""Seconds that a chunk takes the workers whose balance is measured."""
+"""Seconds that a chunk takes in the measurement of load balance."""
 SLOW = 4
-"""How many times longer it takes the slow one of them."""
+"""Factor by which one of these workers is slower."""
 EMPTY = 2000
-"""Chunks handed out to measure nothing but that."""
+"""Number of empty chunks handed out to measure throughput."""
 MANY = 20_000
-"""Chunks of the store that is resumed."""
+"""Number of chunks in the resumed store."""
 
 
 class Killing(Executor):
-    """An executor, of whose workers one is killed after each so many chunks."""
+    """An executor that kills one of its workers after `every` chunks, up to `kills` times."""
 
     def __init__(self, inner: Executor, kills: int, every: int) -> None:
         self.inner, self.kills, self.every = inner, kills, every
@@ -73,7 +73,7 @@ class Killing(Executor):
 
 
 def report() -> Iterator[str]:
-    """Lines of the report."""
+    """Yield the lines of the report."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         yield from kills(folder)
@@ -85,7 +85,7 @@ def report() -> Iterator[str]:
 
 
 def sweep() -> Sweep:
-    """The sweep that workers share here."""
+    """Return the sweep that the workers share."""
     points = CHUNKS * CHUNK // 8
     return Sweep(
         experiment(steps=100, start="uniform"),
@@ -95,7 +95,7 @@ def sweep() -> Sweep:
 
 
 def kills(folder: Path) -> Iterator[str]:
-    """Workers are killed while they compute; the arrays are those of one process."""
+    """Kill workers while they compute, and compare the arrays with those of one process."""
     sweeps.run(sweep(), folder / "one", chunk=CHUNK, tile=CHUNK)
     with cluster.executor(f"local:{WORKERS}") as executor:
         killing = Killing(executor, KILLS, CHUNKS // (KILLS + 1))
@@ -108,7 +108,7 @@ def kills(folder: Path) -> Iterator[str]:
 
 
 def driver_killed(folder: Path) -> Iterator[str]:
-    """The driver is killed, with its workers in the middle of chunks; the next one resumes."""
+    """Kill the driver while its workers compute chunks, and resume with another driver."""
     file, out = folder / "sweep.toml", folder / "driven"
     file.write_text(_toml())
     main = "import sys; from sweeps import cli; sys.exit(cli.main(sys.argv[1:]))"
@@ -128,12 +128,12 @@ def driver_killed(folder: Path) -> Iterator[str]:
 
 
 def balance(folder: Path) -> Iterator[str]:
-    """Workers that take a known time for a chunk, one of them longer: against the ideal, and
-    against fixed shares."""
+    """Compare workers with known chunk times, one of them slower, with the ideal balance and with
+    fixed shares."""
     ideal = CHUNKS * PAUSE / (WORKERS - 1 + 1 / SLOW)
     store, job = _empty(folder / "balance", CHUNKS)
     with instead(paused), cluster.executor(f"local:{WORKERS}") as executor:
-        # Each worker has imported what it needs, and one has become the slow one.
+        # All workers import what they need, and one becomes the slow one.
         warm = [executor.submit(paused, job, -i) for i in range(1, 4 * WORKERS)]
         for future in warm:
             future.result()
@@ -147,7 +147,7 @@ def balance(folder: Path) -> Iterator[str]:
 
 
 def paused(job: driver.Job, number: int) -> driver.Done:
-    """Takes the time of a chunk without computing one; the first worker to call it is slow."""
+    """Sleep for the time of a chunk without computing it; the first worker to call this is slow."""
     marker = Path(job.address + ".slow")
     try:
         marker.touch(exist_ok=False)
@@ -160,8 +160,8 @@ def paused(job: driver.Job, number: int) -> driver.Done:
 
 @contextlib.contextmanager
 def instead(compute: Callable[..., driver.Done]) -> Iterator[None]:
-    """A context in which the driver has chunks computed by `compute`, which stores none, and takes
-    them for stored once all have been asked for."""
+    """Let the driver call `compute`, which stores no chunks, and treat all chunks as stored after
+    the first look."""
     own, done, asked = driver.compute, Store.done, iter([False])
     check = driver._check_program
 
@@ -182,7 +182,7 @@ def _share(k: int) -> None:
 
 
 def overhead(folder: Path) -> Iterator[str]:
-    """The same sweep by workers and by one process with as many devices, both warm."""
+    """Time the same sweep on workers and in one process on all devices, both warm."""
 
     def run(name: str, executor: Executor | None = None) -> float:
         out = folder / name
@@ -200,7 +200,7 @@ def overhead(folder: Path) -> Iterator[str]:
 
 
 def feed(folder: Path) -> Iterator[str]:
-    """Chunks without any work, as quickly as the driver hands them out."""
+    """Time empty chunks, as fast as the driver can hand them out."""
     store, job = _empty(folder / "feed", EMPTY)
     with instead(nothing), cluster.executor(f"local:{WORKERS}") as executor:
         executor.submit(nothing, job, 0).result()
@@ -213,12 +213,12 @@ def _agreement(store: Store) -> Agreement:
 
 
 def nothing(job: driver.Job, number: int) -> driver.Done:
-    """A chunk without work."""
+    """Return at once, as if a chunk were done."""
     return driver.Done(driver.name(), 1, 0)
 
 
 def resume(folder: Path) -> Iterator[str]:
-    """A store of many chunks, all but one of them done."""
+    """Time the resumption of a store of many chunks, all but one of them done."""
     store, _ = _empty(folder / "many", MANY)
     empty = {name: np.zeros((1, 1), v.dtype) for name, v in store.variables.items()}
     for region in map(store.layout.region, range(store.layout.num_chunks)):
@@ -231,7 +231,7 @@ def resume(folder: Path) -> Iterator[str]:
 
 
 def _toml() -> str:
-    """`sweep` as a file."""
+    """Return `sweep` in TOML."""
     config = config_of(sweep())
     lines = [f"{name} = {json.dumps(config[name])}" for name in ("record", "times")]
     lines += [f"axes.{name} = {json.dumps(values)}" for name, values in config["axes"].items()]
@@ -250,7 +250,7 @@ def _many(chunks: int) -> Sweep:
 
 
 def _empty(path: Path, chunks: int) -> tuple[Store, driver.Job]:
-    """A store of so many chunks of a run each, none of them done."""
+    """Create a store of `chunks` chunks of one run each, none of them done."""
     wanted = _many(chunks)
     variables = {
         name: Variable((), (), np.dtype(kind))

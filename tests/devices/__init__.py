@@ -1,1 +1,1 @@
-"""Compiling what sweeps run for accelerators that are not there."""
+"""Compile the programs of sweeps for accelerators that are not present."""

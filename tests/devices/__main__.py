@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="*", default=())
     parser.add_argument("--engines", nargs="*", default=())
     asked = parser.parse_args()
-    # Before Equinox is imported, which would have solvers call the host.
+    # Before the import of Equinox, which would otherwise let solvers call the host.
     cli.tell()
     from tests.devices import check
 

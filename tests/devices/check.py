@@ -1,4 +1,4 @@
-"""Compiling the engines for an accelerator, and a line about each of them."""
+"""Compile the engines for an accelerator, and print a line about each of them."""
 
 import math
 import time
@@ -13,7 +13,7 @@ from tests.devices import hlo, programs
 from tests.devices.target import TARGETS, Target
 
 BEGIN = 50
-"""Step from which runs go on, for engines whose runs can."""
+"""Step from which runs resume, for engines that can resume."""
 HEAD = (
     "engine",
     "compiled in",
@@ -27,14 +27,14 @@ HEAD = (
 
 
 def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
-    """Print a line for each engine as soon as it is known; `ValueError` at the end if one fails.
+    """Print a line for each engine as soon as it is compiled; `ValueError` at the end if one fails.
 
     Args:
-        name: of the accelerator.
-        systems: to compile; all if empty.
-        engines: to compile, by name; all if empty.
+        name: name of the accelerator.
+        systems: systems to compile; all if empty.
+        engines: engines to compile, by name; all if empty.
     """
-    # Else JAX starts the devices whose compilers are here.
+    # Otherwise JAX starts the devices whose compilers are installed.
     jax.config.update("jax_platforms", "cpu")
     target = TARGETS[name]()
     platform = target.mesh.devices.flat[0].platform
@@ -53,7 +53,7 @@ def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> 
             try:
                 print(_line((part, *_checked(case, target, begin))), flush=True)
             except (jax.errors.JaxRuntimeError, TypeError) as error:
-                # A compiler without a device takes no program that calls the host.
+                # A compiler without a device rejects programs that call the host.
                 calls = "calls the host" if "host_callbacks" in str(error) else str(error)
                 failed.append(part)
                 print(f"{part:<40} FAILED: {calls.splitlines()[0]}", flush=True)
@@ -78,7 +78,7 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
     try:
         found = hlo.read(compiled.as_text() or "")
     except jax.errors.JaxRuntimeError:
-        # A compiler newer than JAX prints what JAX cannot read.
+        # JAX cannot read the output of a compiler newer than itself.
         about = ("?",) * 4
     else:
         step = ("-",) * 3 if found.step is None else tuple(map(str, found.step))

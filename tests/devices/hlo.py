@@ -1,4 +1,4 @@
-"""Reading a compiled program: what it does at each step of its loops."""
+"""Read a compiled program, and count its operations at each step of its loops."""
 
 import collections
 import re
@@ -27,9 +27,9 @@ class Loop(NamedTuple):
 
     Attributes:
         kernels: operations of its own that run on the device, one launch each.
-        conditionals: branches for which an accelerator asks its host.
-        open_ended: loops in it of which the number of turns is not known when it is compiled, so
-            that the host is asked at each of them.
+        conditionals: branches, for which an accelerator waits for its host.
+        open_ended: inner loops whose length is unknown at compile time, so that the device waits
+            for the host at each turn.
     """
 
     kernels: int
@@ -41,8 +41,8 @@ class Program(NamedTuple):
     """Summary of a compiled program.
 
     Attributes:
-        step: the body of the loop that has most kernels; None for a program without loops.
-        callbacks: calls of the host's Python in all of it.
+        step: the body of the loop with the most kernels; None for a program without loops.
+        callbacks: number of calls of the host's Python in the whole program.
     """
 
     step: Loop | None
@@ -78,7 +78,7 @@ def _loop(parts: dict[str, list[str]], body: str) -> Loop:
 
 
 def _operations(parts: dict[str, list[str]], name: str) -> tuple[collections.Counter[str], int]:
-    """Operations of a computation, with those that it calls; not those of loops in it."""
+    """Count the operations of a computation and of those it calls, but not of inner loops."""
     found: collections.Counter[str] = collections.Counter()
     open_ended = 0
     for line in parts.get(name, []):

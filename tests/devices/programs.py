@@ -1,4 +1,4 @@
-"""One program for every engine of every system, of the size that sweeps have."""
+"""One program for every engine of every system, of the size used in sweeps."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from sweeps.systems.kinds import BUILT_IN
 
 TRAINING = "simulation"
 POINTS, SEEDS = 64, 2
-"""Runs of a program: so many points for each of so many seeds."""
+"""Numbers of points and of seeds in a program."""
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"momentum": 0.9},
@@ -29,19 +29,19 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"attention": "merged", "spectrum": "white"},
     {"attention": "exp", "activation": "linear", "head": "signal"},
 )
-"""Changes to the defaults of a run, tried one after the other until an engine describes it."""
+"""Changes to the defaults of a run, tried in turn until the engine describes the run."""
 SCHEDULED: dict[str, Any] = {
     "rule": {"kind": "adamw", "decay": 0.1, "clip": 1.0},
     "eta": {"kind": "cosine", "peak": 0.1, "steps": 100, "warmup": 10},
 }
-"""An update rule with everything, which training is compiled for as well."""
+"""An update rule with all features, for which training is compiled as well."""
 SIZES: dict[str, dict[str, Any]] = {"two_stage": {"problem": "two_stage-fast"}}
-"""Settings of the runs by system; of others the number of steps alone."""
+"""Settings of the runs by system; other systems only have `STEPS`."""
 STEPS = {"steps": 100}
 
 
 class Case(NamedTuple):
-    """An engine of a system in a sweep, and what is to be said of its settings."""
+    """An engine of a system, its sweep, and a note about the settings."""
 
     system: str
     engine: str
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
-    """All engines of all systems of this project, or of those named."""
+    """Yield all engines of the built-in systems, or of those in `only`."""
     for name in only or BUILT_IN:
         system = registry.system(name)
         sized = SIZES.get(name, {"problem": name, **STEPS})
@@ -81,7 +81,7 @@ def _sweep(sized: dict[str, Any], engine: str, rules: Engine) -> Sweep:
 
 
 def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
-    """What is compiled for a case."""
+    """Return the job to compile for a case."""
     sweep = case.sweep
     runs = sweep.plane({})
     settings = Settings(
@@ -94,7 +94,7 @@ def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
 
 
 def going_on(job: tiles.Job, begin: int) -> tiles.Job:
-    """The program of the same runs from step `begin` on."""
+    """Return the job that resumes the same runs from step `begin`."""
     kept = job._replace(settings=job.settings._replace(checkpoint=True))
     _, traced = tiles.trace(kept)
     settings = job.settings._replace(checkpoint=Checkpoint(begin))

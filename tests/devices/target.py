@@ -1,4 +1,4 @@
-"""Devices that are not there, as XLA's compilers know them."""
+"""Descriptions of absent devices for XLA's compilers."""
 
 import importlib.util
 import os
@@ -44,9 +44,9 @@ class Target(NamedTuple):
     """A device to compile for.
 
     Attributes:
-        mesh: of one such device.
-        platforms: for which to lower, where the device cannot be asked.
-        options: of the compiler.
+        mesh: mesh of one such device.
+        platforms: platforms to lower for, if they cannot be inferred from the device.
+        options: options of the compiler.
     """
 
     mesh: Mesh
@@ -54,14 +54,14 @@ class Target(NamedTuple):
     options: dict[str, str | bool] | None = None
 
     def compile(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
-        """The program, compiled."""
+        """Compile a traced program."""
         return traced.lower(lowering_platforms=self.platforms).compile(self.options)
 
 
 def v5e() -> Target:
     """A TPU v5e; `ValueError` without its compiler."""
     _require("libtpu", "check-tpu")
-    # Else its library asks the network on which machine it is.
+    # Otherwise its library queries the network for the type of machine.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     found = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
     return Target(_mesh(found))
@@ -74,7 +74,7 @@ def h100() -> Target:
     from jax._src import xla_bridge
 
     known = xla_bridge.canonicalize_platform
-    # JAX looks for a running GPU to find out that "gpu" is "cuda".
+    # JAX needs a running GPU to resolve "gpu" to "cuda".
     xla_bridge.canonicalize_platform = lambda name: (
         "cuda" if name in ("gpu", "cuda") else known(name)
     )
@@ -82,7 +82,7 @@ def h100() -> Target:
         platform="cuda", topology_name="", target_config=_H100, topology="1x1x1"
     )
     (folder,) = nvcc.submodule_search_locations or ("",)
-    # What is fastest cannot be found out without a device either.
+    # Autotuning needs a device as well.
     options: dict[str, str | bool] = {
         "xla_gpu_cuda_data_dir": folder,
         "xla_gpu_autotune_level": "0",

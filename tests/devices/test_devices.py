@@ -1,4 +1,4 @@
-"""Check that programs compile for every accelerator, without calls to the host."""
+"""Programs export for every platform without calls to the host, and need the planned memory."""
 
 import importlib.util
 import os
@@ -46,18 +46,18 @@ ENTRY %main (a: f32[4]) -> f32[4] {
 
 def test_kernels_and_questions_of_a_step_are_counted() -> None:
     found = hlo.read(MODULE)
-    # A fusion, and the call of the host in what it calls; loops are counted by themselves.
+    # A fusion, and the host call in the called computation; loops are counted separately.
     assert found == hlo.Program(hlo.Loop(kernels=2, conditionals=1, open_ended=1), callbacks=1)
     assert hlo.read("ENTRY %main (a: f32[4]) -> f32[4] {\n}") == hlo.Program(None, 0)
 
 
 def test_no_step_of_an_accelerator_asks_its_host() -> None:
-    """The program for an accelerator, compiled for the CPU that is here."""
+    """The program for an accelerator, compiled for this machine's CPU."""
     case = next(programs.cases(("yz",)))
     assert case.engine == "simulation"
     job = programs.job(case, tiles.mesh(jax.devices()[:1]))
     with compiled_for("gpu"), precision("float32"):
-        # The engine's own part: a mesh of CPU devices would have it written for a CPU.
+        # Only the engine's part: with a mesh of CPU devices it would be written for a CPU.
         task, rule = job.engine.assemble(job.settings, job.task, dict.fromkeys(job.numbers, 0.1))
         train = jax.jit(lambda key: job.engine.run(job.settings, task, rule, key))
         compiled = train.lower(jax.random.key(0)).compile()
@@ -113,7 +113,7 @@ for case in programs.cases(tuple(wanted)):
 def test_a_program_of_each_kind_is_exported_for_every_platform(
     wanted: dict[str, tuple[str, ...]], notes: tuple[str, ...]
 ) -> None:
-    """In a process that starts as the command line does: solvers do not call the host there."""
+    """In a process that starts like the command line, where solvers do not call the host."""
     found = subprocess.run(
         [sys.executable, "-c", EXPORT.format(wanted=wanted)],
         env={**os.environ, "EQX_ON_ERROR": "nan"},
@@ -137,7 +137,7 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 # Traced numbers stand in fields for floats where a problem is made from another.
 @pytest.mark.usefixtures("unchecked")
-# As a sweep has it: a tile for a CPU, whose points share what a seed draws.
+# As in a sweep: a tile for a CPU, whose points share the draws of a seed.
 @pytest.mark.parametrize(
     ("system", "engine"),
     [
@@ -156,10 +156,8 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_sweep_plans_what_the_program_takes(system: str, engine: str) -> None:
-    """Within a factor of 2.5: some versions of the compiler take four times what others do.
-
-    A theory that reduces the problem to a few numbers is planned with the memory of all weights.
-    """
+    """Within a factor of 2.5, because some versions of the compiler need four times as much as
+    others. A theory that reduces the problem to a few numbers is planned with all weights."""
     case = next(case for case in programs.cases((system,)) if case.engine == engine)
     tile = case.sweep.rules.tile
     with precision(case.sweep.dtype):

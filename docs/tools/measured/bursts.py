@@ -1,10 +1,10 @@
-"""What part of the distance between central flow and training is that of bursts: `make tables
+"""The part of the distance between central flow and training that comes from bursts: `make tables
 TABLES=bursts`.
 
-GELU networks 4-12-1 of 73 weights learn 24 examples at a rate of 0.8, where some of them have
-bursts: the oscillation grows and collapses. What the width of the average does, and how far runs
-are from each other that begin nearly alike, is the runs' own. So is where the first burst leaves
-them: both flows begin again from averaged weights after it.
+GELU networks 4-12-1 with 73 weights learn 24 examples at a rate of 0.8, where some of them have
+bursts: the oscillation grows and collapses. The effects of the averaging width, of nearly equal
+starts and of the first burst are properties of the runs, not errors of a flow. To exclude the last
+one, both flows also start again from averaged weights after the first burst.
 """
 
 import dataclasses
@@ -27,17 +27,17 @@ from sweeps.studies.transitions.edge import SMOOTH, averaged
 INPUTS, WIDTH, EXAMPLES, SCALE = 4, 12, 24, 0.6
 SEEDS = (0, 1, 4)
 ETA, STEPS, AGAIN = 0.8, 900, 200
-"""Rate, steps, and after how many of them, at least, the flows begin again."""
+"""Rate, steps, and the earliest step from which the flows start again."""
 WINDOWS = (SMOOTH, 200)
 """Steps over which weights are averaged."""
 RUNS, NUDGE = 8, 1e-3
-"""Runs from starts that differ by normal numbers of this size."""
+"""Number of runs, and standard deviation of the differences between their starts."""
 EVERY = 20
-"""Steps from one time of the flows to the next."""
+"""Steps between recorded times of the flows."""
 
 
 class Gelu(dynsim.Problem):
-    """A network with biases on examples of its own; weights are one array.
+    """A network with biases on its own examples, with weights as one array.
 
     Attributes:
         x: inputs.
@@ -61,7 +61,7 @@ class Gelu(dynsim.Problem):
 
 
 def network(seed: int) -> Gelu:
-    """The network of a seed, with the targets sin(2 x_1) + x_1 x_2 / 2."""
+    """Return the network of a seed, with the targets sin(2 x_1) + x_1 x_2 / 2."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(EXAMPLES, INPUTS))
     first = rng.normal(size=INPUTS * WIDTH) / math.sqrt(INPUTS)
@@ -71,8 +71,7 @@ def network(seed: int) -> Gelu:
 
 
 def trained(problem: Gelu) -> Float[np.ndarray, "R S P"]:
-    """Weights at every step of runs whose starts are nearly alike, the first from the start
-    itself."""
+    """Train from nearly equal starts, the first run from `begin` itself; return all weights."""
     nudges = NUDGE * np.random.default_rng(0).normal(size=(RUNS, len(problem.begin)))
     nudges[0] = 0
     steps = STEPS + max(WINDOWS)
@@ -87,14 +86,14 @@ def trained(problem: Gelu) -> Float[np.ndarray, "R S P"]:
 
 
 class Flow(NamedTuple):
-    """Of weights (S, P) at the times of a flow, and what else it predicts."""
+    """Weights (S, P) at the times of a flow, and its predicted oscillation (S,)."""
 
     weights: Float[np.ndarray, "S P"]
     oscillation: Float[np.ndarray, " S"]
 
 
 def flows(problem: Gelu, begin: Float[np.ndarray, " P"], steps: int) -> tuple[Flow, Flow]:
-    """The central flow, NaN where it does not hold, and the gradient flow from some weights."""
+    """Solve the central flow (NaN where it fails) and the gradient flow from given weights."""
     given, times = dataclasses.replace(problem, begin=begin), np.arange(0, steps + 1, EVERY)
     own, record = ["oscillation"], {"w": lambda _, w: w}
     options: dict[str, Any] = {"key": jax.random.key(0)}
@@ -106,30 +105,30 @@ def flows(problem: Gelu, begin: Float[np.ndarray, " P"], steps: int) -> tuple[Fl
 
 
 def sharpness(problem: Gelu, weights: Float[np.ndarray, "S P"]) -> Float[np.ndarray, " S"]:
-    """Rate times the largest eigenvalue of the Hessian."""
+    """Return the rate times the largest eigenvalue of the Hessian."""
     with jax.enable_x64(True):
         hessian = jax.jit(jax.vmap(jax.hessian(problem.population_loss)))
         return ETA * np.linalg.eigvalsh(hessian(jnp.asarray(weights)))[:, -1]
 
 
 def row(seed: int) -> tuple[str, ...]:
-    """Quantities measured on a network."""
+    """Measure a network and return its row of the table."""
     problem = network(seed)
     runs = trained(problem)
     times = np.arange(STEPS // 2, STEPS + 1, EVERY)
 
     def means(values, window):
-        """Averages about the times."""
+        """Return averages centred on the times."""
         return averaged(values, window)[times - window // 2]
 
     def off(flow, begin=0, of=runs[0]):
-        """Mean distance of a flow that began at a step from averaged weights."""
+        """Return the mean distance of a flow that began at step `begin` from averaged weights."""
         at = flow.weights[(times - begin) // EVERY]
         return np.linalg.norm(at - means(of, SMOOTH), axis=1).mean()
 
     sharp = {window: sharpness(problem, means(runs[0], window)) for window in WINDOWS}
     central, plain = flows(problem, np.asarray(problem.begin), STEPS)
-    # Where a burst has ended: no flow begins beyond the edge.
+    # The first step after a burst: no flow can begin beyond the edge.
     possible = np.arange(AGAIN, STEPS // 2, EVERY)
     middles = averaged(runs[0], SMOOTH)[possible - SMOOTH // 2]
     chosen = int(np.argmax(sharpness(problem, middles) < EDGE))
@@ -153,7 +152,7 @@ def row(seed: int) -> tuple[str, ...]:
 
 
 def markdown() -> str:
-    """A table of the networks."""
+    """Return the table of the networks."""
     head = (
         "network",
         *(f"sharpness, {window} steps" for window in WINDOWS),

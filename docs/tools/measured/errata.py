@@ -1,6 +1,6 @@
-"""The page of errata, with the numbers that show them: `make tables TABLES=errata`.
+"""Write the page of errata with the numbers that demonstrate them: `make tables TABLES=errata`.
 
-The text is in errata.txt, where `%(NAME.KEY).3f` stands for a number of the function NAME.
+The text is in errata.txt, where `%(NAME.KEY).3f` stands for a number returned by the function NAME.
 """
 
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ TEXT = Path(__file__).with_suffix(".txt")
 PAGE = Path(__file__).parents[2] / "results" / "slips.md"
 
 Numbers = Mapping[str, SupportsFloat]
-"""By their names in the text."""
+"""Numbers by their names in the text."""
 
 
 def markdown() -> str:
-    """The page of errata, with every number computed, in float64."""
+    """Return the page of errata, with every number computed in float64."""
     with precision("float64"):
         named = progress.each(ERRATA, "erratum", lambda erratum: erratum.__name__)
         found = {erratum.__name__: erratum() for erratum in named}
@@ -43,7 +43,7 @@ def markdown() -> str:
 
 
 def remark_1() -> Numbers:
-    """Norms of the sum of the zeta_n, and the loss that Remark 1's slower decoder has."""
+    """Norms of the sum of the zeta_n, and the loss with Remark 1's slower decoder."""
     sums = {}
     for K, M in ((2, 34), (34, 34)):
         zeta = M / (M - 1) * (np.eye(M)[:K] - 1 / M)
@@ -66,7 +66,7 @@ def sign_of_e_prime() -> Numbers:
 
 
 def eq10_clock() -> Numbers:
-    """Errors of Eq. 10 by both clocks, in %, by the number of classes."""
+    """Errors of Eq. 10 in % in the time of SGD and of the paper, by the number of classes."""
     errors = {K: eq10_errors(K, 0.3) for K in (2, 5)}
     sgd = {f"sgd_{K}": 100 * e.finite_m for K, e in errors.items()}
     return sgd | {f"paper_{K}": 100 * e.finite_m_paper for K, e in errors.items()}
@@ -92,7 +92,7 @@ def printed_bound() -> Numbers:
 
 
 def shared_query() -> Numbers:
-    """B and the logit of the common token where all classes share one query."""
+    """B and the logit of the common token if all classes share one query."""
     K = 6
     probs = np.zeros((K, 1 + 3 * K))
     probs[:, 0] = 1
@@ -123,13 +123,13 @@ def c0() -> Numbers:
 
 
 def asymptotics() -> Numbers:
-    """gamma over eta_Y t / K for small t, and the factor that is not printed."""
+    """gamma over eta_Y t / K for small t, and the factor missing in the paper."""
     M, s = 34.0, 1e-4
     return {"ratio": decoder.gamma(s, 1.0, M) / s, "factor": ((M - 1) / M) ** 2}
 
 
 def cancellation() -> Numbers:
-    """M h at a late time: by the difference in float32, here in float32, and in float64."""
+    """M h at a late time: as a difference in float32, by our form in float32, and in float64."""
     M, t = 30.0, 1e8
     exact = decoder.scaled_h(t, M)
     A = (M * t + 1) / (M - 1)
@@ -141,7 +141,7 @@ def cancellation() -> Numbers:
 
 
 def growing_part() -> Numbers:
-    """Time to half of what merged attention learns: by the flow, and by two readings of eq. 10."""
+    """Time at which merged attention has learned half, by the flow and two readings of eq. 10."""
     white = dynsim.regression(4, 31, "white", attention="merged", heads=8, scale=1e-3)
     init = white.init(loop.split_key(jax.random.key(0))[0])
     assert isinstance(init, Merged)
@@ -151,13 +151,13 @@ def growing_part() -> Numbers:
     root, end = 2.0, 2.0 / float(np.asarray(white.gain)[0])
     along = np.trace(np.asarray(init.U), axis1=1, axis2=2) / root
     part, norm = np.linalg.norm(init.v + along) / 2, np.linalg.norm(init.v)
-    # Where the share of eq. 10 is one half.
+    # The time at which the share of eq. 10 is one half.
     printed, ours = (np.log(end / w**2 - 1) / (2 * root) for w in (norm, part))
     return {"flow": half, "printed": printed, "ours": ours}
 
 
 def _steps(name: str, T: int, d: int, B: int) -> float:
-    """Steps at eta = 1 until the loss is at 0.8 of its start, by a theory."""
+    """Steps at eta = 1 until the loss falls to 0.8 of its start, by a theory."""
     task, times = dynsim.retrieval(T, d, B), np.arange(0.0, 2800, 2)
     theory = odes.theories(task)[name]
     loss = theory.solve(task, dynsim.sgd(1.0), times, record="loss")["loss"]
@@ -165,7 +165,7 @@ def _steps(name: str, T: int, d: int, B: int) -> float:
 
 
 def shared_pull() -> Numbers:
-    """Steps of the plateau by the number of copies, by the flow and by eq. 14."""
+    """Length of the plateau in steps for each number of copies, by the flow and by eq. 14."""
     return {
         f"{name}_{B}": _steps(name, 256, 64, B)
         for B in (1, 2, 4, 8)
@@ -174,7 +174,7 @@ def shared_pull() -> Numbers:
 
 
 def escape() -> Numbers:
-    """Steps of the plateau by the flow, by eq. 6, and in closed form."""
+    """Length of the plateau in steps by the flow, by eq. 6, and in closed form."""
     task = dynsim.retrieval(256, 64)
     return {
         "flow": _steps("plain", 256, 64, 1),
@@ -184,7 +184,7 @@ def escape() -> Numbers:
 
 
 def fixed_token() -> Numbers:
-    """Growth rate around zero, times T, with a fixed token: by the flow and two formulas."""
+    """Growth rate at zero times T with a fixed token, by the flow and two formulas."""
     T, d, p = 2**14, 16, 0.3
     task = dynsim.retrieval(T, d, 1, p)
     zero = sparse_attention.Alike(*4 * (jnp.zeros(()),))
@@ -202,7 +202,7 @@ def fixed_token() -> Numbers:
 
 def joma_softmax() -> Numbers:
     """Errors of two forms of Theorem 1 for z of equal sequences, in %."""
-    # Equal sequences of two classes make what Theorem 1 assumes exact but for the change of b.
+    # With equal sequences in both classes, the only assumption violated is that b is constant.
     same = dynsim.sequence_classes(
         [[0.5, 0.3, 0.2]] * 2, [0, 0], next_token=[0, 1], prior=[0.8, 0.2]
     )
@@ -218,8 +218,8 @@ def joma_softmax() -> Numbers:
 
 
 def joma_growth() -> Numbers:
-    """Four tokens late before the blow-up: two forms of Theorem 2, in units of what is expected,
-    and how far z is from two exponents, in %."""
+    """Four tokens shortly before the blow-up: two forms of Theorem 2 relative to the expected
+    value, and the distance of z from two exponents in %."""
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0], [0.2, 0.1, 0.3, 0.4]], [0, 0])
     zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
     rates, problem = dynsim.sgd(1.0), JoMA(task, attention="exp", head="signal")

@@ -46,7 +46,7 @@ class SynSmall(dynsim.Problem):
 
 
 class Tested(NamedTuple):
-    """A rule by its rate and decay, its rate on each problem, and flows to measure."""
+    """A function from rate and decay to a rule, its rate on each problem, and flows to measure."""
 
     make: Callable[..., Rule]
     rates: tuple[float, float]
@@ -91,7 +91,7 @@ brackets. {STEPS} steps at eta, {2 * STEPS} at eta/2; decay {DECAY:g}, at a cons
 
 
 def markdown() -> str:
-    """A table for each problem: rules and flows down, schedules and decays across."""
+    """Return a table per problem: rules and flows down, schedules and decays across."""
     lines = [HEADER]
     for index, (name, problem) in enumerate(PROBLEMS.items()):
         table = output.markdown_table(("rule", "eta", "flow", *COLUMNS), _rows(problem, index))
@@ -117,11 +117,11 @@ def _cell(coarse: float, fine: float) -> str:
 def errors_of(
     problem: dynsim.Problem, tested: Tested, eta: float, column: str
 ) -> dict[str, list[float]]:
-    """By flow, the errors at `eta` and at half of it; inf for a flow that was not solved.
+    """Return the errors at `eta` and `eta` / 2 by flow; inf for a flow that was not solved.
 
-    An error is the distance of the weights of flow and descent by that of descent from the start,
-    as root of the mean of squares over the second half of the run: the phase in which descent by
-    signs chatters is random.
+    An error is the distance between the weights of flow and descent over the distance of descent
+    from the start, both root mean squares over the second half of the run, because sign descent
+    chatters with a random phase.
     """
     found: dict[str, list[float]] = {flow: [] for flow in tested.flows}
     for rate, steps in ((eta, STEPS), (eta / 2, 2 * STEPS)):
@@ -138,7 +138,7 @@ def errors_of(
 
 
 def _rule(tested: Tested, eta: float, steps: int, column: str) -> Rule:
-    """The rule of a column: all are of one schedule, which share their programs."""
+    """Return the rule of a column; all have the same type of schedule, to share a program."""
     cosine = column == "cosine with warm-up"
     end, warmup = (0.0, 0.2 * steps) if cosine else (1.0, 0.0)
     return tested.make(

@@ -14,18 +14,18 @@ RATES = (1.0, 0.1)
 TIMES = (100, 300, 1000)
 SIZE = 128
 SEEDS = 96
-"""This many runs determine their standard deviation to 7 %."""
+"""Number of runs, which determines their standard deviation to 7 %."""
 
 
 def markdown() -> str:
-    """A table of mean and standard deviation of the loss, by runs and by theories."""
+    """Return a table of mean and standard deviation of the loss, by runs and by theories."""
     lines = output.markdown_table(("", *(f"{step} steps" for step in TIMES)), rows(SEEDS, TIMES))
     about = f"Syn-Small, SGD, eta_Y = {RATES[0]:g}, eta_Z = {RATES[1]:g}, T = B = {SIZE}"
     return "\n".join((f"{about}, {SEEDS} runs.", "", *lines)) + "\n"
 
 
 def rows(seeds: int, times: tuple[int, ...]) -> Iterator[tuple[str, ...]]:
-    """The mean, with its standard error and relative errors of theories; then the deviations."""
+    """Yield the mean with its standard error, theories' relative errors, standard deviations."""
     runs = trained(seeds, times)
     means, deviations = predicted(times)
     mean, std = runs.mean(0), runs.std(0, ddof=1)
@@ -40,7 +40,7 @@ def rows(seeds: int, times: tuple[int, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def trained(seeds: int, times: tuple[int, ...]) -> np.ndarray:
-    """Losses of runs at each time, (seeds, times)."""
+    """Return the losses (seeds, times) of runs."""
     layer, rule = dynsim.layer(dynsim.syn_small(), length=SIZE), dynsim.sgd(*RATES)
     options = {"steps": times[-1], "batch": SIZE, "times": times, "record": ["loss"]}
     runs = jax.vmap(lambda key: dynsim.train(layer, rule, key, **options))(keys(seeds))
@@ -50,7 +50,7 @@ def trained(seeds: int, times: tuple[int, ...]) -> np.ndarray:
 def predicted(
     times: tuple[int, ...],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Means and standard deviations of the loss by each theory, of the symmetric reduction."""
+    """Return means and standard deviations of the loss by theories of the symmetric reduction."""
     task, rule = symmetric.symmetric_task(dynsim.syn_small()), dynsim.sgd(*RATES)
     saddle = symmetric.descend(
         task, rule, steps=times[-1], times=times, length=SIZE, tails=True, record=["loss"]

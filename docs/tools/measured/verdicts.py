@@ -1,10 +1,10 @@
 """How often the verdict of `dynsim figure scaling` is false: `make tables TABLES=verdicts`.
 
-The order parameter of a seed jumps from 0 to 1 at a threshold of its own, which is logistic: the
-mean over the seeds is a smooth step, whose width is chosen for each size. Steps of fixed width are
-also drawn from Gumbel's distribution, whose step is steeper on one side. Widths that level off
-within the sizes fall as L^(-1/2) up to the middle one and then stay, or approach half of the first
-one as 1/L.
+The order parameter of each seed jumps from 0 to 1 at its own threshold, drawn from a logistic
+distribution: the mean over seeds is a smooth step, whose width we choose for each size. For a fixed
+width, thresholds also have a Gumbel distribution, whose step is steeper on one side. Widths that
+level off fall as L^(-1/2) up to the middle size and then stay, or approach half of the first width
+as 1/L.
 """
 
 import functools
@@ -28,21 +28,21 @@ LEVELS = (0.025, 0.005)
 DRAWS, RESAMPLED = 100, 50
 POINTS = np.linspace(-6, 6, 49)
 WIDTH = 4.0
-"""Of the step of the smallest size."""
+"""Width of the step of the smallest size."""
 
 
 def power(exponent: float, sizes: Any) -> Any:
-    """Widths that fall as L^-exponent."""
+    """Return widths that fall as L^-exponent."""
     return WIDTH * (sizes / FIRST) ** -exponent
 
 
 def stops(sizes: Any) -> Any:
-    """Widths that fall as L^(-1/2) up to the middle of the sizes, and then stay."""
+    """Return widths that fall as L^(-1/2) up to the middle of the sizes, and then stay."""
     return power(0.5, np.minimum(sizes, (FIRST * LAST) ** 0.5))
 
 
 def approaches(sizes: Any) -> Any:
-    """Widths that approach half of the first one."""
+    """Return widths that approach half of the first one."""
     return WIDTH * (1 + FIRST / sizes) / 2
 
 
@@ -56,7 +56,7 @@ COLUMNS: dict[str, tuple[str, Widths]] = {
     "a = 0.25": ("logistic", functools.partial(power, 0.25)),
     "a = 0.5": ("logistic", functools.partial(power, 0.5)),
 }
-"""Distribution of the thresholds, and how the width falls."""
+"""Distribution of the thresholds, and widths as a function of the sizes."""
 UNITS = {
     "logistic": 2 * np.log(3 + np.sqrt(8)),
     "gumbel": np.log(np.divide(*(lambertw(-0.5 / np.e, k).real for k in (-1, 0)))),
@@ -67,7 +67,7 @@ UNITS = {
 def steps(
     rng: np.random.Generator, curve: str, widths: Float[np.ndarray, " N"], seeds: int
 ) -> Float[np.ndarray, "N P S"]:
-    """Order parameters at `POINTS` of sizes with steps of these widths."""
+    """Draw order parameters at `POINTS` for sizes with steps of these widths."""
     drawn = getattr(rng, curve)(size=(len(widths), 1, seeds))
     thresholds = drawn * widths[:, None, None] / UNITS[curve]
     return (POINTS[:, None] > thresholds).astype(float)
@@ -80,7 +80,7 @@ def shares(
     draws: int = DRAWS,
     curve: str = "logistic",
 ) -> dict[float, dict[Verdict, float]]:
-    """Share of each verdict at each of `LEVELS` on so many sizes and seeds."""
+    """Return the share of each verdict at each of `LEVELS`, for a number of sizes and seeds."""
     rng, resampled = np.random.default_rng(0), weights(seeds, RESAMPLED)
     sizes = np.geomspace(FIRST, LAST, number)
     found: dict[float, list[Verdict]] = {level: [] for level in LEVELS}
@@ -95,7 +95,7 @@ def shares(
 
 
 def markdown() -> str:
-    """Tables of the shares of transitions and crossovers that are found, for each level."""
+    """Return a table of the shares of transitions and crossovers for each level."""
     head = ("sizes", "seeds", *COLUMNS)
     cases = [(number, seeds) for number in NUMBERS for seeds in SEEDS]
     rows: dict[float, list[tuple[str, ...]]] = {level: [] for level in LEVELS}

@@ -1,2 +1,1 @@
-"""Accuracy of the theory of finite T and batch: its order, and its spread compared with that of
-runs."""
+"""Accuracy of the theory of finite T and batch: its order, and its standard deviation."""

@@ -1,4 +1,4 @@
-"""`dynsim figure finite-size`: the order of theory in 1/T, and its spread against that of runs."""
+"""`dynsim figure finite-size`: theory's order in 1/T, and its standard deviation across seeds."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ OBSERVABLES = ("loss", "entropy", "z_top_distinct", "z_top_common")
 
 
 class Rule(NamedTuple):
-    """An update rule, its numbers, the ratio eta_Y / eta_Z, and rates eta_Z."""
+    """An update rule: its constructor, its settings, the ratio eta_Y / eta_Z, and rates eta_Z."""
 
     make: Callable[..., dynsim.Rule]
     numbers: Mapping[str, float]
@@ -50,7 +50,7 @@ RULES = {
 
 
 def order_lines(slopes: dict[str, dict[str, float]], syn: order.Errors) -> list[str]:
-    """Exponents on the small task, and errors on Syn-Small, as text."""
+    """Report the exponents on the small task and the errors on Syn-Small."""
     lines = [
         f"{name}: error falls like T^{kinds['infinite']:.2f} with T infinite, like "
         f"T^{kinds['finite']:.2f} to first order in 1/T"
@@ -64,7 +64,7 @@ def order_lines(slopes: dict[str, dict[str, float]], syn: order.Errors) -> list[
 
 
 def ratio_lines(ratios: dict[str, xr.Dataset], which: str) -> list[str]:
-    """Predicted over measured standard deviation as text."""
+    """Tabulate the predicted over the measured standard deviation."""
 
     def cells(at: xr.Dataset) -> list[str]:
         return [f"{float(at[name]):.3f} ± {float(at[name + '_error']):.3f}" for name in OBSERVABLES]
@@ -74,7 +74,7 @@ def ratio_lines(ratios: dict[str, xr.Dataset], which: str) -> list[str]:
 
 
 def mean_lines(means: dict[str, xr.Dataset]) -> list[str]:
-    """Distances of the mean loss as text."""
+    """Tabulate the relative distances of predicted mean losses."""
     names = "first", "second", "error"
 
     def cells(at: xr.Dataset) -> list[str]:
@@ -89,7 +89,7 @@ def _by_rule(
     names: tuple[str, ...],
     cells: Callable[[xr.Dataset], list[str]],
 ) -> list[str]:
-    """A row for each rule, rate and batch."""
+    """Format a row for each rule, rate and batch."""
     rows: list[tuple[str, ...]] = [("", "eta_Y", "eta_Z", "batch", *names)]
     for rule, dataset in found.items():
         for batch in BATCHES:
@@ -142,12 +142,12 @@ class FiniteSize:
 
     @property
     def measured(self) -> dict[str, Rule]:
-        """The rules whose spread is measured, at their rates."""
+        """The rules whose standard deviation is measured, at their rates."""
         chosen = {name: RULES[name] for name in self.rules or RULES}
         return {n: rule._replace(rates=self.rates or rule.rates) for n, rule in chosen.items()}
 
     def sweeps(self) -> dict[str, Sweep]:
-        """Training and theory by rule."""
+        """Sweeps of training and theory by rule."""
         found = {}
         for name, rule in self.measured.items():
             training = experiment(rule=rule.at(rule.rates[0]), steps=self.steps, length=self.length)
@@ -162,7 +162,7 @@ class FiniteSize:
 
 
 def run(config: FiniteSize) -> list[Path]:
-    """Compute or resume, print the tables, draw and write."""
+    """Run or resume the sweeps, print the tables and write the figure."""
     found = computed(config)
     small = order.against_enumeration(dynsim.sgd(1.0, 1.0), LENGTHS, STEPS["small"])
     syn = order.against_samples(
@@ -215,14 +215,14 @@ def draw(
     ratios: dict[str, xr.Dataset],
     second: dict[str, xr.Dataset],
 ) -> Figure:
-    """The order in 1/T on two tasks, and the spread to first and to second order in 1/B."""
+    """Draw the order in 1/T on two tasks, and the noise to first and second order in 1/B."""
     figure, (axes,) = drawing.panels(1, 3, height=4.4)
     plot_order(LENGTHS, small, ax=axes[0])
     axes[0].set_title("three tokens per class, enumerated")
     plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
     axes[1].set_title("Syn-Small, sampled quadratures")
     plot_ratios(ratios, second, ax=axes[2])
-    # Below what they name: within a panel they would hide marks.
+    # Legends go below the panels; within them they would hide marks.
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "frameon": False}
     for ax in axes:
         ax.legend(**place)
@@ -230,8 +230,8 @@ def draw(
 
 
 def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
-    """Predicted over measured standard deviation, and its error by the runs and by the draws of a
-    theory, by observable: root mean square over classes of both."""
+    """Predicted over measured standard deviation of each observable, both root mean squares over
+    classes, and its error from the number of runs and from the theory's draws."""
     runs = valid(trained)
     predicted = valid(theory)
     found = {}
@@ -249,8 +249,7 @@ def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
 
 
 def distance(trained: xr.Dataset, theories: dict[str, xr.Dataset]) -> xr.Dataset:
-    """Relative distance of each predicted mean loss from that of the runs, and the standard error
-    of the latter."""
+    """Relative distance of each predicted mean loss from the runs' mean, and its standard error."""
     losses = valid(trained)["loss"]
     mean = losses.mean("seed")
     found = {name: valid(theory)["loss"] / mean - 1 for name, theory in theories.items()}
@@ -259,8 +258,8 @@ def distance(trained: xr.Dataset, theories: dict[str, xr.Dataset]) -> xr.Dataset
 
 
 def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes:
-    """Relative errors over T of the limit and of the first order, with the uncertainty of what they
-    are compared with as bars, and lines of slope -1 and, where that is exact, -2."""
+    """Draw the relative errors of infinite T and of first order over T, with the reference's
+    uncertainty as bars, and lines of slope -1 and, for an exact reference, -2."""
     for place, name in enumerate(order.RECORD):
         unsure = errors.reference[:, place] if errors.reference.any() else None
         for kind, found in (("o:", errors.infinite), ("s-", errors.finite)):
@@ -276,13 +275,13 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes
 
 
 def label(name: str, kind: str) -> str:
-    """The entry of the legend of a curve."""
+    """Return the legend entry of a curve."""
     return f"{NAMES[name]}, " + ("T infinite" if kind == "o:" else "first order in 1/T")
 
 
 def plot_ratios(ratios: dict[str, xr.Dataset], second: dict[str, xr.Dataset], ax: Axes) -> Axes:
-    """Predicted over measured standard deviation, a mark for each rate and batch: filled to first
-    order in 1/B, open to second order."""
+    """Draw predicted over measured standard deviations, with a mark for each rate and batch: filled
+    to first order in 1/B, open to second order."""
     ax.axhline(1, color="k", lw=1)
     for filled, kind in ((True, ratios), (False, second)):
         for column, found in enumerate(kind.values()):

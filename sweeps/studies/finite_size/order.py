@@ -1,6 +1,5 @@
-"""The orders of theory: errors of descent on the loss of finite T, and of T infinite, against
-quadratures of that loss; and mean and standard deviation across seeds to second order in 1/B, with
-the tails of the counts."""
+"""Errors of descent at infinite T and to first order in 1/T, against quadratures of the finite-T
+loss; mean and standard deviation across seeds to second order in 1/B, with the counts' tails."""
 
 import functools
 import itertools
@@ -30,11 +29,11 @@ RECORD = ("loss", "z_top_distinct")
 
 
 class Errors(NamedTuple):
-    """Relative errors at the end by length T, in the order of `RECORD`.
+    """Relative errors at the end for L lengths T, in the order of `RECORD`.
 
     Attributes:
-        infinite: (L, 2) of descent with T infinite.
-        finite: (L, 2) of descent to first order in 1/T; NaN where no expansion is offered.
+        infinite: (L, 2) for descent at infinite T.
+        finite: (L, 2) for descent to first order in 1/T; NaN for T too small for the expansion.
         reference: (L, 2) uncertainty of the quadrature; 0 for enumeration.
     """
 
@@ -44,19 +43,19 @@ class Errors(NamedTuple):
 
 
 def small_task() -> SequenceClasses:
-    """Two classes of three tokens, one of them common, whose count vectors can be enumerated."""
+    """Return a task of two classes of three tokens, one common, small enough to enumerate."""
     return dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], [0, 1])
 
 
 def enumerated(task: SequenceClasses, length: int) -> yz.Examples:
-    """Every count vector of `length` - 1 contextual tokens, weighted by its probability."""
+    """Return all count vectors of `length` - 1 contextual tokens, weighted by probability."""
     classes, counts, weight = [], [], []
     total = length - 1
     for n, (p, prior) in enumerate(
         zip(np.asarray(task.probs), np.asarray(task.prior), strict=True)
     ):
         tokens = np.flatnonzero(p)
-        # Places of the bars between what falls on one token and on the next.
+        # Stars and bars: positions of the bars between the counts of successive tokens.
         inner = itertools.combinations(range(total + tokens.size - 1), tokens.size - 1)
         bars = np.array(list(inner), np.int64).reshape(-1, tokens.size - 1)
         edges = np.pad(
@@ -74,7 +73,7 @@ def enumerated(task: SequenceClasses, length: int) -> yz.Examples:
 
 
 def sampled(task: SequenceClasses, length: int, number: int, seed: int) -> yz.Examples:
-    """`number` count vectors of each class, drawn once."""
+    """Sample `number` count vectors of each class."""
     rng = np.random.default_rng(seed)
     p = np.asarray(task.probs, np.float64)
     counts = np.concatenate([rng.multinomial(length - 1, row / row.sum(), number) for row in p])
@@ -83,7 +82,7 @@ def sampled(task: SequenceClasses, length: int, number: int, seed: int) -> yz.Ex
 
 
 def against_enumeration(optimizer: dynsim.Rule, lengths: Sequence[int], steps: int) -> Errors:
-    """Errors on the small task, against the exact loss."""
+    """Measure errors on the small task against the exact loss."""
     task = small_task()
     exact = [_descend(task, optimizer, enumerated(task, T), steps) for T in lengths]
     return _errors(task, optimizer, lengths, steps, np.array(exact), np.zeros((len(lengths), 2)))
@@ -96,8 +95,8 @@ def against_samples(
     steps: int,
     number: int,
 ) -> Errors:
-    """Errors on a task too large to enumerate: the reference is the mean of descents on two
-    samples of `number` count vectors of each class, its uncertainty half of their distance."""
+    """Measure errors on a task too large to enumerate. The reference is the mean of descents on two
+    samples of `number` count vectors per class; its uncertainty is half of their distance."""
     found = np.array(
         [
             [_descend(task, optimizer, sampled(task, T, number, seed), steps) for seed in (0, 1)]
@@ -111,7 +110,7 @@ def against_samples(
 
 
 def slope(lengths: Sequence[int], errors: Float[np.ndarray, " L"], least: int = 64) -> float:
-    """Exponent of the power law in T that the errors follow for T >= `least`."""
+    """Fit the exponent of the errors' power law in T, for T >= `least`."""
     far = np.asarray(lengths) >= least
     return float(np.polyfit(np.log(np.asarray(lengths)[far]), np.log(errors[far]), 1)[0])
 
@@ -148,7 +147,7 @@ def _errors(
 def _descend(
     task: SequenceClasses, optimizer: dynsim.Rule, examples: yz.Examples, steps: int
 ) -> np.ndarray:
-    """Loss and logit after descent on the loss of `examples`."""
+    """Return loss and logit after descent on the loss of `examples`."""
     with precision("float64"):
         task, optimizer = task.astype("float64"), optimizer.astype("float64")
         return np.asarray(_run(task, optimizer, jax.tree.map(jnp.asarray, examples), steps))
@@ -191,7 +190,7 @@ def _log_factorial(counts: Int[np.ndarray, "E S"]) -> Float[np.ndarray, "E S"]:
 
 
 GROUPS = 8
-"""Groups of draws, whose differences give their error."""
+"""Number of groups of draws, whose differences give the sampling error."""
 DRAWN = STD + "_drawn"
 
 

@@ -1,8 +1,7 @@
 """`dynsim figure joma`: Theorem 1 along training, growth up to the blow-up, entropy of attention.
 
-As in Figs. 2 to 4 of JoMA (arXiv:2310.00535), whose settings were recovered from its code. Fig. 4
-is about a toy model, in which entropy falls and rises; next to it is the entropy of attention in
-training [ours].
+After Figs. 2 to 4 of JoMA (arXiv:2310.00535), with settings from its code. Fig. 4 shows a toy model
+whose entropy falls and rises; next to it we draw the entropy of trained attention [ours].
 """
 
 import dataclasses
@@ -36,15 +35,15 @@ ACTIVATIONS = ("linear", "relu", "tanh")
 LENGTHS = (8, 32, math.inf)
 DENSE_BATCH = 128
 DENSE_KINDS = (("softmax", "relu", 0.3), ("softmax", "linear", 0.3), ("exp", "relu", 0.1))
-"""Attention, activation and both rates of training at different lengths."""
+"""Attention, activation and common learning rate of the runs at different lengths."""
 MU = 3 * np.sort(np.random.default_rng(0).random(10)) + 1
 FIRST, RATE, TOY_TEMPERATURE, TOY_STEPS = 0.05, 0.02, 1.5, 5000
-"""Values of the paper's code: v += 0.02 (mu - v) o softmax(v^2/3) from 0.05."""
+"""Values from the paper's code: v += 0.02 (mu - v) o softmax(v^2/3), starting at 0.05."""
 
 
 def sweeps(steps: int, seeds: int) -> dict[str, Sweep]:
-    """Training on two classes, which every sequence tells apart, and over `steps` steps from
-    `seeds` seeds on twenty, which short sequences do not tell apart."""
+    """Return sweeps on two classes, which any sequence identifies, and sweeps of `steps` steps and
+    `seeds` seeds on twenty classes, which short sequences do not identify."""
     found, common = {}, {"scale": 0.1, "temperature": 0.5}
     two = experiment("joma", eta=0.5, steps=8000, **common)
     twenty = experiment("joma", task="joma-classes", steps=steps, **common)
@@ -65,8 +64,8 @@ def sweeps(steps: int, seeds: int) -> dict[str, Sweep]:
 
 
 def toy_course() -> dict[str, np.ndarray]:
-    """Times and entropy of attention in the toy, by the paper's recursion and in closed form, and
-    the entropy in the end."""
+    """Return times and attention entropies of the toy model, by the paper's recursion and in closed
+    form, and the limit of the entropy."""
     v, course = np.full(MU.size, FIRST), []
     for _ in range(TOY_STEPS + 1):
         course.append(v)
@@ -107,7 +106,7 @@ def toy_lines(course: dict[str, np.ndarray]) -> list[str]:
 
 
 def dense_lines(found: dict[str, xr.Dataset]) -> list[str]:
-    """Entropy at the start, where it is least, and at the end, by attention and length."""
+    """Report the entropy at the start, minimum and end for each attention and length."""
     lines = []
     for name, dataset in found.items():
         if not name.startswith("dense/"):
@@ -123,8 +122,7 @@ def dense_lines(found: dict[str, xr.Dataset]) -> list[str]:
 
 
 def error_lines(found: dict[str, xr.Dataset]) -> list[str]:
-    """Report the error of Theorem 1 for z at the end, relative to the change of z, and the
-    entropy."""
+    """Report the final error of Theorem 1, relative to the change of z, and the entropy."""
     lines = []
     for activation in ACTIVATIONS:
         dataset = found[f"entropy/{activation}"]
@@ -142,7 +140,7 @@ def error_lines(found: dict[str, xr.Dataset]) -> list[str]:
 
 
 def plot_toy(course: dict[str, np.ndarray], ax: Axes) -> Axes:
-    """Entropy of attention in the toy over time, with its closed form and its limit."""
+    """Attention entropy of the toy model over time, with its closed form and its limit."""
     recursion = {"color": drawing.colour(0), "label": "recursion", **drawing.TRAINED}
     ax.plot(course["time"], course["entropy"], **recursion)
     ax.plot(course["closed/time"], course["closed/entropy"], "k--", lw=1, label="closed form")
@@ -154,7 +152,7 @@ def plot_toy(course: dict[str, np.ndarray], ax: Axes) -> Axes:
 
 
 def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes) -> Axes:
-    """Entropy of attention over training on sequences of different lengths, run by run."""
+    """Draw the attention entropy of every run, for sequences of different lengths."""
     for i, length in enumerate(LENGTHS):
         course = valid(found[f"dense/{kind}/{length:g}"]).entropy.isel(time=slice(1, None))
         for seed in range(course.sizes["seed"]):
@@ -177,7 +175,7 @@ def plot_entropy(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 
 def finished(ax: Axes, quantity: str) -> Axes:
-    """An axis of steps, a grid and a legend."""
+    """Add a step axis, a grid and a legend."""
     return drawing.finished(ax, {}, xlabel="optimiser steps", ylabel=quantity)
 
 
@@ -222,7 +220,7 @@ class FigureJoMA:
 
 
 def run(config: FigureJoMA) -> list[Path]:
-    """Compute or resume, print the tables, draw and write."""
+    """Run or resume the sweeps, print the tables and write the figure."""
     found = computed(config)
     along: dict[Frequencies, tuple[np.ndarray, np.ndarray]] = {
         kind: invariance(fig2(kind), config.steps) for kind in SEQUENCES
@@ -242,7 +240,7 @@ def draw(
     along: dict[Frequencies, tuple[np.ndarray, np.ndarray]],
     course: dict[str, np.ndarray],
 ) -> Figure:
-    """The invariant, growth and entropies, from the sweeps, `invariance` and `toy_course`."""
+    """Draw the invariant, growth and entropies from the sweeps, `invariance` and `toy_course`."""
     figure, axes = drawing.panels(2, 3)
     plot_invariance(along, ax=axes[0, 0])
     plot_growth(found, ax=axes[0, 1])
@@ -256,8 +254,7 @@ def draw(
 def invariance(
     task: SequenceClasses, steps: int
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
-    """Times, and the correlation over tokens of z with its value by Theorem 1 from V and the
-    start."""
+    """Return times, and the correlation over tokens of z with its value by Theorem 1 from V."""
     trained = dynsim.train(
         dynsim.JoMA(task, temperature=0.5),
         dynsim.sgd(0.1),
@@ -275,7 +272,7 @@ def invariance(
 
 
 def invariance_lines(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]]) -> list[str]:
-    """The correlations at a few steps."""
+    """Report the correlations at a few steps."""
     lines = []
     for kind, (times, values) in along.items():
         cells = (
@@ -287,7 +284,7 @@ def invariance_lines(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]]) ->
 
 
 def plot_invariance(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax: Axes) -> Axes:
-    """Correlation of both sides of Theorem 1 over training."""
+    """Correlation between the two sides of Theorem 1 over training."""
     for i, (kind, (times, values)) in enumerate(along.items()):
         ax.plot(times[1:], values[1:], color=drawing.colour(i), lw=2, label=SEQUENCES[kind])
     ax.axhline(1, color="k", ls="--", lw=1, label="Theorem 1")
@@ -296,7 +293,7 @@ def plot_invariance(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax:
 
 
 def plot_growth(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
-    """Weights of tokens over training under exp attention, with Theorem 2."""
+    """Token weights during training with exp attention, and Theorem 2's prediction."""
     trained, theory = (found[f"growth/{e}"].isel(seed=0) for e in ("simulation", "erf"))
     tokens = np.argsort(-trained.weight.isel(time=-1).values)[[0, 3, 6, 9]]
     for i, token in enumerate(tokens):

@@ -1,7 +1,7 @@
-"""`dynsim figure joma_invariant`: how far Theorem 1 of JoMA is from training [ours].
+"""`dynsim figure joma_invariant`: the error of JoMA's Theorem 1 in training [ours].
 
-For softmax attention over temperature, number of classes, overlap and activation; and for several
-queries, of which only the sum obeys it.
+For softmax attention over temperature, number of classes, overlap and activation, and for several
+queries, where only the sum over queries obeys the theorem.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")
 KINDS = ("exp", "softmax")
 RECORD = ("loss", "logits", "conserved", "weight")
 DISTINCT = 10
-"""Distinct tokens of a class; with c common ones, classes overlap by c / (c + 10)."""
+"""Distinct tokens per class; with c common tokens, the overlap of classes is c / (c + 10)."""
 TIMES = 200
 SHOWN = 0.01, 10.0
-"""Range of errors that colours distinguish."""
+"""Limits of the colour scale of the errors."""
 
 
 @dataclasses.dataclass(frozen=True)
 class JoMAInvariant:
-    """How far attention is from Theorem 1 at half the loss, and for several queries at the end.
+    """Error of JoMA's Theorem 1 at half the loss, and for several queries at the end.
 
     Attributes:
         temperatures: temperatures of attention.
@@ -62,7 +62,7 @@ class JoMAInvariant:
     out: Path = Path("out/joma_invariant")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn: a map for each activation, a row of queries for each attention."""
+        """Return a sweep for each activation's map, and one over queries for each attention."""
         rates = {"eta": self.eta, "scale": self.scale, "steps": self.steps}
         one = experiment("joma", task=dynsim.Syn(1, num_distinct=DISTINCT), **rates)
         several = experiment("joma", task="syn-medium", activation="tanh", **rates)
@@ -90,7 +90,7 @@ class JoMAInvariant:
 
 
 def run(config: JoMAInvariant) -> list[Path]:
-    """Compute or resume, print the tables, draw and write."""
+    """Run or resume the sweeps, print the tables and write the figure."""
     found = computed(config)
     maps = {a: map_errors(found[f"map/{a}"]) for a in ACTIVATIONS}
     sums = {kind: query_errors(found[f"queries/{kind}"]) for kind in KINDS}
@@ -123,8 +123,8 @@ def draw(maps: dict[str, xr.DataArray]) -> Figure:
 
 
 def halved(dataset: xr.Dataset) -> xr.Dataset:
-    """Records of each run when its loss first halved, `reached`, whether it ever did, and the
-    records at the start as `first/...`."""
+    """Return the records of each run when its loss first halves, whether it does (`reached`), and
+    the records at the start (`first/...`)."""
     runs = valid(dataset)
     below = runs.loss <= runs.loss.isel(time=0) / 2
     reached = below.any("time")
@@ -145,8 +145,8 @@ def map_errors(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def query_errors(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
-    """The same errors at the end of the runs over the number of queries, at T = 1: for the sum over
-    queries, and for exp attention's law of a single query."""
+    """Return the same errors at the end of the runs, at T = 1: for the sum over queries, and for a
+    single query by the law of exp attention."""
     runs = valid(dataset)
     first, last = runs.isel(time=0), runs.isel(time=-1)
     moved = last.logits - first.logits
@@ -159,7 +159,7 @@ def query_errors(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 def overlaps(errors: xr.DataArray) -> np.ndarray:
-    """f_n . f_n' of the classes along the axis of common tokens."""
+    """Overlap f_n . f_n' of the classes for each number of common tokens."""
     common = errors.num_common.values
     return common / (common + DISTINCT)
 
@@ -191,7 +191,7 @@ def query_lines(sums: dict[str, dict[str, xr.DataArray]]) -> list[str]:
 
 
 def plot_map(errors: xr.DataArray, ax: Axes) -> QuadMesh:
-    """Heat map over temperature and overlap, with the errors as numbers; returns the mesh."""
+    """Draw a heat map over temperature and overlap, labelled with the errors; return its mesh."""
 
     def text(error: float) -> str:
         digits = 0 if error >= 0.1 else 1
@@ -199,7 +199,7 @@ def plot_map(errors: xr.DataArray, ax: Axes) -> QuadMesh:
 
     temperatures = [f"{T:g}" for T in errors.temperature.values]
     common = [f"{overlap:.2f}" for overlap in overlaps(errors)]
-    # As in all figures, light colours show where a theory is right.
+    # As in all figures, light colours show where a theory is accurate.
     colours = {"norm": LogNorm(*SHOWN), "cmap": "cividis_r"}
     values = errors.transpose("num_common", "temperature").values
     return drawing.table(ax, values, text, temperatures, common, **colours)

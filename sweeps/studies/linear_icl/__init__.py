@@ -1,5 +1,4 @@
-"""Plateaus of in-context regression: at which levels a loss rests, and when it leaves them, read
-from loss curves of training and theory."""
+"""Plateaus of in-context regression, measured on loss curves: their levels and escape times."""
 
 from typing import Any
 
@@ -14,11 +13,11 @@ NEAR = 0.02
 """Largest distance from a plateau, as a share of tr Lambda (the loss at the start), that counts as
 being on it."""
 LASTING = 1.25
-"""A plateau counts if the loss stays on it while the time grows by this factor."""
+"""A plateau counts if the loss stays on it while time grows by this factor."""
 
 
 def rate(run: Experiment) -> float:
-    """Number of time units tau in one step."""
+    """Number of units tau of time in one step."""
     return 2 * float(np.asarray(run.numbers["eta"]))
 
 

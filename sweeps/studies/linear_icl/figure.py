@@ -106,8 +106,7 @@ def draw(
 
 
 def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -> list[str]:
-    """List the times, in units of tau, at which each run leaves its plateaus, in training and in
-    theory."""
+    """List the times, in tau, at which each run leaves its plateaus, in training and theory."""
     engines = ("simulation", "plain", "scalar")
     columns = []
     for engine in engines:
@@ -124,8 +123,7 @@ def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -
 
 
 def same_line(found: dict[str, xr.Dataset]) -> str:
-    """Report the largest difference between the losses of merged attention and its equivalent
-    network."""
+    """Report the largest difference between the losses of merged attention and its network."""
     apart = abs(found["merged/simulation"].loss - found["network/simulation"].loss)
     start = found["merged/simulation"].loss.isel(time=0)
     return (

@@ -27,8 +27,7 @@ from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.systems.experiment import experiment
 
 LEFT = 0.02
-"""Largest excess loss, as a share of the first loss, at which the last plateau counts as
-reached."""
+"""Largest excess loss, as a share of the first, at which the last plateau counts as reached."""
 
 
 def excess(read: xr.Dataset, D: int) -> xr.DataArray:
@@ -133,8 +132,7 @@ def run(config: LinearICLPlateaus) -> list[Path]:
 
 
 def lateness(read: Mapping[str, xr.Dataset], at: str = "") -> xr.DataArray:
-    """log2 of the ratio of the first escape time in descent to that in eq. 21; NaN if either has
-    none."""
+    """log2 of the first escape time in descent over that by eq. 21; NaN if either has none."""
     return np.log2(read[f"{at}simulation"].escape / read[f"{at}scalar"].escape)
 
 
@@ -213,8 +211,7 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
 
 
 def plot_map(values: xr.DataArray, ax: Axes, **options: Any) -> QuadMesh:
-    """Draw a heat map over the scale or the heads, and the ratio; returns the mesh, for a colour
-    bar."""
+    """Draw a heat map over the scale or the heads, and the ratio; return its mesh."""
     if "heads" in values.dims:
         numbers = values.heads.values
         places = np.arange(numbers.size)

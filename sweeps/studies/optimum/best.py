@@ -1,5 +1,5 @@
-"""The best value of an axis of a sweep, such as its learning rate: how well it is known, and how it
-changes with another axis."""
+"""The best value of an axis of a sweep, such as the learning rate: its error, and how it changes
+with another axis."""
 
 import enum
 from typing import Literal, get_args
@@ -15,10 +15,9 @@ from sweeps.studies.options import line, student
 
 Pick = Literal["lowest", "highest"]
 FEWEST = 3
-"""Smallest number of values of an axis with one inside, and of points for a power law with an
-error."""
+"""Smallest number of values of an axis, and of points for a power law with an error."""
 FACTOR = 2.0
-"""Factor between the best values at both ends that an exponent of 0 must exclude."""
+"""Change of the best value along an axis that the errors must exclude for it to transfer."""
 LARGEST = 2**24
 """Largest number of values in a sweep for which its best cell is searched."""
 
@@ -33,7 +32,7 @@ class Place(enum.IntEnum):
     UPPER_END = 2
     """It is the largest value: even larger ones may be better."""
     BESIDE_DIVERGED = 3
-    """Runs diverged at the next value on either side."""
+    """Runs diverged at a neighbouring value."""
     NONE = 4
     """At every value a run diverged, or nothing is computed yet."""
 
@@ -94,7 +93,7 @@ def best(
           of a value diverged, and `diverged`, the smallest at which one did; NaN for none;
         * `place`, a `Place` as a number: whether the best lies at an end of the axis. Where it is
           NONE, all others are NaN;
-        * `resampled`, the best values of the draws, with their errors' scale.
+        * `resampled`, the best values of the draws, scaled as for `error`.
 
     Raises:
         ValueError: for anything but the dataset of a sweep; for an axis that is unknown, has seeds
@@ -205,8 +204,7 @@ def _check_axis(dataset: xr.Dataset, over: str) -> None:
 
 
 def direction(name: str) -> Pick | None:
-    """Return which values of an observable are good, judging by its name; None if the name does not
-    tell."""
+    """Return which values of an observable are good, by its name; None for other names."""
     if name == "loss" or name.endswith("_loss"):
         return "lowest"
     return "highest" if name == "accuracy" or name.endswith("_accuracy") else None
@@ -269,7 +267,7 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
     there is no verdict: its runs share their data, so residuals are not independent.
 
     Args:
-        found: what `sweeps.best` returned.
+        found: result of `sweeps.best`.
         along: one of its axes, of positive numbers.
 
     Returns:

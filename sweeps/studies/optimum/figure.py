@@ -25,8 +25,8 @@ from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
 
 LIMITS = ("descent-finite-t", "descent")
-"""Theories drawn by default: training at infinite batch. Flows never diverge, so that their best
-rate is often the largest."""
+"""Engines of theory "auto", the first that applies: descent at infinite batch. Flows, which never
+diverge, often have their best rate at the end of the axis."""
 VALUES, RATES = 6, 23
 """Default numbers of values of the axes."""
 MOMENTUM = 0.9
@@ -160,7 +160,7 @@ class OptimumOfLayer(Optimum):
 
 
 def run(config: Optimum) -> list[Path]:
-    """Compute or resume, print the best rates and what they follow, draw and write."""
+    """Run or resume the sweeps, print the best rates and their power laws, and write the figure."""
     found = computed(config)
     along, over = config.axes()
     theories, refused = config.theories()
@@ -252,8 +252,7 @@ def draw(
     theory: str,
     title: str,
 ) -> Figure:
-    """Draw a column for each rule: the best rate over the other axis, and the observable over the
-    rate.
+    """Draw for each rule the best rate over the other axis, and the observable over the rate.
 
     `dataset` is training, `trained` its best rates and `laws` their power laws; `predicted` are
     those of the `theory` by rule, which need not depend on the other axis.
@@ -309,8 +308,7 @@ def draw(
 
 
 def plot_best(found: xr.Dataset, along: xr.DataArray, colour: str, ax: Axes) -> Axes:
-    """Draw best rates with their errors, the range that is nearly as good, and where runs
-    diverge."""
+    """Draw best rates with their errors, the nearly optimal range, and where runs diverge."""
     x, best = along.values, found["best"].values
     first, last = found.attrs["ends"]
     low, high = first / 1.3, last * 1.3

@@ -1,10 +1,9 @@
 """Find the minimum of a curve known at some points, its error, and the width of the valley.
 
 A polynomial through the best point and its neighbours locates the minimum between them; polynomials
-through fewer points give its error. At a steep wall all of them dip below the curve. A convex curve
-lies above the line through any two of its points, on either side of the two. A polynomial whose
-minimum is below such a line is rejected, and the minimum is only known to lie between the
-neighbours.
+through fewer points give its error. Next to a steep wall, all of them dip below the curve. Outside
+of two of its points, a convex curve lies above the line through them. A polynomial whose minimum is
+below such a line is rejected, and the minimum is only known to lie between the neighbours.
 """
 
 from typing import NamedTuple
@@ -28,14 +27,14 @@ class Valley(NamedTuple):
     """The best place of each of C curves, NaN where nothing is known.
 
     Attributes:
-        index: index of the best one of the points.
-        inside: whether it has known neighbours.
-        at: where the best place is.
-        shape: standard error of that, as the curve is known at some points only; that of a uniform
-            distribution between its neighbours at most, NaN at an end.
-        value: the curve there.
-        lower: the point from which the curve is near its best value.
-        upper: up to where it is.
+        index: index of the best point.
+        inside: whether both of its neighbours are known.
+        at: the best place.
+        shape: standard error of `at` because the curve is known at some points only; at most that
+            of a uniform distribution between the neighbours, NaN at an end.
+        value: value of the curve at the best place.
+        lower: lower end of the range in which the curve stays near its best value.
+        upper: upper end of that range.
     """
 
     index: Int[np.ndarray, " C"]
@@ -51,12 +50,11 @@ class Valley(NamedTuple):
 def valley(
     x: Float[np.ndarray, " P"], curves: Float[np.ndarray, "C P"], sign: int, within: float = 0.0
 ) -> Valley:
-    """The best places of curves over increasing x: of the lowest values for `sign` 1, of the
-    highest ones for -1.
+    """Find the best places of curves over increasing x: minima for `sign` 1, maxima for -1.
 
-    Polynomials are those of x and the curve, or its logarithm where all of it is positive. The best
-    point itself is the place where they describe no valley, or two points on either side are not
-    known. `within` is a share of the best value.
+    Polynomials are fitted to a curve, or to its logarithm if all its values are positive. The best
+    point itself is the estimate if they describe no valley, or if fewer than two points are known
+    on a side. `within` is the excess at `lower` and `upper`, as a share of the best value.
     """
     known = np.isfinite(curves)
     positive = np.all(~known | (curves > 0), axis=-1)
@@ -94,10 +92,9 @@ def valley(
 def _polynomials(
     x: Float[np.ndarray, "C 5"], y: Float[np.ndarray, "C 5"]
 ) -> tuple[Float[np.ndarray, " C"], ...]:
-    """Where curves through five points are lowest next to the middle one, at x = 0 and y = 0; the
-    error of that place; y there, and half of the second derivative. The neighbours are at a
-    distance of 1 from each other. The middle point, and NaN for the derivative, where there is no
-    valley."""
+    """Find the minimum of curves through five points, the middle one at x = y = 0 and its
+    neighbours 1 apart: its place, the error of the place, y, and half the second derivative.
+    Without a valley these are 0, `UNIFORM`, 0 and NaN."""
     t, rows = np.linspace(x[:, 1], x[:, 3], FINE), np.arange(len(x))
     floor = np.full(t.shape, -np.inf)
     for a in range(4):
@@ -129,8 +126,8 @@ def _reach(
     index: Int[np.ndarray, " C"],
     level: Float[np.ndarray, " C"],
 ) -> Float[np.ndarray, " C"]:
-    """Where each curve, followed from its lowest point `index` to larger x on straight lines, rises
-    above a level; the last point before one that is not known, or of all, if it does not."""
+    """Follow each curve from its lowest point `index` to larger x, linear between points. Return
+    where it rises above `level`, else the last point before an unknown one or at the end."""
     before = np.arange(len(x)) <= index[:, None]
     rising = np.where(before, np.minimum(y, level[:, None]), y)
     found = crossings(x, -rising, -level)

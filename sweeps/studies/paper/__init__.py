@@ -17,8 +17,7 @@ def transformer(run: Experiment) -> LanguageModel:
 
 
 def describe(run: Experiment) -> str:
-    """Describe the splits, the optimiser and the sizes except the number of layers, in two
-    lines."""
+    """Describe splits, optimiser and sizes, except the number of layers, in two lines."""
     model, rule = transformer(run), run.rule.build()
     match model.corpus:
         case TextFolder() as folder:

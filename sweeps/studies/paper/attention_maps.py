@@ -1,5 +1,5 @@
-"""Figs. 4 and 5 of Scan and Snap: attention over training on Syn-Small, SGD and Adam, and the
-same on the optimiser's flow."""
+"""Figs. 4 and 5 of Scan and Snap: attention on Syn-Small during training and on the optimiser's
+flow, for SGD and Adam."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -117,8 +117,7 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None)
 
 
 def limits(attention: np.ndarray) -> tuple[float, float]:
-    """Return the colour limits: the smallest attention, but at least `SMALLEST`, and the
-    largest."""
+    """Return the colour limits: the smallest attention, at least `SMALLEST`, and the largest."""
     present = attention[attention > 0]
     return max(SMALLEST, float(present.min())), float(present.max())
 

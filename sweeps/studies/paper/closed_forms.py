@@ -1,13 +1,12 @@
 """Figs. 3, 8 and 9 of Scan and Snap, which are closed forms: growth of attention, and the decoder.
 
-The paper draws chi (Fig. 3) from its theory without giving C0 and f_nl0. Drawn here are Theorem
-3's two bounds, exp(2 f_nl0(0)^2 B) and exp(2 B), with Theorem 4's B by the paper's clock; C0 and
-f_nl0 are parameters. The upper bound is the curve of a token that has all the attention.
+The paper draws chi (Fig. 3) from its theory without giving C0 and f_nl0. We draw Theorem 3's two
+bounds, exp(2 f_nl0(0)^2 B) and exp(2 B), with Theorem 4's B in the paper's time; C0 and f_nl0 are
+parameters. The upper bound is the curve of a token that has all the attention.
 
-For B itself (Fig. 9, Theorem 4 by the paper's clock) the paper gives nu = eta_Y / eta_Z, M and
-eta_Z, but neither K nor C0. K = 1 is inferred: with it the latest transition, at 2.6 and at 47
-steps, just fits the published ranges of 5 and 50 steps. C0 shifts the curves and is left as a
-parameter.
+For B itself (Fig. 9, Theorem 4 in the paper's time) the paper gives nu = eta_Y / eta_Z, M and
+eta_Z, but neither K nor C0. We infer K = 1, for which the latest transitions, at 2.6 and 47 steps,
+just fit in the published ranges of 5 and 50 steps. C0, which shifts the curves, is a parameter.
 """
 
 import dataclasses
@@ -60,7 +59,7 @@ class Figure3:
     f: float = 0.5
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Both bounds over time, and the times t0' and t0 of the transition, of each eta_Y."""
+        """Both bounds over time, and the times t0' and t0 of the transition, for each eta_Y."""
         K = checks.integer("K", self.K, 1)
         M = checks.integer("M", self.M, max(K, 4))
         if not self.eta_y:
@@ -142,9 +141,8 @@ class Figure8:
         return found
 
     def draw(self, arrays: Mapping[str, np.ndarray]) -> Figure:
-        """Draw a column for each vocabulary: h (lines) and h* (dots) over the number of visits, and
-        their difference over Lemma 7's bound 2 eta_Y / M, which lies between 0 and 1 and tends to
-        0."""
+        """Draw h (lines) and h* (dots) over the number of visits for each vocabulary, and their
+        difference over Lemma 7's bound 2 eta_Y / M, which lies in [0, 1] and tends to 0."""
         figure, axes = drawing.panels(2, 2, width=4, sharex="col")
         for (above, below), (M, rates) in zip(axes.T, DECODERS.items(), strict=True):
             s, *curves = (arrays[f"M{M}/{name}"] for name in ("s", "h", "h_star"))

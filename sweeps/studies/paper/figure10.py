@@ -153,9 +153,8 @@ def reached(entropy: xr.DataArray) -> float:
 def at_equal_progress(
     entropy: xr.DataArray, product: float | None = None
 ) -> Float[np.ndarray, "R S"]:
-    """Entropy of each run, interpolated linearly between records, where eta times steps is
-    `product` (by default `reached`). It shows whether larger rates only get further along the same
-    path."""
+    """Interpolate each run's entropy to where eta times steps is `product`, by default `reached`.
+    It shows whether larger rates only get further along the same path."""
     product = reached(entropy) if product is None else product
     rows = [
         [np.interp(product / float(one["eta"]), one["time"], run) for run in one.values]
@@ -166,7 +165,7 @@ def at_equal_progress(
 
 def at_products(entropy: xr.DataArray) -> tuple[np.ndarray, list[Trend]]:
     """Return products of eta and steps up to the largest that three rates reach, and for each the
-    line through the runs of the rates that reach it."""
+    line through the runs that reach it, because trends differ from one product to another."""
     ends = entropy["eta"].values * float(entropy["time"][-1])
     last = np.sort(ends)[-min(3, len(ends))]
     products = np.linspace(0, last, 2 * RECORDS + 1)[1:]
@@ -202,8 +201,7 @@ def plot(
 
 
 def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
-    """Draw mean and standard deviation over seeds against eta times steps, with a colour for each
-    rate."""
+    """Draw mean and standard deviation over seeds against eta times steps, for each rate."""
     colours = drawing.shades(entropy.sizes["eta"])
     for one, colour in zip(entropy, colours, strict=True):
         rate = float(one["eta"])
@@ -216,8 +214,7 @@ def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
 
 
 def plot_slopes(products: np.ndarray, lines: Sequence[Trend], ax: Axes) -> Axes:
-    """Draw the slope over the rates against eta times steps, with a band of `SIGNIFICANT` standard
-    errors."""
+    """Draw the slope over the rates against eta times steps, ± `SIGNIFICANT` standard errors."""
     slopes, errors, *_ = (np.array(each) for each in zip(*lines, strict=True))
     around = SIGNIFICANT * errors
     ax.fill_between(

@@ -1,4 +1,4 @@
-"""Fig. 6 of Scan and Snap: entropy of attention against eta_Y / eta_Z, with theory beside it."""
+"""Fig. 6 of Scan and Snap: entropy of attention against eta_Y / eta_Z, next to theory."""
 
 import csv
 import dataclasses
@@ -30,8 +30,7 @@ LIMITS = {"matched": "flow_", "descent": "descent_"}
 """The momentum flow and descent at infinite T and batch, with the prefix of their columns."""
 PUBLISHED_SEEDS = 10
 FLOW_RTOL = 1e-5
-"""Relative tolerance of the flow: four correct digits of the entropy, far below its spread over
-seeds."""
+"""Relative tolerance of the flow: the error of the entropy is far below its spread over seeds."""
 Cells = Mapping[tuple[float, float, float], tuple[float, float]]
 
 
@@ -175,9 +174,8 @@ def trained(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def predicted(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean and standard deviation of the entropy over starts and data. The mean includes the effect
-    of noise. By the law of total variance, the variance is the mean over starts of the variance
-    from the data, plus the variance over starts of the mean."""
+    """Mean (with the effect of noise) and standard deviation of the entropy over starts and data.
+    The mean over starts of the data's variance and the variance over starts of the mean add up."""
     by_data = (dataset["entropy" + STD] ** 2).mean("seed")
     by_start = dataset.entropy.var("seed", ddof=1) if dataset.sizes["seed"] > 1 else 0
     return of_theory(dataset).mean("seed"), (by_data + by_start) ** 0.5
@@ -232,8 +230,7 @@ def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
 
 
 def table(found: Mapping[str, xr.Dataset], known: Cells) -> str:
-    """Format the figure's numbers as CSV: means and standard deviations over valid runs and
-    starts."""
+    """Format means and standard deviations over valid runs and starts as CSV."""
     columns: dict[str, xr.DataArray] = {}
     if TRAINING in found:
         columns["mean"], columns["std"] = trained(found[TRAINING])

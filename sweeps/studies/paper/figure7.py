@@ -31,7 +31,7 @@ SHARES = (0.0, 0.1, 0.3, 1.0)
 RECORDS = 20
 """Number of equally long intervals between records, so that changes over them are comparable."""
 EVERY = 5
-"""Every how many words of a prompt a word's position is printed."""
+"""Interval, in words, at which positions in the prompt are printed."""
 SMALLEST = 1e-3
 """Lower end of the colour scale of the maps."""
 
@@ -90,8 +90,7 @@ def run(config: Figure7) -> list[Path]:
 
 
 def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str]) -> Figure:
-    """Draw maps of every layer by number of layers, and next to them three quantities over
-    training."""
+    """Draw maps of every layer by number of layers, and below them quantities over training."""
     rows = sum(found)
     figure = plt.figure(figsize=(7.6, 1.75 * rows + 4.0), layout="constrained")
     (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[1.75 * rows + 1, 3])
@@ -173,7 +172,7 @@ def measures(data: xr.Dataset, length: int) -> list[dict[str, float]]:
 
 
 def prompt(words: Sequence[str]) -> str:
-    """Break the prompt into lines, with the position of every `EVERY`-th word before it."""
+    """Wrap the prompt into lines, with the position printed before every `EVERY`-th word."""
     safe = [word.replace("$", r"\$") for word in words]
     told = [f"[{i}] {word}" if i % EVERY == 0 else word for i, word in enumerate(safe)]
     return textwrap.fill("prompt: " + " ".join(told), 100)
@@ -195,8 +194,7 @@ def plot_map(attention: xr.DataArray, ax: Axes):
 
 
 def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes) -> Axes:
-    """Draw a quantity of each layer over training: mean over seeds, and a band of one standard
-    deviation."""
+    """Draw a quantity of each layer over training: mean ± standard deviation over seeds."""
     places = itertools.count()
     for style, (layers, data) in zip(itertools.cycle(drawing.DASHES), found.items(), strict=False):
         for layer in range(layers):

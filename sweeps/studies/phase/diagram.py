@@ -1,4 +1,4 @@
-"""The phase diagram of the attention layer: its settings, and the lines that theory draws."""
+"""The phase diagram of the attention layer: its settings, and the lines of theory."""
 
 import dataclasses
 import math
@@ -36,9 +36,9 @@ LENGTH = ("problem", "length")
 LOGIT = "z_top_distinct"
 """The observable whose standard deviation is compared with its mean, to find where noise rules."""
 COARSE = 24
-"""Number of values of an axis at which the spread is predicted, about."""
+"""Approximate number of values of an axis at which the standard deviation is predicted."""
 STAGES = ("rise_end", "peak", "snap")
-"""The times of `odes.decoder.Stages` at which a line is drawn."""
+"""The times of `odes.decoder.Stages` for which a line is drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Phase(Plane):
         if theory != "best":
             return first, theory
         wanted = sweep(self, "simulation")
-        # Which theories apply does not depend on where in the plane one looks, but for its T.
+        # Of the settings on the plane, only T determines which theories apply.
         layer, rule = wanted.plane(next(wanted.slices())).built
         finite = self._expands(layer)
         found = applicable(layer, rule, variants=True)
@@ -92,8 +92,8 @@ class Phase(Plane):
         return (first,) if best == first else (first, best)
 
     def scatter(self) -> Sweep | None:
-        """Mean and spread of `LOGIT` at the end, on a coarser plane; None where no training is
-        drawn, or no theory next to it, or no expansion in 1/T describes it."""
+        """The sweep of mean and standard deviation of `LOGIT` at the end, on a coarser plane; None
+        unless training and a theory are drawn, and T is infinite or an expansion in 1/T holds."""
         if not self.noise or self.theory == "none" or math.isinf(self.run.batch):
             return None
         if "simulation" not in self.engines():
@@ -125,24 +125,23 @@ class Phase(Plane):
         return self.run.setting("start") != "zero"
 
     def lines(self) -> dict[str, np.ndarray]:
-        """See `lines`."""
+        """Closed-form quantities on the plane; see the function `lines`."""
         return lines(self)
 
 
 def lines(config: Phase) -> dict[str, np.ndarray]:
     """Closed-form quantities on the plane, (y, x): `rise_end`, `peak` and `snap`, the times t0',
-    t_peak and t0 over the steps (Theorem 1b, Lemma 9), and `bound`, Theorem 4's B at the end.
+    t_peak and t0 relative to the run's steps (Theorem 1b, Lemma 9); `bound`, Theorem 4's final B.
 
-    Theorem 4 assumes a single common token. Its C0 is evaluated with the norm of a class over its
-    most probable common token, which is what it would be without the others: a guide to the eye
-    for other tasks, and left out (NaN) where a task has no common token. Momentum is read as
-    eta / (1 - mu). The closed forms say nothing of Adam, for which all is NaN.
+    Theorem 4 assumes a single common token. With several, its C0 uses the most probable one alone,
+    and `bound` is only a guide to the eye; with none it is NaN. Momentum multiplies the rates by
+    1 / (1 - mu). For Adam, which the closed forms do not describe, all quantities are NaN.
     """
     plane = Sweep(config.run, config.axes())
     found = {name: np.full([dim.size for dim in plane.dims], np.nan) for name in (*STAGES, "bound")}
     if why_not_described(config.run.rule.build(), "the closed form") is None:
         with precision("float64"):
-            # The runs of one task, along whose other axes numbers are arrays.
+            # All runs of one task at once; the values of the other axes are arrays.
             for chosen in plane.slices():
                 at = tuple(
                     dim.axes[dim.name].index(chosen[dim.name]) if dim.static else slice(None)
@@ -154,8 +153,8 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
 
 
 def noise(dataset: xr.Dataset, scale: float) -> xr.DataArray:
-    """Log of the predicted standard deviation of `LOGIT` over seeds, over the larger of its mean
-    and `scale`: where it is positive, noise decides which token wins."""
+    """Return log(std / max(|mean|, scale)) with the predicted mean and standard deviation of
+    `LOGIT` over seeds. Where it is positive, noise decides which token wins."""
     mean, std = (dataset[name].mean("class") for name in (LOGIT, LOGIT + STD))
     found: xr.DataArray = xr.apply_ufunc(np.log, std / abs(mean).clip(min=scale))
     others = [dim for dim in found.dims if dim in ("seed", "time")]
@@ -169,8 +168,8 @@ def most_distinct(task: SequenceClasses) -> int:
 
 
 def winning_spread(tokens: int) -> float:
-    """Standard deviation from which on independent normal logits of so many tokens, two or more,
-    make a winner, exp(entropy) < `winners(tokens)`, in more than half of all cases."""
+    """Return the standard deviation above which independent normal logits of two or more tokens
+    have a winner, exp(entropy) < `winners(tokens)`, in more than half of all cases."""
     logits = np.random.default_rng(0).normal(size=(4096, tokens))
 
     def beyond(spread: float) -> float:
@@ -182,8 +181,7 @@ def winning_spread(tokens: int) -> float:
 
 
 def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
-    """Regions by a theory without noise, but `WINNER_TAKE_ALL` where it has learned and noise
-    rules."""
+    """Set regions of a noiseless theory to `WINNER_TAKE_ALL` where it learns and noise decides."""
     near = noise.reindex({dim: areas[dim] for dim in areas.dims}, method="nearest")
     learned = ~areas.isin((Region.NOT_LEARNED, Region.DIVERGED))
     return areas.where(~(learned & (near > 0)), Region.WINNER_TAKE_ALL)
@@ -193,7 +191,7 @@ def closed_forms(run: Experiment) -> dict[str, jax.Array | float]:
     """The quantities of `lines` for one task; learning rates and momentum may be arrays."""
     task, steps = yz.classes_of(run), run.steps
     if isinstance(task, SymmetricTask):
-        # Too large for a table: of all its classes, which are alike, the numbers of one.
+        # Too large for a table. All classes are alike, so one of them is enough.
         common = np.asarray(task.rho)
         p, rho = jnp.asarray(task.p), jnp.asarray(task.rho)
         norm = float(task.sum_distinct(p**2) + task.sum_common(rho**2)) ** 0.5

@@ -65,7 +65,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     figure = draw(config, drawn, rule, closed, told, seeded)
     arrays: dict[str, Any] = {"closed_form": closed, **config.axes()}
     for name, each in drawn.items():
-        # Without what is drawn in between.
+        # Without the interpolated values.
         kept = dict(each.drop_vars(["drawn", "share"], errors="ignore").data_vars)
         if "share" in each:
             kept |= {end: each[end].where(each.computed) for end in ("low", "high")}
@@ -93,12 +93,12 @@ def theory(
     noise: xr.DataArray | None,
     own: Mapping[str, xr.DataArray],
 ) -> list[Prediction]:
-    """The agreement of the other engine, and of each line, with the regions of the first one."""
+    """Compare the other engine, and each line of theory, with the regions of the first engine."""
     (_, first), *others = drawn.items()
     told = []
     for name, other in others:
         told.append(Prediction(name, "same region", agreement(other.region, first)))
-        # Seeds of a theory have their noise already.
+        # A theory with seeds already includes noise.
         if noise is not None and "share" not in other:
             corrected = diagram.with_noise(other.region, noise)
             told.append(Prediction(f"{name} with noise", "with noise", agreement(corrected, first)))
@@ -113,7 +113,7 @@ def theory(
 def with_steps(
     config: Plane, drawn: Mapping[str, xr.Dataset], rule: Rule, unstable: xr.DataArray | None
 ) -> Iterator[Prediction]:
-    """The agreement of theories without noise, if descent with noise takes their place where steps
+    """Yield the agreement of theories without noise when noisy descent replaces them where steps
     are too large for a flow."""
     (_, first), *others = drawn.items()
     for name, other in others:
@@ -128,7 +128,7 @@ def with_steps(
 
 
 def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Iterator[str]:
-    """Lines of text: where theory has the regions of the engine of that name."""
+    """Yield lines on the share of the plane where theory predicts the region of engine `name`."""
     if told:
         alone = np.unique(region, return_counts=True)[1].max() / region.size
         yield (
@@ -140,7 +140,7 @@ def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Ite
 
 
 def said(config: Plane, found: xr.Dataset) -> Iterator[str]:
-    """Lines about the points and seeds that a map was computed from."""
+    """Yield lines about the points and seeds from which a map was computed."""
     about, points, seeds = found.attrs, found.computed, found.seeds
     if config.refine:
         share = f"{100 * float(points.mean()):.2g} % of {count(points.size, 'point')} computed"

@@ -1,4 +1,4 @@
-"""The maps of a diagram: region and observable at each point of its plane, computed or inferred.
+"""Maps of a phase diagram: region and observable at each point, computed or inferred.
 
 Example:
     >>> run = sweeps.experiment("saxe", steps=5)
@@ -41,7 +41,7 @@ __all__ = ["Phase", "Plane", "boundary", "maps"]
 LEVELS = (BAND[0], 0.5, BAND[1])
 """Probabilities of a region at which curves are drawn."""
 Compute = Callable[[Sweep, Path], xr.Dataset]
-"""Runs a sweep, or reads it where the folder has it."""
+"""Function that runs a sweep, or reads it if the folder has it."""
 
 
 def maps(
@@ -50,31 +50,30 @@ def maps(
     """Compute or resume the maps of a diagram, without drawing them.
 
     Args:
-        config: the settings: a `Plane`, or a `Phase` for the layer in Y and Z. With `refine`, only
-            points near a change of region are run, and random ones among the others. Runs stored in
-            `out` are not repeated.
-        rule: rule of the regions, in place of that of the settings.
+        config: a `Plane`, or a `Phase` for the layer in Y and Z. With `refine`, only points near a
+            change of region and random other points are run. Runs stored in `out` are reused.
+        rule: rule of the regions; by default that of the settings.
         seed: seed of the random points.
         executor: executor whose workers run the sweeps, as in `sweeps.run`.
 
     Returns:
-        A dataset for each engine, over the two axes: `region`, a code of the rule, the most common
-        one over seeds; the observable at the last step, averaged over classes and seeds, NaN where
-        it was not computed or no run ended well; `computed`, False where the region was inferred
-        from the corners of the point's cell; `drawn`, the observable, interpolated between the
-        corners where it was not computed; and `seeds`, the number of runs at each point.
+        A dataset for each engine, over the two axes: `region`, the rule's code of the most common
+        region over seeds; the observable at the last step, averaged over classes and seeds, NaN
+        where it was not computed or no run ended well; `computed`, False where the region was
+        inferred from the corners of the point's cell; `drawn`, the observable, interpolated between
+        the corners where it was not computed; and `seeds`, the number of runs at each point.
 
-        With several seeds also, for the `code` and `name` of each region: its `probability`, the
-        share of the seeds that end in it; the `low` and `high` ends of its interval after Clopper
-        and Pearson, with 95 % confidence even though `band` looks repeatedly; and `share`, the
+        With several seeds it also has, for the `code` and `name` of each region: `probability`, the
+        share of the seeds that end in it; `low` and `high`, the ends of its Clopper-Pearson
+        interval, with 95 % confidence that allows for repeated looks by `band`; and `share`, the
         probability, interpolated where it was not computed.
 
-        The attributes are the number of `runs`. A refined map also has the number of `rounds` of
-        random points until one had no `failures`, the number of `probes` in the last one, and its
-        `bound`, an upper bound with 95 % confidence on the share of the plane whose inferred
-        region, or with a tolerance its observable, is wrong; and the box `dimension` of the
-        boundary on the smallest cells, NaN without one. With a band, also `band`, the largest
-        number of points across a boundary whose most probable region is uncertain.
+        The attribute `runs` is the number of runs. A refined map also has the number of `rounds` of
+        random points and, for the last round, the numbers of `probes` and `failures` and the
+        `bound`, an upper bound with 95 % confidence on the share of the plane whose inferred region
+        (or observable, with a tolerance) is wrong. `dimension` is the box dimension of the boundary
+        on the smallest cells, NaN without a boundary. With a band, `band` is the largest number of
+        points across a boundary whose most probable region is uncertain.
 
     Raises:
         ValueError: for bad settings, before anything runs.
@@ -97,8 +96,8 @@ def panels_of(
     executor: Executor | None = None,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """The datasets of `maps`, each with the runs of the full grid, or of the coarse one that was
-    refined. `report` is called with lines for people."""
+    """Return the datasets of `maps`, each with the runs of the full grid, or of the coarse grid if
+    it is refined. `report` is called with progress messages."""
     begin(config)
     wanted = config.sweeps()
     for each in wanted.values():
@@ -137,8 +136,8 @@ def refined(
     compute: Compute,
     report: Callable[[str], None] | None,
 ) -> tuple[Refinement, xr.Dataset]:
-    """Refine a plane, adding to the tally: returns that and the runs of the coarse grid. The sweeps
-    are in folders below `out`."""
+    """Refine a plane, counting the runs in `tally`; return the refinement and the runs of the
+    coarse grid. The sweeps are stored in folders below `out`."""
     coarse: list[xr.Dataset] = []
     colours = colour_range(np.empty(0))
 
@@ -148,7 +147,7 @@ def refined(
         tally.add(points, found)
         if not coarse:
             coarse.append(found)
-            # Of the coarse grid alone: cells must not depend on what was refined before them.
+            # From the coarse grid alone: cells must not depend on the order of refinement.
             colours = colour_range(tally.value[at])
         return tally.region[at], tally.value[at]
 
@@ -163,13 +162,13 @@ def refined(
 
 def add_seeds(sweep: Sweep, config: Plane, tally: Tally, out: Path, compute: Compute) -> float:
     """Double the seeds where a boundary is uncertain by more than `band` points, until none is or
-    they are `max_seeds`; returns the largest uncertainty that is left."""
+    `max_seeds` is reached. Return the largest remaining uncertainty."""
     width, most = config.band or math.inf, config.max_seeds
     number, unsure = 0, undecided(tally.shares, tally.seeds)
     while (todo := wide(unsure, width) & (tally.seeds < most)).any():
         number, seeds = number + 1, tally.seeds
         for have in np.unique(seeds[todo]).tolist():
-            # A point that was inferred has none yet.
+            # An inferred point has no seeds yet.
             more = min(max(2 * have, config.seeds), most)
             points = np.argwhere(todo & (seeds == have))
             name = f"{width:g}-points-{number}-from-{have}-to-{more}"
@@ -186,7 +185,7 @@ def as_map(
     axes: Mapping[str, Sequence[float]],
     runs: xr.Dataset,
 ) -> xr.Dataset:
-    """The map of what was counted, and inferred where nothing was; labels are those of `runs`."""
+    """Return the map of counted points, and of inferred ones elsewhere, labelled as in `runs`."""
     seeds, observable = tally.seeds, tally.observable
     known = seeds > 0
     arrays = {
@@ -212,19 +211,19 @@ def as_map(
 
 
 def on_grid(dataset: xr.Dataset, x: str, y: str) -> xr.Dataset:
-    """Runs with zipped axes that are all of a grid, with a dimension for each of these."""
+    """Unstack the zipped axes x and y, whose points form a full grid, into two dimensions."""
     return dataset.rename_dims({x: "point"}).set_index(point=[x, y]).unstack("point")
 
 
 def boundary(found: xr.Dataset) -> xr.Dataset:
-    """The curves where regions have the probabilities `LEVELS`.
+    """Return the curves on which regions have the probabilities `LEVELS`.
 
     Args:
         found: a map with several seeds, as `sweeps.phase.maps` returns it.
 
     Returns:
-        A table over `vertex`: name of the `region`; the `level` of its probability; `of` what it is
-        the level, the `share` of the seeds, or for 50 % also the `low` and `high` end of its
+        A table over `vertex`: the name of the `region`; the `level`; `of`, the quantity at that
+        level, which is the `share` of the seeds or, for 50 %, also the `low` or `high` end of its
         interval; the number of the `piece`, whose vertices are in order; `x` and `y` in units of
         the axes; and whether the nearest point was `computed`.
 
@@ -242,8 +241,7 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
         lines: Any = contour_generator(z=values).lines(level) if min(values.shape) > 1 else []
         heads += [(region, level, of)] * len(lines)
         pieces += lines
-    # Where all of a plane is in one region, there is none. Contours are of (row, column), which is
-    # (x, y) here, and begin with the column.
+    # There are no pieces if one region fills the plane. Vertices are (column, row), here (y, x).
     sizes, vertices = list(map(len, pieces)), np.concatenate([np.empty((0, 2)), *pieces])
     nearest = np.rint(vertices).astype(int)
     names = ("region", "level", "of")
@@ -261,7 +259,7 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
 
 
 def along(axis: xr.DataArray, index: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
-    """Values of an axis between its points, evenly spaced on its scale."""
+    """Interpolate an axis at fractional indices, on its scale."""
     values = axis.values.astype(float)
     logarithmic = scale_of(axis) == "log"
     found = np.interp(index, np.arange(len(values)), np.log(values) if logarithmic else values)

@@ -33,9 +33,9 @@ LINES = {
     "peak": (r"steps = $t_{peak}$ of $\gamma$", "-"),
     "snap": (r"steps = $t_0$", "--"),
 }
-"""Transition lines: where a stage of the closed form ends just at the last step."""
+"""Transition lines, on which a stage of the closed form ends at the last step."""
 MOST_TICKS = 8
-"""Ticks of an axis of whole numbers."""
+"""Largest number of ticks on an axis of integers."""
 NOISE = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
 NOISE_COLOUR = "#c2185b"
 BOUND: dict[str, Any] = {"colors": "k", "linewidths": 0.8}
@@ -61,8 +61,8 @@ class Line(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """A prediction of the regions, in words, and how far training agrees with it; with the line, if
-    a line of theory makes it."""
+    """A prediction of the regions: its name, its text, its agreement with training, and the line of
+    theory behind it, if any."""
 
     name: str
     text: str
@@ -78,8 +78,8 @@ def draw(
     told: Sequence[Prediction],
     seeded: Mapping[str, xr.Dataset],
 ) -> Figure:
-    """The observable above, the regions below: a column for each engine, and for two of them a
-    third one for the difference. `seeded` are the boundaries of engines with several seeds."""
+    """Draw the observable above the regions, in a column for each engine and, for two engines, one
+    for their difference. `seeded` has the boundaries of engines with several seeds."""
     maps = {name: each["drawn"] for name, each in found.items()}
     areas = {name: each["region"] for name, each in found.items()}
     compared = len(maps) == 2
@@ -149,21 +149,20 @@ def draw(
 
 
 def colours_of(values: np.ndarray) -> Normalize:
-    """The scale of colours for all of these values: logarithmic if they span decades."""
+    """Return a colour scale for all the values, logarithmic if they span decades."""
     low, high, logarithmic = colour_range(values)
     return (LogNorm if logarithmic else Normalize)(low, high)
 
 
 def plot_map(values: xr.DataArray, norm: Normalize, ax: Axes, cmap: str = "viridis") -> Any:
-    """Heat map over the plane; points without a valid run have a flat colour of their own.
-    Returns the mesh, for a colour bar."""
+    """Draw a heat map over the plane, grey where no run is valid; return its mesh."""
     colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)
     ax.set_facecolor(DIVERGED_COLOUR)
     return plot_cells(values, ax, cmap=colours, norm=norm)
 
 
 def plot_cells(values: xr.DataArray, ax: Axes, **options: Any) -> Any:
-    """Values over the plane as colours of cells, on axes with names and units."""
+    """Draw values over the plane as coloured cells, on labelled axes; return the mesh."""
     mesh = heat_map(ax, values, **options)
     decorate(ax, *(values[dim] for dim in values.dims))
     return mesh
@@ -175,8 +174,8 @@ def lines_of(
     own: Mapping[str, xr.DataArray],
     region: xr.DataArray,
 ) -> list[Line]:
-    """The lines that lie within the plane of a map of regions: those of the closed forms, the one
-    beyond which noise rules, as `sweeps.studies.phase.diagram.noise` tells, and a rule's own."""
+    """Return the lines that cross the plane of a map of regions: those of the closed forms, the one
+    beyond which noise decides (`sweeps.studies.phase.diagram.noise`), and a rule's own."""
     x, y = region.dims
     places = {dim: region[dim] for dim in (y, x)}
     found = [
@@ -198,7 +197,7 @@ def lines_of(
 
 
 def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
-    """The lines of theory."""
+    """Draw the lines of theory."""
     for _, _, values, (colour, dashes, width) in lines:
         places = (values[dim] for dim in reversed(values.dims))
         style = {"colors": colour, "linestyles": dashes, "linewidths": width}
@@ -206,7 +205,7 @@ def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
 
 
 def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
-    """Draw the curves of `maps.boundary`, or only the 50 %."""
+    """Draw all curves of `maps.boundary` if `whole`, else only those of 50 %."""
     for _, piece in table.groupby("piece"):
         level, of = piece["level"].values[0], piece["of"].values[0]
         style = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1][1]
@@ -215,8 +214,7 @@ def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
 
 
 def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
-    """Axes with names and units, logarithmic unless the values are evenly spaced; whole numbers
-    have whole numbers as ticks."""
+    """Label both axes, logarithmic unless evenly spaced; integers get integer ticks."""
     ax.set(xscale=scale_of(x), yscale=scale_of(y), xlabel=wrapped(x), ylabel=wrapped(y))
     for line, values in ((ax.xaxis, x.values), (ax.yaxis, y.values)):
         if values.dtype.kind in "iu":

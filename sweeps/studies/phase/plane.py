@@ -1,11 +1,10 @@
-"""A plane of two axes of any system: its settings, the sweeps behind its panels, and counts of the
-outcomes of runs at each point, with the uncertainty of their shares.
+"""The plane of a phase diagram: its settings, its sweeps, and counts of outcomes at each point.
 
-The share of the seeds that end in a region is an estimate of its probability. The boundary is where
-it is 50 %, and its band where it is between 10 and 90 %. The band is a property of training and
-does not narrow with more seeds. Only the uncertainty of the 50 % does: it is the set of points
-whose Clopper-Pearson interval contains them. Shares are not smoothed over neighbours: these draw
-the same batches, so that they add little, and a sharp boundary would become a band of points.
+The share of the seeds that end in a region estimates the region's probability. The boundary is
+where this is 50 %, and its band is where it lies between 10 and 90 %. The band is a property of
+training and does not narrow with more seeds. The uncertainty of the boundary does: it is the set of
+points whose Clopper-Pearson interval contains 50 %. Shares are not smoothed over neighbours, which
+draw the same batches and so add little; smoothing would turn a sharp boundary into a band.
 """
 
 import dataclasses
@@ -34,9 +33,9 @@ from sweeps.systems.experiment import Experiment
 
 Mask = Bool[np.ndarray, "X Y"]
 TAIL = 0.0158 / 2
-"""Probability beyond each end of an interval. Seeds are added where it is too wide and kept where
-it is not, so each point has several chances to be wrong: this is Pocock's level, at which five
-looks, such as at 8, 16, 32, 64 and 128 seeds, are right in 95 % of all cases together."""
+"""Probability beyond each end of an interval. Points where seeds are added are tested repeatedly,
+with a chance of error each time: at Pocock's level, five tests, such as at 8, 16, 32, 64 and 128
+seeds, are all right with a probability of 95 %."""
 
 
 class Tally:
@@ -44,7 +43,7 @@ class Tally:
 
     Args:
         shape: X and Y.
-        rule: how a run is classified.
+        rule: rule that classifies the runs.
         observable: quantity that is averaged at the last recorded time, over classes and runs.
 
     Attributes:
@@ -58,7 +57,7 @@ class Tally:
         self._sum, self._valid = np.zeros(shape), np.zeros(shape, np.int64)
 
     def add(self, points: Int[np.ndarray, "P 2"], runs: xr.Dataset) -> None:
-        """Count the runs at these points; their dimensions besides `seed` make up the P."""
+        """Count the runs at P points; their dimensions other than `seed` flatten to P."""
         each = runs["status"].dims
         values = valid(runs[["status", self.observable]])[self.observable]
         values = values.isel({dim: -1 for dim in ("time", "record") if dim in values.dims})
@@ -112,8 +111,8 @@ class Tally:
 def interval(
     share: Float[np.ndarray, "*B"], seeds: Real[np.ndarray, "*B"]
 ) -> tuple[Float[np.ndarray, "*B"], Float[np.ndarray, "*B"]]:
-    """Lower and upper end of the Clopper-Pearson interval of a probability that was seen as `share`
-    of so many seeds. Points without any, whose shares are interpolated, count as the poorest."""
+    """Return both ends of the Clopper-Pearson interval of a probability, from its share of `seeds`.
+    Points without seeds, whose shares are interpolated, count as having the fewest."""
     share, seeds = np.broadcast_arrays(share, np.where(seeds > 0, seeds, seeds[seeds > 0].min()))
     # Where all seeds agree, as at most points, there is a closed form.
     low = np.where(share < 1, 0.0, TAIL ** (1 / seeds))
@@ -125,14 +124,14 @@ def interval(
 
 
 def undecided(share: Float[np.ndarray, "X Y R"], seeds: Int[np.ndarray, "X Y"]) -> Mask:
-    """Where a region has a probability that may be above one half, or below it."""
+    """Return the points where it is uncertain whether a region's probability exceeds one half."""
     low, high = interval(share, seeds[..., None])
     return np.any((low < 0.5) & (high > 0.5), axis=-1)
 
 
 def widths(mask: Mask) -> Float[np.ndarray, "2*X 2*Y"]:
-    """Twice the distance in points to what is not in the mask, at each quarter of a point: along
-    the middle of a stripe that is its width. Beyond the plane the mask goes on."""
+    """Return twice the distance in points to the outside of the mask, for each quarter of a point:
+    along the middle of a stripe, its width. The mask extends beyond the plane."""
     fine = mask.repeat(2, axis=0).repeat(2, axis=1)
     if mask.all():
         return np.full(fine.shape, np.inf)
@@ -140,7 +139,7 @@ def widths(mask: Mask) -> Float[np.ndarray, "2*X 2*Y"]:
 
 
 def wide(mask: Mask, width: float) -> Mask:
-    """The points of a mask where it is wider than so many points: all larger discs within it."""
+    """Return the points of a mask where it is wider than `width` points: its larger discs."""
     middle = widths(mask) > width
     if not middle.any():
         return np.zeros_like(mask)
@@ -150,12 +149,12 @@ def wide(mask: Mask, width: float) -> Mask:
 
 MOST_POINTS = 2**24
 MOST_COARSE = 32
-"""Cells along a side from which refinement starts, or more than half as many."""
+"""Largest number of cells along a side of the grid from which refinement starts."""
 FEWEST = 8
-"""Seeds with which a band begins: from 7 on, all of them in one region tell that it is the most
-probable one, as by `sweeps.studies.phase.plane.TAIL`."""
+"""Smallest number of seeds for a band: at the level `TAIL`, 7 or more seeds in the same region show
+that it is the most probable one."""
 NUM_TIMES = 10
-"""Recorded steps of a run: a peak is located between two of them."""
+"""Number of recorded steps of a run; a peak is located between two of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,11 +208,11 @@ class Plane:
     out: Path = Path("out/phase")
 
     def times(self) -> Times:
-        """Steps at which runs record."""
+        """Recorded steps of the runs, or their number."""
         return NUM_TIMES
 
     def axes(self) -> dict[str, tuple[float, ...]]:
-        """Values by axis, the one across first."""
+        """Values of each axis by name, the horizontal one first."""
         found = dict(axis(word, self.resolution, self.run) for word in (self.x, self.y))
         points = math.prod(map(len, found.values()))
         if points > MOST_POINTS:
@@ -273,16 +272,16 @@ class Plane:
         return named(self.regions)
 
     def lines(self) -> dict[str, np.ndarray]:
-        """Closed-form quantities on the plane, (y, x), for the lines that theory draws on it."""
+        """Closed-form quantities on the plane, (y, x), for the lines of theory."""
         return {}
 
     def scatter(self) -> Sweep | None:
-        """The sweep that predicts how far runs scatter; None where it is not drawn."""
+        """The sweep that predicts the standard deviation of runs; None if it is not drawn."""
         return None
 
 
 def sweep(config: Plane, engine: str) -> Sweep:
-    """The sweep behind one panel."""
+    """Return the sweep behind the panel of an engine."""
     found: dict[str, Any] = dict(config.axes())
     known = registry.engines(registry.system_of(config.run))
     # The regions of a theory with noise are probabilities.
@@ -297,8 +296,7 @@ def sweep(config: Plane, engine: str) -> Sweep:
 
 
 def sampled(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:
-    """The runs at some points alone of the plane that the first two axes of a sweep make, which
-    are zipped."""
+    """Restrict a sweep to some points of the plane of its first two axes, which are zipped."""
     (x, xs), (y, ys) = list(sweep.fields.items())[:2]
     chosen = {x: np.asarray(xs)[points[:, 0]], y: np.asarray(ys)[points[:, 1]]}
     title = f"{sweep.title}, {name}" if sweep.title else name

@@ -1,12 +1,12 @@
-"""A lattice of points that is measured closely only where what is measured on it changes.
+"""Adaptive refinement of a lattice: points are measured densely only where the results change.
 
-A coarse grid is measured first. A cell whose corners are apart is cut into four, level by level. A
-rough boundary leaves the cells in which it was seen, so at each level it is also followed into the
-cells next to them: without that a curve of dimension 1.5 is measured as one of dimension 1.
+A coarse grid is measured first. A cell whose corners differ is cut into four, level by level. A
+rough boundary leaves the cells in which it was found, so at each level it is also followed into
+neighbouring cells; otherwise a curve of dimension 1.5 would be measured as one of dimension 1.
 
-The coarse grid misses whatever fits between its points. `guard` therefore draws points at random
+The coarse grid misses features that fit between its points. `guard` therefore draws random points
 among those that were only inferred, measures them, and refines where they contradict their cells.
-The last of these draws bounds the share of points that are still wrong.
+The last draw bounds the share of points that are still wrong.
 """
 
 from collections.abc import Callable
@@ -19,34 +19,34 @@ from scipy.special import betaincinv
 from sweeps.studies.options import line
 
 CORNERS = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
-"""Corners of a cell from its first one, and first corners of its children from its doubled one."""
+"""Offsets of a cell's corners from its first corner."""
 EDGES = {(-1, 0): (0, 1), (1, 0): (2, 3), (0, -1): (0, 2), (0, 1): (1, 3)}
-"""The two corners that a cell shares with the neighbour in that direction."""
+"""The two corners, by index, that a cell shares with its neighbour in each direction."""
 Region = Int[np.ndarray, "*P"]
 Value = Float[np.ndarray, "*P"]
 Measure = Callable[[str, Int[np.ndarray, "P 2"]], tuple[Region, Value]]
-"""Region and value at points of the lattice, none of which was measured before, in order. The name
-of the batch is that of no other one, and the same when everything is repeated."""
+"""Function of a batch's name and points, none measured before, that returns region and value at
+each. Names are unique, and the same when everything is repeated."""
 Apart = Callable[[Int[np.ndarray, "N C"], Float[np.ndarray, "N C"]], Bool[np.ndarray, " N"]]
-"""Whether the regions and values at the C points of a cell are too different to be of one kind."""
+"""Function that returns whether regions or values at the C points of a cell differ too much."""
 
 
 def mixed(region: Int[np.ndarray, "N C"], value: Value | None = None) -> Bool[np.ndarray, " N"]:
-    """Whether the regions at the points of a cell are not all the same."""
+    """Return whether the regions at the points of a cell differ."""
     del value
     return (region != region[:, :1]).any(axis=1)
 
 
 class Lattice(NamedTuple):
-    """Points at whole numbers, in cells of which each level has twice as many along each side.
+    """Points with integer coordinates, in cells whose number per side doubles at each level.
 
-    Where their number is no multiple, cells of one level differ in size by one, and those of the
-    last level may be empty.
+    Where the numbers do not divide, cells of one level differ in size by one, and cells of the last
+    level may be empty.
 
     Attributes:
-        last: number of the last point along each side; the first one is 0.
+        last: index of the last point along each side, counted from 0.
         cells: number of cells of the coarse grid, level 0, along each side.
-        levels: number of refinements, after which neighbours are measured.
+        levels: number of refinements down to adjacent points.
     """
 
     last: tuple[int, int]
@@ -55,9 +55,10 @@ class Lattice(NamedTuple):
 
     @classmethod
     def of(cls, points: tuple[int, int], most: int) -> Self:
-        """The lattice of so many points along each side, whose coarse grid has `most` cells along
-        the longer one, or more than half as many, and as many along the other one if it can."""
-        # Along a single point lies one empty cell.
+        """Return the lattice of `points` along each side. Its coarse grid has up to `most` cells
+        along the longer side (more than half as many if refined) and as many along the other if
+        it can."""
+        # A side of a single point has one empty cell.
         last = (points[0] - 1, points[1] - 1)
         levels = 0
         while -(-max(last) >> levels) > most:
@@ -71,15 +72,15 @@ class Lattice(NamedTuple):
         return self.last[0] + 1, self.last[1] + 1
 
     def sides(self, level: int) -> Int[np.ndarray, "2"]:
-        """Number of cells along each side."""
+        """Number of cells of a level along each side."""
         return np.array(self.cells) << level
 
     def points(self, level: int, corners: Int[np.ndarray, "*N 2"]) -> Int[np.ndarray, "*N 2"]:
-        """The points at corners of the cells of a level, which are numbered from 0."""
+        """Return the points at corners of the cells of a level, given by index."""
         return corners * np.array(self.last) // self.sides(level)
 
     def containing(self, level: int, points: Int[np.ndarray, "N 2"]) -> Int[np.ndarray, "N 2"]:
-        """The cell of each point; of several that share it, the last one that is not empty."""
+        """Return the cell of each point; of several that share it, the last non-empty one."""
         sides = self.sides(level)
         return np.minimum(((points + 1) * sides - 1) // np.maximum(self.last, 1), sides - 1)
 
@@ -88,11 +89,11 @@ class Level(NamedTuple):
     """The points that one level of refinement measured, and the cells that it cut further.
 
     Attributes:
-        places: (P, 2) in [0, 1], of the points that this level added, in the order of measuring.
-        region: (P,) of each.
-        value: (P,) of each.
-        boundary: (N, 2) the cells that are apart, by their numbers along each side.
-        eps: side of a cell over that of the lattice, along the first axis.
+        places: (P, 2) coordinates in [0, 1] of the points of this level, in order of measurement.
+        region: (P,) region of each point.
+        value: (P,) value of each point.
+        boundary: (N, 2) indices of the cells to cut.
+        eps: side of a cell relative to that of the lattice, along the first axis.
     """
 
     places: Float[np.ndarray, "P 2"]
@@ -103,8 +104,8 @@ class Level(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """The whole lattice: at points that were not `measured` the `region` is that of the point's
-    cell, and the `value` linear between its corners, for drawing."""
+    """The whole lattice. Where it was not `measured`, `region` is that of the point's cell, and
+    `value` is interpolated between the cell's corners, for drawing."""
 
     region: Int[np.ndarray, "X Y"]
     value: Float[np.ndarray, "X Y"]
@@ -112,27 +113,27 @@ class Inferred(NamedTuple):
 
 
 ERROR_RATE = 0.05
-"""Probability with which the bound of `guard` may be too small."""
+"""Largest probability that the bound of `guard` is too small."""
 ROUNDS = 8
-"""Largest number of draws: on a boundary that fills the plane they would never end."""
+"""Largest number of draws; if the boundary fills the plane, they would never end."""
 NOWHERE = np.empty((0, 2), np.int64)
 SCALES, FEWEST_BOXES = 3, 4
-"""Sizes of boxes from which a dimension is found, each twice the one before; and the least number
+"""Number of box sizes, each twice the one before, used to fit a dimension; and the smallest number
 of boxes along a side."""
 TOGETHER = 2**18
-"""Points that are inferred at once."""
+"""Number of points inferred at once."""
 PER_CELL = 4
-"""Points that a cut cell adds: its middle, and those of four edges, of which it shares about two
-with its neighbours on the boundary."""
+"""Points added by a cut cell: its centre and the midpoints of four edges, about two of which it
+shares with neighbours on the boundary."""
 
 
 class Guarded(NamedTuple):
-    """The result of random probes among the points that were inferred.
+    """The result of random probes among inferred points.
 
     Attributes:
         rounds: number of draws.
-        probes: points of the last draw, all of them taken from what was inferred until then.
-        failures: those of them that were not what had been inferred.
+        probes: number of points in the last draw, all of them inferred until then.
+        failures: number of these that contradict the inference.
         bound: an upper bound on the share of the lattice that is inferred wrongly, with 95 %
             confidence; 1 without probes.
     """
@@ -144,13 +145,13 @@ class Guarded(NamedTuple):
 
 
 class Refinement:
-    """A lattice, what was measured on it so far, and the cells of each level that were visited.
+    """A lattice, its measurements so far, and the visited cells of each level.
 
     Args:
         lattice: the points and the cells.
-        measure: called with points once.
-        apart: which cells are cut.
-        report: called with a line for people before each level is measured.
+        measure: measures points; called once for each.
+        apart: returns which cells to cut.
+        report: called with a progress message before each level.
     """
 
     def __init__(
@@ -175,8 +176,8 @@ class Refinement:
         return int(self._measured.sum())
 
     def refine(self, suspects: Int[np.ndarray, "P 2"] = NOWHERE, prefix: str = "") -> None:
-        """Cut all cells that are apart, or contain one of the `suspects`, down to the last level.
-        Names of batches begin with the `prefix`."""
+        """Cut all cells that are apart or contain one of the `suspects`, down to the last level.
+        Batch names begin with `prefix`."""
         todo = ~self._visited[0]
         for level, (visited, cut) in enumerate(zip(self._visited, self._cut, strict=True)):
             apart, call = np.zeros_like(cut), 0
@@ -212,8 +213,8 @@ class Refinement:
                 )
 
     def dimension(self, level: int | None = None) -> float:
-        """Box dimension of the boundary on the cells of a level, by default the last one, and some
-        larger ones; 1 where the lattice has too few of these, NaN without a boundary."""
+        """Box dimension of the boundary, from the cells of a level (by default the last) and larger
+        boxes; 1 if the lattice has too few of these, NaN without a boundary."""
         cut = self._cut[self.lattice.levels if level is None else level]
         cells = np.argwhere(cut)
         scales = [k for k in range(SCALES) if min(cut.shape) >> k >= FEWEST_BOXES]
@@ -223,8 +224,8 @@ class Refinement:
         return line(-np.log(2) * np.array(scales), np.log(numbers)).slope
 
     def forecast(self, level: int) -> tuple[float, float]:
-        """The dimension of a boundary on the cells that were cut at a level, which are some, and
-        the share of the lattice that will be measured if it is the same on the next levels."""
+        """Return the dimension of the boundary at a level with cut cells, and the share of the
+        lattice that will be measured if finer levels have the same dimension."""
         dimension, number = self.dimension(level), self._cut[level].sum()
         left = np.arange(self.lattice.levels - level)
         points = self.num_measured + PER_CELL * (number * 2.0 ** (dimension * left)).sum()
@@ -233,8 +234,8 @@ class Refinement:
     def probe(
         self, count: int, rng: np.random.Generator, name: str
     ) -> tuple[Int[np.ndarray, "P 2"], Bool[np.ndarray, " P"]]:
-        """Measure up to so many points drawn from those that were not; returns them, and which of
-        them are not what was inferred."""
+        """Measure up to `count` random points that were only inferred; return them, and which of
+        them contradict the inference."""
         left = np.argwhere(~self._measured)
         points = self._add(name, rng.choice(left, min(count, len(left)), replace=False))
         # The corners and the point itself.
@@ -242,7 +243,7 @@ class Refinement:
         return points, self._apart(*self._look_up(around))
 
     def levels(self) -> list[Level]:
-        """The levels, up to the first one that had nothing to cut."""
+        """Return the levels up to the first with nothing to cut."""
         found = []
         for added, cut in zip(self._added, self._cut, strict=True):
             points, boundary = np.concatenate(added), np.argwhere(cut)
@@ -253,7 +254,7 @@ class Refinement:
         return found
 
     def infer(self) -> Inferred:
-        """Every point of the lattice."""
+        """Infer region and value at all points that were not measured."""
         region, value = self._region.copy(), self._value.copy()
         rest = np.argwhere(~self._measured)
         for start in range(0, len(rest), TOGETHER):
@@ -268,7 +269,7 @@ class Refinement:
         return Inferred(region, value, self._measured.copy())
 
     def _corners(self, points: Int[np.ndarray, "P 2"]) -> Int[np.ndarray, "P 4 2"]:
-        """The corners of the smallest cell that was visited around each point."""
+        """Return the corners of the smallest visited cell around each point."""
         found = np.empty((len(points), 4, 2), int)
         for level, visited in enumerate(self._visited):
             cells = self.lattice.containing(level, points)
@@ -277,7 +278,7 @@ class Refinement:
         return found
 
     def _add(self, name: str, points: Int[np.ndarray, "P 2"]) -> Int[np.ndarray, "N 2"]:
-        """Measure those of the points that are new, if any, and return them in order."""
+        """Measure the points that were not measured yet, and return them in order."""
         asked = np.zeros_like(self._measured)
         asked[tuple(points.T)] = True
         new = np.argwhere(asked & ~self._measured)
@@ -293,14 +294,14 @@ class Refinement:
 
 
 def guard(found: Refinement, probes: int, seed: int = 0) -> Guarded:
-    """Probe what was inferred, and refine where it was wrong, until a draw finds nothing wrong.
+    """Probe inferred points, and refine where they are wrong, until a draw finds none wrong.
 
-    The chance that the bound is too small is 5 % at most, whatever the number of draws: the draws
-    share it, 5 %/2, 5 %/6, 5 %/12 and so on. Each has a bound after Clopper and Pearson.
+    The probability that the bound is too small is at most 5 % for any number of draws, which share
+    it as 5 %/2, 5 %/6, 5 %/12 and so on. Each draw has a Clopper-Pearson bound.
 
     Args:
-        found: the refinement, which is changed.
-        probes: number of points of a draw; 0 for no guard.
+        found: the refinement, changed in place.
+        probes: number of points per draw; 0 for no guard.
         seed: seed of the draws.
     """
     points, wrong, rest, number = NOWHERE, np.empty(0, bool), 0, 0
@@ -318,7 +319,7 @@ def guard(found: Refinement, probes: int, seed: int = 0) -> Guarded:
     if drawn == rest:
         # Without probes everything may be wrong; if all points were probed, nothing is.
         return Guarded(number, drawn, failures, 0.0 if probes else 1.0)
-    # The formula has no value where all are wrong.
+    # The formula is undefined if all are wrong.
     passed = max(drawn - failures, 1)
     share = betaincinv(failures + 1, passed, 1 - ERROR_RATE / (number * (number + 1)))
     return Guarded(number, drawn, failures, float(share * rest / size))

@@ -16,7 +16,7 @@ from sweeps.language.describe import locate
 LEARNED = 0.5
 """A run has learned once its loss is below this share of its loss at step 0."""
 BAND = (0.1, 0.9)
-"""Shares of the seeds in a region between which it depends on the seed where a run ends."""
+"""Shares of the seeds in a region between which the outcome depends on the seed."""
 WINNERS = 2.0
 """If fewer tokens than this effectively share the attention, one of them has won."""
 ROSE = 1.01
@@ -26,8 +26,8 @@ DIVERGED = "diverged"
 
 
 def winners(tokens: Any) -> Any:
-    """The same, with the number of tokens that may share attention: for fewer than three distinct
-    tokens, halfway to a single one. A single token has won nothing."""
+    """Return `WINNERS` for `tokens` that may share the attention: with fewer than three, it is
+    halfway between their number and 1. A single token cannot win."""
     return np.minimum(WINNERS, (1 + tokens) / 2)
 
 
@@ -53,7 +53,7 @@ class Region(enum.IntEnum):
     """The state of the attention at the end of a run."""
 
     NOT_LEARNED = 0
-    """The loss has not fallen to half of what it was: the decoder has hardly moved, or is lost."""
+    """The loss has not fallen to half its start: the decoder has hardly moved, or was lost."""
     SCANNING = 1
     """Learned, and the speed coefficient f . g has never been larger than at the end: the
     attention moves faster and faster (Theorem 1b, before the peak of gamma)."""
@@ -99,9 +99,8 @@ class Stability(enum.IntEnum):
 
 
 def stability(status: np.ndarray, loss: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
-    """`Stability` of each run, from its (...) status, and its (..., S) loss and preconditioned
-    sharpness at the recorded times, of which the first is step 0. An unknown sharpness, NaN, counts
-    as below the edge."""
+    """Return the `Stability` of each run from its (...) status and its (..., S) loss and
+    preconditioned sharpness, recorded from step 0 on. NaN sharpness counts as below the edge."""
     first, last = sharpness[..., 0], sharpness[..., -1]
     rose = np.nanmax(loss, axis=-1, initial=-np.inf) > ROSE * loss[..., 0]
     fell = loss[..., -1] < loss[..., 0]
@@ -123,8 +122,7 @@ class Agreement(NamedTuple):
     """The agreement of predicted regions with those of training.
 
     Attributes:
-        right: share of the plane where theory names the region in which training, or most of its
-            seeds, ends.
+        right: share of the plane where theory predicts the most common region of training.
         within: share of the plane where between 10 and 90 % of the seeds end in the predicted
             region; None for single runs.
     """
@@ -148,7 +146,7 @@ def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
 
 
 def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataArray]:
-    """The regions that a line predicts: on each side, the most common region there.
+    """Return the regions that a line predicts: on each side, the most common region there.
 
     Args:
         line: values that are zero on the line and have both signs, over the axes of the plane or
@@ -156,7 +154,7 @@ def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataAr
         region: codes of the regions over the plane.
 
     Returns:
-        The code where the values are positive, that of the other side, and both over the plane.
+        The code where the values are positive, the code on the other side, and both on the plane.
     """
     if dict(line.sizes) != dict(region.sizes):
         places = {dim: region[dim] for dim in region.dims}

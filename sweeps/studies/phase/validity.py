@@ -48,8 +48,8 @@ class Validity:
         theories: names of theories, and symmetric-noise for descent with batch noise.
         steps: optimiser steps per run.
         seeds: number of runs at each point, whose mean the theories are compared with.
-        length: sequence length T of the runs; with inf, most theories, which describe T = inf, show
-            their own error alone.
+        length: sequence length T of the runs; with inf, the errors of most theories, which describe
+            T = inf, do not include the effect of finite T.
         batch: sequences per step.
         resolution: number of values of eta_Y / eta_Z and of eta_Z.
         out: folder for the figure, validity.npz and the stored sweeps.
@@ -64,8 +64,8 @@ class Validity:
     out: Path = Path("out/validity")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All that is drawn, by plane and engine: over learning rates on Syn-Small, and over
-        overlap and classes at fixed ones."""
+        """Return the sweeps by plane and engine: over learning rates on Syn-Small, and over overlap
+        and classes at fixed rates."""
         for name in self.theories:
             checks.choice("theories", name, (*KNOWN, NOISE))
         common = {"steps": self.steps, "length": self.length, "batch": self.batch}
@@ -115,8 +115,8 @@ def run(config: Validity) -> list[Path]:
 
 
 def relative_error(trained: xr.Dataset, solved: xr.Dataset) -> xr.DataArray:
-    """|theory - mean of the runs| / |mean of the runs|, both in l2 over time and classes; NaN
-    where the theory or all runs failed."""
+    """Return |theory - mean of the runs| / |mean of the runs|, both in l2 over time and classes;
+    NaN where the theory or all runs failed."""
     mean = valid(trained)[QUANTITY].mean("seed")
     theory = valid(solved)[QUANTITY]
     if "seed" in theory.dims:
@@ -132,7 +132,7 @@ def relative_error(trained: xr.Dataset, solved: xr.Dataset) -> xr.DataArray:
 
 
 def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
-    """A column for each theory, a row for each plane."""
+    """Draw a column for each theory and a row for each plane."""
     names = list(dict.fromkeys(name for _, name in errors))
     width = max(6.0, 2.6 * len(names))
     figure, axes = drawing.panels(2, len(names), width=width / len(names), height=3.4)
@@ -155,8 +155,8 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
 
 
 def plot(error: xr.DataArray, ax: Axes) -> QuadMesh:
-    """Error over a plane (across, up) on a logarithmic colour scale, with its contours; points
-    where a solve failed are grey. Returns the mesh, for a colour bar."""
+    """Draw the error over a plane (across, up) on a logarithmic colour scale, with contours; points
+    where a solve failed are grey. Return the mesh, for a colour bar."""
     x, y = error.dims
     values = error.values.T
     mesh = heat_map(ax, error.clip(min=1e-3), **COLOURS)
@@ -178,8 +178,8 @@ def percent(error: float) -> str:
 
 
 def plot_cells(error: xr.DataArray, ax: Axes) -> QuadMesh:
-    """Error over a plane (across, up) of a few values, too few for contours: cells of one size
-    with the error in % in each. Returns the mesh."""
+    """Draw the error over a plane (across, up) with too few values for contours, as equal cells
+    labelled in %. Return the mesh."""
     across, up = ([f"{value:g}" for value in error[dim].values] for dim in error.dims)
     mesh = drawing.table(ax, error.values.T, percent, across, up, **COLOURS)
     ax.tick_params(axis="x", rotation=90)

@@ -1,1 +1,1 @@
-"""Singular values of weights, trained here or read from a checkpoint."""
+"""Singular values of weights, from two-stage training or from a checkpoint."""

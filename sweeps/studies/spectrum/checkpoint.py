@@ -1,17 +1,17 @@
-"""Singular values of weights in a checkpoint, where the spectral corollary can be looked for.
+"""Singular values of the weights in a checkpoint, to look for the spectral corollary.
 
-Gong et al. (2025, arXiv:2502.20681): after training in two stages the large singular directions
-of the attention weights carry the specialised component and the small ones the elementary
-component; the traces of W and V tell the stages apart. What is computed here does not depend on
-the model, so whether a real checkpoint shows any of that is for the reader to say.
+According to Gong et al. (2025, arXiv:2502.20681), after two-stage training the large singular
+directions of the attention weights carry the specialised component and the small ones the
+elementary component, and the traces of W and V distinguish the stages. The numbers computed here
+do not depend on the model; whether a real checkpoint confirms this is left to the reader.
 
-The null is a matrix of independent Gaussian entries with the same shape and Frobenius norm, or
-for a product A B a product of two of those. Its singular values follow the law of Marchenko and
-Pastur (1967), or its free multiplicative square, in the limit of a large matrix. It is a null
-model to compare with and no test: no level of significance belongs to it, entries of trained
-weights are not independent, and at finite size the largest singular value of a random matrix
-scatters about the edge by a relative size^(-2/3): 13 % of Gaussian 200 x 200 matrices, and 17 %
-of large ones (Tracy and Widom's law), have a value just above it.
+The null is a matrix of independent Gaussian entries with the same shape and Frobenius norm, or a
+product of two for a product A B. In the limit of large matrices its singular values follow the law
+of Marchenko and Pastur (1967), or its free multiplicative square. It is a model to compare with and
+no test: it has no significance level, entries of trained weights are not independent, and at finite
+size the largest singular value of a random matrix scatters about the edge by a relative
+size^(-2/3). In 13 % of Gaussian 200 x 200 matrices, and 17 % of large ones (Tracy-Widom law), it
+lies just above the edge.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from sweeps.studies.spectrum import weights
 from sweeps.studies.spectrum.weights import Skipped, Tensor
 
 LEVELS = (0.5, 0.9, 0.99)
-"""Fractions of |A|_F^2 whose smallest number of directions is reported."""
+"""Fractions of |A|_F^2 for which the smallest number of directions is reported."""
 GRID = 2000
 """Points at which the density of the null is evaluated."""
 COLUMNS = {
@@ -58,7 +58,7 @@ class Numbers:
         spectral: sigma_1.
         stable_rank: |A|_F^2 / sigma_1^2.
         effective_rank: exp of the entropy of sigma^2 / |A|_F^2.
-        directions: smallest number of directions that hold 50, 90 and 99 % of |A|_F^2.
+        directions: smallest number of directions with 50, 90 and 99 % of |A|_F^2.
         top_share: sigma_1^2 / |A|_F^2.
     """
 
@@ -78,9 +78,9 @@ class Record:
         name: name of the tensor, its block or the product.
         shape: (m, n).
         inner: k for a product of (m, k) and (k, n) matrices.
-        dtype: as stored, of every factor.
-        status: ok, zero, or not finite with the number of entries that are not; then there are
-            no singular values and no numbers.
+        dtype: stored type of each factor.
+        status: ok, zero, or not finite with the number of such entries; in that case there are no
+            singular values and no numbers.
         sigma: all min(m, n) singular values in descending order, in units of the entries.
         trace: sum of the diagonal of a square matrix, whose null has mean 0 and standard
             deviation |A|_F / sqrt n.
@@ -100,11 +100,11 @@ class Decomposed(Record):
     """A matrix that has singular values.
 
     Attributes:
-        numbers: summary of these.
+        numbers: their summary.
         null_sigma: typical singular values of a random matrix of that shape and norm.
-        null: their summary.
+        null: summary of the null's singular values.
         edge: upper end of the null's singular values.
-        spikes: number of singular values above the edge, which is no test: see above.
+        spikes: number of singular values above the edge; no test, see the module docstring.
     """
 
     numbers: Numbers
@@ -115,7 +115,7 @@ class Decomposed(Record):
 
 
 class Report(NamedTuple):
-    """Matrices in the order in which people count, then products; and what was left out."""
+    """Matrices in natural order (layer 2 before layer 10), then products; and skipped tensors."""
 
     records: list[Record]
     skipped: list[Skipped]
@@ -126,9 +126,8 @@ def report(
 ) -> Report:
     """Read and decompose the chosen matrices, one at a time.
 
-    Raises `ValueError` for a checkpoint that cannot be read, for a pattern or product that
-    nothing matches, for shapes that do not fit, and where nothing is left to decompose. All of
-    that is known before the first tensor is read.
+    Raises `ValueError`, before reading any tensor, for an unreadable checkpoint, a pattern or
+    product without a match, shapes that do not fit, and if there is nothing to decompose.
     """
     checks.integer("split", split, 1)
     if not patterns and not products:
@@ -151,7 +150,7 @@ def report(
 
 
 def decomposed(name: str, tensors: Sequence[Tensor]) -> Record:
-    """Read a matrix, or the two factors of a product, and find its singular values in float64."""
+    """Read a matrix, or the two factors of a product, and compute singular values in float64."""
     factors = [tensor.read() for tensor in tensors]
     shape = (factors[0].shape[0], factors[-1].shape[1])
     inner = factors[0].shape[1] if len(factors) == 2 else None
@@ -189,7 +188,7 @@ def decomposed(name: str, tensors: Sequence[Tensor]) -> Record:
 
 
 def table(found: Report) -> str:
-    """One line for each matrix; after a slash the same of the null."""
+    """Format a line for each matrix, with the null's values after a slash."""
     rows = [("matrix", *COLUMNS)]
     for r in found.records:
         shape = f"{r.shape[0]} x {r.shape[1]}"
@@ -222,8 +221,8 @@ def table(found: Report) -> str:
 
 
 def summary(found: Report) -> dict[str, Any]:
-    """The report without its singular values, as JSON values."""
-    # Of a matrix without singular values the numbers are there as well, as null.
+    """Convert the report, without its singular values, to JSON values."""
+    # Matrices without singular values have the same keys, with null.
     absent = dict.fromkeys(("numbers", "null", "edge", "spikes"))
     matrices = [absent | dataclasses.asdict(r) for r in found.records]
     for each in matrices:
@@ -233,8 +232,8 @@ def summary(found: Report) -> dict[str, Any]:
 
 
 def arrays(found: Report) -> dict[str, np.ndarray]:
-    """Arrays to keep: `names` (N,), `edge`, `stable_rank`, `trace` (N,) with NaN where there is
-    none, and by name of the matrix `sigma`, `null_sigma` and cumulative `energy` (r,)."""
+    """Return the arrays to store: `names`, `edge`, `stable_rank`, `trace` (N,), NaN if undefined,
+    and by name of the matrix `sigma`, `null_sigma` and cumulative `energy` (r,)."""
     rows = [
         (r.edge, r.numbers.stable_rank, r.null.stable_rank, r.trace)
         if isinstance(r, Decomposed)
@@ -252,14 +251,14 @@ def arrays(found: Report) -> dict[str, np.ndarray]:
 
 
 def numbers(sigma: Float[np.ndarray, " r"]) -> Numbers:
-    """Summary of r singular values, in descending order."""
+    """Summarise r singular values in descending order."""
     top = float(sigma[0])
     if top == 0:
         return Numbers(0.0, 0.0, math.nan, math.nan, (0, 0, 0), math.nan)
-    # Relative to the largest, whose square may be out of the range of a float.
+    # Relative to the largest, whose square may overflow or underflow.
     squares = (sigma / top) ** 2
     stable = float(squares.sum())
-    # A share is a sum of roundings: half of 2n equal values is n of them and not n + 1.
+    # Allow for rounding: half of 2n equal values is n of them and not n + 1.
     directions = np.searchsorted(energy(sigma), np.array(LEVELS) * (1 - 1e-12)) + 1
     effective = math.exp(stats.entropy(squares))
     norm, directions = top * math.sqrt(stable), tuple(directions.tolist())
@@ -267,7 +266,7 @@ def numbers(sigma: Float[np.ndarray, " r"]) -> Numbers:
 
 
 def energy(sigma: Float[np.ndarray, " r"]) -> Float[np.ndarray, " r"]:
-    """Share of |A|_F^2 in the first 1, ..., r directions; NaN of a zero matrix."""
+    """Share of |A|_F^2 in the first 1, ..., r directions; NaN for a zero matrix."""
     if sigma[0] == 0:
         return np.full(sigma.size, np.nan)
     total = np.cumsum((sigma / sigma[0]) ** 2)
@@ -275,10 +274,10 @@ def energy(sigma: Float[np.ndarray, " r"]) -> Float[np.ndarray, " r"]:
 
 
 def of_product(A: Float[np.ndarray, "m k"], B: Float[np.ndarray, "k n"]) -> Float[np.ndarray, " r"]:
-    """The r = min(m, n) singular values of A B; of thin factors by way of a k x k matrix."""
+    """The r = min(m, n) singular values of A B; for thin factors, from a k x k matrix."""
     size = min(A.shape[0], B.shape[1])
     if A.shape[1] < size:
-        # Named results come with the modes that compute Q alone; NumPy's types say otherwise.
+        # Mode "r" returns an array; NumPy's type stubs are wrong here.
         A, B = (np.asarray(np.linalg.qr(each, mode="r")) for each in (A, B.T))
         B = B.T
     sigma = np.linalg.svdvals(A @ B)
@@ -297,22 +296,22 @@ def edge(frobenius: float, m: int, n: int, inner: int | None = None) -> float:
 
 
 def null(frobenius: float, m: int, n: int, inner: int | None = None) -> Float[np.ndarray, " r"]:
-    """Typical singular values (min(m, n),) of the null, as quantiles of its law, of that norm."""
+    """Typical singular values (min(m, n),) of the null with that norm, as quantiles of its law."""
     return frobenius * _unit_null(m, n, inner)
 
 
 @functools.lru_cache(maxsize=64)
 def _unit_null(m: int, n: int, inner: int | None) -> Float[np.ndarray, " r"]:
-    """As `null`, with a Frobenius norm of 1.
+    """`null` for a Frobenius norm of 1.
 
     The eigenvalues x of A B B^T A^T, in units of their mean over k, have the Stieltjes transform
-    G with x G(x) = 1 + z and (1 + z) (1 + a z) (1 + b z) = x z, where a = k / m and b = k / n: the
-    S-transforms 1 / (1 + a z) and 1 / (1 + b z) of the factors multiply. A single matrix is the
-    case k = min(m, n), a = min / max, b = 0.
+    G with x G(x) = 1 + z and (1 + z) (1 + a z) (1 + b z) = x z, where a = k / m and b = k / n,
+    because the S-transforms 1 / (1 + a z) and 1 / (1 + b z) of the factors multiply. A single
+    matrix is the case k = min(m, n), a = min / max, b = 0.
     """
     k = min(m, n) if inner is None else inner
     a, b = (k / max(m, n), 0.0) if inner is None else (k / m, k / n)
-    # The density may be as steep as x^(-2/3) at 0, which is smooth in t.
+    # The density may diverge like x^(-2/3) at 0; in t it is smooth.
     t = (np.arange(GRID) + 0.5) / GRID
     x = _upper(a, b) * t**6
     cubic = np.array([a * b, a + b + a * b, 1 + a + b, 1.0])
@@ -320,7 +319,7 @@ def _unit_null(m: int, n: int, inner: int | None) -> Float[np.ndarray, " r"]:
     density = np.array([np.abs(z.imag).max() for z in roots]) / np.pi / x
     above = np.cumsum((density * 6 * x / t / GRID)[::-1])
     rank = min(m, n, k)
-    # What is left of the whole after the quadrature's error is put right by the scale.
+    # Quantiles are relative to above[-1], which includes the quadrature's error.
     wanted = (np.arange(rank) + 0.5) / rank * above[-1]
     sigma = np.sqrt(np.interp(wanted, above, x[::-1]))
     sigma = np.pad(sigma, (0, min(m, n) - rank))

@@ -1,4 +1,4 @@
-"""Which singular directions carry which component; the same numbers for a real checkpoint."""
+"""Singular directions of trained weights and the components they carry; or of a checkpoint."""
 
 import dataclasses
 import re
@@ -29,27 +29,26 @@ from sweeps.studies.two_stage.figure import BEST, P, Q, runs
 from sweeps.systems.experiment import Experiment, experiment
 
 LARGEST = 12
-"""Number of directions drawn one by one: what comes after is noise."""
+"""Number of directions drawn; the others are noise."""
 NAMED = 8
-"""Number of entries up to which matrices, kinds of matrices or nulls are told apart."""
+"""Largest number of matrices, kinds of matrices or nulls that are drawn differently."""
 MARKERS = "os^Dv*Ph"
 FLOOR = 1e-7
-"""Singular values below this part of the largest one are roundings and not drawn."""
+"""Singular values below this fraction of the largest are rounding errors and not drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Spectrum:
-    """What singular directions of trained weights contribute: losses and accuracies after keeping
-    or dropping them, at the end of either stage; or the singular values of a .safetensors
-    checkpoint.
+    """Contributions of singular directions of trained weights: losses and accuracies after keeping
+    or dropping them, at the end of each stage; or the singular values of a .safetensors checkpoint.
 
     Attributes:
         checkpoint: a .safetensors file, a .safetensors.index.json, or a folder with one of them; if
             omitted, two-stage training is examined.
-        pattern: shell patterns of the names of tensors, for instance '*attn*', in the right case.
-        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight', on which
-            attention scores depend where weights are (out, in) as in PyTorch; * must stand for the
-            same on both sides, [i] means block i of a split matrix, and .T transposes.
+        pattern: shell patterns of the names of tensors, for instance '*attn*'; case-sensitive.
+        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight', which determines
+            attention scores if weights are (out, in) as in PyTorch; * must stand for the same on
+            both sides, [i] means block i of a split matrix, and .T transposes.
         split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
             queries, keys and values of GPT-2.
         out: folder for the figure, spectrum.npz and .json, and the stored sweep, from which the
@@ -86,7 +85,7 @@ def run(config: Spectrum) -> list[Path]:
     begin(config)
     settings(config.run)
     config.run.check()
-    # Only the ends of the stages of the run are analysed.
+    # Only the end of each stage is analysed.
     found = runs(config.run, config.seeds, 2, config.out / "simulation")
     verdicts = claims.spectral(found)
     print(f"{count(found.count, 'run')} of {config.run.about}\n{claims.table(verdicts)}")
@@ -103,8 +102,8 @@ def run(config: Spectrum) -> list[Path]:
 
 
 def draw(about: str, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
-    """Of runs `about` something, a row for each stage: the largest singular values, coloured by
-    their block; K1 and K2 without the largest directions; accuracies with these alone."""
+    """Draw a row for each stage: the largest singular values, coloured by block; K1 and K2 without
+    the largest directions; accuracies with these alone. `about` describes the runs."""
     figure, axes = drawing.panels(2, 3)
     for (left, middle, right), (stage, curves) in zip(axes, found.items(), strict=True):
         for i, c in enumerate(curves):
@@ -145,7 +144,7 @@ def _plot_curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) ->
 
 
 def draw_checkpoint(records: Sequence[Record]) -> Figure:
-    """Three panels; up to eight matrices are named, more have a colour bar."""
+    """Draw three panels; up to eight matrices are named, more get a colour bar."""
     few = len(records) <= NAMED
     colours = dict(zip([r.name for r in records], drawing.shades(len(records)), strict=True))
     handles = []
@@ -174,7 +173,7 @@ def draw_checkpoint(records: Sequence[Record]) -> Figure:
 
 
 def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
-    """Singular values over the edge of the null, against the index i = 1 ... min(m, n)."""
+    """Draw singular values relative to the null's edge against the index i = 1 ... min(m, n)."""
     bottom, keys = 1.0, [drawing.key(r"edge: $\sigma = \sigma_+$", lw=0.8)]
     for sigma, r, style in _curves(records, colours):
         shown = sigma[sigma > FLOOR * sigma[0]] / r.edge
@@ -194,7 +193,7 @@ def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes)
 
 
 def plot_energy(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
-    """Share of the squared Frobenius norm in the first i directions."""
+    """Draw the share of the squared Frobenius norm in the first i directions."""
     for sigma, _, style in _curves(records, colours):
         share = np.r_[0, checkpoint.energy(sigma)]
         ax.plot(np.linspace(0, 1, share.size), share, **style)
@@ -209,8 +208,8 @@ def plot_energy(records: Sequence[Record], colours: Mapping[str, str], ax: Axes)
 
 
 def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
-    """Traces where there are square matrices, with two standard deviations of the null about 0;
-    otherwise stable ranks, with those of the null. A marker for each kind of matrix."""
+    """Draw traces if there are square matrices, with two standard deviations of the null about 0;
+    otherwise stable ranks, with those of the null. Each kind of matrix has its marker."""
     traces = any(r.trace is not None for r in records)
     shown = [
         (i, r, r.trace if traces else r.numbers.stable_rank)
@@ -250,12 +249,12 @@ def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Ax
 def _curves(
     records: Sequence[Record], colours: Mapping[str, str]
 ) -> Iterator[tuple[np.ndarray, Decomposed, dict[str, Any]]]:
-    """Singular values of matrices that are not zero, and of a random one for each law unless that
-    would be a thicket; with the matrix and the style of its line."""
+    """Yield singular values, matrix and line style: of each nonzero matrix, and of the null for
+    each law unless there are too many."""
     drawn = [r for r in records if isinstance(r, Decomposed) and r.status == "ok"]
     width = 1.5 if len(records) <= NAMED else 0.7
     for r in drawn:
-        # Of few values a line alone would show little.
+        # Few values need markers to be seen.
         marker = "." if r.sigma.size <= 20 else None
         yield r.sigma, r, {"color": colours[r.name], "lw": width, "marker": marker}
     laws = {(r.shape, r.inner): r for r in reversed(drawn)}
@@ -269,11 +268,11 @@ def _kinds(records: Sequence[Record]) -> list[str]:
 
 
 def _kind(name: str) -> str:
-    """Name of a matrix without its layer: * for every number but that of a block."""
+    """Replace every number in a matrix's name, such as its layer, by *, except a block's."""
     return re.sub(r"\d+(?![\d\]])", "*", name)
 
 
 def _law(r: Record) -> str:
-    """Of which shape a matrix is, or of which shapes its factors are."""
+    """Format the shape of a matrix, or the shapes of its factors."""
     m, n = r.shape
     return f"{m} x {n}" if r.inner is None else f"{m} x {r.inner} @ {r.inner} x {n}"

@@ -1,7 +1,5 @@
-"""Matrices of a `.safetensors` checkpoint: a list of its tensors, and the choice among them.
-
-Matrices are chosen by shell patterns, in column blocks, and in pairs that are multiplied.
-"""
+"""Choose matrices of a `.safetensors` checkpoint by shell patterns, as column blocks, or as pairs
+to multiply."""
 
 import fnmatch
 import json
@@ -11,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import ml_dtypes  # noqa: F401  (numpy knows the name bfloat16, by which it is read, only with it)
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
@@ -20,22 +18,22 @@ from dynsim import checks
 
 INDEX = ".safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")
-"""Types that can be read, by their names in the format."""
+"""Data types that can be read, as named by the format."""
 SHOWN = 10
-"""Number of names in a message."""
+"""Largest number of names in a message."""
 
 
 class Tensor(NamedTuple):
-    """A tensor as the header of its file describes it, or a part of a matrix; not read yet.
+    """A tensor described by the header of its file, or part of a matrix; its values are not read.
 
     Attributes:
-        name: its name in the checkpoint, with [i] for column block i of it and .T if transposed.
-        shape: its axes.
-        dtype: its type as the format writes it, for instance BF16.
-        path: the file that holds it.
-        stored: its name in the checkpoint alone.
-        columns: which of the stored columns it has.
-        transposed: whether these are its rows.
+        name: name in the checkpoint, followed by [i] for column block i and .T if transposed.
+        shape: its shape.
+        dtype: data type as named by the format, for instance BF16.
+        path: the file that contains it.
+        stored: plain name in the checkpoint.
+        columns: the stored columns that belong to it.
+        transposed: whether it is the transpose of these.
     """
 
     name: str
@@ -48,7 +46,7 @@ class Tensor(NamedTuple):
 
     @property
     def obstacle(self) -> str | None:
-        """Why it has no singular values here, or None. Nothing is squeezed to make it fit."""
+        """Reason why it has no singular values, or None. Axes of length 1 are not squeezed."""
         if len(self.shape) != 2:
             return f"is {len(self.shape)}-D, not 2-D"
         if self.dtype not in DTYPES:
@@ -61,7 +59,7 @@ class Tensor(NamedTuple):
         return self._replace(name=f"{self.name}.T", shape=self.shape[::-1], transposed=True)
 
     def block(self, i: int, split: int) -> Self:
-        """Block i of a matrix in `split` blocks of columns; `ValueError` unless they are equal."""
+        """Block i of `split` equal blocks of columns; `ValueError` if they cannot be equal."""
         width, rest = divmod(self.shape[1], split)
         if rest:
             raise ValueError(
@@ -71,9 +69,9 @@ class Tensor(NamedTuple):
         return self._replace(name=f"{self.name}[{i}]", shape=shape, columns=columns)
 
     def read(self) -> Float[np.ndarray, "m n"]:
-        """The entries of a matrix in float64; only their bytes are copied from the file.
+        """Read the entries of a matrix in float64, copying only their bytes from the file.
 
-        Raises `ValueError` when the file is no longer what its header said.
+        Raises `ValueError` if the file has changed since its header was read.
         """
         try:
             with safe_open(self.path, framework="numpy") as file:
@@ -97,15 +95,15 @@ Chosen = tuple[list[tuple[Tensor, ...]], list[Skipped]]
 
 
 def tensors(checkpoint: Path) -> dict[str, Tensor]:
-    """Every tensor by name, in the order in which people count: layer 2 before layer 10.
+    """Return all tensors by name, in natural order: layer 2 before layer 10.
 
     `checkpoint` is a `.safetensors` file, the `.safetensors.index.json` of a checkpoint in several
-    files, or a directory that holds one of the two. Raises `ValueError`, naming the file, where
-    it is missing, empty, cut off or of another format.
+    files, or a directory that contains one of the two. Raises `ValueError`, naming the file, if it
+    is missing, empty, truncated or in another format.
     """
     path = _located(checkpoint)
     found = _indexed(path) if path.suffix == ".json" else _headers(path)
-    # Digits by their value.
+    # Sort digits by their value.
     key = lambda name: [  # noqa: E731
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
@@ -113,10 +111,10 @@ def tensors(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def by_patterns(found: Mapping[str, Tensor], patterns: Sequence[str], split: int) -> Chosen:
-    """The 2-D float tensors that match any of the shell `patterns`, each in `split` blocks.
+    """Return the 2-D float tensors that match any of the shell `patterns`, in `split` blocks each.
 
-    Case counts. Raises `ValueError` for a pattern without a match, and for a matrix whose
-    columns cannot be cut into `split` equal blocks.
+    Patterns are case-sensitive. Raises `ValueError` for a pattern without a match, and for a
+    matrix whose columns cannot be split into `split` equal blocks.
     """
     matching = set[str]()
     for pattern in patterns:
@@ -136,12 +134,12 @@ def by_patterns(found: Mapping[str, Tensor], patterns: Sequence[str], split: int
 
 
 def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
-    """The products that "A @ B" stands for, in the order of the first factors.
+    """Return the products that match "A @ B", in the order of the first factors.
 
-    A and B are names in which every * stands for any text; two tensors make a pair when the texts
+    A and B are names in which every * stands for any text; two tensors form a pair if these texts
     agree, star by star. Only * is special. [i] at the end means block i of `split`, and .T after
     that the transpose, as in "h.*.c_attn.weight[0] @ h.*.c_attn.weight[1].T". Raises
-    `ValueError` for a product of another form, without a pair, or of shapes that do not fit.
+    `ValueError` for a product of another form, without a pair, or whose shapes do not fit.
     """
     sides = [side.strip() for side in product.split("@")]
     if len(sides) != 2 or not all(sides):
@@ -183,7 +181,7 @@ def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
 
 
 def _parsed(side: str, product: str, split: int) -> tuple[str, int | None, bool]:
-    """Pattern of names, block and transposition of one side of a product."""
+    """Parse one side of a product into its pattern, block and transposition."""
     pattern = side.removesuffix(".T")
     transposed = pattern != side
     block = re.fullmatch(r"(.*)\[(\d+)\]", pattern)
@@ -197,7 +195,7 @@ def _parsed(side: str, product: str, split: int) -> tuple[str, int | None, bool]
 def _captured(
     found: Mapping[str, Tensor], pattern: str, product: str
 ) -> dict[tuple[str, ...], Tensor]:
-    """Tensors that match, by the texts that the stars stand for."""
+    """Return the tensors that match, keyed by the texts that the stars stand for."""
     expression = re.compile(re.escape(pattern).replace(r"\*", "(.*)"))
     matches = {name: expression.fullmatch(name) for name in found}
     if not any(matches.values()):
@@ -219,10 +217,10 @@ def _listed(entries: Sequence[object]) -> str:
 
 
 def _located(checkpoint: Path) -> Path:
-    """The file that a path means: itself, or the one checkpoint in that directory.
+    """Return the file at a path, or the one checkpoint in that directory.
 
-    As in other libraries `model.safetensors` comes before an index, an index before shards.
-    Raises `ValueError` where there is none or no single one.
+    As in other libraries, `model.safetensors` takes precedence over an index, and an index over
+    shards. Raises `ValueError` if there is none, or more than one.
     """
     if not os.path.exists(checkpoint):
         raise ValueError(f"checkpoint = {checkpoint}: does not exist")
@@ -240,7 +238,7 @@ def _located(checkpoint: Path) -> Path:
 
 
 def _indexed(path: Path) -> dict[str, Tensor]:
-    """Tensors of all files that the index at `path` names; they lie beside it."""
+    """Return the tensors of all files that the index at `path` names, in the same folder."""
     try:
         where = json.loads(path.read_bytes())["weight_map"]
         shards = sorted({str(file) for file in where.values()})
@@ -249,7 +247,7 @@ def _indexed(path: Path) -> dict[str, Tensor]:
             f"checkpoint = {path}: must be JSON with a weight_map from tensors to files"
         ) from None
     for shard in shards:
-        # An index from elsewhere must not make us open files of its choice.
+        # A downloaded index must not make us open arbitrary files.
         if Path(shard).name != shard:
             raise ValueError(f"checkpoint = {path}: file {shard!r}: must be next to the index")
         if not (path.parent / shard).is_file():

@@ -1,10 +1,9 @@
-"""Where training succeeds in the plane of learning rates, and how rough its boundary is.
+"""The plane of learning rates: where training succeeds, and how rough the boundary is.
 
 A run counts as trained where its relative loss is below 1 (Sohl-Dickstein 2024, arXiv:2402.06184).
 A coarse grid over (log eta_Y, log eta_Z) is refined only where the outcome changes, by
 `sweeps.studies.phase.refinement` without probes. Boundary pieces that are not connected to those on
-the coarse grid are missed, so that counts are
-lower bounds.
+the coarse grid are missed, so counts are lower bounds.
 """
 
 import dataclasses
@@ -49,8 +48,7 @@ class Trainability:
         run: the run that is varied, of the attention layer; all runs share its seed. With the
             default length, some sequences show no token of their class, and their loss grows with
             the rates.
-        engine: what computes the runs; all engines except simulation take T and the batch as
-            infinite.
+        engine: engine of the runs; all except simulation assume infinite T and batch.
         eta_y: first and last learning rate of Y (1/step).
         eta_z: first and last learning rate of Z (1/step).
         cells: number of cells along each side of the coarse grid.
@@ -137,8 +135,7 @@ def refine(config: Trainability) -> Refinement:
 def trained(
     relative_loss: Float[np.ndarray, "*P"], status: Int[np.ndarray, "*P"]
 ) -> Bool[np.ndarray, "*P"]:
-    """Return whether a run trained: it did not diverge and its relative loss, not NaN, is below
-    1."""
+    """Return whether a run trained: not diverged, with a relative loss below 1 (and not NaN)."""
     return (status == Status.OK) & (relative_loss < 1)
 
 
@@ -228,8 +225,7 @@ def plot(config: Trainability, found: Refinement, ax: Axes) -> Axes:
 
 
 def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], ax: Axes) -> Axes:
-    """Draw the number of boundary cells against their side, with the fit and the slopes between
-    levels."""
+    """Draw the number of boundary cells against their side, with the fit and local slopes."""
     eps = np.array([level.eps for level in levels])
     counts = np.array([len(level.boundary) for level in levels])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
@@ -257,8 +253,7 @@ def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], 
 
 
 def arrays(config: Trainability, levels: Sequence[Level]) -> dict[str, np.ndarray]:
-    """Return the measured arrays by name: boundary cells as (eta_y, eta_z) of their four
-    corners."""
+    """Return the measured arrays by name; boundary cells as (eta_y, eta_z) of their corners."""
     named = {
         "eps": np.array([level.eps for level in levels]),
         "N": np.array([len(level.boundary) for level in levels]),

@@ -1,12 +1,11 @@
 """Where steps are too large on a plane: the edge of stability, and the rim where ties are unstable.
 
-A step swings from side to side, and grows, where the preconditioned sharpness exceeds 2 (see
-`dynsim.problem.sharpness`). Its value at the start, and its maximum along the flow of all weights,
-are measured on a coarse grid of the plane, and interpolated in the logarithms of sharpness and
-axes.
+Steps oscillate and grow where the preconditioned sharpness exceeds 2 (see
+`dynsim.problem.sharpness`). Its value at the start and its maximum along the flow of all weights
+are measured on a coarse grid, and interpolated in the logarithms of sharpness and axes.
 
 In the attention layer, steps that are too large amplify batch noise. Beyond that rim, the regions
-of a plane are computed by discrete descent rather than by a flow.
+of a plane come from discrete descent with noise instead of a flow.
 """
 
 import math
@@ -47,7 +46,7 @@ _ETA = ("rule", "eta")
 TIE_AXES = {_ETA, (*_ETA, "Y"), (*_ETA, "Z"), ("rule", "momentum")}
 """Axes over which the rim is drawn."""
 TOGETHER = 64
-"""Number of flows solved in lockstep; the stiffest one sets the time step."""
+"""Number of flows solved in lockstep; the stiffest one determines the number of solver steps."""
 
 
 def tie_lines(sweep: Sweep) -> dict[str, xr.DataArray]:

@@ -1,6 +1,6 @@
 """Transition times on one line: the measured peak of f_n . g_n against its closed form.
 
-By Theorem 1 of Scan and Snap, f_n . g_n is gamma(t), whose peak depends only on K, M and eta_Y
+By Theorem 1 of Scan and Snap, f_n . g_n is gamma(t), whose peak depends only on K, M and eta_Y.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from sweeps.systems.experiment import about, experiment
 from sweeps.systems.kinds import language
 
 HORIZON = 2.5
-"""Steps of a run over the predicted peak at the smallest rate, with room for a late peak."""
+"""Steps of a run relative to the predicted peak at the smallest rate, to include late peaks."""
 RATIO = 100
 """eta_Y / eta_Z: attention hardly moves before the decoder's peak (Assumption 1c)."""
 RATES = (0.2, 0.5, 1.2, 3.0)
@@ -282,8 +282,7 @@ def plot_collapse(
 
 
 def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
-    """Draw the relative deviation of the peak time over the predicted one, with a colour per
-    variant."""
+    """Draw the relative deviation of the peak time over the predicted time, for each variant."""
     dims = [dim for dim in peaks.predicted.dims if dim != "eta_y"]
     drawing.logarithmic(ax, "x", peaks.predicted.values)
     ax.set_yscale("symlog", linthresh=1)

@@ -142,8 +142,7 @@ def final(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slope(rates: np.ndarray, values: np.ndarray) -> float:
-    """Exponent p of values ~ rates^p, by least squares of logarithms; both are (R,) and
-    positive."""
+    """Exponent p of values ~ rates^p, both (R,) and positive, by least squares of logarithms."""
     return float(np.polyfit(np.log(rates), np.log(values), 1)[0])
 
 

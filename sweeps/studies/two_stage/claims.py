@@ -1,5 +1,4 @@
-"""The runs of a two-stage experiment, read from the sweep over its seeds, and the claims about them
-one by one: which hold, and by how much.
+"""The runs of a two-stage experiment, and tests of the paper's claims about them.
 
 We reconstructed the claims from fragments of arXiv:2502.20681: "a.2" and the corollary are named
 there, the other names are ours. `docs/systems/two_stage.md` has the provenance.
@@ -35,14 +34,14 @@ LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
 """A component counts as learned when its loss falls below this (section 4 of the theory)."""
 LOG_2 = float(np.log(2))
 CHANCE = (0.45, 0.57)
-"""Accuracies and AUC at chance on 2048 prompts, over which seeds scatter by about 0.012."""
+"""Range of chance accuracies and AUC on 2048 prompts; across seeds they scatter by about 0.012."""
 NUM_PROMPTS = 2048
 Times = Annotated[int, at.Ge(3), at.Le(MOST_TIMES)]
 """Number of recorded times, at least the start and the ends of both stages."""
 
 
 def settings(training: Experiment) -> tuple[Prompts, Annealed]:
-    """The described prompts and rule of an experiment; `ValueError` for another problem or rule."""
+    """Return the `Prompts` and `Annealed` of an experiment; `ValueError` for any other."""
     checks.kind("problem", training.problem, Prompts)
     checks.kind("rule", training.rule, Annealed)
     return cast(tuple[Prompts, Annealed], (training.problem, training.rule))
@@ -53,11 +52,11 @@ class Runs:
     """The runs of one experiment that ended well.
 
     Attributes:
-        training: what was trained.
+        training: the experiment.
         steps: (S,) optimiser steps at which they recorded.
         eta_time: (S,) the same in eta-time, the time variable of the theory.
         values: (R, S, ...) observables by name, without runs that diverged.
-        diverged: number of those.
+        diverged: number of runs that diverged.
     """
 
     training: Experiment
@@ -73,7 +72,7 @@ class Runs:
 
     @property
     def stages(self) -> Annealing:
-        """Their two stages."""
+        """The two stages of training."""
         return Annealing.of(self.training.rule)
 
     @property
@@ -86,15 +85,15 @@ class Runs:
         return modulus(name, self.values[name])
 
     def mean(self, name: str) -> np.ndarray:
-        """Mean over the runs; NaN if there is none."""
+        """Mean of an observable over the runs; NaN without runs."""
         return average(self[name])
 
     def spread(self, name: str) -> np.ndarray:
-        """Standard deviation (ddof 1) over the runs; NaN below two of them."""
+        """Standard deviation (ddof 1) over the runs; NaN for fewer than two."""
         return spread(self[name])
 
     def over_time(self, values: Float[np.ndarray, " S"]) -> float:
-        """L2 norm of a curve over eta-time, however densely a stage was recorded."""
+        """L2 norm of a curve over eta-time, whatever the density of records in each stage."""
         return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
 
     def learned(self, component: str) -> Float[np.ndarray, " R"]:
@@ -105,7 +104,7 @@ class Runs:
 
 
 def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
-    """The runs of a dataset with `seed` as its only axis."""
+    """Read the runs of a dataset whose only axis is `seed`."""
     dataset = dataset.load()
     good = dataset["status"].values == Status.OK
     values = {name: dataset[name].values[good] for name in RECORD}
@@ -115,23 +114,22 @@ def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
 
 
 def modulus(name: str, values: np.ndarray) -> np.ndarray:
-    """Return an observable for comparison: the modulus of V_trace, whose sign is random, else the
-    values."""
+    """Return the modulus of V_trace, whose sign is random, and other observables unchanged."""
     return np.abs(values) if name == "V_trace" else values
 
 
 def ode(runs: Runs) -> Sweep:
-    """The sweep of the reduced ODE, over one `seed`."""
+    """Return the sweep of the reduced ODE, with one `seed`."""
     return Sweep(runs.training, {"seed": {"range": 1}}, "ode", COMPARED, len(runs.steps))
 
 
 def theory_mean(prediction: xr.Dataset, name: str) -> np.ndarray:
-    """(S,) mean of an observable over the solves that ended well; of V_trace the modulus."""
+    """(S,) mean of an observable over the solves that ended well; the modulus for V_trace."""
     return average(modulus(name, valid(prediction, name)))
 
 
 class Claim(NamedTuple):
-    """A claim and what was measured: a number, the interval in which it must lie, the verdict."""
+    """A claim, the measured number, and the interval in which it must lie."""
 
     name: str
     text: str
@@ -154,7 +152,7 @@ def truncations(runs: Runs, index: int, run: int = 0, largest: int | None = None
 
 
 def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
-    """Claims about the two stages, on means over runs; from theory a at the end of the first
+    """Claims about the two stages, on means over runs. From theory come a at the end of the first
     stage and K2 at the end."""
 
     def mean(at: int, name: str) -> float:
@@ -191,8 +189,8 @@ def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
 
 
 def corollary(runs: Runs) -> list[Claim]:
-    """The trace corollary, on means and run by run: P's trace above Q's after stage 1, below it at
-    the end."""
+    """Claims of the trace corollary, on means and run by run: P's trace is above Q's after stage 1
+    and below it at the end."""
     margin = runs["W_trace"] - runs["V_trace"]
     first, last = margin[:, runs.switch], margin[:, -1]
     return [
@@ -204,8 +202,8 @@ def corollary(runs: Runs) -> list[Claim]:
 
 
 def spectral(runs: Runs) -> list[Claim]:
-    """The largest direction carries P after stage 1 and Q at the end. Uses medians over runs,
-    because a single run that differs changes everything at once."""
+    """Claims that the largest singular direction carries P after stage 1 and Q at the end. Losses
+    and AUC are medians over runs: in a run with another largest direction, all of them change."""
     first, last = (
         [truncations(runs, at, i, largest=2) for i in range(runs.count)] for at in (runs.switch, -1)
     )
@@ -236,7 +234,7 @@ def spectral(runs: Runs) -> list[Claim]:
 
 
 def large_rate_alone(forever: Runs) -> list[Claim]:
-    """The control that keeps the large rate: Q is not learned, P is."""
+    """Claims about the control that keeps the large rate: it learns P but not Q."""
     auc, K1 = (float(forever.mean(name)[-1]) for name in ("auc_Q", "K1"))
     text = "AUC of Q with the large rate to the end"
     return [Claim("threshold", text, auc, *CHANCE), Claim("threshold", "its K1", K1, 0, 0.12)]
@@ -257,7 +255,7 @@ def tested(
 
 
 def table(claims: Sequence[Claim]) -> str:
-    """The claims as lines of text."""
+    """Format the claims as a table."""
     lines = [f"{'claim':<10}{'':<64}{'measured':>10}  {'wanted':<20}verdict"]
     for c in claims:
         wanted = f"[{c.low:.3g}, {c.high:.3g}]"
@@ -267,5 +265,5 @@ def table(claims: Sequence[Claim]) -> str:
 
 
 def as_records(claims: Sequence[Claim]) -> list[dict[str, object]]:
-    """The claims as JSON values."""
+    """Convert the claims to JSON values."""
     return [{**c._asdict(), "holds": c.holds} for c in claims]

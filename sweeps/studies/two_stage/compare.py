@@ -38,7 +38,7 @@ from sweeps.systems.experiment import Experiment
 __all__ = ["CompareTwoStage", "TwoStageComparison", "run"]
 
 PATHS = 48
-"""Paths of the stochastic equations."""
+"""Number of paths of the stochastic equations."""
 RESAMPLES = 1000
 """Number of bootstrap sets of paths for the error of a mean."""
 
@@ -66,7 +66,7 @@ class CompareTwoStage(CompareOptions):
 
 @dataclasses.dataclass(frozen=True)
 class TwoStageComparison(Comparison):
-    """A comparison of two-stage training, with what was learned when, and why not."""
+    """A comparison of two-stage training that also reports when components are learned."""
 
     NAMES: ClassVar[tuple[str, ...]] = COMPARED
     ALSO: ClassVar[tuple[str, ...]] = claims.RECORD
@@ -76,14 +76,14 @@ class TwoStageComparison(Comparison):
 
     @classmethod
     def known(cls, run: Experiment) -> dict[str, Engine]:
-        """The engines of the theories by name, with that of measured states."""
+        """Engines of the theories by name, including the one that starts from measured states."""
         found, like = super().known(run), ProblemKey(run.built[0])
         own = {each.name: found.pop(each.name, None) or of_theory(each, like) for each in THEORIES}
         return own | found
 
     @classmethod
     def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
-        """The reduced ODE for each run, from its measured state at the beginning of each stage."""
+        """Solve the reduced ODE for each run from its measured state at the start of each stage."""
         runs = claims.from_dataset(config.run, simulation)
         solve = functools.partial(solve_anchored, *config.run.built, runs.steps, record=COMPARED)
 
@@ -107,15 +107,15 @@ class TwoStageComparison(Comparison):
         return claims.from_dataset(self.config.run, self.simulation)
 
     def runs_of(self, side: str, name: str) -> np.ndarray:
-        """(R, S) an observable of the runs that ended well; of V_trace the modulus."""
+        """(R, S) values of an observable in runs that ended well; the modulus for V_trace."""
         return modulus(name, super().runs_of(side, name))
 
     def norm(self, values: np.ndarray) -> float:
-        """L2 over eta-time."""
+        """L2 norm over eta-time."""
         return self.runs.over_time(values)
 
     def facts(self) -> dict[str, Any]:
-        """Number of runs, when they learned either component, and the scalar predictions."""
+        """Number of runs, times at which they learned each component, and scalar predictions."""
         runs = self.runs
         learned = {f"learned_{component}": runs.learned(component) for component in LEARNED}
         seeds = self.predictions.get("seeds")
@@ -128,7 +128,7 @@ class TwoStageComparison(Comparison):
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
-        """The times at which the solutions learned either component."""
+        """Times at which the solutions learned each component."""
         solves = self.predictions[theory]
         return {
             f"learned_{component}": first_below(self.runs.eta_time, solves[name].values, level)
@@ -136,8 +136,8 @@ class TwoStageComparison(Comparison):
         }
 
     def _not_learned(self) -> list[str]:
-        """Why runs did not learn a component, a sentence each: what they fell short of, and which
-        threshold of theory was not met. Empty where all learned both."""
+        """Explain why runs did not learn a component: how far they fell short, and which threshold
+        of theory was not met. Empty if all learned both."""
         runs, found, said = self.runs, self._predictions, []
         missing = {each: int(np.sum(~np.isfinite(runs.learned(each)))) for each in LEARNED}
         for component, number in missing.items():
@@ -148,7 +148,7 @@ class TwoStageComparison(Comparison):
                     f"{loss} fell to {np.min(runs.mean(loss)):.3g}, learned is below {level}."
                 )
         if missing["P"]:
-            # At this margin, the same for all prompts, the logistic loss is that of learned.
+            # With this margin on all prompts, the logistic loss just counts as learned.
             needed, margin = -math.log(math.expm1(LEARNED["P"][1])), found["margin_1"]
             advice = ": a smaller decay or a larger gamma0 raises it" * (margin < needed)
             said.append(
@@ -163,13 +163,13 @@ class TwoStageComparison(Comparison):
         return said
 
     def scatter(self, name: str) -> dict[str, dict[str, float]]:
-        """Standard deviation over seeds, and what it makes of a mean over as many of them as there
-        are runs; relative, each over time and at the end. Needs the theory "seeds".
+        """Relative standard deviation across seeds, and the error of the runs' mean that results
+        from it, over time and at the end. Needs the theory "seeds".
 
         Returns:
             "predicted" and "measured" standard deviation; "mean" and "most", root mean square and
-            95 % quantile of the predicted error that the mean of the runs has by chance; with the
-            theory "ode" its "shift" from the mean of the seeds, which more runs do not lessen.
+            95 % quantile of the predicted chance error of the runs' mean; and with the theory
+            "ode", its "shift" from the mean of the seeds, which more runs do not reduce.
         """
         runs, paths = self.runs_of(TRAINING, name), self.runs_of("seeds", name)
         mean, count = average(paths), max(len(runs), 1)
@@ -186,12 +186,12 @@ class TwoStageComparison(Comparison):
         return found
 
     def heading(self) -> list[str]:
-        """How many runs there are, and how long they are."""
+        """Number and length of the runs."""
         (t_1, t_2), runs = self.runs.stages.steps, count(self.runs.count, "run")
         return [f"two_stage: {runs} of {t_1} + {t_2} steps, {self.runs.diverged} diverged"]
 
     def further_lines(self) -> list[str]:
-        """The spread over seeds, when components were learned, and the scalar predictions."""
+        """Standard deviations across seeds, learning times of components, scalar predictions."""
         report, found = self.report, []
         if report["over_seeds"]:
             found += ["", *spread_lines(report["over_seeds"], self.runs.count)]
@@ -213,7 +213,7 @@ class TwoStageComparison(Comparison):
             return {name: float(value) for name, value in found.items()}
 
 
-@eqx.filter_jit  # as one program; hundreds of operations take as many
+@eqx.filter_jit  # one program instead of one for each of hundreds of operations
 def _corollaries(task: Prompts, stages: Annealing) -> OrderedDict[str, Array]:
     decay, found = stages.decay, OrderedDict()
     found["tau_c"] = thresholds.critical_noise(task, decay)
@@ -253,7 +253,7 @@ def _why_not_Q(found: Mapping[str, float], stage_2: float) -> str:
 
 
 def spread_lines(found: Mapping[str, Mapping[str, Any]], count: int) -> list[str]:
-    """Predicted and measured scatter over seeds, and the error of a mean of `count` of them."""
+    """Tabulate predicted and measured scatter over seeds, and the error of a mean of `count`."""
     columns = {
         "predicted": "sd predicted",
         "measured": "sd of the runs",

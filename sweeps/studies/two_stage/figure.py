@@ -1,5 +1,5 @@
-"""Two-stage training over eta-time, runs as bands and theory as lines on top: the panels of a
-comparison, and six of them with the controls and the joint loss."""
+"""Figures of two-stage training over eta-time, with runs as bands and theory as lines: for a
+comparison, and six panels that include the controls and the joint loss."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -35,12 +35,12 @@ from sweeps.studies.two_stage.claims import (
 from sweeps.systems.experiment import Experiment, experiment
 
 P, Q, BEST, AUC, JOINT = range(5)
-"""Places of colours: of components, of other measures of Q, and of the joint loss."""
+"""Indices of colours: of components, of other measures of Q, and of the joint loss."""
 STYLES = {"ode": "-", "infinite": ":", "anchored": "-.", "sde": (0, (5, 1, 1, 1))}
-"""Line of each theory; its colour is that of the component."""
+"""Line style of each theory; the colour shows the component."""
 Predictions = Mapping[str, xr.Dataset]
 CONTROLS: dict[Control, int] = {"forever": 0, "small": 2, "smallinit": 3}
-"""Places of their colours."""
+"""Colour index of each control."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FigureTwoStage:
     """Two-stage training against the reduced ODE, its controls, and the claims one by one.
 
     Attributes:
-        run: the run trained in two stages and, for comparison, as each control says.
+        run: the run trained in two stages and, for comparison, under each control.
         seeds: number of these runs, and of those of two_stage-joint.
         control_seeds: number of runs of each control.
         times: number of recorded times, a third of them in the first stage.
@@ -90,13 +90,13 @@ def run(config: FigureTwoStage) -> list[Path]:
 
 
 def runs(training: Experiment, seeds: int, times: int, out: Path | None = None) -> Runs:
-    """Train so many seeds of an experiment, recording everything, or read what `out` holds."""
+    """Train `seeds` runs of an experiment, recording everything, or read them from `out`."""
     sweep = Sweep(training, {"seed": {"range": seeds}}, "simulation", RECORD, times)
     return claims.from_dataset(training, run_sweep(sweep, out))
 
 
 def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
-    """Draw six panels, from experiments by name and the predictions of the reduced ODE for each."""
+    """Draw six panels from experiments by name and the reduced ODE's prediction for each."""
     figure, axes = drawing.panels(2, 3, height=3.8)
     key(figure, ("ode",))
     main, theory = found["preset"], {"ode": predicted["preset"]}
@@ -116,7 +116,7 @@ def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
 
 
 def plot_controls(found: Mapping[str, Runs], predicted: Predictions, ax: Axes) -> Axes:
-    """K2 with the two-stage schedule and with each control, the reduced ODE dashed."""
+    """Draw K2 with the two-stage schedule and with each control, and the reduced ODE."""
     for name, place in {"preset": Q, **CONTROLS}.items():
         label = "two stages" if name == "preset" else name
         band(ax, found[name], "K2", place, label)
@@ -126,8 +126,8 @@ def plot_controls(found: Mapping[str, Runs], predicted: Predictions, ax: Axes) -
 
 
 def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "-") -> None:
-    """Mean of the runs as a wide line and their standard deviation as a band, without time 0,
-    which a logarithmic axis cannot show; `place` is that of the colour."""
+    """Draw the runs' mean as a wide line and their standard deviation as a band, without time 0,
+    which a logarithmic axis cannot show; `place` is the index of the colour."""
     colour = drawing.colour(place)
     times, mean, spread = runs.eta_time[1:], runs.mean(name)[1:], runs.spread(name)[1:]
     ax.fill_between(times, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
@@ -135,8 +135,8 @@ def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "
 
 
 def lines(ax: Axes, runs: Runs, predictions: Predictions, places: Mapping[str, int]) -> None:
-    """Draw theories of observables in the colours of their `places`, with a white edge so that they
-    show on the wide lines of training."""
+    """Draw the observables by theory in the colours of their `places`, with a white edge to be
+    visible on the wide lines of training."""
     for theory, prediction in predictions.items():
         style = {"ls": STYLES.get(theory, "--"), "lw": 1.3, "path_effects": drawing.cased(0.6)}
         for name, place in places.items():
@@ -145,8 +145,7 @@ def lines(ax: Axes, runs: Runs, predictions: Predictions, places: Mapping[str, i
 
 
 def key(figure: Figure, theories: Sequence[str]) -> None:
-    """Draw the legend shared by all panels: training, the theories, and the end of the first
-    stage."""
+    """Draw the legend shared by all panels: training, theories, and the end of stage 1."""
     handles = [drawing.key("training, mean ± sd", **drawing.TRAINED)]
     for name in theories:
         title = next(each.title for each in THEORIES if each.name == name)
@@ -156,7 +155,7 @@ def key(figure: Figure, theories: Sequence[str]) -> None:
 
 
 def finish(ax: Axes, runs: Runs, ylabel: str, **legend: Any) -> Axes:
-    """Axis labels, a legend, and the end of the first stage."""
+    """Add axis labels, a legend, and a line at the end of the first stage."""
     time, switch = runs.eta_time, runs.eta_time[runs.switch]
     ax.axvline(switch, color="k", lw=0.8, ls=(0, (1, 4)))
     columns = 1 if len(ax.get_legend_handles_labels()[0]) < 5 else 2
@@ -166,7 +165,7 @@ def finish(ax: Axes, runs: Runs, ylabel: str, **legend: Any) -> Axes:
 
 
 def about(training: Experiment) -> str:
-    """The numbers of an experiment in lines: the task, then the training."""
+    """Describe an experiment in two lines: the task and the batch, then the rule."""
     (prompts, rule), batch = settings(training), training.batch
     return (
         f"d = {prompts.d}, L = {prompts.length}, $\\gamma_0$ = {prompts.gamma0:g}, $s_1$ = "
@@ -177,7 +176,7 @@ def about(training: Experiment) -> str:
 
 
 def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool = False) -> Axes:
-    """K1 and K2, with J if `joint`, and the floor of K2."""
+    """Draw K1 and K2, with J if `joint`, and the floor of K2."""
     places = {"K1": P, "K2": Q} | ({"J": JOINT} if joint else {})
     for name, label in zip(places, ("$K^1$", "$K^2$", "$J$"), strict=False):
         band(ax, runs, name, places[name], label)
@@ -187,7 +186,7 @@ def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool =
         place = (0.99, at + 0.01)
         ax.annotate(text, place, xycoords=("axes fraction", "data"), ha="right", va="bottom")
     ax.set_ylim(0, 0.9)
-    # Random weights start with a loss beyond what is of interest; below it is what is learned.
+    # Random weights start with a loss above this range.
     return finish(ax, runs, "logistic loss (nat)", loc="lower left")
 
 
@@ -204,7 +203,7 @@ def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
 
 
 def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
-    """Traces of the signal weights, with a and b."""
+    """Draw the traces of the signal weights, with theory's a and b."""
     band(ax, runs, "W_trace", P, r"Tr $\overline{W}$")
     band(ax, runs, "V_trace", Q, r"|Tr $\overline{V}$|")
     lines(ax, runs, predictions, {"W_trace": P, "V_trace": Q})
@@ -212,7 +211,7 @@ def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
 
 
 def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
-    """Frobenius norms of the weights and of their signal and noise parts."""
+    """Draw the Frobenius norms of the weights and of their signal and noise parts."""
     for block, place in (("W", P), ("V", Q)):
         band(ax, runs, f"{block}_norm", place, rf"$\|{block}\|_F$")
         for part, style, name in (("signal", "--", "overline"), ("noise", ":", "widetilde")):
@@ -228,7 +227,7 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
 
 
 def draw_comparison(result: Any) -> Figure:
-    """Losses, accuracies, traces and norms of a `TwoStageComparison`."""
+    """Draw losses, accuracies, traces and norms of a `TwoStageComparison`."""
     runs = result.runs
     figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
     key(figure, tuple(result.predictions))

@@ -1,4 +1,4 @@
-"""Finite length and finite batch of the two-stage system, each against a Monte Carlo of its own."""
+"""Finite-length and finite-batch effects in the two-stage system, against Monte Carlo sampling."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ MOMENTS = ("start", "end of stage 1", "end of stage 2")
 CHUNK = 256
 """Number of prompts whose gradients are in memory at once."""
 Scores = Float[np.ndarray, " N"]
-"""A number for each query."""
+"""A score for each of N queries."""
 ENTRIES = ("a", "b", "W[0,1:]", "W[1:,:]", "V[0,1:]", "V[1:,0]", "V[1:,1:]")
 
 
@@ -50,13 +50,13 @@ class TwoStageFinite:
 
 
 class Remainder(NamedTuple):
-    """Relative error of a loss, signed, and its sampling error: (L,) each.
+    """Signed relative error of three approximations of a loss at each length.
 
     Attributes:
-        infinite: with the mean of the output over contexts alone.
-        gaussian: with the variance of the output at finite L too.
-        reduced: with that in seven numbers, which adds what isotropy of the blocks leaves out.
-        error: sampling error of all three.
+        infinite: (L,) with the mean of the output over contexts only.
+        gaussian: (L,) with the variance of the output at finite L as well.
+        reduced: (L,) with that variance from seven numbers, which assume isotropic blocks.
+        error: (L,) sampling error of all three.
     """
 
     infinite: Float[np.ndarray, " L"]
@@ -66,7 +66,7 @@ class Remainder(NamedTuple):
 
 
 def run(config: TwoStageFinite) -> list[Path]:
-    """Compute, print the tables, draw and write."""
+    """Compute the errors, print the tables and write the figure."""
     begin(config)
     training = experiment("two_stage")
     task, rule = training.built
@@ -93,7 +93,7 @@ def run(config: TwoStageFinite) -> list[Path]:
 
 
 def draw(found: Mapping[str, Remainder]) -> Figure:
-    """A panel for each moment: errors over the length, with the slopes -1 and -2."""
+    """Draw errors over the length in a panel for each moment, with the slopes -1 and -2."""
     figure, axes = drawing.panels(1, 2, width=4.2, height=4.2, sharey=True)
     first, last = LENGTHS[0], LENGTHS[-1]
     for ax, moment in zip(axes[0], MOMENTS[1:], strict=True):
@@ -115,7 +115,7 @@ def draw(found: Mapping[str, Remainder]) -> Figure:
 
 
 def weights(state: ReducedState, d: int, rng: np.random.Generator) -> PQ:
-    """W and V (d, d) with independent normal entries of which `state` has the mean squares."""
+    """Draw W and V (d, d) with independent normal entries whose mean squares `state` gives."""
     W, V = rng.normal(size=(2, d, d))
     W[0] *= state.v_h**0.5
     W[1:] *= state.v_W**0.5
@@ -127,15 +127,15 @@ def weights(state: ReducedState, d: int, rng: np.random.Generator) -> PQ:
 
 
 def projected(U: PQ) -> ReducedState:
-    """The seven numbers of weights."""
+    """Return the seven numbers of the reduced state of weights."""
     return ReducedState(*np.asarray(reduced_state(U), np.float64))
 
 
 def remainders(
     task: Prompts, U: PQ, loss: str, samples: int, rng: np.random.Generator
 ) -> Remainder:
-    """Errors of K1 or K2 over `LENGTHS` for given weights. A token enters by its score alone, of
-    which no more than two numbers are drawn, exactly."""
+    """Errors of K1 or K2 over `LENGTHS` for given weights. A token enters only through its score,
+    whose exact distribution needs at most two random numbers."""
     query = sample_prompts(dataclasses.replace(task, length=2), jax.random.key(0), samples)
     y = np.asarray(query.labels[:, -1], np.float64)
     on_P = loss == "K1"
@@ -154,14 +154,14 @@ def remainders(
         gaussian = np.logaddexp(0, -(margin[:, None] + sd[:, None] * f)) @ of_f
         plain = np.logaddexp(0, -margin)
         gate = 1 / (1 + np.exp(margin))
-        # Terms of mean zero, a control variate that removes most of the sampling error.
+        # A control variate: terms of mean zero that remove most of the sampling error.
         known = -gate * shift + gate * (1 - gate) * (shift**2 - sd**2) / 2
         left = gaussian - (np.logaddexp(0, -(margin + shift)) - known)
         true = np.mean(gaussian - left)
         with precision("float64"):
             both = [losses(state, here, finite_length=finite) for finite in (True, False)]
             reduced, without = (float(getattr(each, loss)) for each in both)
-        # On the same queries. Only the variance from the reduction is tested.
+        # On the same queries: of the reduction, only the effect of the variance is tested.
         plain_error = plain.mean() - true
         judged = (plain_error, left.mean(), plain_error + reduced - without)
         rows.append(np.array([*judged, left.std() / math.sqrt(samples)]) / true)
@@ -169,7 +169,7 @@ def remainders(
 
 
 def moments(task: Prompts, score: Scores, across: Scores, on_P: bool) -> tuple[Scores, Scores]:
-    """Mean and standard deviation over contexts of an output, exactly."""
+    """Exact mean and standard deviation of the output over contexts, for each query."""
     if on_P:
         mean = np.asarray(task.mean_margin) * score / 2
         square = (task.mean_square_margin * score**2 + across**2) / 2
@@ -184,7 +184,7 @@ def moments(task: Prompts, score: Scores, across: Scores, on_P: bool) -> tuple[S
 def contexts(
     task: Prompts, score: Scores, across: Scores, on_P: bool, rng: np.random.Generator
 ) -> Scores:
-    """Output for a context drawn for each query."""
+    """Draw a context for each query and return the outputs."""
     shape = (len(score), task.length - 1)
     labels = rng.choice([-1.0, 1.0], size=shape)
     if on_P:
@@ -196,7 +196,7 @@ def contexts(
 
 
 def variance(task: Prompts, U: PQ, prompts: int) -> Float[np.ndarray, " 7"]:
-    """Variance over prompts of the gradient, averaged over the entries of `ENTRIES`."""
+    """Variance of the gradient over prompts, averaged over each block of `ENTRIES`."""
 
     def gradient(prompt: PromptBatch) -> PQ:
         one = jax.tree.map(lambda leaf: leaf[None], prompt)
@@ -216,7 +216,7 @@ def variance(task: Prompts, U: PQ, prompts: int) -> Float[np.ndarray, " 7"]:
 
 
 def length_lines(found: dict[str, Remainder]) -> list[str]:
-    """Errors by length and their exponents as text."""
+    """Tabulate the errors by length, with their exponents."""
     lines = ["Relative error in % of the loss: outputs without variance / Gaussian / reduced."]
     lines.append(f"{'L':<22}" + "".join(f"{length:>35}" for length in LENGTHS))
     for name, r in found.items():
@@ -234,7 +234,7 @@ def length_lines(found: dict[str, Remainder]) -> list[str]:
 def batch_lines(
     variances: Float[np.ndarray, "T 7"], predicted: Float[np.ndarray, "T 2"], scale: float
 ) -> list[str]:
-    """Variance of gradients over prompts as text."""
+    """Tabulate the variances of gradients over prompts, with the closed forms."""
     rows: list[tuple[str, ...]] = [("", *MOMENTS)]
     for k, name in enumerate(ENTRIES):
         rows.append((name, *(f"{r[k]:.3g} ; {100 * r[k] / scale:.2g} %" for r in variances)))

@@ -27,7 +27,7 @@ from sweeps.studies.two_stage.claims import settings
 from sweeps.systems.experiment import Experiment, experiment
 
 ETA = 0.2
-"""The dynamics depends on eta-time and the noise tau, so a large rate needs the fewest steps."""
+"""The dynamics depends only on eta-time and the noise tau; a large rate needs the fewest steps."""
 LEARNED, UNLEARNED = 0.9, 0.6
 """AUC of Q above which, and below which, training counts as having learned it or not."""
 
@@ -42,7 +42,7 @@ class TwoStagePhase:
         resolution: number of values on each axis for the reduced ODE.
         points: number of values on each axis for training.
         seeds: number of runs at each point.
-        eta_time: eta-time at which runs are judged.
+        eta_time: eta-time at which runs are evaluated.
         decay: weight decay lambda.
         d: size of each of the two blocks of a token.
         length: tokens L of a prompt, the query included.
@@ -79,7 +79,7 @@ class TwoStagePhase:
         }
 
     def training(self) -> Experiment:
-        """The run of which every point is a variation: one long stage at one rate."""
+        """The run that every point varies: one long stage at one rate."""
         first = 1 / (4 * self.decay)
         checks.real("eta_time", self.eta_time, first, open_minimum=True)
         span = (self.eta_time - first) * self.decay
@@ -88,10 +88,10 @@ class TwoStagePhase:
 
 
 class Verdict(NamedTuple):
-    """Points of training against the finite-time line: how many lie within a grid cell of it,
-    and how many of the others are on either side and behave as predicted.
+    """Counts of training points: those within a grid cell of the finite-time line, and for the
+    others those on each side and how many of them behave as predicted.
 
-    The weights show what the noise leaves of Q; their signal part shows what was learned.
+    The weights include noise, which reduces the AUC; their signal part shows what was learned.
     """
 
     near: int
@@ -102,7 +102,7 @@ class Verdict(NamedTuple):
 
 
 def run(config: TwoStagePhase) -> list[Path]:
-    """Integrate, train (or resume), draw the plane, and count the points on their side."""
+    """Integrate, train (or resume), draw the plane, and count points that behave as predicted."""
     found = {name: valid(each) for name, each in computed(config).items()}
     theory = found["ode"]["auc_Q"].transpose("tau", "r")
     trained = found["simulation"].mean("seed").transpose("tau", "r")
@@ -128,13 +128,13 @@ def run(config: TwoStagePhase) -> list[Path]:
 def draw(
     config: TwoStagePhase, theory: xr.DataArray, simulated: xr.DataArray, lines: Mapping[str, Any]
 ) -> Figure:
-    """The plane of the AUC of Q: the reduced ODE as a map, training as dots in the same colours,
-    and the lines of theory."""
+    """Draw the AUC of Q over the plane: the reduced ODE as a map, training as dots in the same
+    colours, and the lines of theory."""
     figure, ((ax,),) = drawing.panels(1, 1, width=6, height=5.2)
     colours = {"vmin": 0.5, "vmax": 1, "cmap": "viridis"}
     mesh = heat_map(ax, theory, "log", **colours)
     tau, r = np.meshgrid(simulated["tau"], simulated["r"], indexing="ij")
-    # A black edge within a white one is seen on either end of the colours.
+    # A black edge within a white one is visible on all colours.
     for size, edge in ((110, "white"), (70, "black")):
         ax.scatter(tau, r, c=simulated, s=size, edgecolors=edge, linewidths=1.5, **colours)
     ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
@@ -160,8 +160,8 @@ def draw(
 
 
 def boundaries(config: TwoStagePhase, r: Float[np.ndarray, " R"]) -> dict[str, np.ndarray]:
-    """Noise tau below which Q is learned by theory, for every `r`: in the limit of long times, and
-    within the eta-time that is looked at."""
+    """Return the noise tau below which theory learns Q, for each `r`: in the limit of long times,
+    and within `config.eta_time`."""
     task = settings(config.training())[0]
     ends = {"infinite_time": math.inf, "finite_time": config.eta_time}
     with precision("float64"):
@@ -170,8 +170,7 @@ def boundaries(config: TwoStagePhase, r: Float[np.ndarray, " R"]) -> dict[str, n
 
 
 def judge(simulated: xr.DataArray, line: Float[np.ndarray, " R"]) -> Verdict:
-    """Count the points of training (tau, r) that behave as predicted for their side of the
-    `line`."""
+    """Count the training points (tau, r) that behave as their side of the `line` predicts."""
     tau, auc = simulated["tau"].values, simulated.values
     cell = np.log(tau[1] / tau[0])
     distance = np.log(tau)[:, None] - np.log(line)

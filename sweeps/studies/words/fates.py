@@ -1,22 +1,22 @@
 """Test of Theorem 2 of Scan and Snap on realistic sequence classes: does z move as predicted?
 
 The theorem describes distinct tokens, which gain, and a single common token, which loses. In text
-nearly every token is common, and there are many. Its criterion, however, holds for any token:
-by Eq. 10 the drift of the logit of token l for query m is
+nearly all tokens are common. The theorem's criterion, however, holds for any token: by Eq. 10, the
+drift of the logit of token l for query m is
 
     z_ml' ~ sum_{n in psi^-1(m)} pi(n) f_nl (f_nl f_n . h_n - h_nl),  h_n = sum_{n' != n} b_nn' f_n'
 
-with b_nn' = gamma_n beta_nn', so that l gains where it belongs more to its own classes than to
-those with which they overlap. Distinct tokens have h_nl = 0 and f_n . h_n = xi_n > 0. Two versions:
+with b_nn' = gamma_n beta_nn', so l gains if it belongs more to its own classes than to the classes
+that overlap them. Distinct tokens have h_nl = 0 and f_n . h_n = xi_n > 0. We test two versions:
 
-- Theorem 1's beta, of the decoder update of Lemma 3; at the start gamma_n ~ pi(n).
-- the plain update that training follows [ours]. From Y = Z = 0, to first order in t,
+- Theorem 1's beta, for the decoder update of Lemma 3; at the start gamma_n ~ pi(n).
+- The plain update that training follows [ours]. From Y = Z = 0, to first order in t,
   Y = eta_Y t sum_n pi(n) f_n (e_nu(n) - 1/M)^T and
   g_n = eta_Y t (pi(n) f_n - (1/M) sum_n' pi(n') f_n').
-  The part of g_n along f_n drops out, leaving b_nn' = eta_Y t pi(n') / M: exact for any overlap
-  for as long as alpha is uniform.
+  The part of g_n along f_n drops out, leaving b_nn' = eta_Y t pi(n') / M, which is exact for any
+  overlap while alpha is uniform.
 
-All scores compare signs of z(t) - z(0). The baseline predicts the sign of most tokens everywhere.
+All scores compare signs of z(t) - z(0). The baseline predicts the majority sign everywhere.
 """
 
 import dataclasses
@@ -53,8 +53,8 @@ RULES = {
 def rules(
     task: SequenceClasses, optimizer: Rule, threshold: float
 ) -> dict[str, Int8[np.ndarray, "K M"]]:
-    """The sign that each of `RULES` predicts for z, for the query of each class; 0 outside of the
-    query's tokens and where a rule makes no prediction. "eq10-start" is left out where Eq. 10 does
+    """Return the sign of z that each of `RULES` predicts for the query of each class, 0 for tokens
+    that the query never sees and without a prediction. "eq10-start" is omitted where Eq. 10 does
     not apply."""
     present = _for_query(task, np.asarray(task.probs) > 0)
 
@@ -71,7 +71,7 @@ def rules(
 
 
 def eq10_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
-    """z' by Eq. 10 at zero attention logits for the query of each class, over eta_Z eta_Y t."""
+    """Return z' / (eta_Z eta_Y t) by Eq. 10 at zero logits, for the query of each class."""
     with precision("float64"):
         cast = task.astype("float64")
         f = jnp.asarray(directions(task))
@@ -80,17 +80,17 @@ def eq10_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
 
 
 def plain_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
-    """z' of the population flow from zero weights for the query of each class, over
-    eta_Z eta_Y t, as t -> 0."""
+    """Return z' / (eta_Z eta_Y t) as t -> 0 for the query of each class, by the population flow
+    from zero weights."""
     f, prior = directions(task), np.asarray(task.prior)
-    # The share of class n itself, which is along f_n, drops out below.
+    # Class n's own part of h_n, along f_n, drops out below.
     h = prior @ f / task.M
     along = (f @ h)[:, None]
     return _sum_by_query(task, prior[:, None] * f * (f * along - h))
 
 
 def _sum_by_query(task: SequenceClasses, values: np.ndarray) -> np.ndarray:
-    """Return for each class the sum over the classes of its query."""
+    """Return the sum over the classes of the same query, for each class."""
     rows = np.asarray(task.query_index)
     return (rows[:, None] == rows[None, :]).astype(values.dtype) @ values
 
@@ -110,8 +110,7 @@ class Score(NamedTuple):
     Attributes:
         right: (S,) share of the pairs for which the rule makes a prediction.
         weighted: (S,) the same, pairs weighted by pi(n) P(l|n).
-        base, base_weighted: (S,) what predicting everywhere the more frequent sign achieves on
-            these pairs, looked up afterwards.
+        base, base_weighted: (S,) the same for the majority sign of these pairs, in hindsight.
         by_class: (S, K) `right` of each class.
         spoken: share of the pairs for which the rule makes a prediction.
     """
@@ -134,7 +133,7 @@ class Fates:
         loss, accuracy: (S,) of training.
         status: status of training, a `dynsim.Status`.
         theory_z: (S, K, M) of each theory that applies.
-        missing: why the others do not.
+        missing: the reason for each theory that does not apply.
         signs: (S, K, M) predicted sign of z by each rule and theory, 0 for no prediction.
         top: (K, M) mask of the scored tokens.
         scores: scores of each rule and theory.
@@ -170,13 +169,12 @@ def fates(
         optimizer: `dynsim.sgd` or `dynsim.momentum`.
         steps: number of optimiser steps, >= 2.
         top: number of tokens of each class to score, the most probable ones. A logit belongs to
-            a query, so a token of several of its classes counts in each.
+            a query, so a token counts once for each of the query's classes that have it.
         threshold: threshold of owned tokens, see `dynsim.classes.owned`.
-        length, batch: of `dynsim.layer` and `dynsim.train`; by default full-batch descent on the
-            population.
-        seed: seed of the data, where they are sampled, and of `embedded` weights.
-        embedded: settings of `dynsim.QKV`, the layer in ordinary parameters, to train that
-            instead, at the same rates; its z is that of the effective layer.
+        length, batch: see `dynsim.layer` and `dynsim.train`; by default, the population loss.
+        seed: seed of the sampled data and of the `embedded` weights.
+        embedded: settings of `dynsim.QKV`, to train the layer in ordinary parameters instead,
+            with the same optimizer; z is then that of the effective layer.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed.
@@ -231,7 +229,7 @@ def fates(
 
 
 def top_tokens(task: SequenceClasses, count: int) -> Bool[np.ndarray, "K M"]:
-    """Mask of the `count` most probable contextual tokens of each class, or of all it has."""
+    """Mask the `count` most probable contextual tokens of each class, or all if it has fewer."""
     probs = np.asarray(task.probs)
     order = np.argsort(-probs, axis=1, kind="stable")[:, :count]
     mask = np.zeros(probs.shape, bool)
@@ -245,8 +243,7 @@ def score(
     judged: Bool[np.ndarray, "K M"],
     weight: Float[np.ndarray, "K M"],
 ) -> Score:
-    """Score `predicted` signs on the pairs `judged`; no prediction is right for an unchanged
-    logit."""
+    """Score `predicted` signs on the pairs `judged`; no sign is right for an unchanged logit."""
     spoken = judged & (predicted != 0)
     right = spoken & (actual == predicted)
 
@@ -273,8 +270,8 @@ def score(
 def table(
     estimate: Estimate, overlaps: OverlapReport, found: Fates, ordinary: Fates | None = None
 ) -> str:
-    """Describe the estimate and how often each rule is right at the end, as lines to print; with
-    `ordinary`, also for the layer in ordinary parameters."""
+    """Tabulate the estimate and how often each rule is right at the end; with `ordinary`, also for
+    the layer in ordinary parameters."""
     task, status = estimate.task, dynsim.Status(found.status).name
     lines = [
         f"{task.K} classes of {task.num_queries} queries over {task.M} words, "

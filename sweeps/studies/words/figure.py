@@ -1,4 +1,4 @@
-"""Real text against Theorem 2: which words the attention of a trained layer comes to favour."""
+"""Theorem 2 on real text: the words that attention comes to favour in training."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ from sweeps.studies.options import cell_edges
 from sweeps.studies.words.fates import Fates, fates, table, title
 
 RIGHT, WRONG = 0, 1
-"""Indices of their colours."""
+"""Colours of correct and of wrong predictions, by index."""
 COLUMNS = 4
 """Largest number of panels in a row."""
 
@@ -53,15 +53,15 @@ class CorpusFigure:
         length: tokens per window of text, the query included.
         tokens_per_class: number of contextual words that each class adds to the vocabulary.
         stop_words: how many of the most frequent words to leave out of the contexts.
-        top: number of words of each class to judge, its most frequent ones.
+        top: number of words of each class to score, its most frequent ones.
         threshold: smallest share of a word's occurrences with which a class owns it, in (0.5, 1].
         steps: optimiser steps.
         eta_y: learning rate of Y.
         eta_z: learning rate of Z.
         batch: sequences per step, as long as the windows; inf for descent on the population loss.
         seed: seed of the sampled sequences, the generated text and the starting factors.
-        scale: W_Q and W_K of the layer in ordinary parameters start normal with standard
-            deviation scale / sqrt(d), d = M; its rate eta_z is raised to be the same at the start.
+        scale: W_Q and W_K of the layer in ordinary parameters start normal with standard deviation
+            scale / sqrt(d), d = M; their rate is chosen so that Z starts to move at eta_z.
         out: folder for the figure, corpus.npz and corpus.json.
     """
 
@@ -84,9 +84,9 @@ class CorpusFigure:
 
 
 def run(config: CorpusFigure) -> list[Path]:
-    """Estimate, train and score; print the table, draw and write the figure.
+    """Estimate the classes, train and score; print the table and write the figure.
 
-    The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
+    `dynsim.load_task` reads the task from the npz file, which also has logits and predictions.
     """
     check_fields(config)
     output.check_directory(config.out)
@@ -122,14 +122,14 @@ def run(config: CorpusFigure) -> list[Path]:
 
 
 def corpus(config: CorpusFigure) -> Corpus:
-    """Read the text; only the training split of a folder."""
+    """Read the text (only the training split of a folder), or generate one."""
     if config.corpus is None:
         return synthetic_corpus(config.seed)
     return load_corpus(config.corpus, train=config.train, valid=None, test=None)
 
 
 def arrays(estimate: Estimate, found: Fates) -> dict[str, Any]:
-    """A task as `dynsim.load_task` reads it, and all logits, signs and scores."""
+    """Return the arrays of a task for `dynsim.load_task`, and all logits, signs and scores."""
     task = estimate.task
     fields = ("probs", "query", "next_token", "prior")
     return {
@@ -152,7 +152,7 @@ def report(
     found: Fates,
     ordinary: Fates,
 ) -> dict[str, object]:
-    """Settings, words, overlaps and the scores at the end."""
+    """Collect settings, words, overlaps and final scores."""
 
     def scores(of: Fates) -> dict[str, object]:
         return {
@@ -180,14 +180,14 @@ def report(
 
 
 def draw(estimate: Estimate, found: Fates) -> Figure:
-    """Draw a panel for each class, in rows by query, and how often rules are right over time."""
+    """Draw a panel for each class, in rows by query, and the rules' scores over time."""
     task = estimate.task
     served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
     columns = min(max(len(classes) for classes in served), COLUMNS)
     rows = [row[i : i + columns] for row in served for i in range(0, len(row), columns)]
     heights = [2.5 * len(rows) + 0.8, 2.6]
     figure = plt.figure(figsize=(max(3 * columns, 8), sum(heights)), layout="constrained")
-    # Apart from each other, so that the names of rules take no room from the panels.
+    # Separate subfigures, so that the long names of rules take no room from the panels.
     (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)
     axes = above.subplots(len(rows), columns, squeeze=False)
     for row, panels in zip(rows, axes, strict=True):
@@ -209,10 +209,10 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
 
 
 def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
-    """Trained logits at the end of the top words of class `n`, the most frequent one on top.
+    """Draw the final trained logits of the top words of class `n`, the most frequent on top.
 
-    The colour of a bar shows whether the plain update's criterion has its sign; pointers give the
-    sign by Eq. 10's, where that applies.
+    The colour of a bar shows whether the plain update's criterion predicts its sign; markers point
+    to the sign predicted by Eq. 10's criterion, where that applies.
     """
     tokens = np.flatnonzero(found.top[n])
     tokens = tokens[np.argsort(-np.asarray(estimate.task.probs)[n, tokens], kind="stable")]
@@ -235,9 +235,8 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
 
 
 def plot_scores(found: Fates, ax: Axes) -> QuadMesh:
-    """Share of correct signs over time, a row for each rule and one for the more frequent sign,
-    with the share at the end: curves of rules that are always right would hide one another.
-    Returns the mesh, for a colour bar."""
+    """Draw a heat map of the share of correct signs over time, with a row for each rule and one for
+    the majority sign; curves of perfect rules would coincide. Return its mesh."""
     spoken = {title(n): s.right for n, s in found.scores.items() if s.spoken}
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
     rows = {**spoken, "the more frequent sign everywhere": base}

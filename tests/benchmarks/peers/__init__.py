@@ -1,1 +1,1 @@
-"""The loops of others, which the sweep engine is timed against."""
+"""Loops in PyTorch with which the sweep engine is compared."""

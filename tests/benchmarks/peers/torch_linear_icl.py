@@ -1,7 +1,7 @@
-"""In-context regression by linear attention as one would write it in PyTorch, run after run.
+"""In-context regression by linear attention as typically written in PyTorch, one run at a time.
 
-It is what `dynsim.train` is timed against: a fixed training set of tokens, every step on all
-of it, gradients by autograd, one Python step after the other.
+`dynsim.train` is compared with it: a fixed training set of tokens, used in full at every step,
+gradients by autograd, and a Python loop over steps.
 """
 
 import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
@@ -19,7 +19,7 @@ def trained(
     eta: float = 0.5,
     sequences: int = 5000,
 ) -> float:
-    """Train rank-one heads once; the mean square error on the training set before the last step."""
+    """Train rank-one heads once; return the training set's mean square error at the last step."""
     torch.manual_seed(seed)
     root = torch.tensor(task.eigenvalues.tolist()).sqrt()
     w = torch.randn(sequences, task.D)

@@ -1,8 +1,8 @@
-"""The training loop of Fig. 6 as one would write it in PyTorch, one run after the other.
+"""The training loop of Fig. 6 as typically written in PyTorch, one run at a time.
 
-It is what the sweep engine is timed against. Tokens are drawn on the host with NumPy, the model
-is the paper's in its own symbols, X the one-hot matrix of the contextual tokens, gradients
-are autograd's. `compact=True` replaces the products with X by gathering and scattering.
+The sweep engine is compared with it. Tokens are drawn on the host with NumPy; the model is written
+in the paper's symbols, with X the one-hot matrix of the contextual tokens; gradients come from
+autograd. `compact=True` replaces the products with X by gathering and scattering.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def entropy_after_training(
     length: int = 128,
     compact: bool = False,
 ) -> float:
-    """Train once from uniform weights; the entropy of Fig. 6 at the end, in nat."""
+    """Train once from uniform weights; return the final entropy of Fig. 6, in nat."""
     numbers = np.random.default_rng(seed)
     torch.manual_seed(seed)
     probs, query = np.asarray(task.probs), torch.as_tensor(np.array(task.query)).long()

@@ -1,8 +1,8 @@
-"""Two-stage training as one would write it in PyTorch, one run after the other.
+"""Two-stage training as typically written in PyTorch, one run at a time.
 
-It is what `dynsim.train` is timed against, and a second implementation of what it does. Prompts are
-drawn once and gathered by index, gradients are autograd's, and the weights are kept as the sum of
-what gradients and of what noise made of them, because the claims are about the former.
+It is an independent implementation with which `dynsim.train` is compared. Prompts are drawn once
+and gathered by index, and gradients come from autograd. Weights are the sum of a signal part, moved
+by gradients, and a noise part, because the claims are about the signal.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ def trained(
     *,
     batch: int = 128,
 ) -> np.ndarray:
-    """Train once, up to the last of `times`; (S, 2, 2, d, d) weights after so many steps: what
-    gradients and what noise made of W and V."""
+    """Train once, up to the last of `times`; return the (S, 2, 2, d, d) weights at these steps:
+    signal and noise of W and V."""
     torch.manual_seed(seed)
     P, Q, labels = drawn(task, task.pool)
     signal = torch.zeros(2, task.d, task.d)
@@ -49,7 +49,7 @@ def trained(
 
 
 def drawn(task: Prompts, num: int) -> Batch:
-    """`num` prompts."""
+    """Draw `num` prompts."""
     labels = 2.0 * torch.randint(2, (num, task.length)) - 1
     P = float(task.s1) * torch.randn(num, task.length, task.d)
     P[..., 0] = labels * (float(task.gamma0) + P[..., 0].abs())

@@ -1,6 +1,6 @@
-"""The claims of two-stage training by the PyTorch loop, next to those by sweeps.
+"""The claims of two-stage training, tested on the PyTorch loop and on sweeps.
 
-Both are measured with the same code, on weights at the same times: it is training that is compared.
+The same code measures both, on weights at the same times, so that only the training is compared.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ EXPERIMENTS = {
 
 
 def compared() -> Iterator[str]:
-    """Every claim by either, and how many means over seeds agree."""
+    """Yield every claim for both, and the number of means over seeds that agree."""
     ours = {name: runs(each, SEEDS, NUM_TIMES) for name, each in EXPERIMENTS.items()}
     theirs = {name: by_torch(each) for name, each in ours.items()}
     predicted = {name: run(ode(each)) for name, each in ours.items()}
@@ -48,7 +48,7 @@ def compared() -> Iterator[str]:
 
 
 def by_torch(ours: Runs) -> Runs:
-    """The same experiment by the PyTorch loop, measured on prompts of its own."""
+    """Run the same experiment with the PyTorch loop, measured on its own prompts."""
     training = ours.training
     task, optimizer = training.built
     steps = ours.steps.astype(int).tolist()
@@ -74,8 +74,8 @@ def by_torch(ours: Runs) -> Runs:
 
 
 def agreeing(ours: Mapping[str, Runs], theirs: Mapping[str, Runs]) -> list[bool]:
-    """Of the observables that theory has, at the ends of the stages: whether the means over seeds
-    lie within three standard errors of each other."""
+    """Return whether the means over seeds lie within three standard errors of each other, for each
+    observable of `COMPARED` at the end of each stage."""
     good = []
     for name, a in ours.items():
         for observable in COMPARED:

@@ -1,8 +1,8 @@
-"""What a user waits for: seconds by the clock and of CPU, each in a fresh process; with `old`, in
-turns with another checkout. And what the time of `dynsim compare` goes into, by kinds.
+"""Waiting times of users: wall and CPU seconds, each in a fresh process; with `old`, alternating
+with another checkout. With `profile`, the time of `dynsim compare` by kind of work.
 
-Commands are measured with an empty cache folder, and again with what they left in it. Everything
-else is measured in a process of its own: the first call, which compiles, and later ones.
+Commands are measured with an empty cache folder, and again with the resulting cache. Everything
+else is measured in its own process: the first call, which compiles, and later ones.
 """
 
 import functools
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 Costs = dict[str, list[float]]
-"""Seconds by the clock and of CPU, or one number of another unit, by label."""
+"""Wall and CPU seconds, or one number in another unit, by label."""
 ROOT = Path(__file__).parents[3]
 DEMO = ("--task", "syn-small", "--eta-y", "1", "--eta-z", "0.1", "--steps", "1000")
 COMPARE = ("compare", *DEMO, "--out", "out", "--overwrite")
@@ -33,12 +33,11 @@ COMMANDS = {
     "error of phase": ("phase", "--momentum", "2"),
     "error of phase, range": ("phase", "--resolution", "0"),
 }
-"""Arguments of the command line, the first of which is that of `make demo`."""
+"""Arguments of the command line; the first are those of `make demo`."""
 LATER, ENOUGH = 3, 5.0
-"""Calls after the first one, whose median counts: so many, or as many as begin in so many seconds.
-"""
+"""Largest number of calls after the first, and seconds after which no call begins."""
 MAIN = "import sys; from sweeps.cli import main; sys.exit(main())"
-# Packages come from the checkout that is measured, and this module from its own.
+# Packages come from the measured checkout, and this module from its own checkout.
 HERE = (
     f"import sys, sweeps, dynsim, odes; sys.path.insert(0, {str(ROOT)!r}); "
     "from tests.benchmarks import waits; "
@@ -48,8 +47,8 @@ HERE = (
 def report(
     old: Path | None = None, repeat: int = 3, only: tuple[str, ...] = (), profile: bool = False
 ) -> Iterator[str]:
-    """Lines of a table of medians over `repeat` processes, of this checkout and of an `old` one;
-    rows whose names begin with one of `only`. Or, as a `profile`, of what `compare` does."""
+    """Yield a table of medians over `repeat` processes, for this checkout and an `old` one, with
+    the rows whose names begin with one of `only`; or a `profile` of `compare`."""
     if profile:
         yield from importlib.import_module("tests.benchmarks.waits.kinds").report()
         return
@@ -80,7 +79,7 @@ def _cell(costs: list[list[float]]) -> str:
 
 
 def prepare(tree: Path, folder: Path) -> None:
-    """What an installation has: bytecode, and the list of fonts."""
+    """Prepare a checkout like an installation, with bytecode and the list of fonts."""
     packages = ("dynsim", "odes", "sweeps")
     run = functools.partial(subprocess.run, cwd=tree, env=environment(tree, folder, folder))
     run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
@@ -96,8 +95,7 @@ def environment(tree: Path, folder: Path, cache: Path) -> dict[str, str]:
 
 
 def process(code: str, words: tuple[str, ...], env: dict[str, str]) -> tuple[list[float], str]:
-    """Seconds by the clock and of CPU of a process, and what it printed; no seconds where it
-    broke."""
+    """Run a process and return its wall and CPU seconds and its output; no seconds if it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         begin = time.perf_counter()
         folder = Path(env["MPLCONFIGDIR"]).parent
@@ -109,7 +107,7 @@ def process(code: str, words: tuple[str, ...], env: dict[str, str]) -> tuple[lis
         out.seek(0)
         error.seek(0)
         said = error.read()
-        # 2 is how the command line answers what it does not understand.
+        # 2 is the exit status of the command line for invalid input.
         if made.returncode not in (0, 2) or "Traceback" in said:
             print(said.strip().rpartition("\n")[2], file=sys.stderr)
             return [], ""
@@ -134,14 +132,14 @@ def _work(name: str, tree: Path, folder: Path) -> Costs:
 
 
 def measure(name: str) -> None:
-    """Print as JSON what a piece of work costs in this process, on a device for each core."""
+    """Print the cost of `WORKS[name]` in this process as JSON, with one device per core."""
     importlib.import_module("jax").config.update("jax_num_cpu_devices", os.cpu_count())
     found = WORKS[name]()
     print(json.dumps({f"{name}, {label}": cost for label, cost in found.items()}))
 
 
 def _first_and_later(work: Callable[[float], object]) -> Costs:
-    """Measure the cost of `work` at 1 and at other values."""
+    """Measure the cost of `work` at 1 and the median of later calls at other values."""
     costs: list[list[float]] = []
     while len(costs) < 2 or (len(costs) <= LATER and sum(w for w, _ in costs[1:]) < ENOUGH):
         wall, cpu = time.perf_counter(), time.process_time()
@@ -152,7 +150,7 @@ def _first_and_later(work: Callable[[float], object]) -> Costs:
 
 
 def _swept(run: Any, axes: Any, engine: str, record: Any, **options: Any) -> None:
-    """Run a sweep of a run, or of (problem, rule, steps, batch), by the API of either checkout."""
+    """Sweep over a run, or (problem, rule, steps, batch), with the API of either checkout."""
     import sweeps
     from sweeps.runner.spec import Sweep
 
@@ -267,4 +265,4 @@ WORKS: dict[str, Callable[[], Costs]] = {
     "central flow, 73 weights": _central,
     "sharpness in gradients": _sharpness,
 }
-"""What is measured within a process, by name."""
+"""Measurements within a process, by name."""

@@ -1,4 +1,4 @@
-"""Time of `dynsim compare` by kind of work, and the programs that it compiles."""
+"""Time of `dynsim compare` by kind of work, and the programs it compiles."""
 
 import functools
 import importlib
@@ -14,16 +14,15 @@ from tests.benchmarks.waits import COMPARE, ROOT, environment, prepare, process
 
 EVENTS = {"jaxpr_trace": "trace", "jaxpr_to_mlir_module": "lower", "backend_compile": "compile"}
 KINDS = ("import", "trace", "lower", "compile", "keys", "run", "draw")
-"""Loading from disk and linking count as "compile"."""
+"""Kinds of work; loading from disk and linking count as "compile"."""
 LONGEST = 12
-"""Compilations that are listed."""
+"""Number of compilations listed."""
 CODE = "from tests.benchmarks.waits import kinds; kinds.trace()"
 
 
 def report() -> Iterator[str]:
-    """Lines of the report: seconds by kind, in processes of their own with nothing kept and with
-    what that left. Those of threads side by side are added, so that they may be more than the time
-    by the clock."""
+    """Yield the seconds by kind, in a process with an empty cache and in one with the resulting
+    cache. Times of parallel threads are added, so that they may exceed the wall time."""
     yield f"{'seconds of compare':<20}" + "".join(f"{kind:>9}" for kind in (*KINDS, "clock", "CPU"))
     with tempfile.TemporaryDirectory() as folder:
         env = environment(ROOT, Path(folder), Path(folder) / "cache")
@@ -44,7 +43,7 @@ class Clock:
         self._spans: dict[str, dict[int, list[tuple[float, float]]]] = {kind: {} for kind in KINDS}
 
     def add(self, kind: str, took: float) -> None:
-        """A span of a kind has ended that `took` so many seconds."""
+        """Record a span that ends now and `took` that many seconds."""
         found = self._spans[kind].setdefault(threading.get_ident(), [])
         begin = time.perf_counter() - took
         while found and found[-1][0] >= begin:
@@ -52,7 +51,7 @@ class Clock:
         found.append((begin, took))
 
     def heard(self, event: str, took: float, **_: Any) -> None:
-        """An event of JAX."""
+        """Record an event reported by JAX."""
         kind = EVENTS.get(event.rpartition("/")[2].removesuffix("_duration"))
         if kind:
             self.add(kind, took)
@@ -60,7 +59,7 @@ class Clock:
     def measure(
         self, kind: str, owner: Any, name: str, before: Callable[..., Any] | None = None
     ) -> None:
-        """Measure a function of a module or class from here on, without what is done `before`."""
+        """Measure all further calls of a function of a module or class, without `before`."""
         inner = getattr(owner, name)
 
         @functools.wraps(inner)
@@ -75,7 +74,7 @@ class Clock:
         setattr(owner, name, outer)
 
     def lengths(self) -> dict[str, list[float]]:
-        """Seconds of each span by kind."""
+        """Return the seconds of each span by kind."""
         return {
             kind: [took for found in threads.values() for _, took in found]
             for kind, threads in self._spans.items()
@@ -83,7 +82,7 @@ class Clock:
 
 
 def trace() -> None:
-    """Compare in this process, and print as JSON how long each span of a kind took."""
+    """Run `dynsim compare` in this process, and print the length of each span by kind as JSON."""
     clock, begin = Clock(), time.perf_counter()
     cli = importlib.import_module("sweeps.cli")
     cli.tell()

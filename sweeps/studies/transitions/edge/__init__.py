@@ -1,6 +1,5 @@
-"""The edge of stability: problems with a small Hessian, the errors of flows against training
-averaged over its oscillations, and a map of where training is stable, at the edge, catapults or
-diverges."""
+"""The edge of stability: small problems, errors of flows against training averaged over its
+oscillations, and a map of where training is stable, at the edge, catapults or diverges."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ ACTIVATIONS = {"tanh": jnp.tanh, "linear": lambda x: x}
 
 
 class Network(Problem):
-    """A network with hidden layers of one width on inputs that are normal. Its population is a
-    fixed set of examples.
+    """A network with hidden layers of equal width, on a fixed set of examples with normal inputs.
 
     Attributes:
         inputs: number of inputs.
@@ -147,18 +145,18 @@ class Network(Problem):
 
 
 class Case(NamedTuple):
-    """A problem, and what is drawn of it unless asked otherwise.
+    """A problem and the default settings of its figure.
 
     Attributes:
-        problem: with a population loss.
+        problem: problem with a population loss.
         rates: learning rates, from stable ones to beyond the edge.
         steps: optimiser steps of each.
         scale: the field that scales the starting weights, with its smallest and largest value in
             the diagram; None without one.
-        rtol: relative tolerance of the gradient flow, where the usual one is too small for a loss
-            with kinks.
-        before: steps at the smallest rate that all runs but those of the diagram begin after, for
-            plateaus, which descent with large steps leaves at another time than any flow.
+        rtol: relative tolerance of the gradient flow, if the default is too small for a loss with
+            kinks.
+        before: number of steps at the smallest rate after which all runs but the diagram's begin,
+            to skip plateaus, which descent with large steps leaves at other times than flows do.
     """
 
     problem: dynsim.Problem

@@ -38,8 +38,7 @@ def draw(
     maps: xr.Dataset | None,
     system: str,
 ) -> Figure:
-    """Draw sharpness above and loss below, a column per rate, and below them the maps if there are
-    any."""
+    """Draw sharpness above loss, a column per rate, and below them the maps if there are any."""
     rates = found["training"].eta.values
     size = (max(2.1 * len(rates), 6), 9.5 if maps is not None else 5.5)
     figure = plt.figure(figsize=size, layout="constrained")
@@ -148,7 +147,7 @@ class Edge:
 
 
 def followed(case: Case, name: str) -> Sweep:
-    """The runs at all rates, recorded at every step."""
+    """Return the sweep of a curve: runs at all rates, recorded at every step."""
     record = dict.fromkeys(("loss", LOSSES[name], "preconditioned_sharpness", "params"))
     made: Any = Sweep(
         Experiment(case.begun(), dynsim.sgd(1.0), case.steps, math.inf),

@@ -90,8 +90,8 @@ def step(
     """Find the step of weighted averages over seeds that rise (`sign` 1) or fall (-1) with x.
 
     Averages are smoothed by cubic splines. The penalty minimises the error of predicting each seed
-    from the average of the others (Rice and Silverman, 1991). Leaving out points would not work:
-    runs of one seed share their data, so their noise is a smooth curve. NaN for fewer than
+    from the smoothed average of the others (Rice and Silverman, 1991). Leaving out points would not
+    work: runs of one seed share their data, so their noise is a smooth curve. NaN for fewer than
     `FEWEST` points or a constant curve.
     """
     if len(x) < FEWEST:
@@ -153,8 +153,8 @@ class Scaling(NamedTuple):
         peak: power law of the largest susceptibility.
         crossings: (N - 1,) where Binder cumulants of neighbouring sizes cross.
         crossing_errors: their standard errors.
-        collapse: collapse of m over x, or over x - s ln L if places keep moving; None
-            without enough data.
+        collapse: collapse of m over x, or over x - s ln L if places keep moving; None without
+            enough data.
         verdict: transition, crossover or undecided.
         why: the evidence, in words.
     """
@@ -196,14 +196,13 @@ def scaling(
         sizes: different positive numbers, increasing; any measure of size, to which all exponents
             refer.
         values: order parameter of each size, point and seed; NaN where a run has none.
-        origin: its value in the phase without order, about which the Binder cumulant is taken, and
-            which beta/nu assumes.
-        level: level of significance, in (0, 0.5): the largest probability with which a width that
-            stays the same, at least among the larger half of the sizes, is taken for one that
-            falls, and one that falls as L^(-1/4) for one that stays.
+        origin: its value in the disordered phase, for the Binder cumulant and beta/nu.
+        level: level of significance, in (0, 0.5): the largest probability of taking a width that
+            stays the same, at least among the larger half of the sizes, for one that falls, and
+            one that falls as L^(-1/4) for one that stays.
             `make tables TABLES=verdicts` measures both.
-        draws: halves of the seeds. From two seeds there is no verdict: a half has one, which
-            cannot determine the smoothing.
+        draws: number of random halves of the seeds. Two seeds give no verdict, because a half has
+            a single seed, which cannot determine the smoothing.
 
     Raises:
         ValueError: for other shapes, too few points, sizes or seeds, or values out of order.
@@ -319,13 +318,13 @@ def steps(
 def decide(
     sizes: Float[np.ndarray, " N"], width: Power, late: Power, level: float = LEVEL
 ) -> tuple[Verdict, str]:
-    """The verdict on the power laws of the widths of all `sizes` and of the larger half of them,
-    and its reason.
+    """Return the verdict on the power laws of the widths of all `sizes` and of the larger half of
+    them, and its reason.
 
-    A transition has an exponent above 0 at the level, which the larger sizes confirm: theirs is
-    above 0 at the level as well, so that a width that has levelled off among them is taken for a
-    transition with that probability at most, and it is at least half as large. For a crossover
-    either law is enough, each at half the level, so that both together keep to it (Bonferroni).
+    A transition needs an exponent above 0 at the level, both for all sizes and for the larger half,
+    where it must be at least half as large. So a width that has levelled off among the larger sizes
+    is taken for a transition with at most that probability. For a crossover either law is enough,
+    each at half the level, so that both together keep to the level (Bonferroni).
     """
     if len(sizes) < FEWEST_SIZES:
         known = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"

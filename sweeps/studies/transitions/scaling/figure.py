@@ -113,7 +113,7 @@ SHOWN = 3 * NEAR
 
 
 def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figure:
-    """The three moments over the rate above; width and place over the size, and the collapse.
+    """Draw the three moments over the rate; below, width and place over the size, and the collapse.
 
     Args:
         found: the scaling.
@@ -340,7 +340,7 @@ def order_parameter(dataset: xr.Dataset, name: str) -> xr.DataArray:
 
 
 def run(config: ScalingFigure) -> list[Path]:
-    """Compute or resume, print the verdict and its evidence, draw and write."""
+    """Run or resume the sweep, print the verdict and its evidence, and write the figure."""
     dataset = computed(config)["runs"]
     size, rate = config.axes()
     values = order_parameter(dataset, config.observable).transpose(size, rate, "seed")

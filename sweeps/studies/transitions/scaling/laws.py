@@ -118,8 +118,8 @@ class Power(NamedTuple):
 
     Attributes:
         exponent: exponent of the law.
-        error: its standard error, the larger one of the residuals' and that over the seeds, which
-            is widened for few of them (`student`).
+        error: its standard error: the larger of the one from residuals and the one over seeds,
+            which is widened for few seeds (`student`).
         prefactor: the law at 1.
         off: largest ratio of a point to the law, or the law to a point, minus 1.
     """
@@ -136,8 +136,7 @@ class Limit(NamedTuple):
     Attributes:
         place: x_c.
         error: its standard error.
-        drift: s, other than 0 where the step keeps moving: it is a power of the size where x is a
-            logarithm.
+        drift: s, nonzero if the step keeps moving; if x is a logarithm, as a power of the size.
         drift_error: its standard error; 0 where s is 0.
         exponent: c, at least the first of `APPROACH`, at most the last; NaN where s is not 0.
         exponent_error: its standard error.
@@ -233,11 +232,9 @@ def limit(
 
 
 NEAR = 1.0
-"""Distance from its place, in widths, up to which a step is used; there is no scaling further
-away."""
+"""Largest distance from its place, in widths, at which a step is used: scaling fails beyond."""
 ROUGH = 0.01
-"""Smallest error of points relative to their range: curves are linear between points, and scaling
-has corrections."""
+"""Smallest error of points relative to their range, for linear interpolation and corrections."""
 
 
 class Collapse(NamedTuple):
