@@ -115,7 +115,7 @@ def draw(maps: dict[str, xr.DataArray]) -> Figure:
         mesh,
         ax=axes,
         label="error of Theorem 1 / displacement of $z$",
-        format=PercentFormatter(1.0),
+        format=PercentFormatter(1.0, symbol=" %"),
         extend="both",
         shrink=0.6,
     )
