@@ -110,10 +110,10 @@ def c0(rho_0: Numbers, K: Numbers) -> Float[Array, "..."]:
     return jnp.asarray(rho_0) ** 4 / K
 
 
-def class_weight(K: Numbers, clock: Convention) -> Float[Array, "..."]:
-    """Return w: 1/K with clock "sgd", 1 with "paper". Other values raise `ValueError`."""
-    checks.choice("clock", clock, ("sgd", "paper"))
-    return 1 / jnp.asarray(K) if clock == "sgd" else jnp.ones_like(1 / jnp.asarray(K))
+def class_weight(K: Numbers, convention: Convention) -> Float[Array, "..."]:
+    """Return w: 1/K with convention "sgd", 1 with "paper". Other values raise `ValueError`."""
+    checks.choice("convention", convention, ("sgd", "paper"))
+    return 1 / jnp.asarray(K) if convention == "sgd" else jnp.ones_like(1 / jnp.asarray(K))
 
 
 def bound_from_drive(
@@ -127,7 +127,7 @@ def bound_from_drive(
 
 
 def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
-    """Make B_n(t, eta_y, eta_z, K, M, *, c0, clock, classes_per_query, printed) from Gamma."""
+    """Make B_n(t, eta_y, eta_z, K, M, *, c0, convention, classes_per_query, printed) from Gamma."""
 
     def bound(
         t: Numbers,
@@ -137,12 +137,12 @@ def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
         M: Numbers,
         *,
         c0: Numbers,
-        clock: Convention = "sgd",
+        convention: Convention = "sgd",
         classes_per_query: Numbers = 1,
         printed: bool = False,
     ) -> Float[Array, "..."]:
         gamma = big_gamma(jnp.asarray(t), eta_y, jnp.asarray(K), jnp.asarray(M))
-        driven = class_weight(K, clock) * eta_z * gamma
+        driven = class_weight(K, convention) * eta_z * gamma
         return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
 
     # Not `functools.wraps`, which would show the arguments of Gamma as those of the bound.

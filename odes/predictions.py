@@ -198,8 +198,8 @@ def bound_from_xi(
         times: recorded times in optimiser steps; the error is of second order in their spacing.
         xi: recorded "xi".
         eta_z: learning rate of Z; with momentum :math:`\mu`, :math:`\eta_Z / (1 - \mu)`.
-        weight: :math:`w_n`, which is :math:`\pi(n)` for gradient descent (clock "sgd") and 1 in the
-            paper's time convention.
+        weight: :math:`w_n`, which is :math:`\pi(n)` for gradient descent (convention "sgd") and 1
+            in the paper's time convention.
     """
     check_times(times)
     xi = np.asarray(xi, np.float64)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from dynsim import Trajectory
 from odes.general import computed, no_sgd, own_names, resolved
-from odes.solver.integrate import Solver, StepClock, integrate
+from odes.solver.integrate import Solver, StepTime, integrate
 from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, always
 
@@ -152,7 +152,7 @@ def _solved(
         times,
         numbers,
         save=told(save),
-        clock=StepClock(),
+        timescale=StepTime(),
         tolerances=tolerances,
         jumps=tuple(step for each in training.rule.schedules.values() for step in each.jumps()),
         solver=solver,

@@ -100,8 +100,8 @@ def _eliminated(
     """Solve for V and r with the attention of Theorem 1. Where it does not determine the sign of a
     token's z (linear attention with z_0^2 <= c sum_k v_k0^2), that z is integrated as well."""
     problem: JoMA = training.problem
-    examples, clock = population(problem.classes), Rescaled.of(training.rule)
-    ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
+    examples, rescaled = population(problem.classes), Rescaled.of(training.rule)
+    ratio = jnp.asarray(rescaled.eta_z) / jnp.asarray(rescaled.eta_y)
     mean = jnp.asarray(problem.classes.prior) @ problem.attended(init.Z, examples)
     norm = lambda hidden: ratio * jnp.sum(jnp.asarray(hidden.V) ** 2, axis=0)[None]  # noqa: E731
     invariant = jnp.asarray(init.Z) ** 2 - norm(init.Y)
@@ -117,11 +117,11 @@ def _eliminated(
 
     def field(t: Float[Array, ""], state: State, args: None) -> State:
         slope = jax.grad(problem.population_loss)(whole(state))
-        hidden = jax.tree.map(lambda slope: -clock.eta_y * slope, slope.Y)
+        hidden = jax.tree.map(lambda slope: -rescaled.eta_y * slope, slope.Y)
         if state[1] is None:
             return hidden, None
         # Where Theorem 1 gives z, the integrated one stays at the start and supplies the sign.
-        return hidden, jnp.where(keeps_sign, 0, -jnp.asarray(clock.eta_z) * slope.Z)
+        return hidden, jnp.where(keeps_sign, 0, -jnp.asarray(rescaled.eta_z) * slope.Z)
 
     solved = integrate(
         field,
@@ -129,7 +129,7 @@ def _eliminated(
         times,
         None,
         save=lambda t, state, _: measured(problem, record, whole(state)),
-        clock=clock,
+        timescale=rescaled,
         tolerances=tolerances,
     )
     return solved.trajectory("joma", whole(solved.final))
@@ -148,9 +148,9 @@ def blow_up(problem: JoMA, rule: Rule) -> Float[Array, ""]:
     return math.sqrt(math.pi / 2) / jnp.max(_speed(problem, Rescaled.of(rule)))
 
 
-def _speed(problem: JoMA, clock: Rescaled) -> Float[Array, " M"]:
+def _speed(problem: JoMA, rescaled: Rescaled) -> Float[Array, " M"]:
     size = jnp.sqrt(jnp.sum(discriminancy(problem.classes) ** 2, axis=0))
-    rates: Real[Number, ""] = clock.eta_y * clock.eta_z
+    rates: Real[Number, ""] = rescaled.eta_y * rescaled.eta_z
     return size * jnp.sqrt(jnp.asarray(rates)) / problem.temperature
 
 
@@ -160,16 +160,16 @@ def _erf(
     """Evaluate Theorem 2 from zero weights; the run is `Status.DIVERGED` from :math:`t^*` on."""
     del start
     problem: JoMA = training.problem
-    classes, clock = problem.classes, Rescaled.of(training.rule)
-    delta, speed = discriminancy(classes), _speed(problem, clock)
-    ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
+    classes, rescaled = problem.classes, Rescaled.of(training.rule)
+    delta, speed = discriminancy(classes), _speed(problem, rescaled)
+    ratio = jnp.asarray(rescaled.eta_z) / jnp.asarray(rescaled.eta_y)
     size = jnp.sqrt(jnp.sum(delta**2, axis=0))
     direction = delta / jnp.where(size > 0, size, 1)[None]
-    u = clock.flow_time(times)
+    u = rescaled.flow_time(times)
     share = math.sqrt(2 / math.pi) * speed[None] * u[:, None]
 
     # The residual does not affect the gradient that reaches V.
-    pull = jnp.asarray(clock.eta_y) * (jnp.asarray(classes.prior) - 1 / classes.K)
+    pull = jnp.asarray(rescaled.eta_y) * (jnp.asarray(classes.prior) - 1 / classes.K)
 
     def at(u: Float[Array, ""], share: Float[Array, " M"]) -> dict[str, Array]:
         y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.minimum(share, 1))

@@ -21,7 +21,7 @@ from dynsim import checks
 from dynsim.training.rule import Rule
 from dynsim.training.rules import why_not_known, why_not_known_schedule
 from odes.solver import adaptive, inertia
-from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
+from odes.solver.integrate import Derivatives, Solved, StepTime, integrate
 from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, Params, Save
 from odes.solver.tolerances import Tolerances
 
@@ -125,7 +125,7 @@ def flow_of_rule(
         times,
         posed.args,
         save=lambda t, state, args: save(args[0], state[0], t),
-        clock=StepClock(shift=posed.shift),
+        timescale=StepTime(shift=posed.shift),
         tolerances=tolerances,
         derivatives=derivatives,
         jumps=(*(step + posed.shift for step in driven.jumps), *posed.jumps),

@@ -28,15 +28,15 @@ else:
 
 
 @runtime_checkable
-class Clock(Protocol):
-    """Conversion from optimiser steps to ODE time: `StepClock`, or a schedule of rates."""
+class Timescale(Protocol):
+    """Conversion from optimiser steps to ODE time: `StepTime`, or a schedule of rates."""
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """Return the ODE time at which the state after `steps` optimiser steps is read."""
         ...
 
 
-class StepClock(eqx.Module):
+class StepTime(eqx.Module):
     """Time variable of a flow whose time is optimiser steps.
 
     Attributes:
@@ -119,7 +119,7 @@ def integrate(
     args: PyTree,
     *,
     save: Save,
-    clock: Clock,
+    timescale: Timescale,
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
     jumps: Float[Array, " J"] | tuple[Real[Number, ""], ...] = (),
@@ -134,7 +134,7 @@ def integrate(
         initial: state at the start.
         times: (S,) optimiser steps at which `save` is evaluated, increasing, >= `begin`.
         save: what to keep at a saved time.
-        clock: maps `times` to ODE time.
+        timescale: maps `times` to ODE time.
         derivatives: kind of derivatives that the solve supports, "reverse" (`jax.grad`) or
             "forward" (`jax.jvp`, `jax.jacfwd`).
         jumps: (J,) ODE times at which the vector field jumps; the solver stops and restarts
@@ -153,7 +153,7 @@ def integrate(
         "forward": diffrax.ForwardMode,
     }
     adjoint = adjoints[checks.choice("derivatives", derivatives, tuple(adjoints))]()
-    t0, t1, flow_times = _span(clock, begin, times)
+    t0, t1, flow_times = _span(timescale, begin, times)
     controller = diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol)
     jump_times = jnp.asarray(jumps, t1.dtype)
     if jump_times.size:
@@ -186,7 +186,7 @@ def integrate_sde(
     key: PRNGKeyArray,
     *,
     save: Save,
-    clock: Clock,
+    timescale: Timescale,
     num_steps: int,
     jump: Real[Number, ""],
     begin: Real[Number, ""] = 0.0,
@@ -196,7 +196,7 @@ def integrate_sde(
     path. Only forward-mode derivatives are supported.
 
     Args:
-        vector_field, initial, times, args, save, clock, begin: as for `integrate`.
+        vector_field, initial, times, args, save, timescale, begin: as for `integrate`.
         diffusion: noise amplitude of every entry of y, in the structure of y; the entries have
             independent noise.
         num_steps: equal steps from `begin` to the last time, >= 2.
@@ -209,7 +209,7 @@ def integrate_sde(
     import diffrax
     import lineax
 
-    t0, t1, flow_times = _span(clock, begin, times)
+    t0, t1, flow_times = _span(timescale, begin, times)
     grid = t0 + (t1 - t0) * jnp.arange(num_steps + 1, dtype=t0.dtype) / num_steps
     grid = grid.at[-1].set(t1)
     jump = jnp.asarray(jump, t0.dtype)
@@ -240,11 +240,11 @@ def integrate_sde(
 
 
 def _span(
-    clock: Clock, begin: Real[Number, ""], times: Float[Array, " S"]
+    timescale: Timescale, begin: Real[Number, ""], times: Float[Array, " S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " S"]]:
     """Return the ODE times of the start, of the end, and of `times`."""
-    flow_times = clock.flow_time(times)
-    t0 = jnp.asarray(clock.flow_time(jnp.asarray(begin, times.dtype)), flow_times.dtype)
+    flow_times = timescale.flow_time(times)
+    t0 = jnp.asarray(timescale.flow_time(jnp.asarray(begin, times.dtype)), flow_times.dtype)
     # A single time at the start leaves nothing to integrate, which diffrax does not accept.
     t1 = jnp.where(flow_times[-1] > t0, flow_times[-1], t0 + 1)
     return t0, t1, flow_times

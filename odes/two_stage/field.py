@@ -271,7 +271,7 @@ def _solve(
         times,
         (given.task, given.stages),
         save=functools.partial(observe, model, record),
-        clock=given.stages,
+        timescale=given.stages,
         jumps=switch_time(given.stages)[None],
         begin=given.begin,
         **options,

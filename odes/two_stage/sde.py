@@ -115,7 +115,7 @@ def _integrated(
 ) -> Solved:
     """Call `integrate_sde` from `start`; `field` is the drift and the noise."""
     posed: Any = (*field, start, times, (given.task, given.stages), key)
-    options |= {"clock": given.stages, "jump": switch_time(given.stages), "begin": given.begin}
+    options |= {"timescale": given.stages, "jump": switch_time(given.stages), "begin": given.begin}
     return integrate_sde(*posed, **options)
 
 

@@ -80,7 +80,9 @@ THEORIES: tuple[Theory, ...] = (
     eq10.theory("Eq. 10 at finite M", f"{_START}, {_DECODER}", finite_m=True, variant=True),
     eq10.theory("Eq. 10, time of SGD", _EQ10),
     eq10.theory(
-        "Eq. 10, time of the paper", f"{_EQ10}, classes summed instead of averaged", clock="paper"
+        "Eq. 10, time of the paper",
+        f"{_EQ10}, classes summed instead of averaged",
+        convention="paper",
     ),
     eq10.theory("Eq. 10, Remark 1's rate", f"{_EQ10}, {_REMARK_1}", remark_1=True, variant=True),
     theorem4.theory(f"{_EQ10}, a single common token, equal normalisers, overlap -> 0, 1/K -> 0"),

@@ -13,15 +13,15 @@ unaffected by the motion of Z. It drops terms of order 1/M, and is exact for wea
 theory has no inertia: momentum enters through :math:`\eta/(1 - \mu)`, schedules through their
 integral (`odes.solver.posed`).
 
-`clock="sgd"` weights class n by :math:`\pi(n)`, as in a simulation; `clock="paper"` sums the
-classes of a query without weights, as printed. With unequal priors [ours] class n has its own
+`convention="sgd"` weights class n by :math:`\pi(n)`, as in a simulation; `convention="paper"` sums
+the classes of a query without weights, as printed. With unequal priors [ours] class n has its own
 :math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits. `finite_m` keeps the terms of order 1/M of
 Theorem 1 (Eqs. 86, 88). `remark_1` runs the decoder at the rate :math:`(1 - \rho)\, \eta_Y` of
 Remark 1, :math:`\rho` the mean overlap :math:`f_n \cdot f_{n'}` of two classes at the start.
 `docs/theory/attention.md` explains when to use them.
 
 The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` or, with
-`clock="paper"`, :math:`B_n' = \eta_Z\, \xi_n`, is integrated too and can be recorded as "B".
+`convention="paper"`, :math:`B_n' = \eta_Z\, \xi_n`, is integrated too and can be recorded as "B".
 
 Example:
     >>> theory = odes.eq10.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
@@ -58,7 +58,7 @@ def solve(
     optimizer: Rule,
     times: Times,
     *,
-    clock: growth.Convention = "sgd",
+    convention: growth.Convention = "sgd",
     finite_m: bool = False,
     remark_1: bool = False,
     **options: Any,
@@ -70,7 +70,7 @@ def solve(
         optimizer: SGD, or heavy-ball or Nesterov momentum (read as :math:`\eta/(1 - \mu)`), with
             proportional schedules for Y and Z; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
-        clock: time convention, "sgd" or "paper", see above.
+        convention: time convention, "sgd" or "paper", see above.
         finite_m, remark_1: the options above.
         **options: `init`, of which only Z is used, and `key`, `record`, `dtype` and `tolerances` of
             `odes.flow`. Weights start at zero unless these options or the layer set them. Recorded
@@ -83,7 +83,7 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    return theory(clock=clock, finite_m=finite_m, remark_1=remark_1).solve(
+    return theory(convention=convention, finite_m=finite_m, remark_1=remark_1).solve(
         task, optimizer, times, **options
     )
 
@@ -92,16 +92,16 @@ def theory(
     title: str = "Eq. 10",
     assumes: str = "",
     *,
-    clock: growth.Convention = "sgd",
+    convention: growth.Convention = "sgd",
     finite_m: bool = False,
     remark_1: bool = False,
     variant: bool = False,
 ) -> Theory[Any, Any]:
     """Make the theory for options of `solve`; the other arguments are as in `Theory`."""
-    checks.choice("clock", clock, ("sgd", "paper"))
-    asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
+    checks.choice("convention", convention, ("sgd", "paper"))
+    asked = {"paper": convention == "paper", "finite-m": finite_m, "remark-1": remark_1}
     name = "-".join(("eq10", *(name for name, given in asked.items() if given)))
-    pose = population.same(_pose, convention=clock, finite_m=finite_m, remark_1=remark_1)
+    pose = population.same(_pose, convention=convention, finite_m=finite_m, remark_1=remark_1)
     solver = population.same(population.integrated, pose=pose, name=name)
     return population.eliminated(
         name, title, assumes, solver, inapplicable, bounded=True, variant=variant
@@ -144,13 +144,13 @@ def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
 def _pose(
     task: SequenceClasses,
     Z: Float[Array, "Q M"],
-    clock: Rescaled,
+    rescaled: Rescaled,
     *,
     convention: growth.Convention,
     finite_m: bool,
     remark_1: bool,
 ) -> tuple[Any, ...]:
-    weight, eta_y = population.class_weight(task.prior, convention), clock.rate * clock.eta_y
+    weight, eta_y = population.class_weight(task.prior, convention), rescaled.rate * rescaled.eta_y
     if remark_1:
         f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
         eta_y = (1 - mean_overlap(f)) * eta_y
@@ -161,7 +161,7 @@ def _pose(
         return population.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
 
     field = functools.partial(_field, finite_m=finite_m)
-    return field, State(Z, jnp.zeros_like(task.prior)), (task, clock, eta_y, weight), layer_at
+    return field, State(Z, jnp.zeros_like(task.prior)), (task, rescaled, eta_y, weight), layer_at
 
 
 def _field(
@@ -171,8 +171,8 @@ def _field(
     *,
     finite_m: bool,
 ) -> State:
-    task, clock, eta_y, class_weight = args
+    task, rescaled, eta_y, class_weight = args
     f = yz.normalise(yz.attend(state.Z[task.query_index], task.probs))
     speed = population.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
-    rate = clock.rate * clock.eta_z
+    rate = rescaled.rate * rescaled.eta_z
     return jax.tree.map(lambda x: rate * x, drift(task, f, speed, class_weight))

@@ -111,13 +111,13 @@ def _solve(
     task, optimizer, steps = training.problem, training.rule, training.steps
     Z = population.starting_logits(start)
     assert isinstance(optimizer, SGD)
-    clock = Rescaled.of(optimizer)
+    rescaled = Rescaled.of(optimizer)
     if steps is None:
-        visits = clock.flow_time(times)[:, None] * task.prior[None]
-        h = closed_form.h(visits, clock.rate * clock.eta_y, task.M)
+        visits = rescaled.flow_time(times)[:, None] * task.prior[None]
+        h = closed_form.h(visits, rescaled.rate * rescaled.eta_y, task.M)
     else:
-        pace = jnp.asarray(dataclasses.replace(clock.Y, peak=1.0).rate(jnp.arange(steps)))
-        every = h_star(task.prior * clock.eta_y, task.M, steps, optimizer.mu, pace=pace)
+        pace = jnp.asarray(dataclasses.replace(rescaled.Y, peak=1.0).rate(jnp.arange(steps)))
+        every = h_star(task.prior * rescaled.eta_y, task.M, steps, optimizer.mu, pace=pace)
         h = every[jnp.floor(times).astype(int)]
 
     def at(h: Float[Array, " K"]) -> tuple[dict[str, Array], Array]:

@@ -43,9 +43,9 @@ def inapplicable(training: Training) -> str | None:
     return population.inapplicable(training, "Lemma 3's flow")
 
 
-def _pose(task: SequenceClasses, Z: Float[Array, "Q M"], clock: Rescaled) -> tuple[Any, ...]:
+def _pose(task: SequenceClasses, Z: Float[Array, "Q M"], rescaled: Rescaled) -> tuple[Any, ...]:
     state = jnp.zeros_like(task.probs), Z
-    return _field, state, (task, clock), lambda t, state, args: _snapshot(args[0], *state)[0]
+    return _field, state, (task, rescaled), lambda t, state, args: _snapshot(args[0], *state)[0]
 
 
 def _snapshot(
@@ -65,13 +65,13 @@ def _field(
     state: tuple[Float[Array, "K M"], Float[Array, "Q M"]],
     args: tuple[SequenceClasses, Rescaled],
 ) -> tuple[Float[Array, "K M"], Float[Array, "Q M"]]:
-    task, clock = args
+    task, rescaled = args
     now, residual = _snapshot(task, *state)
     drift = now.f * (now.g - now.f * jnp.sum(now.f * now.g, axis=1, keepdims=True))
     drift = jax.ops.segment_sum(
         task.prior[:, None] * drift, task.query_index, num_segments=task.num_queries
     )
-    eta_y, eta_z = clock.rate * clock.eta_y, clock.rate * clock.eta_z
+    eta_y, eta_z = rescaled.rate * rescaled.eta_y, rescaled.rate * rescaled.eta_z
     return residual * (eta_y * task.prior[:, None]), drift * eta_z
 
 

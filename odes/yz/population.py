@@ -100,15 +100,15 @@ def integrated(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    """Integrate the initial value problem from `pose(task, Z, clock)`: its field, the state at the
-    start, arguments with the task first, and a function (t, state, arguments) -> snapshot."""
-    clock = Rescaled.of(training.rule)
-    field, initial, args, layer_at = pose(training.problem, starting_logits(start), clock)
+    """Integrate the initial value problem from `pose(task, Z, rescaled)`: its field, the state at
+    the start, arguments with the task first, and a function (t, state, arguments) -> snapshot."""
+    rescaled = Rescaled.of(training.rule)
+    field, initial, args, layer_at = pose(training.problem, starting_logits(start), rescaled)
 
     def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
         return record(args[0], layer_at(t, state, args))
 
-    options: Any = {"save": save, "clock": clock, "tolerances": tolerances}
+    options: Any = {"save": save, "timescale": rescaled, "tolerances": tolerances}
     return integrate(field, initial, times, args, **options).trajectory(name)
 
 
@@ -156,12 +156,12 @@ def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     return reason
 
 
-def class_weight(prior: Float[AnyArray, " K"], clock: growth.Convention) -> Float[Array, " K"]:
+def class_weight(prior: Float[AnyArray, " K"], convention: growth.Convention) -> Float[Array, " K"]:
     r"""Return the (K,) weights of each class's drift of Z per unit of time. "sgd": class n is drawn
     with probability :math:`\pi(n)`, so a step moves Z by the average of the classes' drifts.
     "paper": Eq. 10 as printed sums them (Figs. 3 and 9)."""
     prior = jnp.asarray(prior)
-    return prior if clock == "sgd" else jnp.ones_like(prior)
+    return prior if convention == "sgd" else jnp.ones_like(prior)
 
 
 def speed(

@@ -56,19 +56,19 @@ def solve(
     optimizer: Rule,
     times: Times,
     *,
-    clock: growth.Convention = "sgd",
+    convention: growth.Convention = "sgd",
     **options: Any,
 ) -> Trajectory:
     r"""Solve Theorem 4's flow, for sequence classes with one common token, see `inapplicable`, and
     a positive eta_y. "speed" is :math:`\gamma`, "xi" the theorem's. Other arguments, result and
     errors are as in `odes.yz.eq10.solve`."""
-    return theory(clock=clock).solve(task, optimizer, times, **options)
+    return theory(convention=convention).solve(task, optimizer, times, **options)
 
 
-def theory(assumes: str = "", *, clock: growth.Convention = "sgd") -> Theory[Any, Any]:
-    """Make the theory for a `clock` of `solve`, with the text of its assumptions."""
-    checks.choice("clock", clock, ("sgd", "paper"))
-    pose = population.same(_pose, convention=clock)
+def theory(assumes: str = "", *, convention: growth.Convention = "sgd") -> Theory[Any, Any]:
+    """Make the theory for a `convention` of `solve`, with the text of its assumptions."""
+    checks.choice("convention", convention, ("sgd", "paper"))
+    pose = population.same(_pose, convention=convention)
     solver = population.same(population.integrated, pose=pose, name="theorem4")
     return population.eliminated(
         "theorem4", "Theorem 4", assumes, solver, inapplicable, bounded=True, variant=True
@@ -119,7 +119,7 @@ def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""
 def _pose(
     task: SequenceClasses,
     Z: Float[Array, "Q M"],
-    clock: Rescaled,
+    rescaled: Rescaled,
     *,
     convention: growth.Convention,
 ) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ def _pose(
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1, keepdims=True)
     ratio = jnp.where(task.distinct(), f / dominant, 0)
     c0 = growth.c0(normaliser(task, Z), task.K)
-    args = task, clock, population.class_weight(task.prior, convention), Z, ratio, c0
+    args = task, rescaled, population.class_weight(task.prior, convention), Z, ratio, c0
     return _field, jnp.zeros_like(task.prior), args, _predict
 
 
@@ -135,12 +135,12 @@ def _drive(
     t: Float[Array, ""], args: PyTree
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"]]:
     """Return h_n, xi_n and B_n of Theorem 4 at ODE time `t`."""
-    task, clock, class_weight, _, _, c0 = args
+    task, rescaled, class_weight, _, _, c0 = args
     q = task.K // task.num_queries
-    eta_y, visits = clock.rate * clock.eta_y, t * task.prior
+    eta_y, visits = rescaled.rate * rescaled.eta_y, t * task.prior
     h = decoder.h(visits, eta_y, task.M)
     big_gamma = decoder.gamma_integral(visits, eta_y, task.M, 1 / task.prior)
-    driven = class_weight * clock.rate * clock.eta_z * big_gamma
+    driven = class_weight * rescaled.rate * rescaled.eta_z * big_gamma
     B = growth.bound_from_drive(driven, c0=c0, classes_per_query=q)
     return h, decoder.speed(h, task.M) * jnp.exp(-4 * q * B) / c0, B
 
@@ -170,8 +170,8 @@ def _predict(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Sna
 
 
 def _field(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Float[Array, " K"]:
-    task, clock, class_weight, *_ = args
+    task, rescaled, class_weight, *_ = args
     _, xi, B = _drive(t, args)
     f = yz.normalise(yz.attend(_logits(gain, B, args), task.probs))
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1)
-    return class_weight * clock.rate * clock.eta_z * xi * dominant**2
+    return class_weight * rescaled.rate * rescaled.eta_z * xi * dominant**2

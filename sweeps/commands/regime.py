@@ -71,18 +71,18 @@ def strained(
             f"{OVERLAP}"
         )
     if stages is not None:
-        clock = Rescaled.of(rule)
-        kick = float(clock.rate) * clock.eta_y * float(np.max(prior_of(task)))
+        rescaled = Rescaled.of(rule)
+        kick = float(rescaled.rate) * rescaled.eta_y * float(np.max(prior_of(task)))
         if kick > KICK * math.log(task.M):
             reasons.append(
                 f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
                 f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
                 f"{stages['peak']:.2g} steps"
             )
-        if clock.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
+        if rescaled.eta_z > 0 and rescaled.eta_y / rescaled.eta_z < RATIO:
             reasons.append(
                 f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
-                f"{clock.eta_y / clock.eta_z:.3g}, below {RATIO:g}"
+                f"{rescaled.eta_y / rescaled.eta_z:.3g}, below {RATIO:g}"
             )
         if rule.has_inertia:
             reasons.append(

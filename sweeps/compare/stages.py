@@ -24,9 +24,9 @@ def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
     """Return the closed form's transition times; None if it does not apply."""
     if why_not_described(rule, "the closed form") is not None:
         return None
-    clock = Rescaled.of(rule)
-    rate = clock.rate * clock.eta_y
-    return decoder.stages(rate, 1 / prior_of(task), task.M).at(clock.steps_at)
+    rescaled = Rescaled.of(rule)
+    rate = rescaled.rate * rescaled.eta_y
+    return decoder.stages(rate, 1 / prior_of(task), task.M).at(rescaled.steps_at)
 
 
 def prior_of(task: Task) -> np.ndarray:

@@ -211,8 +211,8 @@ def eq10_errors(K: int, overlap: float) -> Eq10Errors:
     flow = population.solve(task, optimizer, times, record=record)
     modified = lemma3.solve(task, optimizer, times, record=record)
     sgd, paper, finite, finite_paper = (
-        eq10.solve(task, optimizer, times, clock=clock, finite_m=finite_m, record=record)
-        for finite_m, clock in itertools.product((False, True), ("sgd", "paper"))
+        eq10.solve(task, optimizer, times, convention=convention, finite_m=finite_m, record=record)
+        for finite_m, convention in itertools.product((False, True), ("sgd", "paper"))
     )
 
     def error(got: Trajectory, want: Trajectory, name: str = TOP) -> float:
@@ -236,12 +236,12 @@ def overlap() -> Outcome:
         # The last error, finite_m_paper, has no column.
         errors = (f"{100 * error:.2g} %" for error in eq10_errors(K, overlap)[:-1])
         rows.append((str(K), f"{overlap:g}", *errors))
-    clocks = ("time of SGD", "time of the paper", "time of SGD, Lemma 3", "finite M, Lemma 3")
-    lines = output.markdown_table(("K", "overlap", "gamma against f.g", *clocks), rows)
+    conventions = ("time of SGD", "time of the paper", "time of SGD, Lemma 3", "finite M, Lemma 3")
+    lines = output.markdown_table(("K", "overlap", "gamma against f.g", *conventions), rows)
     lines += [
         "",
         "Relative l2 error over time of Eq. 10. First three columns: against the population flow,",
-        "in the speed coefficient, then in the logit of a distinct token by each clock. Last two:",
+        "in the speed coefficient, then in the logit of a distinct token by convention. Last two:",
         "logit against the flow under Lemma 3's modified update, which Eq. 10 really describes.",
     ]
     return Outcome("\n".join(lines) + "\n")

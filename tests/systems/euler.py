@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import Status
 from odes.solver import flows
-from odes.solver.integrate import Clock, Save, Solved, VectorField
+from odes.solver.integrate import Save, Solved, Timescale, VectorField
 from odes.yz import population
 from tests.systems.solvers import solved_by
 
@@ -26,11 +26,11 @@ def euler(
     args: PyTree,
     *,
     save: Save,
-    clock: Clock,
+    timescale: Timescale,
     **_: Any,
 ) -> Solved:
     """`odes.solver.integrate` from the first of two times, which is zero, to the other one."""
-    start, end = clock.flow_time(times)
+    start, end = timescale.flow_time(times)
     step = (end - start) / STEPS
 
     def advance(y: PyTree, t: Float[Array, ""]) -> tuple[PyTree, None]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from odes.solver.integrate import Clock, Save, Solved, VectorField, judge
+from odes.solver.integrate import Save, Solved, Timescale, VectorField, judge
 from tests.systems.solvers import solved_by
 
 STEPS = 30
@@ -31,7 +31,7 @@ def integrate(
     args: PyTree,
     *,
     save: Save,
-    clock: Clock,
+    timescale: Timescale,
     begin: Any = 0.0,
     **_: Any,
 ) -> Solved:
@@ -51,7 +51,7 @@ def integrate(
         (_, mean), _ = jax.lax.scan(stage, (still, still), weights)
         return jax.tree.map(lambda a, b: a + step * b, y, mean)
 
-    return _recorded(advance, initial, times, args, save, clock, begin)
+    return _recorded(advance, initial, times, args, save, timescale, begin)
 
 
 def integrate_sde(
@@ -63,7 +63,7 @@ def integrate_sde(
     key: PRNGKeyArray,
     *,
     save: Save,
-    clock: Clock,
+    timescale: Timescale,
     begin: Any = 0.0,
     **_: Any,
 ) -> Solved:
@@ -79,7 +79,7 @@ def integrate_sde(
             jax.tree.unflatten(structure, list(noise)),
         )
 
-    return _recorded(advance, initial, times, args, save, clock, begin)
+    return _recorded(advance, initial, times, args, save, timescale, begin)
 
 
 def _recorded(
@@ -88,12 +88,12 @@ def _recorded(
     times: Float[Array, " S"],
     args: PyTree,
     save: Save,
-    clock: Clock,
+    timescale: Timescale,
     begin: Any,
 ) -> Solved:
     """Equal steps to each of the times, where `save` is evaluated."""
-    ends = clock.flow_time(times)
-    first = jnp.asarray(clock.flow_time(jnp.asarray(begin, times.dtype)), ends.dtype)
+    ends = timescale.flow_time(times)
+    first = jnp.asarray(timescale.flow_time(jnp.asarray(begin, times.dtype)), ends.dtype)
 
     def piece(y: PyTree, span: Float[Array, "2"]) -> tuple[PyTree, PyTree]:
         step = (span[1] - span[0]) / STEPS

@@ -65,7 +65,7 @@ def sign_of_e_prime() -> Numbers:
     return {name: np.abs((f @ f.T) @ each - identity).max() for name, each in signs.items()}
 
 
-def eq10_clock() -> Numbers:
+def eq10_convention() -> Numbers:
     """Errors of Eq. 10 in % in the time of SGD and of the paper, by the number of classes."""
     errors = {K: eq10_errors(K, 0.3) for K in (2, 5)}
     sgd = {f"sgd_{K}": 100 * e.finite_m for K, e in errors.items()}
@@ -84,7 +84,7 @@ def lemma_3() -> Numbers:
 
 def printed_bound() -> Numbers:
     """B(0) at C0 = 5."""
-    options = {"c0": 5.0, "clock": "paper"}
+    options = {"c0": 5.0, "convention": "paper"}
     return {
         name: growth.bound(0.0, 1.0, 1.0, 10, 1000, printed=name == "printed", **options)
         for name in ("exact", "printed")
@@ -105,7 +105,7 @@ def shared_query() -> Numbers:
     ours = single_common.solve(task, optimizer, times, record=record)
     f = np.asarray(yz.normalise(jnp.asarray(task.probs)))
     c0 = growth.c0(1 / f[0, 0], K)
-    printed = growth.bound(30.0, 1.0, 0.3, K, task.M, c0=c0, clock="paper")
+    printed = growth.bound(30.0, 1.0, 0.3, K, task.M, c0=c0, convention="paper")
     eq10, theorem = (np.mean(run["B"][-1]) for run in (flow, ours))
     common = flow["z_top_common"][-1, 0]
     return {"eq10": eq10, "common": common, "ours": theorem, "printed": printed}
@@ -241,7 +241,7 @@ def joma_growth() -> Numbers:
 ERRATA = (
     remark_1,
     sign_of_e_prime,
-    eq10_clock,
+    eq10_convention,
     lemma_3,
     printed_bound,
     shared_query,

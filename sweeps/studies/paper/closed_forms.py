@@ -69,7 +69,9 @@ class Figure3:
         checks.real("f", self.f, 0, 1, open_minimum=True)
         t, rates = np.linspace(0, self.end, 701), np.array(self.eta_y)
         with precision("float64"):
-            B = growth.bound(t[None], rates[:, None], self.eta_z, K, M, c0=self.c0, clock="paper")
+            B = growth.bound(
+                t[None], rates[:, None], self.eta_z, K, M, c0=self.c0, convention="paper"
+            )
             bounds = growth.growth_factor_bounds(self.f, B)
             stages = decoder.stages(rates, K, M)
         found = {"eta_y": rates, "t": t, "lower": bounds.lower, "upper": bounds.upper}
@@ -182,7 +184,7 @@ class Figure9:
         """B over time for each eta_Z, and the transitions, by nu."""
         K = checks.integer("K", self.K, 1)
         checks.real("c0", self.c0, 0, open_minimum=True)
-        options = {"c0": self.c0, "clock": "paper", "printed": self.printed}
+        options = {"c0": self.c0, "convention": "paper", "printed": self.printed}
         found: dict[str, np.ndarray] = {}
         for nu, (M, end) in RATIOS.items():
             t, eta_z = np.linspace(0, end, 501), np.array(RATES)[:, None]

@@ -122,9 +122,9 @@ def effective_rates(
     problem = why_not_described(optimizer, "the closed form")
     if problem:
         raise ValueError(problem)
-    clock = Rescaled.of(optimizer)
-    rate = jnp.asarray(clock.rate)
-    return rate * jnp.asarray(clock.eta_y), rate * jnp.asarray(clock.eta_z)
+    rescaled = Rescaled.of(optimizer)
+    rate = jnp.asarray(rescaled.rate)
+    return rate * jnp.asarray(rescaled.eta_y), rate * jnp.asarray(rescaled.eta_z)
 
 
 def _decoder(run: Experiment) -> tuple[jax.Array, jax.Array, int]:

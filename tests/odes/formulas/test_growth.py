@@ -22,13 +22,15 @@ def one_common(num_queries: int, classes_per_query: int) -> dynsim.SequenceClass
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("clock", ["sgd", "paper"])
+@pytest.mark.parametrize("convention", ["sgd", "paper"])
 @pytest.mark.parametrize("q", [1, 5])
-def test_the_bound_is_the_integral_of_xi(clock: str, q: int) -> None:
+def test_the_bound_is_the_integral_of_xi(convention: str, q: int) -> None:
     eta_y, eta_z, K, M, c0 = 0.7, 0.3, 5, 40, growth.c0(1.5, 5)
-    bound = lambda t: growth.bound(t, eta_y, eta_z, K, M, c0=c0, clock=clock, classes_per_query=q)
+    bound = lambda t: growth.bound(
+        t, eta_y, eta_z, K, M, c0=c0, convention=convention, classes_per_query=q
+    )
     assert bound(0.0) == 0
-    weight = {"sgd": 1 / 5, "paper": 1.0}[clock]
+    weight = {"sgd": 1 / 5, "paper": 1.0}[convention]
     integral = lambda t: decoder.gamma_integral(t / K, eta_y, M, K)
     read = jax.jit(lambda t: (bound(t), jax.grad(bound)(t), jax.grad(integral)(t)))
     gamma = jax.jit(lambda t: decoder.gamma(t / K, eta_y, M))
@@ -43,21 +45,21 @@ def test_the_bound_is_the_integral_of_xi(clock: str, q: int) -> None:
 def test_the_printed_bound_lacks_a_constant() -> None:
     t, c0 = np.array([0.0, 2.0, 500.0]), 16 / 3
     for form in (growth.bound, growth.scanning_bound):
-        exact = form(t, 0.5, 0.2, 3, 30, c0=c0, clock="paper")
-        printed = form(t, 0.5, 0.2, 3, 30, c0=c0, clock="paper", printed=True)
+        exact = form(t, 0.5, 0.2, 3, 30, c0=c0, convention="paper")
+        printed = form(t, 0.5, 0.2, 3, 30, c0=c0, convention="paper", printed=True)
         np.testing.assert_allclose(printed - exact, np.log(c0) / 4, rtol=1e-14)
     # Eq. 129 as it stands in the paper.
     h = decoder.h(t / 3, 0.5, 30)
     want = np.log(c0 + 2 * (0.2 / 0.5) * 3 * 29**2 * h**2) / 4
     np.testing.assert_allclose(
-        growth.bound(t, 0.5, 0.2, 3, 30, c0=c0, clock="paper", printed=True), want, rtol=1e-14
+        growth.bound(t, 0.5, 0.2, 3, 30, c0=c0, convention="paper", printed=True), want, rtol=1e-14
     )
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("clock", ["sgd", "paper"])
-def test_scanning_and_snapping_are_its_limits(clock: str) -> None:
-    setting = {"eta_y": 0.5, "eta_z": 0.2, "K": 3, "M": 1000, "c0": 2.0, "clock": clock}
+@pytest.mark.parametrize("convention", ["sgd", "paper"])
+def test_scanning_and_snapping_are_its_limits(convention: str) -> None:
+    setting = {"eta_y": 0.5, "eta_z": 0.2, "K": 3, "M": 1000, "c0": 2.0, "convention": convention}
     early = np.array([1e-8, 1e-6])
     # gamma departs from its slope by M eta_Y t / K relative, 2e-4 here.
     np.testing.assert_allclose(
@@ -69,7 +71,7 @@ def test_scanning_and_snapping_are_its_limits(clock: str) -> None:
         growth.snapping_bound(late, **setting), growth.bound(late, **setting), rtol=1e-7
     )
     # The printed stages, in full.
-    w = {"sgd": 1 / 3, "paper": 1.0}[clock]
+    w = {"sgd": 1 / 3, "paper": 1.0}[convention]
     scan = np.log(2 + w * 2 * (999 / 1000) ** 2 / 3 * 0.5 * 0.2 * 20.0**2) / 4
     snap = np.log(2 + w * 2 * 3 * (999 / 1000) ** 2 * 0.4 * np.log(1000 * 0.5 * 20 / 3) ** 2) / 4
     np.testing.assert_allclose(growth.scanning_bound(20.0, **setting, printed=True), scan)
@@ -117,7 +119,7 @@ def test_one_gain_fixes_all_distinct_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "clock"),
+    ("shape", "convention"),
     [
         ((1, 4), "sgd"),
         pytest.param((1, 4), "paper", marks=pytest.mark.full),
@@ -126,12 +128,14 @@ def test_one_gain_fixes_all_distinct_tokens() -> None:
     ],
     ids=["one query", "one query, paper", "a query per class", "a query per class, paper"],
 )
-def test_theorem_4_is_its_flow(shape: tuple[int, int], clock: str) -> None:
+def test_theorem_4_is_its_flow(shape: tuple[int, int], convention: str) -> None:
     task, eta_y, eta_z = one_common(*shape), 0.8, 0.5
-    run = single_common.solve(task, dynsim.sgd(eta_y, eta_z), TIMES, record=RECORD, clock=clock)
+    run = single_common.solve(
+        task, dynsim.sgd(eta_y, eta_z), TIMES, record=RECORD, convention=convention
+    )
     p = np.asarray(task.probs)[0][np.asarray(task.probs)[0] > 0]
     rho_0 = np.linalg.norm(p) / p[0]
-    w, q = {"sgd": 1 / 4, "paper": 1.0}[clock], shape[1]
+    w, q = {"sgd": 1 / 4, "paper": 1.0}[convention], shape[1]
 
     def field(t: float, state: np.ndarray) -> np.ndarray:
         """z_c, the three distinct z_l, B; gamma by its definition from h, which runs along."""
@@ -253,6 +257,6 @@ def test_tasks_outside_theorem_4_are_named(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_an_unknown_clock_is_named() -> None:
-    with pytest.raises(ValueError, match="clock = 'wall'"):
-        growth.bound(1.0, 1.0, 1.0, 2, 10, c0=1.0, clock="wall")
+def test_an_unknown_convention_is_named() -> None:
+    with pytest.raises(ValueError, match="convention = 'wall'"):
+        growth.bound(1.0, 1.0, 1.0, 2, 10, c0=1.0, convention="wall")

@@ -84,12 +84,12 @@ def test_b_is_the_integral_of_xi(task: dynsim.SequenceClasses) -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 4, rtol=0.01)
 
 
-def test_clocks_differ_by_the_prior() -> None:
-    sgd, paper = solve(), solve(eta_z=0.3 / 4, clock="paper")
+def test_conventions_differ_by_the_prior() -> None:
+    sgd, paper = solve(), solve(eta_z=0.3 / 4, convention="paper")
     for name in ("z", "B"):
         np.testing.assert_allclose(paper[name], sgd[name], rtol=1e-7, atol=1e-9)
     size = _compiled._cached._cache_size()
-    solve(eta=0.7, eta_z=0.2, clock="paper")
+    solve(eta=0.7, eta_z=0.2, convention="paper")
     assert _compiled._cached._cache_size() == size
 
 

@@ -121,11 +121,11 @@ def test_theorem_1_inverts_the_gram_matrix() -> None:
 
 
 @pytest.mark.full("systems/test_yz.py::test_theories_in_equal_steps")  # whose eq10 has xi as well
-@pytest.mark.parametrize("clock", ["sgd", "paper"])
-def test_the_drift_of_eq10_is_theorem_1s(clock: str) -> None:
+@pytest.mark.parametrize("convention", ["sgd", "paper"])
+def test_the_drift_of_eq10_is_theorem_1s(convention: str) -> None:
     task, times = dynsim.syn_medium(1), np.array([0, 10.0, 25.0])
     record = ["speed", "xi", "overlap"]
-    got = attention.solve(task, dynsim.sgd(1.3, 0.7), times, clock=clock, record=record)
+    got = attention.solve(task, dynsim.sgd(1.3, 0.7), times, convention=convention, record=record)
     # xi is measured from the drift, and the speed is gamma of Lemma 6's decoder.
     gram_xi = [np.diag(np.linalg.inv(G)) - 1 for G in got["overlap"]]
     np.testing.assert_allclose(got["xi"], got["speed"] * gram_xi, rtol=1e-8, atol=1e-12)
@@ -212,7 +212,10 @@ def test_a_theory_that_does_not_apply_says_why(
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), []), "non-empty list"),
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], flow="odd"), "flow = 'odd'"),
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], dtype="int8"), "dtype = 'int8'"),
-        (lambda: attention.solve(TASK, dynsim.sgd(1, 1), [0, 1], clock="x"), "clock = 'x'"),
+        (
+            lambda: attention.solve(TASK, dynsim.sgd(1, 1), [0, 1], convention="x"),
+            "convention = 'x'",
+        ),
         (
             lambda: population.solve(
                 TASK, dynsim.sgd(1, 1), [0, 1], dtype="float32", tolerances=Tolerances()

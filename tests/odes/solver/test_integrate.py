@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from odes.solver.integrate import StepClock, integrate_sde
+from odes.solver.integrate import StepTime, integrate_sde
 
 pytestmark = pytest.mark.usefixtures("x64")
 KEY = jax.random.key(0)
 
 
 def solve(diffusion, times, *, num_steps: int, jump: float, begin: float = 0.0, key=KEY):
-    """Of dy = t y dt + `diffusion` dB from 1, with a clock that begins half a step late."""
+    """Of dy = t y dt + `diffusion` dB from 1, with a timescale that begins half a step late."""
     return integrate_sde(
         lambda t, y, args: args * t * y,
         lambda t, y, args: diffusion * jnp.ones_like(y),
@@ -23,7 +23,7 @@ def solve(diffusion, times, *, num_steps: int, jump: float, begin: float = 0.0, 
         jnp.asarray(1.0),
         key,
         save=lambda t, y, args: y,
-        clock=StepClock(shift=0.5),
+        timescale=StepTime(shift=0.5),
         num_steps=num_steps,
         jump=jump,
         begin=begin,
@@ -51,7 +51,7 @@ def test_steps_are_equal_but_for_the_jump(jump: float, grid: list[float]) -> Non
         y.append(y[-1] * (1 + t * (after - t)))
     times = np.array(TIMES)
     found = steps_around(jump)
-    # Linear between the steps, at times of the clock.
+    # Linear between the steps, at times of the timescale.
     at = np.where(times > 0, times + 0.5, 0)
     np.testing.assert_allclose(found.saved, np.interp(at, grid, y), rtol=1e-12)
     np.testing.assert_allclose(found.final, y[-1], rtol=1e-12)

@@ -214,14 +214,16 @@ def test_stages_come_when_the_schedule_has_learned_as_much() -> None:
     """A linear warm-up of w steps to the rate 1 has made (t - 1/2)^2 / (2 w) steps at the peak rate
     by t, but for 1/8w, and t - w/2 - 1/2 after it; a cosine to zero of n steps half of n in all."""
     schedule = dynsim.schedules.constant(1.0, warmup=40)
-    clock = Rescaled.of(dynsim.sgd({"Y": schedule, "Z": schedule}))
-    found = clock.steps_at(np.array([5.0, 100.0]))
+    rescaled = Rescaled.of(dynsim.sgd({"Y": schedule, "Z": schedule}))
+    found = rescaled.steps_at(np.array([5.0, 100.0]))
     want = [np.sqrt(2 * 40 * 5) + 0.5, 100 + 20 + 0.5]
     np.testing.assert_allclose(found, want, rtol=1e-3)
-    np.testing.assert_allclose(clock.flow_time(found), [5, 100], rtol=1e-9)
+    np.testing.assert_allclose(rescaled.flow_time(found), [5, 100], rtol=1e-9)
     fading = dynsim.schedules.cosine(1.0, 40)
-    clock = Rescaled.of(dynsim.sgd({"Y": fading, "Z": fading}))
-    np.testing.assert_array_equal(np.isinf(clock.steps_at(np.array([19.0, 21.0]))), [False, True])
+    rescaled = Rescaled.of(dynsim.sgd({"Y": fading, "Z": fading}))
+    np.testing.assert_array_equal(
+        np.isinf(rescaled.steps_at(np.array([19.0, 21.0]))), [False, True]
+    )
     stages = decoder.stages(1.0, 5.0, 100)
     np.testing.assert_array_equal(stages.at(lambda t: 2 * t).peak, 2 * stages.peak)
     np.testing.assert_array_equal(stages.at(lambda t: 2 * t).peak_gamma, stages.peak_gamma)

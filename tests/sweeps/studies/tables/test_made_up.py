@@ -64,7 +64,7 @@ def test_errors_of_eq_10_are_l2_norms_over_time(monkeypatch: pytest.MonkeyPatch)
             asked.append((task, rule, times))
             curve = np.zeros(41)
             curve[:2] = 3 * scale, 4 * scale
-            miss = off.get((options.get("finite_m"), options.get("clock")), 0)
+            miss = off.get((options.get("finite_m"), options.get("convention")), 0)
             return {TOP: curve + miss * (np.arange(41) == 0), "speed": curve * (1 + miss / 100)}
 
         return solve

@@ -53,7 +53,7 @@ def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
     errors = tables.eq10_errors(5, 0.3)
     # Twice the solver's tolerance of 1e-8, accumulated over the run.
     assert errors.finite_m < 1e-6
-    # By the paper's clock all K = 5 classes count in full instead of 1/K each.
+    # In the paper's convention all K = 5 classes count in full instead of 1/K each.
     np.testing.assert_allclose(errors.finite_m_paper, 4, rtol=0.5)
     assert errors.speed < 0.1 < errors.logit
 
@@ -98,7 +98,7 @@ def test_rare_sequences_make_the_loss_late_in_training() -> None:
 # All measurements of a page.
 @pytest.mark.full(
     "odes/formulas/test_growth.py::test_the_printed_bound_lacks_a_constant",
-    "odes/formulas/test_predictions.py::test_clocks_differ_by_the_prior",
+    "odes/formulas/test_predictions.py::test_conventions_differ_by_the_prior",
     "odes/formulas/test_predictions.py::test_remark_1_is_a_slower_decoder",
 )
 def test_the_page_of_errata_is_current() -> None:
