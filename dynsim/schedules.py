@@ -277,7 +277,7 @@ class Exponential(Schedule):
 
     Attributes:
         steps: number of steps, after the warm-up, that multiply the rate by `factor`.
-        factor: the rate after these steps, over the rate before them.
+        factor: rate after these steps, divided by the rate before them.
     """
 
     steps: AnyPositive

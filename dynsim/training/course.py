@@ -250,7 +250,7 @@ def in_legs(
 def from_record_to_record(
     course: Course, state: PyTree, seen: PyTree, length: int
 ) -> tuple[PyTree, PyTree, Rows]:
-    """Run a scan over the records of a loop over segments of `length` steps. A loop of unknown
+    """Scan over the records, with an inner loop over segments of `length` steps. A loop of unknown
     length supports forward-mode differentiation only. The loop makes one step beyond each record,
     because the record needs what that step finds, and keeps the state before it: a separate copy of
     the step for records would have to be compiled and executed as well."""

@@ -11,8 +11,8 @@ The common token c is in all K classes, every query serves q of them, and the ov
 
 (closed form: `odes.growth.bound`, which explains w and q). All distinct tokens l of a
 class follow from its dominant one (`odes.growth.other_logit`), for which
-:math:`f_{nl_0}^2` uses the normaliser of the current z, because it would exceed 1 with the initial
-one. Only one number per class is integrated; everything else is in closed form.
+:math:`f_{nl_0}^2` uses the normaliser of the current z; with the initial one it would exceed 1.
+Only one number per class is integrated; everything else is in closed form.
 
 The normaliser at the start, :math:`\rho_0`, is defined by
 :math:`\rho_0^{-2} = \operatorname{mean}_n f_{nc}(0)^2`, which makes the mean of :math:`\xi_n`
