@@ -28,6 +28,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"rule": {"kind": "rmsprop"}},
     {"attention": "merged", "spectrum": "white"},
     {"attention": "exp", "activation": "linear", "head": "signal"},
+    {"width": 4},
 )
 """Changes to the defaults of a run, tried in turn until the engine describes the run."""
 SCHEDULED: dict[str, Any] = {

@@ -10,6 +10,7 @@ import pytest
 
 from dynsim.precision import compiled_for, precision
 from sweeps.runner import fit, tiles
+from sweeps.systems import kinds, registry
 from tests.devices import hlo, programs
 from tests.devices.check import run
 
@@ -49,6 +50,12 @@ def test_kernels_and_questions_of_a_step_are_counted() -> None:
     # A fusion, and the host call in the called computation; loops are counted separately.
     assert found == hlo.Program(hlo.Loop(kernels=2, conditionals=1, open_ended=1), callbacks=1)
     assert hlo.read("ENTRY %main (a: f32[4]) -> f32[4] {\n}") == hlo.Program(None, 0)
+
+
+@pytest.mark.parametrize("system", kinds.BUILT_IN)
+def test_every_engine_has_a_run_to_compile(system: str) -> None:
+    engines = {case.engine for case in programs.cases((system,))}
+    assert engines == set(registry.engines(registry.system(system)))
 
 
 def test_no_step_of_an_accelerator_asks_its_host() -> None:

@@ -79,7 +79,9 @@ const lifeChart = (() => {
     caption.append(title);
     figure.append(caption);
     parent.append(figure);
-    const svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+    // Its name until the curves are there to be described.
+    const label = { role: "img", "aria-label": caption.textContent };
+    const svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, ...label });
     figure.append(svg);
     const [grid, labels, marks, lines] = ["grid", "labels", "marks", "lines"].map((kind) =>
       make("g", { class: kind }, svg),
