@@ -100,8 +100,8 @@ FEW_QUERIES = 4
 def _logits_of_queries(Z: Float[AnyArray, "Q M"], row: Int[Array, " E"]) -> Float[Array, "M E"]:
     """Return the attention logits of each example's query, `Z[row].T`.
 
-    Under `jax.vmap`, XLA lays out the result of a lookup such that each later loop on a CPU has to
-    transpose it.
+    On a CPU under `jax.vmap`, a lookup puts the axes of its result in an order that every later
+    loop has to transpose.
     """
     if len(Z) > FEW_QUERIES:
         return jnp.asarray(Z)[row].T

@@ -47,7 +47,7 @@ class Optimum:
     over seeds, the range that is nearly as good, the edge of divergence and a power law.
 
     Attributes:
-        run: the run from which each point departs in its own settings.
+        run: the run whose settings each point changes.
         along: the other setting, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear
             with :lin at the end.
         rate: learning rates to try, in the same form.

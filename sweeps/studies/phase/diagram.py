@@ -47,8 +47,7 @@ class Phase(Plane):
     transition lines that theory predicts.
 
     Attributes:
-        run: the run from which each point departs in its own settings; `steps` is when it is
-            measured.
+        run: the run whose settings each point changes; it is measured after its `steps`.
         engine: simulation; symmetric (exact, fast descent of a symmetric task with T and batch
             infinite); or a theory.
         theory: a second engine to draw next to the first, with the difference: best (the most exact

@@ -162,7 +162,7 @@ class Plane:
     """Draw a phase diagram: the outcome of a run over a plane of two of its settings.
 
     Attributes:
-        run: the run from which each point departs in its own settings.
+        run: the run whose settings each point changes.
         x: horizontal axis, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear with
             :lin at the end.
         y: vertical axis, in the same form.

@@ -246,7 +246,7 @@ class ScalingFigure:
     for several sizes, susceptibility, Binder cumulant, widths and a scaling collapse.
 
     Attributes:
-        run: the run from which each point departs in its own settings.
+        run: the run whose settings each point changes.
         rate: the axis across the step, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or
             linear with :lin at the end.
         size: the setting that counts as size, NAME:V1,V2,... or in the form of the rate; any
