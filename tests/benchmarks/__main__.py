@@ -49,7 +49,9 @@ def main() -> None:
     parser.add_argument("--old", type=Path, help="waits: another checkout, measured in turns")
     parser.add_argument("--repeat", type=int, default=3, help="waits: processes of each")
     parser.add_argument("--profile", action="store_true", help="waits: what compare does, by kinds")
-    parser.add_argument("--only", nargs="+", default=(), help="waits: rows, by how they begin")
+    parser.add_argument(
+        "--only", nargs="+", default=(), help="waits, device: rows, by how they begin"
+    )
     asked = parser.parse_args()
     # Before the import of libraries that read this environment.
     cli.tell()
@@ -60,7 +62,7 @@ def main() -> None:
         parser.error(f"{asked.what}: compares with PyTorch; make bench installs it")
     options: dict[str, Any] = {"check": asked.check} if asked.what in WITH_TORCH else {}
     if asked.what == "device":
-        options = {"small": asked.small, "out": asked.out}
+        options = {"small": asked.small, "out": asked.out, "only": tuple(asked.only)}
     if asked.what == "waits":
         options = {"old": asked.old, "repeat": asked.repeat, "only": tuple(asked.only)}
         options["profile"] = asked.profile

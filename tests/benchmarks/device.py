@@ -41,28 +41,41 @@ RECORDED = Path(__file__).parents[1] / "data" / "authors_fig4_sgd.npz"
 Rows = dict[str, Any]
 
 
-def report(small: bool = False, out: Path = Path("out/bench")) -> Iterator[str]:
-    """Yield the lines of the report, and finally write `device.json` in `out`, even after a
-    failure. `small` selects sizes that take a CPU a minute or two."""
+def report(
+    small: bool = False, out: Path = Path("out/bench"), only: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Yield a line for each row as soon as it is measured, and write all of them so far to
+    `device.json` in `out`. `small` selects sizes that take a CPU a minute or two, and `only` the
+    rows whose names begin so."""
     about = output.environment()
     found: Rows = {"environment": about, "devices": len(jax.local_devices()), "small": small}
     yield f"{found['devices']} x {about['device']}, jax {about['jax']}"
-    try:
-        for name, check in CHECKS.items():
-            compared = check()
-            if compared is None:
-                yield f"left out: {name}, of which an installed package has no record"
-                continue
-            error, allowed = compared
-            good = bool(error <= allowed)
-            found[f"check {name}"] = {"error": error, "allowed": allowed, "ok": good}
-            yield f"{'ok    ' if good else 'FAILED'} {name}: {error:.3g}, allowed {allowed:.3g}"
-        for line, row in (*speed(small), *studies(small)):
-            found |= row
-            yield line
-    finally:
-        output.write(out, "device", report=output.as_json(found))
+    for name, measure in rows(small).items():
+        if name.startswith(only or ("",)):
+            line, found[name] = measure()
+            output.write(out, "device", report=output.as_json(found))
+            yield f"{name}: {line}"
     yield f"wrote {out / 'device.json'}"
+
+
+def rows(small: bool) -> dict[str, Callable[[], tuple[str, Rows]]]:
+    """Return what to measure, by name; each returns a line of text and its numbers."""
+    sides = SMALL_SIDES if small else SIDES
+    checks = {f"check {name}": functools.partial(checked, run) for name, run in CHECKS.items()}
+    maps = {f"training, {n} x {n}": functools.partial(trained, n, small) for n in sides}
+    timed = {name: functools.partial(swept, *each) for name, each in studies(small).items()}
+    return checks | timed | maps
+
+
+def checked(check: Callable[[], tuple[float, float] | None]) -> tuple[str, Rows]:
+    """Run a check of correctness."""
+    compared = check()
+    if compared is None:
+        return "left out, an installed package has no record of it", {}
+    error, allowed = compared
+    good = bool(error <= allowed)
+    row = {"error": error, "allowed": allowed, "ok": good}
+    return f"{'ok' if good else 'FAILED'}, {error:.3g}, allowed {allowed:.3g}", row
 
 
 def recorded_run() -> tuple[float, float] | None:
@@ -136,55 +149,54 @@ CHECKS: dict[str, Callable[[], tuple[float, float] | None]] = {
 }
 
 
-def speed(small: bool) -> Iterator[tuple[str, Rows]]:
-    """Yield runs per second by the size of a map, and the share of the devices' peak speed."""
-    per_second = 0.0
-    for side in SMALL_SIDES if small else SIDES:
-        build = lambda shift, side=side: Sweep(
-            TRAINING, maps.plane(side, shift), record=("loss", "entropy")
-        )
-        cold, warm = cold_and_warm(lambda shift: sweeps.run(build(shift)))  # noqa: B023
-        per_second = side**2 / warm
-        row = {"seconds": warm, "cold": cold, "runs_per_second": per_second}
-        yield (
-            f"training, {side} x {side} runs of 100 steps: {warm:.2f} s, {per_second:.0f} runs/s "
-            f"({cold:.1f} s with compilation)",
-            {f"training {side}x{side}": row},
-        )
+def trained(side: int, small: bool) -> tuple[str, Rows]:
+    """Measure runs per second of a map of training, and the share of the devices' peak speed."""
+    build = lambda shift: Sweep(TRAINING, maps.plane(side, shift), record=("loss", "entropy"))
+    cold, warm = cold_and_warm(lambda shift: sweeps.run(build(shift)))
     flops, moved = of_a_step()
-    steps = per_second * STEPS
-    peak, memory = peak_flops(SMALL_MATRIX if small else MATRIX), bandwidth.measured().triad
-    row = {"flops": flops, "bytes": moved, "peak_flops": peak, "bandwidth": memory}
-    yield (
-        f"a step takes {flops / 1e6:.2f} MFLOP and moves {moved / 1e3:.0f} kB: "
-        f"{100 * steps * flops / peak:.1f} % of {peak / 1e12:.3g} TFLOP/s in float32, "
-        f"{100 * steps * moved / memory:.1f} % of {memory / 1e9:.4g} GB/s, both measured",
-        {"step": row},
+    peak, memory = limits(small)
+    steps = side**2 * STEPS / warm
+    row = {"seconds": warm, "cold": cold, "runs_per_second": side**2 / warm, "flops": flops}
+    row |= {"bytes": moved, "peak_flops": peak, "bandwidth": memory}
+    return (
+        f"{warm:.2f} s ({cold:.1f} s with compilation), {side**2 / warm:.0f} runs of {STEPS} steps "
+        f"per second, {100 * steps * flops / peak:.1f} % of {peak / 1e12:.3g} TFLOP/s in float32",
+        row,
     )
 
 
-def studies(small: bool) -> Iterator[tuple[str, Rows]]:
-    """Time Fig. 6, and theories over the plane of rates."""
+@functools.cache
+def limits(small: bool) -> tuple[float, float]:
+    """Return the operations and the bytes per second that the devices reach, both measured."""
+    return peak_flops(SMALL_MATRIX if small else MATRIX), bandwidth.measured().triad
+
+
+def swept(first: Sweep, second: Callable[[], Sweep]) -> tuple[str, Rows]:
+    """Time a sweep, and another one that uses its programs."""
+    cold = seconds(functools.partial(sweeps.run, first))
+    again = second()
+    warm = seconds(functools.partial(sweeps.run, again))
+    runs = math.prod(dim.size for dim in first.dims)
+    where = ", on the host" if _on_host(first) else ""
+    row = {"runs": runs, "seconds": warm, "cold": cold}
+    return f"{runs} runs in {warm:.2f} s ({cold:.1f} s with compilation){where}", row
+
+
+def studies(small: bool) -> dict[str, tuple[Sweep, Callable[[], Sweep]]]:
+    """Return Fig. 6, two-stage training, and theories over the plane of rates: a sweep, and a
+    function that returns another one of the same shape."""
     seeds = "axes.seed = { range = 2 }" if small else "axes.seed = { range = 10 }"
     figure = load("fig6", ['record = ["entropy"]', seeds])
     side = 8 if small else 64
     flow = TRAINING.at({"momentum": 0.9, "steps": 1000})
-    sized = {
+    return {
         "Fig. 6": (figure, lambda: dataclasses.replace(figure, root=1)),
+        "two-stage training": _two_stage(1 if small else 6, small),
+        "two-stage training, 16 times as many": _two_stage(16 if small else 96, small),
+        "descent, T infinite, reduced": _twice(16 * side, TRAINING, "symmetric-descent"),
         "momentum flow, reduced": _twice(side, flow, "symmetric"),
         "population flow": _twice(side // 4, TRAINING, "plain"),
-        "descent, T infinite, reduced": _twice(16 * side, TRAINING, "symmetric-descent"),
     }
-    for name, (first, second) in sized.items():
-        cold = seconds(functools.partial(sweeps.run, first))
-        again = second()
-        warm = seconds(functools.partial(sweeps.run, again))
-        runs = math.prod(dim.size for dim in first.dims)
-        where = "on the host" if _on_host(first) else ""
-        yield (
-            f"{name}, {runs} runs: {warm:.2f} s ({cold:.1f} s with compilation) {where}".rstrip(),
-            {name: {"runs": runs, "seconds": warm, "cold": cold}},
-        )
 
 
 def _twice(side: int, training: Any, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
@@ -194,10 +206,21 @@ def _twice(side: int, training: Any, engine: str) -> tuple[Sweep, Callable[[], S
     return build(1.0), functools.partial(build, 1.1)
 
 
+def _two_stage(seeds: int, small: bool) -> tuple[Sweep, Callable[[], Sweep]]:
+    problem = "two_stage-fast" if small else "two_stage"
+
+    def build(r: float) -> Sweep:
+        record = ("K1", "K2", "auc_Q", "W_trace", "V_trace")
+        return Sweep(experiment(problem, r=r), {"seed": {"range": seeds}}, record=record, times=128)
+
+    return build(1.4), functools.partial(build, 1.41)
+
+
 def _on_host(sweep: Sweep) -> bool:
     return sweep.dtype == "float64" and jax.default_backend() in WITHOUT_FLOAT64
 
 
+@functools.cache
 def of_a_step() -> tuple[float, float]:
     """Return the floating-point operations and bytes of a run's step, as counted by XLA."""
     runs, task = 256, dynsim.syn_small()

@@ -1,7 +1,9 @@
 """Compile every engine for an accelerator that need not be present, and inspect the programs.
-Runs that resume from a checkpoint are compiled as well:
+Runs that resume from a checkpoint are compiled as well. With `here`, run every engine on the device
+of this machine instead, and compare the results with those of the host's CPU:
 
     python -m tests.devices h100
+    python -m tests.devices here
 
 Columns: seconds to compile; bytes of device memory per run, and the estimate of a sweep before
 compilation; kernels, conditionals and loops of unknown length (the device waits for its host at
@@ -21,16 +23,19 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", choices=("h100", "tpu-v5e"))
+    parser.add_argument("target", choices=("h100", "tpu-v5e", "here"))
     parser.add_argument("--systems", nargs="*", default=())
     parser.add_argument("--engines", nargs="*", default=())
     asked = parser.parse_args()
     # Before the import of Equinox, which would otherwise let solvers call the host.
     cli.tell()
-    from tests.devices import check
+    from tests.devices import check, present
 
     try:
-        check.run(asked.target, asked.systems, asked.engines)
+        if asked.target == "here":
+            present.run(asked.systems, asked.engines)
+        else:
+            check.run(asked.target, asked.systems, asked.engines)
     except ValueError as error:
         parser.exit(1, f"{error}\n")
 

@@ -1,0 +1,75 @@
+"""Run the engines on the device of this machine, and compare with the CPU of its host."""
+
+import functools
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+import sweeps
+from dynsim.precision import WITHOUT_FLOAT64, host
+from sweeps import output
+from tests.devices import programs
+
+ALLOWED = {"float32": 1e-3, "float64": 1e-6}
+"""Largest difference of two devices over the largest value: in float32, rounding grows over a
+training of 100 steps; in float64, solvers with a tolerance of 1e-8 may take different steps."""
+HEAD = ("engine", "differs by", "cold, device", "cold, host")
+
+
+def run(systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
+    """Print a line for each engine as soon as it has run; `ValueError` at the end if one fails or
+    differs.
+
+    Args:
+        systems: systems to run; all if empty.
+        engines: engines to run, by name; all if empty.
+    """
+    device = jax.devices()[0]
+    print(f"{device.device_kind}: {programs.SEEDS} seeds of each engine, against the host")
+    print(_line(HEAD))
+    failed = []
+    for case in programs.cases(tuple(systems)):
+        if engines and case.engine not in engines:
+            continue
+        label = f"{case.system} {case.engine}{case.note}"
+        if case.sweep.dtype == "float64" and device.platform in WITHOUT_FLOAT64:
+            print(f"{label:<40} float64: computed by the host", flush=True)
+            continue
+        try:
+            found, took = _timed(case, device)
+            want, on_host = _timed(case, host())
+        except jax.errors.JaxRuntimeError as error:
+            failed.append(label)
+            print(f"{label:<40} FAILED: {str(error).splitlines()[0]}", flush=True)
+            continue
+        error = max(_difference(found[name], want[name]) for name in found)
+        good = error <= ALLOWED[case.sweep.dtype]
+        print(_line((label, f"{error:.1e}", f"{took:.1f} s", f"{on_host:.1f} s")), flush=True)
+        if not good:
+            failed.append(label)
+    if failed:
+        raise ValueError(f"does not agree with the host: {', '.join(failed)}")
+
+
+def _timed(case: programs.Case, device: jax.Device) -> tuple[dict[str, np.ndarray], float]:
+    began = time.perf_counter()
+    found = sweeps.run(case.sweep, devices=[device], progress=False)
+    took = time.perf_counter() - began
+    numbers = {str(name): each.values for name, each in found.data_vars.items()}
+    return {k: v for k, v in numbers.items() if v.dtype.kind in "fiu"}, took
+
+
+def _difference(found: np.ndarray, want: np.ndarray) -> float:
+    finite = np.isfinite(want)
+    same = functools.partial(np.array_equal, equal_nan=True)
+    if found.shape != want.shape or not same(found[~finite], want[~finite]):
+        return float("inf")
+    scale = max(float(np.abs(want[finite]).max(initial=0)), 1e-30)
+    return float(np.abs(found[finite] - want[finite]).max(initial=0)) / scale
+
+
+def _line(columns: tuple[str, ...]) -> str:
+    (line,) = output.aligned([columns], 40, 14)
+    return line
