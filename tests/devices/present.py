@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import sweeps
-from dynsim.precision import WITHOUT_FLOAT64, host
+from dynsim.precision import WITHOUT_FLOAT64, Device, host
 from sweeps import output
 from tests.devices import programs
 
@@ -53,7 +53,7 @@ def run(systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
         raise ValueError(f"does not agree with the host: {', '.join(failed)}")
 
 
-def _timed(case: programs.Case, device: jax.Device) -> tuple[dict[str, np.ndarray], float]:
+def _timed(case: programs.Case, device: Device) -> tuple[dict[str, np.ndarray], float]:
     began = time.perf_counter()
     found = sweeps.run(case.sweep, devices=[device], progress=False)
     took = time.perf_counter() - began

@@ -11,7 +11,7 @@ import pytest
 from dynsim.precision import compiled_for, precision
 from sweeps.runner import fit, tiles
 from sweeps.systems import kinds, registry
-from tests.devices import hlo, programs
+from tests.devices import hlo, present, programs
 from tests.devices.check import run
 
 MODULE = """HloModule jit_step, is_scheduled=true
@@ -50,6 +50,16 @@ def test_kernels_and_questions_of_a_step_are_counted() -> None:
     # A fusion, and the host call in the called computation; loops are counted separately.
     assert found == hlo.Program(hlo.Loop(kernels=2, conditionals=1, open_ended=1), callbacks=1)
     assert hlo.read("ENTRY %main (a: f32[4]) -> f32[4] {\n}") == hlo.Program(None, 0)
+
+
+def test_a_device_that_differs_from_its_host_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present.run(["joma"], ["erf"])
+    assert "joma erf" in capsys.readouterr().out
+    monkeypatch.setitem(present.ALLOWED, "float64", -1.0)
+    with pytest.raises(ValueError, match="joma erf"):
+        present.run(["joma"], ["erf"])
 
 
 @pytest.mark.parametrize("system", kinds.BUILT_IN)
