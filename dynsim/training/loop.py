@@ -147,7 +147,7 @@ def by_rule(
         noise_key = jax.random.fold_in(key, 2**32 - 1)
 
     def step(
-        params: PyTree, memory: PyTree, k: Int[Array, ""]
+        params: PyTree, memory: PyTree, k: Int[Array, "*B"]
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         loss, grads = gradient(params, k)
         noise = None if noise_key is None else normal(noise_key, k, grads)

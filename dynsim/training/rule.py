@@ -251,13 +251,15 @@ class Rule(UpdateRule):
         gradient: PyTree,
         memory: PyTree,
         params: PyTree,
-        step: Int[Array, ""],
+        step: Int[Array, "*B"],
         noise: PyTree = None,
         groups: PyTree = None,
     ) -> tuple[PyTree, PyTree]:
         """Return the change of the weights in step number `step`, and the state after it.
 
         Args:
+            step: number of the step; of shape (B,) if the numbers of the rule are, for B runs along
+                the last axis of gradient and weights.
             noise: standard normal numbers in the structure of the gradient, if the rule has noise.
             groups: name of the group of each part of the weights, if numbers differ between groups.
         """

@@ -44,7 +44,15 @@ from dynsim import checks
 from dynsim.precision import AnyArray, Number
 from dynsim.yz.finite_length import Context, check_effective
 from odes.symmetric import reduction
-from odes.symmetric.state import Attention, Decoder, Kinds, Reduced, State, SymmetricTask
+from odes.symmetric.state import (
+    Attention,
+    Decoder,
+    Kinds,
+    Reduced,
+    State,
+    SymmetricTask,
+    columns,
+)
 from odes.theory import named
 
 
@@ -56,7 +64,7 @@ def check_length(task: SymmetricTask, length: Real[Number, ""]) -> None:
         check_effective(1 / float(sum(squares)), length)
 
 
-def loss(task: SymmetricTask, state: State, context: Context) -> Float[Array, ""]:
+def loss(task: SymmetricTask, state: State, context: Context) -> Float[Array, "*B"]:
     """Return the population loss in nat for `context` contextual tokens."""
     now = reduction.measure(task, state)
     return now.loss if context is None else now.loss + correction(task, state, now) / context
@@ -69,7 +77,8 @@ def gradient(task: SymmetricTask, state: State, context: Context) -> State:
         return population
 
     def excess(state: State) -> Float[Array, ""]:
-        return correction(task, state, reduction.measure(task, state)) / context
+        # Runs do not depend on each other, so this is the gradient of each.
+        return jnp.sum(correction(task, state, reduction.measure(task, state))) / context
 
     return jax.tree.map(jnp.add, population, per_weight(task, jax.grad(excess)(state)))
 
@@ -91,7 +100,7 @@ def slope(now: Reduced, p: Attention) -> Attention:
     return jax.tree.map(lambda f, g, p: f * (f * now.speed - g) / p, now.f, now.g, p)
 
 
-def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
+def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "*B"]:
     r"""Return :math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of a class, see
     `dynsim.yz.finite_length`."""
     Y, f, g = state.Y, now.f, now.g
@@ -99,12 +108,12 @@ def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, 
     other, rest = (task.K - 1) * now.other, (task.M - task.K) * now.rest
 
     def terms(
-        f: Float[Array, " D"],
-        g: Float[Array, " D"],
-        to_other: Float[Array, " D"],
-        to_rest: Float[Array, " D"],
-        p: Float[Array, " D"],
-    ) -> Float[Array, " D"]:
+        f: Float[Array, "D *B"],
+        g: Float[Array, "D *B"],
+        to_other: Float[Array, "D *B"],
+        to_rest: Float[Array, "D *B"],
+        p: Float[Array, "D *_"],
+    ) -> Float[Array, "D *B"]:
         at_other, at_rest = to_other - f * now.to_other, to_rest - f * now.to_rest
         mean = other * at_other + rest * at_rest
         variance = other * at_other**2 + rest * at_rest**2 - mean**2
@@ -135,10 +144,10 @@ would be nearly as large as the result."""
 
 def loss_with_tails(
     task: SymmetricTask, state: State, context: Float[Array, ""]
-) -> Float[Array, ""]:
+) -> Float[Array, "*B"]:
     """Return the population loss in nat for `context` contextual tokens, with rare sequences."""
 
-    def total(values: Attention) -> Float[Array, ""]:
+    def total(values: Attention) -> Float[Array, "*B"]:
         return task.sum_distinct(values.distinct) + task.sum_common(values.common)
 
     def at(q: Attention) -> tuple[SymmetricTask, Reduced, Attention]:
@@ -155,7 +164,7 @@ def loss_with_tails(
         norm = total(weight)
         q = jax.tree.map(lambda w, norm=norm: w / norm, weight)
 
-    def mean(*factors: Attention) -> Float[Array, ""]:
+    def mean(*factors: Attention) -> Float[Array, "*B"]:
         return total(jax.tree.map(lambda *x: jnp.prod(jnp.stack(x), axis=0), q, *factors))
 
     tilted, now, pull = at(q)
@@ -167,7 +176,7 @@ def loss_with_tails(
 
 def gradient_with_tails(task: SymmetricTask, state: State, context: Float[Array, ""]) -> State:
     """Return the gradient of `loss_with_tails` per *full* parameter, as in `reduction.gradient`."""
-    found = jax.grad(lambda state: loss_with_tails(task, state, context))(state)
+    found = jax.grad(lambda state: jnp.sum(loss_with_tails(task, state, context)))(state)
     return per_weight(task, found)
 
 
@@ -311,24 +320,21 @@ def drawn_noise(
 
 def noisy_loss_and_gradient(
     task: SymmetricTask, states: State, context: Context, drawn: Draw
-) -> tuple[Float[Array, ""], State]:
-    """Return the population loss, averaged over N classes, and their noisy gradient (..., N).
+) -> tuple[Float[Array, "*B"], State]:
+    """Return the population loss, averaged over N classes, and their noisy gradient.
 
     Args:
-        states: states of the N classes, with that axis last.
+        states: states of the N classes, with axes (..., N, *B).
     """
-
-    def of_class(state: State, noise: Draw) -> tuple[Array, State]:
-        found = gradient(task, state, context)
-        if context is not None:
-            shift = Attention(noise.distinct, noise.common)
-            still = jax.tree.map(jnp.zeros_like, state.Y)
-            added = jax.jvp(
-                lambda at: reduction.gradient(task, at), (state,), (State(still, shift),)
-            )[1]
-            found = jax.tree.map(jnp.add, found, added)
-        scaled = jax.tree.map(lambda leaf: (1 + noise.count) * leaf, found)
-        return loss(task, state, context), scaled
-
-    losses, gradients = jax.vmap(of_class, in_axes=-1, out_axes=-1)(states, drawn)
-    return jnp.mean(losses), gradients
+    axes = states.Z.distinct.ndim - 2
+    task, noise = columns(task, axes + 1), columns(drawn, axes)
+    found = gradient(task, states, context)
+    if context is not None:
+        still = jax.tree.map(jnp.zeros_like, states.Y)
+        moves = Attention(noise.distinct, noise.common)
+        moves = jax.tree.map(lambda by, z: jnp.broadcast_to(by, z.shape), moves, states.Z)
+        shifted = State(still, moves)
+        _, added = jax.jvp(lambda at: reduction.gradient(task, at), (states,), (shifted,))
+        found = jax.tree.map(jnp.add, found, added)
+    scaled = jax.tree.map(lambda leaf: (1 + noise.count) * leaf, found)
+    return jnp.mean(loss(task, states, context), axis=0), scaled

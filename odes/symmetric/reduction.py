@@ -38,15 +38,17 @@ Profile = Real[AnyArray, " _"] | Sequence[float | np.number]
 def measure(task: SymmetricTask, state: State) -> Reduced:
     """Return the forward pass and backpropagated gradient of one class.
 
+    Runs may be trailing axes of the state and, by `odes.symmetric.state.columns`, of the task. A
+    CPU then makes one long loop of every operation, where `jax.vmap` would move the axis of runs to
+    the front wherever a number of a run meets a vector.
+
     Small probabilities keep their relative precision as in `yz.cross_entropy`: everything is
     computed from logits relative to the own one, and the residual is the sum of the wrong
     probabilities rather than one minus the right one.
     """
     Y, z = state.Y, state.Z
-    # No concatenation or dot product: both would move a batch axis to the front.
-    largest = jax.lax.stop_gradient(
-        jnp.maximum(jnp.max(z.distinct, initial=-jnp.inf), jnp.max(z.common, initial=-jnp.inf))
-    )
+    highest = [jnp.max(part, axis=0, initial=-jnp.inf) for part in (z.distinct, z.common)]
+    largest = jax.lax.stop_gradient(jnp.maximum(*highest))
     w = Attention(jnp.exp(z.distinct - largest) * task.p, jnp.exp(z.common - largest) * task.rho)
     total = task.sum_distinct(w.distinct) + task.sum_common(w.common)
     norm = jnp.sqrt(task.sum_distinct(w.distinct**2) + task.sum_common(w.common**2))

@@ -7,6 +7,7 @@ recorded too. `descend` makes the steps of `dynsim.train` in the same variables:
 infinite batch, and within the approximations of `odes.symmetric.finite_length` for a finite one.
 """
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
@@ -35,7 +36,7 @@ from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric import finite_length
 from odes.symmetric.finite_length import Law, law_of
 from odes.symmetric.reduction import DESCENDED, PLACED, TABLE, Placed, observe, placed
-from odes.symmetric.state import State, SymmetricTask, zero_state
+from odes.symmetric.state import State, SymmetricTask, columns, zero_state
 from odes.theory import Training, refusal
 
 
@@ -282,8 +283,8 @@ def _descend(
     law: Law,
     classes: int,
 ) -> Trajectory:
-    # The batch is the last axis of every array, so that each operation is one long loop on a CPU;
-    # `jax.vmap` of the whole scan would move it to the front.
+    # Runs are the last axis of every array, so that each operation is one long loop on a CPU;
+    # `jax.vmap` would move it to the front.
     (batch,) = many or (1,)
     dtype: Any = jax.tree.leaves(optimizer)[0].dtype.name
     optimizer = jax.tree.map(lambda number: jnp.broadcast_to(number, (batch,)), optimizer)
@@ -294,15 +295,20 @@ def _descend(
         lambda leaf: jnp.zeros((*leaf.shape, *each, batch), leaf.dtype),
         zero_state(task, dtype),
     )
+    wide = columns(task, 1)
 
-    def update(optimizer, state, memory, k):  # type: ignore[no-untyped-def]
-        def loss_and_grad(state: State, k: Array) -> tuple[Array, State]:
-            if batches is not None:
-                drawn = finite_length.drawn_noise(task, batches, context, classes, k)
-                return finite_length.noisy_loss_and_gradient(task, state, context, drawn)
-            return law.loss(task, state, context), law.gradient(task, state, context)
+    def loss_and_grad(state: State, k: Array) -> tuple[Array, State]:
+        if batches is not None:
+            drawn = finite_length.drawn_noise(task, batches, context, classes, k[0])
+            return finite_length.noisy_loss_and_gradient(task, state, context, drawn)
+        return law.loss(wide, state, context), law.gradient(wide, state, context)
 
-        return by_rule(loss_and_grad, optimizer, groups=of_layer(state))(state, memory, k)
+    def step(state: State, memory: PyTree, k: Array) -> Any:
+        # Schedules take the numbers of one run.
+        rates = jax.vmap(lambda rule: rule.rate(k))(optimizer)
+        rule = dataclasses.replace(optimizer, eta=rates)
+        now = by_rule(loss_and_grad, rule, groups=of_layer(state))
+        return now(state, memory, jnp.broadcast_to(k, batch))
 
     def seen(state: State) -> dict[str, Array]:
         if batches is None:
@@ -310,19 +316,21 @@ def _descend(
         found = jax.vmap(functools.partial(observe, record, task), -1, -1)(state)
         return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=-1), found)
 
-    trajectory = train(
-        start,
-        last(lambda optimizer, state: optimizer.init(state))(optimizer, start),
-        lambda *now: jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, *now),
-        lambda state, memory, k, before: (last(seen)(state), before),
-        times,
-        steps=steps,
-        legs=legs,
-        limit=DIVERGED_LOSS * jnp.log(task.M),
-        dtype=dtype,
-        relative=record.relative,
-        batch=(batch,),
-    )
+    # A number of a run meets vectors along the last axis.
+    with jax.numpy_rank_promotion("allow"):
+        trajectory = train(
+            start,
+            last(lambda optimizer, state: optimizer.init(state))(optimizer, start),
+            step,
+            lambda state, memory, k, before: (last(seen)(state), before),
+            times,
+            steps=steps,
+            legs=legs,
+            limit=DIVERGED_LOSS * jnp.log(task.M),
+            dtype=dtype,
+            relative=record.relative,
+            batch=(batch,),
+        )
     rows, state = jax.tree.map(
         lambda leaf: jnp.moveaxis(leaf, -1, 0), (trajectory.observables, trajectory.params)
     )

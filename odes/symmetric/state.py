@@ -3,6 +3,8 @@
 `odes.symmetric.reduction` defines symmetric tasks and explains why these numbers suffice.
 """
 
+from typing import TypeVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,10 +14,13 @@ from jaxtyping import Array, Float, Int, Real
 
 from dynsim.precision import AnyArray, Number, cast
 
+Tree = TypeVar("Tree")
+
 
 class SymmetricTask(eqx.Module):
     """K classes over M tokens in reduced form; build it with `symmetric_task` or
-    `symmetric_profiles`. All leaves are arrays or plain numbers and may be traced.
+    `symmetric_profiles`. All leaves are arrays or plain numbers and may be traced. Trailing axes *B
+    are those of runs that are computed together, see `columns`.
 
     Attributes:
         p: (D,) probabilities of the kinds of distinct tokens of a class.
@@ -27,21 +32,21 @@ class SymmetricTask(eqx.Module):
             probability stay equal, so one may represent all. None means one of each.
     """
 
-    p: Float[AnyArray, " D"]
-    rho: Float[AnyArray, " C"]
+    p: Float[AnyArray, "D *B"]
+    rho: Float[AnyArray, "C *B"]
     K: Real[Number, ""]
     M: Real[Number, ""]
     num_queries: Real[Number, ""]
-    p_copies: Real[AnyArray, " D"] | None = None
-    rho_copies: Real[AnyArray, " C"] | None = None
+    p_copies: Real[AnyArray, "D *B"] | None = None
+    rho_copies: Real[AnyArray, "C *B"] | None = None
 
-    def sum_distinct(self, values: Float[Array, " D"]) -> Float[Array, ""]:
+    def sum_distinct(self, values: Float[Array, "D *B"]) -> Float[Array, "*B"]:
         """Sum values per kind over all distinct tokens of a class."""
-        return jnp.sum(values if self.p_copies is None else self.p_copies * values)
+        return jnp.sum(values if self.p_copies is None else self.p_copies * values, axis=0)
 
-    def sum_common(self, values: Float[Array, " C"]) -> Float[Array, ""]:
+    def sum_common(self, values: Float[Array, "C *B"]) -> Float[Array, "*B"]:
         """Sum values per kind over all common tokens."""
-        return jnp.sum(values if self.rho_copies is None else self.rho_copies * values)
+        return jnp.sum(values if self.rho_copies is None else self.rho_copies * values, axis=0)
 
     def astype(self, dtype: str) -> "SymmetricTask":
         """Return the task with its numbers as JAX arrays of `dtype`."""
@@ -59,19 +64,19 @@ class Decoder(eqx.Module):
         common_rest: (C,) from a common token to each of the other outputs.
     """
 
-    own: Float[Array, " D"]
-    other: Float[Array, " D"]
-    rest: Float[Array, " D"]
-    common_next: Float[Array, " C"]
-    common_rest: Float[Array, " C"]
+    own: Float[Array, "D *B"]
+    other: Float[Array, "D *B"]
+    rest: Float[Array, "D *B"]
+    common_next: Float[Array, "C *B"]
+    common_rest: Float[Array, "C *B"]
 
 
 class Attention(eqx.Module):
     """The different entries of Z: (D,) from a class's query to its distinct tokens, (C,) from every
     query to the common tokens."""
 
-    distinct: Float[Array, " D"]
-    common: Float[Array, " C"]
+    distinct: Float[Array, "D *B"]
+    common: Float[Array, "C *B"]
 
 
 class Kinds(eqx.Module):
@@ -107,14 +112,19 @@ class Reduced(eqx.Module):
     c: Attention
     f: Attention
     g: Attention
-    loss: Float[Array, ""]
-    residual: Float[Array, ""]
-    other: Float[Array, ""]
-    rest: Float[Array, ""]
-    to_other: Float[Array, ""]
-    to_rest: Float[Array, ""]
-    margin: Float[Array, ""]
-    speed: Float[Array, ""]
+    loss: Float[Array, "*B"]
+    residual: Float[Array, "*B"]
+    other: Float[Array, "*B"]
+    rest: Float[Array, "*B"]
+    to_other: Float[Array, "*B"]
+    to_rest: Float[Array, "*B"]
+    margin: Float[Array, "*B"]
+    speed: Float[Array, "*B"]
+
+
+def columns(tree: Tree, axes: int) -> Tree:
+    """Return the arrays of a tree with so many trailing axes of size 1, for the axes of runs."""
+    return jax.tree.map(lambda x: jnp.reshape(x, (*x.shape, *axes * (1,))) if x.ndim else x, tree)
 
 
 def zero_state(task: SymmetricTask, dtype: DTypeLike) -> State:

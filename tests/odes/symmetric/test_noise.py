@@ -59,9 +59,10 @@ def test_a_batch_gives_the_gradient_of_its_counts(length: float | None) -> None:
     )
     context = None if length is None else jnp.asarray(length)
     given = finite_length.Draw(*(jnp.asarray(rng.normal(size=s)) for s in ((2,), (2, 2), (2, 2))))
-    loss, found = jax.jit(finite_length.noisy_loss_and_gradient)(
-        task.astype("float64"), states, context, given
-    )
+    with jax.numpy_rank_promotion("allow"):
+        loss, found = jax.jit(finite_length.noisy_loss_and_gradient)(
+            task.astype("float64"), states, context, given
+        )
     unmoved = jax.jit(lambda state: finite_length.gradient(task, state, context))
     losses = []
     for n in range(FOLLOWED):
