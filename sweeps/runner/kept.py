@@ -34,7 +34,8 @@ VERSIONS = ("jaxlib", "numpy")
 VARIABLES = ("XLA_FLAGS", "EQX_ON_ERROR")
 """Environment variables that programs depend on."""
 CALLED = re.compile(r'custom_call_target="([^"]+)"')
-SAFE = ("lapack_", "TopK", "__")
+LAPACK = "lapack_"
+SAFE = (LAPACK, "TopK", "__")
 """Prefixes of functions that compiled code may call: LAPACK and the compiler's own."""
 READ = "/jax/compilation_cache/cache_hits"
 """Event that JAX records when it reads a program from its own cache instead of compiling it."""
@@ -111,9 +112,10 @@ def find(key: str) -> KeptProgram | None:
     # An incomplete or foreign file counts as missing.
     with contextlib.suppress(Exception), (programs.TRACED[-1].folder / key).open("rb") as file:
         os.utime(file.name)
-        found = KeptProgram(Known(*pickle.load(file)), file.read())
-        _initialise_lapack()
-        return found
+        known, uses_lapack = pickle.load(file)
+        if uses_lapack:
+            _initialise_lapack()
+        return KeptProgram(Known(*known), file.read())
     return None
 
 
@@ -133,8 +135,8 @@ def load(found: KeptProgram, mesh: Mesh) -> list[Any] | None:
 
 @functools.cache
 def _initialise_lapack() -> None:
-    """JAX initialises LAPACK when it lowers a program that calls it. Running a loaded program
-    before that would crash the process."""
+    """JAX initialises LAPACK when it lowers a program that calls it, which imports SciPy. Running a
+    loaded program before that would crash the process."""
     matrix = jax.ShapeDtypeStruct((1, 1), "float32")
     jax.jit(jax.lax.linalg.lu).trace(matrix).lower()
 
@@ -168,7 +170,8 @@ def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
         folder = programs.TRACED[-1].folder
         made = [each and serialize_executable.serialize(each) for each in compiled]
         written = folder / f"{key}.{os.getpid()}"
-        written.write_bytes(pickle.dumps(tuple(known)) + pickle.dumps(made))
+        uses_lapack = any(each.startswith(LAPACK) for each in called)
+        written.write_bytes(pickle.dumps((tuple(known), uses_lapack)) + pickle.dumps(made))
         written.rename(folder / key)
         old = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]
         for path in old:

@@ -231,7 +231,10 @@ def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
     (first, system), *others = systems.items()
     for name, other in others:
         if other != system:
-            raise ValueError(f"{name}: belongs to the system {other!r}, {first} to {system!r}")
+            raise ValueError(
+                f"{name}: is of the system {other!r}, but {first} is of {system!r}; a page shows "
+                "sweeps of one system"
+            )
 
 
 def remaining(dataset: xr.Dataset) -> int:

@@ -79,7 +79,7 @@ def fitted(content: Content, megabytes: float) -> Content:
     sentences about this.
 
     Raises:
-        ValueError: if even a single time and a single seed are too large.
+        ValueError: if a page with a single time and a single seed is still too large.
     """
     budget = (megabytes * MEGABYTE - len(_plotly()) - REST) * 3 / 4
     datasets, shown = content.datasets, content.observables

@@ -92,8 +92,9 @@ class Phase(Plane):
         return (first,) if best == first else (first, best)
 
     def scatter(self) -> Sweep | None:
-        """The sweep of mean and standard deviation of `LOGIT` at the end, on a coarser plane; None
-        unless training and a theory are drawn, and T is infinite or an expansion in 1/T holds."""
+        """The sweep that predicts mean and standard deviation of `LOGIT` at the last step, on a
+        coarser plane; None unless training and a theory are drawn, and T is infinite or an
+        expansion in 1/T holds."""
         if not self.noise or self.theory == "none" or math.isinf(self.run.batch):
             return None
         if "simulation" not in self.engines():

@@ -48,6 +48,24 @@ with programs.keeping_traced(time.time()):
         tiles.PROGRAMS.clear()
         jax.clear_caches()
 """
+CALLS = """
+import sys, time
+from pathlib import Path
+import jax
+import numpy as np
+from sweeps.output import programs
+from sweeps.runner import kept, tiles
+programs.TRACED.append(programs.Traced(Path(sys.argv[1]), time.time()))
+functions = {"twice": lambda x: 2 * x, "inverse": jax.numpy.linalg.inv}
+x, mesh = np.diag([2.0, 4.0]).astype("float32"), tiles.mesh(jax.devices()[:1])
+for name, function in functions.items():
+    if (found := kept.find(name)) is None:
+        compiled = jax.jit(function).lower(x).compile()
+        kept.save(name, kept.Known({}, (0.0, 0.0), False), compiled, None)
+    else:
+        program, _ = kept.load(found, mesh)
+        print(*np.diag(program(x)), "scipy.linalg" in sys.modules)
+"""
 OPTIONS = ("enable_compilation_cache", "compilation_cache_dir", "compilation_cache_max_size")
 SLOW = "persistent_cache_min_compile_time_secs"
 
@@ -217,6 +235,16 @@ def test_an_edited_file_is_other_code(tmp_path: Path) -> None:
     file.write_text("x = 10")
     assert len(before) == 1
     assert list(kept._sources(str(tmp_path))) != before
+
+
+def test_lapack_is_initialised_for_the_programs_that_call_it(tmp_path: Path) -> None:
+    """Without it, the second program would crash; the import of SciPy takes a quarter second."""
+    run = [sys.executable, "-c", CALLS, str(tmp_path)]
+    first, then = (
+        subprocess.run(run, check=True, capture_output=True, text=True).stdout for _ in range(2)
+    )
+    assert first == ""
+    assert then.splitlines() == ["4.0 8.0 False", "0.5 0.25 True"]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.9])

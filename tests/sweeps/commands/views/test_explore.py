@@ -113,7 +113,7 @@ def test_unfinished_and_damaged_stores(
 def test_sweeps_that_do_not_go_together_are_refused(runs: xr.Dataset) -> None:
     config = json.loads(runs.attrs["config"]) | {"system": "qkv"}
     other = runs.assign_attrs(config=json.dumps(config))
-    with pytest.raises(ValueError, match=r"^b: belongs to the system 'qkv', a to 'yz'$"):
+    with pytest.raises(ValueError, match=r"^b: is of the system 'qkv', but a is of 'yz';"):
         content({"a": runs, "b": other})
     with pytest.raises(ValueError, match=r"^eta_z: the sweeps have no value in common$"):
         content({"a": runs, "b": runs.assign_coords(eta_z=[0.2, 2.0, 20.0])})
