@@ -154,20 +154,25 @@ class SequenceClasses(Task):
         Args:
             local: count only the classes with the same query (paper, section 7), instead of all.
         """
-        present = jnp.asarray(self.probs) > 0
-        return present & (self._classes_with(present, local) == 1)
+        present, classes = self._classes_with(local)
+        return jnp.asarray(present & (classes == 1))
 
     def common(self, local: bool = False) -> Bool[Array, "K M"]:
         r"""Return a mask of each class's common tokens: :math:`|\Omega(l)| > 1`; `local` as in
         `distinct`."""
-        present = jnp.asarray(self.probs) > 0
-        return present & (self._classes_with(present, local) > 1)
+        present, classes = self._classes_with(local)
+        return jnp.asarray(present & (classes > 1))
 
-    def _classes_with(self, present: Bool[Array, "K M"], local: bool) -> Int[Array, "K M"]:
-        same = jnp.ones((self.K, self.K), dtype=bool)
+    def _classes_with(self, local: bool) -> tuple[Bool[AnyArray, "K M"], Int[AnyArray, "K M"]]:
+        """Return whether a token occurs in a class, and in how many classes, in NumPy if the task
+        is concrete: JAX would compile a program for every operation."""
+        numpy = jnp if checks.is_traced(self) else np
+        present = numpy.asarray(self.probs) > 0
+        same = numpy.ones((self.K, self.K), dtype=bool)
         if local:
-            same = self.query_index[:, None] == self.query_index[None, :]
-        return same.astype(jnp.int32) @ present.astype(jnp.int32)
+            query = numpy.asarray(self.query_index)
+            same = query[:, None] == query[None, :]
+        return present, same.astype(np.int32) @ present.astype(np.int32)
 
     def __repr__(self) -> str:
         return (

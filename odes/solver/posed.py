@@ -116,7 +116,7 @@ class Rescaled(eqx.Module):
         """Make the rates of a rule for which `why_not_described` returns None."""
         assert isinstance(rule, SGD)
         rates = rule.of_groups("Y", "Z").schedules
-        return cls(rates["Y"], rates["Z"], 1 / (1 - jnp.asarray(rule.mu)))
+        return cls(rates["Y"], rates["Z"], 1 / (1 - rule.mu))
 
     @property
     def eta_y(self) -> Real[Number, "*#P"]:
