@@ -10,6 +10,7 @@ only class n attends to is a sum over the few sequences of n. `_sum_rows` writes
 where that is faster than a matrix product with zeros.
 """
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -44,6 +45,10 @@ class Outputs(NamedTuple):
     def spread(self, Y: Float[AnyArray, "M C"]) -> Float[AnyArray, "M M"]:
         """Return Y with one column per output."""
         return Y if self.column is None else jnp.asarray(Y)[:, self.column]
+
+    def whole(self, params: yz.YZ) -> yz.YZ:
+        """Return weights with one column per output."""
+        return dataclasses.replace(params, Y=self.spread(params.Y))
 
     def total(self, residual: Float[Array, "_ _"], axis: int = 1) -> Float[Array, "_ _"]:
         """Return the summed residuals of each column's outputs, from that of one output; `axis` is

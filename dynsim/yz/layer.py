@@ -149,7 +149,7 @@ class Layer(SequenceClasses, Problem):
         if self.start == "zero" and rule.is_elementwise:
             columns = gradients.merged_outputs(self, dtype)
         few = dataclasses.replace(params, Y=columns.merge(params.Y))
-        return few, lambda found: dataclasses.replace(found, Y=columns.spread(found.Y))
+        return few, columns.whole
 
     def groups(self, params: yz.YZ) -> yz.YZ:
         """The groups "Y" and "Z"."""

@@ -43,6 +43,7 @@ Example:
     (3,)
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -64,7 +65,7 @@ from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz import finite_length, observables
+from dynsim.yz import finite_length, gradients, observables
 from dynsim.yz import model as yz
 from dynsim.yz.layer import layer
 from dynsim.yz.observables import DEFAULT_RECORD
@@ -93,15 +94,32 @@ def expanded_law(task: SequenceClasses, context: finite_length.Context) -> Law:
     return Law(derive, functools.partial(covariance, task, context))
 
 
-def sampled_law(task: SequenceClasses, examples: yz.Examples) -> Law:
-    """Return the law for the sample of sequences from `evenly_spread`."""
-    labels = task.next_token[examples.classes]
+CHUNK = 128
+"""Number of sequences whose gradients are computed at once, so that they stay in a CPU's cache."""
 
-    def losses(params: yz.YZ) -> Float[Array, " E"]:
-        return yz.cross_entropy(yz.forward(params, task, examples), labels)[0]
+
+def sampled_law(
+    task: SequenceClasses, examples: yz.Examples, columns: gradients.Outputs | None = None
+) -> Law:
+    """Return the law for the sample of sequences from `evenly_spread`, for weights with these
+    columns of Y; by default each output has its own."""
+    columns = columns or gradients.each_output(task)
+    chunks = jax.tree.map(lambda x: jnp.reshape(x, (-1, CHUNK, *x.shape[1:])), examples)
 
     def derive(params: yz.YZ) -> tuple[yz.YZ, Float[Array, " E"]]:
-        return yz.loss_and_grad(params, task, examples)[1], losses(params)
+        def of_chunk(chunk: yz.Examples) -> tuple[yz.YZ, Float[Array, " E"]]:
+            def losses(params: yz.YZ) -> Float[Array, " E"]:
+                logits = yz.forward(params, task, chunk)
+                return yz.cross_entropy(logits, columns.label[chunk.classes], -1, columns.count)[0]
+
+            found, pull = jax.vjp(losses, params)
+            return pull(yz.weights(chunk, found.dtype))[0], found
+
+        parts, losses = jax.lax.map(of_chunk, chunks)
+        found = jax.tree.map(lambda part: jnp.sum(part, axis=0), parts)
+        if columns.count is not None:
+            found = dataclasses.replace(found, Y=found.Y / columns.count[None])
+        return found, losses.reshape(-1)
 
     return Law(derive, functools.partial(_between, yz.weights(examples, examples.counts.dtype)))
 
@@ -179,13 +197,18 @@ def descent_of(
     law: Law,
     record: Recording,
     variance: Callable[[yz.YZ], yz.YZ] | None,
+    columns: gradients.Outputs,
 ) -> linear_noise.Descent:
-    """Return descent and its noise; `variance` adds the noise to the denominators of Adam and
-    RMSProp."""
+    """Return descent, of weights with these columns of Y, and its noise; `variance` adds the noise
+    to the denominators of Adam and RMSProp."""
+    count = None
+    if columns.count is not None:
+        of_y = jnp.broadcast_to(columns.count, (len(init.Y), columns.count.size))
+        count = dataclasses.replace(init, Y=of_y, Z=jnp.ones_like(init.Z))
 
     def observe(params: yz.YZ, k: Array) -> tuple[Array, Array]:
         del k
-        snapshot = observables.measure(task, params)
+        snapshot = observables.measure(task, columns.whole(params))
         seen = record(task, snapshot)
         return ravel_pytree(seen)[0], observables.loss(task, snapshot)
 
@@ -194,6 +217,7 @@ def descent_of(
         lambda params, k: law.derive(params),
         law.covariance,
         observe,
+        count=count,
         groups=of_layer(init),
         variance=None if variance is None else lambda params, k: variance(params),
     )
@@ -395,6 +419,7 @@ def _in_program(
         steps=steps,
         record=observables.MEASURED.resolve(record),
         alone=alone,
+        alike=init is None and not options["squares"],
         **options,
     )
 
@@ -413,24 +438,31 @@ def _solve(
     squares: bool,
     draws: int,
     alone: bool,
+    alike: bool,
     record: Recording,
 ) -> Trajectory:
     expanded = expanded_law(task, context)
     variance = variance_of_batch(task, context, batch) if squares else None
-    descent = functools.partial(descent_of, task, optimizer, init, record=record)
+    every = gradients.each_output(task)
+    descent = functools.partial(descent_of, task, optimizer, init, record=record, variance=variance)
     added = None
     if draws:
         assert key is not None
         # First order in 1/T is enough, as this is itself a correction in 1/B.
         drawn = draw(task, context, batch), init, steps, key, draws
-        second = descent(expanded, variance=variance)
+        second = descent(expanded, columns=every)
         added = linear_noise.drift(second, *drawn, covariance=not alone)
     if alone and added is not None:
         name, values, covariance = "drift", added.drift, None
         valid = jnp.all(jnp.isfinite(values), axis=1)
     else:
-        law = expanded if sample is None else sampled_law(task, sample)
-        found = linear_noise.spread(descent(law, variance=variance), init, steps)
+        law, columns, few = expanded, every, init
+        if sample is not None:
+            # Without `variance`, which has a column per output.
+            columns = gradients.merged_outputs(task, init.Y.dtype.name) if alike else every
+            law = sampled_law(task, sample, columns)
+            few = dataclasses.replace(init, Y=columns.merge(init.Y))
+        found = linear_noise.spread(descent(law, columns=columns), few, steps)
         name, values, covariance = "spread", found.values, found.covariance / batch
         if added is not None:
             values, covariance = values + added.drift, covariance + added.covariance
