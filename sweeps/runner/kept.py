@@ -1,10 +1,11 @@
 """Keeps compiled programs of the command line on disk. A later process need not trace and lower
 them, which would take longer than the runs of a small job.
 
-The key of a program covers everything that determines it: the settings of the sweep, the shapes of
-its arrays, the options of JAX, the devices, and the size and modification time of the source files
-it is traced from. Only the command line keeps programs, and only for problems of this project: a
-Python session may have replaced functions, which no file would show.
+The key of a program covers everything that determines it: the settings of the sweep except for
+learning rates and other numbers that are arguments of the program, the shapes of its arrays, the
+options of JAX, the devices, and the size and modification time of the source files it is traced
+from. Only the command line keeps programs, and only for problems of this project: a Python session
+may have replaced functions, which no file would show.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import pickle
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -56,6 +57,27 @@ class Known(NamedTuple):
     shapes: dict[str, jax.ShapeDtypeStruct]
     seconds: tuple[float, float]
     draws: bool
+
+
+def without_arguments(
+    config: dict[str, Any], numbers: Iterable[str], axes: Iterable[str]
+) -> dict[str, Any]:
+    """Return the configuration of a sweep without the values that are arguments of its program:
+    those of these `axes`, the seed, and these `numbers` of the rule, named by their path such as
+    "eta.Y". A setting that is not called like the number that follows from it stays."""
+    rule = config["run"]["rule"]
+    for name in numbers:
+        rule = _without(rule, name.split("."))
+    run = config["run"] | {"rule": rule, "seed": None}
+    return config | {"axes": config["axes"] | dict.fromkeys(axes), "run": run}
+
+
+def _without(tree: Any, path: list[str]) -> Any:
+    if not path:
+        return "an argument"
+    if not isinstance(tree, dict) or path[0] not in tree:
+        return tree
+    return tree | {path[0]: _without(tree[path[0]], path[1:])}
 
 
 def key_of(mesh: Mesh, *made: Any) -> str:

@@ -295,8 +295,12 @@ class Work:
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
         about = chosen, shapes, problem.numbers, self.tile, self.begin, self.state
         # A subclass may have state that its configuration lacks.
-        told = config_of(self.sweep) if type(self.sweep) is Sweep else None
-        key = kept.key_of(self.mesh, told, *about) if told else ""
+        key = ""
+        if type(self.sweep) is Sweep:
+            numbers = self.sweep.plane(dict(chosen)).numbers_of_rule
+            axes = [name for dim in self.sweep.dims if not dim.static for name in dim.axes]
+            told = kept.without_arguments(config_of(self.sweep), numbers, axes)
+            key = kept.key_of(self.mesh, told, *about)
         return prepared, tiles.program(tiles.Job(*made, kept=key))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 import xarray as xr
 
@@ -193,9 +192,20 @@ def test_a_kept_program_is_not_traced_and_computes_the_same(traced: list[tiles.J
     assert number
     xr.testing.assert_identical(again(), first)
     assert len(traced) == number
-    # Values of traced numbers are arguments of the program, but belong to the sweep.
-    other = dataclasses.replace(SWEEP, axes={"eta_z": [0.1, 0.3], "seed": {"range": 2}})
-    assert np.array_equal(again(other)["loss"][0], first["loss"][0])
+
+
+def test_rates_and_seeds_are_arguments_of_a_kept_program(
+    traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of axes and those of the run."""
+    again()
+    number = len(traced)
+    run = experiment(task="syn-small", steps=5, batch=4, eta_y=2.0, seed=3)
+    other = dataclasses.replace(SWEEP, run=run, axes={"eta_z": [0.1, 0.3], "seed": [4, 7]})
+    kept_program = again(other)
+    assert len(traced) == number
+    monkeypatch.setattr(programs, "TRACED", [])
+    xr.testing.assert_identical(kept_program, again(other))
     assert len(traced) > number
 
 
