@@ -136,7 +136,7 @@ def test_colours_of_two_decades_are_logarithmic(low: float, high: float, log: bo
     dataset["loss"].values[:] = np.linspace(low, high, 6).reshape(2, 3)[..., None]
     config = plot.Plot("runs/some", x="eta", y="heads", observable="loss", view="heatmap")
     data = plot.chosen(dataset, config)
-    ax, bar = plot.draw(config, data, {"runs/theory": data}).axes
+    ax = plot.draw(config, data, {"runs/theory": data}).axes[0]
     norm = ax.collections[0].norm
     assert isinstance(norm, LogNorm) == log
     assert (norm.vmin, norm.vmax) == (low, high)
