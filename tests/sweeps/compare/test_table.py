@@ -1,0 +1,128 @@
+"""The table of a comparison, character by character, from a report made up by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeps.compare import comparison, scatter
+
+
+def report(sampling: float | None, floored: bool, status: dict[str, int], theories: int) -> Any:
+    """Two observables, of which the second one has no value of its own."""
+    errors = {
+        "loss": {"over_time": 0.01234, "at_end": 0.5, "floored": floored},
+        "xi": {"over_time": None, "at_end": 2.0, "floored": False},
+    }
+    theory = {
+        "relative_error": errors,
+        "sampling_errors": {"loss": sampling, "xi": None},
+        "status": status,
+    }
+    own = {name: {"over_time": 0.1, "at_end": 0.25, "floored": False} for name in errors}
+    names = [f"theory-{i}" for i in range(theories)]
+    return {
+        "simulation": {"sampling_error": own},
+        "theories": dict.fromkeys(names, theory),
+    }
+
+
+EXPLAINED = [
+    "about",
+    "",
+    "Relative error in % against the mean of the runs: over time (root mean square over the",
+    "recorded times, divided by that of the mean) / at the end.",
+    "'sampling' is the standard error of that mean: smaller differences mean nothing.",
+]
+FLOORED = "* The mean at the end is below its sampling error; the error is relative to that."
+CHANCE = "The same over time, in sampling errors: differences of about 1 are due to chance."
+
+
+def row(first: str, *others: str) -> str:
+    return f"{first:<17}" + "".join(f"{each:>19}" for each in others)
+
+
+@pytest.mark.parametrize("floored", [False, True])
+@pytest.mark.parametrize("sampling", [None, 1.2345])
+@pytest.mark.parametrize("status", [{"OK": 3}, {"OK": 2, "DIVERGED": 1}])
+def test_the_table_has_the_numbers_of_the_report(
+    floored: bool, sampling: float | None, status: dict[str, int]
+) -> None:
+    found = comparison.lines(report(sampling, floored, status, 1), ("loss", "xi"), ["about"])
+    assert found == [
+        *EXPLAINED,
+        *[FLOORED] * floored,
+        "",
+        row("", "sampling", "theory-0"),
+        row("loss", "10 / 25", "1.23 / 50" + "*" * floored),
+        row("xi", "10 / 25", "- / 200"),
+        *(
+            ["", CHANCE, "", row("", "theory-0"), row("loss", "1.23"), row("xi", "-")]
+            * bool(sampling)
+        ),
+        *["theory-0: 2 OK, 1 DIVERGED"] * (len(status) > 1),
+    ]
+
+
+@pytest.mark.parametrize("theories", [5, 6])
+def test_more_than_six_columns_become_rows(theories: int) -> None:
+    """Also those of `sampling`, which the table of sampling errors lacks."""
+    found = comparison.lines(report(2.0, False, {"OK": 1}, theories), ("loss", "xi"), ["about"])
+    names = [f"theory-{i}" for i in range(theories)]
+    head = row("", "loss", "xi") if theories == 6 else row("", "sampling", *names)
+    assert found[6] == head
+    errors = row("theory-5", "1.23 / 50", "- / 200")
+    assert (errors in found) == (theories == 6)
+    at = found.index(CHANCE) + 2
+    assert found[at] == row("", *names)
+    assert found[at + 1] == row("loss", *["2"] * theories)
+
+
+def test_long_names_have_wide_columns() -> None:
+    made = report(2.0, False, {"OK": 1}, 1)
+    made["theories"] = {"a-theory-of-24-characters": made["theories"]["theory-0"]}
+    long = "an_observable_of_26_letters"
+    for side in (made["simulation"]["sampling_error"], *(made["theories"].values())):
+        for each in (side, side.get("relative_error", {}), side.get("sampling_errors", {})):
+            if "loss" in each:
+                each[long] = each.pop("loss")
+    found = comparison.lines(made, (long,), ["about"])
+    assert found[7] == f"{long:<28}{'10 / 25':>28}{'1.23 / 50':>28}"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"over_time": 0.5, "at_end": None}, "50 / -"),
+        ({"over_time": None, "at_end": 1e-4}, "- / 0.01"),
+        ({"over_time": 0.012345, "at_end": 2.0, "floored": True}, "1.23 / 200*"),
+    ],
+)
+def test_a_cell_has_percent(given: dict[str, Any], text: str) -> None:
+    assert comparison.cell(**given) == text
+
+
+def test_standard_deviations_have_a_table_of_their_own() -> None:
+    ends = {"loss": {"predicted": 0.12345, "measured": None, "error": 2.0}}
+    head = f"{'':<17}{'predicted':>16}{'of the runs':>16}{'sampling error':>16}"
+    line = f"{'loss':<17}{'0.123':>16}{'-':>16}{'2':>16}"
+    about = "Standard deviation across seeds at the end."
+    assert scatter.lines(ends) == ["", about, "", head, line]
+    assert scatter.lines(ends, "plain")[1] == f"plain: {about}"
+
+
+def test_paths_of_a_theory_have_an_error_of_their_own() -> None:
+    """Numbers written out: three paths, five runs, two times and two classes."""
+    rng = np.random.default_rng(0)
+    paths, runs = rng.normal(size=(3, 2, 2)), rng.normal(size=(5, 2, 2))
+    found = scatter.over_paths(paths, runs)
+    own, measured = paths.std(0, ddof=1), runs.std(0, ddof=1)
+    np.testing.assert_allclose(found.predicted, own, rtol=1e-12)
+    np.testing.assert_allclose(found.measured, measured, rtol=1e-12)
+    want = np.sqrt(own**2 / 4 + measured**2 / 8)
+    np.testing.assert_allclose(found.error, want, rtol=1e-12)
+    ends = found.at_end()
+    assert ends["measured"] == pytest.approx(np.sqrt((measured[-1] ** 2).mean()), rel=1e-12)
+    one = scatter.over_starts(own[None], runs[:1], runs)
+    # The means of a single start do not differ.
+    np.testing.assert_allclose(one.predicted, own, rtol=1e-12)
