@@ -1,11 +1,16 @@
 """The table of a comparison, character by character, from a report made up by hand."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sweeps.compare import comparison, scatter
+from sweeps import cli
+from sweeps.compare import comparison, scatter, theories
+from sweeps.compare.layer import LayerComparison
+from sweeps.systems.experiment import experiment
 
 
 def report(sampling: float | None, floored: bool, status: dict[str, int], theories: int) -> Any:
@@ -126,3 +131,26 @@ def test_paths_of_a_theory_have_an_error_of_their_own() -> None:
     one = scatter.over_starts(own[None], runs[:1], runs)
     # The means of a single start do not differ.
     np.testing.assert_allclose(one.predicted, own, rtol=1e-12)
+
+
+def test_every_theory_of_the_layer_is_drawn_its_variants_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compared: list[tuple[str, ...]] = []
+    made = object.__new__(LayerComparison)
+    monkeypatch.setattr(theories, "compare", lambda given: compared.append(given.theories) or made)
+    monkeypatch.setattr(theories, "draw", lambda result: "figure")
+    monkeypatch.setattr(theories, "deliver", lambda *given: given)
+    run = experiment(steps=5, length=math.inf)
+    assert theories.run(theories.Theories(run, out=tmp_path)) == (made, "figure", "theories")
+    assert theories.run(theories.Theories(run, theories=("best", "eq10"), out=tmp_path))
+    every, some = compared
+    assert {"plain", "corrected", "symmetric", "eq10", "lemma3"} <= {*every}
+    # That of all weights is no theory of the layer.
+    assert not {"flow", "central"} & {*every}
+    assert some == (every[0], "eq10")
+    usual = cli.parse(["figure", "theories"])
+    assert (usual.run.steps, usual.seeds, usual.times) == (300, 4, 40)
+    other = experiment("linear_icl", steps=5)
+    with pytest.raises(ValueError, match="must be the attention layer, yz"):
+        theories.run(theories.Theories(other, out=tmp_path))

@@ -269,9 +269,14 @@ def test_a_million_runs_are_thinned_and_it_is_said() -> None:
     assert sizes["time"] == 20
     (told,) = found.about["notes"]
     assert f"{sizes['seed']} of 100 seeds" in told
-    (told,) = page.fitted(content({"many": large(2, 400)}), 20).about["notes"]
+    thinned = page.fitted(content({"many": large(2, 400)}), 20)
+    (told,) = thinned.about["notes"]
     assert "100 of 400 times" in told
     assert "--times" in told
+    # Evenly spread from the first to the last one.
+    places = np.searchsorted(np.geomspace(1, 1000, 400), thinned.about["times"])
+    assert (places[0], places[-1], len(places)) == (0, 399, 100)
+    assert {*np.diff(places)} == {4, 5}
     # A theory at other times, too, keeps those that it shares with the runs.
     theory = large(1, 20).isel(seed=0, drop=True)
     theory = theory.assign_coords(time=[0.5, *theory["time"].values[1:]])
