@@ -90,6 +90,11 @@ def test_times_are_dense_at_early_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(np.diff(np.log1p(times)), math.log(51) / 256, rtol=1e-9)
 
 
+def test_classes_without_a_table_are_reduced_too() -> None:
+    found = live.reduced(run(K=10**5))
+    assert (int(found.K), int(found.M)) == (10**5, 500_005)
+
+
 def test_programs_of_all_sliders_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     solved: list[Any] = []
     monkeypatch.setattr(live, "solve", solved.append)
