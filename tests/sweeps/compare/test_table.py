@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
+import dynsim
+from odes.decoder import Stages
 from sweeps import cli
 from sweeps.compare import comparison, scatter, theories
 from sweeps.compare.layer import LayerComparison
+from sweeps.compare.settings import CompareOptions
 from sweeps.systems.experiment import experiment
 
 
@@ -154,3 +158,86 @@ def test_every_theory_of_the_layer_is_drawn_its_variants_too(
     other = experiment("linear_icl", steps=5)
     with pytest.raises(ValueError, match="must be the attention layer, yz"):
         theories.run(theories.Theories(other, out=tmp_path))
+
+
+def layer(**given: Any) -> LayerComparison:
+    """A comparison of the layer whose results are given."""
+    config = CompareOptions(experiment(steps=50, length=16, batch=8), seeds=3)
+    made = LayerComparison(config, xr.Dataset(), {}, {}, ("speed",))
+    vars(made).update(given)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("speed", "peak"),
+    [
+        ([0.0, 2.0, 5.0, 1.0], (4.0, 5.0, [1.0, 9.0])),
+        ([7.0, 2.0, 5.0, 1.0], (0.0, 7.0, [0.0, 1.0])),
+        ([0.0, 2.0, np.nan, 6.0], (9.0, 6.0, [4.0, 9.0])),
+        ([np.nan] * 4, (None, None, None)),
+    ],
+)
+def test_the_speed_peaks_at_a_recorded_time(speed: list[float], peak: tuple[Any, ...]) -> None:
+    """Of the mean over two classes."""
+    values = np.array(speed)[:, None] + [[-0.5, 0.5]]
+    means = {"simulation": xr.Dataset({"speed": (("time", "class"), values)})}
+    simulation = xr.Dataset(coords={"time": [0.0, 1.0, 4.0, 9.0]})
+    made = layer(means=means, simulation=simulation)
+    found = made.theory_facts("simulation")["peak_of_speed"]
+    assert (found["time"], found["value"], found["between"]) == peak
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize(("time", "rising"), [(4.0, False), (9.0, True), (None, False)])
+def test_lines_below_the_table_tell_peaks_and_what_is_left_out(
+    closed: bool, time: float | None, rising: bool
+) -> None:
+    named = {"peak": 15.0, "peak_gamma": 0.25, "rise_end": 7.0, "snap": 21.5}
+    stages = Stages(**{name: np.array([value - 1, value + 1]) for name, value in named.items()})
+    found = {
+        "left_out": "length = 16: too short",
+        "spread_at_end": {"loss": {"predicted": 1.0, "measured": 2.0, "error": 0.5}},
+        "simulation": {"peak_of_speed": {"time": time, "value": 0.1234, "between": [1.0, 9.0]}},
+    }
+    lines = layer(report=found, stages=stages if closed else None).further_lines()
+    assert lines[:2] == ["", "Finite-T theories are left out. length = 16: too short"]
+    assert lines[3] == "Standard deviation across seeds at the end."
+    told = lines[7:]
+    if not closed or time is None:
+        assert told == []
+        return
+    where = "is still rising at the end, t = 9" if rising else "peaks at t = 4 (between 1 and 9)"
+    assert told == [
+        "",
+        f"speed coefficient f.g {where}, value 0.123",
+        "closed form: t0' = 7.00, peak at t = 15.00, value 0.250, t0 = 21.50",
+    ]
+    nothing = {**found, "left_out": None, "spread_at_end": {}}
+    assert layer(report=nothing, stages=None).further_lines() == []
+
+
+def test_the_heading_has_the_sizes_and_how_runs_ended() -> None:
+    found = layer(report={"simulation": {"status": {"OK": 2, "DIVERGED": 1}}}).heading()
+    assert found[0].startswith("yz: syn-small: K = 2, M = 34, ")
+    assert found[0].endswith(", T = 16, batch = 8")
+    assert found[1] == "3 runs of 50 steps: 2 OK, 1 DIVERGED"
+
+
+@pytest.mark.parametrize(
+    ("start", "seeds", "starts"), [("zero", 5, 1), ("uniform", 5, 5), ("uniform", 30, 8)]
+)
+def test_the_scatter_is_predicted_at_nine_times(start: str, seeds: int, starts: int) -> None:
+    run = experiment(steps=1000, length=64, batch=8, start=start)
+    (sweep,) = LayerComparison.further(CompareOptions(run, seeds=seeds, times=64, root=7)).values()
+    assert (sweep.axes["seed"], sweep.root) == ({"range": starts}, 7)
+    every = dynsim.log_times(1000, 64)
+    places = np.searchsorted(every, sweep.times)
+    np.testing.assert_array_equal(every[places], sweep.times)
+    # Evenly among the times of the comparison, with both ends.
+    assert len(places) == 9
+    assert (places[0], places[-1]) == (0, len(every) - 1)
+    assert np.ptp(np.diff(places)) <= 1
+    names = [name for name in sweep.record if not name.endswith("_std")]
+    assert [*sweep.record] == [*names, *(f"{name}_std" for name in names)]
+    infinite = CompareOptions(run.at({"batch": math.inf}), seeds=seeds)
+    assert LayerComparison.further(infinite) == {}
