@@ -203,6 +203,12 @@ def test_lines_and_regions_of_the_figure_are_those_of_the_page(
     # Zero at eta_y = 1 for the peak; elsewhere beyond the plane.
     peak = np.exp(np.log(np.array(x)) * np.ones((len(y), 1)))
     arrays = {"eta_y": np.array(x), "eta_z": np.array(y), "closed_form/peak": peak}
+    # Zero at eta_z = 30 and at eta_y = 2, on grids of their own.
+    rows, columns = np.geomspace(10, 100, 3), np.geomspace(0.1, 10, 5)
+    plane = np.ones((5, 3))
+    arrays |= {"noise": np.log(rows / 30) * plane, "ties": np.log(columns / 2)[:, None] * plane}
+    for name in ("noise", "ties"):
+        arrays |= {f"{name}/eta_y": columns, f"{name}/eta_z": rows}
     np.savez(folder / "phase.npz", **arrays, **{"agreement/peak": 0.75})
     columns = {"level": [0.5, 0.5, 0.1, 0.5], "of": ["share"] * 3 + ["low"], "piece": [0, 0, 1, 2]}
     columns |= {"x": [1.0, 2.0, 3.0, 4.0], "y": [10.0, 20.0, 30.0, 40.0]}
@@ -217,18 +223,25 @@ def test_lines_and_regions_of_the_figure_are_those_of_the_page(
     (legend,) = [each["region"] for each in about["observables"] if "region" in each]
     assert legend == [[6, "low", "#ffffff"], [7, "high", "#000000"]]
     lines = {each["name"]: each for each in about["lines"]}
+    noise, ties = "noise: σ(z) = max(|z|, σ_1)", "steps overshoot: η_Z h = 2 (1 + μ)"
     assert list(lines) == [
         "steps = t_peak of γ (75 %)",
+        noise,
         "eta_y = 1",
+        ties,
         "50 % of the seeds",
         "10 and 90 % of the seeds",
         "95 % confidence interval of the 50 %",
     ]
+    for name, side, wanted in ((noise, "y", 30), (ties, "x", 2)):
+        places = [value for value in lines[name][side] if value is not None]
+        np.testing.assert_allclose(places, wanted, rtol=1e-12)
     for name in ("steps = t_peak of γ (75 %)", "eta_y = 1"):
         places = [value for value in lines[name]["x"] if value is not None]
         np.testing.assert_allclose(places, 1, rtol=1e-12)
         heights = [value for value in lines[name]["y"] if value is not None]
         np.testing.assert_allclose([min(heights), max(heights)], [min(y), max(y)], rtol=1e-12)
+    assert (lines[noise]["axes"], lines[noise]["dash"]) == (["eta_y", "eta_z"], "solid")
     assert lines["50 % of the seeds"]["x"] == [1, 2, None]
     assert lines["10 and 90 % of the seeds"]["y"] == [30, None]
     (folder / "phase.run.json").write_text(json.dumps({"settings": {"regions": "no_such:RULE"}}))
