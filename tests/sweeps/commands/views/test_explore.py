@@ -345,3 +345,91 @@ def test_a_diagram_has_the_axes_and_regions_of_its_figure(tmp_path: Path) -> Non
     found = diagrams._map(tmp_path, "descent")
     assert found.keys() == {*axes, "region"}
     np.testing.assert_array_equal(found["region"], region + 1)
+
+
+def small(**attrs: str) -> xr.Dataset:
+    """Two rates, which vary together with a length, in falling order; two seeds and three times."""
+    loss = np.arange(12.0).reshape(2, 2, 3)
+    about = {"long_name": "population loss", "units": "nat"}
+    coords = {
+        "eta": ("eta", [0.3, 0.1], {"long_name": "rate"}),
+        "length": ("eta", [np.inf, 8.0]),
+        "seed": [4, 7],
+        "time": [0.0, 1.0, 5.0],
+    }
+    arrays = {
+        "first_bad_step": (("eta", "seed"), np.full((2, 2), -1)),
+        "status": (("eta", "seed"), np.zeros((2, 2), np.int8)),
+        "loss": (("eta", "seed", "time"), loss, about),
+        "z": (("eta", "seed", "time", "class"), loss[..., None] * [1.0, 2.0, 3.0, 4.0]),
+    }
+    return xr.Dataset(arrays, coords, attrs)
+
+
+def test_what_scripts_are_told_of_sweeps() -> None:
+    theory = small(config=json.dumps({"engine": "plain"})).isel(seed=0, drop=True)
+    theory = theory.drop_vars("z").assign_coords(time=[0.0, 5.0, 9.0])
+    found = content({"a": small(title="rates"), "b": theory})
+    about = found.about
+    assert (about["title"], about["notes"], about["times"]) == ("rates", [], [0, 5])
+    # In increasing order, with what varies together.
+    assert about["dims"] == {
+        "eta": {
+            "label": "rate",
+            "values": [0.1, 0.3],
+            "together": {"length": [8, "inf"]},
+            "axis": True,
+        },
+        "class": {"label": "class", "values": [0, 1, 2, 3], "together": {}, "axis": False},
+    }
+    # What every system records comes last.
+    assert [each["name"] for each in about["observables"]] == ["loss", "z", "first_bad_step"]
+    assert about["observables"][0]["label"] == "population loss (nat)"
+    first, second = about["stores"]
+    assert (first["name"], first["engine"], first["seeds"]) == ("a", "", [4, 7])
+    assert (second["name"], second["engine"], second["seeds"]) == ("b", "plain", [])
+    assert (first["at"], second["at"]) == ([0, 2], [0, 1])
+    assert first["arrays"]["z"] == {
+        "dims": ["eta", "seed", "time", "class"],
+        "shape": [2, 2, 3, 4],
+    }
+    assert second["arrays"]["time"] == {"dims": ["time"], "shape": [3]}
+    assert (first["some"], first["recipe"]) == (False, None)
+    assert first["python"] == ["# `runs` is the dataset that this page shows."]
+    assert about["statuses"][MISSING] == "not computed"
+    assert about["statuses"][0] == "OK"
+    assert len(about["scale"]) == 9
+    # Four bytes a number, and one a status.
+    numbers = (4 + 12 + 48 + 3) + (2 + 6 + 3)
+    assert found.size() == 4 * numbers + 4 + 2
+    assert list(found.arrays())[-1] == "1/time"
+    values = found.arrays()["0/loss"].values
+    np.testing.assert_array_equal(values, np.arange(12.0).reshape(2, 2, 3)[::-1])
+
+
+def test_times_and_values_of_a_page_may_be_chosen() -> None:
+    found = content({"a": small()}, ("z",), (5.0, 0.0), ("eta=0.3",))
+    about = found.about
+    assert about["title"] == "a"
+    assert [each["name"] for each in about["observables"]] == ["z"]
+    assert "eta" not in about["dims"]
+    assert about["stores"][0]["python"][1:] == ["runs = runs.sel(eta=0.3)"]
+    # Whatever order they are asked in.
+    assert (about["times"], about["stores"][0]["at"]) == ([0, 5], [0, 1])
+    np.testing.assert_array_equal(found.arrays()["0/time"], [0, 5])
+    np.testing.assert_array_equal(found.arrays()["0/z"].isel(seed=1)[..., 1], [6, 10])
+    message = r"times = 2: was not recorded; the nearest are 1, 0$"
+    with pytest.raises(ValueError, match=message):
+        content({"a": small()}, times=(2.0,))
+    own = small().rename_dims(time="record").drop_vars("time")
+    with pytest.raises(ValueError, match="times = 1: the runs have times of their own"):
+        content({"a": own}, times=(1.0,))
+    assert content({"a": own}).about["times"] == [0, 1, 2]
+
+
+def test_bytes_of_arrays_are_those_that_scripts_read() -> None:
+    values = np.array([1.5, -2.0])
+    assert page.packed("loss", values) == np.array([1.5, -2.0], "<f4").tobytes()
+    assert page.packed("time", values) == np.array([1.5, -2.0], "<f8").tobytes()
+    assert page.packed("status", np.array([1, -1])) == b"\x01\xff"
+    assert page.packed("loss", np.array([1e300])) == np.array([np.inf], "<f4").tobytes()
