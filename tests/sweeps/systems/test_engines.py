@@ -1,5 +1,6 @@
 """What sweeps are told of each engine: which of them train, go on, draw, and are left out."""
 
+import importlib.metadata
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import dynsim
-from dynsim import Status, Trajectory
+from dynsim import Status, Trajectory, plugins
 from dynsim.precision import precision
 from dynsim.problem.sharpness import SHARPNESS
 from dynsim.training import loop
@@ -180,3 +181,17 @@ def test_weights_of_very_many_classes_are_not_recorded() -> None:
     assert engine.prepare(task, ("loss", "speed")) is task
     with pytest.raises(ValueError, match=r"^record: z, attention need all weights, .* K = 1000000"):
         engine.prepare(task, ("loss", "z", "attention"))
+
+
+def test_a_broken_system_of_the_package_of_a_problem_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = {
+        name: importlib.metadata.EntryPoint(name, f"{package}.nowhere:Broken", registry.GROUP)
+        for name, package in (("broken", "tests"), ("other", "elsewhere"))
+    }
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
+    with pytest.warns(UserWarning, match="broken.*it is left out") as told:
+        found = registry.system_of(experiment(Sampled(), eta=0.1, steps=3, batch=2))
+    assert found.name == f"{__name__}:Sampled"
+    assert len(told) == 1
