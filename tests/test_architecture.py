@@ -122,6 +122,42 @@ def test_diffrax_is_called_in_one_place() -> None:
     assert users == ["odes.solver.integrate"]
 
 
+DEFAULTS = {"frozen": False, "eq": True, "kw_only": False, "order": False, "static": False}
+"""Options of dataclasses and of their fields, by default."""
+UNEVEN = {
+    "sweeps.compare.picture": 1,
+    "sweeps.output": 1,
+    "sweeps.runner.store.arrays": 2,
+    "sweeps.studies.finite_size.figure": 1,
+    "sweeps.studies.paper.figure7": 1,
+    "sweeps.studies.phase.panels": 1,
+    "sweeps.studies.spectrum.figure": 1,
+    "sweeps.studies.transitions.collapse": 1,
+    "sweeps.studies.two_stage.figure": 1,
+}
+"""Number of calls of `zip` by module whose arguments may differ in length."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_settings_cannot_be_changed_and_what_is_zipped_is_equally_long(room: str) -> None:
+    """Dataclasses are frozen but for one, and no option is given its default."""
+    uneven, thawed = {}, []
+    for name in [room, *within(room)]:
+        tree = ast.parse(modules()[name].read_text("utf-8"))
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            given = {
+                k.arg: k.value.value for k in call.keywords if isinstance(k.value, ast.Constant)
+            }
+            match ast.unparse(call.func).split(".")[-1]:
+                case "dataclass" | "field" as function:
+                    assert not any(given.get(n) is usual for n, usual in DEFAULTS.items()), name
+                    thawed += [name] * (function == "dataclass" and "frozen" not in given)
+                case "zip" if given.get("strict") is False:
+                    uneven[name] = uneven.get(name, 0) + 1
+    assert thawed == ["sweeps.runner.agreement"] * (room == "sweeps")
+    assert uneven == {name: n for name, n in UNEVEN.items() if name.split(".")[0] == room}
+
+
 @pytest.mark.parametrize("room", [*ROOMS, "tests"])
 def test_folders_have_few_entries(room: str) -> None:
     """Entries with the name of a system are not counted: a new system adds its own, and moves

@@ -312,6 +312,87 @@ def test_ctrl_c_ends_any_command_with_a_line(
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
 
 
+def test_another_package_of_the_name_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweeps, "__all__", ["sweep"])
+    assert cli.main(["explain"]) == 2
+    assert capsys.readouterr().err.startswith("dynsim: the package sweeps is not dynsim's: ")
+
+
+class FullError(OSError):
+    """Stands for a disk without space."""
+
+
+@pytest.mark.parametrize("lost", [BrokenPipeError, FullError])
+def test_output_that_cannot_be_written_ends_a_command(
+    lost: type[OSError], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is discarded from then on."""
+    discarded: list[int] = []
+
+    def flush() -> None:
+        raise lost("no space")
+
+    settings, _ = table.COMMANDS["explain"].load()
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, lambda config: None))
+    monkeypatch.setattr(os, "dup2", lambda opened, number: discarded.append(number))
+    monkeypatch.setattr(sys.stdout, "flush", flush)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 7)
+    assert cli.main(["explain"]) == (141 if lost is BrokenPipeError else 2)
+    monkeypatch.undo()
+    assert discarded == [7]
+    told = "" if lost is BrokenPipeError else "dynsim: the output could not be written: no space\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_program_waits_for_no_thread(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the command line is its own."""
+    codes: list[int] = []
+
+    def interrupted(config: object) -> None:
+        raise KeyboardInterrupt if number == signal.SIGINT else cli._Stopped(number)
+
+    settings, _ = table.COMMANDS["explain"].load()
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, interrupted))
+    monkeypatch.setattr(sys, "argv", ["dynsim", "explain"])
+    monkeypatch.setattr(os, "_exit", codes.append)
+    assert cli.main() == 128 + number
+    assert codes == [128 + number]
+
+
+def test_chunks_that_failed_are_an_error_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(config: object) -> None:
+        raise sweeps.ChunksFailed("runs/a: 1 chunk failed", {0: "lost"})
+
+    settings, _ = table.COMMANDS["explain"].load()
+    monkeypatch.setattr(table.Command, "load", lambda command: (settings, failing))
+    assert cli.main(["explain"]) == 1
+    assert "runs/a: 1 chunk failed" in capsys.readouterr().err
+
+
+def test_the_environment_is_set_before_libraries_are_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("MPLBACKEND", "EQX_ON_ERROR", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(name, "x")
+        if name != "MPLBACKEND":
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.1")
+    cli.tell()
+    assert [os.environ[n] for n in ("MPLBACKEND", "EQX_ON_ERROR")] == ["Agg", "nan"]
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12.0")
+    cli.tell()
+    assert "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+
+
 def test_closed_streams_change_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)

@@ -310,7 +310,7 @@ def _timed(dataset: xr.Dataset, times: Sequence[float]) -> xr.Dataset:
             near = ", ".join(f"{t:g}" for t in recorded[np.argsort(np.abs(recorded - time))[:2]])
             raise ValueError(f"times = {time:g}: was not recorded; the nearest are {near}")
     several = len(times) > 0 and "time" in dataset.dims
-    return dataset.sel(time=list(times), method="nearest") if several else dataset
+    return dataset.sel(time=sorted(times), method="nearest") if several else dataset
 
 
 def _times(dataset: xr.Dataset) -> np.ndarray:

@@ -213,6 +213,11 @@ def test_theory_minus_simulation_keeps_status_and_units(stored: Path) -> None:
     assert found["status"].sel(eta_y=1e3).values.tolist() == [1, 1]
     assert found["loss"].attrs["units"] == simulation["loss"].attrs["units"]
     assert "config_hash" in found.attrs["simulation"]
+    # A single value in common suffices.
+    one = sweeps.difference(theory.sel(eta_y=[0.5, 7.0]), simulation)
+    assert one["eta_y"].values.tolist() == [0.5]
+    with pytest.raises(ValueError, match=r"^eta_y: theory and simulation have no value in common$"):
+        sweeps.difference(theory.sel(eta_y=[7.0]), simulation)
 
 
 def test_every_axis_and_observable_has_a_name_and_a_unit() -> None:

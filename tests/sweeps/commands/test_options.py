@@ -176,3 +176,9 @@ def test_every_option_that_needs_another_is_one() -> None:
         options = Offer.of(kinds_of[kind]).options
         named = [*needs, *(e for others in needs.values() for e in others.split("|"))]
         assert {each.removeprefix("no-").split()[0] for each in named} <= {*options}
+
+
+def test_commands_that_read_a_file_or_stores_are_known() -> None:
+    reading = dict.fromkeys(("info", "check", "plot", "explore", "export"), "store")
+    found = {name: command.reads for name, command in COMMANDS.items() if command.reads}
+    assert found == {"sweep": "file", **reading}

@@ -4,6 +4,7 @@ import io
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -98,3 +99,38 @@ def test_a_person_is_asked_from_1e8_runs_or_1e11_bytes_on(
 )
 def test_sizes_have_a_unit(number: int, text: str) -> None:
     assert sweep._size(number) == text
+
+
+@pytest.mark.parametrize(("done", "lines"), [(3, ["so far", "best"]), (2, ["so far"])])
+@pytest.mark.parametrize("out", [None, "s3://bucket/run"])
+def test_the_best_cell_of_a_complete_sweep_is_told(
+    done: int,
+    lines: list[str],
+    out: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is given goes to the sweep; chunks of other processes may not be there."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(sweep, "load", lambda file, words: (file, words))
+    monkeypatch.setattr(sweep, "plan", lambda *given: asked.update(planned=given))
+    monkeypatch.setattr(sweep, "confirm", lambda found, yes: asked.update(yes=yes))
+    monkeypatch.setattr(sweep.cluster, "use_all_cores", lambda: None)
+    monkeypatch.setattr(sweep, "run_sweep", lambda *given, **more: asked.update(more, run=given))
+    monkeypatch.setattr(sweep.Store, "open", lambda place, report: None)
+    about = {"chunks_done": done, "chunks": 3}
+    monkeypatch.setattr(sweep.reading, "describe", lambda store: about)
+    monkeypatch.setattr(sweep.reading, "progress", lambda found: "so far")
+    monkeypatch.setattr(sweep, "best_cell", lambda found: ["best"])
+    given = {"chunk": 7, "tile": 2, "yes": True, "strict": True, "durable": True}
+    command = sweep.SweepCommand(
+        "some/mine.toml", out, set=("a=1",), process=1, processes=4, accept_code="x", **given
+    )
+    where = out or "runs/mine"
+    assert sweep.run(command) == [where]
+    assert capsys.readouterr().out.splitlines() == lines
+    made = ("some/mine.toml", ("a=1",))
+    assert asked["planned"] == (made, where, 7, 2)
+    assert asked["run"] == (made, where)
+    assert (asked["process"], asked["executor"], asked["accept_code"]) == ((1, 4), None, "x")
+    assert {name: asked[name] for name in given} == given

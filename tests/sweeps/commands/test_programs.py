@@ -130,6 +130,20 @@ def test_each_kind_of_processor_and_version_has_its_own(
     assert len({own, other, programs.keep()}) == 3
 
 
+def test_programs_that_were_not_written_to_their_end_are_removed(home: Path) -> None:
+    own = programs.keep()
+    assert own
+    options = jax.config.values
+    assert options["jax_compilation_cache_max_size"] == programs.LARGEST
+    assert options["jax_persistent_cache_min_compile_time_secs"] == programs.QUICKEST
+    for name in ("whole-cache", "whole-atime", "half-cache", "other"):
+        (own / name).touch()
+    jax.config.update("jax_compilation_cache_dir", None)
+    assert programs.keep() == own
+    assert {each.name for each in own.iterdir()} >= {"whole-cache", "whole-atime", "other"}
+    assert not (own / "half-cache").exists()
+
+
 def test_the_user_decides(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jax.config.update("jax_compilation_cache_dir", str(home / "mine"))
     assert programs.keep() == home / "mine"

@@ -8,8 +8,10 @@ import xarray as xr
 from jax.flatten_util import ravel_pytree
 
 import dynsim
+from dynsim import Status, Trajectory
 from dynsim.precision import precision
 from dynsim.problem.train import problem_in, started
+from dynsim.training.recording import PRECONDITIONED
 from sweeps.commands import strain
 from sweeps.commands.strain import of_curve, reached
 from sweeps.compare.scatter import held
@@ -49,6 +51,24 @@ def test_the_step_is_where_the_curve_reaches_two() -> None:
     assert "at step 15 (preconditioned sharpness 2)" in str(found)
     # A schedule that begins at 0, and at once is beyond.
     assert of_curve(np.array([0, 1]), np.array([0, 4])).step == 0.5
+    # One that touches it stays below.
+    assert np.isnan(of_curve(np.array([0, 1, 2]), np.array([1, 2, 1])).step)
+
+
+def test_the_edge_of_a_flow_that_fails_is_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(sharpness: list[float], status: Status) -> strain.Reached | None:
+        times, values = np.array([0.0, 4, 8]), np.array(sharpness)
+        codes = np.array(status), np.array(8)
+        solved = Trajectory(times, {PRECONDITIONED: values}, None, *codes)
+        monkeypatch.setattr(strain.odes, "flow", lambda *given, **more: solved)
+        return reached(PROBLEM, dynsim.sgd(0.1), KEY, 8)
+
+    assert found([1, 3, np.nan], Status.SOLVER_FAILED) == strain.Reached(1, 3, 2)
+    assert found([1, 1.5, np.nan], Status.SOLVER_FAILED) is None
+    assert found([np.nan, 3, 4], Status.SOLVER_FAILED) is None
+    below = found([1, 1.5, 1.2], Status.OK)
+    assert below is not None
+    assert (below.largest, np.isnan(below.step)) == (1.5, True)
 
 
 def test_nothing_is_said_where_no_edge_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 import json
+import sys
+import types
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,6 +15,7 @@ import pytest
 from jaxtyping import Array, Float, Real
 
 import dynsim
+import sweeps
 from dynsim.decoding import FINITE, Unit
 from dynsim.decoding import Real as RealNumber
 from dynsim.precision import Number
@@ -178,3 +181,16 @@ def test_fields_that_cannot_be_written_are_errors(cls: type, text: str) -> None:
     with pytest.raises(LanguageError) as error:
         catalog.LANGUAGE.kind_of(cls)
     assert str(error.value) == HERE + text
+
+
+@pytest.mark.parametrize("file", ["/usr/bin/dynsim", "/usr/bin/dynsim.py"])
+def test_an_installed_command_is_no_module(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others import a script by its name, but not a command without a suffix."""
+    main = types.ModuleType("__main__")
+    main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    if file.endswith(".py"):
+        with pytest.raises(ValueError, match=r"rule = 'dynsim:SGD': cannot be imported"):
+            sweeps.experiment(rule="dynsim:SGD")
+    else:
+        assert isinstance(sweeps.experiment(rule="dynsim:SGD").rule.build(), dynsim.SGD)

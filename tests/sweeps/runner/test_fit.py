@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import Jaxpr
@@ -169,6 +171,57 @@ def test_slow_runs_are_stored_a_few_at_a_time() -> None:
     assert paced(of_tile / 4.5) == (1, 4)
     assert paced(of_tile * 3) == (4, 1)
     assert paced(of_tile * 100) == (16, 1), "one run, however long it takes"
+
+
+def test_products_are_those_of_the_summed_axes() -> None:
+    """Seven products of 3 x 5 and 5 x 2 matrices, and their sum with a vector."""
+
+    def run(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.einsum("bij,bjk->bik", a, b).sum()
+
+    program = jax.make_jaxpr(run)(np.zeros((7, 3, 5)), np.zeros((7, 5, 2))).jaxpr
+    calls, entries = fit.seconds(program)
+    product, total = 7 * 3 * 2, 1
+    assert calls == pytest.approx(len(program.eqns) * fit.CALL)
+    other = sum(math.prod(v.aval.shape) for e in program.eqns for v in e.outvars) - product - total
+    want = (product + total + other) * fit.ENTRY + product * 5 * fit.PRODUCT
+    assert entries == pytest.approx(want)
+
+
+@pytest.mark.parametrize(
+    ("calls", "entries", "runs", "want"),
+    [
+        (0.0, 80.0, 100, (16, 1)),
+        (0.0, 81.0, 100, (32, 1)),
+        # At least a run: the last power of two at or above their number.
+        (0.0, 1e9, 4, (4, 1)),
+        (0.0, 1e9, 5, (8, 1)),
+        (3.0, 8.0, 64, (4, 1)),
+        # What is around the entries takes longer than they.
+        (4.0, 7.0, 64, (2, 1)),
+        (0.25, 0.5, 64, (1, 6)),
+        (0.0, 0.0, 4, (1, round(fit.SOON / fit.CALL))),
+    ],
+)
+def test_a_tile_takes_five_seconds(
+    calls: float, entries: float, runs: int, want: tuple[int, int]
+) -> None:
+    assert fit.paced((calls, entries), runs) == want
+
+
+def test_memory_is_what_compiler_and_device_say() -> None:
+    said = {"temp": 1000, "argument": 200, "output": 30, "alias": 4}
+    found = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in said.items()})
+    assert fit.needed(SimpleNamespace(memory_analysis=lambda: found)) == 1226
+    assert fit.needed(SimpleNamespace(memory_analysis=lambda: None)) == 0
+    for platform, stats, want in (
+        ("cpu", {"bytes_limit": 7}, None),
+        ("gpu", {"bytes_limit": 7}, 7),
+        ("gpu", {}, None),
+        ("gpu", None, None),
+    ):
+        device = SimpleNamespace(platform=platform, memory_stats=lambda stats=stats: stats)
+        assert fit.memory_of(device) == want
 
 
 def test_where_calls_take_the_time_a_smaller_tile_saves_none() -> None:

@@ -380,3 +380,37 @@ def test_seeds_of_one_point_are_divided_among_devices() -> None:
     # Grids of all sizes keep one tile, and so one program.
     grids = [parts(eta_z=np.linspace(0.1, 1, n), seed=range(2)) for n in (11, 16)]
     assert grids == [((1, 16), 4)] * 2
+
+
+@pytest.mark.parametrize(("engine", "by_seed"), [("simulation", True), ("descent", False)])
+def test_chunks_are_computed_by_program_and_by_seed_where_seeds_draw(
+    engine: str, by_seed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = experiment(task="overlapping", steps=2, length=8, batch=4, start="uniform")
+    axes = {"eta_y": [0.1, 0.2], "K": [2, 3, 4, 5], "seed": {"range": 3}}
+    sweep = Sweep(run, axes, engine, record=("loss",))
+    started: list[int] = []
+    monkeypatch.setattr(work.Work, "start", lambda self, region: started.append(region[1].start))
+    one = work.Work(sweep, tiles.mesh(jax.devices()[:1], sweep.dtype), chunk=1, tile=1)
+    number = one.plan.layout.num_chunks
+    assert number == 24
+    places = np.random.default_rng(0).permutation(number).tolist()
+    starts = lambda region: tuple(part.start for part in region)
+    regions = [one.plan.layout.region(place) for place in places]
+    given, found = map(starts, regions), list(map(starts, one.in_turn(regions)))
+    # Each place of K has a program; the order is kept otherwise.
+    want = sorted(given, key=lambda at: (at[1], at[2] if by_seed else 0))
+    assert found == want
+    assert started[0] == 0
+    assert {*started} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("most", "chunk"), [(100, 1), (12, 1), (11, 2), (2, 6), (1, 12)])
+def test_a_sweep_has_so_many_chunks_at_most(
+    most: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "MAX_CHUNKS", most)
+    sweep = Sweep(TRAINING, {"eta_y": {"linspace": [0.1, 1, 12]}}, record=("loss",))
+    mesh = tiles.mesh(jax.devices()[:1], sweep.dtype)
+    found = work.Work(sweep, mesh, tile=1, chunk_tiles=1)
+    assert found.plan.layout.chunk == (chunk,)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -17,6 +18,13 @@ from sweeps.commands.views import live, serve
 
 TITLE = "rates <script>window.harmed = true</script> <b>& more</b>"
 AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Figures that a test drew are closed, as matplotlib warns of more than twenty."""
+    yield
+    plt.close("all")
 
 
 @pytest.fixture(scope="session")

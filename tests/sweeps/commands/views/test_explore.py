@@ -203,6 +203,12 @@ def test_lines_and_regions_of_the_figure_are_those_of_the_page(
     # Zero at eta_y = 1 for the peak; elsewhere beyond the plane.
     peak = np.exp(np.log(np.array(x)) * np.ones((len(y), 1)))
     arrays = {"eta_y": np.array(x), "eta_z": np.array(y), "closed_form/peak": peak}
+    # Zero at eta_z = 30 and at eta_y = 2, on grids of their own.
+    rows, columns = np.geomspace(10, 100, 3), np.geomspace(0.1, 10, 5)
+    plane = np.ones((5, 3))
+    arrays |= {"noise": np.log(rows / 30) * plane, "ties": np.log(columns / 2)[:, None] * plane}
+    for name in ("noise", "ties"):
+        arrays |= {f"{name}/eta_y": columns, f"{name}/eta_z": rows}
     np.savez(folder / "phase.npz", **arrays, **{"agreement/peak": 0.75})
     columns = {"level": [0.5, 0.5, 0.1, 0.5], "of": ["share"] * 3 + ["low"], "piece": [0, 0, 1, 2]}
     columns |= {"x": [1.0, 2.0, 3.0, 4.0], "y": [10.0, 20.0, 30.0, 40.0]}
@@ -217,18 +223,25 @@ def test_lines_and_regions_of_the_figure_are_those_of_the_page(
     (legend,) = [each["region"] for each in about["observables"] if "region" in each]
     assert legend == [[6, "low", "#ffffff"], [7, "high", "#000000"]]
     lines = {each["name"]: each for each in about["lines"]}
+    noise, ties = "noise: σ(z) = max(|z|, σ_1)", "steps overshoot: η_Z h = 2 (1 + μ)"
     assert list(lines) == [
         "steps = t_peak of γ (75 %)",
+        noise,
         "eta_y = 1",
+        ties,
         "50 % of the seeds",
         "10 and 90 % of the seeds",
         "95 % confidence interval of the 50 %",
     ]
+    for name, side, wanted in ((noise, "y", 30), (ties, "x", 2)):
+        places = [value for value in lines[name][side] if value is not None]
+        np.testing.assert_allclose(places, wanted, rtol=1e-12)
     for name in ("steps = t_peak of γ (75 %)", "eta_y = 1"):
         places = [value for value in lines[name]["x"] if value is not None]
         np.testing.assert_allclose(places, 1, rtol=1e-12)
         heights = [value for value in lines[name]["y"] if value is not None]
         np.testing.assert_allclose([min(heights), max(heights)], [min(y), max(y)], rtol=1e-12)
+    assert (lines[noise]["axes"], lines[noise]["dash"]) == (["eta_y", "eta_z"], "solid")
     assert lines["50 % of the seeds"]["x"] == [1, 2, None]
     assert lines["10 and 90 % of the seeds"]["y"] == [30, None]
     (folder / "phase.run.json").write_text(json.dumps({"settings": {"regions": "no_such:RULE"}}))
@@ -269,9 +282,14 @@ def test_a_million_runs_are_thinned_and_it_is_said() -> None:
     assert sizes["time"] == 20
     (told,) = found.about["notes"]
     assert f"{sizes['seed']} of 100 seeds" in told
-    (told,) = page.fitted(content({"many": large(2, 400)}), 20).about["notes"]
+    thinned = page.fitted(content({"many": large(2, 400)}), 20)
+    (told,) = thinned.about["notes"]
     assert "100 of 400 times" in told
     assert "--times" in told
+    # Evenly spread from the first to the last one.
+    places = np.searchsorted(np.geomspace(1, 1000, 400), thinned.about["times"])
+    assert (places[0], places[-1], len(places)) == (0, 399, 100)
+    assert {*np.diff(places)} == {4, 5}
     # A theory at other times, too, keeps those that it shares with the runs.
     theory = large(1, 20).isel(seed=0, drop=True)
     theory = theory.assign_coords(time=[0.5, *theory["time"].values[1:]])
@@ -327,3 +345,91 @@ def test_a_diagram_has_the_axes_and_regions_of_its_figure(tmp_path: Path) -> Non
     found = diagrams._map(tmp_path, "descent")
     assert found.keys() == {*axes, "region"}
     np.testing.assert_array_equal(found["region"], region + 1)
+
+
+def small(**attrs: str) -> xr.Dataset:
+    """Two rates, which vary together with a length, in falling order; two seeds and three times."""
+    loss = np.arange(12.0).reshape(2, 2, 3)
+    about = {"long_name": "population loss", "units": "nat"}
+    coords = {
+        "eta": ("eta", [0.3, 0.1], {"long_name": "rate"}),
+        "length": ("eta", [np.inf, 8.0]),
+        "seed": [4, 7],
+        "time": [0.0, 1.0, 5.0],
+    }
+    arrays = {
+        "first_bad_step": (("eta", "seed"), np.full((2, 2), -1)),
+        "status": (("eta", "seed"), np.zeros((2, 2), np.int8)),
+        "loss": (("eta", "seed", "time"), loss, about),
+        "z": (("eta", "seed", "time", "class"), loss[..., None] * [1.0, 2.0, 3.0, 4.0]),
+    }
+    return xr.Dataset(arrays, coords, attrs)
+
+
+def test_what_scripts_are_told_of_sweeps() -> None:
+    theory = small(config=json.dumps({"engine": "plain"})).isel(seed=0, drop=True)
+    theory = theory.drop_vars("z").assign_coords(time=[0.0, 5.0, 9.0])
+    found = content({"a": small(title="rates"), "b": theory})
+    about = found.about
+    assert (about["title"], about["notes"], about["times"]) == ("rates", [], [0, 5])
+    # In increasing order, with what varies together.
+    assert about["dims"] == {
+        "eta": {
+            "label": "rate",
+            "values": [0.1, 0.3],
+            "together": {"length": [8, "inf"]},
+            "axis": True,
+        },
+        "class": {"label": "class", "values": [0, 1, 2, 3], "together": {}, "axis": False},
+    }
+    # What every system records comes last.
+    assert [each["name"] for each in about["observables"]] == ["loss", "z", "first_bad_step"]
+    assert about["observables"][0]["label"] == "population loss (nat)"
+    first, second = about["stores"]
+    assert (first["name"], first["engine"], first["seeds"]) == ("a", "", [4, 7])
+    assert (second["name"], second["engine"], second["seeds"]) == ("b", "plain", [])
+    assert (first["at"], second["at"]) == ([0, 2], [0, 1])
+    assert first["arrays"]["z"] == {
+        "dims": ["eta", "seed", "time", "class"],
+        "shape": [2, 2, 3, 4],
+    }
+    assert second["arrays"]["time"] == {"dims": ["time"], "shape": [3]}
+    assert (first["some"], first["recipe"]) == (False, None)
+    assert first["python"] == ["# `runs` is the dataset that this page shows."]
+    assert about["statuses"][MISSING] == "not computed"
+    assert about["statuses"][0] == "OK"
+    assert len(about["scale"]) == 9
+    # Four bytes a number, and one a status.
+    numbers = (4 + 12 + 48 + 3) + (2 + 6 + 3)
+    assert found.size() == 4 * numbers + 4 + 2
+    assert list(found.arrays())[-1] == "1/time"
+    values = found.arrays()["0/loss"].values
+    np.testing.assert_array_equal(values, np.arange(12.0).reshape(2, 2, 3)[::-1])
+
+
+def test_times_and_values_of_a_page_may_be_chosen() -> None:
+    found = content({"a": small()}, ("z",), (5.0, 0.0), ("eta=0.3",))
+    about = found.about
+    assert about["title"] == "a"
+    assert [each["name"] for each in about["observables"]] == ["z"]
+    assert "eta" not in about["dims"]
+    assert about["stores"][0]["python"][1:] == ["runs = runs.sel(eta=0.3)"]
+    # Whatever order they are asked in.
+    assert (about["times"], about["stores"][0]["at"]) == ([0, 5], [0, 1])
+    np.testing.assert_array_equal(found.arrays()["0/time"], [0, 5])
+    np.testing.assert_array_equal(found.arrays()["0/z"].isel(seed=1)[..., 1], [6, 10])
+    message = r"times = 2: was not recorded; the nearest are 1, 0$"
+    with pytest.raises(ValueError, match=message):
+        content({"a": small()}, times=(2.0,))
+    own = small().rename_dims(time="record").drop_vars("time")
+    with pytest.raises(ValueError, match="times = 1: the runs have times of their own"):
+        content({"a": own}, times=(1.0,))
+    assert content({"a": own}).about["times"] == [0, 1, 2]
+
+
+def test_bytes_of_arrays_are_those_that_scripts_read() -> None:
+    values = np.array([1.5, -2.0])
+    assert page.packed("loss", values) == np.array([1.5, -2.0], "<f4").tobytes()
+    assert page.packed("time", values) == np.array([1.5, -2.0], "<f8").tobytes()
+    assert page.packed("status", np.array([1, -1])) == b"\x01\xff"
+    assert page.packed("loss", np.array([1e300])) == np.array([np.inf], "<f4").tobytes()

@@ -77,10 +77,34 @@ def test_requests_of_another_form_are_answered(started: Callable[..., serve.Serv
     assert nested.getresponse().status == 400
 
 
+@pytest.mark.parametrize(("size", "status"), [(2**16, 200), (2**16 + 1, 400)])
+def test_a_request_has_at_most_64_kilobytes(
+    size: int, status: int, started: Callable[..., serve.Server]
+) -> None:
+    server = started(None, alone())
+    connection = http.client.HTTPConnection(serve.HOST, server.server_port, timeout=60)
+    connection.putrequest("POST", f"/{server.token}/sliders")
+    connection.putheader("Content-Length", str(size))
+    connection.endheaders()
+    # One that is too large is refused before it is read.
+    if status == 200:
+        connection.send(json.dumps({"chosen": {}}).ljust(size).encode())
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    assert answer.status == status
+    sent = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    assert {name: answer.getheader(name) for name in sent} == sent
+    if status == 400:
+        assert told["error"] == "size = 65537: must be an integer <= 65536"
+    else:
+        assert len(told["sliders"]) > 5
+    connection.close()
+
+
 def test_silent_connections_are_few_and_end(
     started: Callable[..., serve.Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 0 < serve.Handler.timeout <= 60
+    assert (serve.CONNECTIONS, serve.Handler.timeout) == (64, 10)
     monkeypatch.setattr(serve, "CONNECTIONS", 2)
     monkeypatch.setattr(serve.Handler, "timeout", 0.1)
     lock, open_now, most = threading.Lock(), 0, 0

@@ -216,9 +216,14 @@ def test_what_does_not_go_with_an_executor_is_refused(
     assert not (tmp_path / "s").exists()
 
 
-def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
+def test_another_store_at_the_address_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of another configuration, of which nothing is imported, whatever it says about itself;
-    and one of the same that has been made anew."""
+    and one of the same that has been made anew. Failures in a row are waited after."""
+    waited: list[float] = []
+    monkeypatch.setattr(driver.time, "sleep", waited.append)
+    monkeypatch.setattr(driver, "name", lambda: "a worker")
     nothing = driver.compute(driver.Job(str(tmp_path / "nothing"), "", None), 0)
     assert isinstance(nothing, driver.Failed)
     assert "no such sweep" in nothing.reason
@@ -231,6 +236,10 @@ def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
         found = driver.compute(other, 0)
         assert isinstance(found, driver.Failed)
         assert "contains another sweep here" in found.reason
+    for _ in range(8):
+        driver.compute(driver.Job(str(tmp_path / "nothing"), "", None), 0)
+    # From a tenth of a second on, twice as long each time, and up to half a minute.
+    assert waited == pytest.approx([0.1, *(min(0.1 * 2**i, 30) for i in range(10))])
 
 
 @pytest.mark.parametrize(
