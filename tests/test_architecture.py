@@ -70,6 +70,23 @@ FLOORS = {
 }
 """Floor of each folder, or of a module that is in none, by room: what is imported is in the same
 one or on a lower floor. So runner and systems know no study, and studies no command line."""
+UNEVEN = {
+    "sweeps.compare.picture": 1,
+    "sweeps.output": 1,
+    "sweeps.runner.store.arrays": 2,
+    "sweeps.studies.finite_size.figure": 1,
+    "sweeps.studies.paper.figure7": 1,
+    "sweeps.studies.phase.panels": 1,
+    "sweeps.studies.spectrum.figure": 1,
+    "sweeps.studies.transitions.collapse": 1,
+    "sweeps.studies.two_stage.figure": 1,
+}
+"""How often a module zips things of which one may be longer."""
+CHANGED = {
+    "sweeps.runner.agreement": 1,
+    "sweeps.runner.store.manifest": 3,
+}
+"""How many dataclasses of a module change after they are made."""
 
 
 @functools.cache
@@ -84,10 +101,16 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax tree of a file."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
 def imported(path: Path) -> frozenset[str]:
     """Names of what a file imports, anywhere in it: modules, and for what they contain that too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -103,6 +126,16 @@ def used(module: str) -> set[str]:
     room = module.split(".")[0]
     found = {name for name in imported(modules()[module]) if name in modules()}
     return {name for name in found if name.startswith(f"{room}.")} - {module}
+
+
+def calls(module: str, function: str) -> list[dict[str, object]]:
+    """The constants that calls of a function in a module have for its named arguments."""
+    name = lambda node: getattr(node, "attr", getattr(node, "id", None))
+    return [
+        {each.arg: getattr(each.value, "value", ...) for each in node.keywords if each.arg}
+        for node in nodes(modules()[module])
+        if isinstance(node, ast.Call) and name(node.func) == function
+    ]
 
 
 def within(room: str) -> list[str]:
@@ -159,6 +192,21 @@ def test_chains_of_imports_are_short(room: str) -> None:
         longest[module] = [module, *below]
     chain = max(longest.values(), key=len)
     assert len(chain) <= LONGEST_CHAIN, " > ".join(chain)
+
+
+def test_zips_are_strict_except_where_one_may_be_longer() -> None:
+    """So that a missing entry raises, in place of a figure or table that is short of it."""
+    found = {name: sum(not c["strict"] for c in calls(name, "zip")) for name in modules()}
+    assert {name: count for name, count in found.items() if count} == UNEVEN
+
+
+def test_dataclasses_are_frozen_except_where_they_are_listed() -> None:
+    bare = lambda name: modules()[name].read_text().count("@dataclasses.dataclass\n")
+    found = {
+        name: bare(name) + sum(not c.get("frozen") for c in calls(name, "dataclass"))
+        for name in modules()
+    }
+    assert {name: count for name, count in found.items() if count} == CHANGED
 
 
 def test_full_tests_name_the_default_tests_that_stand_for_them(
