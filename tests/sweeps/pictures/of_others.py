@@ -155,19 +155,27 @@ def truncated() -> Figure:
     )
 
 
-def trained_plane(levels: int) -> Figure:
-    """A boundary that is a circle."""
-
-    side = 8 * 2**levels
+def trained_plane(levels: int, size: float = 0.1, lines: bool = False) -> Figure:
+    """A boundary that is an ellipse off the middle, inside of which runs train, and both edges.
+    Losses vary on either side of 1, and are not finite in a corner."""
+    config = trainability.Trainability(levels=levels)
+    side = config.cells * 2**levels
 
     def measure(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        inside = ((points / side - 0.5) ** 2).sum(-1) < 0.1
-        return inside.astype(int), np.where(inside, 0.1, 3.0)
+        away = ((points / side - (0.6, 0.35)) ** 2) @ (1.0, 2.0)
+        far = np.where(away < 0.3, 20 * away, np.nan)
+        return (away < size).astype(int), np.where(away < size, 0.02 + 9 * away, far)
 
-    found = Refinement(Lattice((side, side), (8, 8), levels), measure)
-    fit = (levels - 1, levels) if levels == 2 else (1, levels)
+    found = Refinement(Lattice((side, side), (config.cells, config.cells), levels), measure)
+    fit = (levels - 1, levels) if levels == 2 else (1, levels - 1)
     dimension = trainability.box_dimension(found.levels(), fit)
-    return trainability.draw(trainability.Trainability(levels=levels), found, dimension, fit, {})
+    rates = config.axes(config.cells)
+    up, across = (np.log(values / values[5]) for values in rates.values())
+    edges = {
+        "edge-start": xr.DataArray(up[:, None] + 0.2 * across, rates),
+        "edge": xr.DataArray(up[:, None] + 0.5 * across + 1, rates),
+    }
+    return trainability.draw(config, found, dimension, fit, edges if lines else {})
 
 
 def optimal(number: int) -> tuple[xr.Dataset, xr.Dataset, dict[str, xr.Dataset], xr.Dataset]:
@@ -302,8 +310,9 @@ EXAMPLES = {
     "spectrum, shapes": functools.partial(checkpoint, LONG[:4], square=False),
     "spectrum, named": functools.partial(checkpoint, NAMED, square=True),
     "spectrum, many": functools.partial(checkpoint, LONG, square=True),
-    "trainability": functools.partial(trained_plane, 4),
+    "trainability": functools.partial(trained_plane, 4, lines=True),
     "trainability, two": functools.partial(trained_plane, 2),
+    "trainability, none": functools.partial(trained_plane, 2, size=0.0),
     "optimum": functools.partial(optimum, 6),
     "optimum, many": functools.partial(optimum, 12),
     "scaling": functools.partial(steps, 0.0, linear=False),

@@ -73,7 +73,9 @@ def _panel(ax: Axes) -> Panel:
 
 def _place(ax: Axes) -> list[Any]:
     """Whether it has axes, and where it is in a grid or in another panel."""
-    grid, inside = ax.get_subplotspec(), getattr(ax.get_axes_locator(), "_bounds", None)
+    grid, locator = ax.get_subplotspec(), ax.get_axes_locator()
+    # A colour bar has its own around that of the panel that it fills.
+    inside = getattr(getattr(locator, "_orig_locator", locator), "_bounds", None)
     if inside is not None:
         return [bool(ax.axison), number(inside)]
     if grid is None:
