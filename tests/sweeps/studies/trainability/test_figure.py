@@ -39,7 +39,7 @@ class Stored:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sweep, Path]]:
-    """The sweeps that are run, in place of which the losses are made up, and where they are kept."""
+    """The sweeps that are run, whose losses are made up, and where they are kept."""
     sweeps: list[tuple[Sweep, Path]] = []
 
     def run_sweep(sweep: Sweep, out: Path) -> Stored:
