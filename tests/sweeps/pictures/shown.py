@@ -22,7 +22,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from sweeps.output import drawing
 from tests.sweeps.pictures import of_layer, of_others, of_papers, of_systems, printed
@@ -86,8 +86,10 @@ def _place(ax: Axes) -> list[Any]:
 
 
 def _ticks(axis: Axis) -> list[Any]:
-    """Ticks that were chosen, with their words."""
+    """Ticks that were chosen, with their words, and those at whole numbers."""
     locator = axis.get_major_locator()
+    if isinstance(locator, MaxNLocator) and getattr(locator, "_integer", False):
+        return [number(locator())]
     if not isinstance(locator, FixedLocator):
         return []
     return [number(locator()), *(label.get_text() for label in axis.get_majorticklabels())]
