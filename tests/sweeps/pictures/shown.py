@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import Collection, QuadMesh
+from matplotlib.collections import Collection, PathCollection, QuadMesh
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -114,6 +114,7 @@ def _part(artist: Artist) -> list[Any]:
             if (values := artist.get_array()) is not None:
                 places += [values, artist.get_clim()]
             looks += [artist.get_facecolor(), artist.get_edgecolor(), artist.get_linewidth()]
+            looks += [artist.get_sizes()] if isinstance(artist, PathCollection) else []
         case Patch():
             words, places = [], [artist.get_patch_transform().transform(artist.get_path().vertices)]
             looks += [artist.get_facecolor(), artist.get_edgecolor(), [artist.get_linewidth()]]
