@@ -213,7 +213,8 @@ def test_the_seconds_of_a_huge_task_are_the_median_of_three_warm_solves(
     asked = []
 
     def solve(task: Any, *, optimizer: Any, times: np.ndarray) -> Any:
-        asked.append((int(task.K), int(task.M), rate(optimizer, "Y"), times[[0, 1, -1]].tolist()))
+        sizes = int(task.K), int(task.M), int(task.num_queries), times.size
+        asked.append((sizes, rate(optimizer, "Y"), times[[0, 1, -1]].tolist()))
         run = Trajectory(times, {}, None, np.array(0), np.array(-1), "")
         return run
 
@@ -222,10 +223,10 @@ def test_the_seconds_of_a_huge_task_are_the_median_of_three_warm_solves(
     monkeypatch.setattr(tables, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     text = tables.size().text
     assert text == "K = 1e5, M = 1e6, t = 1e8: 1.000 s warm, OK\n"
-    assert [each[:2] for each in asked] == [(10**5, 10**6)] * 4
+    assert [each[0] for each in asked] == [(10**5, 10**6, 10**5, 31)] * 4
     # The first of them compiles.
-    assert [each[2] for each in asked] == pytest.approx([1, 0.9, 1.1, 1])
-    assert asked[0][3] == pytest.approx([0, 1, 1e8])
+    assert [each[1] for each in asked] == pytest.approx([1, 0.9, 1.1, 1])
+    assert asked[0][2] == pytest.approx([0, 1, 1e8])
 
 
 def test_shares_and_colours_of_a_map_are_those_of_its_errors() -> None:
