@@ -29,6 +29,23 @@ def test_rests_and_escapes_of_stairs_are_found() -> None:
     assert np.isnan(linear_icl.escapes(times, stairs[None] * 0 + 1, level[None])).all()
 
 
+def test_a_rest_is_within_two_percent_of_the_first_plateau_for_a_quarter_longer() -> None:
+    """Within 0.06 of plateaus at 3 and 1, up to 1.25 times the time at which it begins."""
+    times = np.array([8.0, 10, 11, 12.5, 100])
+    losses = {
+        (2.941, 3.059, 2, 2, 2): 1,
+        (2.939, 3, 3, 2, 2): 0,
+        (2, 3, 3, 3, 2): 1,
+        (2, 3, 2, 3, 2): 0,
+        (2, 2, 2, 1, 1.059): 1,
+        (2, 2, 2, 1, 1.061): 0,
+        (3, 3, 2, 1.05, 0.95): 2,
+    }
+    level = np.broadcast_to([3.0, 1.0], (len(losses), 2))
+    found = linear_icl.count_plateaus(times, np.array([*losses], float), level)
+    assert found.tolist() == [*losses.values()]
+
+
 def test_the_table_of_escapes_has_a_dash_where_a_plateau_is_never_left() -> None:
     """Times of both seeds in units of tau, two in each step: the second rests on from step 40."""
     loss = np.interp(np.arange(101.0), [0, 40, 60, 100], [1.0, 0.6, 0.2, 0.0])

@@ -1,6 +1,7 @@
 """Figures of transformers on text: what they report of curves that are known."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import xarray as xr
 
 import dynsim
 import sweeps
+from dynsim import Status
 from dynsim.transformer.model import uniform_entropy
 from sweeps.studies.paper import describe, figure7, figure10
 from sweeps.systems.experiment import experiment
@@ -99,6 +101,17 @@ def test_measures_of_sparse_and_frozen() -> None:
     assert found["keys"] == pytest.approx(np.e)
     assert found["change_share"] == pytest.approx(0.25)
     assert found["top"] == pytest.approx(0.25)
+
+
+def test_only_seeds_that_ended_well_are_drawn() -> None:
+    status = np.array([Status.DIVERGED, Status.OK, Status.MAX_STEPS, Status.OK])
+    data = xr.Dataset({"status": ("seed", status), "first_bad_step": ("seed", [9, -1, 7, -1])})
+    config = figure7.Figure7(experiment("transformer", eta=4.5, clip=0.25))
+    fine = figure7.ended_well(config, data.assign_coords(seed=range(4)), 3)
+    assert fine.seed.values.tolist() == [1, 3]
+    message = "eta = 4.5, clip = 0.25: every run with 3 layer(s) diverged, from step 7 on"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figure7.ended_well(config, data.isel(seed=[0, 2]), 3)
 
 
 # A training for each panel.

@@ -185,15 +185,21 @@ def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
 def test_the_share_of_the_coarse_grid_is_that_of_runs_on_the_predicted_side() -> None:
     # Of 3 x 3 cells, in another order than the plane's.
     y, x = np.array([(y, x) for x in range(4) for y in range(4)]).T
-    # Trained below y = 2, but for one run there; and one more beyond.
+    # Trained below y = 2, but for three runs there; and one more beyond.
     region = (y < 2).astype(int)
     region[(y == 0) & (x == 3)], region[(y == 3) & (x == 1)] = 0, 1
+    region[(y == 1) & (x < 2)] = 0
     points = np.stack([y, x], axis=-1) / 3
     coarse = Level(points, region, np.zeros(16), np.zeros((0, 2), int), 1 / 3)
     values = xr.DataArray(np.arange(4.0)[:, None] - 1.5 + np.zeros(4), dims=("eta_y", "eta_z"))
     (line,) = limits.shares({"edge": values, "edge-start": values + 9}, coarse)
-    assert line.startswith("line edge: 87.5 % ")
-    assert "alone: 50.0 %" in line
+    assert line.startswith("line edge: 75.0 % ")
+    assert "alone: 62.5 %" in line
+    # And of the other outcome.
+    other = coarse._replace(region=1 - region)
+    (line,) = limits.shares({"edge": -values}, other)
+    assert line.startswith("line edge: 75.0 % ")
+    assert "alone: 62.5 %" in line
 
 
 def test_what_has_no_edge_is_left_out_with_the_reason() -> None:
