@@ -104,6 +104,22 @@ def test_bad_input_is_named(config, message: str) -> None:
         module.run(config)
 
 
+def test_theory_has_a_name_next_to_one_seed_or_component() -> None:
+    time = np.array([0.0, 2, 5, 9])
+    loss, learned = (("seed", "time"), [[1.0, 0.8, 0.3, 0.2]]), ("seed", "time", "component")
+    runs = xr.Dataset({"loss": loss, "learned": (learned, np.ones((1, 4, 1)))}, {"time": time})
+    found = {f"separate/{engine}": runs for engine in ("simulation", "plain", "scalar")}
+    both = plt.figure().subplots(2)
+    figure.plot_separate(found, 0.5, np.array([1.0, 0.2]), ax=both[0])
+    figure.plot_components(found, 0.5, ax=both[1])
+    named = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in both]
+    assert named == [
+        ["training (one colour per seed)", "flow, eq. 14", "plateaus, eq. 19"],
+        ["component 1", "eq. 21"],
+    ]
+    plt.close("all")
+
+
 def test_time_begins_shortly_before_the_first_loss_falls() -> None:
     """At record 3 of the second run, 0.89 of its start; times are in units of half a step."""
     loss = np.array([[2.0, 2, 1.9, 1.85, 0.1], [1, 1, 0.91, 0.89, 0.8]])
