@@ -15,7 +15,7 @@ from sweeps.studies.phase.refinement import Level
 from sweeps.studies.trainability import figure
 from sweeps.studies.trainability.figure import Trainability
 
-OPTIONS: dict[str, Any] = {"eta_y": (0.1, 10.0), "eta_z": (1.0, 1e6), "cells": 3, "levels": 2}
+OPTIONS: dict[str, Any] = {"eta_y": (0.1, 10.0), "eta_z": (1.0, 1e6), "cells": 3, "levels": 3}
 
 
 def relative(eta_y: np.ndarray, eta_z: np.ndarray) -> np.ndarray:
@@ -62,9 +62,9 @@ def test_arrays_are_those_of_the_runs_and_cells_are_cut_where_their_corners_diff
     with np.load(tmp_path / "trainability.npz") as kept:
         found = dict(kept)
     np.testing.assert_array_equal(found["fit"], [0, 2])
-    np.testing.assert_allclose(found["eps"], [1 / 3, 1 / 6, 1 / 12])
+    np.testing.assert_allclose(found["eps"], [1 / 3, 1 / 6, 1 / 12, 1 / 24])
     trained = lambda y, z: (relative(y, z) < 1) & (y * z < 9e6)
-    for level, cells in enumerate((3, 6, 12)):
+    for level, cells in enumerate((3, 6, 12, 24)):
         y, z, loss = (found[f"level-{level}/{n}"] for n in ("eta_y", "eta_z", "relative_loss"))
         np.testing.assert_allclose(loss, relative(y, z), rtol=1e-12)
         np.testing.assert_array_equal(found[f"level-{level}/trained"], trained(y, z))
@@ -82,8 +82,9 @@ def test_arrays_are_those_of_the_runs_and_cells_are_cut_where_their_corners_diff
         np.testing.assert_allclose(boundary.min(1), low, rtol=1e-9)
         np.testing.assert_allclose(boundary.max(1), high, rtol=1e-9)
         assert found["N"][level] == len(cut)
-    slope, error = np.polyfit(-np.log(found["eps"]), np.log(found["N"]), 1, cov="unscaled")
-    rest = np.log(found["N"]) - np.polyval(slope, -np.log(found["eps"]))
+    x, counts = -np.log(found["eps"][:3]), np.log(found["N"][:3])
+    slope, error = np.polyfit(x, counts, 1, cov="unscaled")
+    rest = counts - np.polyval(slope, x)
     # One degree of freedom is left of three points.
     want = slope[0], np.sqrt(error[0, 0] * (rest @ rest))
     np.testing.assert_allclose(found["dimension"], want, rtol=1e-9)
@@ -124,7 +125,7 @@ def test_the_edge_is_computed_drawn_and_told_where_it_is_asked_for(
     figure.run(Trainability(**OPTIONS, edge=True, out=tmp_path))
     assert drawn[0][-1] is lines
     # Levels 1 to the last, if it is not said.
-    assert drawn[0][-2] == (1, 2)
+    assert drawn[0][-2] == (1, 3)
     with np.load(tmp_path / "trainability.npz") as kept:
         np.testing.assert_array_equal(kept["line/edge"], up - 1.5)
         np.testing.assert_array_equal(kept["line/edge-start"], up - 9)
