@@ -10,6 +10,7 @@ import xarray as xr
 
 from sweeps.studies import linear_icl
 from sweeps.studies.linear_icl import figure, plateaus
+from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -41,9 +42,14 @@ def test_a_rest_is_within_two_percent_of_the_first_plateau_for_a_quarter_longer(
         (2, 2, 2, 1, 1.061): 0,
         (3, 3, 2, 1.05, 0.95): 2,
     }
-    level = np.broadcast_to([3.0, 1.0], (len(losses), 2))
-    found = linear_icl.count_plateaus(times, np.array([*losses], float), level)
-    assert found.tolist() == [*losses.values()]
+    # As runs over two axes.
+    level = np.broadcast_to([3.0, 1.0], (len(losses), 1, 2))
+    found = linear_icl.count_plateaus(times, np.array([*losses], float)[:, None], level)
+    assert found[:, 0].tolist() == [*losses.values()]
+
+
+def test_a_step_is_twice_the_learning_rate_in_units_of_tau() -> None:
+    assert linear_icl.rate(experiment("linear_icl", eta=0.3)) == pytest.approx(0.6)
 
 
 def test_the_table_of_escapes_has_a_dash_where_a_plateau_is_never_left() -> None:
