@@ -20,7 +20,7 @@ from sweeps.studies.optimum.best import best, transfer
 from sweeps.studies.phase.refinement import Lattice, Refinement
 from sweeps.studies.spectrum import checkpoint as singular
 from sweeps.studies.spectrum import figure as spectrum
-from sweeps.studies.spectrum.checkpoint import Decomposed
+from sweeps.studies.spectrum.checkpoint import Decomposed, Record
 from sweeps.studies.trainability import figure as trainability
 from sweeps.studies.transitions.edge import figure
 from sweeps.studies.transitions.scaling.analysis import Scaling, scaling
@@ -143,31 +143,70 @@ def checkpoint(names: Sequence[str], square: bool) -> Figure:
     return spectrum.draw_checkpoint(records)
 
 
-def truncated() -> Figure:
-    def curve(run: int) -> RankCurves:
-        rank = np.arange(14)
+def mixed_checkpoint() -> Figure:
+    """A square matrix, one that is not, a product, a zero matrix and one with an infinite entry."""
+    rng = np.random.default_rng(1)
+    factors = rng.normal(size=(12, 5)), rng.normal(size=(5, 12))
+    named = {
+        "h.0.W": (rng.normal(size=(12, 12)) + 1, None),
+        "h.1.W": (rng.normal(size=(12, 30)), None),
+        "Q @ K": (factors[0] @ factors[1], 5),
+        "h.2.W": (np.zeros((7, 7)), None),
+    }
+    records: list[Record] = []
+    for name, (matrix, inner) in named.items():
+        sigma, (m, n) = np.linalg.svd(matrix, compute_uv=False), matrix.shape
+        own = singular.numbers(sigma)
+        null = singular.null(own.frobenius, m, n, inner)
+        status = "ok" if matrix.any() else "zero"
+        trace = float(np.trace(matrix)) if m == n else None
+        records.append(
+            Decomposed(
+                name, (m, n), inner, "float32", status, sigma, trace, numbers=own, null_sigma=null,
+                null=singular.numbers(null), edge=singular.edge(own.frobenius, m, n, inner),
+                spikes=0,
+            )
+        )  # fmt: skip
+    records.insert(1, Record("h.3.W", (4, 4), None, "float32", "not finite", np.empty(0)))
+    return spectrum.draw_checkpoint(records)
+
+
+def truncated(count: int) -> Figure:
+    """Singular values that fall, and what is kept and dropped with them, each at its own speed."""
+
+    def curve(run: int, stage: int) -> RankCurves:
+        rank = np.arange(15) / 14
         named = ("K1", "K2", "accuracy_P", "auc_Q", "best_accuracy_Q")
-        kept = dict.fromkeys(named, 0.5 + 0.4 * rank / 13 + 0.01 * run)
-        return RankCurves(np.exp(-np.arange(14) / 3), np.arange(14) % 2, kept, kept)  # pyright: ignore
+        kept = {n: 0.5 + 0.4 * rank**i + 0.01 * run * stage for i, n in enumerate(named, 1)}
+        dropped = {name: 1.2 - values for name, values in kept.items()}
+        block = (np.arange(14) + stage) // 3 % 2
+        return RankCurves(np.exp(-np.arange(14) / (2 + stage + run)), block, kept, dropped)  # pyright: ignore
 
-    return spectrum.draw(
-        "default", {s: [curve(i) for i in range(3)] for s in ("stage 1", "stage 2")}
-    )
+    stages = {f"stage {stage}": [curve(i, stage) for i in range(count)] for stage in (1, 2)}
+    return spectrum.draw("default", stages)
 
 
-def trained_plane(levels: int) -> Figure:
-    """A boundary that is a circle."""
-
-    side = 8 * 2**levels
+def trained_plane(levels: int, size: float = 0.1, lines: bool = False) -> Figure:
+    """A boundary that is an ellipse off the middle, inside of which runs train, and both edges.
+    Losses vary on either side of 1, and are not finite in a corner."""
+    config = trainability.Trainability(levels=levels)
+    side = config.cells * 2**levels
 
     def measure(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        inside = ((points / side - 0.5) ** 2).sum(-1) < 0.1
-        return inside.astype(int), np.where(inside, 0.1, 3.0)
+        away = ((points / side - (0.6, 0.35)) ** 2) @ (1.0, 2.0)
+        far = np.where(away < 0.3, 20 * away, np.nan)
+        return (away < size).astype(int), np.where(away < size, 0.02 + 9 * away, far)
 
-    found = Refinement(Lattice((side, side), (8, 8), levels), measure)
-    fit = (levels - 1, levels) if levels == 2 else (1, levels)
+    found = Refinement(Lattice((side, side), (config.cells, config.cells), levels), measure)
+    fit = (levels - 1, levels) if levels == 2 else (1, levels - 1)
     dimension = trainability.box_dimension(found.levels(), fit)
-    return trainability.draw(trainability.Trainability(levels=levels), found, dimension, fit, {})
+    rates = config.axes(config.cells)
+    up, across = (np.log(values / values[5]) for values in rates.values())
+    edges = {
+        "edge-start": xr.DataArray(up[:, None] + 0.2 * across, rates),
+        "edge": xr.DataArray(up[:, None] + 0.5 * across + 1, rates),
+    }
+    return trainability.draw(config, found, dimension, fit, edges if lines else {})
 
 
 def optimal(number: int) -> tuple[xr.Dataset, xr.Dataset, dict[str, xr.Dataset], xr.Dataset]:
@@ -282,9 +321,11 @@ def finite_sizes() -> Figure:
 
 
 def factors() -> Figure:
+    """Errors from a permille to several hundred percent, one of which is not known."""
     config = qkv.FigureQKV()
-    values = np.geomspace(1e-3, 1, 20).reshape(4, 5)
-    return qkv.draw(config, {name: np.stack([values, values]) for name in qkv.THEORIES}, 34)
+    plain, own = np.geomspace(1e-3, 5, 80).reshape(2, 2, 4, 5)
+    own[1, 2, 3] = np.nan
+    return qkv.draw(config, {"plain": plain, "factors": own}, 34)
 
 
 SHORT = ("W_Q", "W_K", "W_V")
@@ -297,13 +338,16 @@ EXAMPLES = {
     "compare two_stage, joint": functools.partial(two_stage_comparison, "two_stage-joint"),
     "two_stage_finite": two_stage_finite,
     "two_stage_phase": two_stage_plane,
-    "spectrum": truncated,
+    "spectrum": functools.partial(truncated, 3),
+    "spectrum, one": functools.partial(truncated, 1),
+    "spectrum, mixed": mixed_checkpoint,
     "spectrum, three": functools.partial(checkpoint, SHORT, square=True),
     "spectrum, shapes": functools.partial(checkpoint, LONG[:4], square=False),
     "spectrum, named": functools.partial(checkpoint, NAMED, square=True),
     "spectrum, many": functools.partial(checkpoint, LONG, square=True),
-    "trainability": functools.partial(trained_plane, 4),
+    "trainability": functools.partial(trained_plane, 4, lines=True),
     "trainability, two": functools.partial(trained_plane, 2),
+    "trainability, none": functools.partial(trained_plane, 2, size=0.0),
     "optimum": functools.partial(optimum, 6),
     "optimum, many": functools.partial(optimum, 12),
     "scaling": functools.partial(steps, 0.0, linear=False),

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import Collection, QuadMesh
+from matplotlib.collections import Collection, PathCollection, QuadMesh
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -22,7 +22,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from sweeps.output import drawing
 from tests.sweeps.pictures import of_layer, of_others, of_papers, of_systems, printed
@@ -73,7 +73,9 @@ def _panel(ax: Axes) -> Panel:
 
 def _place(ax: Axes) -> list[Any]:
     """Whether it has axes, and where it is in a grid or in another panel."""
-    grid, inside = ax.get_subplotspec(), getattr(ax.get_axes_locator(), "_bounds", None)
+    grid, locator = ax.get_subplotspec(), ax.get_axes_locator()
+    # A colour bar has its own around that of the panel that it fills.
+    inside = getattr(getattr(locator, "_orig_locator", locator), "_bounds", None)
     if inside is not None:
         return [bool(ax.axison), number(inside)]
     if grid is None:
@@ -84,8 +86,10 @@ def _place(ax: Axes) -> list[Any]:
 
 
 def _ticks(axis: Axis) -> list[Any]:
-    """Ticks that were chosen, with their words."""
+    """Ticks that were chosen, with their words, and those at whole numbers."""
     locator = axis.get_major_locator()
+    if isinstance(locator, MaxNLocator) and getattr(locator, "_integer", False):
+        return [number(locator())]
     if not isinstance(locator, FixedLocator):
         return []
     return [number(locator()), *(label.get_text() for label in axis.get_majorticklabels())]
@@ -110,6 +114,7 @@ def _part(artist: Artist) -> list[Any]:
             if (values := artist.get_array()) is not None:
                 places += [values, artist.get_clim()]
             looks += [artist.get_facecolor(), artist.get_edgecolor(), artist.get_linewidth()]
+            looks += [artist.get_sizes()] if isinstance(artist, PathCollection) else []
         case Patch():
             words, places = [], [artist.get_patch_transform().transform(artist.get_path().vertices)]
             looks += [artist.get_facecolor(), artist.get_edgecolor(), [artist.get_linewidth()]]

@@ -1,10 +1,13 @@
 """Axes of figures as options describe them, and runs in a line."""
 
+import re
+
 import numpy as np
 import pytest
 
 import dynsim
-from sweeps.studies.options import axis, described, path
+from sweeps.runner.spec import Sweep
+from sweeps.studies.options import axis, described, path, unreduced
 from sweeps.systems.experiment import Experiment, experiment
 from tests.sweeps.studies.transitions.quadratic import Quadratic
 
@@ -19,6 +22,41 @@ def test_axes_may_be_linear_and_whole() -> None:
     # Of a problem of one's own too.
     own = Experiment(Quadratic(), dynsim.sgd(1.0))
     np.testing.assert_allclose(axis("curvature:1:4", 3, own)[1], [1, 2, 4])
+
+
+def test_an_axis_has_two_values_or_more_each_once() -> None:
+    assert axis("eta_y:1:4:2", 9, RUN) == ("eta_y", pytest.approx((1, 4)))
+    # Downwards too, and as many as usual on a linear one.
+    assert axis("eta_y:4:1:3", 9, RUN) == ("eta_y", pytest.approx((4, 2, 1)))
+    assert axis("momentum:-0.5:0.5:lin", 5, RUN)[1] == pytest.approx((-0.5, -0.25, 0, 0.25, 0.5))
+    # Rounded, without what rounding makes equal.
+    assert axis("batch:1:4:9", 3, RUN) == ("batch", (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("eta_y:1:4:1", "axis = 'eta_y:1:4:1': must be NAME:FIRST:LAST"),
+        ("eta_y:1:4:2:3", "axis = 'eta_y:1:4:2:3': must be NAME:FIRST:LAST"),
+        ("eta_y:1:a", "axis = 'eta_y:1:a': must be NAME:FIRST:LAST"),
+        ("eta_y:1", "axis = 'eta_y:1': must be NAME:FIRST:LAST"),
+        ("eta_y:0:4", "axis eta_y = 0.0: must be finite and in (0, inf)"),
+        ("momentum:0:inf:lin", "axis momentum = inf: must be finite"),
+        ("eta_y:2:2", "needs two ends, and at most 16777216 values"),
+        ("eta_y:1:2:16777217", "needs two ends, and at most 16777216 values"),
+    ],
+)
+def test_bad_axes_are_named(word: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        axis(word, 9, RUN)
+
+
+def test_the_symmetric_engines_give_way_to_those_for_any_classes() -> None:
+    skewed = RUN.at({"task": dynsim.TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])})
+    of = lambda run, engine: unreduced(Sweep(run, {"eta_z": (0.1, 1.0)}, engine)).engine
+    for engine, other in (("symmetric", "plain"), ("symmetric-descent", "descent")):
+        assert (of(RUN, engine), of(skewed, engine)) == (engine, other)
+    assert of(skewed, "simulation") == "simulation"
 
 
 @pytest.mark.parametrize("name", ["length", "problem.length", "Length"])

@@ -64,6 +64,29 @@ def test_cells_around_values(values: list, scale: str, edges: list[float]) -> No
 
 
 @pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        # Steps of integers that were rounded differ by 1, and of other numbers by a millionth of
+        # the largest.
+        ([1, 2, 4], "linear"),
+        ([1, 2, 5], "log"),
+        ([1.0, 2.0, 3 + 2.5e-6], "linear"),
+        ([1.0, 2.0, 3 + 4e-6], "log"),
+        ([-4.0, -1.0], "linear"),
+    ],
+)
+def test_evenly_spaced_values_are_on_a_linear_scale(values: list, scale: str) -> None:
+    assert options.scale_of(values) == scale
+
+
+@pytest.mark.parametrize(("last", "logarithmic"), [(1000.0, False), (1001.0, True)])
+def test_two_values_of_41_at_either_end_decide_no_scale(last: float, logarithmic: bool) -> None:
+    values = np.array([1e-9, 1e-9, 1.0, *[1.1] * 35, last, 1e9, 1e9])
+    rng = np.random.default_rng(0)
+    assert options.colour_range(rng.permutation(values)) == (1e-9, 1e9, logarithmic)
+
+
+@pytest.mark.parametrize(
     ("values", "found"),
     [
         ([2.0, np.inf, NAN, 5.0], (2, 5, False)),

@@ -10,6 +10,7 @@ import xarray as xr
 
 from sweeps.studies import linear_icl
 from sweeps.studies.linear_icl import figure, plateaus
+from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -27,6 +28,28 @@ def test_rests_and_escapes_of_stairs_are_found() -> None:
     np.testing.assert_allclose(found[0], [10, 11], rtol=gap)
     np.testing.assert_allclose(found[1], 20 ** np.array([0.25, 0.6875]), rtol=gap)
     assert np.isnan(linear_icl.escapes(times, stairs[None] * 0 + 1, level[None])).all()
+
+
+def test_a_rest_is_within_two_percent_of_the_first_plateau_for_a_quarter_longer() -> None:
+    """Within 0.06 of plateaus at 3 and 1, up to 1.25 times the time at which it begins."""
+    times = np.array([8.0, 10, 11, 12.5, 100])
+    losses = {
+        (2.941, 3.059, 2, 2, 2): 1,
+        (2.939, 3, 3, 2, 2): 0,
+        (2, 3, 3, 3, 2): 1,
+        (2, 3, 2, 3, 2): 0,
+        (2, 2, 2, 1, 1.059): 1,
+        (2, 2, 2, 1, 1.061): 0,
+        (3, 3, 2, 1.05, 0.95): 2,
+    }
+    # As runs over two axes.
+    level = np.broadcast_to([3.0, 1.0], (len(losses), 1, 2))
+    found = linear_icl.count_plateaus(times, np.array([*losses], float)[:, None], level)
+    assert found[:, 0].tolist() == [*losses.values()]
+
+
+def test_a_step_is_twice_the_learning_rate_in_units_of_tau() -> None:
+    assert linear_icl.rate(experiment("linear_icl", eta=0.3)) == pytest.approx(0.6)
 
 
 def test_the_table_of_escapes_has_a_dash_where_a_plateau_is_never_left() -> None:
@@ -85,6 +108,22 @@ def test_bad_input_is_named(config, message: str) -> None:
     module = figure if isinstance(config, figure.FigureLinearICL) else plateaus
     with pytest.raises(ValueError, match=re.escape(message)):
         module.run(config)
+
+
+def test_theory_has_a_name_next_to_one_seed_or_component() -> None:
+    time = np.array([0.0, 2, 5, 9])
+    loss, learned = (("seed", "time"), [[1.0, 0.8, 0.3, 0.2]]), ("seed", "time", "component")
+    runs = xr.Dataset({"loss": loss, "learned": (learned, np.ones((1, 4, 1)))}, {"time": time})
+    found = {f"separate/{engine}": runs for engine in ("simulation", "plain", "scalar")}
+    both = plt.figure().subplots(2)
+    figure.plot_separate(found, 0.5, np.array([1.0, 0.2]), ax=both[0])
+    figure.plot_components(found, 0.5, ax=both[1])
+    named = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in both]
+    assert named == [
+        ["training (one colour per seed)", "flow, eq. 14", "plateaus, eq. 19"],
+        ["component 1", "eq. 21"],
+    ]
+    plt.close("all")
 
 
 def test_time_begins_shortly_before_the_first_loss_falls() -> None:

@@ -48,6 +48,26 @@ def test_panels_have_the_rates_of_both_groups(
     plt.close(drawn[0]["figure"])
 
 
+@pytest.mark.parametrize(
+    ("smallest", "low", "extend"), [(1e-6, 1e-4, "min"), (0.02, 0.02, "neither")]
+)
+def test_colours_begin_at_the_smallest_attention_or_at_a_ten_thousandth(
+    smallest: float, low: float, extend: str
+) -> None:
+    attention = np.array([0, smallest, 0.3, 0.6])
+    assert attention_maps.limits(attention) == (low, 0.6)
+    values = (("eta_y", "time", "class", "token"), np.broadcast_to(attention, (1, 3, 1, 4)))
+    coords = {"eta_y": [2.0], "time": [0, 1, 2], "token": np.arange(4)}
+    data = xr.Dataset({"attention": values}, coords)
+    figure = attention_maps.draw({"training": data, "flow": data}, np.arange(4), None)
+    (bar,) = (m.colorbar for ax in figure.axes for m in ax.collections if m.colorbar)
+    assert bar.extend == extend
+    assert (bar.vmin, bar.vmax) == pytest.approx((low, 0.6))
+    # The rate of Z is that of Y if it is not given.
+    assert "$\\eta_Y = 2$, $\\eta_Z = 2$" in figure.axes[0].get_title()
+    plt.close(figure)
+
+
 def test_a_task_of_ones_own_has_its_first_classes_drawn() -> None:
     task = dynsim.Overlapping(K=8)
     attention = (("eta_y", "time", "class", "token"), np.full((1, 3, 8, 45), 1 / 45))

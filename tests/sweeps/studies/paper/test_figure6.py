@@ -128,6 +128,52 @@ def test_theory_adds_drift_and_both_variances() -> None:
     ]
 
 
+def test_of_a_single_start_the_spread_is_that_of_the_data() -> None:
+    dims = ("num_queries", "eta_z", "ratio", "seed")
+    names = {"entropy": 2.0, "entropy_std": 0.3, "entropy_drift": 0.1}
+    found = xr.Dataset({name: (dims, np.full((1, 1, 1, 1), v)) for name, v in names.items()})
+    assert [each.item() for each in predicted(found)] == pytest.approx([2.1, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("entropy", "std", "close"),
+    [
+        # Three standard errors of ten seeds are 0.0949; two percent, 0.04.
+        (2.094, 0.1, 1),
+        (2.096, 0.1, 0),
+        (1.906, 0.1, 1),
+        (1.904, 0.1, 0),
+        (2.039, 0.01, 1),
+        (2.041, 0.01, 0),
+    ],
+)
+def test_theory_is_close_within_three_standard_errors_or_two_percent(
+    entropy: float, std: float, close: int
+) -> None:
+    """Of two cells, one of which has no published mean."""
+    axes = {"num_queries": [2], "eta_z": [0.5], "ratio": [1, 5], "seed": [0, 1]}
+    names = {"entropy": entropy, "entropy_std": 0.2}
+    values = {name: (tuple(axes), np.full((1, 1, 2, 2), each)) for name, each in names.items()}
+    (line,) = summary({"spread": xr.Dataset(values, axes)}, {(2, 0.5, 5): (2.0, std)})
+    assert line.endswith(f"in {close} of 1 cells")
+
+
+def test_engines_are_those_that_are_asked_for() -> None:
+    assert Figure6().engines() == ("simulation", "spread", "matched", "descent")
+    assert Figure6(theory=False).engines() == ("simulation",)
+    assert Figure6(training=False).engines() == ("spread",)
+    with pytest.raises(ValueError, match="leaves nothing to draw"):
+        Figure6(training=False, theory=False).engines()
+    sweeps_ = Figure6(num_queries=("3",), seeds=2).sweeps()
+    # The error of the flow is far below the spread over seeds, of a percent.
+    assert {name: sweep.rtol for name, sweep in sweeps_.items()} == {
+        "simulation": None,
+        "spread": None,
+        "matched": 1e-5,
+        "descent": None,
+    }
+
+
 @pytest.mark.full(
     "test_theory_adds_drift_and_both_variances",
     "odes/yz/test_spread.py::test_noise_is_that_of_all_sequences",

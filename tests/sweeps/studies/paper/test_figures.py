@@ -1,11 +1,14 @@
 """The paper's numerical figures: what their arrays must satisfy, and errors."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sweeps import cli
+from sweeps.studies.paper import closed_forms
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
@@ -62,6 +65,64 @@ def test_figure_3_orders_its_bounds_and_rates(tmp_path: Path) -> None:
     assert (np.diff(data["upper"][:, -1]) < 0).all()
 
 
+@pytest.fixture
+def formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other formulas in place of the paper's, which depend on all that they are given."""
+
+    def bound(t: Any, eta_y: Any, eta_z: Any, K: int, M: int, **options: Any) -> Any:
+        assert options["convention"] == "paper"
+        extra = options["c0"] + 7 * options.get("printed", 0)
+        return t * eta_y**2 + 3 * eta_z + K / M + extra
+
+    def stages(eta_y: Any, K: int, M: int) -> Any:
+        return SimpleNamespace(rise_end=K / eta_y, snap=M + K * eta_y)
+
+    def bound_at_snap(K: int, M: int, ratio: float, **options: Any) -> float:
+        return bound(0.0, 0.0, ratio, K, M, **options)
+
+    monkeypatch.setattr(closed_forms.growth, "bound", bound)
+    monkeypatch.setattr(closed_forms.growth, "bound_at_snap", bound_at_snap)
+    monkeypatch.setattr(closed_forms.decoder, "stages", stages)
+    monkeypatch.setattr(closed_forms.decoder, "h", lambda s, eta_y, M: s**2 * eta_y / M)
+    steps = lambda eta_y, M, steps: np.arange(steps + 1.0)[:, None] * eta_y / M
+    monkeypatch.setattr(closed_forms, "h_star", steps)
+
+
+@pytest.mark.usefixtures("formulas")
+def test_closed_forms_are_asked_for_at_all_rates_and_times() -> None:
+    three = closed_forms.Figure3(eta_y=(0.2, 3.0), eta_z=0.7, K=4, M=9, end=35, c0=2.5, f=0.3)
+    found, t = three.arrays(), np.arange(701) / 20
+    np.testing.assert_allclose(found["t"], t)
+    for i, eta_y in enumerate((0.2, 3.0)):
+        B = t * eta_y**2 + 3 * 0.7 + 4 / 9 + 2.5
+        np.testing.assert_allclose(found["upper"][i], np.exp(2 * B), rtol=1e-12)
+        np.testing.assert_allclose(found["lower"][i], np.exp(2 * 0.3**2 * B), rtol=1e-12)
+        assert (found["t0_prime"][i], found["t0"][i]) == (4 / eta_y, 9 + 4 * eta_y)
+
+    usual = closed_forms.Figure8().arrays()
+    for M, rates, last in (
+        (50, [0.1, 0.2, 0.5, 1.0, 2.0], 80),
+        (1000, [0.2, 0.5, 1.0, 2.0, 4.0], 70),
+    ):
+        eta, s = np.array(rates)[:, None], np.arange(last + 1)
+        np.testing.assert_array_equal(usual[f"M{M}/eta_y"], rates)
+        np.testing.assert_array_equal(usual[f"M{M}/s"], s)
+        np.testing.assert_allclose(usual[f"M{M}/h"], s**2 * eta / M)
+        np.testing.assert_allclose(usual[f"M{M}/h_star"], s * eta / M)
+
+    for printed in (False, True):
+        nine = closed_forms.Figure9(K=3, c0=0.5, printed=printed).arrays()
+        for nu, M, end in ((10, 100, 5.0), (1, 10_000, 50.0)):
+            eta_z, t = np.array([0.5, 1, 2, 4, 8])[:, None], np.linspace(0, end, 501)
+            rest = 3 / M + 0.5 + 7 * printed
+            np.testing.assert_allclose(nine[f"nu{nu}/t"], t)
+            B = t * (nu * eta_z) ** 2 + 3 * eta_z + rest
+            np.testing.assert_allclose(nine[f"nu{nu}/B"], B)
+            np.testing.assert_allclose(nine[f"nu{nu}/t0"], M + 3 * nu * eta_z[:, 0])
+            assert nine[f"nu{nu}/B_at_t0"] == pytest.approx(3 * nu + rest)
+    assert closed_forms.Figure9() == closed_forms.Figure9(K=1, c0=1.0, printed=False)
+
+
 # A theory for each curve.
 @pytest.mark.full(
     "sweeps/compare/test_compare.py::test_the_report_is_what_the_arrays_say",
@@ -85,8 +146,11 @@ def test_the_ladder_figure_draws_variants(
         (["3", "--eta-y", "0"], "eta_y = 0.0: must be finite and in (0, inf)"),
         (["3", "--M", "5"], "M = 5: must be an integer >= 10"),
         (["3", "--f", "1.5"], "f = 1.5"),
+        (["3", "--f", "0"], "f = 0.0: must be finite and in (0, 1]"),
+        (["3", "--K", "2", "--M", "3"], "M = 3: must be an integer >= 4"),
         (["8", "--steps", "0", "5"], "steps = 0"),
-        (["9", "--c0", "-1"], "c0 = -1.0"),
+        (["9", "--K", "0"], "K = 0: must be an integer >= 1"),
+        (["9", "--c0", "0"], "c0 = 0.0: must be finite and in (0, inf)"),
         (["theories", "--theories", "theorem4"], "theory 'theorem4' does not apply"),
     ],
 )

@@ -1,6 +1,7 @@
 """Figures of transformers on text: what they report of curves that are known."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import xarray as xr
 
 import dynsim
 import sweeps
+from dynsim import Status
 from dynsim.transformer.model import uniform_entropy
 from sweeps.studies.paper import describe, figure7, figure10
 from sweeps.systems.experiment import experiment
@@ -27,6 +29,36 @@ def test_the_trend_is_the_least_squares_line() -> None:
     assert not figure10.trend(rates, -entropy).falls
     entropy[2, 1] = np.nan
     assert figure10.trend(rates, entropy).runs == 8
+
+
+@pytest.mark.parametrize("errors", [1.9, 2.1])
+def test_a_slope_beyond_two_standard_errors_is_a_trend(errors: float) -> None:
+    """Residuals that no line explains, of such a size that the slope is so many errors from 0."""
+    rates, rest = np.array([1.0, 2.0, 4.0]), np.array([[2.0, 1.0], [-2.0, -2.5], [0.5, 1.0]])
+    apart = np.repeat(rates, 2) - 7 / 3
+    rest = rest - rest.mean()
+    rest = rest - (apart @ rest.ravel()) / (apart @ apart) * apart.reshape(3, 2)
+    # Six points leave four degrees of freedom.
+    error = np.sqrt((rest**2).sum() / 4 / (apart @ apart))
+    line = errors * error * rates[:, None]
+    away = errors > 2
+    falls, rises = (figure10.trend(rates, 3 + sign * line + rest) for sign in (-1, 1))
+    assert falls.slope == pytest.approx(-errors * error)
+    assert falls.standard_error == pytest.approx(error)
+    assert (falls.falls, rises.falls) == (away, False)
+    assert str(falls).endswith("falls" if away else "inconclusive")
+    assert str(rises).endswith("rises" if away else "inconclusive")
+    assert str(rises).startswith(f"slope {errors * error:.4f} ± {error:.4f}, ")
+
+
+def test_a_trend_takes_three_runs_at_two_rates() -> None:
+    rates, nan = np.array([1.0, 2.0]), np.nan
+    assert figure10.trend(rates, np.array([[3.0, 2.0], [1.0, nan]])).slope == pytest.approx(-1.5)
+    for entropy in ([[3.0, nan], [1.0, nan]], [[3.0, 2.0, 5.0], [nan, nan, nan]]):
+        found = figure10.trend(rates, np.array(entropy))
+        assert np.isnan(found[:3]).all()
+        assert (found.runs, found.falls) == (np.isfinite(entropy).sum(), False)
+        assert str(found) == "slope nan ± nan, inconclusive"
 
 
 def test_equal_progress_is_equal_rate_times_steps() -> None:
@@ -50,6 +82,10 @@ def test_slopes_are_told_at_every_product_that_three_rates_reach() -> None:
     assert products[-1] == 200
     assert [each.runs for each in lines] == [8 if product <= 100 else 6 for product in products]
     np.testing.assert_allclose([each.slope for each in lines], -0.001 * products)
+    # 40 of them, and of two rates up to what both reach.
+    np.testing.assert_allclose(products, 200 * np.arange(1, 41) / 40)
+    assert figure10.at_products(array[1:3])[0][-1] == 200
+    assert figure10.reached(array) == 100
 
 
 def test_measures_of_sparse_and_frozen() -> None:
@@ -65,6 +101,17 @@ def test_measures_of_sparse_and_frozen() -> None:
     assert found["keys"] == pytest.approx(np.e)
     assert found["change_share"] == pytest.approx(0.25)
     assert found["top"] == pytest.approx(0.25)
+
+
+def test_only_seeds_that_ended_well_are_drawn() -> None:
+    status = np.array([Status.DIVERGED, Status.OK, Status.MAX_STEPS, Status.OK])
+    data = xr.Dataset({"status": ("seed", status), "first_bad_step": ("seed", [9, -1, 7, -1])})
+    config = figure7.Figure7(experiment("transformer", eta=4.5, clip=0.25))
+    fine = figure7.ended_well(config, data.assign_coords(seed=range(4)), 3)
+    assert fine.seed.values.tolist() == [1, 3]
+    message = "eta = 4.5, clip = 0.25: every run with 3 layer(s) diverged, from step 7 on"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figure7.ended_well(config, data.isel(seed=[0, 2]), 3)
 
 
 # A training for each panel.
@@ -120,6 +167,17 @@ def test_bad_runs_are_named(run: sweeps.Experiment, message: str) -> None:
     for config in (figure7.Figure7(run), figure10.Figure10(run)):
         with pytest.raises(ValueError, match=message):
             config.sweeps()
+
+
+def test_rates_of_the_text_figures_differ_and_are_positive() -> None:
+    run = experiment("transformer")
+    for eta, message in (((2.0, 2.0), "two different learning rates"), ((0.0, 1.0), "eta = 0.0")):
+        with pytest.raises(ValueError, match=message):
+            figure10.Figure10(run, eta=eta).sweeps()
+    (sweep,) = figure10.Figure10(run, eta=(2.0, 3.0), seeds=2).sweeps().values()
+    assert sweep.fields["eta"] == (2.0, 3.0)
+    with pytest.raises(ValueError, match="layers = "):
+        figure7.Figure7(run, layers=()).sweeps()
 
 
 def test_every_fifth_word_of_a_prompt_has_its_place() -> None:

@@ -51,36 +51,58 @@ def test_bad_input_is_named(options: dict, message: str, tmp_path: Path) -> None
 
 
 def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Descent moves at the scale of its weights, the plain flow at eta_Z, and the flow of factors
-    at its own rate of W_Q and W_K, eta_Z d / (2 s^2); the loss does the same from 1. A flow that
-    failed for the larger scale has no error there."""
+    """Everything moves at a speed: descent at one that its starting weights have by chance, the
+    plain flow at eta_Z + 10 eta_Y, and the flow of factors at its own rate of W_Q and W_K, eta_Z d
+    / (2 s^2), plus 10 eta_Y; the loss does the same from 1. A flow that failed for the larger scale
+    has no error there."""
     asked = []
+
+    def chance(weights: Any) -> jax.Array:
+        return sum(jnp.mean(leaf**2) for leaf in jax.tree.leaves(weights))
 
     def moved(times: np.ndarray, rate: Any, status: Any = Status.OK) -> Trajectory:
         along = jnp.asarray(times) * rate
         values = {"attention": jnp.stack([along] * 3, -1), "loss": 1 - along}
         return Trajectory(jnp.asarray(times), values, None, jnp.int32(status), jnp.int32(-1), "")
 
+    def of_rule(rule: Any) -> Any:
+        rates = {name: jax.tree.leaves(rule.eta[name])[0] for name in "YZ"}
+        return rates["Z"] + 10 * rates["Y"]
+
     def train(problem: Any, rule: Any, *, steps: int, times: np.ndarray, **more: Any) -> Trajectory:
-        asked.append((problem.width, problem.embedding, problem.value_scale, steps, more["batch"]))
-        return moved(times, problem.scale)
+        given = problem.width, problem.embedding, problem.value_scale
+        asked.append((*given, steps, more["batch"], more["dtype"], times.tolist()))
+        return moved(times, chance(more["init"]))
 
     class Factors:
         @staticmethod
         def solve(problem: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
             failed = jnp.int32(Status.SOLVER_FAILED) * (problem.scale > 1)
-            return moved(times, jax.tree.leaves(rule.eta["Z"])[0], failed)
+            return moved(times, of_rule(rule), failed)
 
     def plain(task: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
-        return moved(times, jax.tree.leaves(rule.eta["Z"])[0])
+        return moved(times, of_rule(rule))
 
     monkeypatch.setattr(qkv.dynsim, "train", train)
     monkeypatch.setattr(qkv.population, "solve", plain)
     monkeypatch.setattr(qkv, "FACTORS", Factors)
-    config = FigureQKV(width=(8, 34), scale=(0.5, 2.0), eta_z=0.3, steps=20, seeds=2)
+    config = FigureQKV(width=(8, 34), scale=(0.5, 2.0), eta_y=0.02, eta_z=0.3, steps=25, seeds=2)
+    times = [0, 2, 5, 7, 10, 12, 15, 17, 20, 22, 25]
     for width, embedding in ((8, "gaussian"), (34, "orthogonal")):
         found = qkv.width_errors(config, dynsim.syn_small(), width)
-        assert asked[-1] == (width, embedding, 0.0, 20, np.inf)
-        factors = abs(0.3 * width / (2 * 0.5**2) / 0.5 - 1)
-        np.testing.assert_allclose(found["plain"], [[0.4, 0.85]] * 2, rtol=1e-9)
+        assert asked[-1] == (width, embedding, 0.0, 25, np.inf, "float64", times)
+        options: Any = {"width": width, "value_scale": 0.0, "embedding": embedding}
+        problems = [dynsim.QKV(dynsim.syn_small(), np.inf, scale=s, **options) for s in (0.5, 2.0)]
+
+        def started(seed: Any, problems: Any = problems) -> list[Any]:
+            """The weights that a training with this seed starts from, at each scale."""
+            key = jax.random.split(jax.random.key(seed))[0]
+            return [chance(problem.init(key)) for problem in problems]
+
+        with jax.enable_x64(True):
+            rates = jax.jit(jax.vmap(started))(np.arange(2))
+        away = lambda rate, of: np.sqrt(np.mean((rate / np.asarray(of) - 1) ** 2))
+        want = [away(0.3 + 0.2, of) for of in rates]
+        np.testing.assert_allclose(found["plain"], [want] * 2, rtol=1e-9)
+        factors = away(0.3 * width / (2 * 0.5**2) + 0.2, rates[0])
         np.testing.assert_allclose(found["factors"], [[factors, np.nan]] * 2, rtol=1e-9)

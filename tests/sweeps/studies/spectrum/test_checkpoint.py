@@ -1,6 +1,7 @@
 """Singular values of a checkpoint: against numpy and closed forms, for every way of storing it."""
 
 import json
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -253,6 +254,59 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match=r"must contain a \.safetensors or"):
         report(tmp_path / "folder", ["*"])
+
+
+def test_the_table_has_a_line_for_each_matrix_with_the_null_behind_a_slash(tmp_path: Path) -> None:
+    diagonal, broken = np.diag([2.0, -1.0, 1.0, 0.0]), np.full((2, 3), np.nan)
+    named = {"d": diagonal, "wide": diagonal[:3], "broken": broken, "bias": np.ones(3)}
+    found = report(store(tmp_path / "a.safetensors", **named), ("*",))
+    header, *lines = singular.table(found).splitlines()
+    assert header == (
+        "matrix         shape     |A|_F   sigma_1       stable rank    effective rank"
+        "  50 / 90 / 99 % in         top % spikes      trace"
+    )
+    by_name = {line.split()[0]: line for line in lines if line}
+    assert re.split(r"\s{2,}", by_name["broken"]) == ["broken", "2 x 3 not finite (6 of 6 entries)"]
+    records = {r.name: r for r in found.records if isinstance(r, singular.Decomposed)}
+    for name, trace in (("d", "2"), ("wide", "-")):
+        null = records[name].null
+        assert len(by_name[name]) == len(header)
+        assert re.split(r"\s{2,}", by_name[name]) == [
+            name,
+            f"{len(named[name])} x 4",
+            "2.449",
+            "2",
+            f"1.5 / {null.stable_rank:.1f}",
+            # 6 / 4^(2/3).
+            f"2.4 / {null.effective_rank:.1f}",
+            "1 / 3 / 3",
+            f"66.7 / {100 * null.top_share:.1f}",
+            str(records[name].spikes),
+            trace,
+        ]
+    assert lines[-2:] == ["skipped 1:", "  bias (3,) F64: is 1-D, not 2-D"]
+
+
+def test_arrays_of_matrices_without_singular_values_are_not_numbers(tmp_path: Path) -> None:
+    matrix = np.arange(12.0).reshape(3, 4) % 5
+    named = {"a": matrix, "b": np.full((2, 2), np.inf), "c": matrix[:, :3]}
+    found = report(store(tmp_path / "a.safetensors", **named), ("*",))
+    kept, (first, _, last) = singular.arrays(found), found.records
+    assert isinstance(first, singular.Decomposed)
+    assert isinstance(last, singular.Decomposed)
+    np.testing.assert_array_equal(kept["names"], ["a", "b", "c"])
+    stable = [np.linalg.norm(A) ** 2 / np.linalg.norm(A, 2) ** 2 for A in (matrix, matrix[:, :3])]
+    np.testing.assert_allclose(kept["stable_rank"], [stable[0], np.nan, stable[1]])
+    np.testing.assert_allclose(kept["trace"], [np.nan, np.nan, np.trace(matrix[:, :3])])
+    edges = [np.linalg.norm(A) * (3**-0.5 + A.shape[1] ** -0.5) for A in (matrix, matrix[:, :3])]
+    np.testing.assert_allclose(kept["edge"], [edges[0], np.nan, edges[1]])
+    nulls = [r.null.stable_rank for r in (first, last)]
+    np.testing.assert_allclose(kept["null_stable_rank"], [nulls[0], np.nan, nulls[1]])
+    np.testing.assert_allclose(kept["a/null_sigma"], first.null_sigma)
+    assert "b/sigma" not in kept
+    by_name = {m["name"]: m for m in summary(found)["matrices"]}
+    assert [by_name["b"][n] for n in ("numbers", "null", "edge", "spikes")] == [None] * 4
+    assert not {"sigma", "null_sigma"} & by_name["a"].keys()
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.full)])

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dynsim
-from dynsim import Trajectory
+from dynsim import Status, Trajectory
 from sweeps.studies import tables
 
 TOP = tables.TOP
@@ -52,6 +53,39 @@ def test_the_table_of_corrections_has_signed_errors_at_the_last_step(
             errors = [f"{usual:+.3f} %", "+0.200 %"] if i else [small, "+0.020 %"]
             wanted.append([rule, *pair, *errors])
     assert cells(tables.correction().text) == wanted
+
+
+def test_the_error_of_a_flow_is_the_largest_at_either_time_if_both_end_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flow misses descent by 0.2 eta_Y upwards at the first time, and by 0.3 eta_Z downwards at
+    the second. It fails at the largest rate of Z, and descent at the largest one of Y."""
+    grid = np.array([0.1, 0.5, 2.0, 3.0])
+    monkeypatch.setattr(tables, "GRID", grid)
+    rates = lambda rule: (jax.tree.leaves(rule.eta[name])[0] for name in "YZ")
+
+    def ended(times: np.ndarray, values: Any, status: Any, record: Any) -> Trajectory:
+        assert (times.tolist(), record) == ([50, 100], (TOP,))
+        return Trajectory(jnp.asarray(times), {TOP: values}, None, status, jnp.int32(-1), "")
+
+    def descend(task: Any, rule: Any, *, steps: int, times: np.ndarray, record: Any) -> Trajectory:
+        assert steps == 100
+        y, _ = rates(rule)
+        failed = jnp.int32(Status.DIVERGED) * (y > 2.5)
+        return ended(times, -times * y, failed, record)
+
+    def solve(task: Any, rule: Any, times: np.ndarray, *, flow: str, record: Any) -> Trajectory:
+        assert flow == "matched"
+        y, z = rates(rule)
+        off = 1 + jnp.stack([0.2 * y, -0.3 * z])
+        failed = jnp.int32(Status.SOLVER_FAILED) * (z > 2.5)
+        return ended(times, -times * y * off, failed, record)
+
+    monkeypatch.setattr(tables.symmetric, "descend", descend)
+    monkeypatch.setattr(tables.symmetric, "solve", solve)
+    want = np.maximum(0.2 * grid[:, None], 0.3 * grid)
+    want[3], want[:, 3] = np.inf, np.inf
+    np.testing.assert_allclose(tables.flow_error("matched", dynsim.momentum), want, rtol=1e-12)
 
 
 def test_errors_of_eq_10_are_l2_norms_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +139,9 @@ def test_theorems_are_averaged_over_runs_and_bounds_are_the_worst(
     def theory(name: str, number: float) -> Any:
         def solve(task: Any, rule: Any, times: np.ndarray, **options: Any) -> Any:
             asked[name] = (rate(rule, "Y"), rate(rule, "Z"), times, options["record"])
+            # So that laws which are exact on this flow are missed by rounding alone.
+            assert options["tolerances"].rtol <= 1e-10
+            assert options["tolerances"].atol <= 1e-12
             return number
 
         return solve
@@ -176,7 +213,8 @@ def test_the_seconds_of_a_huge_task_are_the_median_of_three_warm_solves(
     asked = []
 
     def solve(task: Any, *, optimizer: Any, times: np.ndarray) -> Any:
-        asked.append((int(task.K), int(task.M), rate(optimizer, "Y"), times[[0, 1, -1]].tolist()))
+        sizes = int(task.K), int(task.M), int(task.num_queries), times.size
+        asked.append((sizes, rate(optimizer, "Y"), times[[0, 1, -1]].tolist()))
         run = Trajectory(times, {}, None, np.array(0), np.array(-1), "")
         return run
 
@@ -185,10 +223,10 @@ def test_the_seconds_of_a_huge_task_are_the_median_of_three_warm_solves(
     monkeypatch.setattr(tables, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     text = tables.size().text
     assert text == "K = 1e5, M = 1e6, t = 1e8: 1.000 s warm, OK\n"
-    assert [each[:2] for each in asked] == [(10**5, 10**6)] * 4
+    assert [each[0] for each in asked] == [(10**5, 10**6, 10**5, 31)] * 4
     # The first of them compiles.
-    assert [each[2] for each in asked] == pytest.approx([1, 0.9, 1.1, 1])
-    assert asked[0][3] == pytest.approx([0, 1, 1e8])
+    assert [each[1] for each in asked] == pytest.approx([1, 0.9, 1.1, 1])
+    assert asked[0][2] == pytest.approx([0, 1, 1e8])
 
 
 def test_shares_and_colours_of_a_map_are_those_of_its_errors() -> None:

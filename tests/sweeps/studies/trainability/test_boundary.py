@@ -279,7 +279,10 @@ def test_the_command_draws_and_writes(tmp_path: Path) -> None:
         ({"eta_z": (0.0, 1.0)}, "eta_z = 0.0: must be finite and in (0, inf)"),
         ({"cells": 0}, "cells = 0: must be an integer from 1"),
         ({"levels": 1}, "levels = 1: must be an integer from 2 to 12"),
-        ({"fit": (3, 9)}, "fit = (3, 9): must increase and lie within the levels 0 to 4"),
+        ({"eta_z": (2.0, 2.0)}, "eta_z = (2.0, 2.0): must increase"),
+        ({"fit": (3, 5)}, "fit = (3, 5): must increase and lie within the levels 0 to 4"),
+        ({"fit": (2, 2)}, "fit = (2, 2): must increase"),
+        ({"fit": (-1, 2)}, "fit = (-1, 2): must increase"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(

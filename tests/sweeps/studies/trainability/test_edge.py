@@ -3,6 +3,8 @@
 import dataclasses
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +14,13 @@ import xarray as xr
 import dynsim
 from dynsim import Status
 from sweeps.studies.phase.refinement import Level
-from sweeps.studies.phase.regions import BY_EDGE, BY_STATUS, Stability, stability
+from sweeps.studies.phase.regions import (
+    BY_EDGE,
+    BY_STATUS,
+    DIVERGED,
+    Stability,
+    stability,
+)
 from sweeps.studies.trainability import figure, limits
 from sweeps.systems.experiment import Experiment, experiment
 from tests.systems.catapult import Catapult, descended
@@ -86,6 +94,78 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
         np.testing.assert_allclose(values, np.log(eta * norm / 2), atol=0.01, err_msg=name)
 
 
+@pytest.mark.parametrize("recorded", ["time", "record"])
+def test_lines_are_interpolated_in_the_logarithm_and_along_the_points(
+    recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logarithm of the sharpness rises with the number of a point on either axis, is largest at
+    the second of three records, is negative at first in a corner, and not known in another one."""
+    axes = {"eta": np.geomspace(0.5, 8, 30), "norm": np.linspace(1, 2, 20)}
+    nodes = [np.unique(np.rint(np.linspace(0, len(v) - 1, 12)).astype(int)) for v in axes.values()]
+    x, y = np.meshgrid(*nodes, indexing="ij")
+    sharp = np.exp(0.1 * x[..., None, None] - 0.07 * y[..., None, None] + [0.2, 0.9, 0.5])
+    sharp[0, 0, 0, 0] = -3.0
+    sharp[-1, -1, 0, 2] = np.inf
+    runs = xr.Dataset({limits.PRECONDITIONED: (("eta", "norm", "seed", recorded), sharp)})
+    asked = []
+    stored = SimpleNamespace(load=lambda: runs)
+    monkeypatch.setattr(limits, "run_sweep", lambda *given: asked.append(given) or stored)
+    flows: Any = "flows"
+    found = limits.edge_lines(flows, {n: tuple(v) for n, v in axes.items()}, tmp_path)
+    assert asked == [("flows", tmp_path)]
+    assert list(found) == ["edge-start", "edge"]
+    rise = 0.1 * np.arange(30) - 0.07 * np.arange(20)[:, None] - np.log(2)
+    for values, at in zip(found.values(), (0.2, 0.9), strict=True):
+        assert values.dims == ("norm", "eta")
+        for name, each in axes.items():
+            np.testing.assert_array_equal(values[name], each)
+        # But for the cells of both corners, of 2 or 3 points a side.
+        np.testing.assert_allclose(values[3:17, 3:27], (rise + at)[3:17, 3:27], rtol=1e-9)
+        np.testing.assert_allclose(values[-1, :27], (rise + at)[-1, :27], rtol=1e-9)
+    start, along = found.values()
+    assert start[0, 0] == pytest.approx(np.log(np.finfo(float).tiny))
+    assert along[0, 0] == pytest.approx(0.9 - np.log(2))
+    # What is infinite says nothing; of the other records something is known.
+    assert start[-1, -1] == pytest.approx(2.9 - 19 * 0.07 + 0.2 - np.log(2))
+
+
+def test_seeds_are_in_the_band_of_a_line_by_how_many_diverge() -> None:
+    """Of six points on either side of a line, by the share of runs that diverge there."""
+    places = {"x": np.arange(4.0), "y": np.arange(3.0)}
+    values = xr.DataArray(places["x"][:, None] - 1.5 + 0 * places["y"], places, ("x", "y"))
+    # Not diverged in 10 to 90 % of the runs: four of the first six; diverged: three of the others.
+    share = np.array([[0.0, 0.11, 0.5], [0.3, 0.89, 0.95], [0.05, 0.2, 0.95], [0.7, 1.0, 0.45]])
+    code = next(c for c, (name, _) in BY_STATUS.legend.items() if name == DIVERGED)
+    others = [c for c in BY_STATUS.legend if c != code]
+    shares = {c: (1 - share) * (c == others[0]) for c in others} | {code: share}
+    region = np.where(share > 0.5, code, others[0])
+    found = xr.Dataset(
+        {
+            "region": (("x", "y"), region),
+            "share": (("code", "x", "y"), np.stack([*shares.values()])),
+        },
+        {**places, "code": [*shares]},
+    )
+    (said,) = limits.told({"edge-start": values}, BY_STATUS, found)
+    assert (said.agreement.within, said.agreement.right) == pytest.approx((7 / 12, 7 / 12))
+    assert "(58.3 % do not diverge)" in said.text
+    assert (said.name, said.line.text) == ("edge-start", "edge at the start")
+    # A rule that has no such region, and lines that are not in the plane.
+    other = BY_STATUS._replace(legend={c: BY_STATUS.legend[c] for c in others})
+    assert list(limits.told({"edge": values}, other, found)) == []
+    assert list(limits.told({"edge": values + 9}, BY_STATUS, found)) == []
+
+
+def test_a_line_that_touches_the_plane_or_is_not_known_there_is_left_out() -> None:
+    values = xr.DataArray([[0.0, 0.3], [0.2, 1.0]])
+    assert not limits.inside(values)
+    assert not limits.inside(values - 1)
+    assert limits.inside(values - 0.1)
+    assert not limits.inside((values - 0.1).where(values != 0.3))
+    (line,) = limits.outside({"edge": (values - 0.1).where(values != 0.3)})
+    assert line == "line edge: left out, at some points the sharpness is not known"
+
+
 def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
     x, y = np.arange(4.0), np.arange(3.0)
     places = {"x": x, "y": y}
@@ -105,15 +185,21 @@ def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
 def test_the_share_of_the_coarse_grid_is_that_of_runs_on_the_predicted_side() -> None:
     # Of 3 x 3 cells, in another order than the plane's.
     y, x = np.array([(y, x) for x in range(4) for y in range(4)]).T
-    # Trained below y = 2, but for one run there; and one more beyond.
+    # Trained below y = 2, but for three runs there; and one more beyond.
     region = (y < 2).astype(int)
     region[(y == 0) & (x == 3)], region[(y == 3) & (x == 1)] = 0, 1
+    region[(y == 1) & (x < 2)] = 0
     points = np.stack([y, x], axis=-1) / 3
     coarse = Level(points, region, np.zeros(16), np.zeros((0, 2), int), 1 / 3)
     values = xr.DataArray(np.arange(4.0)[:, None] - 1.5 + np.zeros(4), dims=("eta_y", "eta_z"))
     (line,) = limits.shares({"edge": values, "edge-start": values + 9}, coarse)
-    assert line.startswith("line edge: 87.5 % ")
-    assert "alone: 50.0 %" in line
+    assert line.startswith("line edge: 75.0 % ")
+    assert "alone: 62.5 %" in line
+    # And of the other outcome.
+    other = coarse._replace(region=1 - region)
+    (line,) = limits.shares({"edge": -values}, other)
+    assert line.startswith("line edge: 75.0 % ")
+    assert "alone: 62.5 %" in line
 
 
 def test_what_has_no_edge_is_left_out_with_the_reason() -> None:

@@ -2,7 +2,10 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -43,11 +46,46 @@ def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
     assert values.sel(eta_z=1.0).max() < 0 < point
 
 
+@pytest.mark.parametrize("length", [64, np.inf])
+def test_lines_are_of_the_worst_token_and_step_at_every_point(
+    length: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From other formulas of both rates: beyond the rim at every point of the largest eta_Y, where
+    the flow fails, and as far as can be from overshooting where nothing does."""
+    asked: dict[str, Any] = {}
+
+    def worst(task: Any, rule: Any, **options: Any) -> jax.Array:
+        asked.update(options)
+        y, z = (jax.tree.leaves(rule.eta[name])[0] for name in "YZ")
+        found = jnp.stack([y * z**2, y * z, -z]) - 0.5
+        return jnp.where(y > 2, jnp.nan, found)
+
+    monkeypatch.setattr(limits.symmetric, "instability", worst)
+    monkeypatch.setattr(limits.symmetric, "overshoot", worst)
+    run = experiment(steps=60, batch=32, length=length)
+    axes = {"eta_y": (0.2, 1.0, 3.0), "eta_z": (0.7, 2.0)}
+    ((name, values),) = limits.tie_lines(sweeps.Sweep(run, axes)).items()
+    y, z = (np.array(each) for each in axes.values())
+    want = np.maximum(y[:, None] * z**2, y[:, None] * z) - 0.5
+    failed, tiny = np.log(np.finfo(float).max), np.finfo(float).tiny
+    if np.isinf(length):
+        assert (name, asked) == (limits.OVERSHOOT, {"steps": 60})
+        want = np.log(np.maximum(want, tiny))
+    else:
+        assert (name, asked) == (limits.TIES, {"steps": 60, "batch": 32, "length": 64})
+    want[2] = failed
+    np.testing.assert_allclose(values, want, rtol=1e-12)
+    assert values.dims == ("eta_y", "eta_z")
+    for axis, each in axes.items():
+        np.testing.assert_array_equal(values[axis], each)
+
+
 @pytest.mark.parametrize(
     ("settings", "axis"),
     [
         ({"length": np.inf, "rule": "adam"}, "eta_z"),
         ({"rule": "adam"}, "eta_z"),
+        ({"task": dynsim.TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])}, "eta_z"),
         ({}, "batch"),
     ],
 )
