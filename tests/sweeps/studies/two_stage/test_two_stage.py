@@ -546,7 +546,7 @@ def test_scatter_over_seeds_and_of_the_mean_of_as_many_runs() -> None:
     assert found["measured"] == pytest.approx(ratio(runs.std(0, ddof=1), runs.mean(0)))
     assert found["mean"] == pytest.approx(ratio(deviation / 3**0.5, mean))
     assert found["shift"] == pytest.approx(ratio(sides["ode"][0] - mean, mean))
-    rows = np.random.default_rng(0).integers(5, size=(compare.RESAMPLES, 3))
+    rows = np.random.default_rng(0).integers(5, size=(1000, 3))
     errors = [ratio(sides["seeds"][each].mean(0) - mean, mean) for each in rows]
     want = {at: np.sort([e[at] for e in errors])[949:951] for at in ("over_time", "at_end")}
     for at, (low, high) in want.items():
