@@ -367,6 +367,23 @@ def test_the_scatter_over_seeds_is_told_in_percent() -> None:
     ]
 
 
+def test_the_scatter_is_reported_of_a_theory_with_seeds_that_ended_well() -> None:
+    time, rng = np.array([0.0, 1.0, 2.0]), np.random.default_rng(0)
+    trained, paths = ({"K1": 1 + rng.uniform(size=(n, 3))} for n in (2, 4))
+    made = compared(of_two_stages(), time, time, trained | {"K2": trained["K1"]})
+    sides = {"seeds": dataset(time, paths | {"K2": paths["K1"]})}
+    made = dataclasses.replace(made, predictions=sides, names=("K1",))
+    over = made.facts()["over_seeds"]
+    assert list(over) == ["K1"]
+    end = paths["K1"][:, -1]
+    want = end.std(ddof=1) / end.mean()
+    assert over["K1"]["predicted"]["at_end"] == pytest.approx(want)
+    assert f"{'':<17}{'sd predicted':>19}" in made.further_lines()[3]
+    sides["seeds"]["status"][:] = Status.SOLVER_FAILED
+    made = dataclasses.replace(made, predictions=sides)
+    assert made.facts()["over_seeds"] == {}
+
+
 def test_only_stochastic_equations_have_many_paths() -> None:
     run = of_two_stages()
     known, config = TwoStageComparison.known(run), CompareTwoStage(run, seeds=5)
