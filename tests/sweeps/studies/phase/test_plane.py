@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from sweeps.studies.phase import figure
 from sweeps.studies.phase.maps import boundary
-from sweeps.studies.phase.plane import Plane
+from sweeps.studies.phase.plane import Plane, Tally
 from sweeps.studies.phase.regions import BY_STATUS
 from sweeps.systems.experiment import experiment
 
@@ -97,6 +97,18 @@ def test_curves_of_a_map_are_where_its_shares_have_their_level() -> None:
     assert boundary(found.isel(size=[0])).sizes["vertex"] == 0
     with pytest.raises(ValueError, match="a boundary needs several seeds"):
         boundary(found.drop_vars("share"))
+
+
+def test_shares_are_linear_between_points_with_runs_and_nearest_in_a_row() -> None:
+    for width in (1, 2, 3):
+        tally = Tally((9, width), BY_STATUS, "loss")
+        tally.counts[0, :, 0], tally.counts[8, :, 1] = 4, 2
+        step = np.arange(9) / 8 if width > 1 else np.repeat([0.0, 1.0], [4, 5])
+        want = np.stack([1 - step, step, 0 * step, 0 * step], -1)
+        # In a row the middle is as near to either end.
+        places = [i for i in range(9) if width > 1 or i != 4]
+        found = tally.shares[places]
+        np.testing.assert_allclose(found, np.repeat(want[places, None], width, 1), atol=1e-12)
 
 
 def test_a_diagram_is_made_of_its_maps_the_noise_and_the_edge(

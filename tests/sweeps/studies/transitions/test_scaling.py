@@ -183,6 +183,13 @@ def test_curves_that_scale_exactly_collapse(inverse_nu: float, beta_nu: float) -
     assert found.x_c == pytest.approx(0.9, abs=0.01)
     assert (found.inverse_nu, found.beta_nu) == pytest.approx((inverse_nu, beta_nu), abs=0.03)
     assert found.misfit < 0.2
+    # Of points up to a width from the step, whose errors are at least 1 % of their range.
+    near = [np.abs(x - 0.85) <= width for width in widths]
+    parts = [curve[part] for curve, part in zip(curves, near, strict=True)]
+    rough = 0.01 * np.ptp(np.concatenate(parts))
+    data = [(x[n], p, np.full(len(p), rough)) for n, p in zip(near, parts, strict=True)]
+    fit = np.array([found.x_c, found.inverse_nu, found.beta_nu])
+    assert found.misfit == pytest.approx(laws.misfit(fit, sizes, data), rel=1e-9)
 
 
 def ising_model(samples: int) -> Scaling:
