@@ -43,12 +43,14 @@ Panel = list[Any]
 def of(figure: Figure) -> list[Panel]:
     """Each panel with its words, scales and limits, and its parts, of which each is a list of
     words and numbers. The first one is the figure."""
-    words = [text.get_text() for text in figure.texts]
-    legends = [word for legend in figure.legends for word in _legend(legend)]
+    parts = (figure, *figure.subfigs)
+    words = [text.get_text() for part in parts for text in part.texts]
+    legends = [word for part in parts for legend in part.legends for word in _legend(legend)]
+    ratios = [_grid(part) for part in figure.subfigs]
     title = figure.get_suptitle()
     inside = [child for ax in figure.axes for child in ax.child_axes]
     return [
-        [title, *words, *legends, *map(_short, figure.get_size_inches())],
+        [title, *words, *legends, *map(_short, figure.get_size_inches()), *ratios],
         *(_panel(ax) for ax in (*figure.axes, *inside)),
     ]
 
@@ -58,6 +60,8 @@ def _legend(legend: Legend) -> list[Any]:
     words = [text.get_text() for text in legend.get_texts()]
     place = getattr(legend, "_loc", 0)
     look = [[legend.get_frame_on(), legend._ncols], [place] if np.ndim(place) == 0 else place]
+    look += [[legend.columnspacing, legend.handlelength, legend.handletextpad]]
+    look += [[legend.get_frame().get_alpha() or 1.0]]
     keys = [_look(each) for each in legend.legend_handles]
     return [legend.get_title().get_text(), *words, number(*look), *keys]
 
@@ -79,9 +83,15 @@ def _place(ax: Axes) -> list[Any]:
         return [bool(ax.axison), number(inside)]
     if grid is None:
         return [bool(ax.axison)]
+    return [bool(ax.axison), _grid(ax)]
+
+
+def _grid(part: Any) -> float:
+    """Where a panel, or a part of a figure, is in its grid, and the ratios of that."""
+    # A part of a figure has no method for it.
+    grid = part.get_subplotspec() if isinstance(part, Axes) else part._subplotspec
     of = grid.get_gridspec()
-    ratios = of.get_width_ratios(), of.get_height_ratios()
-    return [bool(ax.axison), number(grid.get_geometry(), *ratios)]
+    return number(grid.get_geometry(), of.get_width_ratios(), of.get_height_ratios())
 
 
 def _ticks(axis: Axis) -> list[Any]:
