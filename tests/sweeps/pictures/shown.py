@@ -89,7 +89,7 @@ def _place(ax: Axes) -> list[Any]:
 def _grid(part: Any) -> float:
     """Where a panel, or a part of a figure, is in its grid, and the ratios of that."""
     # A part of a figure has no method for it.
-    grid = part.get_subplotspec() if isinstance(part, Axes) else part._subplotspec
+    grid: Any = part.get_subplotspec() if isinstance(part, Axes) else part._subplotspec
     of = grid.get_gridspec()
     return number(grid.get_geometry(), of.get_width_ratios(), of.get_height_ratios())
 
