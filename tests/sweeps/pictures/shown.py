@@ -43,22 +43,27 @@ Panel = list[Any]
 def of(figure: Figure) -> list[Panel]:
     """Each panel with its words, scales and limits, and its parts, of which each is a list of
     words and numbers. The first one is the figure."""
-    words = [text.get_text() for text in figure.texts]
-    legends = [word for legend in figure.legends for word in _legend(legend)]
+    parts = (figure, *figure.subfigs)
+    words = [text.get_text() for part in parts for text in part.texts]
+    legends = [word for part in parts for legend in part.legends for word in _legend(legend)]
+    ratios = [_grid(part) for part in figure.subfigs]
     title = figure.get_suptitle()
     inside = [child for ax in figure.axes for child in ax.child_axes]
     return [
-        [title, *words, *legends, *map(_short, figure.get_size_inches())],
+        [title, *words, *legends, *map(_short, figure.get_size_inches()), *ratios],
         *(_panel(ax) for ax in (*figure.axes, *inside)),
     ]
 
 
 def _legend(legend: Legend) -> list[Any]:
-    """What a legend says, and how it looks."""
+    """What a legend says, and how it and its keys look."""
     words = [text.get_text() for text in legend.get_texts()]
     place = getattr(legend, "_loc", 0)
     look = [[legend.get_frame_on(), legend._ncols], [place] if np.ndim(place) == 0 else place]
-    return [legend.get_title().get_text(), *words, number(*look)]
+    look += [[legend.columnspacing, legend.handlelength, legend.handletextpad]]
+    look += [[legend.get_frame().get_alpha() or 1.0]]
+    keys = [_look(each) for each in legend.legend_handles]
+    return [legend.get_title().get_text(), *words, number(*look), *keys]
 
 
 def _panel(ax: Axes) -> Panel:
@@ -80,9 +85,15 @@ def _place(ax: Axes) -> list[Any]:
         return [bool(ax.axison), number(inside)]
     if grid is None:
         return [bool(ax.axison)]
+    return [bool(ax.axison), _grid(ax)]
+
+
+def _grid(part: Any) -> float:
+    """Where a panel, or a part of a figure, is in its grid, and the ratios of that."""
+    # A part of a figure has no method for it.
+    grid: Any = part.get_subplotspec() if isinstance(part, Axes) else part._subplotspec
     of = grid.get_gridspec()
-    ratios = of.get_width_ratios(), of.get_height_ratios()
-    return [bool(ax.axison), number(grid.get_geometry(), *ratios)]
+    return number(grid.get_geometry(), of.get_width_ratios(), of.get_height_ratios())
 
 
 def _ticks(axis: Axis) -> list[Any]:
@@ -97,15 +108,10 @@ def _ticks(axis: Axis) -> list[Any]:
 
 def _part(artist: Artist) -> list[Any]:
     """Words of a part of a panel, where it is, and how it looks."""
-    looks: list[Any] = [[artist.get_zorder(), artist.get_visible()]]
+    words: list[Any] = []
     match artist:
         case Line2D():
-            words: list[Any] = [f"{artist.get_linestyle()} {artist.get_marker()}"]
             places = [artist.get_xydata()]
-            looks += [[artist.get_linewidth(), artist.get_markersize()]]
-            looks += [to_rgba_array(artist.get_color())]
-            offset, dashes = getattr(artist, "_unscaled_dash_pattern", (0, None))
-            looks += [[offset, *(dashes or ())]]
         case Collection():
             # Paths of a mesh are its coordinates.
             mesh = isinstance(artist, QuadMesh)
@@ -113,21 +119,47 @@ def _part(artist: Artist) -> list[Any]:
             words, places = ["collection"], [*paths, artist.get_offsets()]
             if (values := artist.get_array()) is not None:
                 places += [values, artist.get_clim()]
-            looks += [artist.get_facecolor(), artist.get_edgecolor(), artist.get_linewidth()]
-            looks += [artist.get_sizes()] if isinstance(artist, PathCollection) else []
         case Patch():
-            words, places = [], [artist.get_patch_transform().transform(artist.get_path().vertices)]
-            looks += [artist.get_facecolor(), artist.get_edgecolor(), [artist.get_linewidth()]]
+            places = [artist.get_patch_transform().transform(artist.get_path().vertices)]
         case AxesImage():
-            words, places = [], [artist.get_array(), artist.get_extent(), artist.get_clim()]
+            places = [artist.get_array(), artist.get_extent(), artist.get_clim()]
         case Text():
             words, places = [artist.get_text()], [artist.get_position()]
             words += [f"{artist.get_horizontalalignment()} {artist.get_verticalalignment()}"]
+        case _:
+            raise TypeError(f"{artist}: what it shows is not known")
+    return [*words, number(*places), *_look(artist)]
+
+
+def _look(artist: Any) -> list[Any]:
+    """How a part of a panel or a key of a legend looks, wherever it is."""
+    words: list[Any] = []
+    effects = [getattr(each, "_gc", {}) for each in artist.get_path_effects() or ()]
+    looks: list[Any] = [[artist.get_zorder(), artist.get_visible()]]
+    looks += [[each.get("linewidth", 0.0) for each in effects]]
+    match artist:
+        case Line2D():
+            words = [f"{artist.get_linestyle()} {artist.get_marker()}"]
+            looks += [[artist.get_linewidth(), artist.get_markersize()]]
+            looks += [[artist.get_markeredgewidth(), artist.get_alpha() or 1.0]]
+            looks += map(to_rgba_array, (artist.get_color(), artist.get_markerfacecolor()))
+            looks += [to_rgba_array(artist.get_markeredgecolor())]
+            offset, dashes = getattr(artist, "_unscaled_dash_pattern", (0, None))
+            looks += [[offset, *(dashes or ())]]
+        case Collection():
+            looks += [artist.get_sizes()] if isinstance(artist, PathCollection) else []
+            looks += [artist.get_facecolor(), artist.get_edgecolor(), artist.get_linewidth()]
+            looks += [[offset, *(dashes or ())] for offset, dashes in artist.get_linestyle()]
+            words = [artist.get_hatch()] if artist.get_hatch() else []
+        case Patch():
+            words = [artist.get_hatch()] if artist.get_hatch() else []
+            looks += [artist.get_facecolor(), artist.get_edgecolor(), [artist.get_linewidth()]]
+        case Text():
             looks += [to_rgba_array(artist.get_color())]
             looks += [[artist.get_fontsize(), artist.get_rotation()]]
         case _:
-            raise TypeError(f"{artist}: what it shows is not known")
-    return [*words, number(*places), number(*looks)]
+            pass
+    return [*words, number(*looks)]
 
 
 def number(*arrays: Any) -> float:

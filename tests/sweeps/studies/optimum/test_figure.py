@@ -69,6 +69,18 @@ def test_sweeps_without_a_best_cell_say_nothing() -> None:
     assert len(best_cell(rates.rename(eta="width").assign_coords(width=[1, 2, 3]))) == 1
 
 
+def test_the_best_cell_of_very_many_numbers_is_not_searched() -> None:
+    few = swept(np.ones((10, 30)), eta=np.arange(1.0, 11), seed=np.arange(30))
+    assert best_cell(few)[0].startswith("best loss 1 at eta = 1")
+    # An axis of one value is no choice.
+    assert best_cell(few.expand_dims(batch=[5]))[0] == "best loss 1 at eta = 1, mean of 30 seeds"
+    # Two numbers more than 2^24, in the memory of one.
+    dims, many = ("eta", "seed"), np.broadcast_to(1.0, (3, 2**24 // 3 + 1))
+    made = xr.Dataset({"status": (dims, many), "loss": (dims, many)}, {"eta": [1.0, 2, 3]})
+    assert made["loss"].size == 2**24 + 2
+    assert best_cell(made) == []
+
+
 def test_rules_with_momentum_are_those_of_sgd() -> None:
     rules = ("momentum", "nesterov")
     for rule, momentum in ((dynsim.sgd(0.1), 0.9), (dynsim.sgd(0.1, momentum=0.5), 0.5)):
@@ -85,6 +97,7 @@ def test_an_axis_is_too_coarse_where_its_shape_is_most_of_the_error() -> None:
     loss = np.broadcast_to(1 / eta + eta**2, (1, 3, 7))[..., None] * np.array([1, 1.01])
     made = swept(loss, rule=["sgd"], batch=batch, eta=eta, seed=[0, 1])
     found = sweeps.best(made, over="eta")
+    assert found.sizes["draw"] == 400
     laws = sweeps.transfer(found, along="batch")
     found["shape"] = found["shape"] * 0 + 3
     found["error"] = found["error"] * 0 + xr.DataArray([4, 4.5, 2], dims="batch")

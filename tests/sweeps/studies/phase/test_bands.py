@@ -160,10 +160,15 @@ def test_seeds_are_added_where_the_boundary_is_uncertain_and_nowhere_else(
 def test_an_interrupted_band_resumes_to_the_same_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = options(tmp_path, seeds=8, band=2, max_seeds=32)
+    config = options(tmp_path, seeds=8, band=2, max_seeds=24)
     whole = Runs(False)
     want = mapped(monkeypatch, whole, config)
-    assert len(whole.kept) == 3
+    # Twice as many, and no more than allowed; each round is a store of its own.
+    names = ["2-points-1-from-8-to-16", "2-points-2-from-16-to-24"]
+    seeds = tmp_path / "simulation-seeds"
+    assert list(whole.kept) == [tmp_path / "simulation", *(seeds / name for name in names)]
+    drawn = [list(sweep.fields["seed"]) for sweep in whole.kept.values()]
+    assert drawn == [list(range(8)), list(range(8, 16)), list(range(16, 24))]
     for fails_at in range(2, len(whole.kept) + 1):
         runs = Runs(False, fails_at=fails_at)
         with pytest.raises(sweeps.Interrupted):
@@ -232,11 +237,16 @@ def test_theory_is_right_where_it_has_the_most_probable_region() -> None:
     found = agreement(codes, single)
     assert found == (1.0, None)
     assert str(found) == "100.0 %"
-    share = xr.concat([1 - 0.25 * region.x + 0 * region, 0.25 * region.x + 0 * region], "code")
-    seeded = single.assign(share=share.assign_coords(code=[0, 3]))
-    # Of x = 0, 1, 2, 3 the shares of the predicted region are 1, 0.75, 0.5 and 0.75.
+    above = xr.DataArray([0.09, 0.5, 0.9, 0.9], {"x": x}, "x") + 0 * region
+    seeded = single.assign(share=xr.concat([1 - above, above], "code").assign_coords(code=[0, 3]))
+    # Of x = 0, 1, 2, 3 the shares of the predicted region are 0.91, 0.5, 0.9 and 0.9: the ends of
+    # the band are in it.
     assert agreement(codes, seeded) == (1.0, 0.75)
     assert str(agreement(codes, seeded)) == "100.0 % (75.0 % in the band)"
+    seeded["share"] = seeded["share"].isel(code=[1, 0]).assign_coords(code=[0, 3])
+    # Of what is everywhere "below" 0.09, 0.5, 0.9 and 0.9, and of its opposite 0.1.
+    assert agreement(xr.zeros_like(region), seeded) == (0.5, 0.75)
+    seeded["share"] = seeded["share"].where(seeded["share"] != 0.9, 0.1)
     assert agreement(xr.zeros_like(region), seeded) == (0.5, 0.75)
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy import integrate, optimize
 
 import dynsim
 from dynsim import Status
-from odes import symmetric
+from odes import growth, symmetric
 from sweeps import cli
 from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
@@ -121,6 +122,20 @@ def test_lines_on_other_axes_and_with_momentum(monkeypatch: pytest.MonkeyPatch) 
     reduced = phase.lines(over_k)
     for name, values in closed.items():
         np.testing.assert_allclose(reduced[name], values, rtol=1e-6)
+
+
+def test_the_bound_is_that_of_theorem_4_at_the_most_probable_common_token() -> None:
+    """With momentum, and six classes of two queries."""
+    task = dynsim.Syn(2, classes_per_query=3, num_common=2, M=72)
+    run = experiment(task=task, momentum=0.5, steps=70)
+    config = phase.Phase(run, x="eta_y:0.1:1:3", y="eta_z:0.1:0.4:2")
+    probs = np.asarray(run.built[0].probs)[0]
+    common = np.asarray(run.built[0].common())[0]
+    c0 = growth.c0(np.sqrt((probs**2).sum()) / probs[common].max(), 6)
+    rates = np.meshgrid(2 * np.geomspace(0.1, 1, 3), 2 * np.geomspace(0.1, 0.4, 2))
+    want = growth.bound(70, *map(jnp.asarray, rates), 6, 72, c0=c0, classes_per_query=3)
+    # float32 here, and float64 there.
+    np.testing.assert_allclose(phase.lines(config)["bound"], want, rtol=1e-4)
 
 
 # A plane of each theory.
@@ -262,6 +277,10 @@ def test_normal_logits_make_a_winner_from_some_spread_on() -> None:
     won = np.exp(-(p * np.log(p)).sum(1)) < regions.WINNERS
     # Median of 4096 samples: 1/sqrt(4 n) = 0.8 % of all cases, times four.
     assert abs(won.mean() - 0.5) < 0.032
+    # Of the first ones of a seed it is the median itself.
+    p = np.exp(at * np.random.default_rng(0).normal(size=(4096, 3)))
+    p /= p.sum(1, keepdims=True)
+    assert np.median(np.exp(-(p * np.log(p)).sum(1))) == pytest.approx(2, rel=1e-9)
     assert phase.winning_spread(20) > phase.winning_spread(10) > at
 
 
@@ -294,6 +313,10 @@ def test_whole_numbers_have_whole_ticks() -> None:
     panels.decorate(ax, whole, rates)
     assert ax.get_xscale() == "linear"
     assert ax.get_yscale() == "log"
-    assert set(ax.get_xticks()) <= set(range(2, 22))
-    assert len(ax.get_xticks()) <= panels.MOST_TICKS
+    # Every third of twenty, so that there are eight at most.
+    assert ax.get_xticks().tolist() == [2, 5, 8, 11, 14, 17, 20]
+    assert ax.xaxis.get_major_formatter()(5) == "5"
+    assert len(ax.xaxis.get_minorticklocs()) == 0
+    assert ax.get_yticks().tolist() != rates.values.tolist()
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("K", "eta_y")
     plt.close()

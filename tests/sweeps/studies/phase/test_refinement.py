@@ -187,6 +187,8 @@ def test_the_bound_counts_what_the_last_draw_found_wrong(monkeypatch: pytest.Mon
     guarded = guard(found, 1000)
     assert (guarded.rounds, guarded.probes) == (1, 1000)
     assert guarded.failures > 0
+    # After the last draw nothing is refined, of which it would know nothing.
+    assert found.num_measured == 150**2 - left + 1000
     test = binomtest(guarded.failures, 1000, alternative="less")
     share = test.proportion_ci(confidence_level=0.975).high
     assert guarded.bound == pytest.approx(share * left / 150**2, rel=1e-9)

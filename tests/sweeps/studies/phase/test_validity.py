@@ -1,5 +1,6 @@
 """The error of a theory over a plane, and how it is written."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -36,6 +37,30 @@ def test_a_theory_that_failed_has_no_error() -> None:
     solved["status"][0] = Status.SOLVER_FAILED
     found = validity.relative_error(runs(ones, *dims), solved)
     np.testing.assert_array_equal(found, [np.nan, 0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "levels"),
+    [(0.01, 0.1, [0.05]), (0.1, 0.9, [0.2]), (0.01, 0.9, [0.05, 0.2]), (0.01, 0.04, []),
+     (0.3, 0.9, [])],
+)  # fmt: skip
+def test_contours_are_drawn_where_the_error_is_on_both_sides(
+    low: float, high: float, levels: list[float]
+) -> None:
+    rates = np.geomspace(0.1, 10, 5)
+    error = xr.DataArray(np.geomspace(low, high, 5)[:, None] * np.ones(4), dims=("ratio", "eta_z"))
+    error = error.assign_coords(ratio=rates, eta_z=rates[:4])
+    ax = plt.figure().gca()
+    mesh = validity.plot(error, ax)
+    np.testing.assert_allclose(np.ravel(mesh.get_array()), np.ravel(error.values.T))
+    paths = [path for lines in ax.collections[1:] for path in lines.get_paths()]
+    found = [path.vertices for path in paths if len(path.vertices)]
+    # Linear in the error between two rates.
+    want = [np.interp(level, error.values[:, 0], rates) for level in levels]
+    assert len(found) == len(want)
+    for vertices, at in zip(found, want, strict=True):
+        np.testing.assert_allclose(vertices[:, 0], at)
+    plt.close("all")
 
 
 @pytest.mark.parametrize(

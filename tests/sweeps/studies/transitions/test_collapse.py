@@ -241,9 +241,9 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
     ("study", "options", "message"),
     [
         (collapse, {"families": ("size", "bad")}, "families = 'bad'"),
-        (collapse, {"seeds": 0}, "seeds = 0"),
+        (collapse, {"seeds": 0}, "seeds = 0: must be an integer from 1"),
         (snap, {"rates": 1}, "rates = 1"),
-        (snap, {"steps": 9}, "steps = 9"),
+        (snap, {"steps": 9}, "steps = 9: must be an integer >= 10"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(

@@ -321,4 +321,11 @@ def test_the_picture_of_a_scaling_has_its_numbers() -> None:
     ax = figure.plot_width(found, VALUES["D"], False, plt.figure().subplots())
     np.testing.assert_allclose(ax.lines[-1].get_ydata(), 4 / np.sqrt([2, 4, 8]))
     assert ax.get_title() == "$\\propto D^{-a}$, $a = 0.5 \\pm 0.1$"
+    # Of more than six sizes some have a tick, four or five.
+    for number, every in ((6, 1), (7, 2), (9, 3)):
+        sizes = xr.DataArray(2.0 ** np.arange(number), dims="D", name="D")
+        sizes = sizes.assign_coords(D=sizes.values)
+        many = found._replace(widths=np.ones(number), width_errors=np.full(number, 0.1))
+        ax = figure.plot_width(many, sizes, False, plt.figure().subplots())
+        np.testing.assert_array_equal(ax.get_xticks(), sizes[::every])
     plt.close("all")

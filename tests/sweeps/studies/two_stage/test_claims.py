@@ -3,12 +3,14 @@ three quarters of the width, and with `make test-full` at full size."""
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
 
+from dynsim.two_stage.observables import RankCurves
 from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims as two_stage_claims
@@ -178,6 +180,92 @@ def test_what_is_measured_of_the_stages_is_what_the_claims_say() -> None:
     of_P = np.median([10 + 120 * 0.4 / 0.5, 10 * 0.8 / 0.9])
     of_Q = np.median([10 + 120 * 0.05 / 0.15, 10 + 120 * 0.05 / 0.1])
     assert gap == pytest.approx(of_Q / of_P)
+
+
+def test_the_spectral_claims_are_of_the_top_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves of four runs, other ones at each end, each number in its own claim."""
+    rng, asked = np.random.default_rng(0), []
+    tops = {1: (0, 0, 1, 0), -1: (1, 0, 1, 1)}
+    values = {n: [[1.0] * 3] * 4 for n in ("K1", "W_trace")}
+
+    def curves() -> dict[str, np.ndarray]:
+        return {name: rng.uniform(size=3) for name in ("K1", "K2", "auc_Q")}
+
+    made = {
+        (at, run): RankCurves(rng.uniform(size=2), np.array([top, 1 - top]), curves(), curves())
+        for at, each in tops.items()
+        for run, top in enumerate(each)
+    }
+
+    def truncations(runs: Runs, at: int, run: int, largest: int) -> RankCurves:
+        asked.append(largest)
+        return made[at, run]
+
+    monkeypatch.setattr(two_stage_claims, "truncations", truncations)
+    found = two_stage_claims.spectral(made_up(values))
+    first, last = ([made[at, run] for run in range(4)] for at in (1, -1))
+    wanted = [
+        3 / 4,
+        np.median([c.dropped["K1"][1] for c in first]),
+        3 / 4,
+        np.median([c.dropped["K2"][1] for c in last]),
+        np.median([c.dropped["auc_Q"][1] for c in last]),
+        np.median([c.dropped["K1"][1] - c.dropped["K1"][0] for c in last]),
+        *(np.median([c.kept[name][1] for c in last]) for name in ("K1", "auc_Q")),
+        *(np.median([c.kept[name][2] for c in last]) for name in ("K1", "auc_Q")),
+    ]
+    assert [claim.measured for claim in found] == pytest.approx(wanted)
+    assert set(asked) == {2}
+
+
+def test_truncations_are_those_of_the_signal_on_prompts_of_their_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = np.random.default_rng(0).normal(size=(2, 3, 3, 32, 32))
+    made = made_up({"K1": [[1.0] * 3] * 3})
+    made.values.update(W_signal=weights[0], V_signal=weights[1])
+    sample = lambda task, key, number: (task, key, number)
+    monkeypatch.setattr(two_stage_claims, "sample_prompts", sample)
+    asked: Callable[..., Any] = lambda weights, batch, *, largest: (weights, batch, largest)
+    monkeypatch.setattr(two_stage_claims, "rank_curves", asked)
+    monkeypatch.setattr(two_stage_claims.jax, "device_get", lambda found: found)
+    for given, place, most in (((1, 2, 5), 2, 5), ((1,), 0, None)):
+        found: Any = two_stage_claims.truncations(made, *given)
+        U, (task, key, number), largest = found
+        np.testing.assert_array_equal(U.W, weights[0, place, 1])
+        np.testing.assert_array_equal(U.V, weights[1, place, 1])
+        assert (task, number, largest) == (made.training.problem, 2048, most)
+        assert key == jax.random.key(place)
+
+
+def test_the_control_is_judged_at_its_end() -> None:
+    values = {"auc_Q": [[0.9, 0.8, 0.5], [0.9, 0.8, 0.53]], "K1": [[1.0, 0.5, 0.1]] * 2}
+    auc, K1 = two_stage_claims.large_rate_alone(made_up(values))
+    assert (auc.measured, K1.measured) == pytest.approx((0.515, 0.1))
+    assert (auc.low, auc.high, K1.low, K1.high) == (0.45, 0.57, 0, 0.12)
+
+
+def test_the_reduced_ode_of_runs_is_swept_at_their_times() -> None:
+    sweep = ode(made_up({"K1": [[1.0] * 3] * 2}))
+    assert (sweep.engine, sweep.names, sweep.times) == ("ode", two_stage_claims.COMPARED, 3)
+    assert sweep.fields == {"seed": (0,)}
+
+
+def test_a_table_of_claims_has_their_numbers_and_verdicts() -> None:
+    some = [
+        two_stage_claims.Claim("a.1", "small", 0.123456, 0, 0.2),
+        two_stage_claims.Claim("gap", "large", 9.0, 10, np.inf),
+    ]
+    header, *rows = two_stage_claims.table(some).splitlines()
+    assert header.split() == ["claim", "measured", "wanted", "verdict"]
+    assert [row.split() for row in rows] == [
+        ["a.1", "small", "0.1235", "[0,", "0.2]", "holds"],
+        ["gap", "large", "9", "[10,", "inf]", "FAILS"],
+    ]
+    for word in ("measured", "wanted", "verdict"):
+        ends = {"measured": (0.1235, 9)}.get(word)
+        at = header.index(word) + (len(word) if ends else 0)
+        assert all(row[at - 1] != " " if ends else row[at] != " " for row in rows)
 
 
 def test_claims_hold_at_the_ends_of_their_intervals() -> None:
