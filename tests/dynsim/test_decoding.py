@@ -40,7 +40,7 @@ def test_ranges_end_where_they_are_said_to(name: str) -> None:
     for value in inside:
         check_stated(stated(value))
     for value in outside:
-        with pytest.raises(ValueError, match="^x = "):
+        with pytest.raises(ValueError, match=r"^x = "):
             check_stated(stated(value))
 
 

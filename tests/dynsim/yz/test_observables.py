@@ -21,8 +21,8 @@ PROBS = np.array(
     ]
 )
 PRIOR, ROWS, NEXT = np.array([0.4, 0.1, 0.3, 0.2]), [1, 0, 1, 0], [3, 1, 6, 0]
-TASK = dynsim.sequence_classes(PROBS, [5, 2, 5, 2], NEXT, PRIOR)
-FEWER = dynsim.sequence_classes(PROBS[[0, 1, 3]], [5, 2, 2], [3, 1, 0])
+TASK = dynsim.sequence_classes(PROBS, [7, 4, 7, 4], NEXT, PRIOR)
+FEWER = dynsim.sequence_classes(PROBS[[0, 1, 3]], [7, 4, 4], [3, 1, 0])
 DISTINCT, COMMON = [[2, 3], [4], [], [5, 6]], [[0, 1], [0, 1], [0, 1], []]
 
 
@@ -32,12 +32,12 @@ def test_observables_are_those_of_numpy(residual: bool) -> None:
     rng = np.random.default_rng(2)
     Y, Z = 2 * rng.normal(size=(8, 8)), rng.normal(size=(2, 8))
     # Classes 0 and 3 predict their next tokens, the others do not.
-    Y[3, 3], Y[5:7, 0] = 9, 9
+    Y[2:4, 3], Y[5:7, 0] = 20, 20
     z, nan = Z[ROWS], np.nan
     c = PROBS * np.exp(z)
     c /= c.sum(1, keepdims=True)
     f = c / np.linalg.norm(c, axis=1, keepdims=True)
-    queries = np.eye(8)[[5, 2, 5, 2]]
+    queries = np.eye(8)[[7, 4, 7, 4]]
     size = np.linalg.norm(f + queries, axis=1, keepdims=True)
     h = (f + queries) / size if residual else f
     logits = h @ Y
