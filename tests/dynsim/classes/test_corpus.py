@@ -187,9 +187,10 @@ def test_numbers_of_a_generated_corpus() -> None:
             synthetic_corpus(topic_share=share)
     with pytest.raises(ValueError, match="seed = -1: must be an integer >= 0"):
         synthetic_corpus(-1)
+    # 6 topics of 5 words, 16 stop words, 2 queries, 6 next words and 2 more.
     whole = synthetic_corpus()
     assert sum(part.size for part in (whole.train, whole.held_out, whole.test)) == 2000 * 15
-    assert repr(whole) == "Corpus(48 words, splits of [27000, 1500, 1500] tokens)"
+    assert repr(whole) == "Corpus(56 words, splits of [27000, 1500, 1500] tokens)"
 
 
 def test_a_corpus_without_a_held_out_split_says_so(folder: Path) -> None:
