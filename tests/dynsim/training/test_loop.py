@@ -15,7 +15,7 @@ from dynsim import Status, Trajectory
 from dynsim.precision import compiled_for
 from dynsim.training import course as course_module
 from dynsim.training.course import Checkpoint, Legs, checked_times
-from dynsim.training.loop import LAST, train
+from dynsim.training.loop import train
 from dynsim.training.recording import Recording
 
 LIMIT = 10.0
@@ -184,14 +184,15 @@ def test_from_record_to_record_the_times_may_be_traced() -> None:
     np.testing.assert_array_equal(found.params[:, 0], [0.25, 0.125])
 
 
-@pytest.mark.parametrize("steps", [3, LAST + 5])
+@pytest.mark.parametrize("steps", [3, 25])
 @pytest.mark.parametrize("course", COURSES)
 def test_relative_loss_is_the_mean_of_the_last_losses_over_the_first(
     steps: int, course: str
 ) -> None:
     losses = jnp.asarray(np.random.default_rng(0).uniform(1, 2, steps + 1), jnp.float32)
     found = run(losses, [1, steps], course, steps, relative=True)["relative_loss"]
-    want = np.mean(losses[:steps][-LAST:]) / losses[0]
+    # Of the last twenty steps, or of all.
+    want = np.mean(losses[:steps][-20:]) / losses[0]
     np.testing.assert_allclose(found, [math.nan, want], rtol=1e-6)
 
 
