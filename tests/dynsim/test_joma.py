@@ -1,13 +1,14 @@
 """JoMA's layer and everything that is recorded of it, written out in NumPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import entr, logsumexp
 
 import dynsim
 from dynsim.joma import CLASSES, OBSERVABLES, Hidden, Joint, fig2
-from dynsim.yz.model import Examples
+from dynsim.yz.model import Examples, population
 
 TEMPERATURE = 0.7
 PRIOR = np.array([0.5, 0.3, 0.2])
@@ -17,6 +18,7 @@ TASK = dynsim.sequence_classes(
     prior=PRIOR,
 )  # fmt: skip
 ROWS = [1, 0, 1]
+EVERY = population(TASK)
 PHI = {
     "linear": lambda u: u,
     "relu": lambda u: np.maximum(u, 0),
@@ -99,6 +101,16 @@ def test_weights_start_normal_and_linear_attention_at_one(attention: str) -> Non
         entries = (np.asarray(part, float).ravel() - mean) / 0.3
         assert abs(entries.mean()) < 6 / entries.size**0.5
         assert abs(entries.var() - 1) < 6 * (2 / entries.size) ** 0.5
+
+
+def test_tokens_that_a_class_lacks_get_no_attention_however_large_their_logits() -> None:
+    """Nor do the others lose theirs, or their derivatives."""
+    problem = dynsim.JoMA(TASK)
+    Z = jnp.zeros((2, 5)).at[:, 4].set(1e4)
+    both = jax.jit(lambda Z: (problem.attended(Z, EVERY), jax.jacfwd(problem.attended)(Z, EVERY)))
+    b, slope = both(Z)
+    np.testing.assert_allclose(b[:2], TASK.probs[:2], rtol=1e-6)
+    assert np.isfinite(slope).all()
 
 
 def test_correlation_of_a_side_that_does_not_vary_is_zero() -> None:

@@ -97,11 +97,13 @@ def test_bad_files_and_options(folder: Path, options: dict, message: str) -> Non
 def test_missing_path_and_bare_word(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"path = .*nowhere: no such file"):
         load_corpus(folder / "nowhere")
+    with pytest.raises(ValueError, match=r"path = .*: must be a readable file \(embedded null"):
+        load_corpus(folder / "a\0b")
     with pytest.raises(ValueError, match="words = 'abc'"):
         load_corpus(folder).ids("abc")
 
 
-@pytest.mark.parametrize("surplus", [0, 5])
+@pytest.mark.parametrize("surplus", [0, 11])
 def test_each_token_is_predicted_once(surplus: int) -> None:
     """In contiguous streams; a surplus that fills no batch is left out at the end."""
     length, batch, num = 4, 3, 5

@@ -1,5 +1,6 @@
 """Sequence classes estimated from text: by hand, from a known law, and their overlaps."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from dynsim import overlapping, sequence_classes, syn
-from dynsim.classes.corpus import estimate_classes, load_corpus
+from dynsim.classes.corpus import estimate_classes, load_corpus, synthetic_corpus
 from dynsim.classes.task import SequenceClasses, overlap_report, owned
 
 WORDS = ("q", "r", "x", "y", "a", "b", "c", "<unk>")
@@ -234,6 +235,17 @@ def test_negative_coefficients_of_theorem_1() -> None:
     alone = overlap_report(overlapping(1, 0.2))
     assert (alone.negative, alone.spectral) == (0, pytest.approx(0, abs=1e-12))
     assert np.isnan([alone.all, alone.within, alone.across]).all()
+
+
+def test_results_are_known_by_identity_and_stay_as_they_are() -> None:
+    text = [A, A, Q, X, A, B, Q, X, B, B, Q, Y, C]
+    found = estimate_classes(text, WORDS, num_queries=1, classes_per_query=2, length=3)
+    report, corpus = overlap_report(found.task), synthetic_corpus(num_sentences=20)
+    assert (report.threshold, report.local) == (0.8, False)
+    for made, field in ((found, "length"), (report, "spectral"), (corpus, "train")):
+        assert {made: 1}[made] == 1
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, field, 3)
 
 
 def test_wikitext_overlaps(shared_file: Callable[[str], Path]) -> None:

@@ -144,6 +144,8 @@ def test_what_is_learned_is_the_share_of_the_matrix_of_least_loss() -> None:
     found = learned(jnp.asarray(best * shares + 0.3 * (1 - np.eye(4))), task)
     np.testing.assert_allclose(found, shares, rtol=1e-12)
     assert stage(found) == 2
+    # More than half of the first and the last one alone.
+    assert stage(jnp.array([0.51, 0.5, 0.49, 0.9])) == 2
 
 
 @pytest.mark.parametrize("shape", [{"attention": "merged"}, {"attention": "network"}, {"rank": 2}])
@@ -269,6 +271,7 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
 
 
 def test_words_choose_the_parts() -> None:
+    assert dynsim.regression() == dynsim.Regression(4, 31)
     task = dynsim.regression(3, 9, "geometric", 0.5, "separate", 2, scale=0.1)
     parts = {"spectrum": dynsim.GeometricSpectrum(0.5), "attention": dynsim.SeparateHeads(2)}
     assert task == dynsim.Regression(3, 9, **parts, scale=0.1)

@@ -234,6 +234,14 @@ def test_noise_is_drawn_with_a_key_of_its_own() -> None:
             assert found[k + 1] == pytest.approx(w, rel=1e-12)
 
 
+def test_a_batch_has_32_examples_by_default() -> None:
+    found = dynsim.train(Line(), dynsim.sgd(0.0), KEY, steps=1, times=[0])
+    x, y = (leaf[0] for leaf in drawn(Line(), KEY, 1, 32))
+    assert found["batch_loss"].dtype == np.float32
+    assert float(found["batch_loss"][0]) == pytest.approx(float(np.mean(y**2)) / 2, rel=1e-5)
+    np.testing.assert_allclose(y, 2 * x)
+
+
 def test_batches_of_a_key_are_one_more_than_its_steps() -> None:
     x, y = drawn(Line(3.0), KEY, 5, 4)
     assert x.shape == (6, 4)
@@ -303,6 +311,19 @@ class Unlearned(dynsim.Problem):
         return jnp.ones(())
 
 
+class Known(Unlearned):
+    def population_loss(self, params):
+        return params**2
+
+
+class Two(Line):
+    def init(self, key):
+        return {"w": jnp.zeros(()), "b": jnp.zeros(())}
+
+    def groups(self, params):
+        return {"w": "slope", "b": "other"}
+
+
 class Taken(Line):
     def observables(self):
         return {"update_norm": missed}
@@ -334,6 +355,37 @@ SGD = dynsim.sgd(0.1)
         (Listed(), {}, "Listed.names.0: must be hashable or an array, is {1, 2}"),
         (Unlearned(), {}, "Unlearned: has no method 'draw', which a finite batch needs"),
         (Unlearned(), {"batch": math.inf}, "Unlearned has no method 'population_loss'"),
+        (
+            Known(),
+            {},
+            "Known: has no method 'draw', which a finite batch needs; batch = inf needs neither",
+        ),
+        (Known(), {"data": np.ones((10, 1))}, "Known: has no method 'loss', which a finite"),
+        (
+            Unlearned(),
+            {"data": np.ones((10, 1)), "record": {"w": lambda problem: 0.0}},
+            "Unlearned: has no method 'loss', which a finite batch needs",
+        ),
+        (
+            Known(),
+            {"batch": math.inf, "record": {"mine": lambda problem: 0.0}},
+            "record = 'mine': must take (Known, an array); too many positional arguments",
+        ),
+        (
+            Net(),
+            {"rule": dynsim.sgd(0.1, decay={"a": 1.0})},
+            "decay: has rates for 'a', but Net.groups names no groups",
+        ),
+        (
+            Line(),
+            {"rule": dynsim.sgd(0.1, noise={"a": 1.0})},
+            "noise: has a rate for 'a', Line.groups has 'slope'",
+        ),
+        (
+            Two(),
+            {"rule": dynsim.sgd({"slope": 0.1})},
+            "eta: has no rate for the group 'other' of Two.groups",
+        ),
         (Taken(), {}, "Taken.observables: 'update_norm' is recorded for every problem"),
         (
             Line(),

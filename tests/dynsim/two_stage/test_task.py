@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynsim
 from dynsim import Annealing, noisy_sgd, prompts
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
@@ -244,6 +245,13 @@ def test_rules_of_other_algorithms_have_no_two_stages(change: dict) -> None:
     assert Annealing.of(rule).steps == (50, 12000)
     with pytest.raises(ValueError, match=r"must be a `dynsim.Annealed`, or what it built"):
         Annealing.of(dataclasses.replace(rule, **change))
+
+
+def test_only_real_numbers_of_a_task_are_traced() -> None:
+    """Sizes are static, so that a task can be the argument of a compiled function."""
+    for task in (prompts(), dynsim.FastPrompts(), dynsim.JointPrompts()):
+        names = {jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(task)}
+        assert names == {".gamma0", ".s1", ".s2", ".r", ".coupling"}
 
 
 def test_outputs_sum_over_all_tokens_but_the_query() -> None:
