@@ -70,6 +70,13 @@ def test_rows_may_miss_one_by_a_hundred_thousandth(off: float, fits: bool) -> No
         dynsim.sequence_classes(rows, [0, 1])
 
 
+@pytest.mark.parametrize("numbers", [(1, 1, 2), (0, 0, 1), (3, 0, 0), (0, 2, 0)])
+def test_a_kind_of_tokens_may_be_absent(numbers: tuple[int, int, int]) -> None:
+    common, distinct, of_query = numbers
+    task = dynsim.syn(2, 1, num_common=common, num_distinct=distinct, num_common_per_query=of_query)
+    np.testing.assert_array_equal((task.probs > 0).sum(1), sum(numbers))
+
+
 def test_a_prior_is_made_to_sum_to_one() -> None:
     """Within the tolerance of what is given, here of float32."""
     prior = np.float32([0.1, 0.2, 0.7]).astype(float) * (1 + 3e-7)
