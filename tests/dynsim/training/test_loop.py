@@ -295,13 +295,15 @@ def test_reverse_mode_goes_through_every_step() -> None:
         # By hand: (3 + ceil(37 / n)) (n + 4) for legs of n steps is 104 for 4, 96 for 8 and 120
         # for 16; without questions, a leg of 37 for each record, it is 148.
         ([0, 1, 2, 3, 40], 40, Legs(8, 8, start=True)),
-        # Two legs of 8 without questions take 16, three of 4 with questions 24.
-        ([0, 1, 9], 9, Legs(2, 8, start=True)),
+        # Two legs of 16 without questions take 32, three of 8 with questions 36.
+        ([0, 1, 17], 17, Legs(2, 16, start=True)),
     ],
 )
 def test_legs_cost_least(times: list[int], steps: int, legs: Legs) -> None:
     with compiled_for("gpu"):
         assert course_module.legs_of(times, steps) == legs
+        # A resumed run begins at its checkpoint.
+        assert course_module.legs_of([20], 20, Checkpoint(10)) == Legs(1, 10)
     assert course_module.legs_of(times, steps) is None
 
 
