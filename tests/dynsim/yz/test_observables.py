@@ -97,3 +97,12 @@ def test_before_the_first_step_every_class_counts_as_wrong() -> None:
 
 def test_recall_has_twenty_thresholds_for_a_factor_of_ten() -> None:
     np.testing.assert_allclose(np.log10(RECALL_THRESHOLDS), np.arange(-40, 21) / 20, atol=1e-12)
+
+
+def test_attention_at_a_threshold_does_not_exceed_it() -> None:
+    """Of four distinct tokens among eight, each has two eighths at zero weights."""
+    task = dynsim.sequence_classes(np.eye(2).repeat(4, axis=1) / 4, [0, 1])
+    found = observables.recall_at([1.9, 2.0])(
+        task, observables.measure(task, dynsim.YZ(jnp.zeros((8, 8)), jnp.zeros((2, 8))))
+    )
+    np.testing.assert_array_equal(found, [1, 0])
