@@ -233,7 +233,7 @@ def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b
     n, dtype = ravel_pytree(params)[0].size, ravel_pytree(params)[0].dtype
     for name, k in counts.items():
         if k > n or (n > DENSE and 5 * (k + 1) >= n):
-            most = n if n <= DENSE else n // 5 - 2
+            most = n if n <= DENSE else (n - 1) // 5 - 1
             raise ValueError(f"record = '{name}_{k}': at most {most} can be found with {n} weights")
     return {name: random(0, n, k if n > DENSE else 0, dtype) for name, k in counts.items()}
 

@@ -164,6 +164,19 @@ def test_hints_name_what_is_meant(name: object, allowed: tuple[str, ...], said: 
     assert checks.hint(name, allowed) == said
 
 
+def test_a_long_line_of_a_user_is_shortened(tmp_path: Path) -> None:
+    """To 400 characters, of which a line may have as many."""
+    for more in (0, 1):
+        line = "{}['" + "a" * (394 + more) + "']"
+        path = tmp_path / f"long{more}.py"
+        path.write_text(line)
+        assert len(line) == 400 + more
+        with pytest.raises(ValueError, match=r"^mine: must") as e, checks.code_of_user("mine"):
+            exec(compile(line, str(path), "exec"), {"__name__": "theirs"})
+        told = str(e.value).split("\n")[1]
+        assert told == f"{path}, line 1: {line if len(line) <= 400 else line[:400] + '...'}"
+
+
 def test_the_line_of_a_user_is_told_with_its_arguments() -> None:
     def broken(x: Any) -> Any:
         return x["missing"]

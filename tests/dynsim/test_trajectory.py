@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from dynsim import Status, Trajectory
-from dynsim.trajectory import counts
+from dynsim import Status, Trajectory, log_times
+from dynsim.trajectory import counts, to_arrays
 
 STATUS = np.array([[0, 1, 0], [3, 1, 0]])
 
@@ -29,6 +29,44 @@ def test_a_batch_shows_its_statuses_and_means_over_valid_runs() -> None:
     assert "simulation: 2x3 runs, 1 times" in shown
     assert "status OK 3, DIVERGED 2, SOLVER_FAILED 1" in shown
     assert "mean at the end 2" in shown
+
+
+def test_every_observable_has_a_line_with_its_mean_at_the_end() -> None:
+    """Of the runs that are valid; shapes without the axes of runs and time."""
+    times = np.broadcast_to([1.0, 7.5], (2, 2))
+    values = {
+        "loss": np.array([[9.0, 2.0], [8.0, 5.0]]),
+        "xi": np.arange(12.0).reshape(2, 2, 3),
+    }
+    status = np.array([0, 0])
+    run = Trajectory(times, values, None, status, status - 1, "eq10")
+    assert repr(run).splitlines() == [
+        "Trajectory(eq10: 2 runs, 2 times in [1, 7.5] steps, status OK 2)",
+        "  loss             ()         mean at the end 3.5",
+        "  xi               (3,)       mean at the end 7",
+    ]
+    one = jax.tree.map(lambda leaf: leaf[1], run)
+    assert repr(one).splitlines() == [
+        "Trajectory(eq10: 2 times in [1, 7.5] steps, status OK)",
+        "  loss             ()         at the end 5",
+        "  xi               (3,)       mean at the end 10",
+    ]
+    bad = Trajectory(times, values, None, status + 1, status)
+    assert repr(bad).splitlines()[:2] == [
+        "Trajectory(unnamed: 2 runs, 2 times in [1, 7.5] steps, status DIVERGED 2)",
+        "  loss             ()         mean at the end no valid run",
+    ]
+
+
+def test_times_are_spaced_by_equal_factors() -> None:
+    assert log_times(1000, num=2).tolist() == [0, 1, 1000]
+    assert log_times(10**6, num=7).tolist() == [0, *10 ** np.arange(7)]
+    assert log_times(1).tolist() == [0, 1]
+    np.testing.assert_array_equal(log_times(12345), log_times(12345, num=64))
+    with pytest.raises(ValueError, match="num = 1: must be an integer >= 2"):
+        log_times(10, num=1)
+    with pytest.raises(ValueError, match="steps = 0: must be an integer >= 1"):
+        log_times(0)
 
 
 def test_a_single_run_shows_its_status_alone() -> None:
@@ -77,6 +115,25 @@ def test_runs_with_times_of_their_own_keep_them() -> None:
         Trajectory(times, {"loss": times}, None, status, status - 1).to_xarray(("a", "b"))
 
 
+def test_axes_without_names_are_numbered_and_units_are_told() -> None:
+    times = np.broadcast_to([0.0, 7.0], (2, 3, 2))
+    values = {"loss": np.zeros((2, 3, 2)), "xi": np.zeros((2, 3, 2, 5, 4))}
+    run = Trajectory(times, values, None, STATUS, STATUS - 1, "eq10")
+    made = run.to_xarray()
+    assert made["xi"].dims == ("run_0", "run_1", "time", "xi_0", "xi_1")
+    assert made["time"].attrs == {"units": "step", "long_name": "optimiser steps"}
+    assert made["first_bad_step"].attrs == {"units": "step"}
+    assert made["status"].attrs["flag_values"] == [0, 1, 2, 3, 4]
+    assert made.attrs == {"source": "eq10"}
+    np.testing.assert_array_equal(made["first_bad_step"], STATUS - 1)
+    plain = to_arrays(run)
+    assert {*plain} == {"loss", "xi", "times", "status", "first_bad_step"}
+    np.testing.assert_array_equal(plain["status"], STATUS)
+    for inner in ({"xi": ("a",)}, {"xi": ("a", "a")}, {"xi": "ab"}):
+        with pytest.raises(ValueError, match=r"inner\['xi'\] = .*: must be 2 different names"):
+            run.to_xarray(inner=inner)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_names_of_runs_are_a_list() -> None:
     times, status = np.array([[0.0, 1.0], [0.0, 2.0]]), np.zeros(2, int)
@@ -100,20 +157,32 @@ def test_the_spread_is_read_off_the_covariance() -> None:
 
 def test_statistics_across_runs_are_those_of_valid_ones_with_their_errors() -> None:
     rng, status = np.random.default_rng(0), np.zeros((2, 1000), int)
-    # Of an exponential distribution mean and deviation are 1, and the fourth moment is 9: the error
-    # of the deviation is sqrt(8 / n) / 2.
     loss = rng.exponential(size=(2, 1000, 1))
+    loss = 3 * loss
     status[0, 0], loss[0, 0] = Status.DIVERGED, np.inf
     times = np.zeros((2, 1000, 1))
-    found = Trajectory(times, {"loss": loss}, None, status, status - 1).across_runs()["loss"]
-    valid = loss.ravel()[1:]
+    observed = {"loss": loss, "flat": np.full((2, 1000, 1), 0.25)}
+    across = Trajectory(times, observed, None, status, status - 1).across_runs()
+    found, valid = across["loss"], loss.ravel()[1:]
     np.testing.assert_allclose([found.mean[0], found.std[0]], [valid.mean(), valid.std(ddof=1)])
-    assert found.mean_error[0] == pytest.approx(1999**-0.5, rel=0.1)
-    # The fourth moment of 1999 draws has an error of 40 % or so.
-    assert found.std_error[0] == pytest.approx((8 / 1999) ** 0.5 / 2, rel=0.3)
-    status[...] = Status.DIVERGED
-    with pytest.raises(ValueError, match="runs: 0 of 2000 are valid; must be at least 2"):
-        Trajectory(times, {"loss": loss}, None, status, status - 1).across_runs()
+    # Errors by the jackknife, which leaves out one run at a time; equal but for terms in 1/n.
+    without = (valid.sum() - valid) / 1998
+    squares = ((valid**2).sum() - valid**2) / 1998
+    stds = np.sqrt((squares - without**2) * 1998 / 1997)
+    for error, left in ((found.mean_error, without), (found.std_error, stds)):
+        want = np.sqrt(1998 / 1999 * ((left - left.mean()) ** 2).sum())
+        assert error[0] == pytest.approx(want, rel=0.02)
+    assert [each[0] for each in across["flat"]] == [0.25, 0, 0, 0]
+    for number in (0, 1, 2):
+        status[...] = Status.DIVERGED
+        status[0, 1 : number + 1] = Status.OK
+        run = Trajectory(times, {"loss": loss}, None, status, status - 1)
+        if number == 2:
+            assert run.across_runs()["loss"].mean[0] == pytest.approx(loss[0, 1:3].mean())
+            continue
+        message = f"runs: {number} of 2000 are valid; must be at least 2"
+        with pytest.raises(ValueError, match=message):
+            run.across_runs()
 
 
 def test_crossing_times_are_those_of_straight_lines_up_to_the_first_bad_step() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dynsim.classes.corpus import batches, load_corpus, sample_windows, synthetic_corpus
 
+KEY = jax.random.key(0)
 TRAIN = "b a a\nc b a\n"
 
 
@@ -96,11 +97,13 @@ def test_bad_files_and_options(folder: Path, options: dict, message: str) -> Non
 def test_missing_path_and_bare_word(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"path = .*nowhere: no such file"):
         load_corpus(folder / "nowhere")
+    with pytest.raises(ValueError, match=r"path = .*: must be a readable file \(embedded null"):
+        load_corpus(folder / "a\0b")
     with pytest.raises(ValueError, match="words = 'abc'"):
         load_corpus(folder).ids("abc")
 
 
-@pytest.mark.parametrize("surplus", [0, 5])
+@pytest.mark.parametrize("surplus", [0, 11])
 def test_each_token_is_predicted_once(surplus: int) -> None:
     """In contiguous streams; a surplus that fills no batch is left out at the end."""
     length, batch, num = 4, 3, 5
@@ -114,8 +117,17 @@ def test_each_token_is_predicted_once(surplus: int) -> None:
     np.testing.assert_array_equal(found[1:, :, 0], found[:-1, :, -1])
 
 
+def test_sequences_have_35_tokens_and_a_batch_20_by_default() -> None:
+    assert batches(np.arange(2 * 20 * 35 + 1)).shape == (2, 20, 36)
+
+
 def test_text_shorter_than_its_sequences() -> None:
     tokens = np.arange(12)
+    np.testing.assert_array_equal(batches(tokens, 11, 1), [[tokens]])
+    assert sample_windows(tokens, jax.random.key(0), 1, 4).shape == (1, 5)
+    for make in (lambda: batches(tokens, 4, 0), lambda: sample_windows(tokens, KEY, 0, 4)):
+        with pytest.raises(ValueError, match="batch = 0: must be an integer >= 1"):
+            make()
     assert batches(tokens[:9], 4, 2).shape == (1, 2, 5)
     assert batches(tokens, 1, 2).shape == (5, 2, 2)
     with pytest.raises(ValueError, match="length = 0: must be an integer >= 1"):
@@ -154,8 +166,38 @@ def test_generated_corpus() -> None:
     first = [word for word in drawn if word in ("ship", "castle", "hospital")]
     first += [word for word in drawn if word in ("airport", "violin", "field")]
     assert len(first) / (len(drawn) - len(stop)) == pytest.approx(1 / 3, abs=0.05)
-    with pytest.raises(ValueError, match=r"topic_share = 1\.0"):
-        synthetic_corpus(topic_share=1.0)
+    # A topic is drawn anew for every sixth sentence, and seldom the same again.
+    endings = np.array([" ".join(line[-2:]) for line in sentences[:360]]).reshape(60, 6)
+    assert (endings == endings[:, :1]).all()
+    assert (endings[1:, 0] != endings[:-1, 0]).sum() > 30
+
+
+def test_numbers_of_a_generated_corpus() -> None:
+    """The smallest ones are allowed, and then no word is too rare to be in the vocabulary."""
+    least = {"num_sentences": 20, "words_per_sentence": 1, "sentences_per_topic": 1}
+    corpus = synthetic_corpus(**least, topic_share=0.999)
+    words = [corpus.vocabulary[token] for token in corpus.train]
+    assert "<unk>" not in words
+    assert len(words) == 20 * 4 * 9 // 10
+    # Topics are drawn anew for every sentence.
+    assert len({*words[2::4]}) > 3
+    for name, lowest in least.items():
+        with pytest.raises(ValueError, match=f"{name} = {lowest - 1}: must be an int"):
+            synthetic_corpus(**{name: lowest - 1})
+    for share in (0.0, 1.0):
+        with pytest.raises(ValueError, match=rf"topic_share = {share}: must be .* \(0, 1\)"):
+            synthetic_corpus(topic_share=share)
+    with pytest.raises(ValueError, match="seed = -1: must be an integer >= 0"):
+        synthetic_corpus(-1)
+    # 6 topics of 5 words, 16 stop words, 2 queries, 6 next words and 2 more.
+    whole = synthetic_corpus()
+    assert sum(part.size for part in (whole.train, whole.held_out, whole.test)) == 2000 * 15
+    assert repr(whole) == "Corpus(56 words, splits of [27000, 1500, 1500] tokens)"
+
+
+def test_a_corpus_without_a_held_out_split_says_so(folder: Path) -> None:
+    with pytest.raises(ValueError, match="corpus: has no validation split"):
+        _ = load_corpus(folder, valid=None).held_out
 
 
 def test_wikitext_counts(shared_file: Callable[[str], Path]) -> None:

@@ -1,5 +1,6 @@
 """Sequence classes estimated from text: by hand, from a known law, and their overlaps."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from dynsim import overlapping, sequence_classes, syn
-from dynsim.classes.corpus import estimate_classes, load_corpus
+from dynsim.classes.corpus import estimate_classes, load_corpus, synthetic_corpus
 from dynsim.classes.task import SequenceClasses, overlap_report, owned
 
 WORDS = ("q", "r", "x", "y", "a", "b", "c", "<unk>")
@@ -35,8 +36,28 @@ def test_twelve_classes_by_default() -> None:
     rng = np.random.default_rng(0)
     query = np.arange(2000) % 5
     pairs = np.stack([query, 5 + 4 * query + rng.integers(4, size=2000)])
-    task = estimate_classes(pairs.T.ravel(), [f"w{i}" for i in range(25)]).task
-    np.testing.assert_array_equal(np.bincount(task.query_index), 4 * [3])
+    found = estimate_classes(pairs.T.ravel(), [f"w{i}" for i in range(25)])
+    np.testing.assert_array_equal(np.bincount(found.task.query_index), 4 * [3])
+    assert found.length == 35
+
+
+def test_fifty_contextual_tokens_of_a_class_by_default() -> None:
+    """The most frequent ones, of sixty that are drawn evenly."""
+    rng = np.random.default_rng(0)
+    text = np.c_[2 + rng.integers(60, size=(400, 33)), np.zeros(400, int), np.ones(400, int)]
+    words = [f"w{i}" for i in range(62)]
+    found = estimate_classes(
+        text.ravel(), words, num_queries=1, classes_per_query=1, exclude=words[2:]
+    )
+    assert (found.task.probs > 0).sum() == 50
+
+
+def test_only_pairs_with_a_whole_window_before_them_count() -> None:
+    """Of q x, x q, q r and r y the last one alone has three tokens before its query."""
+    found = estimate_classes([Q, X, Q, R, Y], WORDS, num_queries=1, classes_per_query=1, length=4)
+    assert found.names == ("r y",)
+    np.testing.assert_allclose(found.task.probs[0, :2], [2 / 3, 0])
+    assert found.coverage == 1
 
 
 def test_next_token_goes_to_the_query_it_follows_most() -> None:
@@ -133,14 +154,24 @@ def test_known_law_is_recovered() -> None:
         ({"vocabulary": WORDS[:3]}, r"tokens: from 0 to 6, must be ids in \[0, 3\)"),
         ({"vocabulary": WORDS[:6]}, r"tokens: from 0 to 6, must be ids in \[0, 6\)"),
         ({"vocabulary": WORDS[:7], "rare": "merge"}, r"rare = 'merge': needs <unk>"),
+        (
+            {"num_queries": 2, "classes_per_query": 2, "exclude": "ab"},
+            r"num_queries = 2: only 1 words",
+        ),
+        # The contexts of q x are stop words, those of q y are not.
+        (
+            {"text": [A, A, Q, X, A, A, Q, X, B, A, Q, Y], "classes_per_query": 2, "stop_words": 1},
+            r"stop_words = 1: leaves some class without a contextual token",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
 def test_bad_arguments(options: dict, message: str) -> None:
     text = [A, A, Q, X, A, B, Q, X, B, B, Q, Y, C]
-    options = {"vocabulary": WORDS, "num_queries": 1, "classes_per_query": 1, **options}
+    usual = {"vocabulary": WORDS, "num_queries": 1, "classes_per_query": 1, "length": 3}
+    options = {**usual, **options}
     with pytest.raises(ValueError, match=message):
-        estimate_classes(text, length=options.pop("length", 3), **options)
+        estimate_classes(options.pop("text", text), **options)
 
 
 def test_too_few_next_tokens_of_ones_own() -> None:
@@ -190,8 +221,31 @@ def test_ownership_by_hand() -> None:
     report = overlap_report(task, 0.8, local=True)
     assert (report.distinct, report.common, report.nearly_distinct) == (2, 2, 2)
     np.testing.assert_allclose(report.owned_mass, [0.8, 0.8, 1])
-    with pytest.raises(ValueError, match=r"threshold = 0\.5"):
-        owned(task, 0.5)
+    for threshold in (0.5, 1.001):
+        with pytest.raises(ValueError, match=rf"threshold = {threshold}: must be .*\(0.5, 1\]"):
+            owned(task, threshold)
+
+
+def test_negative_coefficients_of_theorem_1() -> None:
+    """beta = -G^-1, of f = (1, 0, 0), (0.6, 0.8, 0) and (0, 0.6, 0.8), has the cofactors' signs:
+    negative for classes 0 and 2 alone. One class has no pairs."""
+    rows = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8]])
+    task = sequence_classes(rows / rows.sum(1, keepdims=True), query=[0, 1, 2])
+    assert overlap_report(task).negative == pytest.approx(1 / 3)
+    alone = overlap_report(overlapping(1, 0.2))
+    assert (alone.negative, alone.spectral) == (0, pytest.approx(0, abs=1e-12))
+    assert np.isnan([alone.all, alone.within, alone.across]).all()
+
+
+def test_results_are_known_by_identity_and_stay_as_they_are() -> None:
+    text = [A, A, Q, X, A, B, Q, X, B, B, Q, Y, C]
+    found = estimate_classes(text, WORDS, num_queries=1, classes_per_query=2, length=3)
+    report, corpus = overlap_report(found.task), synthetic_corpus(num_sentences=20)
+    assert (report.threshold, report.local) == (0.8, False)
+    for made, field in ((found, "length"), (report, "spectral"), (corpus, "train")):
+        assert {made: 1}[made] == 1
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, field, 3)
 
 
 def test_wikitext_overlaps(shared_file: Callable[[str], Path]) -> None:

@@ -39,6 +39,12 @@ def test_a_table_is_the_task_that_its_columns_say(tmp_path: Path) -> None:
     assert eqx.tree_equal(dynsim.load_task(path), want)
 
 
+def test_a_table_may_have_a_single_class(tmp_path: Path) -> None:
+    path = tmp_path / "task.csv"
+    path.write_text("0,query,1\n0.25,1,0.75\n")
+    assert eqx.tree_equal(dynsim.load_task(path), dynsim.sequence_classes([[0.25, 0.75]], [1]))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -85,6 +91,34 @@ def test_archives_that_claim_too_much_are_not_read(
     monkeypatch.setattr(tasks, "LARGEST", claimed - 1)
     with pytest.raises(ValueError, match=f"claims {claimed} bytes"):
         dynsim.load_task(path)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_archives_of_two_gigabytes_are_the_largest(more: int, tmp_path: Path) -> None:
+    """An entry whose size is forged in the directory at the end, at byte 24 of its record."""
+    path = tmp_path / "task.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("probs.npy", b"")
+    content = bytearray(path.read_bytes())
+    at = content.index(b"PK\x01\x02") + 24
+    content[at : at + 4] = (2**31 + more).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"not a readable \.npz archive") as error:
+        dynsim.load_task(path)
+    message = f"claims {2**31 + 1} bytes of arrays, at most {2**31} are read"
+    assert (message in str(error.value)) == (more == 1)
+
+
+def test_archives_run_no_code(tmp_path: Path) -> None:
+    """Objects would be made by what is written in the file."""
+    path = tmp_path / "task.npz"
+    np.savez(path, probs=np.array([[0.5, None]], object), query=[0])
+    with pytest.raises(ValueError, match="Object arrays cannot be loaded"):
+        dynsim.load_task(path)
+
+
+def test_others_may_read_a_saved_task(tmp_path: Path) -> None:
+    assert written(tmp_path).stat().st_mode & 0o777 == 0o644
 
 
 def test_damaged_archives_end_in_one_kind_of_error(tmp_path: Path) -> None:

@@ -38,6 +38,45 @@ def test_tokens_common_to_a_query_come_between_common_and_distinct_ones() -> Non
     np.testing.assert_array_equal(task.support, [[0, 1, 2, 3, 4, 7], [0, 1, 2, 5, 6, 8]])
 
 
+@pytest.mark.parametrize("layout", ["authors", "paper"])
+def test_a_syn_task_is_that_of_loops_over_its_tokens(layout: str) -> None:
+    """Two queries with three classes each; 4 tokens common to all, 2 for each query, 5 distinct
+    ones for each class; and two outputs that never occur."""
+    contextual = 4 + 2 * 2 + 6 * 5
+    M = contextual + 2 + (8 if layout == "authors" else 0)
+    task = dynsim.syn(
+        2, 3, num_common=4, num_distinct=5, num_common_per_query=2, M=M, layout=layout
+    )
+    weights = np.zeros((6, M))
+    for n, query in enumerate([0, 0, 0, 1, 1, 1]):
+        weights[n, [0, 1, 2, 3, 4 + 2 * query, 5 + 2 * query]] = 1
+        weights[n, 8 + 5 * n : 13 + 5 * n] = [0.1, 0.325, 0.55, 0.775, 1]
+    np.testing.assert_allclose(task.probs, weights / weights.sum(1, keepdims=True), rtol=1e-12)
+    offset = contextual if layout == "authors" else 0
+    np.testing.assert_array_equal(task.query, offset + np.array([0, 0, 0, 1, 1, 1]))
+    np.testing.assert_array_equal(
+        task.next_token, np.arange(6) + (offset + 2 if layout == "authors" else 0)
+    )
+    np.testing.assert_allclose(task.prior, np.full(6, 1 / 6), rtol=1e-15)
+
+
+@pytest.mark.parametrize(("off", "fits"), [(0.9e-5, True), (1.1e-5, False), (-1.1e-5, False)])
+def test_rows_may_miss_one_by_a_hundred_thousandth(off: float, fits: bool) -> None:
+    rows = [[0.5, 0.5 + off], [0.25, 0.75]]
+    if fits:
+        assert abs(dynsim.sequence_classes(rows, [0, 1]).probs[0].sum() - 1) < 1e-15
+        return
+    with pytest.raises(ValueError, match=r"probs\[0\] \(class 0\): sums to"):
+        dynsim.sequence_classes(rows, [0, 1])
+
+
+@pytest.mark.parametrize("numbers", [(1, 1, 2), (0, 0, 1), (3, 0, 0), (0, 2, 0)])
+def test_a_kind_of_tokens_may_be_absent(numbers: tuple[int, int, int]) -> None:
+    common, distinct, of_query = numbers
+    task = dynsim.syn(2, 1, num_common=common, num_distinct=distinct, num_common_per_query=of_query)
+    np.testing.assert_array_equal((task.probs > 0).sum(1), sum(numbers))
+
+
 def test_a_prior_is_made_to_sum_to_one() -> None:
     """Within the tolerance of what is given, here of float32."""
     prior = np.float32([0.1, 0.2, 0.7]).astype(float) * (1 + 3e-7)
@@ -66,6 +105,8 @@ def test_a_task_is_a_pytree_that_survives_jit_and_keeps_float64() -> None:
     assert task.probs.dtype == np.float64
     with pytest.raises(ValueError, match="read-only"):
         task.probs[0, 0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        task.prior[0] = 1
     back = jax.jit(lambda t: t)(task)
     assert back.M == task.M
     np.testing.assert_array_equal(back.query_index, task.query_index)
@@ -80,6 +121,9 @@ def test_a_task_is_a_pytree_that_survives_jit_and_keeps_float64() -> None:
         ({"probs": [[0, 0, 0, 0], GOOD[1]]}, "probs[0] (class 0): has no support"),
         ({"probs": np.full((5, 4), 0.25), "query": [0] * 5}, "K = 5 classes but M = 4 tokens"),
         ({"probs": [0.5, 0.5]}, "shape (K, M)"),
+        ({"probs": [[], []]}, "shape (K, M)"),
+        ({"probs": [[1.0]], "query": [0]}, "probs: M = 1: the vocabulary needs at least 2 tokens"),
+        ({"prior": [1.0]}, "prior: must have shape (2,), one per class, got (1,)"),
         ({"probs": [["a", "b"]]}, "probs: must be an array of real numbers"),
         ({"query": [0, 4]}, "query[1] (class 1) = 4: must be a token id in [0, 4)"),
         ({"query": [0, -1]}, "query[1] (class 1) = -1"),

@@ -14,7 +14,7 @@ import dynsim
 from dynsim import Merged, Network, Separate, Status
 from dynsim.linear_icl import model
 from dynsim.linear_icl.model import FEW, Sequences, _bartlett, draw_sequences
-from dynsim.linear_icl.regression import learned, stage
+from dynsim.linear_icl.regression import learned, off_diagonal, stage
 from dynsim.problem.base import narrowed
 
 TASK = dynsim.regression()
@@ -103,18 +103,18 @@ def test_means_over_sequences_are_those_of_equation_15() -> None:
     assert stats.chi2.sf(statistic, want.size) > P_VALUE
 
 
-@pytest.mark.parametrize("N", [31, FEW + 11])
-def test_sums_and_rejection_draw_chi_squared_numbers(N: int) -> None:
+@pytest.mark.parametrize(("D", "N"), [(1, 5), (4, 31), (4, FEW + 11)])
+def test_sums_and_rejection_draw_chi_squared_numbers(D: int, N: int) -> None:
     """The squares of the factor's diagonal have N, N - 1, ... degrees of freedom, odd and even
     ones, and all of its squares together N D."""
     factor = np.asarray(
-        jax.jit(lambda key: _bartlett(4, N, key, 20_000, "float32"))(jax.random.key(7))
+        jax.jit(lambda key: _bartlett(D, N, key, 20_000, "float32"))(jax.random.key(7))
     )
     diagonal = np.diagonal(factor, axis1=1, axis2=2) ** 2
-    for squares, freedom in zip(diagonal.T, N - np.arange(4), strict=True):
+    for squares, freedom in zip(diagonal.T, N - np.arange(D), strict=True):
         assert stats.kstest(squares, stats.chi2(freedom).cdf).pvalue > P_VALUE
     total = (np.float64(factor) ** 2).sum((1, 2))
-    assert stats.kstest(total, stats.chi2(4 * N).cdf).pvalue > P_VALUE
+    assert stats.kstest(total, stats.chi2(D * N).cdf).pvalue > P_VALUE
 
 
 @pytest.mark.usefixtures("x64")
@@ -144,6 +144,75 @@ def test_what_is_learned_is_the_share_of_the_matrix_of_least_loss() -> None:
     found = learned(jnp.asarray(best * shares + 0.3 * (1 - np.eye(4))), task)
     np.testing.assert_allclose(found, shares, rtol=1e-12)
     assert stage(found) == 2
+    # More than half of the first and the last one alone.
+    assert stage(jnp.array([0.51, 0.5, 0.49, 0.9])) == 2
+
+
+@pytest.mark.parametrize("shape", [{"attention": "merged"}, {"attention": "network"}, {"rank": 2}])
+def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
+    """Weights start independent and normal, those of a network as those of merged heads."""
+    task = dynsim.regression(3, 7, [1.5, 0.7, 0.2], heads=200, scale=0.3, **shape)
+    key = jax.random.key(5)
+    params = jax.jit(lambda key: task.init(key))(key)
+    for leaf in jax.tree.leaves(params):
+        entries = np.asarray(leaf, float).ravel() / 0.3
+        # Six standard errors of mean and variance.
+        assert abs(entries.mean()) < 6 / entries.size**0.5
+        assert abs(entries.var() - 1) < 6 * (2 / entries.size) ** 0.5
+    if isinstance(params, Network):
+        merged = jax.jit(dynsim.MergedHeads().init, static_argnums=(0, 1))(200, 3, key, 0.3)
+        np.testing.assert_array_equal(params.W.reshape(200, 3, 3), merged.U)
+        np.testing.assert_array_equal(params.v, merged.v)
+
+    @jax.jit
+    def observed(params: model.Model) -> dict:
+        return {name: f(*task.snapshot(params)) for name, f in task.observables().items()}
+
+    found = observed(params)
+    heads = {"U": lambda p: p.U, "W": lambda p: np.reshape(p.W, (200, 3, 3))}
+    each = next((make(params) for name, make in heads.items() if hasattr(params, name)), None)
+    if each is None:
+        each = np.einsum("hra,hrb->hab", params.k, params.q)
+    name = next(name for name in ("W", "U", "k") if hasattr(params, name))
+    squares = np.asarray(getattr(params, name)).reshape(200, -1) ** 2
+    M = np.einsum("h,hab->ab", np.asarray(params.v, float), np.asarray(each, float))
+    s = np.array([1.5, 0.7, 0.2])
+    gain = 1 + (1 + s.sum() / s) / 7
+    shares = np.diag(M) * s * gain
+    want = {
+        # E[S^2] = diag(s^2 gain) acts on the rows, Lambda on the columns.
+        "loss": s.sum()
+        - 2 * np.trace(np.diag(s**2) @ M)
+        + np.trace(np.diag(s**2 * gain) @ M @ np.diag(s) @ M.T),
+        "learned": shares,
+        "stage": (shares > 0.5).sum(),
+        "off_diagonal": 1 - (np.diag(M) ** 2).sum() / (M**2).sum(),
+        "values": params.v,
+        # Less the squares of a head's other weights, of its keys alone if queries are apart.
+        "imbalance": params.v**2 - squares.sum(1),
+        "matrix": M,
+    }
+    assert {*found} == {*want}
+    for name, value in want.items():
+        # Sums of 200 terms in float32.
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    zero = jax.jit(lambda M: off_diagonal(M))(np.zeros((3, 3)))
+    assert float(zero) == 0
+
+
+def test_which_spectra_are_white() -> None:
+    assert dynsim.WhiteSpectrum().is_white
+    assert dynsim.GivenSpectrum([2.0, 2.0, 2.0]).is_white
+    assert not dynsim.GivenSpectrum([2.0, 2.0, 1.9]).is_white
+    assert not dynsim.LinearSpectrum().is_white
+    assert not dynsim.GeometricSpectrum(1.0).is_white
+
+    def traced(values: jax.Array) -> jax.Array:
+        spectrum = dynsim.GivenSpectrum(values)
+        assert not spectrum.is_white
+        return spectrum.values(3)
+
+    assert jax.eval_shape(traced, np.ones(3)).shape == (3,)
 
 
 @pytest.mark.full("test_means_over_sequences_are_those_of_equation_15")
@@ -162,16 +231,6 @@ def test_merged_attention_is_a_network_on_cubic_features() -> None:
     assert float(one) == pytest.approx(float(other), rel=1e-12)
     np.testing.assert_allclose(merged.v, network.v, rtol=1e-9)
     np.testing.assert_allclose(merged.U.reshape(3, 16), network.W, rtol=1e-9)
-
-
-@pytest.mark.parametrize("shape", [{"attention": "merged"}, {"attention": "network"}, {"rank": 2}])
-def test_imbalances_are_those_of_numpy(shape: dict) -> None:
-    """The flow conserves v^2 less the squares of a head's other weights, of its keys alone where
-    keys and queries are apart."""
-    model = jax.jit(dynsim.regression(heads=3, scale=0.7, **shape).init)(jax.random.key(5))
-    name = next(n for n in ("W", "U", "k") if hasattr(model, n))
-    squares = np.asarray(getattr(model, name)).reshape(3, -1) ** 2
-    np.testing.assert_allclose(model.imbalance(), model.v**2 - squares.sum(1), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +271,7 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
 
 
 def test_words_choose_the_parts() -> None:
+    assert dynsim.regression() == dynsim.Regression(4, 31)
     task = dynsim.regression(3, 9, "geometric", 0.5, "separate", 2, scale=0.1)
     parts = {"spectrum": dynsim.GeometricSpectrum(0.5), "attention": dynsim.SeparateHeads(2)}
     assert task == dynsim.Regression(3, 9, **parts, scale=0.1)

@@ -1,5 +1,6 @@
 """Examples of one's own as a field of a problem."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,29 @@ def bad(tmp_path: Path, name: str) -> Any:
 def test_bad_examples_are_errors(make: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         make(tmp_path)
+
+
+def test_a_batch_without_replacement_may_be_the_training_set() -> None:
+    data = dynsim.Arrays({"n": np.arange(10)}, test=0.2, replace=False)
+    drawn = data.draw(jax.random.key(0), 8)["n"]
+    assert sorted(drawn.tolist()) == [*range(8)]
+    with pytest.raises(ValueError, match="batch = 9: there are 8 examples to train on"):
+        data.draw(jax.random.key(0), 9)
+
+
+def test_files_are_known_by_their_bytes(tmp_path: Path) -> None:
+    saved(tmp_path / "b.npz", slice(5, 20))
+    saved(tmp_path / "a.npz", slice(5))
+    both = (tmp_path / "a.npz").read_bytes() + (tmp_path / "b.npz").read_bytes()
+    want = {"data_holds": hashlib.sha256(both).hexdigest()[:16]}
+    assert dynsim.ArrayFile(tmp_path).contents() == want
+    assert dynsim.Arrays({"x": X}).contents() == {}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_lists_of_different_lengths_are_no_array() -> None:
+    with pytest.raises(ValueError, match=r"arrays\['x'\]: must be an array of numbers"):
+        dynsim.Arrays({"x": [[1.0, 2.0], [3.0]]})
 
 
 def test_a_batch_without_replacement_is_no_larger_than_the_training_set() -> None:

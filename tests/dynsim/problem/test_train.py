@@ -18,6 +18,7 @@ import pytest
 import dynsim
 import odes
 from dynsim import Status, schedules
+from dynsim.problem.train import drawn
 from dynsim.training import loop
 
 
@@ -67,7 +68,7 @@ def missed(problem: Line, params: Any) -> jax.Array:
     return problem.slope - params["w"]
 
 
-KEY = jax.random.key(3)
+KEY, TOKENS = jax.random.key(3), np.arange(40) % 7
 
 
 @pytest.mark.full("sweeps/runner/test_run.py::test_steps_as_an_axis_record_at_their_own_times")
@@ -210,6 +211,66 @@ def test_a_first_example_without_loss_is_no_measure_of_divergence() -> None:
     assert (int(found.status), int(found.first_bad_step)) == (Status.OK, -1)
 
 
+def test_the_loss_at_the_start_is_that_of_sixteen_batches() -> None:
+    """Their examples have the loss 2, and the seventeenth one of 3200, which is more than a
+    thousand times as much, and the last one."""
+    x = np.r_[np.ones(16), 40.0][:, None]
+    found = dynsim.train(Line(), dynsim.sgd(0.0), KEY, data=(x, 2 * x), steps=17, times=[17])
+    assert (int(found.status), int(found.first_bad_step)) == (Status.DIVERGED, 16)
+    assert float(found["batch_loss"][0]) == 3200
+
+
+def test_noise_is_drawn_with_a_key_of_its_own() -> None:
+    """w <- w - eta (w - slope + s xi), with xi of the key of the start folded with the largest
+    number, which no split of it gives, and with the step."""
+    options = {"steps": 3, "times": range(4), "batch": math.inf, "record": "w", "dtype": "float64"}
+    found = dynsim.train(Line(), dynsim.sgd(0.1, noise=0.3), KEY, **options)["w"]
+    key, w = jax.random.fold_in(loop.split_key(KEY)[0], 2**32 - 1), 0.0
+    with jax.enable_x64(True):
+        for k in range(3):
+            (leaf,) = jax.random.split(jax.random.fold_in(key, k), 1)
+            w = w - 0.1 * (w - 2 + 0.3 * float(jax.random.normal(leaf, (), "float64")))
+            # Rounding of float64.
+            assert found[k + 1] == pytest.approx(w, rel=1e-12)
+
+
+def test_a_batch_has_32_examples_by_default() -> None:
+    found = dynsim.train(Line(), dynsim.sgd(0.0), KEY, steps=1, times=[0])
+    x, y = (leaf[0] for leaf in drawn(Line(), KEY, 1, 32))
+    assert found["batch_loss"].dtype == np.float32
+    assert float(found["batch_loss"][0]) == pytest.approx(float(np.mean(y**2)) / 2, rel=1e-5)
+    np.testing.assert_allclose(y, 2 * x)
+
+
+def test_batches_of_a_key_are_one_more_than_its_steps() -> None:
+    x, y = drawn(Line(3.0), KEY, 5, 4)
+    assert x.shape == (6, 4)
+    key = jax.random.fold_in(loop.split_key(KEY)[1], 5)
+    np.testing.assert_array_equal(x[5], jax.random.normal(key, (4,)))
+    np.testing.assert_allclose(y, 3 * x, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("problem", "limit"),
+    [
+        (Line(), None),
+        # A thousand times tr Lambda, and a thousand times 1/2.
+        (dynsim.regression(2, 5, [3.0, 0.5]), 3500),
+        (dynsim.retrieval(), 500),
+        # Ten times the loss of uniform guessing among all tokens.
+        (dynsim.layer(dynsim.syn_small()), 10 * math.log(34)),
+        (dynsim.QKV(dynsim.syn_small(), width=34), 10 * math.log(34)),
+        (dynsim.LanguageModel(dynsim.text(TOKENS, TOKENS, 7)), 10 * math.log(7)),
+        (dynsim.JoMA(dynsim.syn_small()), 1e6),
+        (dynsim.prompts(), math.inf),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_losses_above_which_a_run_has_diverged(problem: Any, limit: float | None) -> None:
+    found = problem.divergence_limit()
+    assert found is limit is None or float(found) == pytest.approx(limit, rel=1e-6)
+
+
 @pytest.mark.full("test_an_equinox_network_is_the_loop_that_one_would_write")
 def test_draws_do_not_depend_on_the_precision() -> None:
     both = [
@@ -250,6 +311,19 @@ class Unlearned(dynsim.Problem):
         return jnp.ones(())
 
 
+class Known(Unlearned):
+    def population_loss(self, params):
+        return params**2
+
+
+class Two(Line):
+    def init(self, key):
+        return {"w": jnp.zeros(()), "b": jnp.zeros(())}
+
+    def groups(self, params):
+        return {"w": "slope", "b": "other"}
+
+
 class Taken(Line):
     def observables(self):
         return {"update_norm": missed}
@@ -281,6 +355,37 @@ SGD = dynsim.sgd(0.1)
         (Listed(), {}, "Listed.names.0: must be hashable or an array, is {1, 2}"),
         (Unlearned(), {}, "Unlearned: has no method 'draw', which a finite batch needs"),
         (Unlearned(), {"batch": math.inf}, "Unlearned has no method 'population_loss'"),
+        (
+            Known(),
+            {},
+            "Known: has no method 'draw', which a finite batch needs; batch = inf needs neither",
+        ),
+        (Known(), {"data": np.ones((10, 1))}, "Known: has no method 'loss', which a finite"),
+        (
+            Unlearned(),
+            {"data": np.ones((10, 1)), "record": {"w": lambda problem: 0.0}},
+            "Unlearned: has no method 'loss', which a finite batch needs",
+        ),
+        (
+            Known(),
+            {"batch": math.inf, "record": {"mine": lambda problem: 0.0}},
+            "record = 'mine': must take (Known, an array); too many positional arguments",
+        ),
+        (
+            Net(),
+            {"rule": dynsim.sgd(0.1, decay={"a": 1.0})},
+            "decay: has rates for 'a', but Net.groups names no groups",
+        ),
+        (
+            Line(),
+            {"rule": dynsim.sgd(0.1, noise={"a": 1.0})},
+            "noise: has a rate for 'a', Line.groups has 'slope'",
+        ),
+        (
+            Two(),
+            {"rule": dynsim.sgd({"slope": 0.1})},
+            "eta: has no rate for the group 'other' of Two.groups",
+        ),
         (Taken(), {}, "Taken.observables: 'update_norm' is recorded for every problem"),
         (
             Line(),
@@ -340,6 +445,25 @@ SGD = dynsim.sgd(0.1)
         ),
         (Line(), {"key": None}, "key = None: starting weights, batches or noise are random"),
         (Line(), {"steps": 0}, "steps = 0: must be an integer >= 1"),
+        (Line(), {"times": [1, 1]}, "times = [1, 1]: must increase within [0, steps = 10]"),
+        (Line(), {"times": [-1, 2]}, "times = [-1, 2]: must increase within [0, steps = 10]"),
+        (Line(), {"times": [0, 11]}, "times = [0, 11]: must increase within [0, steps = 10]"),
+        (Line(), {"times": []}, "times = []: must be a non-empty list of whole steps"),
+        (Line(), {"times": [[0, 1]]}, "times = [[0, 1]]: must be a non-empty list of whole"),
+        (
+            Line(),
+            {"times": [0, 9], "record": "relative_loss"},
+            "so times must include steps = 10; they end at 9",
+        ),
+        (
+            Line(),
+            {"checkpoint": True, "record": "relative_loss"},
+            "record = 'relative_loss': is measured over the last steps of a run",
+        ),
+        (Line(), {"batch": 0}, "batch = 0: must be an integer from 1"),
+        (Line(), {"data": (np.ones((9, 1)),)}, "data[0]: must have a leading axis of length"),
+        (Line(), {"data": (np.ones((12, 1)),)}, "data[0]: must have a leading axis of length"),
+        (Line(), {"data": (np.float64(1),)}, "data[0]: must have a leading axis of length"),
         (
             Line(),
             {"data": (np.ones((3, 1)),)},
@@ -498,13 +622,15 @@ def test_a_full_batch_is_descended_as_its_examples_at_every_step() -> None:
     want = dynsim.train(Net(), rule, KEY, steps=20, data=data)
     # float32, the same operations in another order.
     np.testing.assert_allclose(found["loss"][:-1], want["batch_loss"][:-1], rtol=1e-5)
-    rows = lambda x: {tuple(row) for row in np.asarray(x).tolist()}
-    drawn = fixed.draw(KEY, 50)[0]
-    assert rows(drawn) <= rows(fixed.data[0])
-    assert len(rows(drawn)) > 6
+    rows = {tuple(row): i for i, row in enumerate(np.asarray(fixed.data[0]).tolist())}
+    chosen = [rows[tuple(row)] for row in np.asarray(fixed.draw(KEY, 1200)[0]).tolist()]
+    # Five standard deviations of the number of times that one of twelve is drawn.
+    counts = np.bincount(chosen, minlength=12)
+    assert np.abs(counts - 100).max() < 5 * (1200 / 12 * 11 / 12) ** 0.5
 
 
 def test_only_problems_with_examples_have_a_full_batch() -> None:
+    assert dynsim.full_batch(Net(), KEY, 1).data[0].shape == (1, 2)
     with pytest.raises(ValueError, match="size = 0"):
         dynsim.full_batch(Net(), KEY, 0)
 

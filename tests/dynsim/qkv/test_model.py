@@ -181,7 +181,9 @@ def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
 @pytest.mark.usefixtures("x64")
 def test_heads_add_up_and_are_measured_by_their_mean() -> None:
     params = weights(7, layer(TASK.M, heads=2, scale=2.0, tied=False))
-    layers = [EFFECTIVE(params, TASK, head) for head in (0, 1)]
+    layers = [EFFECTIVE(params, TASK), EFFECTIVE(params, TASK, 1)]
+    np.testing.assert_allclose(layers[0].Y, params.U @ params.W_V[0].T @ params.D.T, atol=1e-13)
+    assert (params.width, params.heads) == (TASK.M, 2)
     examples = yz.population(TASK)
     want = sum(FORWARD_YZ(layer, TASK, examples) for layer in layers)
     np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-11, atol=1e-13)

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from dynsim import schedules
-from dynsim.schedules import Schedule, as_schedule
+from dynsim.schedules import Schedule, as_schedule, proportional
 
 STEPS = np.arange(300)
 PEAK, END, WARMUP, LAST = 0.1, 0.1, 20, 200
@@ -19,10 +19,11 @@ OURS = {
     "linear": schedules.linear(PEAK, LAST, END, WARMUP),
     "cosine": schedules.cosine(PEAK, LAST, END),
     "warmup_cosine": schedules.warmup_cosine(PEAK, WARMUP, LAST, END),
-    "exponential": schedules.exponential(PEAK, 50, 0.3),
+    "exponential": schedules.exponential(PEAK, 50, 0.3, WARMUP),
+    "exponential that stays": schedules.exponential(PEAK, 50, 1.0, WARMUP),
     "inverse_sqrt": schedules.inverse_sqrt(PEAK, WARMUP),
     "warmup_stable_decay": schedules.warmup_stable_decay(PEAK, WARMUP, 80, 100, END),
-    "steps": schedules.steps(PEAK, (50, 120), (0.5, 0.1)),
+    "steps": schedules.steps(PEAK, (50, 120), (0.5, 0.1), WARMUP),
 }
 RISE = optax.linear_schedule(0, PEAK, WARMUP)
 THEIRS = {
@@ -32,13 +33,16 @@ THEIRS = {
     ),
     "cosine": optax.cosine_decay_schedule(PEAK, LAST, END),
     "warmup_cosine": optax.warmup_cosine_decay_schedule(0, PEAK, WARMUP, LAST, END * PEAK),
-    "exponential": optax.exponential_decay(PEAK, 50, 0.3),
+    "exponential": optax.join_schedules([RISE, optax.exponential_decay(PEAK, 50, 0.3)], [WARMUP]),
+    "exponential that stays": RISE,
     "inverse_sqrt": lambda k: PEAK * min(k / WARMUP, (WARMUP / max(k, 1)) ** 0.5),
     "warmup_stable_decay": optax.join_schedules(
         [RISE, optax.constant_schedule(PEAK), optax.linear_schedule(PEAK, END * PEAK, 100)],
         [WARMUP, WARMUP + 80],
     ),
-    "steps": optax.piecewise_constant_schedule(PEAK, {50: 0.5, 120: 0.2}),
+    "steps": optax.join_schedules(
+        [RISE, optax.piecewise_constant_schedule(PEAK, {30: 0.5, 100: 0.2})], [WARMUP]
+    ),
 }
 
 
@@ -79,7 +83,7 @@ def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:
     )
     sums = np.cumsum(np.r_[0, rates])
     slope = np.abs(np.diff(rates)).max()
-    linear = name in ("constant", "linear", "warmup_stable_decay", "steps")
+    linear = not {"cosine", "exponential", "inverse"} & {*name.split("_"), name}
     np.testing.assert_allclose(found, sums, rtol=0, atol=1e-12 if linear else slope / 8)
 
 
@@ -118,6 +122,31 @@ def test_all_numbers_are_traced() -> None:
     assert compiled == 1
 
 
+def test_schedules_are_proportional_that_differ_only_in_their_peaks() -> None:
+    cosine, function = schedules.cosine(0.1, 20, 0.2, 3), lambda k: 0.1 / (k + 1)
+    for other, alike in (
+        (schedules.cosine(0.7, 20, 0.2, 3), True),
+        (schedules.linear(0.1, 20, 0.2, 3), False),
+        (schedules.cosine(0.1, 21, 0.2, 3), False),
+        (schedules.cosine(0.1, 20, 0.3, 3), False),
+        (schedules.cosine(0.1, 20, 0.2, 4), False),
+        (schedules.cosine(0.1, 20, 0.2), False),
+        (schedules.constant(0.1), False),
+    ):
+        assert proportional(cosine, other) == proportional(other, cosine) == alike
+    assert proportional(as_schedule("eta", function), as_schedule("eta", function))
+    assert not proportional(as_schedule("eta", function), as_schedule("eta", lambda k: 0.1))
+    steps = schedules.steps(0.1, (5, 9), (0.5, 0.1))
+    assert proportional(steps, schedules.steps(0.2, (5, 9), (0.5, 0.1)))
+    assert not proportional(steps, schedules.steps(0.1, (5, 9), (0.5, 0.2)))
+
+    def traced(end: jax.Array) -> jax.Array:
+        assert proportional(cosine, schedules.cosine(0.1, 20, end, 3))
+        return end
+
+    jax.eval_shape(traced, 0.5)
+
+
 def test_a_function_of_the_step() -> None:
     found = as_schedule("eta", lambda k: 0.1 / (k + 1))
     np.testing.assert_allclose(found.rate(np.arange(3)), [0.1, 0.05, 0.1 / 3], rtol=1e-6)
@@ -149,6 +178,8 @@ def test_a_function_of_the_step_that_is_none_is_named(function: Any, message: st
         (schedules.warmup_stable_decay(1.0, 5, 10, 20), (5, 15, 35), 35),
         (schedules.steps(1.0, (7, 9), (0.5, 0.1), warmup=3), (3, 7, 9), 9),
         (schedules.inverse_sqrt(1.0, 4), (4,), 4),
+        (schedules.exponential(1.0, 50, 0.3, 4), (4,), 4),
+        (schedules.linear(1.0, 20), (20,), 20),
     ],
 )
 def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) -> None:

@@ -1,5 +1,6 @@
 """What can be asked to be recorded: names, functions, both, and what other packages register."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,6 +187,10 @@ def test_equal_requests_are_equal_and_hashable() -> None:
     assert hash(table.resolve("loss")) == hash(table.resolve(("loss", "loss")))
     assert table.resolve("loss") != table.resolve(["loss", "relative_loss"])
     assert table.resolve([]).functions == ()
+    # Tables are told apart by identity.
+    assert {table: 1}[table] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table.systems = ()
 
 
 @pytest.fixture

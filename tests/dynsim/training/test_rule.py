@@ -141,6 +141,18 @@ def test_two_rates_are_those_of_the_layer() -> None:
         assert rule == dynsim.sgd({"Y": 1.0, "Z": 0.1})
     assert dynsim.adam(1.0, RATE).schedules == {"Y": schedules.constant(1.0), "Z": RATE}
     assert dynsim.momentum(1.0, 0.1, 0.5) == dynsim.sgd({"Y": 1.0, "Z": 0.1}, momentum=0.5)
+    assert dynsim.momentum(1.0, 0.1) == dynsim.momentum(1.0, 0.1, 0.9)
+
+
+def test_adam_has_the_numbers_of_its_paper_unless_others_are_given() -> None:
+    assert dynsim.adam(0.3) == dynsim.Adam(0.3) == dynsim.Adam(0.3, 0.9, 0.999, 1e-8)
+    assert dynsim.rmsprop(0.3) == dynsim.RMSProp(0.3, 0.9, 1e-8)
+    assert dynsim.sign(0.3) == dynsim.Sign(0.3, 0.0)
+    assert repr(dynsim.sgd(0.3, 0.1, momentum=0.5, noise=0.0)) == (
+        "sgd(eta_y=0.3, eta_z=0.1, noise=0.0, momentum=0.5)"
+    )
+    ratio = dynsim.Ratio()
+    assert {name: each.peak for name, each in ratio.rates.items()} == {"Y": 1.0, "Z": 0.1}
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -101,6 +101,8 @@ def test_the_known_thresholds() -> None:
 def test_the_threshold_follows_a_schedule() -> None:
     rule = dynsim.sgd(schedules.steps(0.1, [4], [0.5]))
     np.testing.assert_allclose(dynsim.sharpness_threshold(rule, np.array([3, 4])), [20, 40], 1e-6)
+    at_once = dynsim.sgd(schedules.steps(0.1, [1], [0.5]))
+    np.testing.assert_allclose(dynsim.sharpness_threshold(at_once), 20, rtol=1e-6)
     warm = dynsim.sgd(schedules.warmup_cosine(1.0, 10, 100))
     assert dynsim.sharpness_threshold(warm, 0) > 10
 

@@ -98,6 +98,15 @@ def test_bad_corpora_are_named(folder: Path) -> None:
             call()
 
 
+def test_a_text_needs_no_prompts_and_has_two_tokens_at_least() -> None:
+    tokens = np.arange(20) % 2
+    found = dynsim.text(tokens, tokens, 2)
+    assert found.prompts.shape == (0, 2)
+    assert LanguageModel(found, **{**SIZES, "length": 2}).sizes.length == 2
+    with pytest.raises(ValueError, match="vocabulary = 1: must be an integer >= 2"):
+        dynsim.text(tokens, tokens, 1)
+
+
 def test_a_text_is_its_own_corpus() -> None:
     tokens = np.arange(20) % 5
     problem = LanguageModel(dynsim.text(tokens, tokens, 5, tokens[None, :4]), **SIZES, prompt=3)

@@ -172,6 +172,13 @@ def test_uniform_attention_has_the_entropy_of_its_keys() -> None:
     assert float(model.layer_change(itself, first)[0]) == 1
 
 
+def test_without_a_record_before_attention_has_not_changed(task: Text) -> None:
+    problem = model_of(task, 2)
+    (found,) = jax.jit(lambda key: problem.snapshot(problem.init(key)))(jax.random.key(0))
+    assert found.maps.shape == (2, 1, 2, T, T)
+    np.testing.assert_array_equal(found.before, found.maps)
+
+
 @pytest.mark.full("test_training_is_a_plain_loop")
 def test_rates_and_keys_are_traced(task: Text) -> None:
     """A batch over rates and keys is the single runs, from one compilation."""

@@ -119,6 +119,10 @@ def test_bad_sizes_are_named(field: str, value: object) -> None:
         TransformerSpec(**given)
 
 
+def test_sizes_by_default() -> None:
+    assert TransformerSpec(5) == TransformerSpec(5, 35, 1, 2, 32, 0, "learned")
+
+
 def test_more_tokens_than_positions_is_an_error() -> None:
     tokens = jnp.zeros(8, int)
     for positions in ("learned", "none"):

@@ -1,5 +1,6 @@
 """Prompts, normalised-ReLU attention and what is measured on them."""
 
+import dataclasses
 import math
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynsim
 from dynsim import Annealing, noisy_sgd, prompts
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
@@ -204,12 +206,67 @@ def test_records_are_spread_evenly_in_eta_time() -> None:
     np.testing.assert_allclose(Annealing.of(optimizer).flow_time(times), want, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("num", "times"),
+    [
+        # If there is no room, the end of the run goes first, and then the end of the first stage.
+        (1, [620]),
+        (2, [20, 620]),
+        (3, [0, 20, 620]),
+        (4, [0, 20, 320, 620]),
+        (6, [0, 10, 20, 220, 420, 620]),
+    ],
+)
+def test_few_records_have_the_ends_of_the_stages(num: int, times: list[int]) -> None:
+    stages = Annealing.of(noisy_sgd(0.5, 0.1, decay=0.025, stage_2=1.5))
+    np.testing.assert_allclose(stages.spread(num), times, rtol=1e-6)
+    assert stages.times(num).tolist() == times
+    np.testing.assert_array_equal(stages.times(), stages.times(128))
+    with pytest.raises(ValueError, match="num = 0: must be an integer >= 1"):
+        stages.times(0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"momentum": 0.5},
+        {"clip": 1.0},
+        {"decoupled": True},
+        {"decay": {"noise": 0.1}},
+        {"noise": {"noise": 0.1, "signal": 0.1}},
+        {"decay": 0.1},
+        {"noise": None},
+        {"eta": 0.1},
+    ],
+    ids=str,
+)
+def test_rules_of_other_algorithms_have_no_two_stages(change: dict) -> None:
+    rule = noisy_sgd()
+    assert Annealing.of(rule).steps == (50, 12000)
+    with pytest.raises(ValueError, match=r"must be a `dynsim.Annealed`, or what it built"):
+        Annealing.of(dataclasses.replace(rule, **change))
+
+
+def test_only_real_numbers_of_a_task_are_traced() -> None:
+    """Sizes are static, so that a task can be the argument of a compiled function."""
+    for task in (prompts(), dynsim.FastPrompts(), dynsim.JointPrompts()):
+        names = {jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(task)}
+        assert names == {".gamma0", ".s1", ".s2", ".r", ".coupling"}
+
+
+def test_outputs_sum_over_all_tokens_but_the_query() -> None:
+    assert prompts(length=5).kappa == 0.8
+
+
 def test_first_time_below_a_level() -> None:
     times = np.array([0.0, 1.0, 3.0, 4.0])
     values = np.array([[2.0, 1.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0], [0.0, 5.0, 5.0, 5.0]])
     found = prompt_observables.first_below(times, values, 0.5)
     np.testing.assert_allclose(found, [2.0, np.inf, 0.0])
     np.testing.assert_allclose(prompt_observables.first_below(times, values[0], 0.5), 2.0)
+    # A curve that touches the level is not below it.
+    touches = np.array([2.0, 1.0, 2.0, 0.0])
+    np.testing.assert_allclose(prompt_observables.first_below(times, touches, 1.0), 3.5)
 
 
 @pytest.mark.parametrize(

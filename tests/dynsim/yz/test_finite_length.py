@@ -102,6 +102,17 @@ def test_sampled_sequences_have_the_enumerated_losses(total: int) -> None:
         assert abs(mine.mean() - exact) < 5 * mine.std() / math.sqrt(mine.size)
 
 
+def test_as_many_contextual_tokens_as_effective_ones_are_enough() -> None:
+    for effective, length in ((4.0, 5), (1.0, 2), (4.0, math.inf), (3.99, 5)):
+        finite_length.check_effective(effective, length)
+    assert float(finite_length.contextual(41, "float32")) == 40
+    assert finite_length.contextual(math.inf, "float32") is None
+    with pytest.raises(ValueError, match=r"length = 5: .* >= 6$"):
+        finite_length.check_effective(4.01, 5)
+    with pytest.raises(ValueError, match=r"length = 1.0: must be finite and in"):
+        finite_length.check_effective(0.5, 1)
+
+
 def test_lengths_without_an_expansion_are_refused() -> None:
     task = dynsim.syn_small()
     # 1 / sum p^2 = 17.3 effective tokens need as many contextual ones.

@@ -25,14 +25,28 @@ RULE = dynsim.momentum(1.0, 0.5, 0.9)
 def test_batches_are_what_is_drawn(length: float, platform: str) -> None:
     layer = dynsim.layer(TASK, length)
     with compiled_for(platform):
-        found = jax.jit(lambda key: layer.batches(key, 4, 32)(jnp.int32(2)))(KEY)
-    want = jax.jit(lambda key: layer.draw(jax.random.fold_in(key, 2), 32))(KEY)
+        # The batch after the last step is for the loss at the end.
+        found = jax.jit(lambda key: layer.batches(key, 4, 32)(jnp.int32(4)))(KEY)
+    want = jax.jit(lambda key: layer.draw(jax.random.fold_in(key, 4), 32))(KEY)
     if math.isinf(length):
         np.testing.assert_array_equal(found, want.classes)
         return
     dense = found if isinstance(found, Examples) else found.astype("float32").dense(layer)
     np.testing.assert_array_equal(dense.classes, want.classes)
     np.testing.assert_array_equal(dense.counts, want.counts)
+
+
+@pytest.mark.parametrize("length", [20, math.inf], ids=str)
+def test_batches_of_other_layers_are_what_is_drawn(length: float) -> None:
+    problem = dynsim.JoMA(TASK, length=length)
+    found = jax.jit(lambda key: problem.batches(key, 4, 32)(jnp.int32(4)))(KEY)
+    want = jax.jit(lambda key: problem.draw(jax.random.fold_in(key, 4), 32))(KEY)
+    if math.isinf(length):
+        np.testing.assert_array_equal(found, want.classes)
+        np.testing.assert_allclose(want.counts, TASK.probs[want.classes], rtol=1e-6)
+    else:
+        assert eqx.tree_equal(found, want)
+        np.testing.assert_array_equal(want.counts.sum(1), 19)
 
 
 @pytest.mark.usefixtures("x64")
@@ -94,6 +108,12 @@ def _all(task: dynsim.SequenceClasses, snapshot: object) -> jax.Array:
 def test_a_task_is_a_layer_with_its_settings() -> None:
     assert isinstance(TASK, Layer)
     assert (TASK.length, TASK.start) == (128, "zero")
+    described = dynsim.layer(dynsim.SynSmall().build())
+    assert (described.length, described.start) == (128, "zero")
+    assert repr(dynsim.layer(described, 7)) == (
+        "Layer(K=2 classes, M=34 tokens, 2 queries, <= 20 contextual tokens per class, T = 7, "
+        "start 'zero')"
+    )
     assert dynsim.layer(dynsim.layer(TASK, 7), start="uniform").length == 7
     for bad in ({"length": 1}, {"length": 2.5}, {"start": "one"}):
         with pytest.raises(ValueError, match=next(iter(bad))):

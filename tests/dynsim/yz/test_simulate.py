@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -279,6 +280,14 @@ def test_one_class_one_token_kind_runs() -> None:
     assert np.isnan(result["z_top_common"]).all()
 
 
+# Counts of two examples, and the class of one.
+OTHER = eqx.tree_at(
+    lambda examples: examples.counts,
+    yz.Examples(np.zeros((3, 1), int), np.ones((3, 1, 34))),
+    np.ones((3, 2, 34)),
+)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -305,6 +314,14 @@ def test_one_class_one_token_kind_runs() -> None:
         (
             {"data": yz.Examples(np.zeros((2, 1), int), np.ones((2, 1, 34)), np.ones((2, 1)))},
             "data.classes: must have a leading axis of length steps = 3",
+        ),
+        (
+            {"data": yz.Examples(np.zeros((3, 2), int), np.ones((3, 2, 33)))},
+            "data.counts: must have shape (steps, E, M = 34) and data.classes (steps, E), got (2, ",
+        ),
+        (
+            {"data": OTHER},
+            "data.counts: must have shape (steps, E, M = 34) and data.classes (steps, E), got (2, ",
         ),
     ],
 )
