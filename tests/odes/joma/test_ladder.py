@@ -176,23 +176,31 @@ def test_a_blow_up_is_a_status_in_training_and_in_the_flow() -> None:
     assert flow.status != Status.OK
 
 
-@pytest.mark.full("test_theorem_2_is_the_flow_up_to_the_blow_up")
 def test_salient_components_first() -> None:
-    """The toy's quadrature against its equation, and the constants of the notes."""
-    for mu in (1.0, 3.0):
-        run = solve_ivp(
-            lambda t, v, mu=mu: (mu - v) * np.exp(v**2 / 2), (0, 0.5), [0.0], rtol=1e-11, atol=1e-13
-        )
-        level = -np.log(1 - run.y[0, -1] / mu)
-        assert float(toy.time_to_learn(level, mu)) == pytest.approx(0.5, rel=1e-8)
-        far = float(toy.time_to_learn(30.0, mu)) * np.exp(mu**2 / 2)
-        assert far == pytest.approx(30 + float(toy.delay(mu)), rel=1e-10)
-    for mu, c in ((1, 0.88083), (2, 6.34354), (3, 55.5008)):
-        assert float(toy.delay(mu)) == pytest.approx(c, rel=6e-6)  # as many digits as there are
-        # Beyond the bisection's bounds the level rises at a constant rate.
-        late = (toy.FAR + 30 + float(toy.delay(mu))) * np.exp(-(mu**2) / 2)
-        level = toy.level_after(np.array([[late]]), np.float64([mu]), np.zeros(1))
-        assert float(level[0, 0]) == pytest.approx(toy.FAR + 30, rel=1e-8)
+    """The toy's quadrature against its equation in SciPy, from a start that is not zero, and the
+    constants of the notes."""
+    mu, start, T = np.array([0.8, 1.7, 2.6]), np.array([0.1, 0.4, 0.2]), 1.3
+    s = np.array([0.0, 0.6, 2.1])
+    field = lambda v: (mu - v) * np.exp(v**2 / (2 * T))
+    free = solve_ivp(
+        lambda s, v: field(v), (0, s[-1]), start, t_eval=s, rtol=1e-11, atol=1e-13, method="DOP853"
+    ).y.T
+    times, found = toy.under_softmax(s, mu, start, T)
+    # Solver tolerances of 1e-11 a step.
+    np.testing.assert_allclose(found, free, rtol=1e-8)
+    softmax_flow = solve_ivp(
+        lambda t, v: (mu - v) * softmax(v**2 / (2 * T)),
+        (0, float(times[-1])), start, t_eval=times, rtol=1e-11, atol=1e-13, method="DOP853",
+    )  # fmt: skip
+    np.testing.assert_allclose(found, softmax_flow.y.T, rtol=1e-8)
+    for c_of, c in ((1, 0.88083), (2, 6.34354), (3, 55.5008)):
+        assert float(toy.delay(c_of)) == pytest.approx(c, rel=6e-6)  # as many digits as there are
+    late = lambda level: (level + 6.34354) * np.exp(-2)  # of mu = 2
+    assert float(toy.time_to_learn(30.0, 2.0)) == pytest.approx(late(30), rel=1e-7)
+    # Beyond the bisection's bounds the level rises at a constant rate.
+    ends, times = np.array([[toy.FAR + 30], [toy.FAR - 10]]), late(toy.FAR + np.array([30, -10]))
+    level = toy.level_after(times[:, None], np.float64([2.0]), np.zeros(1))
+    np.testing.assert_allclose(level, ends, rtol=1e-6)
     assert toy.speed_up(3.0, 2.0) == pytest.approx(np.exp(2.5), rel=1e-12)
 
 

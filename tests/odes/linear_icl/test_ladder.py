@@ -95,20 +95,34 @@ def test_aligned_heads_follow_the_closed_form() -> None:
     assert want.max() > 0.99
 
 
-@pytest.mark.full("test_aligned_heads_follow_the_closed_form")
 def test_the_closed_form_is_the_quadrature_of_equation_21() -> None:
     end = np.asarray(linear_icl.amplitudes(TASK))
     first, last = 0.1 * end, np.array([0.3, 0.7, 0.999, 1.5]) * end
     first[3] = 3 * end[3]  # from above
-    gain = np.asarray(TASK.gain)
-    for d, (size, got) in enumerate(
-        zip(np.asarray(TASK.eigenvalues), linear_icl.time_to_reach(last, first, TASK), strict=True)
-    ):
-        slope = lambda v, size=size, d=d: size**2 * v**2 - size**3 * gain[d] * v**5
+    sizes, gain = np.asarray(TASK.eigenvalues), np.asarray(TASK.gain)
+    times = np.asarray(linear_icl.time_to_reach(last, first, TASK))
+    for d, got in enumerate(times):
+        slope = lambda v, d=d: sizes[d] ** 2 * v**2 - sizes[d] ** 3 * gain[d] * v**5
         want = quad(lambda v, slope=slope: 1 / slope(v), first[d], last[d], epsabs=0, epsrel=1e-11)
-        assert float(got) == pytest.approx(want[0], rel=1e-9)  # quad's own tolerance
-        again = linear_icl.share(np.full((1, 1), float(got)), first, TASK)[0, d]
-        assert float(again) == pytest.approx(last[d] / end[d], rel=1e-9)
+        assert got == pytest.approx(want[0], rel=1e-9)  # quad's own tolerance
+    again = linear_icl.share(times[:, None], first, TASK)
+    np.testing.assert_allclose(np.diag(again), last / end, rtol=1e-9)
+
+
+def test_the_closed_form_has_the_derivatives_of_its_equations() -> None:
+    """With fewer heads than components, of which the last one is not learned."""
+    task, times = dynsim.regression(heads=3), np.array([60.0, 150.0])
+    solve = lambda eta: THEORIES["scalar"].solve(
+        task, dynsim.sgd(eta), times, init=START, record="learned"
+    )["learned"]
+    learned, slope = jax.jvp(solve, (0.1,), (1.0,))
+    sizes, gain = np.asarray(task.eigenvalues), np.asarray(task.gain)
+    # Of u = v/v*, and eta t counts: u' = lambda^2 v* (u^2 - u^5), of which the share is u^3.
+    u = np.cbrt(learned)
+    rate = sizes**2 * (sizes * gain) ** (-1 / 3) * (u**2 - u**5)
+    np.testing.assert_allclose(slope, 2 * times[:, None] * 3 * u**2 * rate, rtol=1e-6, atol=1e-12)
+    assert (learned[:, 3] == 0).all()
+    assert (np.asarray(slope) > 1e-3).any(axis=0).tolist() == [True, True, True, False]
 
 
 def test_waits_of_heads_are_those_of_their_equations() -> None:
