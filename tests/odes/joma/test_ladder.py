@@ -5,6 +5,7 @@ import re
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
@@ -141,18 +142,23 @@ def test_only_the_sum_over_queries_is_conserved() -> None:
 
 
 def test_theorem_2_is_the_flow_up_to_the_blow_up() -> None:
-    problem, rates = problem_of(Shape("exp", "linear", "signal"), 0.8), dynsim.sgd(0.05, 0.2)
+    # Of unequal priors; the second token occurs in both classes alike, and stays.
+    probs, prior = [[0.5, 0.375, 0.125, 0], [0.125, 0.125, 0.5, 0.25]], [0.25, 0.75]
+    task = dynsim.sequence_classes(probs, [0, 0], prior=prior)
+    problem, rates = problem_of(Shape("exp", "linear", "signal"), 0.8, task), dynsim.sgd(0.05, 0.2)
     zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
     end = float(joma.blow_up(problem, rates))
     times = end * np.array([0.1, 0.5, 0.9, 0.99])
-    options = {"init": zero, "record": ("weight", "loss")}
+    every = lambda s: jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(s.params)])
+    options = {"init": zero, "record": ["weight", "loss", {"every": every}]}
     closed, flow = (
         THEORIES[name].solve(problem, rates, times, **options) for name in ("erf", "plain")
     )
+    np.testing.assert_allclose(closed["every"], flow["every"], rtol=1e-5, atol=1e-9)
     np.testing.assert_allclose(closed["weight"], flow["weight"], rtol=1e-5)
     np.testing.assert_allclose(closed["loss"], flow["loss"], rtol=1e-5, atol=1e-9)
     # erf(y/sqrt 2)/|Delta_l| is the same for all tokens; Delta by hand, half of the difference.
-    size = np.abs(np.diff(np.asarray(TASK.probs), axis=0)[0]) / 4 * 2**0.5
+    size = np.abs(np.diff(np.array(prior)[:, None] * probs, axis=0)[0]) / 2**0.5
     y = np.sqrt(2) * erfinv(np.outer(times / end, size / size.max()))
     np.testing.assert_allclose(closed["weight"], 0.8 * y / 2, rtol=1e-9)  # c = eta_z/eta_y = 4
     late = THEORIES["erf"].solve(problem, rates, [end / 2, 1.01 * end], **options)
