@@ -110,19 +110,24 @@ def test_the_closed_form_is_the_quadrature_of_equation_21() -> None:
 
 
 def test_the_closed_form_has_the_derivatives_of_its_equations() -> None:
-    """With fewer heads than components, of which the last one is not learned."""
-    task, times = dynsim.regression(heads=3), np.array([60.0, 150.0])
-    solve = lambda eta: THEORIES["scalar"].solve(
-        task, dynsim.sgd(eta), times, init=START, record="learned"
-    )["learned"]
-    learned, slope = jax.jvp(solve, (0.1,), (1.0,))
-    sizes, gain = np.asarray(task.eigenvalues), np.asarray(task.gain)
-    # Of u = v/v*, and eta t counts: u' = lambda^2 v* (u^2 - u^5), of which the share is u^3.
+    """With fewer heads than components, of which the last one is not learned: by the rate, with
+    u' = lambda^2 v* (u^2 - u^5) for u = v/v* and the share u^3, and by the size of the inputs."""
+    times, sizes, gain = np.array([60.0, 150.0]), *map(np.asarray, (TASK.eigenvalues, TASK.gain))
+
+    def solve(eta: float, size: float) -> jax.Array:
+        task = dynsim.regression(heads=3, spectrum=size * TASK.eigenvalues)
+        options = {"init": START, "record": "learned"}
+        return THEORIES["scalar"].solve(task, dynsim.sgd(eta), times, **options)["learned"]
+
+    learned = np.asarray(solve(0.1, 1.0))
+    by_eta, by_size = map(np.asarray, jax.jacrev(solve, (0, 1))(0.1, 1.0))
     u = np.cbrt(learned)
     rate = sizes**2 * (sizes * gain) ** (-1 / 3) * (u**2 - u**5)
-    np.testing.assert_allclose(slope, 2 * times[:, None] * 3 * u**2 * rate, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(by_eta, 2 * times[:, None] * 3 * u**2 * rate, rtol=1e-9, atol=1e-12)
+    difference = (solve(0.1, 1 + 1e-5) - solve(0.1, 1 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(by_size, difference, rtol=1e-5, atol=1e-9)
     assert (learned[:, 3] == 0).all()
-    assert (np.asarray(slope) > 1e-3).any(axis=0).tolist() == [True, True, True, False]
+    assert (by_size > 1e-3).any(axis=0).tolist() == [True, True, True, False]
 
 
 def test_waits_of_heads_are_those_of_their_equations() -> None:
