@@ -242,6 +242,14 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
             "record = 'gap': it is infinite in the closed form",
         ),
         (
+            lambda: sparse_attention.linear_escape_time(SMALL, 1.0),
+            "eps = 1.0: must be finite and in (0, 1)",
+        ),
+        (
+            lambda: sparse_attention.linear_escape_time(SMALL, 0.0),
+            "eps = 0.0: must be finite and in (0, 1)",
+        ),
+        (
             lambda: THEORIES["plain"].solve(3, dynsim.sgd(1.0), [1.0]),
             "problem = 3: must be of type dynsim.Problem",
         ),
