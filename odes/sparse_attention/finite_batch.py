@@ -78,6 +78,7 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
     u, copy, other = params
     T, d, B = task.T, task.d, task.B
     A = B / ((T - B) * jnp.exp(other - copy) + B)
+    alike, rest = A / B, (1 - A) / (T - B)
     nu = (1 - A) ** 2 / (d * (T - B))
     S = A**2 / d + nu
     # Mean squares and mean product of an entry of W and of A W - W*.
@@ -88,17 +89,18 @@ def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) 
     symmetric = d**3 * (ww * ee + 3 * we**2) / 2
     of_last = 2 * symmetric / d**2 + nu / d * square
     of_others = nu / d * cross + 2 * nu**2 * square
-    both = nu / d * 2 * d**3 * ww * we
+    both = 2 * d**3 * ww * we
     of_b = cross / d + nu * square
-    of_mean = A**2 * of_last + of_others + 2 * A * both
+    of_mean = A**2 * of_last + of_others + 2 * A * nu / d * both
+    # Of the token in its own b.
+    of_own = rest / d**2 * (rest * (2 * A - 1) * square - 2 * A * both)
     pull = A * (d * we - A * d * we - nu * d**2 * ww)
-    alike, rest = A / B, (1 - A) / (T - B)
     mean = jnp.stack([A * miss / d + nu * u, pull / B, -pull / (T - B)])
     variance = jnp.stack(
         [
             S * (ee + nu * d * ww) + mean[0] ** 2,
-            alike**2 * ((1 - A) ** 2 * of_last + of_others - 2 * (1 - A) * both),
-            rest**2 * ((1 - 2 * rest) * of_b / d + of_mean),
+            alike**2 * ((1 - A) ** 2 * of_last + of_others - 2 * (1 - A) * nu / d * both),
+            rest**2 * ((1 - 2 * rest) * of_b / d + of_mean + of_own),
         ]
     )
     seen = Snapshot(d * (nu * d * ww + ee) / 2, A, d * u, copy - other)

@@ -15,7 +15,7 @@ import odes
 from dynsim.problem.base import FullBatch
 from dynsim.problem.train import started
 from dynsim.yz.model import Examples
-from odes.batch_noise import asked_of, examples_of, noise
+from odes.batch_noise import asked_of, examples_of, noise, size_of
 
 KEY = jax.random.key(0)
 ROOT = np.array([[1.0, 0.0], [0.6, 0.8]])
@@ -209,12 +209,13 @@ def test_descent_that_diverges_has_the_status_of_training() -> None:
 
     class Lower(Bowl):
         def loss(self, params, data):
-            return super().loss(params, data) - 1
+            return super().loss(params, data) - 0.3
 
     times = list(range(0, 60, 3))
     found = solve(of_set(Lower(), FOUR), dynsim.sgd(2.5), times)
-    losses = (H * (START * (1 - 2.5 * H) ** np.array(times)[:, None]) ** 2).sum(1) / 2 - 1
-    assert losses[0] < 0
+    losses = (H * (START * (1 - 2.5 * H) ** np.array(times)[:, None]) ** 2).sum(1) / 2 - 0.3
+    # A thousandth of its inverse is far from it.
+    assert -0.03 < losses[0] < 0
     assert found.status == dynsim.Status.DIVERGED
     assert found.first_bad_step == times[np.argmax(losses > 1000 * abs(losses[0]))] > 0
 
@@ -375,7 +376,10 @@ KEPT = WithoutReplacement(dynsim.Arrays({"x": FOUR}, replace=False))
         (KEPT, dynsim.sgd(0.1), {}, "data.replace = False"),
         (Bowl(), dynsim.sgd(0.1), {"starts": 2, "init": np.zeros(2)}, "starts = 2"),
         (Bowl(), dynsim.sgd(0.1), {"key": None}, "key = None"),
-        (Bowl(), dynsim.sgd(0.1), {"examples": 1}, "examples"),
+        (Bowl(), dynsim.sgd(0.1), {"examples": 1}, "examples = 1: must be an integer >= 2"),
+        (Bowl(), dynsim.sgd(0.1), {"passes": 1}, "passes = 1: must be an integer >= 2"),
+        (Bowl(), dynsim.sgd(0.1), {"draws": 1}, "draws = 1: must be an integer >= 2"),
+        (Bowl(), dynsim.sgd(0.1), {"starts": 0}, "starts = 0: must be an integer >= 1"),
         (Bowl(), dynsim.adam(0.1), {"examples": 2**26}, "examples = 67108864: with 2 weights"),
     ],
 )
@@ -384,6 +388,19 @@ def test_what_it_does_not_describe_is_an_error(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         solve(problem, rule, [1], **options)
+
+
+class Scaled(Bowl):
+    scale: "float" = 1.0
+    number: "int" = 1
+
+    def init(self, key):
+        return jnp.zeros((2, self.number)) * self.scale
+
+
+def test_weights_are_counted_for_one_of_many_real_numbers() -> None:
+    assert size_of(Scaled(scale=np.ones((3, 1, 1)), number=2)) == 4
+    assert size_of(Scaled(number=5)) == 10
 
 
 def test_it_is_a_theory_of_problems_with_draw_and_loss() -> None:

@@ -195,3 +195,61 @@ def test_what_a_subclass_overrides_is_named() -> None:
         theories(made(Warm, TASK))["eq10"]
     assert "eq10" not in applicable(made(Warm, TASK), SGD)
     assert applicable(made(Watched, TASK), SGD) == applicable(TASK, SGD)
+
+
+class Online(dynsim.Problem):
+    """Has all that a problem can have."""
+
+    def init(self, key: Any) -> Any:
+        return jax.numpy.zeros(2)
+
+    def draw(self, key: Any, batch: int) -> Any:
+        return jax.random.normal(key, (batch, 2))
+
+    def loss(self, params: Any, data: Any) -> Any:
+        return jax.numpy.mean((data @ params) ** 2)
+
+    def population_loss(self, params: Any) -> Any:
+        return jax.numpy.sum(params**2)
+
+
+@pytest.mark.parametrize(
+    ("problem", "drawn", "single", "steps"),
+    [
+        # Theories whose runs are random paths, that fill a machine, and that have no adaptive
+        # solver, as formulas, maps and equal steps have none.
+        (dynsim.Layer, set(), {"flow"}, {"fixed_attention", "fixed_attention-discrete"}),
+        (dynsim.QKV, set(), {"flow"}, set()),
+        (dynsim.Prompts, {"sde", "seeds"}, set(), {"sde", "seeds"}),
+        (dynsim.Regression, set(), {"flow"}, {"scalar", "plateaus", "sigmoid"}),
+        (dynsim.Retrieval, set(), {"flow"}, {"escape"}),
+        (dynsim.JoMA, set(), {"flow"}, {"erf"}),
+        (
+            Online,
+            {"sde", "corrected-sde"},
+            {"flow", "linear-noise"},
+            {"sde", "corrected-sde", "linear-noise"},
+        ),
+    ],
+)
+def test_sweeps_are_told_what_a_theory_is(
+    problem: type[dynsim.Problem], drawn: set[str], single: set[str], steps: set[str]
+) -> None:
+    known = odes.hierarchy.of_class(problem).values()
+    whole = {"central"} if problem is not dynsim.Prompts else set()
+    assert {each.name for each in known if each.drawn} == drawn
+    assert {each.name for each in known if each.single} == single
+    assert {each.name for each in known if not each.adaptive} == steps | whole
+    for each in known:
+        # A path needs a key, and so does whatever starts at random weights.
+        needs_none = problem is dynsim.Prompts and not each.drawn
+        needs_none |= problem is dynsim.Retrieval and each.name not in {"central", "flow"}
+        needs_none |= each.name == "erf" or each.name.startswith("symmetric")
+        assert ("key" in each.needs) != needs_none, each.name
+
+
+def test_weights_that_start_small_have_flows_of_small_tolerances() -> None:
+    for each in odes.hierarchy.of_class(dynsim.Regression).values():
+        if each.adaptive and each.name != "flow":
+            assert each.tolerances.rtol <= 1e-8
+            assert each.tolerances.atol <= 1e-12

@@ -2,6 +2,8 @@
 SciPy."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,34 +89,58 @@ class Components:
         return solved.y[:, -1]
 
     def loss(self, x: Float[np.ndarray, "7"]) -> float:
-        """K1 + K2 on grids, from the equations, without derivatives."""
-        a, b, h2, w2, e2, u2, m2 = x
-        task = self.task
-        d, L, r, s1, s2 = task.d, task.length, task.r, task.s1, task.s2
-        normal = np.linspace(-6, 6, 41)
-        density = np.exp(-(normal**2) / 2)
-        density /= density.sum()
-        g = np.linspace(0, 6, 81)
-        half = np.exp(-(g**2) / 2)
-        half[0] *= 0.5
-        half /= half.sum()
-        pbar = task.gamma0 + s1 * np.sqrt(2 / np.pi)
-        p2 = task.gamma0**2 + 2 * task.gamma0 * s1 * np.sqrt(2 / np.pi) + s1**2
-        p = (task.gamma0 + s1 * g)[:, None]
-        w = a * p + np.sqrt(h2 * (d - 1)) * s1 * normal
-        across = s1**2 * (d - 1) * w2 * (p**2 + s1**2 * (d - 1))
-        kappa = 1 - 1 / L
-        variance = kappa / L * ((p2 * w**2 + across) / 2 - (pbar * w / 2) ** 2)
-        score = (kappa * pbar * w / 2)[:, :, None] + np.sqrt(variance)[:, :, None] * normal
-        K1 = np.einsum("g,h,f,ghf->", half, density, density, np.logaddexp(0, -score))
-        K2 = 0.0
-        for y in (1, -1):
-            m = r * s2 * np.sqrt((d - 1) * e2) * normal + (y < 0) * r**2 * b
-            s = s2 * np.sqrt(s2**2 * (d - 1) ** 2 * m2 + (y < 0) * (d - 1) * r**2 * u2)
-            z = m / s
-            folded = s * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2) + m * erf(z / np.sqrt(2))
-            D = folded - s * np.sqrt(2 / np.pi)
-            spread = np.sqrt(kappa / L * (s**2 / 2 + m**2 / 4 - D**2 / 16))
-            score = (-y * kappa * D / 4)[:, None] + spread[:, None] * normal
-            K2 += np.einsum("e,f,ef->", density, density, np.logaddexp(0, -score)) / 2
-        return K1 + K2
+        """K1 + K2, from the equations, without derivatives."""
+        P, *Q = on_grids(self.task, x)
+        return P.mean_of(np.logaddexp) + sum(q.mean_of(np.logaddexp) for q in Q) / 2
+
+
+NORMAL = np.linspace(-6, 6, 41)
+DENSITY = np.exp(-(NORMAL**2) / 2) / np.exp(-(NORMAL**2) / 2).sum()
+
+
+class Output(NamedTuple):
+    """Of y N for queries on a grid: their weights, mean and variance over contexts, and mean and
+    standard deviation of the score of a token of the context."""
+
+    weight: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    m: np.ndarray
+    s: np.ndarray
+
+    def mean_of(self, logistic: Callable[[float, np.ndarray], np.ndarray]) -> float:
+        """The mean of logistic(0, -y N)."""
+        score = self.mean[..., None] + np.sqrt(self.variance)[..., None] * NORMAL
+        return float(np.sum(self.weight * (logistic(0, -score) @ DENSITY)))
+
+
+def folded(m: np.ndarray, s: np.ndarray | float) -> np.ndarray:
+    """The mean of |N(m, s^2)|."""
+    z = m / s
+    return s * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2) + m * erf(z / np.sqrt(2))
+
+
+def on_grids(task: Prompts, x: Float[np.ndarray, "7"]) -> tuple[Output, Output, Output]:
+    """The outputs of P, over g and h, and of Q for y = 1 and for y = -1, over e."""
+    a, b, h2, w2, e2, u2, m2 = x
+    d, L, r, s1, s2 = task.d, task.length, task.r, task.s1, task.s2
+    g = np.linspace(0, 6, 81)
+    half = np.exp(-(g**2) / 2)
+    half[0] *= 0.5
+    half /= half.sum()
+    pbar = task.gamma0 + s1 * np.sqrt(2 / np.pi)
+    p2 = task.gamma0**2 + 2 * task.gamma0 * s1 * np.sqrt(2 / np.pi) + s1**2
+    p = (task.gamma0 + s1 * g)[:, None]
+    w = a * p + np.sqrt(h2 * (d - 1)) * s1 * NORMAL
+    across = s1**2 * (d - 1) * w2 * (p**2 + s1**2 * (d - 1))
+    kappa = 1 - 1 / L
+    variance = kappa / L * ((p2 * w**2 + across) / 2 - (pbar * w / 2) ** 2)
+    s = np.sqrt(across + (p2 - pbar**2) * w**2)
+    found = [Output(np.outer(half, DENSITY), kappa * pbar * w / 2, variance, pbar * w, s)]
+    for y in (1, -1):
+        m = r * s2 * np.sqrt((d - 1) * e2) * NORMAL + (y < 0) * r**2 * b
+        s = s2 * np.sqrt(s2**2 * (d - 1) ** 2 * m2 + (y < 0) * (d - 1) * r**2 * u2)
+        D = folded(m, s) - s * np.sqrt(2 / np.pi)
+        variance = kappa / L * (s**2 / 2 + m**2 / 4 - D**2 / 16)
+        found.append(Output(DENSITY, -y * kappa * D / 4, variance, m, np.asarray(s)))
+    return found[0], found[1], found[2]

@@ -55,12 +55,53 @@ def test_random_problems_satisfy_all_conditions(dtype: str, atol: float) -> None
         X = np.asarray(found.X, np.float64)
         # The other matrix and the products are NumPy's.
         slack = A + np.einsum("bklx,bkl,bijx->bij", E, X, E)
+        np.testing.assert_allclose(found.slack, slack, atol=atol * np.abs(A).max())
         assert np.linalg.eigvalsh(X).min() > -atol
         assert np.linalg.eigvalsh(slack).min() > -atol
         size = 1 + np.abs(X).max(axis=(1, 2))
         assert (np.abs(np.einsum("bij,bij->b", X, slack)) / size).max() < atol
         # Neither is zero throughout, so that the products say something.
         assert X.max() > 0.1 > atol
+
+
+def searched(A: np.ndarray, E: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, int]:
+    """The answer and the number of iterations of accelerated projected gradients with restarts."""
+
+    def projected(matrix: np.ndarray) -> np.ndarray:
+        values, vectors = np.linalg.eigh(matrix)
+        return vectors * np.maximum(values, 0) @ vectors.T
+
+    k = len(A)
+    root = np.linalg.norm(np.diagonal(E).T, axis=1) ** -0.5
+    units = np.outer(root, root)
+    a, e = A * units, (E * units[..., None]).reshape(k * k, -1)
+    B = e @ e.T
+    slope = lambda y: a + (B @ y.ravel()).reshape(k, k)
+    most, least = np.linalg.eigvalsh(B)[-1], np.linalg.eigvalsh(a)[0]
+    unsolved = lambda y: np.abs(y - projected(y - slope(y))).max() > -1e-9 * least
+    y = ahead = near / units
+    inertia, turns = 1.0, 0
+    while unsolved(y):
+        new = projected(ahead - slope(ahead) / most)
+        following = (1 + np.sqrt(1 + 4 * inertia**2)) / 2
+        along, inertia = (inertia - 1) / following, following
+        if np.sum((ahead - new) * (new - y)) > 0:
+            along, inertia = 0.0, 1.0
+        y, ahead, turns = new, new + along * (new - y), turns + 1
+    return y * units, turns
+
+
+@pytest.mark.parametrize("size", [1.0, 0.1])
+def test_the_search_takes_the_steps_of_its_algorithm(size: float) -> None:
+    A, E = random_problem(3, 4, spread=0.5)
+    near = 0.2 * np.eye(3)
+    want, turns = searched(size * A, E, near)
+    with jax.enable_x64(True):
+        found = SOLVE(*map(jnp.asarray, (size * A, E, near)))
+    assert turns > 20
+    # A last step may be due to rounding.
+    assert abs(int(found.turns) - turns) <= 1
+    np.testing.assert_allclose(found.X, want, atol=1e-8 * np.abs(want).max())
 
 
 def test_it_is_the_minimum_that_scipy_finds() -> None:

@@ -108,6 +108,9 @@ def test_one_gain_fixes_all_distinct_tokens() -> None:
     np.testing.assert_allclose(gained, kept, rtol=1e-8)
     lower, upper = growth.growth_factor_bounds(f[0] / np.linalg.norm(f), 3.0)
     assert lower < growth.growth_factor(z[0], 0.0) < upper == np.exp(6.0)
+    assert float(lower) == pytest.approx(np.exp(6 * 0.36 / (f @ f)), rel=1e-12)
+    assert float(growth.growth_factor(1.7, 0.4)) == pytest.approx(np.exp(2.6), rel=1e-12)
+    assert float(growth.c0(1.7, 5)) == pytest.approx(1.7**4 / 5, rel=1e-12)
     # Far into the snap, where 1 - ratio^2 (1 - e^{-2 gain}) cancels unless written with expm1.
     ratio = np.array([1.0, 1 - 1e-15, 0.8, 0.0])
     late = np.array([500.0, -np.log(2e-15) / 2, -np.log(0.36) / 2, 0.0])

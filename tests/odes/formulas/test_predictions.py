@@ -84,6 +84,46 @@ def test_b_is_the_integral_of_xi(task: dynsim.SequenceClasses) -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 4, rtol=0.01)
 
 
+def test_margins_and_errors_are_those_of_each_pair_of_tokens() -> None:
+    """Of any logits, from any start, one class and token after the other; the last class has no
+    distinct token."""
+    probs = np.array(
+        [
+            [0.2, 0.1, 0.4, 0.3, 0, 0, 0],
+            [0.3, 0.1, 0, 0, 0.35, 0.25, 0],
+            [0.1, 0.6, 0, 0, 0, 0, 0.3],
+            [0.5, 0.5, 0, 0, 0, 0, 0],
+        ]
+    )
+    task, rng = dynsim.sequence_classes(probs, [0, 0, 1, 1]), np.random.default_rng(2)
+    z, B = rng.normal(size=(3, 4, 7)), np.cumsum(rng.uniform(size=(3, 4)), axis=0)
+    lower, upper, error = np.full((3, 3, 4), np.nan)
+    shares = {1: [], -1: []}
+    signs = predictions.sign_of_drift(task)
+    for n, own in enumerate([[2, 3], [4, 5], [6]]):
+        f = probs[n] * np.exp(z[:, n])
+        f /= np.linalg.norm(f, axis=1, keepdims=True)
+        first = own[int(np.argmax(f[0, own]))]
+        for t in range(3):
+            gain, grown = z[t, n, first] - z[0, n, first], B[t, n] - B[0, n]
+            lower[t, n], upper[t, n] = gain - f[0, first] ** 2 * grown, grown - gain
+            start, ratio = ((f[k, first] / f[k, own]) ** 2 for k in (0, t))
+            error[t, n] = np.abs(ratio / (1 + (start - 1) * np.exp(2 * gain)) - 1).max()
+    found = predictions.sandwich(task, z, B)
+    np.testing.assert_allclose(found, [lower, upper], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        predictions.relative_gain_error(task, z), error, rtol=1e-9, atol=1e-14
+    )
+    for n, token in zip(*np.nonzero(signs), strict=True):
+        shares[signs[n, token]] += [signs[n, token] * step > 0 for step in np.diff(z[:, n, token])]
+    # Only if there are several common tokens is nothing claimed about them.
+    assert not shares[-1]
+    distinct, common, both = predictions.agreement(task, [0, 1, 5], z)
+    assert distinct == both == np.mean(shares[1])
+    assert np.isnan(common)
+    assert 0 < distinct < 1
+
+
 def test_conventions_differ_by_the_prior() -> None:
     sgd, paper = solve(), solve(eta_z=0.3 / 4, convention="paper")
     for name in ("z", "B"):
@@ -142,8 +182,8 @@ def test_theorem_3_is_no_law_of_the_full_flow() -> None:
 
 
 def test_signs_follow_the_theorems_assumptions() -> None:
-    signs = lambda probs, query: predictions.sign_of_drift(
-        dynsim.sequence_classes(probs, query)
+    signs = lambda probs, query, **options: predictions.sign_of_drift(
+        dynsim.sequence_classes(probs, query, **options)
     ).tolist()
     # Theorem 2: one common token, 1. Class 2 has no distinct token of its own, but its query has.
     single = [[0.5, 0.5, 0, 0], [0, 0.4, 0.6, 0], [0, 1, 0, 0]]
@@ -152,13 +192,20 @@ def test_signs_follow_the_theorems_assumptions() -> None:
     assert signs(single, [0, 1, 2])[2] == [0, 0, 0, 0]
     # A class that shares nothing has xi = 0: its distinct tokens stay.
     apart = [[0.5, 0.5, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 0.5, 0.5]]
-    assert signs(apart, [0, 1, 2])[2] == [0] * 5
+    assert signs(apart, [0, 1, 2]) == [[1, -1, 0, 0, 0], [0, -1, 1, 0, 0], [0] * 5]
     # Corollary 2: two common tokens, covered only while the task is symmetric.
     common = np.tile([0.2, 0.3], (2, 1))
     assert signs(np.c_[common, [[0.5, 0], [0, 0.5]]], [0, 1]) == [[-1, -1, 1, 0], [-1, -1, 0, 1]]
     assert signs(np.c_[common[:, ::-1], [[0.5, 0], [0, 0.5]]], [0, 0])[0] == [-1, -1, 1, 0]
     uneven = np.c_[[[0.2, 0.3], [0.3, 0.2]], [[0.5, 0], [0, 0.5]]]
     assert signs(uneven, [0, 1]) == [[0, 0, 1, 0], [0, 0, 0, 1]]
+    assert signs(np.c_[common, [[0.5, 0], [0, 0.5]]], [0, 1], prior=[0.4, 0.6])[0] == [0, 0, 1, 0]
+    three = np.c_[np.tile([0.2, 0.3], (3, 1)), np.eye(3) / 2]
+    assert signs(three, [0, 1, 2])[0] == [-1, -1, 1, 0, 0]
+    # A query has two classes, the other one has one; one distinct token is less probable.
+    assert signs(three, [0, 0, 1])[0] == [0, 0, 1, 0, 0]
+    three[2, [0, 4]] = 0.3, 0.4
+    assert signs(three, [0, 1, 2])[0] == [0, 0, 1, 0, 0]
 
 
 def test_locally_distinct_tokens_are_not_claimed() -> None:

@@ -95,20 +95,39 @@ def test_aligned_heads_follow_the_closed_form() -> None:
     assert want.max() > 0.99
 
 
-@pytest.mark.full("test_aligned_heads_follow_the_closed_form")
 def test_the_closed_form_is_the_quadrature_of_equation_21() -> None:
     end = np.asarray(linear_icl.amplitudes(TASK))
     first, last = 0.1 * end, np.array([0.3, 0.7, 0.999, 1.5]) * end
     first[3] = 3 * end[3]  # from above
-    gain = np.asarray(TASK.gain)
-    for d, (size, got) in enumerate(
-        zip(np.asarray(TASK.eigenvalues), linear_icl.time_to_reach(last, first, TASK), strict=True)
-    ):
-        slope = lambda v, size=size, d=d: size**2 * v**2 - size**3 * gain[d] * v**5
+    sizes, gain = np.asarray(TASK.eigenvalues), np.asarray(TASK.gain)
+    times = np.asarray(linear_icl.time_to_reach(last, first, TASK))
+    for d, got in enumerate(times):
+        slope = lambda v, d=d: sizes[d] ** 2 * v**2 - sizes[d] ** 3 * gain[d] * v**5
         want = quad(lambda v, slope=slope: 1 / slope(v), first[d], last[d], epsabs=0, epsrel=1e-11)
-        assert float(got) == pytest.approx(want[0], rel=1e-9)  # quad's own tolerance
-        again = linear_icl.share(np.full((1, 1), float(got)), first, TASK)[0, d]
-        assert float(again) == pytest.approx(last[d] / end[d], rel=1e-9)
+        assert got == pytest.approx(want[0], rel=1e-9)  # quad's own tolerance
+    again = linear_icl.share(times[:, None], first, TASK)
+    np.testing.assert_allclose(np.diag(again), last / end, rtol=1e-9)
+
+
+def test_the_closed_form_has_the_derivatives_of_its_equations() -> None:
+    """With fewer heads than components, of which the last one is not learned: by the rate, with
+    u' = lambda^2 v* (u^2 - u^5) for u = v/v* and the share u^3, and by the size of the inputs."""
+    times, sizes, gain = np.array([60.0, 150.0]), *map(np.asarray, (TASK.eigenvalues, TASK.gain))
+
+    def solve(eta: float, size: float) -> jax.Array:
+        task = dynsim.regression(heads=3, spectrum=size * TASK.eigenvalues)
+        options = {"init": START, "record": "learned"}
+        return THEORIES["scalar"].solve(task, dynsim.sgd(eta), times, **options)["learned"]
+
+    learned = np.asarray(solve(0.1, 1.0))
+    by_eta, by_size = map(np.asarray, jax.jacrev(solve, (0, 1))(0.1, 1.0))
+    u = np.cbrt(learned)
+    rate = sizes**2 * (sizes * gain) ** (-1 / 3) * (u**2 - u**5)
+    np.testing.assert_allclose(by_eta, 2 * times[:, None] * 3 * u**2 * rate, rtol=1e-9, atol=1e-12)
+    difference = (solve(0.1, 1 + 1e-5) - solve(0.1, 1 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(by_size, difference, rtol=1e-5, atol=1e-9)
+    assert (learned[:, 3] == 0).all()
+    assert (by_size > 1e-3).any(axis=0).tolist() == [True, True, True, False]
 
 
 def test_waits_of_heads_are_those_of_their_equations() -> None:

@@ -242,3 +242,33 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> No
         begin = p + at(t) * (drive + WANE * p) / 2
         np.testing.assert_allclose(moved, -at(t) * (drive + WANE * begin), rtol=1e-12)
         np.testing.assert_allclose(changes * size, slow * (squares(p) - averages), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", ["plain", "heavy-ball", "matched"])
+def test_flows_of_signs_obey_their_equations(kind: str) -> None:
+    """Down p_0^2 + p_1^2 / 2 + (p_0^4 + p_1^4) / 4, with a sign that is linear within eta |H|, of
+    an average that begins at zero; the matched one waits for half a step."""
+    mu, h = 0.8, np.array([2.0, 1.0])
+    options = {} if kind == "plain" else {"momentum": mu}
+    rule = dynsim.sign(dict(zip("YZ", RATE, strict=True)), **options).astype("float64")
+    pull = lambda task, p: YZ(2 * p.Y + p.Y**3, p.Z + p.Z**3)
+    start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
+    posed = flows_of(rule)[kind].pose(pull, None, GroupedRule(rule, of_layer(start)), start)
+    field = jax.jit(lambda t, state: posed.field(t, state, posed.args))
+    p, m = np.array([0.5, -0.9]), np.array([0.25, -0.9])
+    state = tuple(YZ(*jnp.asarray(x)[:, None, None]) for x in [p, m][: len(posed.state)])
+    G, width = h * p + p**3, h + 3 * p**2
+    rate = -np.log(mu) if kind == "matched" else 1 - mu
+    for t in (0.0, 0.3, 0.7, 3.25):
+        moved, *change = stacked(field(jnp.asarray(t), state))
+        eta = at(t - 0.5 if kind == "matched" else t)
+        mean = G if kind == "plain" or t == 0 else m / -np.expm1(-rate * t)
+        want = -eta * np.clip(mean / (eta * width), -1, 1)
+        np.testing.assert_allclose(
+            moved, 0 * p if kind == "matched" and t < 0.5 else want, rtol=1e-12
+        )
+        if kind != "plain":
+            np.testing.assert_allclose(change, [rate * (G - m)], rtol=1e-12)
+    # One of them is linear at last, and the other a sign.
+    assert kind == "plain" or (np.abs(mean / (eta * width)) < 1).tolist() == [True, False]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from odes.solver.integrate import StepTime, integrate_sde
+from odes.solver.integrate import StepTime, integrate_ito, integrate_sde
 
 pytestmark = pytest.mark.usefixtures("x64")
 KEY = jax.random.key(0)
@@ -72,3 +72,29 @@ def test_noise_of_a_step_has_the_variance_of_its_length() -> None:
     mean, variance = 1.5, 0.49 * (0.5 * 1.5**2 + 1)
     assert abs(found.mean() - mean) < 5 * (variance / found.size) ** 0.5
     assert found.var() == pytest.approx(variance, rel=5 * (2 / found.size) ** 0.5)
+
+
+def test_steps_of_splitting_are_those_of_its_stages() -> None:
+    """Three stages with nodes 0, 1/3 and 1/2 on either side of a kick, whatever the kick is."""
+    drift = lambda t, y: t * y - y**2
+    kick = lambda t, y: 0.1 * t**2 * y
+    grid, marks = np.array([0.2, 0.5, 1.3, 1.6, 2.5]), [0, 2, 4]
+    found, last = jax.jit(
+        lambda: integrate_ito(
+            drift, lambda t, y, dW: kick(t, y), jnp.asarray(0.7), jnp.asarray(grid), marks, KEY,
+            noises=2, save=lambda t, y: jnp.stack([t, y]),
+        )
+    )()  # fmt: skip
+
+    def flow(t: float, h: float, y: float) -> float:
+        first = y + h / 3 * drift(t, y)
+        second = y + h / 2 * drift(t + h / 3, first)
+        return y + h * drift(t + h / 2, second)
+
+    y, seen = 0.7, [0.7]
+    for t, h in zip(grid[:-1], np.diff(grid), strict=True):
+        y = flow(t, h / 2, y)
+        y = flow(t + h / 2, h / 2, y + kick(t + h / 2, y))
+        seen.append(y)
+    np.testing.assert_allclose(found, np.stack([grid, seen], axis=1)[marks], rtol=1e-12)
+    assert float(last) == found[-1, 1]

@@ -17,10 +17,52 @@ from odes.sparse_attention import finite_batch
 TASK, RULE = dynsim.retrieval(24, 24), dynsim.adam(0.01)
 
 
-@pytest.mark.parametrize(
-    ("magnitude", "walk", "gap"),
-    [pytest.param(0.08, 0.003, 1.5, marks=pytest.mark.full), (0.3, 0.01, 0.5)],
-)
+def quadratic(blocks: list[list[np.ndarray]], d: int) -> tuple[float, float]:
+    """Mean and variance of z^T M z for z ~ N(0, I/d), by Isserlis' theorem."""
+    M = np.block(blocks)
+    return np.trace(M) / d, ((M + M.T) ** 2).sum() / 2 / d**2
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("d", "walk"), [(300, 0.0006), (6, 0.0)])
+def test_moments_are_those_of_quadratic_forms_in_the_tokens(d: int, walk: float) -> None:
+    """Of weights drawn once: scores have gradients z^T M z with z = (x_T, x_1, ..., x_n), and an
+    entry of W has the product of two normal numbers, of which all is known."""
+    n, B, u, gap = 3, 2, 0.05, 0.8
+    task = dynsim.retrieval(n + B, d, B)
+    target = np.asarray(task.target("float64"))
+    signs = np.sign(target)
+    W = u * signs + walk**0.5 * np.random.default_rng(0).normal(size=(d, d))
+    a = np.exp(gap * (np.arange(n + B) >= n))
+    rest, alike = a[[0, -1]] / a.sum()
+    A = B * alike
+    # Output minus target is the sum of missed x_i, attention's mean token that of mean x_i, and b,
+    # along which scores are pulled, is W^T times the former.
+    missed, mean = [A * W - target, *n * [rest * W]], np.array([A, *n * [rest]])
+    pulled = [W.T @ each for each in missed]
+    of_copy, of_other = (
+        quadratic([[weight * share * b.T for share in np.eye(n + 1)[i] - mean] for b in pulled], d)
+        for i, weight in ((0, alike), (1, rest))
+    )
+    together = sum(m * c for m, c in zip(missed, mean, strict=True)) / d
+    apart = sum((m**2).sum(1) for m in missed) / d * (mean**2).sum() / d
+    entry = (signs * together).mean(), apart.mean() + (together**2).mean()
+    want_mean, want_variance = np.transpose([entry, of_copy, of_other])
+    loss = sum((m**2).sum() for m in missed) / d / 2
+    got = finite_batch.moments(task, jnp.array([u, gap + 0.7, 0.7]), jnp.asarray(walk))
+    # The expansion is one in 1/d, and so is the scatter of sums over entries that walk. If none
+    # does, all is exact but for the squares of matrices in the variance of scores.
+    rtol = 3 / d if walk else 1e-12
+    np.testing.assert_allclose(got.mean, want_mean, rtol=rtol)
+    np.testing.assert_allclose(got.variance[0], want_variance[0], rtol=rtol)
+    if walk:
+        np.testing.assert_allclose(got.variance, want_variance, rtol=rtol)
+    np.testing.assert_allclose(got.snapshot, [loss, A, d * u, gap], rtol=rtol)
+    np.testing.assert_allclose(got.curvature, (mean**2).sum() / d, rtol=1e-12)
+
+
+@pytest.mark.full("test_moments_are_those_of_quadratic_forms_in_the_tokens")
+@pytest.mark.parametrize(("magnitude", "walk", "gap"), [(0.08, 0.003, 1.5), (0.3, 0.01, 0.5)])
 def test_moments_are_those_of_sampled_gradients(magnitude: float, walk: float, gap: float) -> None:
     task = dynsim.retrieval(12, 24, B=2)
     signs = np.sign(np.asarray(task.target()))

@@ -242,6 +242,14 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
             "record = 'gap': it is infinite in the closed form",
         ),
         (
+            lambda: sparse_attention.linear_escape_time(SMALL, 1.0),
+            "eps = 1.0: must be finite and in (0, 1)",
+        ),
+        (
+            lambda: sparse_attention.linear_escape_time(SMALL, 0.0),
+            "eps = 0.0: must be finite and in (0, 1)",
+        ),
+        (
             lambda: THEORIES["plain"].solve(3, dynsim.sgd(1.0), [1.0]),
             "problem = 3: must be of type dynsim.Problem",
         ),
@@ -295,3 +303,27 @@ def test_the_plateau_under_momentum_has_the_length_of_its_theories() -> None:
     assert end == pytest.approx(measured, rel=1 / 8)
     half = times.size // 2
     assert closed["readout"][half] == pytest.approx(run["readout"][half], rel=1 / 8)
+
+
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.parametrize("rule", [dynsim.sgd(0.5), dynsim.sgd(0.05, momentum=0.9)], ids=str)
+def test_what_is_printed_is_integrated_as_printed(rule: dynsim.Rule) -> None:
+    """By SciPy, and with momentum at the rate eta / (1 - mu), which is the same in both rules."""
+    task, times = dynsim.retrieval(12, 5, 2), [20.0, 60.0]
+    field = jax.jit(lambda state: jnp.stack(sparse_attention.field(task, tuple(state))))
+    solved = solve_ivp(
+        lambda t, x: 0.5 * np.asarray(field(x)),
+        (0, 60),
+        (0, 0),
+        t_eval=times,
+        rtol=1e-9,
+        atol=1e-12,
+    )
+    found = THEORIES["printed"].solve(task, rule, times)
+    assert (found.status, found.source) == (Status.OK, "printed")
+    for i, state in enumerate(solved.y.T):
+        want = sparse_attention.printed_snapshot(tuple(map(jnp.asarray, state)), task)
+        for name, value in want._asdict().items():
+            # Equal steps of at most a unit of time, to the fourth order.
+            np.testing.assert_allclose(found[name][i], value, rtol=1e-4, err_msg=name)
+    assert found["gap"][-1] > 0.2

@@ -70,6 +70,19 @@ def test_large_tasks_have_finite_length_at_the_same_cost() -> None:
     assert abs(found["loss"][-1] / infinite["loss"][-1] - 1) > 0.01
 
 
+def test_a_run_diverges_above_ten_times_the_loss_of_guessing() -> None:
+    """Which is 16.1. Decay beyond its edge turns all weights round in each step, and doubles
+    them: the loss is 8 after two steps, and 26 after four."""
+    task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], [0, 0])
+    rule, reduced = dynsim.sgd(10.0, 0.1, decay=0.25), symmetric.symmetric_task(task)
+    found = symmetric.spread(reduced, rule, [0, 2, 4], batch=4, length=9, record=["loss"])
+    assert 7 < found["loss"][1] < 10 * math.log(5) < found["loss"][2]
+    assert (found.status, found.first_bad_step) == (dynsim.Status.DIVERGED, 4)
+    found = symmetric.descend(reduced, rule, steps=2, times=[2], record=["loss"])
+    assert 7 < found["loss"][0] < 10 * math.log(5)
+    assert found.status == dynsim.Status.OK
+
+
 @pytest.mark.parametrize("kind", ["momentum", pytest.param("adam", marks=pytest.mark.full)])
 def test_spread_is_that_of_the_full_layer(kind: str) -> None:
     own, common = [0.15, 0.15, 0.2], [0.25, 0.25, 0]

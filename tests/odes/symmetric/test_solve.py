@@ -63,7 +63,7 @@ def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(
         full = symmetric.expand(task, state)
         loss, grads = yz.loss_and_grad(full, task, yz.population(task))
         snapshot, now = observables.measure(task, full), measure(reduced, state)
-        names = observables.DEFAULT_RECORD
+        names = observables.OBSERVABLES.keys() & symmetric.OBSERVABLES.keys()
         theirs = {name: observables.OBSERVABLES[name](task, snapshot) for name in names}
         ours = {name: f(reduced, state, now) for name, f in symmetric.OBSERVABLES.items()}
         expanded = symmetric.expand(task, gradient(reduced, state))
@@ -83,6 +83,22 @@ def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(
     order = np.flatnonzero(distinct)[np.argsort(task.probs[0][distinct], kind="stable")]
     np.testing.assert_allclose(ours["attention_distinct"], attention[order], rtol=1e-12)
     np.testing.assert_allclose(ours["attention_common"], attention[common], rtol=1e-12)
+
+
+def test_what_a_class_does_not_have_is_not_a_number() -> None:
+    nan = jax.jit(
+        lambda task: {
+            name: f(task, zero_state(task, "float64"), measure(task, zero_state(task, "float64")))
+            for name, f in symmetric.OBSERVABLES.items()
+        }
+    )
+    for p, rho, missing in (([], [0.4, 0.6], "distinct"), ([0.4, 0.6], [], "common")):
+        found = nan(symmetric.symmetric_profiles(p, rho, K=2, M=4))
+        names = {f"z_top_{missing}"} | ({"entropy", "xi"} if missing == "distinct" else set())
+        assert {name for name, x in found.items() if np.isnan(x).any()} == names
+        assert [found[name].shape for name in ("entropy", "xi", f"z_top_{missing}")] == [
+            (), (1,), (1,)
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

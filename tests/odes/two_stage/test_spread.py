@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from dynsim import schedules
-from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
-from odes.two_stage.loss import ReducedState, Rule, block_sizes
-from odes.two_stage.sde import _start, solve_seed
+from odes.two_stage import field
+from odes.two_stage.loss import EPS, ReducedState, Rule, block_sizes
+from odes.two_stage.sde import Seed, Signal, _seed_drift, _seed_noise, solve_seed
 from odes.two_stage.thresholds import _moments, gradient_variance
+from tests.systems.two_stage import RULE, Components
 
 pytestmark = pytest.mark.usefixtures("x64")
+START = (0.3, 0.6, 0.03, 0.03, 0.04, 0.015, 0.01)
 
 
-@pytest.mark.full("odes/two_stage/test_solve.py::test_noise_of_the_paths_follows_the_rate")
 def test_spread_where_the_loss_is_a_weight_decay() -> None:
     """Without P, for hardly any zeta and small outputs the loss is log 2 + Var/8 of N_V, the same
     pull c = s2^4 kappa / 8L on every entry: of v_M, of the signal of an entry and of the mean of
@@ -69,26 +71,40 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
     # The signal of the noise: x = -c v / (c + 2 lambda), s = -c x / lambda.
     check_variance(found["V_trace"][:, 1], (d - 1) * c**2 * v / ((c + 2 * decay) * decay), d - 1)
     assert np.abs(found["W_trace"]).max() < 1e-4
+    # Diagonals have d - 1 other entries, at the start with nothing but what roots have at zero.
+    zero = np.stack([found["W_trace"][:, 0], found["V_trace"][:, 0]])
+    np.testing.assert_allclose(zero.var(), (d - 1) * EPS, rtol=4 * (2 / zero.size) ** 0.5)
     # l has the variance of the output over 4, up to O(output^4).
     var = task.kappa / task.length * 3.0**4 * (d - 1) ** 2 * v / 2
     check_variance(found["K2"][:, 1], var / 4 / num_test, d - 1)
 
 
-def test_seeds_start_from_random_weights() -> None:
-    """a and b are normal, and the mean of the squares of a block is a chi squared of its size."""
-    task, num = prompts(4, 5, tau_0=0.3), 20_000
-    keys = jax.random.split(jax.random.key(0), num)
-    start = jax.vmap(lambda key: _start(task, key, np.dtype("float64")).total)(keys)
-    sizes = np.array(jax.tree.leaves(block_sizes(4)))
-    for place, (values, size) in enumerate(zip(jax.tree.leaves(start), sizes, strict=True)):
-        square = values**2 if place < 2 else values
-        # Four standard errors of a mean and of a variance, for chi squared of `size`.
-        few = 4 * (2 / size / num) ** 0.5
-        assert square.mean() == pytest.approx(0.3**2, rel=few)
-        rough = 4 * ((2 + 12 / size) / num) ** 0.5
-        assert square.var() == pytest.approx(
-            2 * 0.3**4 / size, rel=rough if place > 1 else 2 * rough
+def test_signals_of_a_seed_move_as_their_equations_say() -> None:
+    """With c = (2/n) dLoss/dv of the blocks of other entries, by differences on grids."""
+    task, start = prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9), np.array(START)
+    rule, steps = Annealed(tau=0.15), np.diag(1e-4 * np.array(START))
+    loss, stages = Components(task, rule, START, 15.0).loss, Annealing.of(rule)
+    slope = np.array([(loss(start + e) - loss(start - e)) / (2 * e.sum()) for e in steps])
+    held = {"W": (0.2, -0.03, 0.05), "V": (-0.4, 0.02, 0.07)}
+    seed = Seed(ReducedState(*START), *(Signal(*each) for each in held.values()))
+    model, t = field.checked_model(task, True, RULE), jnp.zeros(())
+    moved = jax.jit(lambda seed: _seed_drift(model, t, seed, (task, stages)))(seed)
+    for name, one, rest, size in (("W", 0, 3, 11 * 12), ("V", 1, 6, 11 * 11)):
+        along, cross, square = held[name]
+        c, decay = 2 / size * slope[rest], stages.decay
+        want = (
+            -slope[one] - decay * along,
+            -c * START[rest] - (c + 2 * decay) * cross,
+            -2 * c * cross - 2 * decay * square,
         )
+        # The grid of |g| errs by 2e-4.
+        np.testing.assert_allclose(jax.tree.leaves(getattr(moved, name)), want, rtol=1e-3)
+    noise = _seed_noise(t, seed, (task, stages))
+    amplitude = stages.eta_1**0.5 * stages.noise
+    blocks = 2 * amplitude * np.sqrt(start[2:] / [11, 132, 11, 11, 121])
+    np.testing.assert_allclose(
+        jax.tree.leaves(noise), [amplitude, amplitude, *blocks, *6 * [0]], rtol=1e-12
+    )
 
 
 def test_losses_have_the_error_of_so_many_prompts() -> None:

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 hessian = jax.jit(thresholds.growth_rate_hessian)
+# Of which no number is 1, nor equal to another.
+GENERIC = prompts(32, 129, r=1.7, gamma0=0.6, s1=0.8, s2=1.3)
 
 
 def test_growth_rates_of_the_default_task() -> None:
@@ -33,7 +35,7 @@ def test_growth_rates_of_the_default_task() -> None:
 
 def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
     # At large d and small r the row V[0,1:] does nothing; the loss is convex where L is finite.
-    task = prompts(3000, 513, r=0.5, gamma0=0.5)
+    task = prompts(3000, 513, r=0.5, gamma0=0.5, s1=0.8, s2=1.1)
     got, want = thresholds.growth_rate(task, 1e-3, 0.0), hessian(task, 1e-3, 0.0)
     # The row shifts logits by r / (s2 sqrt(d - 1)) of their noise, whose square is 8e-5.
     np.testing.assert_allclose(got, want, rtol=2e-4)
@@ -42,7 +44,7 @@ def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
     a = 1.5
     got = hessian(joint, 1e-3, 0.0, a)
     g = np.abs(np.random.default_rng(0).normal(size=200_000))
-    margin = task.kappa / 2 * task.mean_margin * a * (0.5 + g)
+    margin = task.kappa / 2 * task.mean_margin * a * (0.5 + 0.8 * g)
     drive = 2 * np.mean(1 / (1 + np.exp(margin)))
     assert drive < 0.6
     # The variance of the outputs at L = 513, of which 0.6 % is seen.
@@ -82,11 +84,11 @@ def test_critical_noise_is_the_root() -> None:
 
 def test_boundary_of_a_finite_time() -> None:
     decay, horizon, r = 0.025, 200.0, jnp.linspace(0.8, 2.5, 5)
-    tau = thresholds.finite_time_boundary(prompts(), decay, horizon, r)
+    tau = thresholds.finite_time_boundary(GENERIC, decay, horizon, r)
     assert tau.shape == (5,)
     for t, x in zip(tau, r, strict=True):
-        task = prompts(r=float(x))
-        sigma = t * np.sqrt(31 * (31 + x**2))
+        task = dataclasses.replace(GENERIC, r=float(x))
+        sigma = t * 1.3 * np.sqrt(31 * (1.69 * 31 + x**2))
         got = thresholds.growth_rate(task, t, decay) * horizon
         np.testing.assert_allclose(got, np.log(sigma / (x**2 * t)), rtol=1e-10)
         assert t < thresholds.critical_noise(task, decay)
@@ -107,13 +109,13 @@ STILL = Annealing.of(noisy_sgd(tau=0.0))
 
 @jax.jit
 def drift_without_noise(state: ReducedState) -> ReducedState:
-    """What the ODE of the default task integrates at L = infinity."""
-    model = field.checked_model(prompts(), finite_length=False, rule=None)
-    return field.drift(model, jnp.zeros(()), state, (prompts(), STILL))
+    """What the ODE integrates at L = infinity."""
+    model = field.checked_model(GENERIC, finite_length=False, rule=None)
+    return field.drift(model, jnp.zeros(()), state, (GENERIC, STILL))
 
 
 def test_early_signal_and_margin() -> None:
-    task = prompts()
+    task = GENERIC
     found = drift_without_noise(ReducedState(*map(jnp.asarray, 7 * (0.0,))))
     # The rule's mean of |g| misses by 6e-4.
     np.testing.assert_allclose(found.a, thresholds.early_signal(task, 1.0), rtol=1e-3)
@@ -123,13 +125,13 @@ def test_early_signal_and_margin() -> None:
 
 
 def test_stationary_signal_balances_and_has_derivatives() -> None:
-    task, decay = prompts(), 0.025
+    task, decay = GENERIC, 0.025
     found = thresholds.stationary_signal(task, decay)
     k = task.kappa / 8 * task.r**2
     np.testing.assert_allclose(decay * found.b, k / (1 + np.exp(2 * k * found.b)), rtol=1e-12)
 
     def pull(g: float) -> float:
-        slope = task.kappa / 2 * task.mean_margin * (1 + g)
+        slope = task.kappa / 2 * task.mean_margin * (0.6 + 0.8 * g)
         return slope / (1 + math.exp(slope * float(found.a))) * 2 * scipy.stats.norm.pdf(g)
 
     # Twelve nodes miss by 2e-5.
