@@ -14,6 +14,7 @@ from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import PRECONDITIONED
 from sweeps.commands import strain
 from sweeps.commands.strain import of_curve, reached
+from sweeps.compare.comparison import Comparison
 from sweeps.compare.scatter import held
 
 PROBLEM = dynsim.regression(D=2, N=7, heads=2)
@@ -103,3 +104,15 @@ def test_the_edge_is_compared_from_where_the_central_flow_reaches_it() -> None:
     assert "from step 2 on, the preconditioned sharpness of training is 2.056" in str(found)
     assert held(training, runs([[0, 1, 1, 1, 1]] * 2, [-1, -1])) is None
     assert held(training, runs([[0, 1, 2, 2, 2]] * 2, [1, 1])) is None
+
+
+def test_a_comparison_has_the_edge_if_both_sides_record_it() -> None:
+    training = runs([[0, 9, 3, 1, 2.5]], [-1])
+    central = runs([[0, 1, 2, 2, 1.5]], [-1])
+
+    def of(theory: str, *names: str) -> Comparison:
+        return Comparison(None, training, {theory: central}, {}, names)  # pyright: ignore[reportArgumentType]
+
+    assert of("central", "loss", PRECONDITIONED).held == held(training, central)
+    assert of("central", "loss").held is None
+    assert of("flow", "loss", PRECONDITIONED).held is None

@@ -62,6 +62,11 @@ def _legend(legend: Legend) -> list[Any]:
     look = [[legend.get_frame_on(), legend._ncols], [place] if np.ndim(place) == 0 else place]
     look += [[legend.columnspacing, legend.handlelength, legend.handletextpad]]
     look += [[legend.get_frame().get_alpha() or 1.0]]
+    if legend._bbox_to_anchor is not None:
+        parent = legend.figure.transSubfigure if legend.axes is None else legend.axes.transAxes
+        # Layout moves the parent, and rounding what is relative to it.
+        anchor = legend.get_bbox_to_anchor().transformed(parent.inverted()).bounds
+        look += [np.round(anchor, 3)]
     keys = [_look(each) for each in legend.legend_handles]
     return [legend.get_title().get_text(), *words, number(*look), *keys]
 

@@ -22,7 +22,7 @@ from sweeps import Sweep, cli, experiment
 from sweeps.runner import run as run_module
 from sweeps.runner.store import RECORDS, Variable, bucket
 from sweeps.runner.store import store as store_module
-from sweeps.runner.store.place import Written
+from sweeps.runner.store.place import Written, place
 from sweeps.runner.store.store import Store, StoreError
 
 TRAINING = experiment(steps=2, length=8, batch=4)
@@ -334,6 +334,13 @@ def test_chunks_are_written_by_address_alone_while_another_process_has_the_lock(
             Store.open(store.address).write(region, {n: a[region] for n, a in arrays.items()})
         np.testing.assert_array_equal(Store.open(stored.out).done(), True)
     assert sweeps.open(stored.out).equals(whole)
+
+
+def test_a_file_in_memory_is_put_once() -> None:
+    memory = place(None)
+    assert memory.put("a", b"first")
+    assert not memory.put("a", b"second")
+    assert memory.read("a") == b"first"
 
 
 def test_what_the_chunks_took_is_in_their_records(

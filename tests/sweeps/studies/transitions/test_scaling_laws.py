@@ -76,6 +76,13 @@ def test_steps_go_the_way_of_most_and_points_without_values_are_left_out() -> No
     assert places.shape == widths.shape == (1, 3)
     np.testing.assert_allclose(places[0, :2], 5, atol=0.1)
     assert np.isnan(places[0, 2])
+    # The way from the first to the last point, also where a curve begins the other way.
+    bent = falls + 0.04 * np.exp(-((x - 1) ** 2))
+    assert bent[1] > bent[0]
+    rises = 1 - bent
+    for curve in (bent, rises):
+        found, _ = analysis.steps(x, curve[None, :, None].repeat(3, 2), np.full((1, 3), 1 / 3))
+        np.testing.assert_allclose(found[0, 0], 5, atol=0.2)
 
 
 def test_halves_of_the_seeds_have_sum_1_and_half_of_them() -> None:
