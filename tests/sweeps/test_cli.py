@@ -20,7 +20,7 @@ import pytest
 
 import dynsim
 import sweeps
-from sweeps import cli
+from sweeps import cli, lines
 from sweeps.commands import environment, line, table
 from sweeps.runner import progress
 from tests.sweeps.ending import ended
@@ -499,3 +499,8 @@ def test_a_signal_that_comes_while_jax_is_loaded_waits(monkeypatch: pytest.Monke
     finally:
         signal.signal(signal.SIGINT, before)
     assert loaded[0] == "sweeps.commands.explain"
+
+
+def test_what_would_break_a_line_is_escaped() -> None:
+    # A line end, a bell, a code that turns the direction of writing, and a letter that stays.
+    assert lines.printable("a\nb\x07\u202e\u00e9") == r"a\nb\x07\u202e" + "\u00e9"

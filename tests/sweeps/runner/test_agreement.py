@@ -547,3 +547,11 @@ def test_of_several_other_programs_the_first_is_shown_and_the_rest_are_counted()
             Agreement.check(each)
         assert words in str(error.value)
         assert ("more" in str(error.value)) == (number > 1)
+
+
+def test_programs_that_cannot_be_compared_by_their_trace_are_lowered_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(identity.traces, "form", lambda traced: None)
+    hashes = [identity.Identity(swept(times=times), "cpu").program(()) for times in ((3,), (1, 3))]
+    assert len(set(hashes)) == 2
