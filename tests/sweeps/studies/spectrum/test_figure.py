@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import sweeps
-from sweeps.studies.spectrum import figure
+from sweeps.studies.spectrum import checkpoint, figure
 from sweeps.studies.two_stage import claims
 from sweeps.systems.experiment import experiment
 
@@ -40,3 +40,24 @@ def test_both_stages_of_every_run_are_examined_at_their_ends(
             both = np.concatenate([np.linalg.svd(x, compute_uv=False) for x in (W, V)])
             # float32.
             np.testing.assert_allclose(values[seed], np.sort(both)[::-1], rtol=1e-4, atol=1e-5)
+
+
+def test_values_of_rounding_are_not_drawn() -> None:
+    """Those below a ten-millionth of the largest."""
+    sigma = np.array([1e3, 1.0, 5e-5])
+    found = checkpoint.Decomposed(
+        name="a",
+        shape=(3, 3),
+        inner=None,
+        dtype="float32",
+        status="ok",
+        sigma=sigma,
+        numbers=checkpoint.numbers(sigma),
+        null_sigma=np.array([1.5, 1.0, 0.5]),
+        null=checkpoint.numbers(np.array([1.5, 1.0, 0.5])),
+        edge=2.0,
+        spikes=1,
+    )
+    ax = figure.plot_values([found], {"a": "red"}, Figure().subplots())
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[1 / 6, 500], [1 / 2, 0.5]])
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), [0.75, 0.5, 0.25])
