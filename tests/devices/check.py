@@ -39,7 +39,7 @@ def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> 
     target = TARGETS[name]()
     platform = target.mesh.devices.flat[0].platform
     print(f"{name}: {programs.SEEDS} seeds x {programs.POINTS} points")
-    print(_line(HEAD))
+    print(line(HEAD))
     failed = []
     for case in programs.cases(tuple(systems)):
         label = f"{case.system} {case.engine}{case.note}"
@@ -51,7 +51,7 @@ def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> 
         for begin in (0, BEGIN) if case.sweep.rules.goes_on else (0,):
             part = f"{label}, from step {begin}" if begin else label
             try:
-                print(_line((part, *_checked(case, target, begin))), flush=True)
+                print(line((part, *_checked(case, target, begin))), flush=True)
             except (jax.errors.JaxRuntimeError, TypeError) as error:
                 # A compiler without a device rejects programs that call the host.
                 calls = "calls the host" if "host_callbacks" in str(error) else str(error)
@@ -86,6 +86,6 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
     return f"{took:.1f} s", f"{fit.needed(compiled) / runs:.0f}", f"{estimate}", *about
 
 
-def _line(columns: tuple[str, ...]) -> str:
-    (line,) = output.aligned([columns], 40, 14)
-    return line
+def line(columns: tuple[str, ...]) -> str:
+    """Return a line of the table."""
+    return output.aligned([columns], 40, 14)[0]

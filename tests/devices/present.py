@@ -9,8 +9,8 @@ import numpy as np
 
 import sweeps
 from dynsim.precision import WITHOUT_FLOAT64, Device, host
-from sweeps import output
 from tests.devices import programs
+from tests.devices.check import line
 
 ALLOWED = {"float32": 1e-3, "float64": 1e-6}
 """Largest difference of two devices over the largest value: in float32, rounding grows over a
@@ -28,7 +28,7 @@ def run(systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
     """
     device = jax.devices()[0]
     print(f"{device.device_kind}: {programs.SEEDS} seeds of each engine, against the host")
-    print(_line(HEAD))
+    print(line(HEAD))
     failed = []
     for case in programs.cases(tuple(systems)):
         if engines and case.engine not in engines:
@@ -46,7 +46,7 @@ def run(systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
             continue
         error = max(_difference(found[name], want[name]) for name in found)
         good = error <= ALLOWED[case.sweep.dtype]
-        print(_line((label, f"{error:.1e}", f"{took:.1f} s", f"{on_host:.1f} s")), flush=True)
+        print(line((label, f"{error:.1e}", f"{took:.1f} s", f"{on_host:.1f} s")), flush=True)
         if not good:
             failed.append(label)
     if failed:
@@ -68,8 +68,3 @@ def _difference(found: np.ndarray, want: np.ndarray) -> float:
         return float("inf")
     scale = max(float(np.abs(want[finite]).max(initial=0)), 1e-30)
     return float(np.abs(found[finite] - want[finite]).max(initial=0)) / scale
-
-
-def _line(columns: tuple[str, ...]) -> str:
-    (line,) = output.aligned([columns], 40, 14)
-    return line
