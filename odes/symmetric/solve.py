@@ -316,7 +316,7 @@ def _descend(
         found = jax.vmap(functools.partial(observe, record, task), -1, -1)(state)
         return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=-1), found)
 
-    # A number of a run meets vectors along the last axis.
+    # The numbers of the runs broadcast against vectors along the last axis.
     with jax.numpy_rank_promotion("allow"):
         trajectory = train(
             start,

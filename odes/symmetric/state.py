@@ -123,7 +123,7 @@ class Reduced(eqx.Module):
 
 
 def columns(tree: Tree, axes: int) -> Tree:
-    """Return the arrays of a tree with so many trailing axes of size 1, for the axes of runs."""
+    """Append so many axes of size 1 to the arrays of a tree, which broadcast over runs."""
     return jax.tree.map(lambda x: jnp.reshape(x, (*x.shape, *axes * (1,))) if x.ndim else x, tree)
 
 

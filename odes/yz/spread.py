@@ -458,7 +458,7 @@ def _solve(
     else:
         law, columns, few = expanded, every, init
         if sample is not None:
-            # Without `variance`, which has a column per output.
+            # `variance` has a column for each output, so nothing is merged with it.
             columns = gradients.merged_outputs(task, init.Y.dtype.name) if alike else every
             law = sampled_law(task, sample, columns)
             few = dataclasses.replace(init, Y=columns.merge(init.Y))

@@ -64,7 +64,7 @@ def without_arguments(
 ) -> dict[str, Any]:
     """Return the configuration of a sweep without the values that are arguments of its program:
     those of these `axes`, the seed, and these `numbers` of the rule, named by their path such as
-    "eta.Y". A setting that is not called like the number that follows from it stays."""
+    "eta.Y". A setting stays if the number derived from it has another name."""
     rule = config["run"]["rule"]
     for name in numbers:
         rule = _without(rule, name.split("."))
