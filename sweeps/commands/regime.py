@@ -36,7 +36,7 @@ def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
 def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
     """Return the closed form's transition times, class averages; None if it does not apply."""
     found = stages_by_class(task, rule)
-    return {n: float(np.mean(t)) for n, t in found._asdict().items()} if found else None
+    return {n: float(np.mean(np.asarray(t))) for n, t in found._asdict().items()} if found else None
 
 
 def final_of(solved: Trajectory) -> dict[str, float]:
