@@ -39,8 +39,12 @@ P, Q, BEST, AUC, JOINT = range(5)
 STYLES = {"ode": "-", "infinite": ":", "anchored": "-.", "sde": (0, (5, 1, 1, 1))}
 """Line style of each theory; the colour shows the component."""
 Predictions = Mapping[str, xr.Dataset]
-CONTROLS: dict[Control, int] = {"forever": 0, "small": 2, "smallinit": 3}
-"""Colour index of each control."""
+CONTROLS: dict[Control, tuple[int, str]] = {
+    "forever": (0, "large rate throughout"),
+    "small": (2, "small rate throughout"),
+    "smallinit": (3, "the same from smaller weights"),
+}
+"""Colour index and label of each control."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +121,7 @@ def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
 
 def plot_controls(found: Mapping[str, Runs], predicted: Predictions, ax: Axes) -> Axes:
     """Draw K2 with the two-stage schedule and with each control, and the reduced ODE."""
-    for name, place in {"preset": Q, **CONTROLS}.items():
-        label = "two stages" if name == "preset" else name
+    for name, (place, label) in {"preset": (Q, "two stages"), **CONTROLS}.items():
         band(ax, found[name], "K2", place, label)
         lines(ax, found[name], {"ode": predicted[name]}, {"K2": place})
     ax.set_ylim(0.3, 0.9)

@@ -105,7 +105,7 @@ def draw(found: Mapping[str, Remainder]) -> Figure:
             style |= {"fmt": "s-", "label": f"{loss}, with variance"}
             ax.errorbar(LENGTHS, np.abs(r.gaussian), r.error, **style)
         drawing.power(ax, first, last, 0.1 * first / last, "L", 1)
-        drawing.power(ax, first, last, 0.01 * (first / last) ** 2, "L", 2)
+        drawing.power(ax, first, last, 0.003 * (first / last) ** 2, "L", 2)
         labels: dict[str, Any] = {"xlabel": "tokens L", "ylabel": "relative error of the loss"}
         drawing.finished(ax, xscale="log", yscale="log", **labels)
         drawing.ticks(ax.xaxis, LENGTHS)
