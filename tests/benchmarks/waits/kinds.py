@@ -1,8 +1,9 @@
-"""Time of `dynsim compare` by kind of work, and the programs it compiles."""
+"""Time of commands by kind of work, and the programs they compile."""
 
 import functools
 import importlib
 import json
+import sys
 import tempfile
 import threading
 import time
@@ -10,30 +11,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.waits import COMPARE, ROOT, environment, prepare, process
+from tests.benchmarks.waits import COMMANDS, ROOT, environment, prepare, process
 
 EVENTS = {"jaxpr_trace": "trace", "jaxpr_to_mlir_module": "lower", "backend_compile": "compile"}
 KINDS = ("import", "trace", "lower", "compile", "keys", "run", "draw")
 """Kinds of work; loading from disk and linking count as "compile"."""
 LONGEST = 12
 """Number of compilations listed."""
-CODE = "from tests.benchmarks.waits import kinds; kinds.trace()"
+PROFILED = ("compare", "explain, own problem")
+CODE = "import sys; from tests.benchmarks.waits import kinds; kinds.trace(sys.argv[1])"
 
 
 def report() -> Iterator[str]:
     """Yield the seconds by kind, in a process with an empty cache and in one with the resulting
     cache. Times of parallel threads are added, so that they may exceed the wall time."""
-    yield f"{'seconds of compare':<20}" + "".join(f"{kind:>9}" for kind in (*KINDS, "clock", "CPU"))
-    with tempfile.TemporaryDirectory() as folder:
-        env = environment(ROOT, Path(folder), Path(folder) / "cache")
-        prepare(ROOT, Path(folder))
-        for label in ("first", "kept"):
-            took, said = process(CODE, (), env)
-            found = json.loads(said.splitlines()[-1])
-            cells = *(sum(found[kind]) for kind in KINDS), *took
-            yield f"{label:<20}" + "".join(f"{each:>9.2f}" for each in cells)
-            longest = sorted(found["compile"], reverse=True)[:LONGEST]
-            yield f"  {len(found['compile'])} programs, " + " ".join(f"{x:.2f}" for x in longest)
+    yield f"{'seconds':<28}" + "".join(f"{kind:>9}" for kind in (*KINDS, "clock", "CPU"))
+    for name in PROFILED:
+        with tempfile.TemporaryDirectory() as folder:
+            env = environment(ROOT, Path(folder), Path(folder) / "cache")
+            prepare(ROOT, Path(folder))
+            for label in ("first", "kept"):
+                took, said = process(CODE, (name,), env)
+                found = json.loads(said.splitlines()[-1])
+                cells = *(sum(found[kind]) for kind in KINDS), *took
+                yield f"{f'{name}, {label}':<28}" + "".join(f"{each:>9.2f}" for each in cells)
+                longest = sorted(found["compile"], reverse=True)[:LONGEST]
+                yield f"  {len(found['compile'])} programs, " + " ".join(
+                    f"{x:.2f}" for x in longest
+                )
 
 
 class Clock:
@@ -81,16 +86,26 @@ class Clock:
         }
 
 
-def trace() -> None:
-    """Run `dynsim compare` in this process, and print the length of each span by kind as JSON."""
+def trace(name: str) -> None:
+    """Run a command of `COMMANDS` in this process, and print the length of each span by kind as
+    JSON."""
     clock, begin = Clock(), time.perf_counter()
     cli = importlib.import_module("sweeps.cli")
     cli.tell()
-    names = ("compare.command", "compare.picture", "runner.kept", "runner.tiles")
-    command, picture, kept, tiles = (importlib.import_module(f"sweeps.{n}") for n in names)
-    for name in ("diffrax", "sweeps.compare.layer", "sweeps.systems.yz"):
-        importlib.import_module(name)
+    kept, tiles = (importlib.import_module(f"sweeps.runner.{n}") for n in ("kept", "tiles"))
+    compares = name == "compare"
+    own = (
+        ("sweeps.compare.layer", "sweeps.systems.yz") if compares else ("sweeps.commands.outlook",)
+    )
+    for each in ("diffrax", *own):
+        importlib.import_module(each)
     jax = importlib.import_module("jax")
+    if compares:
+        command, picture = (
+            importlib.import_module(f"sweeps.compare.{n}") for n in ("command", "picture")
+        )
+        clock.measure("draw", picture, "draw_layer")
+        clock.measure("draw", command, "deliver")
     clock.add("import", time.perf_counter() - begin)
     jax.monitoring.register_event_duration_secs_listener(clock.heard)
     ready = lambda program: program.start().result()
@@ -100,7 +115,6 @@ def trace() -> None:
     clock.measure("compile", kept, "load")
     for each in ("key_of", "find"):
         clock.measure("keys", kept, each)
-    clock.measure("draw", picture, "draw_layer")
-    clock.measure("draw", command, "deliver")
-    cli.main(COMPARE)
+    sys.argv[1:] = COMMANDS[name]
+    cli.main()
     print("\n" + json.dumps(clock.lengths()))
