@@ -393,6 +393,24 @@ def test_the_environment_is_set_before_libraries_are_imported(
     assert "TF_CPP_MIN_LOG_LEVEL" not in os.environ
 
 
+def test_only_a_process_of_its_own_leaves_imports_out_of_garbage_collection(
+    tmp_path: Path,
+) -> None:
+    code = """if True:
+        import gc, sys
+        from sweeps.cli import main
+        words = ["schema", "--out", "schema.json"]
+        main(words)
+        print(gc.isenabled(), gc.get_freeze_count())
+        sys.argv[1:] = words
+        main()
+        print(gc.isenabled(), gc.get_freeze_count() > 0)"""
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = [line for line in done.stdout.splitlines() if line.startswith("True")]
+    assert found == ["True 0", "True True"], done.stdout
+
+
 def test_closed_streams_change_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
