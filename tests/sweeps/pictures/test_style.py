@@ -154,7 +154,9 @@ def test_letters_are_white_below_the_level_where_both_contrasts_are_equal(level:
     # A map of 256 colours.
     assert drawing.luminance(mesh.to_rgba([grey]))[0] == pytest.approx(level, abs=0.004)
     assert {each.get_color() for each in ax.texts} == {"white" if white > black else "black"}
-    assert [each.get_position() for each in ax.texts] == [(c, r) for r in range(2) for c in range(3)]
+    assert [each.get_position() for each in ax.texts] == [
+        (c, r) for r in range(2) for c in range(3)
+    ]
     np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], [-0.5, 0.5, 1.5, 2.5])
     np.testing.assert_allclose(mesh.get_coordinates()[:, 0, 1], [-0.5, 0.5, 1.5])
     assert [each.get_text() for each in ax.get_xticklabels()] == [*"abc"]

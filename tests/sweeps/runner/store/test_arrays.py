@@ -54,6 +54,41 @@ def test_zarr_reads_a_single_number_and_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "data_type", "endian", "fill"),
+    [
+        ("f4", "float32", True, "NaN"),
+        ("c8", "complex64", True, ["NaN", 0.0]),
+        ("i1", "int8", False, -1),
+        ("u2", "uint16", True, 0),
+        ("?", "bool", False, True),
+        ("U3", {"name": "fixed_length_utf32", "configuration": {"length_bytes": 12}}, True, ""),
+    ],
+)
+def test_the_metadata_of_format_5_stays_as_it_is(
+    kind: str, data_type: Any, endian: bool, fill: Any
+) -> None:
+    """Word by word: a version with others would reject the stores of this one."""
+    order = {"configuration": {"endian": "little"}} if endian else {}
+    assert Array(("a", "b"), (5, 4), (2, 4), np.dtype(kind), {"units": "1"}).metadata() == {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [5, 4],
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 4]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": [
+            {"name": "bytes", **order},
+            {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
+            {"name": "crc32c"},
+        ],
+        "attributes": {"units": "1"},
+        "dimension_names": ["a", "b"],
+        "storage_transformers": [],
+    }
+
+
+@pytest.mark.parametrize(
     ("shape", "chunk", "kind", "known"),
     [
         ((2**40,), (2**20,), "uint8", True),
@@ -92,6 +127,26 @@ def test_arrays_have_a_largest_size(
         return
     found = described(about)
     assert (found.shape, found.chunk, found.dtype) == (shape, chunk, np.dtype(kind))
+
+
+def test_an_array_is_read_from_all_of_its_chunks() -> None:
+    values = np.arange(20, dtype="f4").reshape(5, 4)
+    array = Array(("a", "b"), (5, 4), (2, 4), values.dtype)
+    files = {f"c/{i}/0": array.encoded(values[2 * i : 2 * i + 2]) for i in range(3)}
+    np.testing.assert_array_equal(array.whole(files, 32), values)
+    without = {key: value for key, value in files.items() if key != "c/1/0"}
+    for there, most in ((files, 31), (without, 32), (files | {"c/3/0": b""}, 32)):
+        with pytest.raises(ValueError, match="its size does not match its array"):
+            array.whole(there, most)
+    with pytest.raises(LookupError):
+        array.whole(without | {"c/3/0": files["c/1/0"]}, 32)
+    # What is not there is left empty.
+    places = [np.array([4, 1, 2]), np.array([3, 0])]
+    chunks = {(0, 0): values[:2], (2, 0): np.concatenate([values[4:], values[:1]])}
+    found = array.select(places, chunks.get)
+    want = values[np.ix_(*places)]
+    want[2] = np.nan
+    np.testing.assert_array_equal(found, want)
 
 
 def test_what_an_array_is_filled_with_is_known() -> None:
