@@ -129,9 +129,21 @@ def test_lines_are_seen_on_white() -> None:
     assert drawing.luminance(["white", "black", "red", (0, 0, 0, 0)]).tolist() == [
         pytest.approx(each) for each in (1, 0, 0.2126, 1)
     ]
+    # Dark levels are linear; the standard changes the formula at 0.04045.
+    dark = drawing.luminance([(level,) * 3 for level in (0.04, 0.05)])
+    np.testing.assert_allclose(dark, [0.04 / 12.92, (0.105 / 1.055) ** 2.4], rtol=1e-9)
     for colours in (drawing.PALETTE, *(drawing.shades(number) for number in range(1, 10))):
         assert min(1.05 / (drawing.luminance(list(colours)) + 0.05)) >= 3
     assert min(1.05 / (drawing.luminance(drawing.scale(5)) + 0.05)) < 2
+    for colours, name, last in ((drawing.shades, "inferno", 0.66), (drawing.scale, "viridis", 0.9)):
+        ends = [to_hex(plt.get_cmap(name)(value)) for value in (0.0, last / 2, last)]
+        assert colours(3) == ends
+
+
+def test_text_has_ten_points_and_training_is_four_wide() -> None:
+    with drawing.style(None):
+        assert mpl.rcParams["font.size"] == 10
+    assert drawing.TRAINED == {"lw": 4}
 
 
 def test_the_numbers_of_a_table_are_seen_in_their_cells() -> None:

@@ -235,11 +235,12 @@ def test_rounding_that_is_carried_far_decides_nothing() -> None:
         with pytest.raises(ArithmeticError, match="x of a stored run differs"):
             agreement.compared("x", stored, again, [close], 1e-6)
     # Sixteen times what a nudge carries is allowed, up to a thousandth.
-    nudged = again * [1, 1 + 1e-7]
+    up = np.array([0.0, 1.0])
+    nudged = again * (1 + 1e-7 * up)
     for far, fine in ((2.5e-6, True), (2.7e-6, False)):
         context = contextlib.nullcontext() if fine else pytest.raises(ArithmeticError)
         with context:
-            found = agreement.compared("x", again + [0, 2 * far], again, [again, nudged], 1e-6)
+            found = agreement.compared("x", again + 2 * far * up, again, [again, nudged], 1e-6)
             assert found == pytest.approx(far)
     for carried, decides in ((6.2e-5, True), (6.3e-5, False)):
         found = agreement.compared("x", again, again, [again * (1 + carried)], 1e-6)

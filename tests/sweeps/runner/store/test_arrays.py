@@ -192,12 +192,12 @@ def test_files_have_a_largest_size(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"12345")
     where = place(tmp_path)
     assert where.read("small", 5) == b"12345"
-    with pytest.raises(StoreError, match="small .*far too large"):
+    with pytest.raises(StoreError, match=r"small .*far too large"):
         where.read("small", 4)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**27 + 1)
     assert LARGEST == 2**27
-    with pytest.raises(StoreError, match="large .*far too large"):
+    with pytest.raises(StoreError, match=r"large .*far too large"):
         where.read("large")
 
 
