@@ -189,12 +189,12 @@ def test_spacings(given: Any, values: list[float]) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"range": 2**24 + 1}, "range = 16777217: must be an integer from 0 to 16777216"),
-        ({"range": [-1, 2]}, "range = -1: must be an integer from 0 to"),
+        # The limits are named where nothing is made, whatever they are.
+        ({"range": [-1, 2]}, "range = -1: must be an integer from 0 to 16777216"),
         ({"linspace": [0, 1, 1]}, "linspace = 1: must be an integer from 2 to 16777216"),
         ({"linspace": [0, "inf", 3]}, "linspace = 'inf': must be a number in (-inf, inf)"),
         ({"logspace": [0, 1, 3]}, "logspace = 0: must be a number in (0, inf)"),
-        ({"logspace": [1, 2, 2**24 + 1]}, "logspace = 16777217: must be an integer from 2 to"),
+        ({"logspace": [1, 2, 1]}, "logspace = 1: must be an integer from 2 to 16777216"),
         ({"range": [3, 3]}, "range = [3, 3]: has no values"),
         ({"range": [1, 2, 3]}, "range = [1, 2, 3]: must be n or [first, end]"),
     ],
