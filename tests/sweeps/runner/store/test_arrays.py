@@ -11,6 +11,7 @@ import zarr
 from sweeps.runner.store import LARGEST, StoreError, manifest
 from sweeps.runner.store.arrays import Array, checksum, described, unpacked
 from sweeps.runner.store.place import place
+from sweeps.runner.store.store import Store
 
 UNKNOWN = {"bool": True, "int8": -1, "int32": -1, "uint16": 0}
 """What is not computed, by type; NaN in all others."""
@@ -188,7 +189,7 @@ def test_checksums_are_those_of_crc32c() -> None:
 
 
 def test_files_have_a_largest_size(tmp_path: Path) -> None:
-    """By default 128 MiB, of which a sparse file takes no place."""
+    """128 MiB, and metadata 4 MiB; a sparse file takes no place."""
     (tmp_path / "small").write_bytes(b"12345")
     where = place(tmp_path)
     assert where.read("small", 5) == b"12345"
@@ -199,6 +200,11 @@ def test_files_have_a_largest_size(tmp_path: Path) -> None:
     assert LARGEST == 2**27
     with pytest.raises(StoreError, match=r"large .*far too large"):
         where.read("large")
+    (tmp_path / "s").mkdir()
+    with (tmp_path / "s" / "zarr.json").open("wb") as file:
+        file.truncate(2**22 + 1)
+    with pytest.raises(StoreError, match=r"zarr\.json .*far too large"):
+        Store.open(tmp_path / "s")
 
 
 def test_differences_show_eight_values_and_of_more_the_last_one() -> None:

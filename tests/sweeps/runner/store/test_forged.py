@@ -202,7 +202,6 @@ FORGED: dict[str, Callable[[Path], object]] = {
     "a chunk of noise": chunk(lambda _: os.urandom(100)),
     "a large chunk": sparse("loss/c/0/0"),
     "a large group": sparse("zarr.json"),
-    "a group of 4 MiB": lambda out: os.truncate(out / "zarr.json", 2**22 + 1),
     "a large coordinate": sparse("eta_y/c/0"),
     "a large record": lambda out: sparse(Store.open(out).chunks.file(0))(out),
     "a group that is a pipe": pipe("zarr.json"),
