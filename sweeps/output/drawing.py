@@ -93,7 +93,7 @@ def nested(number: int) -> list[dict[str, Any]]:
     return [
         {
             "color": colour(place),
-            "ls": DASHES[place % len(DASHES)] if place else "-",
+            "ls": DASHES[place % len(DASHES)],
             "lw": 1.3 + 0.8 * min(number - 1 - place, 5),
         }
         for place in range(number)

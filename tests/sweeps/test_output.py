@@ -68,7 +68,7 @@ def test_arrays_are_named_by_their_place() -> None:
     assert (found["x/first"].tolist(), found["x/second/y"].item()) == ([0, 1], 3)
 
 
-@pytest.mark.parametrize(("dpi", "want"), [("figure", output.DPI), (40, 40)])
+@pytest.mark.parametrize(("dpi", "want"), [("figure", 150), (40, 40)])
 def test_results_are_written_by_kind(tmp_path: Path, dpi: str | int, want: int) -> None:
     figure = Figure(figsize=(2, 1))
     asked = {"report": {"x": math.nan}, "text": {"csv": "a\n", "md": "b\n"}}

@@ -1,5 +1,8 @@
 """Words for what JAX rejects in its environment, in the process that meets it."""
 
+import re
+from pathlib import Path
+
 import jax._src.config as config
 import pytest
 
@@ -43,3 +46,29 @@ def test_other_errors_keep_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
         int("many")
     assert environment.reason(given.value) == str(given.value)
     assert environment.reason(raised("raise ValueError('few')")) == "few"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("", None),
+        (" ", None),
+        # XLA itself tells of quotes without an end.
+        ("--xla_dump_to='a", None),
+        ("FILE", None),
+        ("no/such/file", "must be flags, --NAME=VALUE, or a file that has them"),
+        (f"--{environment.USUAL}=2 --xla_no_such=1 --xla_nor=2", "no flag xla_no_such, xla_nor;"),
+    ],
+)
+def test_flags_that_xla_does_not_have_are_named(
+    given: str, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "FILE").write_text("--any=1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", given)
+    if told is None:
+        environment.check_flags()
+        return
+    with pytest.raises(ValueError, match=re.escape(told)) as error:
+        environment.check_flags()
+    assert str(error.value).startswith(f"XLA_FLAGS = {given!r} in the environment: ")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,6 +48,25 @@ def test_regimes_follow_the_closed_forms_times(monkeypatch: pytest.MonkeyPatch) 
     # t0' = 70.5 and t0 = 205 at eta_Y = 0.1.
     regimes = [explain(eta_y=0.1, steps=steps).regime for steps in (70, 71, 205, 206)]
     assert regimes == ["scanning at the end", *["in transition at the end"] * 2, "snapped"]
+
+
+def test_descent_is_followed_for_1e5_steps_and_a_flow_at_64_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    solve = lambda task, rule, times, **more: asked.append((*times, *more["record"]))
+    descend = lambda task, rule, **more: asked.append((more["steps"], more["times"]))
+    monkeypatch.setattr(explain_module.symmetric, "solve", solve)
+    monkeypatch.setattr(explain_module.symmetric, "descend", descend)
+    monkeypatch.setattr(explain_module.population, "solve", solve)
+    rule = dynsim.momentum(0.1, 0.1, 0.5)
+    ours = lambda task, steps: explain_module._solve(task, rule, steps, ("loss",))[0]
+    titles = [ours(dynsim.syn_small(), steps) for steps in (100_000, 100_001)]
+    assert titles == ["symmetric reduction, step by step", "symmetric reduction, flow"]
+    assert asked == [(100_000, [100_000]), (0, 100_001, "loss")]
+    uneven = dynsim.sequence_classes([[0.6, 0.4, 0], [0.5, 0, 0.5]], query=[0, 1])
+    assert ours(uneven, 1000) == "population flow"
+    assert asked[2] == (*dynsim.log_times(1000, 64), "loss")
 
 
 def test_strained_assumptions_are_named_where_they_are_strained(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import dynsim
 import odes
 import sweeps
 from sweeps import cli
-from sweeps.commands import strain
+from sweeps.commands import outlook, strain
 
 NAME = "tests.sweeps.commands.test_outlook:Bowl"
 
@@ -68,6 +68,19 @@ def test_losses_and_times_are_those_of_the_closed_form() -> None:
     assert found.strained == ()
     # eta times the curvature, wherever the weights are.
     assert (found.edge.start, found.edge.largest) == (pytest.approx(0.02), pytest.approx(0.02))
+
+
+def test_a_loss_is_recorded_at_256_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AskedError(Exception):
+        pass
+
+    def asked(sweep: sweeps.Sweep) -> None:
+        raise AskedError(sweep.first.steps_recorded(sweep.times), sweep.axes)
+
+    monkeypatch.setattr(outlook, "run_sweep", asked)
+    with pytest.raises(AskedError) as found:
+        sweeps.explain(NAME, **settings(steps=10**6, seed=7))
+    assert found.value.args == (tuple(dynsim.log_times(10**6, 256)), {"seed": [7]})
 
 
 @pytest.mark.usefixtures("quick_theory")

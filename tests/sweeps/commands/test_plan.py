@@ -1,5 +1,6 @@
 """What a sweep will take, said before it starts."""
 
+import contextlib
 import io
 import sys
 from pathlib import Path
@@ -39,17 +40,60 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # A machine on which a step of all chunks takes 2 ms, and what is around it 0.1 s.
-    timed = lambda work: 0.1 + 0.002 * work.sweep.first.steps
+    # A machine on which a step of a chunk takes 2 s, and what is around it 100 s.
+    timed = lambda work: 100 + 2 * work.sweep.first.steps
     monkeypatch.setattr(sweep, "_timed", timed)
-    assert cli.main([*command, "--dry-run", "--chunk", "6"]) == 0
+    assert cli.main([*command, "--dry-run", "--chunk", "2"]) == 0
     said = capsys.readouterr().out
-    assert "6 runs in 1 chunk of 3x2" in said
+    assert "6 runs in 3 chunks of 1x2" in said
     # A loss and two logits, in float32, at 0 and five other steps; a status and a first bad step.
     assert f"at most {6 * (4 * 6 + 4 * 2 * 6 + 1 + 4) / 1e3} kB" in said
-    # Of 10 and 30 steps, from which a thousand follow.
-    assert "about 0:00:02 (h:mm:ss)" in said
+    # Of 10 and 30 steps, from which a thousand follow: 2100 s a chunk.
+    assert "about 1:45:00 (h:mm:ss)" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_stored_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = SimpleNamespace(num_runs=20, chunk=(2, 2))
+    plan = SimpleNamespace(layout=layout)
+    work = type("Planned", (), {"plan": plan})()
+    found = SimpleNamespace(work=work, done=8, bytes=2_500_000)
+    monkeypatch.setattr(sweep, "_seconds", lambda work: 100.0)
+    _, stored, disk, took = sweep.text(found).splitlines()
+    assert stored == "8 of 20 runs are already stored"
+    assert disk == "disk space: at most 2.5 MB, before compression"
+    assert took.startswith("time: about 0:05:00 (h:mm:ss)")
+    monkeypatch.setattr(sweep, "_seconds", lambda work: 0.01)
+    assert "about 0:00:01 " in sweep.text(found)
+
+
+def test_a_chunk_is_timed_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time compiles."""
+    clock, computed = iter([3.0, 5.5]), []
+    monkeypatch.setattr(sweep.time, "perf_counter", lambda: next(clock))
+    work = SimpleNamespace(
+        plan=SimpleNamespace(layout=SimpleNamespace(region=lambda number: f"chunk {number}")),
+        sweep=SimpleNamespace(dtype="float32"),
+        variables=lambda: "variables",
+        compute=lambda *given: computed.append(given),
+    )
+    assert sweep._timed(work) == 2.5  # pyright: ignore[reportArgumentType]
+    assert computed == [("chunk 0", "variables")] * 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes"), [("y", True), (" YES ", True), ("", False), ("n", False), ("yess", False)]
+)
+def test_only_a_yes_starts_a_large_sweep(
+    answer: str, goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = io.StringIO(f"{answer}\n")
+    answers.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", answers)
+    work = SimpleNamespace(plan=SimpleNamespace(layout=SimpleNamespace(num_runs=10**9)))
+    found = SimpleNamespace(work=work, done=0, bytes=1)
+    with contextlib.nullcontext() if goes else pytest.raises(ValueError, match="not started"):
+        sweep.confirm(found, yes=False)
 
 
 def test_a_very_large_sweep_is_confirmed(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -134,8 +135,8 @@ def test_programs_that_were_not_written_to_their_end_are_removed(home: Path) -> 
     own = programs.keep()
     assert own
     options = jax.config.values
-    assert options["jax_compilation_cache_max_size"] == programs.LARGEST
-    assert options["jax_persistent_cache_min_compile_time_secs"] == programs.QUICKEST
+    assert options["jax_compilation_cache_max_size"] == 2**30
+    assert options["jax_persistent_cache_min_compile_time_secs"] == 0.2
     for name in ("whole-cache", "whole-atime", "half-cache", "other"):
         (own / name).touch()
     jax.config.update("jax_compilation_cache_dir", None)
@@ -151,10 +152,17 @@ def test_the_user_decides(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     assert programs.keep() is None
     jax.config.update("jax_enable_compilation_cache", True)
+    loud = programs.LOUD
     monkeypatch.setattr(programs, "LOUD", (99, 0))
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
     assert programs.keep() is None
+    # JAX is loud before 0.12.
+    monkeypatch.setattr(programs, "LOUD", loud)
+    monkeypatch.setattr(jax, "__version_info__", (0, 11, 99))
+    assert programs.keep() is None
     assert not os.listdir(home)
+    monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
+    assert programs.keep() is not None
 
 
 def test_a_home_that_cannot_be_written_keeps_none(
@@ -293,6 +301,15 @@ def test_a_program_from_the_cache_of_jax_is_not_kept(home: Path) -> None:
     numbers, losses = zip(*map(str.split, done.stdout.splitlines()), strict=True)
     assert numbers == ("0", "0", "0")
     assert len(set(losses)) == 1
+
+
+def test_programs_that_jax_read_itself_are_counted_by_thread() -> None:
+    before = kept.number_read()
+    for event in (kept.READ, "/jax/another", kept.READ):
+        jax.monitoring.record_event(event)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(kept.number_read).result() == 0
+    assert kept.number_read() == before + 2
 
 
 def test_those_used_longest_ago_go_first(

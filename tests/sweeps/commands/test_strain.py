@@ -146,7 +146,9 @@ def test_steps_are_strained_by_descent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "strained"), [(1.19, False), (1 / 1.19, False), (1.21, True), (1 / 1.21, True)]
+    ("factor", "strained"),
+    # A loss of zero is no factor away.
+    [(1.19, False), (1 / 1.19, False), (1.21, True), (1 / 1.21, True), (0.0, False)],
 )
 def test_a_small_loss_may_be_off_by_a_fifth(
     monkeypatch: pytest.MonkeyPatch, factor: float, strained: bool

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -266,6 +267,58 @@ def datasets(**values: np.ndarray) -> xr.Dataset:
     return xr.Dataset({**found, "status": ("seed", status)}, {"time": times})
 
 
+@pytest.mark.parametrize(
+    ("names", "drawn", "seeds", "number"),
+    [
+        (("loss",), {"trains": True}, 40, 40),
+        (("loss", "loss_std"), {"noisy": True}, 40, 32),
+        (("loss", "loss_std"), {"trains": True}, 5, 5),
+        (("loss", "loss_std"), {}, 40, 1),
+    ],
+)
+def test_the_scatter_is_predicted_from_32_starts(
+    names: tuple[str, ...], drawn: dict[str, bool], seeds: int, number: int
+) -> None:
+    flags = dict.fromkeys(("trains", "noisy", "seeded"), False) | drawn
+    engine = SimpleNamespace(observables=SimpleNamespace(names=lambda: names), **flags)
+    config = SimpleNamespace(seeds=seeds)
+    assert comparison.Comparison.seeds(config, engine) == number  # pyright: ignore
+
+
+def test_times_that_runs_have_of_their_own_are_those_of_the_first() -> None:
+    """Steps that a schedule sets are the same for all seeds."""
+    loss = np.arange(6.0).reshape(2, 3)
+    times = (("seed", "record"), [[0.0, 4, 9], [0, 4, 9]])
+    runs = xr.Dataset(
+        {"loss": (("seed", "record"), loss), "time": times, "status": ("seed", [0, 0])}
+    )
+    made = comparison.Comparison(Compare(experiment(**RUN)), runs, {}, {}, ("loss",))
+    np.testing.assert_array_equal(made.times, [0, 4, 9])
+    found = comparison._arrays(runs)
+    assert found.keys() == {"loss", "status", "times"}
+    np.testing.assert_array_equal(found["times"], [[0, 4, 9], [0, 4, 9]])
+
+
+@pytest.mark.parametrize(("times", "edges"), [([5.0], [5, 6]), ([2.0, 8, 50], [2, 4, 20, 50])])
+def test_attention_is_drawn_from_time_to_time(times: list[float], edges: list[float]) -> None:
+    """Each cell up to the geometric mean with the next time."""
+    values = np.random.default_rng(0).uniform(size=(len(times), 3))
+    figure, ax = plt.subplots()
+    picture.plot_attention(np.array(times), values, 1, 0.8, ax=ax)
+    (mesh,), (line,) = ax.collections, ax.lines
+    corners = mesh.get_coordinates()
+    np.testing.assert_allclose(corners[0, :, 0], edges, rtol=1e-12)
+    np.testing.assert_array_equal(corners[:, 0, 1], range(4))
+    np.testing.assert_array_equal(mesh.get_array(), values.T)
+    assert mesh.get_clim() == (0, 0.8)
+    assert line.get_ydata() == [1, 1]
+    for common in (0, 3):
+        other = figure.add_subplot()
+        picture.plot_attention(np.array(times), values, common, 0.8, ax=other)
+        assert not other.lines
+    plt.close(figure)
+
+
 def test_means_are_of_the_runs_that_ended_well() -> None:
     loss = np.array([[1.0, 2.0], [np.inf, np.nan], [3.0, 6.0]])
     status = np.array([Status.OK, Status.DIVERGED, Status.OK])
@@ -281,19 +334,26 @@ def test_errors_at_the_end_have_a_floor_where_the_mean_vanishes() -> None:
     """The sampling error, where the mean is smaller."""
     ok = np.zeros(2, int)
     runs = {"a": [[3.0, 0.2], [5.0, -0.2]], "b": [[4.0, 0.0], [4.0, 0.0]], "c": [[1.0, 2.0]] * 2}
-    theory = {"a": [[4.0, 0.1]], "b": [[4.0, 8e-6]], "c": [[1.0, 1.0]]}
+    # The mean at the end is the sampling error, and so no floor.
+    runs["d"], theory_at_floor = [[1.0, 2.0], [1.0, 0.0]], [[1.0, 1.5]]
+    theory = {"a": [[4.0, 0.1]], "b": [[4.0, 8e-6]], "c": [[1.0, 1.0]], "d": theory_at_floor}
     sides = [
         datasets(**{n: np.array(x) for n, x in side.items()}, status=ok[: len(side["a"])])
         for side in (runs, theory)
     ]
     config = Compare(experiment(**RUN))
-    found = comparison.Comparison(config, sides[0], {"theory": sides[1]}, {}, ("a", "b", "c"))
+    found = comparison.Comparison(config, sides[0], {"theory": sides[1]}, {}, (*"abcd",))
     errors = {name: found.relative_error("theory", name) for name in found.names}
     # The standard error of two numbers is half of their distance.
     assert errors["a"] == {"over_time": pytest.approx(0.1 / 4), "at_end": 0.5, "floored": True}
     # Without a sampling error, nothing can be said against a mean of zero.
     assert np.isnan(errors["b"]["at_end"])
     assert errors["c"] == {"over_time": pytest.approx(5**-0.5), "at_end": 0.5, "floored": False}
+    assert errors["d"] == {
+        "over_time": pytest.approx(0.5 / 2**0.5),
+        "at_end": 0.5,
+        "floored": False,
+    }
     assert found.sampling_error("a")["at_end"] == 1
     assert comparison.cell(**errors["a"]) == "2.5 / 50*"
 

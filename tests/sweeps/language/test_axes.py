@@ -186,6 +186,30 @@ def test_spacings(given: Any, values: list[float]) -> None:
     np.testing.assert_allclose(axis.labels, values, rtol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        # The limits are named where nothing is made, whatever they are.
+        ({"range": [-1, 2]}, "range = -1: must be an integer from 0 to 16777216"),
+        ({"linspace": [0, 1, 1]}, "linspace = 1: must be an integer from 2 to 16777216"),
+        ({"linspace": [0, "inf", 3]}, "linspace = 'inf': must be a number in (-inf, inf)"),
+        ({"logspace": [0, 1, 3]}, "logspace = 0: must be a number in (0, inf)"),
+        ({"logspace": [1, 2, 1]}, "logspace = 1: must be an integer from 2 to 16777216"),
+        ({"range": [3, 3]}, "range = [3, 3]: has no values"),
+        ({"range": [1, 2, 3]}, "range = [1, 2, 3]: must be n or [first, end]"),
+    ],
+)
+def test_spacings_have_limits(given: Any, message: str) -> None:
+    with pytest.raises(LanguageError) as error:
+        axes({"seed": given})
+    assert str(error.value).startswith(f"axes.seed.{message}")
+
+
+def test_two_values_are_a_spacing_and_none_is_an_end() -> None:
+    for given, values in (({"linspace": [1, 3, 2]}, [1, 3]), ({"range": [0, 1]}, [0])):
+        assert axes({"seed": given}).named["seed"].labels == values
+
+
 SCHEDULE = ("eta", {"kind": "cosine", "steps": 100, "peak": 1})
 
 

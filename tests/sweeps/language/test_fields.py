@@ -97,3 +97,8 @@ def test_suggestions_are_close_and_short() -> None:
     assert closest("Momentm", names) == "did you mean momentum?"
     assert closest("rule.momentm", names) == "did you mean momentum?"
     assert closest("zzz", names) == ""
+    # At most three, of which seven in ten letters agree: 2 * 6 / 18 is less.
+    many = [f"alphabet{letter}" for letter in "abcde"]
+    assert closest("alphabet", many).count(" or ") == 2
+    assert closest("abcdefghij", ["abcdefgxyz"]) == "did you mean abcdefgxyz?"
+    assert closest("abcdefghi", ["abcdefxyz"]) == ""

@@ -10,6 +10,7 @@ import pytest
 
 from sweeps.commands.line import settings_page
 from sweeps.commands.schema import json_schema
+from sweeps.language.grammar import Language
 from sweeps.language.tree import encode
 from tests.sweeps.commands.table import to_json
 from tests.sweeps.language.catalog import (
@@ -67,6 +68,21 @@ def test_help_is_about_what_was_chosen() -> None:
     # A rate for all groups is one line.
     page = "\n".join(settings_page(LANGUAGE, LANGUAGE.assign({}, [("eta", 0.5)])))
     assert "rule.eta.Y" not in page
+
+
+def test_descriptions_are_ninety_characters_wide() -> None:
+    """Words of one letter, which with their blanks fill 89."""
+    kinds = []
+    for kind in LANGUAGE.kinds:
+        fields = {name: field._replace(doc="a " * 200) for name, field in kind.fields.items()}
+        kinds.append(kind._replace(fields=fields))
+    wide = Language(kinds)
+    page = "\n".join(settings_page(wide, wide.assign({}, [("problem", "bowl")])))
+    lines = page.splitlines()[1:-1]
+    told = [line for line in lines if not line.startswith("  --")]
+    assert all(line.startswith(" " * 6) for line in told)
+    full = [line.strip() for line in told if {*line} == {*"a "}]
+    assert {len(line) for line in full} == {89}
 
 
 WITHOUT_JAX = """

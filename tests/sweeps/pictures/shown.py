@@ -21,7 +21,7 @@ from matplotlib.image import AxesImage
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from sweeps.output import drawing
@@ -130,6 +130,7 @@ def _part(artist: Artist) -> list[Any]:
             places = [artist.get_array(), artist.get_extent(), artist.get_clim()]
         case Text():
             words, places = [artist.get_text()], [artist.get_position()]
+            places += [artist.xy] if isinstance(artist, Annotation) else []
             words += [f"{artist.get_horizontalalignment()} {artist.get_verticalalignment()}"]
         case _:
             raise TypeError(f"{artist}: what it shows is not known")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cycler import cycler
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.ticker import NullFormatter
 
 from sweeps import cli, output
 from sweeps.commands.table import COMMANDS
@@ -128,9 +129,21 @@ def test_lines_are_seen_on_white() -> None:
     assert drawing.luminance(["white", "black", "red", (0, 0, 0, 0)]).tolist() == [
         pytest.approx(each) for each in (1, 0, 0.2126, 1)
     ]
+    # Dark levels are linear; the standard changes the formula at 0.04045.
+    dark = drawing.luminance([(level,) * 3 for level in (0.04, 0.05)])
+    np.testing.assert_allclose(dark, [0.04 / 12.92, (0.105 / 1.055) ** 2.4], rtol=1e-9)
     for colours in (drawing.PALETTE, *(drawing.shades(number) for number in range(1, 10))):
         assert min(1.05 / (drawing.luminance(list(colours)) + 0.05)) >= 3
     assert min(1.05 / (drawing.luminance(drawing.scale(5)) + 0.05)) < 2
+    for colours, name, last in ((drawing.shades, "inferno", 0.66), (drawing.scale, "viridis", 0.9)):
+        ends = [to_hex(plt.get_cmap(name)(value)) for value in (0.0, last / 2, last)]
+        assert colours(3) == ends
+
+
+def test_text_has_ten_points_and_training_is_four_wide() -> None:
+    with drawing.style(None):
+        assert mpl.rcParams["font.size"] == 10
+    assert drawing.TRAINED == {"lw": 4}
 
 
 def test_the_numbers_of_a_table_are_seen_in_their_cells() -> None:
@@ -142,10 +155,98 @@ def test_the_numbers_of_a_table_are_seen_in_their_cells() -> None:
     plt.close(figure)
 
 
+@pytest.mark.parametrize("level", [0.17, 0.19])
+def test_letters_are_white_below_the_level_where_both_contrasts_are_equal(level: float) -> None:
+    """Of a luminance L, 1.05 / (L + 0.05) to white and (L + 0.05) / 0.05 to black."""
+    white, black = 1.05 / (level + 0.05), (level + 0.05) / 0.05
+    grey = 1.055 * level ** (1 / 2.4) - 0.055
+    figure, ((ax,),) = drawing.panels(1, 1)
+    colours = {"cmap": "gray", "vmin": 0, "vmax": 1}
+    mesh = drawing.table(ax, np.full((2, 3), grey), "{:.2f}".format, "abc", "xy", **colours)
+    # A map of 256 colours.
+    assert drawing.luminance(mesh.to_rgba([grey]))[0] == pytest.approx(level, abs=0.004)
+    assert {each.get_color() for each in ax.texts} == {"white" if white > black else "black"}
+    assert [each.get_position() for each in ax.texts] == [
+        (c, r) for r in range(2) for c in range(3)
+    ]
+    np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], [-0.5, 0.5, 1.5, 2.5])
+    np.testing.assert_allclose(mesh.get_coordinates()[:, 0, 1], [-0.5, 0.5, 1.5])
+    assert [each.get_text() for each in ax.get_xticklabels()] == [*"abc"]
+    assert [each.get_text() for each in ax.get_yticklabels()] == [*"xy"]
+    plt.close(figure)
+
+
 def test_curves_that_lie_on_each_other_can_be_told_apart() -> None:
-    widths = [style["lw"] for style in drawing.nested(5)]
-    assert widths == sorted(widths, reverse=True)
-    assert min(np.diff(widths[::-1])) > 0.5  # half a point of each shows on either side
+    """From the sixth one on they are equally wide; 0.4 points of each show on either side."""
+    styles = drawing.nested(8)
+    widths = [1.3 + 0.8 * below for below in (5, 5, 5, 4, 3, 2, 1, 0)]
+    assert [style["lw"] for style in styles] == pytest.approx(widths)
+    dashes = [*drawing.DASHES, *drawing.DASHES][:8]
+    assert [style["ls"] for style in styles] == ["-", *dashes[1:]]
+    assert [style["color"] for style in styles[:7]] == [each.upper() for each in drawing.PALETTE]
+    assert styles[7]["color"] == styles[0]["color"]
+
+
+def test_guides_of_power_laws_end_in_a_point_and_are_named_in_their_middle() -> None:
+    figure, ((ax,),) = drawing.panels(1, 1)
+    drawing.power(ax, 2.0, 50.0, 0.3, "K", 3)
+    (line,), (name,) = ax.lines, ax.texts
+    np.testing.assert_allclose(line.get_xdata(), [2, 50])
+    np.testing.assert_allclose(line.get_ydata(), [0.3 * 25**3, 0.3], rtol=1e-12)
+    # Over logarithmic axes, ten is in the middle of 2 and 50.
+    np.testing.assert_allclose(name.xy, [10, 0.3 * 5**3], rtol=1e-12)
+    assert (name.get_text(), name.get_position()) == (r"$\propto K^{-3}$", (3, 2))
+    assert (name.get_anncoords(), name.get_color()) == ("offset points", "0.3")
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(("width", "edge"), [(1.5, 3.5), (4.0, 6.0)])
+def test_lines_on_maps_have_a_point_of_white_on_either_side(width: float, edge: float) -> None:
+    (found,) = drawing.cased(width)
+    assert vars(found)["_gc"]["linewidth"] == edge
+    assert drawing.cased()[0].__dict__["_gc"]["linewidth"] == 3.5
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "plain"),
+    [
+        ([1.0, 29.9, np.nan], "log", True),
+        ([1.0, 30.1], "log", False),
+        ([2.0, 60.0], "log", False),
+        ([np.nan, np.inf], "linear", False),
+    ],
+)
+def test_ticks_of_little_more_than_a_decade_are_plain(
+    values: list[float], scale: str, plain: bool
+) -> None:
+    figure, ((ax,),) = drawing.panels(1, 1)
+    drawing.logarithmic(ax, "y", np.array(values))
+    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", scale)
+    ax.set_ylim(1, 30)
+    ticks = [each for each in ax.get_yticks() if 1 <= each <= 30]
+    if scale == "log":
+        np.testing.assert_allclose(ticks, [1, 2, 5, 10, 20] if plain else [1, 10])
+    assert isinstance(ax.yaxis.get_minor_formatter(), NullFormatter) == (plain or scale != "log")
+    plt.close(figure)
+
+
+def test_guides_and_panels_have_their_sizes() -> None:
+    """3.5 inches by 3 a panel, a grid, and a legend only where it is asked for."""
+    figure, axes = drawing.panels(2, 3)
+    assert axes.shape == (2, 3)
+    np.testing.assert_allclose(figure.get_size_inches(), [10.5, 6])
+    drawing.outer(axes, "along", "up")
+    assert [[ax.get_xlabel() for ax in row] for row in axes] == [[""] * 3, ["along"] * 3]
+    assert [[ax.get_ylabel() for ax in row] for row in axes] == [["up", "", ""]] * 2
+    ax = drawing.finished(axes[0, 0], title="a")
+    assert (ax.get_title(), ax.get_legend()) == ("a", None)
+    assert ax.xaxis.get_gridlines()[0].get_alpha() == 0.25
+    ax.plot([0, 1], label="line")
+    assert drawing.finished(ax, {"title": "key"}).get_legend().get_title().get_text() == "key"
+    drawing.ticks(ax.xaxis, iter([0.5, 20]))
+    assert [each.get_text() for each in ax.get_xticklabels()] == ["0.5", "20"]
+    assert ax.get_xticks(minor=True).size == 0
+    plt.close(figure)
 
 
 def test_without_colours_of_a_style_they_are_the_palette() -> None:

@@ -234,6 +234,18 @@ def test_rounding_that_is_carried_far_decides_nothing() -> None:
     for stored in (far, np.array([1.0, np.nan])):
         with pytest.raises(ArithmeticError, match="x of a stored run differs"):
             agreement.compared("x", stored, again, [close], 1e-6)
+    # Sixteen times what a nudge carries is allowed, up to a thousandth.
+    up = np.array([0.0, 1.0])
+    nudged = again * (1 + 1e-7 * up)
+    for far, fine in ((2.5e-6, True), (2.7e-6, False)):
+        context = contextlib.nullcontext() if fine else pytest.raises(ArithmeticError)
+        with context:
+            found = agreement.compared("x", again + 2 * far * up, again, [again, nudged], 1e-6)
+            assert found == pytest.approx(far)
+    for carried, decides in ((6.2e-5, True), (6.3e-5, False)):
+        found = agreement.compared("x", again, again, [again * (1 + carried)], 1e-6)
+        assert (found == 0) is decides
+        assert (found is None) is not decides
     gone = np.array([1.0, np.nan])
     assert agreement.compared("x", gone, gone, [gone], 1e-6) == 0
 
@@ -489,7 +501,7 @@ def test_the_number_of_runs_and_the_largest_difference_decide() -> None:
     stored = {0: run(1 + 2e-7), 1: run(1 + 5e-7), 2: run(1.0)}
 
     def again(cell: tuple[int], nudge: int) -> dict[str, np.ndarray]:
-        assert nudge in (-agreement.NUDGE, 0, agreement.NUDGE)
+        assert nudge in (-4, 0, 4)
         found = {name: np.array(value) for name, value in run(1.0).items()}
         # Of the last run rounding carries everything too far.
         return {

@@ -4,6 +4,7 @@ import io
 import queue
 import signal
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,27 @@ def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         runs.stored(8, 0)
     progress.say("a line")
     assert "".join(log.lines.queue) == "a line\n"
+
+
+@pytest.mark.parametrize(("module", "seconds"), [("ipykernel", 1.0), ("another", 60.0)])
+def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
+    module: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return super().wait()
+            waits.append(timeout)
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Log())
+    monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
+    monkeypatch.setattr(progress.threading, "Event", Event)
+    with progress.shown(10, 2):
+        pass
+    assert {*waits} == {seconds}
 
 
 @pytest.mark.usefixtures("quick_theory")

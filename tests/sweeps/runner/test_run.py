@@ -377,6 +377,8 @@ def test_seeds_of_one_point_are_divided_among_devices() -> None:
     assert parts(seed=range(8)) == ((2, 1), 4)
     assert parts(seed=range(3)) == ((1, 1), 3)
     assert parts(seed=[0]) == ((1, 1), 1)
+    # Five on each of four devices would be eight in a tile, of which three devices have one.
+    assert parts(seed=range(17)) == ((8, 1), 3)
     # Grids of all sizes keep one tile, and so one program.
     grids = [parts(eta_z=np.linspace(0.1, 1, n), seed=range(2)) for n in (11, 16)]
     assert grids == [((1, 16), 4)] * 2
@@ -411,6 +413,14 @@ def test_a_sweep_has_so_many_chunks_at_most(
 ) -> None:
     monkeypatch.setattr(work, "MAX_CHUNKS", most)
     sweep = Sweep(TRAINING, {"eta_y": {"linspace": [0.1, 1, 12]}}, record=("loss",))
+    mesh = tiles.mesh(jax.devices()[:1], sweep.dtype)
+    found = work.Work(sweep, mesh, tile=1, chunk_tiles=1)
+    assert found.plan.layout.chunk == (chunk,)
+
+
+@pytest.mark.parametrize(("number", "chunk"), [(2 * 2048, 2), (2 * 2048 + 1, 3)])
+def test_a_large_sweep_has_2048_chunks_at_most(number: int, chunk: int) -> None:
+    sweep = Sweep(TRAINING, {"eta_y": {"linspace": [0.1, 1, number]}}, record=("loss",))
     mesh = tiles.mesh(jax.devices()[:1], sweep.dtype)
     found = work.Work(sweep, mesh, tile=1, chunk_tiles=1)
     assert found.plan.layout.chunk == (chunk,)

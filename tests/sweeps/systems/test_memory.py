@@ -1,15 +1,17 @@
 """Estimates of the memory of a run, counted by hand. Theories are solved in float64."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import dynsim
 from sweeps.runner.spec import Sweep
-from sweeps.systems import budget
+from sweeps.systems import budget, built_in, engines, registry
 from sweeps.systems.experiment import experiment
 
 
@@ -72,6 +74,82 @@ def test_the_reduction_holds_four_numbers_a_token_and_full_weights_where_they_ar
 def test_the_spread_holds_a_derivative_of_every_class_and_states() -> None:
     found = estimated(LAYER, "spread", ("loss", "entropy"))
     assert found == 8 * 8 * (2 * K + 2 * 3) * (M + Q) * M
+
+
+def test_a_reduction_without_a_table_has_one_class_of_two_kinds_of_tokens() -> None:
+    large = experiment("yz", task="overlapping", K=10**5, steps=10)
+    assert estimated(large, "symmetric", ("loss",)) == 8 * 8 * 4 * 2 + 8 * 3
+
+
+def test_reduced_equations_hold_32_kilobytes() -> None:
+    assert estimated(experiment("two_stage"), "ode", ("loss",)) == 2**15
+
+
+class Shared(Line):
+    """A line whose runs of a seed share eleven numbers."""
+
+    def _prepared(self, key: Any, shared: Any = None) -> Any:
+        return self, jax.random.normal(key, (11,)) if shared is None else shared
+
+
+def test_data_that_runs_share_are_held_three_times() -> None:
+    run = experiment(Shared(), eta=0.1, steps=10, batch=7)
+    assert estimated(run, "simulation", ("loss",)) == 4 * (8 * (5 + 7 * 3) + 3 * 11) + 2**14
+
+
+@pytest.mark.parametrize(("size", "kept"), [(2**24, True), (2**24 + 1, False)])
+def test_batches_of_16_megabytes_are_drawn_once(
+    size: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(problem: Any, key: Any, steps: int, batch: int) -> Any:
+        assert (steps, batch) == (10, 7)
+        return jnp.zeros(size, jnp.uint8)
+
+    monkeypatch.setattr(engines, "drawn", drawn)
+    sweep = Sweep(experiment(Line(), eta=0.1, steps=10, batch=7), {"seed": [0]}, record="loss")
+    settings, draw = sweep.problem({}).settings, sweep.rules.draw
+    assert draw is not None
+    found = draw(settings, (), jax.random.key(0))
+    assert (found is not None) == kept
+    if kept:
+        assert found["data"].size == size
+
+
+def test_of_many_runs_a_theory_looks_at_a_thousand() -> None:
+    rates, seen = np.linspace(0.1, 3.0, 3000), []
+
+    def why_not(problem: Any, rule: Any, *given: Any) -> str:
+        return "too fast" if rule.eta.peak > 1 else ""
+
+    def check(problem: Any, rule: Any, *given: Any) -> None:
+        seen.append(float(rule.eta.peak))
+
+    theory = SimpleNamespace(name="own", why_not=why_not, check=check)
+    fixed = SimpleNamespace(batch=7, steps=10)
+    engines._check(fixed, Line(), dynsim.sgd(rates), theory=theory)  # pyright: ignore
+    assert (seen[0], seen[-1], len({*seen})) == (rates[0], rates[-1], 1000)
+    assert np.ptp(np.diff(np.searchsorted(rates, seen))) <= 1
+
+
+@pytest.mark.parametrize(("K", "followed"), [(3, 3), (9, 8)])
+def test_noisy_descent_follows_eight_classes(K: int, followed: int) -> None:
+    engine = registry.system("yz").engines["symmetric-noise"]
+    task = dynsim.overlapping(K)
+    prepare = engine.prepare
+    assert prepare is not None
+    assert len(prepare(task, ()).classes) == followed
+
+
+def test_the_smallest_layer_is_that_of_one_class_and_two_tokens() -> None:
+    """But for the owner of the token that is not there."""
+    task = dynsim.sequence_classes([[1.0, 0.0]], query=[0])
+    want, found = dynsim.layer(task), built_in.LAYER
+    for name in found.__dataclass_fields__:
+        ours, theirs = (np.asarray(getattr(each, name)) for each in (found, want))
+        if name == "owner":
+            assert (ours.shape, ours[0]) == (theirs.shape, theirs[0])
+        else:
+            np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Live theory without its solves: which sliders there are, what is solved, and what is told."""
 
+import json
 import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import sweeps
 from dynsim import Status, Trajectory
 from sweeps.commands import regime
-from sweeps.commands.views import live, serve
+from sweeps.commands.views import live, page, serve
 
 GEOMETRIC = {
     "eta_y": (1e-3, 1e3, 121),
@@ -146,6 +148,22 @@ def test_a_rule_without_a_closed_form_has_no_regime() -> None:
     own = run(rule="adam")
     regime_, *_ = live.words(own, live.reduced(own), ended(1.0))
     assert regime_ == "Regime: unknown, as the closed form does not describe this update rule."
+
+
+def test_a_page_of_theory_alone_asks_every_three_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "_plotly", lambda: "/* the library */")
+    text = serve.written(None, live.Theory(run(K=7))).decode()
+    (found,) = re.findall(r'id="about">(.*?)</script>', text)
+    about = json.loads(found)
+    assert about["title"].startswith("Theory of yz: overlapping")
+    assert (about["live"]["refresh"], len(about["live"]["curves"])) == (3000, len(live.RECORD))
+    # A page of theory alone knows no sweep.
+    assert not {"done", "unfinished"} & about["live"].keys()
+    assert {name: about[name] for name in ("notes", "dims", "stores")} == {
+        "notes": [],
+        "dims": {},
+        "stores": [],
+    }
 
 
 def test_the_server_is_that_of_the_settings(

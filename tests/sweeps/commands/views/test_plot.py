@@ -171,6 +171,45 @@ def test_the_title_tells_what_is_selected_and_averaged() -> None:
         assert sorted(plot.title(config, data).split(", ")) == sorted(words.split(", "))
 
 
+@pytest.mark.parametrize(
+    ("panels", "view", "error", "width", "size"),
+    [
+        # Twelve letters an inch: 57 of one panel, of which each letter has a blank.
+        (1, "lines", False, 57, (4.8, 3.6)),
+        (2, "lines", False, 71, (6, 3.6)),
+        (3, "lines", False, 107, (9, 3.6)),
+        (1, "heatmap", False, 55, (5.6, 4.2)),
+        (1, "heatmap", True, 111, (11.2, 4.2)),
+    ],
+)
+def test_a_long_title_is_as_wide_as_the_figure(
+    panels: int, view: str, error: bool, width: int, size: tuple[float, float]
+) -> None:
+    dataset = sweep({"eta": 3, "heads": panels, "seed": 2}, "loss")
+    if panels == 1 and view == "lines":
+        dataset = dataset.isel(heads=0, drop=True)
+    dataset["loss"].values[:] = np.random.default_rng(0).normal(size=dataset["loss"].shape)
+    y = {"y": "heads"} if view == "heatmap" else {}
+    name = f"runs/{'a ' * 120}"
+    config = plot.Plot(name, x="eta", observable="loss", view=view, error=error, **y)  # pyright: ignore
+    figure = plot.draw(config, plot.chosen(dataset, config))
+    assert max(map(len, figure.get_suptitle().splitlines())) == width
+    np.testing.assert_allclose(figure.get_size_inches(), size)
+    if view == "lines":
+        first, *others = figure.axes
+        assert len(others) == panels - 1
+        # One vertical axis for all panels, with one label.
+        assert all(first.get_shared_y_axes().joined(first, ax) for ax in others)
+        assert [ax.get_ylabel() for ax in figure.axes] == ["loss"] + [""] * (panels - 1)
+
+
+def test_more_than_one_axis_has_no_place_in_panels() -> None:
+    dataset = sweep({"eta": 2, "heads": 2, "width": 2}, "loss")
+    config = plot.Plot("runs/some", x="eta", observable="loss")
+    with pytest.raises(ValueError, match=r"^where: heads, width remain, but only one of them"):
+        plot.draw(config, plot.chosen(dataset, config))
+
+
 def test_a_class_axis_is_averaged_unless_it_is_drawn() -> None:
     values = np.arange(24.0).reshape(2, 3, 4)
     coords = {"eta": [0.1, 0.2], "time": np.arange(3.0), "class": np.arange(4)}

@@ -5,11 +5,12 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -266,6 +267,40 @@ def test_workers_make_the_same_sweep_from_its_json(
     jax.tree.map(
         np.testing.assert_array_equal, again.plane(theirs).numbers, sweep.plane(ours).numbers
     )
+
+
+def test_chunks_are_submitted_1024_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption is looked for at least five times a second."""
+    done, waited = np.zeros(3000, bool), []
+    layout = SimpleNamespace(num_runs=6000, runs_in=lambda done: 2 * done.sum())
+    store = SimpleNamespace(
+        id="s",
+        place=SimpleNamespace(fence="f"),
+        done=done.copy,
+        layout=layout,
+        interrupted=None,
+        check=lambda: None,
+    )
+
+    class Executes(Executor):
+        def submit(self, function: Callable, /, *given: Any, **named: object) -> Future:
+            job, number = given
+            assert (function, job.store, job.fence) == (driver.compute, "s", "f")
+            future: Future[driver.Done] = Future()
+            future.set_result(driver.Done("w", 2, 0))
+            done[number] = True
+            return future
+
+    def waits(running: Iterable[Future], seconds: float, until: str) -> Any:
+        waited.append((len([*running]), seconds, until))
+        return wait(running, seconds, until)
+
+    monkeypatch.setattr(driver, "wait", waits)
+    monkeypatch.setattr(driver, "take_over", lambda *_: None)
+    monkeypatch.setattr(driver, "_check_program", lambda *_: None)
+    job = driver.Job("somewhere", "", None)
+    driver.work_off(Executes(), store, job, None)  # pyright: ignore[reportArgumentType]
+    assert waited == [(n, 0.2, "FIRST_COMPLETED") for n in (1024, 1024, 3000 - 2 * 1024)]
 
 
 @pytest.mark.parametrize("number", [1, 10, 11, 13])

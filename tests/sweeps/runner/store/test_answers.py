@@ -41,6 +41,43 @@ def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
                 bucket.swap(its, b"third", version)
 
 
+def test_a_put_is_tried_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although nothing is there the server says that it is; and of its words, so many are shown."""
+    waits: list[float] = []
+    monkeypatch.setattr(buckets, "pause", waits.append)
+    bucket = Bucket(f"memory://runs/{uuid.uuid4().hex}")
+
+    class Full:
+        puts = 0
+
+        def put(self, *_: object, **__: object) -> None:
+            self.puts += 1
+            raise bucket.lost[0]("y" * 401 + "\nand more")
+
+        def get(self, key: str) -> None:
+            raise FileNotFoundError(key)
+
+    bucket.bucket = Full()
+    with pytest.raises(StoreError, match=r"cannot be reached \(y{400}\)$"):
+        bucket.swap("key", b"value", None)
+    assert bucket.bucket.puts == 5
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8])
+
+
+def test_whether_a_store_is_there_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket, asked = Bucket(f"memory://runs/{uuid.uuid4().hex}"), []
+    bucket.records = "records"
+    monkeypatch.setattr(bucket, "read", lambda key: asked.append(key) or b"")
+    for now, number in ((100.0, 1), (101.0, 1), (101.1, 2), (102.0, 2), (102.2, 3)):
+        monkeypatch.setattr(buckets.time, "monotonic", lambda now=now: now)
+        bucket.own()
+        assert asked == ["records/made"] * number
+    monkeypatch.setattr(bucket, "read", lambda key: None)
+    monkeypatch.setattr(buckets.time, "monotonic", lambda: 200.0)
+    with pytest.raises(StoreError):
+        bucket.own()
+
+
 def test_a_web_page_in_place_of_a_bucket_is_an_outage(
     s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

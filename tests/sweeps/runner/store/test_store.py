@@ -240,7 +240,7 @@ def test_a_store_of_another_format_is_refused(stored: Kept) -> None:
     about["attributes"]["format"] = 1
     del about["attributes"]["integrity"]
     stored.put("zarr.json", json.dumps(about).encode())
-    with pytest.raises(StoreError, match="written in format 1 by another version"):
+    with pytest.raises(StoreError, match=r"written in format 1 by another .* reads format 5"):
         sweeps.open(stored.out)
 
 

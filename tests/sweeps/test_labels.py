@@ -1,0 +1,199 @@
+"""Names, units and coordinates of results, and how values are selected."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import dynsim
+from dynsim import Status
+from sweeps import Sweep, experiment
+from sweeps.runner import labels
+from sweeps.runner.store import CHECKPOINT
+from sweeps.systems import registry
+
+
+def array(**attrs: str) -> xr.DataArray:
+    return xr.DataArray(0.0, name="z_top", attrs=attrs)
+
+
+def test_a_label_has_a_unit_unless_there_is_none() -> None:
+    assert labels.label(array()) == "z_top"
+    assert labels.label(array(long_name="top logit", units="1")) == "top logit"
+    assert labels.label(array(long_name="top logit", units="nat")) == "top logit (nat)"
+
+
+@pytest.mark.parametrize(("last", "lines"), [(10, 1), (11, 2)])
+def test_a_label_is_32_characters_wide(last: int, lines: int) -> None:
+    """Words of ten letters with blanks between them: thirty-two with a last one of ten."""
+    words = " ".join(["x" * 10, "y" * 10, "z" * last])
+    assert labels.wrapped(array(long_name=words)).count("\n") == lines - 1
+
+
+def test_numbers_are_shown_by_six_digits_and_words_as_they_are() -> None:
+    assert (labels.shown(0.12345678), labels.shown(1e9), labels.shown("adam")) == (
+        "0.123457",
+        "1e+09",
+        "adam",
+    )
+
+
+def values(number: int) -> xr.Dataset:
+    """An axis of so many powers of two in falling order, with words and two seeds."""
+    eta = 2.0 ** -np.arange(number)
+    loss = np.arange(2.0 * number).reshape(number, 2)
+    coords = {"eta": eta, "rule": ("seed", ["sgd", "adam"]), "seed": [3, 8]}
+    return xr.Dataset({"loss": (("eta", "seed"), loss)}, coords)
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted", "told"),
+    [
+        (6, 0.3, "must be one of 1, 0.5, 0.25, 0.125, 0.0625, 0.03125$"),
+        # In increasing order, whichever is nearer.
+        (7, 0.4, "is none of the 7 values from 0.015625 to 1; the nearest are 0.25, 0.5$"),
+        (7, 5, "is none of the 7 values from 0.015625 to 1; the nearest are 0.5, 1$"),
+    ],
+)
+def test_six_values_are_named_and_of_more_the_two_nearest(
+    number: int, wanted: float, told: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"^where: eta = {wanted:g}: {told}"):
+        labels.select(values(number), [f"eta={wanted}"])
+
+
+def test_values_are_selected_one_after_the_other() -> None:
+    data = values(7)
+    found = labels.select(data, ["eta=0.125", "seed=8"])
+    assert float(found.loss) == 7
+    # The last digit may differ.
+    assert labels.select(data, [f"eta={math.nextafter(0.25, 1)!r}"]).loss.values.tolist() == [4, 5]
+    assert labels.select(data, []).equals(data)
+    worded = data.swap_dims(seed="rule")
+    assert labels.select(worded, ["rule=adam"]).loss.values[0] == 1
+    for entry, message in (
+        ("rule=adm", "where: rule = 'adm': did you mean 'adam'?"),
+        ("eta", "where = 'eta': must be NAME=NUMBER"),
+        ("eta=x", "where = 'eta=x': must be NAME=NUMBER"),
+        ("time=1", "where = 'time': must be one of eta, rule"),
+    ):
+        with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+            labels.select(worded, [entry])
+
+
+def test_codes_of_a_status_have_their_meanings() -> None:
+    found = labels.about(registry.system("yz"), "status")
+    meanings = dict(zip(found["flag_values"], found["flag_meanings"].split(), strict=True))
+    assert meanings == {-1: "NOT_COMPUTED", **{int(each): each.name for each in Status}}
+
+
+def swept(problem: str = "yz", **axes: Any) -> Sweep:
+    options = {name: axes.pop(name) for name in ("times", "record", "checkpoint") if name in axes}
+    record = ("loss", "speed") if problem == "yz" else ("loss",)
+    return Sweep(experiment(problem), axes or {"seed": [0]}, **{"record": record} | options)
+
+
+def test_units_are_those_of_the_system_or_of_the_setting() -> None:
+    sweep = swept(eta_y=[0.1, 0.2], batch=[4, 8])
+    found = {
+        name: labels.about(sweep.system, name, axis) for name, axis in sweep.varied.named.items()
+    }
+    assert found["eta_y"] == {"long_name": "learning rate of Y", "units": "1/step"}
+    assert found["batch"]["units"] == "1"
+    other = swept("qkv", eta=[0.1, 0.2])
+    (axis,) = other.varied.named.values()
+    rate = labels.about(other.system, "eta", axis)
+    assert axis.field.doc.startswith(rate["long_name"])
+    assert rate["units"] == "1/step"
+    assert labels.about(sweep.system, "my_own_name") == {"long_name": "my own name", "units": "1"}
+    steps = {"long_name": "optimiser steps", "units": "step"}
+    assert labels.about(sweep.system, "steps") == steps
+    assert labels.about(sweep.system, "time")["units"] == "step"
+    assert labels.about(sweep.system, CHECKPOINT)["units"] == "byte"
+
+
+def test_axes_of_records_have_names() -> None:
+    at_end, several = swept(times="end"), swept(times=3)
+    assert labels.inner_dims(at_end, "loss", 0) == ()
+    assert labels.inner_dims(at_end, "speed", 1) == ("class",)
+    assert labels.inner_dims(several, "loss", 1) == ("time",)
+    assert labels.inner_dims(several, "speed", 2) == ("time", "class")
+    # Somebody's own has numbers in place of names, and one that is no longer by class as well.
+    assert labels.inner_dims(several, "mine", 3) == ("time", "mine_0", "mine_1")
+    assert labels.inner_dims(at_end, "speed", 2) == ("speed_0", "speed_1")
+    assert labels.inner_dims(swept(times=(7,)), "loss", 0) == ()
+    for name, dims in (("status", ()), ("first_bad_step", ()), (CHECKPOINT, ("byte",))):
+        assert labels.inner_dims(several, name, len(dims)) == dims
+    # Runs that have times of their own record them one after the other.
+    assert labels.inner_dims(swept(steps=[2, 5], times=3), "loss", 1) == ("record",)
+    assert labels.inner_dims(swept("two_stage", times=3), "loss", 1) == ("record",)
+    assert labels.inner_dims(swept("two_stage", times="end"), "loss", 0) == ()
+
+
+def test_coordinates_are_axes_times_and_values_of_observables() -> None:
+    found = labels.coordinates(swept(eta_y=[0.1, 0.2], times=(0, 4), record=("recall",)))
+    assert found.keys() == {"eta_y", "threshold", "time"}
+    assert found["eta_y"][0] == ("eta_y",)
+    assert found["eta_y"][1].tolist() == [0.1, 0.2]
+    assert (found["time"][0], found["time"][1].tolist()) == (("time",), [0, 4])
+    thresholds = registry.system("yz").labels.values["threshold"]
+    np.testing.assert_array_equal(found["threshold"][1], thresholds)
+    dims, time = labels.coordinates(swept(times=(7,)))["time"]
+    assert (dims, time.shape, float(time)) == ((), (), 7)
+    assert "time" not in labels.coordinates(swept("two_stage", times=3))
+
+
+def test_times_of_shorter_runs_are_filled_up() -> None:
+    dims, time = labels.coordinates(swept(eta_y=[0.1], steps=[2, 50], times=5))["time"]
+    assert dims == ("steps", "record")
+    few, many = (list(dynsim.log_times(steps, 5)) for steps in (2, 50))
+    assert len(few) < len(many)
+    want = [few + [np.nan] * (len(many) - len(few)), many]
+    np.testing.assert_array_equal(time, want)
+    dims, time = labels.coordinates(swept(steps=[2, 50], times="end"))["time"]
+    assert (dims, time.tolist()) == (("steps",), [2, 50])
+
+
+def test_differences_have_units_and_the_worse_status() -> None:
+    """Common values of an axis and common times alone; a theory is repeated for every seed."""
+    about = {"long_name": "population loss", "units": "nat"}
+    loss = np.arange(12.0).reshape(2, 2, 3)
+    training = xr.Dataset(
+        {
+            "loss": (("eta", "seed", "time"), loss, {"units": "bit"}),
+            "entropy": (("eta",), [1.0, 2.0]),
+            "first_bad_step": (("eta", "seed"), np.full((2, 2), -1)),
+            "status": (("eta", "seed"), [[0, 1], [0, 0]], {"long_name": "how"}),
+        },
+        {"eta": [0.1, 0.2], "seed": [0, 1], "time": [0, 5, 9]},
+        {"title": "runs"},
+    )
+    theory = xr.Dataset(
+        {"loss": (("eta", "time"), [[10.0, 20], [30, 40]], about), "status": ("eta", [0, 2])},
+        {"eta": [0.2, 0.3], "time": [5, 9]},
+        {"title": "theory"},
+    )
+    found = labels.difference(theory, training)
+    assert {*found.data_vars} == {"loss", "status"}
+    assert (found.eta.values.tolist(), found.time.values.tolist()) == ([0.2], [5, 9])
+    np.testing.assert_array_equal(
+        found.loss.transpose("eta", "seed", "time"), [[[10 - 7, 20 - 8], [10 - 10, 20 - 11]]]
+    )
+    assert found.loss.attrs == about | {"long_name": "theory minus simulation: population loss"}
+    assert found.status.values.tolist() == [[0, 0]]
+    assert found.status.attrs == {"long_name": "how"}
+    assert found.attrs == {"theory": '{"title": "theory"}', "simulation": '{"title": "runs"}'}
+    turned = labels.difference(theory.assign_coords(eta=[0.1, 0.2]), training).status
+    # That of training, or else that of the theory.
+    np.testing.assert_array_equal(turned.transpose("eta", "seed"), [[0, 1], [2, 2]])
+    for other, message in (
+        (
+            theory.assign_coords(eta=[0.5, 0.6]),
+            "eta: theory and simulation have no value in common",
+        ),
+        (theory.rename(loss="mine"), "they have no array in common"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            labels.difference(other, training)
