@@ -196,8 +196,10 @@ def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
     for name, value in want.items():
         # Sums of 200 terms in float32.
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-    zero = jax.jit(lambda M: off_diagonal(M))(np.zeros((3, 3)))
-    assert float(zero) == 0
+    share = jax.jit(lambda M: off_diagonal(M))
+    assert float(share(np.zeros((3, 3), np.float32))) == 0
+    # Whatever the scale.
+    assert float(share(np.float32(1e-3 * M))) == pytest.approx(want["off_diagonal"], rel=1e-4)
 
 
 def test_which_spectra_are_white() -> None:
