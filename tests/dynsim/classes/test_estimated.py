@@ -221,6 +221,9 @@ def test_ownership_by_hand() -> None:
     report = overlap_report(task, 0.8, local=True)
     assert (report.distinct, report.common, report.nearly_distinct) == (2, 2, 2)
     np.testing.assert_allclose(report.owned_mass, [0.8, 0.8, 1])
+    # 0.8 times the sum 0.6 + 0.15 is more than 0.6 by rounding; nobody owns what nobody has.
+    task = sequence_classes([[0.6, 0.4, 0], [0.15, 0.85, 0]], query=[0, 1])
+    np.testing.assert_array_equal(owned(task, 0.8), [[True, False, False], [False] * 3])
     for threshold in (0.5, 1.001):
         with pytest.raises(ValueError, match=rf"threshold = {threshold}: must be .*\(0.5, 1\]"):
             owned(task, threshold)

@@ -15,6 +15,7 @@ from scipy.optimize import root_scalar
 import dynsim
 import odes
 from dynsim import schedules
+from dynsim.joma import Hidden, Joint
 from dynsim.problem import sharpness
 from dynsim.problem.train import drawn
 from dynsim.two_stage.model import PQ, Split
@@ -393,6 +394,22 @@ def test_flows_record_the_sharpness_of_their_weights() -> None:
     np.testing.assert_allclose(found["preconditioned_sharpness"], 0.1 * (2.5 + 3 * w**2), rtol=1e-6)
     with pytest.raises(ValueError, match="only training records it"):
         odes.flow(problem, dynsim.adam(0.1), [1], key=KEY, record="preconditioned_sharpness")
+
+
+def test_where_no_population_loss_holds_the_sharpness_is_that_of_the_next_batch() -> None:
+    """JoMA's is one of infinite sequences, so that finite ones have that of their batch."""
+    task = dynsim.sequence_classes([[0.6, 0.4, 0.0], [0.3, 0.0, 0.7]], [0, 0])
+    problem, rule = dynsim.JoMA(task, 6, scale=1.0, activation="tanh"), dynsim.sgd(0.1)
+    record = ["sharpness", "params"]
+    run = dynsim.train(problem, rule, KEY, steps=1, times=[0], batch=4, record=record)
+    params = Joint(
+        Hidden(run["params.Y.V"][0], run["params.Y.r"][0]),
+        run["params.Z"][0],
+    )
+    data = jax.tree.map(lambda leaf: leaf[0], drawn(problem, KEY, 1, 4))
+    want = eigenvalues(lambda p, batch: problem.loss(p, batch), params, data)
+    # float32.
+    np.testing.assert_allclose(run["sharpness"][0], want[0], rtol=1e-4)
 
 
 def test_prompts_have_the_hessian_by_the_signal_alone() -> None:

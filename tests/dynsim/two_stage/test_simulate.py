@@ -118,6 +118,9 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     np.testing.assert_allclose(
         [found.W, found.V], numpy_grads(W, V, batch, 0.4)[:2], rtol=1e-12, atol=1e-16
     )
+    # Closed gates, as those of zero weights, have no gradient.
+    _, closed = of(PQ(0 * W, 0 * V), pool=laid, chosen=jnp.asarray(chosen))
+    assert not np.any([closed.W, closed.V])
     # The loss of the problem, on the same prompts one by one, is the oracle of both.
     weights = Split(PQ(W, V, jnp.array(0.3)), jax.tree.map(jnp.zeros_like, PQ(W, V)))
     want_loss, want = eqx.filter_jit(eqx.filter_value_and_grad(task.loss))(

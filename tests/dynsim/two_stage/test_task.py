@@ -99,6 +99,8 @@ def test_outputs_loss_and_gradient_against_numpy() -> None:
         for x, y in zip(Q, labels, strict=True)
     ]
     np.testing.assert_allclose(gated, want, rtol=1e-12)
+    # A gate at zero is closed.
+    assert not jax.jit(relu_prompt.attend)(V, batch.Q, batch.labels, gates=0 * gates).any()
 
 
 @pytest.mark.usefixtures("x64")
