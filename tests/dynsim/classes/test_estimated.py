@@ -235,6 +235,9 @@ def test_negative_coefficients_of_theorem_1() -> None:
     rows = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8]])
     task = sequence_classes(rows / rows.sum(1, keepdims=True), query=[0, 1, 2])
     assert overlap_report(task).negative == pytest.approx(1 / 3)
+    # Of two equal classes: the pseudoinverse of a matrix of ones has entries 1/4.
+    twice = sequence_classes([[0.3, 0.7], [0.3, 0.7]], query=[0, 1])
+    assert overlap_report(twice).negative == 1
     alone = overlap_report(overlapping(1, 0.2))
     assert (alone.negative, alone.spectral) == (0, pytest.approx(0, abs=1e-12))
     assert np.isnan([alone.all, alone.within, alone.across]).all()
