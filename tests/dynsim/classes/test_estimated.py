@@ -71,6 +71,14 @@ def test_next_token_goes_to_the_query_it_follows_most() -> None:
     np.testing.assert_array_equal(found.windows, [3, 1])
 
 
+def test_a_query_counts_wherever_a_token_follows_it() -> None:
+    """r twice, the second time before the last token, and q once."""
+    found = estimate_classes(
+        [A, Q, R, Y, R, C], WORDS, num_queries=1, classes_per_query=1, length=2
+    )
+    assert found.names == ("r y",)
+
+
 def test_excluded_words_are_context_only() -> None:
     text = [A, B, Q, UNK, A, C, Q, UNK, UNK, B, Q, X]
     found = estimate_classes(

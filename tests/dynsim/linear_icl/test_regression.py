@@ -291,6 +291,7 @@ def test_words_choose_the_parts() -> None:
     [
         (lambda: dynsim.regression(0), "D = 0: must be an integer >= 1"),
         (lambda: dynsim.regression(2, 5, [1.0, 2.0]), "eigenvalues = [1. 2.]: must not increase"),
+        (lambda: dynsim.regression(3, 5, [2.0, 1.0, 1.5]), "1.5]: must not increase"),
         (lambda: dynsim.regression(2, 5, [1.0, 0.0]), "eigenvalues = 0.0: must be finite and in"),
         (lambda: dynsim.regression(3, 5, [1.0]), "spectrum: must have D = 3 numbers, got"),
         (lambda: dynsim.regression(3, 5, "flat"), "spectrum = 'flat': must be one of linear"),
