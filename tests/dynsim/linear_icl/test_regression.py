@@ -207,6 +207,7 @@ def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
 def test_which_spectra_are_white() -> None:
     assert dynsim.WhiteSpectrum().is_white
     assert dynsim.GivenSpectrum([2.0, 2.0, 2.0]).is_white
+    assert dynsim.GivenSpectrum([2.0]).is_white
     assert not dynsim.GivenSpectrum([2.0, 2.0, 1.9]).is_white
     assert not dynsim.LinearSpectrum().is_white
     assert not dynsim.GeometricSpectrum(1.0).is_white

@@ -319,6 +319,7 @@ def test_the_longest_run_has_as_many_steps_as_an_integer_holds() -> None:
         (lambda: prompts(tau_0=-0.1), "tau_0 = -0.1"),
         (lambda: noisy_sgd(stage_2=0.0), "stage_2 = 0.0"),
         (lambda: noisy_sgd(eta_1=100.0), r"eta_1 \* decay = 2.5: must be finite and in \[0, 1\)"),
+        (lambda: noisy_sgd(eta_2=2.0, decay=0.5), r"eta_2 \* decay = 1.0: must .* in \[0, 1\)"),
         (lambda: noisy_sgd(control="big"), "control = 'big'"),
         (lambda: dynsim.two_stage("slow"), "preset = 'slow': must be one of default, fast, joint"),
         (lambda: noisy_sgd(*LONGEST, stage_2=2**29 - 1 / 4), r"give 2.15e\+09 steps; at most"),
