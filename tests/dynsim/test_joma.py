@@ -113,11 +113,26 @@ def test_tokens_that_a_class_lacks_get_no_attention_however_large_their_logits()
     assert np.isfinite(slope).all()
 
 
-def test_correlation_of_a_side_that_does_not_vary_is_zero() -> None:
+def test_softmax_attention_is_that_of_large_logits_too() -> None:
+    """Exponentials of 100 and more overflow in float32."""
     problem = dynsim.JoMA(TASK)
-    flat = Joint(Hidden(np.zeros((3, 5)), np.zeros((3, 2))), np.zeros((2, 5)))
-    found = jax.jit(lambda flat: OBSERVABLES["correlation"](*problem.snapshot(flat)))(flat)
-    assert float(found) == 0
+    z = np.random.default_rng(0).normal(size=(2, 5))
+    found = jax.jit(lambda Z: problem.attended(Z, EVERY))(jnp.asarray(100 + z, "float32"))
+    want = np.exp(z[ROWS]) * TASK.probs
+    # Rounding of 100 in float32.
+    np.testing.assert_allclose(found, want / want.sum(1, keepdims=True), rtol=2e-5)
+
+
+@pytest.mark.usefixtures("x64")
+def test_correlation_depends_on_no_scale_and_is_zero_where_a_side_does_not_vary() -> None:
+    problem = dynsim.JoMA(TASK, attention="exp")
+    rng = np.random.default_rng(0)
+    V, r, Z = (rng.normal(size=shape) for shape in ((3, 5), (3, 2), (2, 5)))
+    found = jax.jit(lambda params: OBSERVABLES["correlation"](*problem.snapshot(params)))
+    want = np.corrcoef(Z.sum(0), (V**2).sum(0))[0, 1]
+    for scale in (1, 1e-4):
+        assert float(found(Joint(Hidden(scale * V, r), scale * Z))) == pytest.approx(want, rel=1e-9)
+    assert float(found(Joint(Hidden(0 * V, r), Z))) == 0
 
 
 @pytest.mark.parametrize("frequencies", ["bumps", "random"])

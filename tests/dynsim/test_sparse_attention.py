@@ -20,6 +20,11 @@ def test_targets_are_signs_of_length_one() -> None:
     target = np.asarray(TASK.target())
     np.testing.assert_allclose(np.abs(target), 5**-0.5, rtol=1e-6)
     assert 0 < (target > 0).sum() < 25
+    # The same ones in either precision: results that are stored stay those of the task.
+    signs = jax.random.rademacher(jax.random.key(0, impl="threefry2x32"), (5, 5), "float32")
+    np.testing.assert_array_equal(np.sign(target), signs)
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(np.sign(TASK.target("float64")), signs)
 
 
 def test_the_last_token_is_copied_and_in_some_sequences_the_fixed_one() -> None:

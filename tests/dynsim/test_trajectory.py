@@ -97,6 +97,10 @@ def test_a_batch_becomes_a_dataset_that_netcdf_takes(tmp_path: Path) -> None:
     found = xr.load_dataset(tmp_path / "run.nc", engine="h5netcdf")
     xr.testing.assert_identical(found, made)
     assert found["xi"].dims == ("rate", "seed", "time", "class")
+    assert found["time"].dims == ("time",)
+    np.testing.assert_array_equal(found["time"], [0, 7])
+    one = jax.tree.map(lambda leaf: leaf[1, 2], run).to_xarray(inner={"xi": ("class",)})
+    xr.testing.assert_equal(one, made.isel(rate=1, seed=2))
     assert float(found["loss"].isel(rate=1, seed=2).sel(time=7)) == 11
     assert float(found["loss_std"].max()) == 2
     assert (
@@ -161,7 +165,7 @@ def test_statistics_across_runs_are_those_of_valid_ones_with_their_errors() -> N
     loss = 3 * loss
     status[0, 0], loss[0, 0] = Status.DIVERGED, np.inf
     times = np.zeros((2, 1000, 1))
-    observed = {"loss": loss, "flat": np.full((2, 1000, 1), 0.25)}
+    observed = {"loss": loss, "small": 1e-3 * loss, "flat": np.full((2, 1000, 1), 0.25)}
     across = Trajectory(times, observed, None, status, status - 1).across_runs()
     found, valid = across["loss"], loss.ravel()[1:]
     np.testing.assert_allclose([found.mean[0], found.std[0]], [valid.mean(), valid.std(ddof=1)])
@@ -173,6 +177,7 @@ def test_statistics_across_runs_are_those_of_valid_ones_with_their_errors() -> N
         want = np.sqrt(1998 / 1999 * ((left - left.mean()) ** 2).sum())
         assert error[0] == pytest.approx(want, rel=0.02)
     assert [each[0] for each in across["flat"]] == [0.25, 0, 0, 0]
+    np.testing.assert_allclose(across["small"], 1e-3 * np.array(found), rtol=1e-9)
     for number in (0, 1, 2):
         status[...] = Status.DIVERGED
         status[0, 1 : number + 1] = Status.OK

@@ -71,6 +71,14 @@ def test_next_token_goes_to_the_query_it_follows_most() -> None:
     np.testing.assert_array_equal(found.windows, [3, 1])
 
 
+def test_a_query_counts_wherever_a_token_follows_it() -> None:
+    """r twice, the second time before the last token, and q once."""
+    found = estimate_classes(
+        [A, Q, R, Y, R, C], WORDS, num_queries=1, classes_per_query=1, length=2
+    )
+    assert found.names == ("r y",)
+
+
 def test_excluded_words_are_context_only() -> None:
     text = [A, B, Q, UNK, A, C, Q, UNK, UNK, B, Q, X]
     found = estimate_classes(
@@ -221,6 +229,9 @@ def test_ownership_by_hand() -> None:
     report = overlap_report(task, 0.8, local=True)
     assert (report.distinct, report.common, report.nearly_distinct) == (2, 2, 2)
     np.testing.assert_allclose(report.owned_mass, [0.8, 0.8, 1])
+    # 0.8 times the sum 0.6 + 0.15 is more than 0.6 by rounding; nobody owns what nobody has.
+    task = sequence_classes([[0.6, 0.4, 0], [0.15, 0.85, 0]], query=[0, 1])
+    np.testing.assert_array_equal(owned(task, 0.8), [[True, False, False], [False] * 3])
     for threshold in (0.5, 1.001):
         with pytest.raises(ValueError, match=rf"threshold = {threshold}: must be .*\(0.5, 1\]"):
             owned(task, threshold)
@@ -232,6 +243,9 @@ def test_negative_coefficients_of_theorem_1() -> None:
     rows = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8]])
     task = sequence_classes(rows / rows.sum(1, keepdims=True), query=[0, 1, 2])
     assert overlap_report(task).negative == pytest.approx(1 / 3)
+    # Of two equal classes: the pseudoinverse of a matrix of ones has entries 1/4.
+    twice = sequence_classes([[0.3, 0.7], [0.3, 0.7]], query=[0, 1])
+    assert overlap_report(twice).negative == 1
     alone = overlap_report(overlapping(1, 0.2))
     assert (alone.negative, alone.spectral) == (0, pytest.approx(0, abs=1e-12))
     assert np.isnan([alone.all, alone.within, alone.across]).all()

@@ -2,6 +2,7 @@
 
 import zipfile
 from pathlib import Path
+from typing import IO
 
 import equinox as eqx
 import numpy as np
@@ -25,6 +26,24 @@ def written(tmp_path: Path) -> Path:
 def test_a_saved_task_is_read_again_to_the_bit(tmp_path: Path) -> None:
     assert eqx.tree_equal(dynsim.load_task(written(tmp_path)), dynsim.syn_small("paper"))
     assert [path.name for path in tmp_path.iterdir()] == ["task.npz"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_cannot_be_written_leaves_the_file_as_it_was(
+    gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing beside it, and the error as it was, even if what was written is gone."""
+    whole = written(tmp_path).read_bytes()
+
+    def full(file: IO[bytes], **arrays: np.ndarray) -> None:
+        if gone:
+            next(tmp_path.glob(".task.npz-*")).unlink()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="no space left"):
+        dynsim.save_task(tmp_path / "task.npz", dynsim.syn_small())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"task.npz": whole}
 
 
 def test_a_table_is_the_task_that_its_columns_say(tmp_path: Path) -> None:

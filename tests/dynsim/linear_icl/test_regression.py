@@ -196,13 +196,18 @@ def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
     for name, value in want.items():
         # Sums of 200 terms in float32.
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-    zero = jax.jit(lambda M: off_diagonal(M))(np.zeros((3, 3)))
-    assert float(zero) == 0
+    share = jax.jit(lambda M: off_diagonal(M))
+    zero = np.zeros((3, 3), np.float32)
+    assert float(share(zero)) == 0
+    assert not jax.grad(share)(zero).any()
+    # Whatever the scale.
+    assert float(share(np.float32(1e-3 * M))) == pytest.approx(want["off_diagonal"], rel=1e-4)
 
 
 def test_which_spectra_are_white() -> None:
     assert dynsim.WhiteSpectrum().is_white
     assert dynsim.GivenSpectrum([2.0, 2.0, 2.0]).is_white
+    assert dynsim.GivenSpectrum([2.0]).is_white
     assert not dynsim.GivenSpectrum([2.0, 2.0, 1.9]).is_white
     assert not dynsim.LinearSpectrum().is_white
     assert not dynsim.GeometricSpectrum(1.0).is_white
@@ -287,6 +292,7 @@ def test_words_choose_the_parts() -> None:
     [
         (lambda: dynsim.regression(0), "D = 0: must be an integer >= 1"),
         (lambda: dynsim.regression(2, 5, [1.0, 2.0]), "eigenvalues = [1. 2.]: must not increase"),
+        (lambda: dynsim.regression(3, 5, [2.0, 1.0, 1.5]), "1.5]: must not increase"),
         (lambda: dynsim.regression(2, 5, [1.0, 0.0]), "eigenvalues = 0.0: must be finite and in"),
         (lambda: dynsim.regression(3, 5, [1.0]), "spectrum: must have D = 3 numbers, got"),
         (lambda: dynsim.regression(3, 5, "flat"), "spectrum = 'flat': must be one of linear"),

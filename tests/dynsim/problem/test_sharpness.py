@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from scipy.optimize import root_scalar
 
 import dynsim
 import odes
 from dynsim import schedules
+from dynsim.joma import Hidden, Joint
 from dynsim.problem import sharpness
 from dynsim.problem.train import drawn
 from dynsim.two_stage.model import PQ, Split
@@ -82,7 +84,10 @@ def test_a_direction_that_was_not_looked_at_is_found_once_it_grows() -> None:
     values[:3] = 5, 4, 6
     before = jnp.eye(300)[:, :2]
     find = jax.jit(lambda d: sharpness.largest(lambda v: d * v, jnp.zeros(300), 2, before, 1)[0])
-    np.testing.assert_allclose(find(jnp.asarray(values, "float32")), [6, 5], rtol=RTOL)
+    # Whatever the size of the matrix.
+    for scale in (1.0, 1e-9, 1e9):
+        found = find(jnp.asarray(scale * values, "float32"))
+        np.testing.assert_allclose(found, [6 * scale, 5 * scale], rtol=RTOL)
 
 
 @pytest.mark.parametrize(("n", "count", "columns"), [(200, 200, 0), (201, 39, 39), (300, 58, 58)])
@@ -126,6 +131,30 @@ def test_eigenvalues_that_do_not_converge_are_not_numbers(
     assert np.isnan(find(jnp.linspace(0, 1, 300))).all()
 
 
+@pytest.mark.usefixtures("x64")
+def test_eigenvalues_are_numbers_up_to_four_times_the_tolerance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By vectors between two eigenvectors of a diagonal matrix: at an angle a their residual is
+    the difference of both eigenvalues times sin a cos a."""
+    d, size, norm = np.zeros(300), 2.0, 4e-3
+    d[:6] = -1, 1, 4, 3.5, 7, 5
+    vectors, values = np.zeros((300, 3)), []
+    for i, share in enumerate((0.99, 0.97, 1.01)):
+        low, high = d[2 * i : 2 * i + 2]
+        value = lambda a, low=low, high=high: low * np.cos(a) ** 2 + high * np.sin(a) ** 2
+        left = lambda a, low=low, high=high, value=value, share=share: (
+            abs(high - low) * np.sin(a) * np.cos(a) - share * norm * (abs(value(a)) + size)
+        )
+        angle = root_scalar(left, bracket=(0, 0.5), xtol=1e-14).root
+        vectors[2 * i : 2 * i + 2, i] = np.cos(angle), np.sin(angle)
+        values.append(value(angle))
+    monkeypatch.setattr(sharpness, "search", lambda *_: (None, jnp.asarray(vectors), size))
+    found, order = sharpness.top(lambda v: d * v, 3, jnp.asarray(vectors))
+    np.testing.assert_allclose(found, [values[1], values[0], np.nan], rtol=1e-12)
+    np.testing.assert_array_equal(order, vectors[:, [1, 0, 2]])
+
+
 def test_as_many_eigenvalues_are_sought_as_the_last_name_says() -> None:
     for names in (("sharpness_3", "loss", "sharpness"), ("sharpness", "sharpness_3")):
         assert sharpness.asked(names) == {"sharpness": 3}
@@ -165,6 +194,12 @@ def test_steps_are_conjugate_to_those_before() -> None:
         size = float(find(d)[2])
     jax.effects_barrier()
     assert len(turns) < 1.3 * lanczos(np.asarray(d), np.asarray(start[:, 0]), 1e-3 * (1 + size))
+    # No residual is below a tolerance of 0: a hundred turns after the product with the start.
+    turns.clear()
+    with jax.enable_x64(True):
+        jax.jit(lambda d: sharpness.search(lambda v: times(d, v), start, 1, 0.0))(d)
+    jax.effects_barrier()
+    assert len(turns) == 1 + 100
 
 
 FULL = pytest.mark.full("test_several_equal_and_negative_eigenvalues_are_found")
@@ -359,6 +394,22 @@ def test_flows_record_the_sharpness_of_their_weights() -> None:
     np.testing.assert_allclose(found["preconditioned_sharpness"], 0.1 * (2.5 + 3 * w**2), rtol=1e-6)
     with pytest.raises(ValueError, match="only training records it"):
         odes.flow(problem, dynsim.adam(0.1), [1], key=KEY, record="preconditioned_sharpness")
+
+
+def test_where_no_population_loss_holds_the_sharpness_is_that_of_the_next_batch() -> None:
+    """JoMA's is one of infinite sequences, so that finite ones have that of their batch."""
+    task = dynsim.sequence_classes([[0.6, 0.4, 0.0], [0.3, 0.0, 0.7]], [0, 0])
+    problem, rule = dynsim.JoMA(task, 6, scale=1.0, activation="tanh"), dynsim.sgd(0.1)
+    record = ["sharpness", "params"]
+    run = dynsim.train(problem, rule, KEY, steps=1, times=[0], batch=4, record=record)
+    params = Joint(
+        Hidden(run["params.Y.V"][0], run["params.Y.r"][0]),
+        run["params.Z"][0],
+    )
+    data = jax.tree.map(lambda leaf: leaf[0], drawn(problem, KEY, 1, 4))
+    want = eigenvalues(lambda p, batch: problem.loss(p, batch), params, data)
+    # float32.
+    np.testing.assert_allclose(run["sharpness"][0], want[0], rtol=1e-4)
 
 
 def test_prompts_have_the_hessian_by_the_signal_alone() -> None:

@@ -528,7 +528,9 @@ def test_code_that_fails_is_named_with_its_line_above_the_words_of_jax(method: s
     assert line.startswith(f"{__file__}, line ")
     assert line.endswith("return jnp.ones((3, 4)) @ jnp.ones(2)")
     assert words == str(found.value.__cause__)
-    given = {"loss": "(f32[4], f32[4])", "draw": "key<fry>[], "}.get(method, "")
+    weights = "with the arguments {'steps': i32[], 'w': f32[]}"
+    shown = {"loss": "(f32[4], f32[4])", "draw": "key<fry>[], ", "record": weights}
+    given = shown.get(method, "")
     assert given in first
 
 

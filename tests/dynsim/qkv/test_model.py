@@ -249,6 +249,7 @@ def test_starting_weights_have_the_stated_law() -> None:
         ),
         (lambda: layer(99, placement="x"), "placement = 'x': must be one of theory"),
         (lambda: layer(9), "width = 9: embedding = 'orthogonal' needs at least"),
+        (lambda: layer(1), "width = 1: embedding = 'orthogonal' needs at least"),
         (
             lambda: layer(99, embedding="identity"),
             "width = 99: embedding = 'identity' needs",

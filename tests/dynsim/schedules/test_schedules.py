@@ -177,6 +177,7 @@ def test_a_function_of_the_step_that_is_none_is_named(function: Any, message: st
         (schedules.warmup_cosine(1.0, 5, 20), (5, 20), 20),
         (schedules.warmup_stable_decay(1.0, 5, 10, 20), (5, 15, 35), 35),
         (schedules.steps(1.0, (7, 9), (0.5, 0.1), warmup=3), (3, 7, 9), 9),
+        (schedules.steps(1.0, (7, 9, 12), (0.5, 0.2, 0.1)), (7, 9, 12), 12),
         (schedules.inverse_sqrt(1.0, 4), (4,), 4),
         (schedules.exponential(1.0, 50, 0.3, 4), (4,), 4),
         (schedules.linear(1.0, 20), (20,), 20),

@@ -292,6 +292,7 @@ def test_reverse_mode_goes_through_every_step() -> None:
         # Nothing is asked where each leg ends with a record.
         ([1000], 1000, Legs(1, 1000)),
         ([0, 250, 500, 750, 1000], 1000, Legs(4, 250, start=True)),
+        ([0, 1, 2, 3], 3, Legs(3, 1, start=True)),
         # By hand: (3 + ceil(37 / n)) (n + 4) for legs of n steps is 104 for 4, 96 for 8 and 120
         # for 16; without questions, a leg of 37 for each record, it is 148.
         ([0, 1, 2, 3, 40], 40, Legs(8, 8, start=True)),

@@ -219,6 +219,8 @@ def test_registered_observables_are_recorded_by_name(register: Callable[..., Non
     found = train_text(["loss", "steep"])
     assert found["steep"][0] > found["loss"][0]
     assert "margin" in flow_table(EMBEDDED).names()
+    assert "sharpness" not in flow_table(EMBEDDED).names()
+    assert "sharpness" in flow_table(EMBEDDED, whole=True).names()
     assert "margin" in observables.MEASURED.names()
     assert "steep" not in observables.MEASURED.names()
     assert "margin" not in two_stage_observables.TABLE.names()

@@ -128,11 +128,28 @@ def test_noise_is_normal_with_its_deviation_on_every_entry() -> None:
 
 
 def test_what_a_rule_is_can_be_asked() -> None:
-    assert not dynsim.sgd(1.0).has_inertia
-    assert dynsim.sgd(1.0, momentum=0.5).has_inertia
-    assert not dynsim.sgd(1.0, momentum=0.5).is_adaptive
-    for rule in (dynsim.adam(1.0), dynsim.sign(1.0), dynsim.rmsprop(1.0)):
-        assert rule.is_adaptive
+    """Inertia; whether it is nonlinear in the gradient; whether weights are treated one by one."""
+    lion = dynsim.from_optax(optax.lion, learning_rate=0.1)
+    for rule, name, inertia, adaptive, elementwise in (
+        (dynsim.sgd(1.0), "sgd", False, False, True),
+        (dynsim.sgd(1.0, momentum=0.5), "momentum", True, False, True),
+        (dynsim.sgd(1.0, momentum=0.5, nesterov=True), "nesterov", True, False, True),
+        (dynsim.sgd(1.0, clip=1.0), "sgd", False, False, False),
+        (dynsim.sgd(1.0, noise=0.1), "sgd", False, False, False),
+        (dynsim.sign(1.0), "sign", True, True, True),
+        (dynsim.rmsprop(1.0), "rmsprop", False, True, True),
+        (dynsim.adam(1.0), "adam", True, True, True),
+        (dynsim.adamw(1.0, decay=0.1), "adamw", True, True, True),
+        (lion, "optaxrule", False, True, False),
+    ):
+        assert rule.name == name
+        assert (rule.has_inertia, rule.is_adaptive, rule.is_elementwise) == (
+            inertia,
+            adaptive,
+            elementwise,
+        )
+    assert lion.schedules == {}
+    assert lion.of_groups("Y", "Z") is lion
     assert float(dynsim.sgd(RATE).rate(3)) == pytest.approx(0.1)
 
 

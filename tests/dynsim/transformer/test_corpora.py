@@ -56,6 +56,7 @@ def test_a_file_is_split_by_its_tokens(folder: Path, min_count: int) -> None:
 
 def test_a_folder_has_a_file_for_each_split(folder: Path) -> None:
     source = TextFolder(folder)
+    assert not jax.tree.leaves(source)
     text = LanguageModel(source, **SIZES).build(RULE).text
     assert source.read().words(text.held_out) == ["y", "x", "<unk>", "z", "z", "y", "x", "<eos>"]
     assert text.train.size == 36

@@ -44,9 +44,11 @@ def test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values()
 
 def test_an_unknown_observable_is_named() -> None:
     batch = jax.jit(lambda key: sample_prompts(prompts(2, 3), key, 4))(jax.random.key(0))
-    none = rank_curves(PQ(jnp.eye(2), jnp.eye(2)), batch, "K1", largest=0)
-    # Without any direction the output is zero.
+    names = ("K1", "accuracy_P")
+    none = rank_curves(PQ(jnp.eye(2), jnp.eye(2)), batch, names, largest=0)
+    # Without any direction the output is zero, which is right about no label.
     np.testing.assert_allclose(none.kept["K1"], [np.log(2)], rtol=1e-6)
+    assert none.kept["accuracy_P"].tolist() == [0]
     assert none.dropped["K1"].shape == (1,)
     with pytest.raises(ValueError, match="largest = -1: must be an integer >= 0"):
         rank_curves(PQ(jnp.eye(2), jnp.eye(2)), batch, "K1", largest=-1)

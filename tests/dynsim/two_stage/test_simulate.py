@@ -118,6 +118,9 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     np.testing.assert_allclose(
         [found.W, found.V], numpy_grads(W, V, batch, 0.4)[:2], rtol=1e-12, atol=1e-16
     )
+    # Closed gates, as those of zero weights, have no gradient.
+    _, closed = of(PQ(0 * W, 0 * V), pool=laid, chosen=jnp.asarray(chosen))
+    assert not np.any([closed.W, closed.V])
     # The loss of the problem, on the same prompts one by one, is the oracle of both.
     weights = Split(PQ(W, V, jnp.array(0.3)), jax.tree.map(jnp.zeros_like, PQ(W, V)))
     want_loss, want = eqx.filter_jit(eqx.filter_value_and_grad(task.loss))(
@@ -316,6 +319,7 @@ def test_the_longest_run_has_as_many_steps_as_an_integer_holds() -> None:
         (lambda: prompts(tau_0=-0.1), "tau_0 = -0.1"),
         (lambda: noisy_sgd(stage_2=0.0), "stage_2 = 0.0"),
         (lambda: noisy_sgd(eta_1=100.0), r"eta_1 \* decay = 2.5: must be finite and in \[0, 1\)"),
+        (lambda: noisy_sgd(eta_2=2.0, decay=0.5), r"eta_2 \* decay = 1.0: must .* in \[0, 1\)"),
         (lambda: noisy_sgd(control="big"), "control = 'big'"),
         (lambda: dynsim.two_stage("slow"), "preset = 'slow': must be one of default, fast, joint"),
         (lambda: noisy_sgd(*LONGEST, stage_2=2**29 - 1 / 4), r"give 2.15e\+09 steps; at most"),

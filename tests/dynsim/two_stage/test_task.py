@@ -99,6 +99,8 @@ def test_outputs_loss_and_gradient_against_numpy() -> None:
         for x, y in zip(Q, labels, strict=True)
     ]
     np.testing.assert_allclose(gated, want, rtol=1e-12)
+    # A gate at zero is closed.
+    assert not jax.jit(relu_prompt.attend)(V, batch.Q, batch.labels, gates=0 * gates).any()
 
 
 @pytest.mark.usefixtures("x64")
@@ -267,6 +269,11 @@ def test_first_time_below_a_level() -> None:
     # A curve that touches the level is not below it.
     touches = np.array([2.0, 1.0, 2.0, 0.0])
     np.testing.assert_allclose(prompt_observables.first_below(times, touches, 1.0), 3.5)
+    # Between any two records, at numbers that are neither 0 nor 1.
+    times, curve = np.array([0.5, 2.5, 3.2]), np.array([3.0, 0.4, 0.1])
+    want = [0.5 + 2.0 * 2.5 / 2.6, 2.5 + 0.7 * 0.2 / 0.3]
+    for level, time in zip((0.5, 0.2), want, strict=True):
+        np.testing.assert_allclose(prompt_observables.first_below(times, curve, level), time)
 
 
 @pytest.mark.parametrize(

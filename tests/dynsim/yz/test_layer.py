@@ -12,6 +12,7 @@ import dynsim
 import odes
 from dynsim.precision import compiled_for
 from dynsim.problem.base import Problem
+from dynsim.yz import model as yz
 from dynsim.yz.layer import Layer
 from dynsim.yz.model import Examples, init_uniform
 
@@ -90,6 +91,26 @@ def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
         # Sums of a hundred numbers, in another order.
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("start", "rule", "merged"),
+    [
+        ("zero", RULE, True),
+        ("zero", dynsim.adam(0.1), True),
+        ("zero", dynsim.sgd(1.0, clip=1.0), False),
+        ("zero", dynsim.sgd(1.0, noise=0.1), False),
+        ("uniform", RULE, False),
+    ],
+)
+def test_outputs_share_a_column_where_they_stay_equal(
+    start: str, rule: dynsim.Rule, merged: bool
+) -> None:
+    """From equal weights, under rules that treat them one by one."""
+    layer = dynsim.layer(TASK, 20, start)
+    few, whole = layer._compact(yz.init_zero(layer), rule)
+    assert few.Y.shape == (TASK.M, TASK.K + 1 if merged else TASK.M)
+    assert whole(few).Y.shape == (TASK.M, TASK.M)
 
 
 def test_a_run_starts_where_its_key_says() -> None:

@@ -93,6 +93,10 @@ def test_gradients_leave_row_sums_alone() -> None:
 def test_an_absent_token_gets_no_attention_however_large_its_logit() -> None:
     z, counts = jnp.array([[1e4, 0.0, -1e4]]), jnp.array([[0.0, 2.0, 2.0]])
     np.testing.assert_allclose(yz.attend(z, counts), [[0, 1, 0]])
+    # Nor do exponentials overflow: those of 101, 99 and 100, the tokens of the sequence.
+    weight = np.array([1.0, 3.0, 2.0]) * np.exp([1.0, -1.0, 0.0])
+    found = yz.attend(jnp.array([[101.0, 99.0, 100.0]]), jnp.array([[1.0, 3.0, 2.0]]))
+    np.testing.assert_allclose(found, weight[None] / weight.sum(), rtol=1e-6)
     assert np.isfinite(jax.grad(lambda z: yz.attend(z, counts)[0, 1])(z)).all()
 
 

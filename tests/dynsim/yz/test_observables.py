@@ -85,6 +85,23 @@ def test_observables_are_those_of_numpy(residual: bool) -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-10, atol=1e-13, err_msg=name)
 
 
+def test_entropy_can_be_differentiated_where_a_token_has_no_attention() -> None:
+    """Exponentials of -200 vanish in float32; of the others, shares s have -s (log s + entropy)."""
+    task = dynsim.sequence_classes([[0.2, 0.3, 0.5, 0.0], [0.0, 0.0, 0.0, 1.0]], [0, 1])
+
+    def measured(z: jax.Array) -> jax.Array:
+        Z = jnp.zeros((2, 4)).at[0, :3].set(z)
+        return observables.entropy(task, observables.measure(task, dynsim.YZ(jnp.zeros((4, 4)), Z)))
+
+    found, slope = jax.jit(jax.value_and_grad(measured))(jnp.array([0.4, -0.3, -200.0]))
+    share = softmax(np.log([0.2, 0.3]) + np.array([0.4, -0.3]))
+    entropy = -(share * np.log(share)).sum()
+    # The mean over two classes, of which the second has one token.
+    assert float(found) == pytest.approx(entropy / 2, rel=1e-5)
+    want = [*(-share * (np.log(share) + entropy) / 2), 0]
+    np.testing.assert_allclose(slope, want, rtol=1e-4, atol=1e-7)
+
+
 def test_before_the_first_step_every_class_counts_as_wrong() -> None:
     """All logits are equal then, and the largest is not strictly so."""
     measured = jax.jit(

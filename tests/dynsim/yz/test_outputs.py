@@ -1,5 +1,7 @@
 """Training in merged columns of Y against training of every column from given zeros."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,9 +102,23 @@ def test_recorded_batches_train_merged_columns_as_well() -> None:
     np.testing.assert_allclose(merged.params.Y, whole.params.Y, rtol=1e-9, atol=1e-12)
 
 
-def test_where_most_outputs_are_next_tokens_none_are_merged() -> None:
-    task = dynsim.sequence_classes(np.eye(6), query=[0] * 6)
-    assert gradients.merged_outputs(task, "float32").count is None
+@pytest.mark.parametrize(("K", "M", "counts"), [(2, 6, [1, 1, 4]), (2, 5, None), (6, 6, None)])
+def test_outputs_are_merged_if_that_halves_their_number(K: int, M: int, counts: Any) -> None:
+    task = dynsim.sequence_classes(np.eye(K, M), query=[0] * K)
+    found = gradients.merged_outputs(task, "float32")
+    assert (None if found.count is None else found.count.tolist()) == counts
+    column = None if found.column is None else found.column.tolist()
+    assert column == (counts and [0, 1, 2, 2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("terms", "products", "pays"),
+    [(32, 128, True), (32, 127, False), (33, 1000, False), (8, 32, True), (8, 31, False)],
+)
+def test_sums_of_up_to_32_rows_pay_if_products_have_four_times_as_many(
+    terms: int, products: int, pays: bool
+) -> None:
+    assert gradients.support_pays(terms, products) == pays
 
 
 # Counts of up to T - 1 = 256 take more than a byte.

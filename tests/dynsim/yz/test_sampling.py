@@ -89,12 +89,31 @@ def test_a_batch_has_at_most_two_to_the_thirty_tokens() -> None:
         sampling.check_tokens(1, 2**30 + 1)
 
 
+def test_recorded_steps_are_examples_of_equal_weight() -> None:
+    """Two steps of three sequences of five tokens, whose counts loops find."""
+    task = dynsim.syn_medium(2)
+    rng = np.random.default_rng(0)
+    classes, tokens = rng.integers(4, size=(2, 3)), rng.integers(9, size=(2, 3, 5))
+    tokens[..., -1] = np.asarray(task.query)[classes]
+    counts = np.zeros((2, 3, task.M))
+    for step, sequence, place in np.ndindex(2, 3, 4):
+        counts[step, sequence, tokens[step, sequence, place]] += 1
+    found = sampling.examples_from_tokens(task, tokens, np.asarray(task.next_token)[classes])
+    np.testing.assert_array_equal(found.classes, classes)
+    np.testing.assert_array_equal(found.counts, counts)
+    np.testing.assert_array_equal(found.weight, np.full((2, 3), 1 / 3))
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_recorded_batch_that_does_not_fit_is_named() -> None:
     task = dynsim.syn_small()
     tokens, labels = np.array([[[0, 1, 30]]]), np.array([[32]])
     with pytest.raises(ValueError, match="labels: found 5"):
         sampling.examples_from_tokens(task, tokens, np.array([[5]]))
+    with pytest.raises(ValueError, match="labels: found 6"):
+        sampling.examples_from_tokens(
+            task, np.repeat(tokens, 4, axis=1), np.array([[32, 6, 33, 5]])
+        )
     with pytest.raises(ValueError, match="the query of its class"):
         sampling.examples_from_tokens(task, tokens, np.array([[33]]))
     for found in (99, 34, -1):
