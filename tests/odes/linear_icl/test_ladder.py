@@ -271,6 +271,7 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
             dynsim.sgd(0.1),
             "(rank=2): eq. 21 describes separate heads",
         ),
+        ("scalar", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "eq. 21 describes"),
         (
             "scalar",
             TASK,
