@@ -1,5 +1,6 @@
 """Which theories describe which update rules, and which of them run unless they are named."""
 
+import functools
 import math
 
 import pytest
@@ -114,3 +115,18 @@ def test_theories_of_finite_length_describe_what_those_of_infinite_length_do() -
         for rule in RULES.values():
             assert both[0].why_not(finite, rule, 4) == both[1].why_not(finite, rule, 4)
             assert "length = inf" in (both[0].why_not(infinite, rule, 4) or "")
+
+
+def test_classes_without_a_length_have_sequences_of_128_tokens() -> None:
+    """Of the reduction with the first correction in 1/T, of which no array has the size."""
+    theory = odes.theories(dynsim.layer(TASK, 64))["symmetric-finite-t"]
+    rule, times = dynsim.sgd(1.0, 0.5), [0.0, 4.0]
+    found, want, other = (
+        solve(TASK, rule, times, record="loss")["loss"][1]
+        for solve in (
+            theory.solve,
+            functools.partial(odes.symmetric.solve, length=128),
+            functools.partial(odes.symmetric.solve, length=129),
+        )
+    )
+    assert found == want != other
