@@ -1,6 +1,6 @@
 """Which theories describe which update rules, and which of them run unless they are named."""
 
-import functools
+import dataclasses
 import math
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 import dynsim
 import odes
 from dynsim import schedules
+from dynsim.classes.task import SequenceClasses
 from tests.odes.test_batch_noise import Bowl as Drawn
 from tests.odes.test_problem import Bowl
 
@@ -118,15 +119,15 @@ def test_theories_of_finite_length_describe_what_those_of_infinite_length_do() -
 
 
 def test_classes_without_a_length_have_sequences_of_128_tokens() -> None:
-    """Of the reduction with the first correction in 1/T, of which no array has the size."""
-    theory = odes.theories(dynsim.layer(TASK, 64))["symmetric-finite-t"]
-    rule, times = dynsim.sgd(1.0, 0.5), [0.0, 4.0]
-    found, want, other = (
-        solve(TASK, rule, times, record="loss")["loss"][1]
-        for solve in (
-            theory.solve,
-            functools.partial(odes.symmetric.solve, length=128),
-            functools.partial(odes.symmetric.solve, length=129),
-        )
+    """A layer has its own."""
+    theory, layer = odes.theories(TASK)["symmetric-finite-t"], dynsim.layer(TASK, 64)
+    classes = SequenceClasses(
+        **{each.name: getattr(layer, each.name) for each in dataclasses.fields(SequenceClasses)}
     )
-    assert found == want != other
+    assert not hasattr(classes, "length")
+    loss = lambda solve, task, **options: solve(
+        task, dynsim.sgd(1.0, 0.5), [0.0, 4.0], record="loss", **options
+    )["loss"][1]
+    of_length = {n: loss(odes.symmetric.solve, TASK, length=n) for n in (64, 128)}
+    assert loss(theory.solve, classes) == of_length[128]
+    assert loss(theory.solve, layer) == of_length[64] != of_length[128]
