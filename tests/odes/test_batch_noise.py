@@ -393,14 +393,17 @@ def test_what_it_does_not_describe_is_an_error(
 class Scaled(Bowl):
     scale: "float" = 1.0
     number: "int" = 1
+    shift: float = 0.0
+    slopes: tuple[float, ...] = ()
 
     def init(self, key):
-        return jnp.zeros((2, self.number)) * self.scale
+        return jnp.zeros((2, self.number + len(self.slopes))) * self.scale + self.shift
 
 
 def test_weights_are_counted_for_one_of_many_real_numbers() -> None:
     assert size_of(Scaled(scale=np.ones((3, 1, 1)), number=2)) == 4
-    assert size_of(Scaled(number=5)) == 10
+    assert size_of(Scaled(shift=np.ones((4, 1, 1)), number=3)) == 6
+    assert size_of(Scaled(number=5, slopes=(0.1, 0.2))) == 14
 
 
 def test_it_is_a_theory_of_problems_with_draw_and_loss() -> None:
@@ -409,6 +412,10 @@ def test_it_is_a_theory_of_problems_with_draw_and_loss() -> None:
             return jnp.zeros(2001)
 
     theory = odes.theories(Bowl())["linear-noise"]
+    predicted = theory.predicts(Bowl())
+    assert {"weights", "batch_loss"} <= {*predicted}
+    stds = {name for name in predicted if name.endswith("_std")}
+    assert stds == {f"{name}_std" for name in {*predicted} - stds}
     assert theory.why_not(Bowl(), dynsim.sgd(0.1), 4) is None
     assert "2001 weights, more than 2000" in theory.why_not(Wide(), dynsim.sgd(0.1), 4)
     assert "linear-noise" not in odes.theories(dynsim.layer(dynsim.syn_small(), 32))

@@ -162,6 +162,7 @@ def test_signs_agree_on_eq_10_and_disagree_when_turned_round() -> None:
     z = np.asarray(solve()["z"])
     assert predictions.agreement(SYMMETRIC, TIMES, z) == (1, 1, 1)
     assert predictions.agreement(SYMMETRIC, TIMES, -z) == (0, 0, 0)
+    assert predictions.agreement(SYMMETRIC, TIMES[[0, -1]], z[[0, -1]]) == (1, 1, 1)
     # Freezing the second of two equally long halves takes half of the intervals away.
     half = z[:25].copy()
     half[13:] = half[12]
@@ -232,6 +233,18 @@ def test_large_logits_do_not_overflow() -> None:
         (
             lambda: predictions.agreement(SYMMETRIC, TIMES[:3], np.zeros((2, 4, 25))),
             "got 3 and 2",
+        ),
+        (
+            lambda: predictions.agreement(SYMMETRIC, TIMES[:1], np.zeros((1, 4, 25))),
+            "the same length >= 2, got 1 and 1",
+        ),
+        (
+            lambda: predictions.relative_gain_error(SYMMETRIC, np.zeros((4, 25))),
+            "z: must have shape (S, 4, 25), got (4, 25)",
+        ),
+        (
+            lambda: predictions.relative_gain_error(SYMMETRIC, np.zeros((0, 4, 25))),
+            "z: must have shape (S, 4, 25), got (0, 4, 25)",
         ),
         (
             lambda: predictions.agreement(SYMMETRIC, [1.0, 0.0], np.zeros((2, 4, 25))),

@@ -281,6 +281,10 @@ def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options
             lambda: JoMA(TASK, activation="gelu"),
             "activation = 'gelu': did you mean 'relu'? It must be one of",
         ),
+        (
+            lambda: joma.mixture.velocity(np.ones(2), np.ones((1, 2)), np.ones(1), 0.0),
+            "spread = 0.0: must be finite and in (0, inf)",
+        ),
         (lambda: JoMA("joma"), "task = 'joma': must be of type dynsim.Task"),
         (
             lambda: dynsim.train(

@@ -167,6 +167,31 @@ def test_the_sigmoid_of_white_inputs_is_that_of_the_paper() -> None:
     np.testing.assert_allclose(entries, by_hand, rtol=2e-6)
 
 
+def test_the_sigmoid_of_two_heads_is_the_descent_of_its_loss() -> None:
+    """At eigenvalues 0.7. With U_i = u_i I, M = sum_i v_i u_i I and l = 0.7 g M the loss is 4 0.7
+    (1 - (2 l - l^2) / g), down which v_i and the entries of U_i go at the rate eta."""
+    task = dynsim.regression(4, 31, spectrum=0.7 * np.ones(4), attention="merged", heads=2)
+    gain, eta, times = 1 + (1 + 4) / 31, 0.3, np.array([0.0, 1.0, 3.0, 6.0])
+    v, u = np.array([0.5, -0.2]), np.array([0.25, -0.1])
+
+    def field(t: float, state: np.ndarray) -> np.ndarray:
+        v, u = state[:2], state[2:]
+        # Minus the slope of the loss by M, of which each of four entries has a quarter.
+        pull = 4 * 0.7 * 2 * (1 - 0.7 * gain * (v @ u)) * 0.7
+        return eta * np.r_[pull * u, pull / 4 * v]
+
+    y = solve_ivp(field, (0, 6), np.r_[v, u], t_eval=times, rtol=1e-10, atol=1e-12).y
+    learned = 0.7 * gain * np.sum(y[:2] * y[2:], axis=0)
+    start = dynsim.Merged(v, u[:, None, None] * np.eye(4))
+    options = {"init": start, "record": ("learned", "loss")}
+    found = THEORIES["sigmoid"].solve(task, dynsim.sgd(eta), times, **options)
+    assert 0.2 < learned[1] < 0.8
+    for column in np.asarray(found["learned"]).T:
+        np.testing.assert_allclose(column, learned, rtol=1e-7)
+    want = 4 * 0.7 * (1 - (2 * learned - learned**2) / gain)
+    np.testing.assert_allclose(found["loss"], want, rtol=1e-7)
+
+
 @pytest.mark.full(
     "test_aligned_heads_follow_the_closed_form",
     "test_the_sigmoid_of_white_inputs_is_that_of_the_paper",
@@ -246,6 +271,7 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
             dynsim.sgd(0.1),
             "(rank=2): eq. 21 describes separate heads",
         ),
+        ("scalar", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "eq. 21 describes"),
         (
             "scalar",
             TASK,

@@ -1,16 +1,57 @@
 """Equal steps of stochastic equations: where they are, what lies between them, and their noise."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from odes.solver.integrate import StepTime, integrate_ito, integrate_sde
+from dynsim import Status
+from odes.solver.integrate import StepTime, check_times, integrate, integrate_ito, integrate_sde
+from odes.solver.tolerances import Tolerances
 
 pytestmark = pytest.mark.usefixtures("x64")
 KEY = jax.random.key(0)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_times_are_finite_and_increase_from_the_start() -> None:
+    for times, begin in (([0.0], 0), ([2, 2.5], 2), (np.array([1.0, 3.0]), 0.5)):
+        check_times(times, begin)
+    for times in ([], [[1.0]], [0.0, np.nan], [np.inf], "soon", 3.0):
+        words = f"times = {times!r}: must be a non-empty list of finite times"
+        with pytest.raises(ValueError, match=re.escape(words)):
+            check_times(times)
+    for times, begin in (([1.0, 1.0], 0), ([1.0, 3.0, 2.0], 0), ([-1.0, 2.0], 0), ([1.5, 3.0], 2)):
+        words = f"times = {times!r}: must be increasing and >= {begin}"
+        with pytest.raises(ValueError, match=re.escape(words)):
+            check_times(times, begin)
+
+
+def growing(max_steps: int):
+    """Of y' = y, as a function of the y at which it stops."""
+    return jax.jit(
+        lambda most: integrate(
+            lambda t, y, most: y, jnp.ones(()), jnp.array([0.0, 0.5, 1.2]), most,
+            save=lambda t, y, most: y, timescale=StepTime(),
+            tolerances=Tolerances(1e-9, 1e-12, max_steps), stop=lambda t, y, most: y > most,
+        )
+    )  # fmt: skip
+
+
+def test_a_solve_that_ends_early_has_a_status() -> None:
+    solve = growing(2**10)
+    # It is 2 at ln 2 = 0.69.
+    whole, stopped = solve(4.0), solve(2.0)
+    np.testing.assert_allclose(whole.saved, np.exp([0, 0.5, 1.2]), rtol=1e-8)
+    np.testing.assert_allclose(stopped.saved, [1, np.exp(0.5), np.inf], rtol=1e-8)
+    assert (whole.status, whole.first_bad_step) == (Status.OK, -1)
+    assert (stopped.status, stopped.first_bad_step) == (Status.DIVERGED, 2)
+    short = growing(3)(4.0)
+    assert short.status == Status.MAX_STEPS
+    assert short.saved[2] == np.inf
 
 
 def solve(diffusion, times, *, num_steps: int, jump: float, begin: float = 0.0, key=KEY):

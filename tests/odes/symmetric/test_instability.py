@@ -241,14 +241,20 @@ def test_noise_vanishes_with_the_batch_and_breaks_ties():
     assert np.ptp(loud["z_common"]) > 1e-3
 
 
+NESTEROV = dynsim.sgd(1.0, momentum=0.5, nesterov=True)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"path": "training"}, "path"),
-        ({"length": np.inf}, "length"),
-        ({"batch": 0}, "batch"),
-        ({"optimizer": dynsim.adam(0.1)}, "optimizer"),
-        ({"steps": 0}, "steps"),
+        ({"path": "training"}, "path = 'training': must be one of flow, descent"),
+        ({"length": np.inf}, r"length = inf: must be finite and in \[2, inf\)"),
+        ({"length": 1}, r"length = 1.0: must be finite and in \[2, inf\)"),
+        ({"batch": 0}, r"batch = 0.0: must be finite and in \[1, inf\)"),
+        ({"optimizer": dynsim.adam(0.1)}, "optimizer = .*: must be gradient descent"),
+        ({"optimizer": NESTEROV}, "optimizer = .*: must be gradient descent"),
+        ({"optimizer": dynsim.sgd(1.0, decay=0.1)}, "optimizer = .*: must be gradient descent"),
+        ({"steps": 0}, "steps = 0: must be"),
     ],
 )
 def test_bad_input_is_named(given, message):

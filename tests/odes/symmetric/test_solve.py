@@ -352,6 +352,7 @@ TASK = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
         (lambda: symmetric.symmetric_profiles(P, RHO, 2.5, 9), "K = 2.5: must be an integer"),
         (lambda: symmetric.symmetric_profiles(P, P, 4, 40), "p, rho: sum to 1.2"),
         (lambda: symmetric.symmetric_profiles((-1.0, 2), (), 2, 4), "p = -1.0: must be finite"),
+        (lambda: symmetric.symmetric_profiles((0.0, 0.5), (0.5,), 2, 4), "p = 0.0: must be finite"),
         (lambda: symmetric.symmetric_profiles((), (), 2, 4), "a class needs at least one token"),
         (lambda: symmetric.symmetric_profiles([P], RHO, 2, 4), "p: must be one-dimensional"),
         (

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.special
 import scipy.stats
 
 from dynsim.problem.base import narrowed
@@ -195,6 +196,41 @@ def test_loss_and_gradient_are_those_of_sampled_prompts(
 
     assert (excess(finite) < 1).all()
     assert excess(infinite).max() > 2
+
+
+def test_outputs_are_those_of_their_tokens() -> None:
+    """Mean and variance over contexts at each node, and those of the score of one token: of P, a
+    margin of mean pbar and variance s1^2 (1 - 2/pi) times w, and what is across; of Q, +-zeta at
+    half of the tokens."""
+    task, rule = prompts(8, 33, r=1.8, gamma0=0.7, s1=1.2, s2=0.9), Rule(3, 2, 3, 2)
+    found = jax.jit(lambda state, length: loss.outputs(state, task, length, rule), static_argnums=1)
+    P, (pos, neg) = found(STATE, True)
+    g, h, e = loss.half_normal_nodes(3)[0][:, None], *(loss.normal_nodes(n)[0] for n in (2, 3))
+    kappa, half = 32 / 33, 2 / math.pi
+    pbar, p2 = 0.7 + 1.2 * half**0.5, 0.7**2 + 2 * 0.7 * 1.2 * half**0.5 + 1.2**2
+    p = 0.7 + 1.2 * g
+    w = 1.3 * p + 1.2 * np.sqrt(7 * 0.02) * h
+    across = 1.2**2 * 7 * 0.011 * (p**2 + 1.2**2 * 7)
+    # The ReLU passes one of x and -x, with the same product of label and score.
+    square, mean = (p2 * w**2 + across) / 2, pbar * w / 2
+    want = kappa * mean, kappa / 33 * (square - mean**2), pbar * w
+    for got, value in zip(P[:3], want, strict=True):
+        np.testing.assert_allclose(got, value, rtol=1e-9)
+    np.testing.assert_allclose(P.s, np.sqrt(across + 1.2**2 * (1 - half) * w**2), rtol=1e-9)
+    for y, q, b, u in ((1, pos, 0.0, 0.0), (-1, neg, 0.9, 0.05)):
+        m = 1.8 * (b * 1.8 + 0.9 * np.sqrt(7 * 0.03) * e)
+        s = math.sqrt(0.9**4 * 49 * 0.004 + 0.9**2 * 7 * 1.8**2 * u)
+        ratio = m / s / math.sqrt(2)
+        raised = s * half**0.5 * np.expm1(-(ratio**2)) + m * scipy.special.erf(ratio)
+        # ReLUs of N(m, s^2), N(-m, s^2) and twice N(0, s^2), the latter at positive tokens.
+        variance = (s**2 + m**2 / 2) / 2 - (raised / 4) ** 2
+        want = -y * kappa * raised / 4, kappa / 33 * variance, m, s
+        for got, value in zip(q, want, strict=True):
+            # What is added under roots, 1e-12.
+            np.testing.assert_allclose(got, value, rtol=1e-9)
+    P, Q = found(STATE, False)
+    for each in (P, *Q):
+        np.testing.assert_array_equal(each.variance, 0)
 
 
 @pytest.mark.parametrize("y", [1, -1])

@@ -259,7 +259,7 @@ def test_onset_of_the_paths() -> None:
         ({"begin": -1.0}, r"begin = -1"),
         ({"record": ("K3",)}, r"record = 'K3': must be one of K1, "),
         ({"rule": Rule(g=0)}, r"rule.g = 0: must be an integer >= 1"),
-        ({"start": ReducedState(0.0, 0.1, 1.0, 1.0, -1.0, 1.0, 1.0)}, r"start.v_e = -1.0"),
+        ({"start": ReducedState(-0.5, -0.1, 1.0, 1.0, -1.0, 1.0, 1.0)}, r"start.v_e = -1.0"),
         ({"optimizer": noisy_sgd()}, "tau_0 = None: .* give tau_0 for other rules"),
         ({"task": prompts(core="fixed")}, r"core = 'fixed': must be 'fresh'"),
         ({"dtype": "float16"}, r"dtype = 'float16'"),

@@ -1,6 +1,7 @@
 """Spread over seeds and noise of minibatches: closed forms, and prompts one by one in NumPy."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from dynsim import schedules
 from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes.two_stage import field
-from odes.two_stage.loss import EPS, ReducedState, Rule, block_sizes
+from odes.two_stage.loss import EPS, ReducedState, Rule, block_sizes, losses
 from odes.two_stage.sde import Seed, Signal, _seed_drift, _seed_noise, solve_seed
 from odes.two_stage.thresholds import _moments, gradient_variance
 from tests.systems.two_stage import RULE, Components
@@ -107,18 +108,49 @@ def test_signals_of_a_seed_move_as_their_equations_say() -> None:
     )
 
 
-def test_losses_have_the_error_of_so_many_prompts() -> None:
-    """Of the same draw it falls as the square root of their number, from none for all of them."""
-    task, rule = prompts(4, 5, tau_0=0.3), noisy_sgd(0.05, 0.05, 0.4, tau=1e-3)
-    run = lambda number: solve_seed(
-        task, rule, [0.0], jax.random.key(0), num_test=number, rule=Rule(1, 1, 1, 1), num_steps=2,
-        record=("K2",),
+def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
+    """Losses with the variance of that of a prompt over their number, and traces. Without noise an
+    entry R is its signal and its start, which decays as e = exp(-lambda t): a - e a(0), and for the
+    others sqrt(v) - e sqrt(v(0)) times the normal numbers of the starts."""
+    task, nodes = prompts(5, 9, r=1.6, gamma0=0.8, s2=1.2, tau_0=0.2), Rule(2, 2, 2, 2)
+    rule, names = noisy_sgd(0.1, 0.1, 0.1, tau=0.0), ("K1", "K2", "J")
+    rule = dataclasses.replace(rule, eta=schedules.steps(0.1, (20, 60), (1, 1)))
+    run = lambda key, number: solve_seed(
+        task, rule, [0, 20.0, 60.0], key, num_test=number, rule=nodes, num_steps=60,
+        record=(*names, "W_trace", "V_trace", "state"),
     )  # fmt: skip
-    one, hundred, all_of_them = (run(number) for number in (1, 100, None))
-    error, tenth = (float(each["K2"][0] - all_of_them["K2"][0]) for each in (one, hundred))
-    assert error != 0
-    # The square root is smooth at zero, which adds little.
-    assert tenth == pytest.approx(error / 10, rel=1e-3)
+    keys, numbers = jax.random.split(jax.random.key(0), 64), jnp.array([1, 50, jnp.inf])
+    found = jax.vmap(jax.vmap(run, (0, None)), (None, 0))(keys, numbers)
+    # All at first; states are the same for every number of prompts.
+    state = np.moveaxis(np.asarray(found["state"])[0], 0, -1)
+
+    def moments(state: jax.Array) -> tuple[tuple[jax.Array, ...], ...]:
+        of = functools.partial(losses, ReducedState(*state), task, rule=nodes)
+        return tuple(tuple(getattr(of(power=n), name) for name in names) for n in (1, 2))
+
+    drawn = []
+    mean, square = np.asarray(jax.jit(jax.vmap(moments))(state[0].T))
+    for i, name in enumerate(names):
+        one, many, every = np.asarray(found[name])[..., 0] - mean[i]
+        # Of infinitely many prompts what is added under the root is left, 1e-6 of a normal number.
+        np.testing.assert_allclose(every, 0, atol=5e-6)
+        drawn.append(one / np.sqrt(square[i] - mean[i] ** 2))
+        np.testing.assert_allclose(many * 50**0.5, one, rtol=1e-6)
+    left = np.exp([0, -0.2, -0.6])[:, None]
+    for name, one, block in (("W_trace", 0, 3), ("V_trace", 1, 6)):
+        own = state[:, one] - left * state[0, one]
+        rest = np.asarray(found[name])[0].T - own
+        root = np.sqrt(state[:, block])
+        middle, end = rest[1:] / np.abs(root - left * root[0])[1:]
+        assert own[2].std() > 2 * rest[2].std() > 0.01
+        # Euler's steps of 0.1, at rates below 1.
+        assert np.median(np.abs(end / middle - 1)) < 0.05
+        # A sum of d - 1 = 4 normal numbers.
+        drawn.append(end / 2)
+    # Four standard errors of 64 normal numbers.
+    assert np.abs(np.mean(drawn, axis=1)).max() < 4 / 8
+    np.testing.assert_allclose(np.std(drawn, axis=1), 1, atol=4 / 128**0.5)
+    assert np.abs(np.corrcoef(drawn) - np.eye(5)).max() < 4 / 8
 
 
 def gradients(a: float, b: float, v: float, num: int, rng: np.random.Generator) -> np.ndarray:
