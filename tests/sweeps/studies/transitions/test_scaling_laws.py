@@ -208,7 +208,8 @@ def test_a_collapse_is_sought_from_three_exponents_and_from_there_for_each_half(
         asked.append((start, options["initial_simplex"], given, options["xatol"]))
         assert function is laws.misfit
         # The second start is best; those of halves end elsewhere.
-        return SimpleNamespace(x=start + [0.1, 0.2, 0.3 * len(asked)], fun=abs(start[1] - 0.5) + 2)
+        end = start + np.array([0.1, 0.2, 0.3 * len(asked)])
+        return SimpleNamespace(x=end, fun=abs(start[1] - 0.5) + 2)
 
     monkeypatch.setattr(laws, "minimize", minimize)
     places, widths = np.array([0.7, 0.8, np.nan]), np.array([0.65, 0.45, 0.2])
