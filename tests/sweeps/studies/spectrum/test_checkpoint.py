@@ -61,6 +61,8 @@ def test_numbers_of_matrices_in_closed_form(tmp_path: Path) -> None:
     assert d.directions == (1, 3, 3)
     assert d.top_share == pytest.approx(2 / 3)
     assert found["d"].trace == pytest.approx(2)
+    np.testing.assert_allclose(singular.energy(np.array([1, 0.5])), [0.8, 1])
+    assert np.isnan(singular.energy(np.zeros(2))).all()
 
 
 @pytest.mark.parametrize(
