@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -142,11 +144,18 @@ def test_patterns_choose_and_the_rest_is_skipped_with_a_reason(tmp_path: Path) -
 
 def test_only_the_chosen_tensors_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = store(tmp_path / "a.safetensors", a=np.eye(2), b=np.eye(3), c=np.eye(4))
-    read = []
+    read, shown = [], []
+
+    def each(items: list[Any], unit: str, name: Callable[[Any], str]) -> list[Any]:
+        shown.extend((unit, name(item)) for item in items)
+        return items
+
+    monkeypatch.setattr(singular.progress, "each", each)
     original = Tensor.read
     monkeypatch.setattr(Tensor, "read", lambda self: read.append(self.name) or original(self))
     records(path, "b", products=("c @ c.T",))
     assert read == ["b", "c", "c.T"]
+    assert shown == [("matrix", "b"), ("matrix", "c @ c.T")]
 
 
 def test_shards_are_found_by_the_index_or_the_directory(tmp_path: Path) -> None:
