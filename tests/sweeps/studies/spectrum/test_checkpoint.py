@@ -240,6 +240,22 @@ def test_bad_choices(tmp_path: Path, options: dict, messages: tuple[str, ...]) -
     assert not out.exists()
 
 
+@pytest.mark.parametrize("number", [10, 11])
+def test_messages_list_ten_names(tmp_path: Path, number: int) -> None:
+    names = [f"w.{i}" for i in range(number)]
+    path = store(tmp_path / "a.safetensors", **{name: np.ones(2) for name in names})
+    listed = ", ".join(names[:10]) + ", ..." * (number > 10)
+    with pytest.raises(ValueError, match=r"matches none of") as caught:
+        report(path, ("v",))
+    assert str(caught.value).endswith(f"the {number} tensors (0 of them 2-D); there are {listed}")
+    with pytest.raises(ValueError, match=r"w\.9 is 1-D, not 2-D$"):
+        report(path, ("w.*",))
+    for i in range(number - 1):
+        store(tmp_path / f"b{i:02}.safetensors", a=np.eye(2))
+    with pytest.raises(ValueError, match=r"a\.safetensors, b00.*, b08\.safetensors$"):
+        report(tmp_path, ("*",))
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     whole = store(tmp_path / "whole.safetensors", a=np.eye(4)).read_bytes()
     cases = {
