@@ -123,33 +123,3 @@ def test_the_study_asks_along_the_reduced_ode_and_keeps_what_it_measures(
     scale = 8 * float(stages.noise) ** 2
     rows = capsys.readouterr().out.splitlines()
     assert f"{10:.3g} ; {100 * 10 / scale:.2g} %" in next(row for row in rows if row[:2] == "a ")
-
-
-def test_variances_of_gradients_are_over_prompts_and_averaged_over_blocks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of losses that are linear in the weights, whose gradients are products of a prompt's tokens;
-    of as many whole chunks as there are, but at least one."""
-    task, chunk = prompts(4, 5, gamma0=0.8, s1=0.6, r=1.4), 6
-    monkeypatch.setattr(finite, "CHUNK", chunk)
-    asked = []
-
-    def loss(U: PQ, coupling: Any, prompt: Any) -> jax.Array:
-        asked.append(coupling)
-        P, Q = prompt.P[0], prompt.Q[0]
-        return P[0] @ U.W @ P[1] + Q[2] @ U.V @ P[0]
-
-    monkeypatch.setattr(finite, "data_loss", loss)
-    U = PQ(np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32))
-    for count, number in ((5, 1), (17, 2)):
-        drawn = [
-            sample_prompts(task, key, chunk) for key in jax.random.split(jax.random.key(1), number)
-        ]
-        P, Q = (np.concatenate([getattr(d, n) for d in drawn]).astype(float) for n in "PQ")
-        W = (P[:, 0, :, None] * P[:, 1, None]).var(0)
-        V = (Q[:, 2, :, None] * P[:, 0, None]).var(0)
-        want = [W[0, 0], V[0, 0], W[0, 1:].mean(), W[1:].mean()]
-        want += [V[0, 1:].mean(), V[1:, 0].mean(), V[1:, 1:].mean()]
-        # float32 gradients.
-        np.testing.assert_allclose(finite.variance(task, U, count), want, rtol=1e-4)
-    assert {*asked} == {task.coupling}
