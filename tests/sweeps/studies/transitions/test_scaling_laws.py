@@ -207,6 +207,8 @@ def test_a_collapse_is_sought_from_three_exponents_and_from_there_for_each_half(
     def minimize(function: Any, start: np.ndarray, given: Any, *_: Any, options: Any) -> Any:
         asked.append((start, options["initial_simplex"], given, options["xatol"]))
         assert function is laws.misfit
+        # Of a misfit of about 1.
+        assert options["fatol"] == 1e-4
         # The second start is best; those of halves end elsewhere.
         end = start + np.array([0.1, 0.2, 0.3 * len(asked)])
         return SimpleNamespace(x=end, fun=abs(start[1] - 0.5) + 2)
