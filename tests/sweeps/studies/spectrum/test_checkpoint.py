@@ -194,7 +194,7 @@ def test_products_pair_what_the_stars_stand_for(tmp_path: Path) -> None:
         for i in (0, 1, 10)
         for kind in "qk"
     }
-    left = {"layers.7.q_proj.weight": np.ones((3, 8))}
+    left = {f"layers.{i}_proj.weight": np.ones((3, 8)) for i in ("7.q", "8.k")}
     path = store(tmp_path / "a.safetensors", **named, **left)
     product = "layers.*.q_proj.weight.T @ layers.*.k_proj.weight"
     found = report(path, (), (product,))
@@ -206,9 +206,10 @@ def test_products_pair_what_the_stars_stand_for(tmp_path: Path) -> None:
         assert r.trace == pytest.approx(np.trace(scores))
         assert (r.shape, r.inner) == ((8, 8), 3)
         assert r.edge == pytest.approx(singular.edge(float(np.linalg.norm(scores)), 8, 8, 3))
-    (skipped,) = found.skipped
-    assert skipped.name == "layers.7.q_proj.weight"
-    assert "to multiply with" in skipped.reason
+    assert {skipped.name: skipped.reason for skipped in found.skipped} == {
+        "layers.7.q_proj.weight": "nothing in 'layers.*.k_proj.weight' to multiply with",
+        "layers.8.k_proj.weight": "nothing in 'layers.*.q_proj.weight' to multiply with",
+    }
 
 
 @pytest.mark.parametrize(

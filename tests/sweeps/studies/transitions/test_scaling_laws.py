@@ -370,6 +370,10 @@ def test_the_picture_of_a_scaling_has_its_numbers() -> None:
     exponents, place = ax.get_title().split("\n")
     assert exponents == "$1/\\nu = 0.8 \\pm 0.4$, $\\beta/\\nu = 0.25 \\pm 0.05$,"
     assert place == "$x_c = -1.5 \\pm 0.2$"
+    # An exponent that is less than two errors from 0.
+    vague = Collapse(-1.5, 0.8, 0.25, (0.25, 0.41, 0.05), 2.9)
+    vague_ax = figure.plot_collapse(made_up(collapse=vague), VALUES, False, plt.figure().subplots())
+    assert vague_ax.get_title().endswith("\nno critical point")
     ax = figure.plot_place(found, VALUES["D"], "eta", False, plt.figure().subplots())
     (data, _, (bars,)) = ax.containers[0]
     np.testing.assert_allclose(data.get_ydata(), [0.5, 0.25, 0.1])
