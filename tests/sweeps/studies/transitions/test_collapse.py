@@ -196,6 +196,36 @@ def test_the_curves_and_bars_of_snap_are_its_arrays(flow: dict[str, xr.Dataset])
     plt.close()
 
 
+def test_final_gains_of_runs_have_their_standard_deviation() -> None:
+    """Of two runs at each of three rates; theories have one solution."""
+
+    def last(values: list[Any], *dims: str, **more: list[float]) -> xr.Dataset:
+        known: dict[str, Any] = {
+            name: (("rate", "time"), np.transpose([each])) for name, each in more.items()
+        }
+        gains = np.array(values, float)[..., None]
+        return xr.Dataset(
+            {"z_top_distinct": ((*dims, "time"), gains), **known}, {"rate": [1, 2, 4]}
+        )
+
+    data = {
+        "simulation": last([[1, 3], [2, 4], [3, 9]], "rate", "seed"),
+        "symmetric": last([2, 4, 8], "rate"),
+        "eq10": last([3, 12, 48], "rate", B=[6, 3, 1.5]),
+    }
+    ax = snap.plot_final(data, snap.CONTROLS["eta_z"], ax=plt.figure().subplots())
+    (mean, _, (bars,)), *others = ax.containers
+    np.testing.assert_allclose(mean.get_ydata(), [2, 3, 6])
+    around = np.array([[2.0], [3], [6]]) + np.sqrt([[2], [2], [18]]) * [-1, 1]
+    np.testing.assert_allclose([bar[:, 1] for bar in bars.get_segments()], around)
+    assert [each[2] for each in others] == [(), ()]
+    # Means of the runs rise by 3/2 and by 2.
+    labels = ax.get_legend_handles_labels()[1]
+    assert [label.split("$")[1] for label in sorted(labels)] == ["+2.00", "-1.00", "+1.00", "+0.79"]
+    assert ax.get_title() == "paper: final B rises"
+    plt.close()
+
+
 def test_slope_is_the_exponent_of_a_power_law() -> None:
     rates = np.array([0.1, 1, 7])
     assert snap.slope(rates, 3 * rates**-0.4) == pytest.approx(-0.4)
