@@ -50,9 +50,9 @@ def peak_time(times: np.ndarray, values: np.ndarray) -> float:
         return np.nan
     x, y = np.log(times[around] / times[top]), np.log(values[around] / values[top])
     # y = a x + b x^2 through the neighbours, with the largest value at the origin.
+    # The one before is smaller, as the first of equal values counts as the largest: b is not 0.
     a, b = np.linalg.solve(np.stack([x, x**2], 1)[::2], y[::2])
-    # Three equal values have no maximum: take the middle one.
-    return float(times[top] * np.exp(-a / (2 * b))) if b else float(times[top])
+    return float(times[top] * np.exp(-a / (2 * b)))
 
 
 def measured_peak(dataset: xr.Dataset, name: str = "speed") -> xr.DataArray:

@@ -71,6 +71,11 @@ def test_a_connected_boundary_is_found_exactly(shape: Shape, points: tuple[int, 
     np.testing.assert_array_equal(found.region, plane.full)
     np.testing.assert_array_equal(found.measured, plane.asked == 1)
     assert plane.asked.max() == 1
+    # The first batch of a level has no number.
+    for level in range(4):
+        batches = [name for name in plane.names if name.startswith(f"level-{level}")]
+        more = [f"level-{level}-{i}" for i in range(1, len(batches))]
+        assert batches == [f"level-{level}", *more]
     assert found.measured.mean() < 0.12
     # What is linear along both axes is drawn exactly.
     i, j = np.indices(points)

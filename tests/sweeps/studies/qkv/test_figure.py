@@ -11,6 +11,7 @@ import pytest
 
 import dynsim
 from dynsim import Status, Trajectory
+from odes.solver.integrate import Tolerances
 from sweeps.studies import qkv
 from sweeps.studies.qkv import FigureQKV, run
 
@@ -55,7 +56,7 @@ def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.Monk
     plain flow at eta_Z + 10 eta_Y, and the flow of factors at its own rate of W_Q and W_K, eta_Z d
     / (2 s^2), plus 10 eta_Y; the loss does the same from 1. A flow that failed for the larger scale
     has no error there."""
-    asked = []
+    asked, solved = [], []
 
     def chance(weights: Any) -> jax.Array:
         return sum(jnp.mean(leaf**2) for leaf in jax.tree.leaves(weights))
@@ -76,11 +77,13 @@ def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.Monk
 
     class Factors:
         @staticmethod
-        def solve(problem: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
+        def solve(problem: Any, rule: Any, times: np.ndarray, **options: Any) -> Trajectory:
+            solved.append((options["record"], options["dtype"], options["tolerances"]))
             failed = jnp.int32(Status.SOLVER_FAILED) * (problem.scale > 1)
             return moved(times, of_rule(rule), failed)
 
-    def plain(task: Any, rule: Any, times: np.ndarray, **_: Any) -> Trajectory:
+    def plain(task: Any, rule: Any, times: np.ndarray, **options: Any) -> Trajectory:
+        solved.append((options["record"], options["dtype"], options["tolerances"]))
         return moved(times, of_rule(rule))
 
     monkeypatch.setattr(qkv.dynsim, "train", train)
@@ -106,3 +109,5 @@ def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.Monk
         np.testing.assert_allclose(found["plain"], [want] * 2, rtol=1e-9)
         factors = away(0.3 * width / (2 * 0.5**2) + 0.2, rates[0])
         np.testing.assert_allclose(found["factors"], [[factors, np.nan]] * 2, rtol=1e-9)
+    # Far more exactly than descent is from its flow.
+    assert {*solved} == {(("attention", "loss"), "float64", Tolerances(1e-7, 1e-9))}

@@ -89,3 +89,37 @@ def test_adam_with_noise_escapes_where_its_loss_has_fallen_to_four_fifths(
     last = sparse_attention.RULES["adam"][1]
     assert sparse_attention.noisy(last / 2 - 0.25) == pytest.approx(last - 0.5)
     assert not sparse_attention.noisy(last / 2 + 0.25) < math.inf
+
+
+def test_plateaus_of_copies_and_exponents_of_rules_are_read_off_curves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So short that the logarithm of one step more has other exponents."""
+    asked = []
+    monkeypatch.setattr(sparse_attention, "noisy", lambda batch: asked.append(batch) or 12.34)
+    copies = {
+        f"copies/{engine}": curves({"B": [1, 2, 4, 8]}, lambda B, i=i: 800 / B + 10 * i)
+        for i, engine in enumerate(("simulation", "plain", "printed"))
+    }
+    lines = sparse_attention.copies_lines(copies)
+    assert lines == [
+        f"B = {B}, T = 256, d = 64: simulation {800 / B:.1f}, plain {800 / B + 10:.1f}, printed "
+        f"{800 / B + 20:.1f}, closed {256 * math.sqrt(math.pi / 2 * 64 / B):.1f}"
+        for B in (1, 2, 4, 8)
+    ]
+    found = {}
+    for i, name in enumerate(("sgd", "momentum", "adam")):
+        seeds = curves({"seed": [0, 1, 2]}, lambda seed, i=i: 70 + i + [1, 2, 6][seed])
+        found[f"{name}/simulation"] = seeds
+        for T, d in ((64, 64), (128, 64), (256, 64), (64, 128), (64, 256)):
+            length = (60 + i) * (T / 64) ** (0.7 + i / 10) * (d / 64) ** (0.4 - i / 10)
+            found[f"{name}/{T}-{d}"] = curves({"p": [0]}, lambda p, length=length: length)
+    # 1, 2 and 6 are 3 on average, by the root of 7.
+    sgd, momentum, noise, adam = sparse_attention.exponent_lines(found, 16)
+    sd = math.sqrt(7)
+    end = "T = d = 64: flow {:.1f}, training {:.1f} ± {:.1f}"
+    assert sgd == "sgd: T^0.700 d^0.400; " + end.format(60, 73, sd)
+    assert momentum == "momentum: T^0.800 d^0.300; " + end.format(61, 74, sd)
+    assert noise == "adam: finite batch 12.3"
+    assert adam == "adam: T^0.900 d^0.200; " + end.format(62, 75, sd)
+    assert asked == [16]

@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -61,6 +63,8 @@ def test_numbers_of_matrices_in_closed_form(tmp_path: Path) -> None:
     assert d.directions == (1, 3, 3)
     assert d.top_share == pytest.approx(2 / 3)
     assert found["d"].trace == pytest.approx(2)
+    np.testing.assert_allclose(singular.energy(np.array([1, 0.5])), [0.8, 1])
+    assert np.isnan(singular.energy(np.zeros(2))).all()
 
 
 @pytest.mark.parametrize(
@@ -140,11 +144,18 @@ def test_patterns_choose_and_the_rest_is_skipped_with_a_reason(tmp_path: Path) -
 
 def test_only_the_chosen_tensors_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = store(tmp_path / "a.safetensors", a=np.eye(2), b=np.eye(3), c=np.eye(4))
-    read = []
+    read, shown = [], []
+
+    def each(items: list[Any], unit: str, name: Callable[[Any], str]) -> list[Any]:
+        shown.extend((unit, name(item)) for item in items)
+        return items
+
+    monkeypatch.setattr(singular.progress, "each", each)
     original = Tensor.read
     monkeypatch.setattr(Tensor, "read", lambda self: read.append(self.name) or original(self))
     records(path, "b", products=("c @ c.T",))
     assert read == ["b", "c", "c.T"]
+    assert shown == [("matrix", "b"), ("matrix", "c @ c.T")]
 
 
 def test_shards_are_found_by_the_index_or_the_directory(tmp_path: Path) -> None:
@@ -183,7 +194,7 @@ def test_products_pair_what_the_stars_stand_for(tmp_path: Path) -> None:
         for i in (0, 1, 10)
         for kind in "qk"
     }
-    left = {"layers.7.q_proj.weight": np.ones((3, 8))}
+    left = {f"layers.{i}_proj.weight": np.ones((3, 8)) for i in ("7.q", "8.k")}
     path = store(tmp_path / "a.safetensors", **named, **left)
     product = "layers.*.q_proj.weight.T @ layers.*.k_proj.weight"
     found = report(path, (), (product,))
@@ -195,9 +206,10 @@ def test_products_pair_what_the_stars_stand_for(tmp_path: Path) -> None:
         assert r.trace == pytest.approx(np.trace(scores))
         assert (r.shape, r.inner) == ((8, 8), 3)
         assert r.edge == pytest.approx(singular.edge(float(np.linalg.norm(scores)), 8, 8, 3))
-    (skipped,) = found.skipped
-    assert skipped.name == "layers.7.q_proj.weight"
-    assert "to multiply with" in skipped.reason
+    assert {skipped.name: skipped.reason for skipped in found.skipped} == {
+        "layers.7.q_proj.weight": "nothing in 'layers.*.k_proj.weight' to multiply with",
+        "layers.8.k_proj.weight": "nothing in 'layers.*.q_proj.weight' to multiply with",
+    }
 
 
 @pytest.mark.parametrize(
@@ -227,6 +239,22 @@ def test_bad_choices(tmp_path: Path, options: dict, messages: tuple[str, ...]) -
         assert message in str(caught.value)
     assert "w.11" not in str(caught.value)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("number", [10, 11])
+def test_messages_list_ten_names(tmp_path: Path, number: int) -> None:
+    names = [f"w.{i}" for i in range(number)]
+    path = store(tmp_path / "a.safetensors", **{name: np.ones(2) for name in names})
+    listed = ", ".join(names[:10]) + ", ..." * (number > 10)
+    with pytest.raises(ValueError, match=r"matches none of") as caught:
+        report(path, ("v",))
+    assert str(caught.value).endswith(f"the {number} tensors (0 of them 2-D); there are {listed}")
+    with pytest.raises(ValueError, match=r"w\.9 is 1-D, not 2-D$"):
+        report(path, ("w.*",))
+    for i in range(number - 1):
+        store(tmp_path / f"b{i:02}.safetensors", a=np.eye(2))
+    with pytest.raises(ValueError, match=r"a\.safetensors, b00.*, b08\.safetensors$"):
+        report(tmp_path, ("*",))
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -88,6 +88,45 @@ def test_the_error_of_a_flow_is_the_largest_at_either_time_if_both_end_well(
     np.testing.assert_allclose(tables.flow_error("matched", dynsim.momentum), want, rtol=1e-12)
 
 
+def test_maps_of_errors_have_their_shares_and_those_of_small_rates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 144 points, of which nine rates each way, up to 0.28, make 81."""
+    made_up = np.full((12, 12), 0.001)
+    made_up[:9, :9] = 0.2
+    made_up[0, :9], made_up[1, :5], made_up[8, 3] = 0.03, 0.04, 0.5
+    scales = {"corrected-adam": 1.0, "matched-adam": 2.0, "adam": 0.1}
+
+    def flow_error(flow: str, optimizer: Any) -> np.ndarray:
+        assert optimizer is dynsim.adam
+        return scales[flow] * made_up
+
+    monkeypatch.setattr(tables, "flow_error", flow_error)
+    monkeypatch.setattr(tables, "draw", lambda *given: given)
+    text, arrays, drawn = tables.adam()
+    assert cells(text) == [
+        ["`corrected-adam`", "43.8 %", "50.0 %", "53.5 %", "50 %"],
+        ["`matched-adam`", "43.8 %", "43.8 %", "53.5 %", "1e+02 %"],
+        ["`adam`", "53.5 %", "99.3 %", "100.0 %", "5 %"],
+    ]
+    assert text.splitlines()[-5:] == [
+        "Within 3 % where both rates are at most 0.3:",
+        "",
+        "* `corrected-adam`: 11.1 %",
+        "* `matched-adam`: 0.0 %",
+        "* `adam`: 98.8 %",
+    ]
+    rows = [line.split() for line in text.splitlines() if line.startswith("    ")]
+    written = np.array(rows, float).reshape(3, 12, 12)
+    assert list(drawn[1]) == list(scales)
+    for shown, (flow, scale) in zip(written, scales.items(), strict=True):
+        # To two digits behind the point.
+        np.testing.assert_allclose(shown, 100 * scale * made_up, atol=0.005)
+        np.testing.assert_array_equal(arrays[f"error/{flow}"], scale * made_up)
+        assert drawn[1][flow] is arrays[f"error/{flow}"]
+    np.testing.assert_allclose(arrays["rates"], 10 ** np.linspace(-2, 0, 12))
+
+
 def test_errors_of_eq_10_are_l2_norms_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flow is 3 and 4 with 38 zeros, of norm 5; each solution is off by a number of its own."""
     asked = []
@@ -124,8 +163,16 @@ def test_the_table_of_overlaps_leaves_out_the_last_error(monkeypatch: pytest.Mon
     def errors(K: int, overlap: float) -> tables.Eq10Errors:
         return tables.Eq10Errors(K / 1000, overlap, 0.125, 2, 3e-7, 99)
 
+    shown: list[str] = []
+
+    def each(items: Any, unit: str, name: Any) -> Any:
+        shown.extend(f"{unit} {name(item)}" for item in items)
+        return items
+
     monkeypatch.setattr(tables, "eq10_errors", errors)
+    monkeypatch.setattr(tables.progress, "each", each)
     rows = cells(tables.overlap().text)
+    assert (shown[0], shown[-1]) == ("case K=2, overlap=0.01", "case K=10, overlap=0.6")
     assert len(rows) == 15
     assert rows[0] == ["2", "0.01", "0.2 %", "1 %", "12 %", "2e+02 %", "3e-05 %"]
     assert rows[-1][:4] == ["10", "0.6", "1 %", "60 %"]

@@ -111,14 +111,15 @@ def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> Non
 def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> None:
     # Syn-Small has two classes of 34 tokens: with the first step alone, which has no momentum, the
     # speed peaks in closed form from eta_Y = 6.6 on.
-    axes = {"x": "eta_y:1:20:2", "y": "eta_z:0.01:100:2"}
+    axes = {"x": "eta_y:6.3:7:2", "y": "eta_z:0.01:100:2"}
     run = experiment(steps=2, momentum=0.9)
     options = sweeps.phase.Phase(run, **axes, seeds=2, theory="none", out=tmp_path)
     axes = {name: list(values) for name, values in options.axes().items()}
     region = xr.DataArray(np.full((2, 2), 7), axes, tuple(axes))
     for unstable, moved in ((None, []), (0.1, [(0, 1)])):
         if unstable is not None:
-            unstable = xr.DataArray([[-1.0, 0.1], [-1, -1]], axes, tuple(axes))
+            # The rim itself is not beyond it.
+            unstable = xr.DataArray([[0.0, 0.1], [-1, -1]], axes, tuple(axes))
         tally = Tally((2, 2), options.rule(), options.observable)
         noisy = plane.sweep(options, limits.NOISY)
         out = tmp_path / str(len(moved))
@@ -127,6 +128,9 @@ def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> N
         large = {(1, 0), (1, 1), *moved}
         assert {tuple(at) for at in np.argwhere(tally.seeds == 2)} == large
         assert {tuple(at) for at in np.argwhere(found.values != 7)} == large
+    # With steps that are nowhere too large there is nothing to run.
+    slow = region.isel(eta_y=[0])
+    assert limits.stepped(run, slow, None, noisy, tally, tmp_path / "none") is None
     # Nothing is said of rules that the noise does not describe.
     refused = dataclasses.replace(noisy, run=run.at({"start": "uniform"}))
     assert limits.stepped(run, region, None, refused, tally, tmp_path / "refused") is None

@@ -37,7 +37,10 @@ def test_a_gaussian_in_log_time_is_exact_at_any_spacing() -> None:
     assert peaks.peak_time(t, values) == pytest.approx(7.7, rel=1e-12)
 
 
-@pytest.mark.parametrize("values", [[1, 2, 3], [3, 2, 1], [1, np.nan, 1], [-1, 2, 1], [0, 0, 0]])
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2, 3], [3, 2, 1], [1, np.nan, 1], [-1, 2, 1], [0, 0, 0], [0, 2, 1], [1, 2, 0], [2, 2, 2]],
+)
 def test_a_peak_that_is_not_seen_is_nan(values: list[float]) -> None:
     assert np.isnan(peaks.peak_time(np.array([1, 2, 4]), np.array(values)))
     assert np.isnan(peaks.peak_time(np.array([0]), np.array([1])))
@@ -46,8 +49,11 @@ def test_a_peak_that_is_not_seen_is_nan(values: list[float]) -> None:
 def test_peak_time_refuses_what_is_no_curve() -> None:
     with pytest.raises(ValueError, match=r"values: shape \(2,\): must be that of times"):
         peaks.peak_time(np.arange(3), np.ones(2))
-    with pytest.raises(ValueError, match="times: must increase"):
-        peaks.peak_time(np.array([1, 3, 2]), np.ones(3))
+    with pytest.raises(ValueError, match=r"values: shape \(2, 3\): must be that of times"):
+        peaks.peak_time(np.ones((2, 3)), np.ones((2, 3)))
+    for last in (2, 3):
+        with pytest.raises(ValueError, match="times: must increase"):
+            peaks.peak_time(np.array([1, 3, last]), np.ones(3))
 
 
 def test_predicted_peaks_are_those_of_gamma() -> None:
@@ -113,7 +119,8 @@ def test_rates_of_a_family_are_effective_and_attention_is_a_hundred_times_slower
 
 
 def test_the_table_takes_median_and_worst() -> None:
-    steps = np.array([5.0, 20.0, 40.0])
+    """Of all peaks, and of those from 10 steps on."""
+    steps = np.array([5.0, 10.0, 40.0])
     error = {"simulation": [0.9, 1.02, 1.01], "symmetric": [np.nan, 1.02, 1.04]}
     error |= {"symmetric-descent": [1, 1, 1], "gamma": [1, 1, 1]}
     ds = xr.Dataset(
@@ -186,6 +193,36 @@ def test_the_curves_and_bars_of_snap_are_its_arrays(flow: dict[str, xr.Dataset])
     top = optimize.brentq(lambda x: 33 + np.exp(x) * (1 - x), 1, 10)
     want = 2 * (np.exp(top) + 33 * top - 1) / (34 * 0.1)
     np.testing.assert_allclose(peak.get_xdata(), want, rtol=1e-9)
+    plt.close()
+
+
+def test_final_gains_of_runs_have_their_standard_deviation() -> None:
+    """Of two runs at each of three rates; theories have one solution."""
+
+    def last(values: list[Any], *dims: str, **more: list[float]) -> xr.Dataset:
+        known: dict[str, Any] = {
+            name: (("rate", "time"), np.transpose([each])) for name, each in more.items()
+        }
+        gains = np.array(values, float)[..., None]
+        return xr.Dataset(
+            {"z_top_distinct": ((*dims, "time"), gains), **known}, {"rate": [1, 2, 4]}
+        )
+
+    data = {
+        "simulation": last([[1, 3], [2, 4], [3, 9]], "rate", "seed"),
+        "symmetric": last([2, 4, 8], "rate"),
+        "eq10": last([3, 12, 48], "rate", B=[6, 3, 1.5]),
+    }
+    ax = snap.plot_final(data, snap.CONTROLS["eta_z"], ax=plt.figure().subplots())
+    (mean, _, (bars,)), *others = ax.containers
+    np.testing.assert_allclose(mean.get_ydata(), [2, 3, 6])
+    around = np.array([[2.0], [3], [6]]) + np.sqrt([[2], [2], [18]]) * [-1, 1]
+    np.testing.assert_allclose([bar[:, 1] for bar in bars.get_segments()], around)
+    assert [each[2] for each in others] == [(), ()]
+    # Means of the runs rise by 3/2 and by 2.
+    labels = ax.get_legend_handles_labels()[1]
+    assert [label.split("$")[1] for label in sorted(labels)] == ["+2.00", "-1.00", "+1.00", "+0.79"]
+    assert ax.get_title() == "paper: final B rises"
     plt.close()
 
 

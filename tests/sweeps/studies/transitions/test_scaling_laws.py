@@ -1,5 +1,6 @@
 """The arithmetic of finite-size scaling, against sums, SciPy's splines and numbers by hand."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def test_curves_are_smoothed_as_by_scipy() -> None:
     largest = np.linalg.eigvalsh(stiffness(x))[-1]
     modes, kept, fine, slope = analysis._smoother(tuple(x.tolist()))
     assert len(fine) == 8 * 20 + 1
+    # Four penalties for each decade.
+    np.testing.assert_allclose(analysis.PENALTIES, 10.0 ** np.arange(-12, 2.25, 0.25))
     np.testing.assert_allclose(fine[[0, 10, 30, 160]], [0, 0.5, 1.25, x[-1]])
     for i in (30, 42, 50):
         smooth = modes @ (kept[i] * (modes.T @ values))
@@ -137,6 +140,8 @@ def test_errors_of_a_limit_are_those_of_its_halves() -> None:
     assert np.isnan(laws.limit(sizes[:2], places[:, :2], 0.5, 5)).all()
     # As far as it is wide, which is not further.
     assert laws.limit(sizes, places, float(np.ptp(places[0])), 5).drift == 0
+    # A half that keeps moving is not what all seeds do.
+    assert laws.limit(sizes, np.array([moved[0], places[1]]), 0.5, 5).place == pytest.approx(0.5)
 
 
 def test_curves_cross_nearest_to_the_larger_size() -> None:
@@ -183,6 +188,7 @@ def test_a_collapse_has_errors_by_halves_and_needs_three_points() -> None:
     # What the minimum is found to.
     assert found.errors[0] == pytest.approx(0.05 * HALF, rel=0.2)
     assert laws.collapse(*given[:3], np.array([0.9, np.nan, np.nan]), given[4], 5) is None
+    assert laws.collapse(*given[:3], np.array([0.9, np.nan, 0.9]), given[4], 5) is not None
     # The points 0.8, 0.9 and 1 are within 0.1 of 0.9, and two of them within 0.09 of 0.95.
     coarse = np.round(x[::2], 3) + 0 * sizes[:, None]
     narrow = coarse, sizes, curves[:, :, ::2], np.full(3, 0.9)
@@ -190,12 +196,60 @@ def test_a_collapse_has_errors_by_halves_and_needs_three_points() -> None:
     assert laws.collapse(*narrow, np.full(3, 0.099), 5) is None
 
 
+def test_a_collapse_is_sought_from_three_exponents_and_from_there_for_each_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In steps of half the width of the largest size that has one, and of half of these."""
+    x, sizes = np.linspace(0, 2, 21) + np.zeros((3, 1)), np.array([10.0, 20, 40])
+    mean = np.array([x, 2 * x, 3 * x])
+    asked = []
+
+    def minimize(function: Any, start: np.ndarray, given: Any, *_: Any, options: Any) -> Any:
+        asked.append((start, options["initial_simplex"], given, options["xatol"]))
+        assert function is laws.misfit
+        # Of a misfit of about 1.
+        assert options["fatol"] == 1e-4
+        # The second start is best; those of halves end elsewhere.
+        end = start + np.array([0.1, 0.2, 0.3 * len(asked)])
+        return SimpleNamespace(x=end, fun=abs(start[1] - 0.5) + 2)
+
+    monkeypatch.setattr(laws, "minimize", minimize)
+    places, widths = np.array([0.7, 0.8, np.nan]), np.array([0.65, 0.45, 0.2])
+    found = laws.collapse(x, sizes, mean, places, widths, seeds=5)
+    assert found is not None
+    assert (found.x_c, found.inverse_nu, found.beta_nu) == pytest.approx((0.9, 0.7, 0.6))
+    assert found.misfit == 2
+    # Halves are off by (0.1, 0.2, 1.2) and (0.1, 0.2, 1.5).
+    off = np.array([0.1, 0.2, np.sqrt((1.2**2 + 1.5**2) / 2)])
+    np.testing.assert_allclose(found.errors, off * HALF)
+    step = np.array([0.225, 0.2, 0.1])
+    starts = [*([0.8, exponent, 0] for exponent in (0.25, 0.5, 1.0)), *[[0.9, 0.7, 0.6]] * 2]
+    for i, ((start, simplex, (used, curves), end), want) in enumerate(
+        zip(asked, starts, strict=True)
+    ):
+        size = step / (1 if i < 3 else 2)
+        np.testing.assert_allclose(start, want)
+        np.testing.assert_allclose(simplex, start + np.vstack([np.zeros(3), np.diag(size)]))
+        # A thousandth of the first step.
+        assert end == pytest.approx(size[0] / 1000)
+        np.testing.assert_array_equal(used, sizes[:2])
+        row = max(i - 2, 0)
+        for size_of, (across, m, error) in enumerate(curves):
+            near = np.abs(x[0] - places[size_of]) <= widths[size_of]
+            np.testing.assert_array_equal(across, x[0, near])
+            np.testing.assert_array_equal(m, (row + 1) * across)
+            # Halves are off by m and 2 m; of the plain means the range is 1.3, by 0.1 to 1.3.
+            square = 5 / 2 * HALF**2 * across**2 + (0.01 * (1.3 - 0.1)) ** 2
+            np.testing.assert_allclose(error**2, square)
+
+
 def test_widths_that_the_points_resolve_make_the_laws() -> None:
-    """Points 1 apart up to 20, then 2: a width of 3 is resolved before, of 6 behind."""
+    """Points 1 apart up to 20, then 2: a width of 3 is resolved before, of 6 behind, and of 4.5
+    halfway between the middles of the intervals that differ."""
     x = np.append(np.arange(0.0, 21), np.arange(22.0, 41, 2))
     sizes = np.array([2.0, 4, 8, 16, 32, 64])
-    places = np.array([5.0, 6, 7, 8, 30, 31])[None].repeat(2, 0)
-    widths = np.array([[12.0, 8, 5, 3, 6, 5.9], [14, 9, 5, 2.9, 7, 8]])
+    places = np.array([5.0, 6, 8, 20.25, 30, 31])[None].repeat(2, 0)
+    widths = np.array([[12.0, 8, 3, 4.5, 6, 5.9], [14, 9, 5, 4.4, 7, 8]])
     found = analysis.verdict_on(x, sizes, places, widths, 5, 0.05)
     used, late = slice(0, 5), slice(2, 5)
     want = np.array([[*widths[0, :5], np.nan], [14, 9, 5, np.nan, 7, np.nan]])
@@ -316,6 +370,10 @@ def test_the_picture_of_a_scaling_has_its_numbers() -> None:
     exponents, place = ax.get_title().split("\n")
     assert exponents == "$1/\\nu = 0.8 \\pm 0.4$, $\\beta/\\nu = 0.25 \\pm 0.05$,"
     assert place == "$x_c = -1.5 \\pm 0.2$"
+    # An exponent that is less than two errors from 0.
+    vague = Collapse(-1.5, 0.8, 0.25, (0.25, 0.41, 0.05), 2.9)
+    vague_ax = figure.plot_collapse(made_up(collapse=vague), VALUES, False, plt.figure().subplots())
+    assert vague_ax.get_title().endswith("\nno critical point")
     ax = figure.plot_place(found, VALUES["D"], "eta", False, plt.figure().subplots())
     (data, _, (bars,)) = ax.containers[0]
     np.testing.assert_allclose(data.get_ydata(), [0.5, 0.25, 0.1])

@@ -172,7 +172,7 @@ def test_drawn_contexts_have_the_moments_of_outputs(on_P: bool) -> None:
 
 
 def test_drawn_weights_have_the_numbers_of_their_state() -> None:
-    d, numbers = 400, np.arange(1, 8) / 20
+    d, numbers = 400, np.array([1.3, -0.7, *np.arange(3, 8) / 20])
     drawn = finite.projected(finite.weights(ReducedState(*numbers), d, np.random.default_rng(0)))
     # Four standard errors of a mean of d - 1 squares.
     np.testing.assert_allclose(jax.tree.leaves(drawn), numbers, rtol=4 * math.sqrt(2 / (d - 1)))

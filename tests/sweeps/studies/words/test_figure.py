@@ -3,7 +3,10 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -88,6 +91,68 @@ def test_scores_by_hand() -> None:
     assert found.base == pytest.approx([2 / 4])
     assert found.base_weighted == pytest.approx([0.6 / 0.8])
     np.testing.assert_allclose(found.by_class, [[2 / 3, 1]])
+
+
+def test_fates_are_moves_from_the_start_scored_on_the_most_probable_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a training that is made up, with a theory that ends well and one that fails."""
+    task, rng, asked = uneven(), np.random.default_rng(2), []
+    z, loss, accuracy = (rng.normal(size=(5, *shape)) for shape in ((3, 6), (), ()))
+    predicted = rng.normal(size=(4, 3, 6))
+
+    def train(problem: Any, rule: Any, key: Any, **options: Any) -> Any:
+        asked.append((problem, rule, key, options.pop("times").tolist(), options))
+        observables = {"z": z, "loss": loss, "accuracy": accuracy}
+        return SimpleNamespace(observables=observables, status=np.array(dynsim.Status.MAX_STEPS))
+
+    def theory(status: int) -> Any:
+        def solve(given: Any, rule: Any, times: np.ndarray, *, record: Any) -> Any:
+            assert (given, rule, record) == (task, OPTIMIZER, ("z",))
+            np.testing.assert_array_equal(times, [2, 3, 4, 5])
+            return SimpleNamespace(observables={"z": predicted}, status=np.array(status))
+
+        return SimpleNamespace(why_not=lambda *given: None, solve=solve)
+
+    monkeypatch.setattr(fates.dynsim, "train", train)
+    theories = {"plain": dynsim.Status.OK, "eq10": dynsim.Status.SOLVER_FAILED}
+    monkeypatch.setattr(fates, "THEORIES", {n: theory(each) for n, each in theories.items()})
+    found = fates.fates(task, OPTIMIZER, steps=5, top=2, length=7, batch=11, seed=4)
+    fates.fates(task, OPTIMIZER, steps=5, length=7, embedded={"width": 9, "scale": 2.0})
+    (layer, rule, key, times, options), (factors, *_, more) = asked
+    assert (layer.length, rule, times) == (7, OPTIMIZER, [0, 2, 3, 4, 5])
+    assert key == jax.random.key(4)
+    record = ("z", "loss", "accuracy")
+    assert options == {"steps": 5, "batch": 11, "record": record, "dtype": "float64"}
+    assert (factors.width, factors.scale, factors.length, more["batch"]) == (9, 2, 7, math.inf)
+    moved = z[1:] - z[0]
+    np.testing.assert_array_equal(found.z, moved)
+    np.testing.assert_array_equal([found.loss, found.accuracy], [loss[1:], accuracy[1:]])
+    np.testing.assert_array_equal(found.times, [2, 3, 4, 5])
+    assert found.status == dynsim.Status.MAX_STEPS
+    assert found.missing == {"eq10": "its solve ended as SOLVER_FAILED"}
+    np.testing.assert_array_equal(found.signs["plain"], np.sign(predicted))
+    probs, prior = np.asarray(task.probs), np.asarray(task.prior)
+    judged = [(n, place) for n in range(3) for place in np.argsort(-probs[n])[:2]]
+    weight = {(n, place): prior[n] * probs[n, place] for n, place in judged}
+    for name, score in found.scores.items():
+        signs = found.signs[name]
+        spoken = [[at for at in judged if signs[(s, *at)]] for s in range(4)]
+        assert score.spoken == pytest.approx(sum(map(len, spoken)) / 24)
+        for s, pairs in enumerate(spoken):
+            if not pairs:
+                # A rule may say nothing of these tokens.
+                assert np.isnan([score.right[s], score.base_weighted[s]]).all()
+                continue
+            actual = [np.sign(moved[(s, *at)]) for at in pairs]
+            right = [a == signs[(s, *at)] for a, at in zip(actual, pairs, strict=True)]
+            for weights, got, base in (
+                (np.ones(len(pairs)), score.right, score.base),
+                ([weight[at] for at in pairs], score.weighted, score.base_weighted),
+            ):
+                assert got[s] == pytest.approx(np.average(right, weights=weights))
+                shares = [np.average(np.array(actual) == sign, weights=weights) for sign in (1, -1)]
+                assert base[s] == pytest.approx(max(shares))
 
 
 def test_silence_is_nan_and_standing_still_is_wrong() -> None:
