@@ -3,12 +3,14 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
 import dynsim
 from sweeps.studies.finite_size import figure, order
@@ -31,7 +33,7 @@ def test_enumeration_is_the_multinomial_law() -> None:
 
 @pytest.mark.full(
     "test_enumeration_is_the_multinomial_law",
-    "test_samples_tell_how_well_they_know_the_loss",
+    "test_errors_are_those_of_descent_on_count_vectors",
     "dynsim/yz/test_finite_length.py::test_losses_gradient_and_slope_are_those_of_the_full_hessian",
 )
 def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
@@ -43,13 +45,75 @@ def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
         assert order.slope(lengths, errors.finite[:, place]) == pytest.approx(-2, abs=0.1)
 
 
-def test_samples_tell_how_well_they_know_the_loss() -> None:
-    task, rule = dynsim.syn_small(), dynsim.sgd(1.0, 0.1)
-    errors = order.against_samples(task, rule, (8, 64), 10, number=200)
-    assert np.isnan(errors.finite[0]).all()
-    assert (errors.reference > 0).all()
-    # After ten steps the first order is off by less than T infinite, which is off by 8 % or more.
-    assert (errors.finite[1] < errors.infinite[1]).all()
+def test_the_small_task_has_one_common_token_and_a_query_for_each_class() -> None:
+    task = order.small_task()
+    assert np.asarray(task.query_index).tolist() == [0, 1]
+    p = np.asarray(task.probs)
+    np.testing.assert_array_equal(p[0] * p[1] > 0, [1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(np.sort(p), np.sort(p)[::-1])
+
+
+def test_count_vectors_are_left_out_below_1e_20() -> None:
+    """At T = 42 each class has one vector of 1.1e-20 and one of 1.9e-20."""
+    task, length = order.small_task(), 42
+    vectors = np.array([(i, j, 41 - i - j) for i in range(42) for j in range(42 - i)])
+    pmf = stats.multinomial.pmf(vectors, 41, [0.5, 0.3, 0.2])
+    assert ((pmf > 1e-20) & (pmf < 2e-20)).any()
+    found = order.enumerated(task, length)
+    assert len(found.classes) == 2 * (pmf > 1e-20).sum()
+
+
+RATES = 2.0, 0.7
+
+
+def descended(task: Any, rows: np.ndarray, weight: np.ndarray, steps: int) -> np.ndarray:
+    """Loss at infinite length, and the attention logit of token 1 of the first query, after
+    gradient descent by complex steps on rows of token weights, an equal number for each class."""
+    probs = np.asarray(task.probs, float)
+    K, M = probs.shape
+
+    def loss(params: np.ndarray, rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        classes = np.repeat(np.arange(K), len(rows) // K)
+        query, token = (np.asarray(each)[classes] for each in (task.query_index, task.next_token))
+        Y, Z = params[: M * M].reshape(M, M), params[M * M :].reshape(-1, M)
+        attention = rows * np.exp(Z[query])
+        logits = attention / np.sqrt((attention**2).sum(1, keepdims=True)) @ Y
+        return weight @ (np.log(np.exp(logits).sum(1)) - logits[np.arange(len(rows)), token])
+
+    params = np.zeros(M * M + task.num_queries * M)
+    rates = np.where(np.arange(params.size) < M * M, *RATES)
+    for _ in range(steps):
+        nearby = params + 1e-30j * np.eye(params.size)
+        gradient = [loss(each, rows, weight).imag / 1e-30 for each in nearby]
+        params = params - rates * gradient
+    return np.array([loss(params, probs, np.asarray(task.prior)).real, params[M * M + 1]])
+
+
+def test_errors_are_those_of_descent_on_count_vectors() -> None:
+    """The uncertainty is half of the distance between two samples."""
+    task, lengths, steps = order.small_task(), (3, 5, 40), 3
+    rule = dynsim.sgd(*RATES)
+    errors = order.against_samples(task, rule, lengths, steps, number=10)
+    infinite = descended(task, np.asarray(task.probs, float), np.asarray(task.prior), steps)
+    for i, length in enumerate(lengths):
+        samples = [order.sampled(task, length, 10, seed) for seed in (0, 1)]
+        a, b = (descended(task, each.counts, each.weight, steps) for each in samples)
+        mean = (a + b) / 2
+        np.testing.assert_allclose(errors.infinite[i], np.abs(infinite / mean - 1), rtol=1e-6)
+        np.testing.assert_allclose(errors.reference[i], np.abs((a - b) / 2 / mean), rtol=1e-6)
+    np.testing.assert_array_equal(np.isnan(errors.finite), [[True] * 2, [False] * 2, [False] * 2])
+    # Ten vectors of each class, as many as the samples have.
+    exact = order.against_enumeration(rule, (4,), steps)
+    every = order.enumerated(task, 4)
+    assert len(every.classes) == 20
+    want = np.abs(infinite / descended(task, every.counts, every.weight, steps) - 1)
+    np.testing.assert_allclose(exact.infinite[0], want, rtol=1e-6)
+    assert (exact.reference == 0).all()
+    options = {"steps": steps, "batch": math.inf, "record": order.RECORD, "dtype": "float64"}
+    found = dynsim.train(dynsim.layer(task, 40), rule, jax.random.key(1), **options)
+    first = np.array([found["loss"][-1], found["z_top_distinct"][-1, 0]])
+    # At the last of the lengths.
+    np.testing.assert_allclose(errors.finite[2], np.abs(first / mean - 1), rtol=1e-6)
 
 
 def test_ratios_are_pooled_over_classes() -> None:
@@ -112,7 +176,7 @@ def test_the_error_of_draws_is_that_of_the_mean_over_groups(
 
 
 @pytest.mark.full(
-    "test_ratios_are_pooled_over_classes", "test_samples_tell_how_well_they_know_the_loss"
+    "test_ratios_are_pooled_over_classes", "test_errors_are_those_of_descent_on_count_vectors"
 )
 def test_the_figure_says_what_it_measured(tmp_path: Path) -> None:
     figure.run(figure.FiniteSize(seeds=16, steps=20, samples=50, draws=16, out=tmp_path))
