@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -150,29 +151,46 @@ def test_ratios_are_pooled_over_classes() -> None:
 def test_the_error_of_draws_is_that_of_the_mean_over_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = set()
+    asked = []
 
-    def solve(*_: object, key: jax.Array, draws: int, **__: object) -> dynsim.Trajectory:
-        asked.add(draws)
-        mean, variance = jax.random.uniform(key, 2)
-        status = jnp.int32(0)
+    def solve(
+        _: object, rule: float, times: list[int], *, key: jax.Array, batch: int, **options: object
+    ) -> dynsim.Trajectory:
+        asked.append([times, options])
+        mean, variance = rule * batch * jax.random.uniform(key, 2)
+        status = jnp.int32(batch > 40)
         covariance = variance[None, None, None]
         return dynsim.Trajectory(
             jnp.ones(1), {"loss": mean[None]}, None, status, status, "", covariance
         )
 
     monkeypatch.setattr(order.spread, "solve", solve)
-    options = {"steps": 1, "length": 128, "draws": 17, "record": ["loss"]}
-    found = order.second_order({0.1: dynsim.sgd(1.0, 0.1)}, [32], **options)
+    options = {"steps": 7, "length": 128, "draws": 17, "record": ["loss"]}
+    # Numbers in place of rules.
+    rules: Any = {0.1: 2.0, 0.3: 5.0}
+    found = order.second_order(rules, [32, 64], **options)
     with jax.enable_x64(True):
         groups = jax.random.split(jax.random.key(0), order.GROUPS)
         mean, variance = np.array([jax.random.uniform(key, 2) for key in groups]).T
     # 17 draws are three in each of eight groups.
-    assert asked == {3}
-    assert found.loss.item() == pytest.approx(mean.mean())
-    assert found.loss_std.item() == pytest.approx(np.sqrt(variance.mean()))
+    wanted = {"length": 128, "record": ["loss"], "squares": True, "tails": True, "draws": 3}
+    assert asked == 4 * [[[7], wanted]]
+    size = np.outer([2, 5], [32, 64])
+    assert found.loss.dims == ("eta_z", "batch")
+    assert (found.eta_z.values.tolist(), found.batch.values.tolist()) == ([0.1, 0.3], [32, 64])
+    np.testing.assert_array_equal(found.status, [[0, 1], [0, 1]])
+    np.testing.assert_allclose(found.loss, size * mean.mean())
+    np.testing.assert_allclose(found.loss_std, np.sqrt(size * variance.mean()))
     error = variance.std(ddof=1) / np.sqrt(8) / variance.mean() / 2
-    assert found.loss_std_drawn.item() == pytest.approx(error)
+    np.testing.assert_allclose(found.loss_std_drawn, np.full((2, 2), error))
+
+
+def test_lengths_are_named_that_do_not_crowd() -> None:
+    """The first, and those more than 1.3 times the one before."""
+    errors = order.Errors(*np.ones((3, 5, 2)))
+    ax = figure.plot_order((2, 10, 13, 17, 40), errors, plt.figure().subplots())
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["2", "10", "17", "40"]
+    plt.close("all")
 
 
 @pytest.mark.full(
