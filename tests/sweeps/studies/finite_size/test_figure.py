@@ -92,29 +92,32 @@ def descended(task: Any, rows: np.ndarray, weight: np.ndarray, steps: int) -> np
 
 def test_errors_are_those_of_descent_on_count_vectors() -> None:
     """The uncertainty is half of the distance between two samples."""
-    task, lengths, steps = order.small_task(), (3, 5, 40), 3
-    rule = dynsim.sgd(*RATES)
+    task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.4, 0.1]], [0, 1])
+    rule, lengths, steps = dynsim.sgd(*RATES), (3, 5, 40), 3
     errors = order.against_samples(task, rule, lengths, steps, number=10)
     infinite = descended(task, np.asarray(task.probs, float), np.asarray(task.prior), steps)
     for i, length in enumerate(lengths):
         samples = [order.sampled(task, length, 10, seed) for seed in (0, 1)]
+        assert {*np.concatenate([each.counts.sum(1) for each in samples])} == {length - 1}
         a, b = (descended(task, each.counts, each.weight, steps) for each in samples)
         mean = (a + b) / 2
         np.testing.assert_allclose(errors.infinite[i], np.abs(infinite / mean - 1), rtol=1e-6)
         np.testing.assert_allclose(errors.reference[i], np.abs((a - b) / 2 / mean), rtol=1e-6)
     np.testing.assert_array_equal(np.isnan(errors.finite), [[True] * 2, [False] * 2, [False] * 2])
-    # Ten vectors of each class, as many as the samples have.
-    exact = order.against_enumeration(rule, (4,), steps)
-    every = order.enumerated(task, 4)
-    assert len(every.classes) == 20
-    want = np.abs(infinite / descended(task, every.counts, every.weight, steps) - 1)
-    np.testing.assert_allclose(exact.infinite[0], want, rtol=1e-6)
-    assert (exact.reference == 0).all()
     options = {"steps": steps, "batch": math.inf, "record": order.RECORD, "dtype": "float64"}
     found = dynsim.train(dynsim.layer(task, 40), rule, jax.random.key(1), **options)
     first = np.array([found["loss"][-1], found["z_top_distinct"][-1, 0]])
     # At the last of the lengths.
     np.testing.assert_allclose(errors.finite[2], np.abs(first / mean - 1), rtol=1e-6)
+    # Ten vectors of each class, as many as the samples have.
+    exact = order.against_enumeration(rule, (4,), steps)
+    task = order.small_task()
+    every = order.enumerated(task, 4)
+    assert len(every.classes) == 20
+    infinite = descended(task, np.asarray(task.probs, float), np.asarray(task.prior), steps)
+    want = np.abs(infinite / descended(task, every.counts, every.weight, steps) - 1)
+    np.testing.assert_allclose(exact.infinite[0], want, rtol=1e-6)
+    assert (exact.reference == 0).all()
 
 
 def test_ratios_are_pooled_over_classes() -> None:

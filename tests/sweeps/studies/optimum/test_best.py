@@ -164,6 +164,10 @@ def test_a_run_that_is_not_computed_yet_says_nothing_about_the_others() -> None:
     found = sweeps.best(dataset(loss, status), draws=20)
     np.testing.assert_allclose(found["resampled"], every["resampled"])
     assert len(np.unique(found["resampled"].round(9))) == 3
+    status[:, 0] = MISSING
+    assert float(sweeps.best(dataset(loss, status), draws=20)["best"]) == pytest.approx(
+        np.exp(-0.9)
+    )
 
 
 def test_it_takes_the_last_recorded_time_of_each_run() -> None:
