@@ -141,7 +141,7 @@ def test_a_table_has_about_six_lines_of_each_axis(number: int, every: int) -> No
 
 def test_time_begins_shortly_before_the_first_loss_falls() -> None:
     """At record 3 of the second run, 0.89 of its start; times are in units of half a step."""
-    loss = np.array([[2.0, 2, 1.9, 1.85, 0.1], [1, 1, 0.91, 0.89, 0.8]])
+    loss = np.array([[2.0, 2, 1.9, 1.85, 0.1], [3, 3, 2.73, 2.67, 2.4]])
     made = xr.Dataset({"loss": (("seed", "time"), loss)}, {"time": [0.0, 2, 4, 30, 80]})
     ax = plt.figure().subplots()
     figure._logarithmic(ax, made, 2.0)
