@@ -160,6 +160,20 @@ def test_the_law_of_a_query_by_itself_is_that_of_how_the_weights_have_grown() ->
     np.testing.assert_allclose(invariant.overlaps(common), [1 / 11, 1 / 2, 4 / 5])
 
 
+def test_growth_is_shown_of_every_third_token_by_its_last_weight() -> None:
+    last = np.random.default_rng(0).permutation(12).astype(float)
+    weight = np.stack([np.ones(12), last[::-1], last])
+    one = xr.Dataset({"weight": (("seed", "time", "token"), weight[None])}, {"time": [0, 1, 2]})
+    found = {"growth/simulation": one, "growth/erf": one + 1}
+    ax = figure.plot_growth(found, plt.figure().subplots())
+    tokens = [last.tolist().index(value) for value in (11, 8, 5, 2)]
+    for line, theory, token in zip(ax.lines[:4], ax.lines[4:8], tokens, strict=True):
+        assert line.get_label() == f"training, token {token}"
+        np.testing.assert_array_equal(line.get_ydata(), weight[:, token])
+        np.testing.assert_array_equal(theory.get_ydata(), weight[:, token] + 1)
+    plt.close("all")
+
+
 def test_errors_below_ten_percent_have_a_digit_more() -> None:
     errors = xr.DataArray(
         [[0.1, 0.0994], [math.nan, 0.996]], {"temperature": [0.5, 1.0], "num_common": [1, 40]}
