@@ -48,7 +48,7 @@ def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
 
 def test_the_small_task_has_one_common_token_and_a_query_for_each_class() -> None:
     task = order.small_task()
-    assert np.asarray(task.query_index).tolist() == [0, 1]
+    assert np.asarray(task.query).tolist() == np.asarray(task.query_index).tolist() == [0, 1]
     p = np.asarray(task.probs)
     np.testing.assert_array_equal(p[0] * p[1] > 0, [1, 0, 0, 0, 0])
     np.testing.assert_array_equal(np.sort(p), np.sort(p)[::-1])
@@ -186,13 +186,44 @@ def test_the_error_of_draws_is_that_of_the_mean_over_groups(
     np.testing.assert_allclose(found.loss_std, np.sqrt(size * variance.mean()))
     error = variance.std(ddof=1) / np.sqrt(8) / variance.mean() / 2
     np.testing.assert_allclose(found.loss_std_drawn, np.full((2, 2), error))
+    one = order.second_order({0.1: rules[0.1]}, [32], **options)
+    np.testing.assert_allclose(one.loss, found.loss[:1, :1])
+
+
+def test_probabilities_are_summed_to_1_before_they_are_sampled() -> None:
+    """Ten times 0.1 is more than 1 in float32."""
+    task = dynsim.sequence_classes([[*[0.1] * 10, 0], [0, *[0.1] * 10]], [0, 1])
+    assert order.sampled(task, 5, 3, 0).counts.shape == (6, 11)
+
+
+def test_errors_are_asked_for_on_both_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def second(*args: Any) -> None:
+        asked.append(args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(figure, "computed", lambda _: {})
+    monkeypatch.setattr(order, "against_enumeration", lambda *args: asked.append(args))
+    monkeypatch.setattr(order, "against_samples", second)
+    config = figure.FiniteSize()
+    with pytest.raises(KeyboardInterrupt):
+        figure.run(config)
+    (rule, lengths, steps), (_, other, sampled, more, number) = asked
+    assert (rule, other) == (dynsim.sgd(1.0, 1.0), dynsim.sgd(1.0, 0.1))
+    assert lengths == tuple(2**k for k in range(3, 11))
+    assert sampled == (20, 24, 32, 64, 128, 256)
+    assert (steps, more, number, config.draws) == (30, 200, 4000, 512)
 
 
 def test_lengths_are_named_that_do_not_crowd() -> None:
     """The first, and those more than 1.3 times the one before."""
     errors = order.Errors(*np.ones((3, 5, 2)))
+    # Of one length the reference is exact.
+    errors.reference[0] = 0
     ax = figure.plot_order((2, 10, 13, 17, 40), errors, plt.figure().subplots())
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["2", "10", "17", "40"]
+    assert [each.has_yerr for each in ax.containers] == [True] * 4
     plt.close("all")
 
 
