@@ -190,12 +190,6 @@ def test_the_error_of_draws_is_that_of_the_mean_over_groups(
     np.testing.assert_allclose(one.loss, found.loss[:1, :1])
 
 
-def test_probabilities_are_summed_to_1_before_they_are_sampled() -> None:
-    """Ten times 0.1 is more than 1 in float32."""
-    task = dynsim.sequence_classes([[*[0.1] * 10, 0], [0, *[0.1] * 10]], [0, 1])
-    assert order.sampled(task, 5, 3, 0).counts.shape == (6, 11)
-
-
 def test_errors_are_asked_for_on_both_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

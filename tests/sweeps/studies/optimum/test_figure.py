@@ -84,6 +84,10 @@ def test_the_best_cell_of_very_many_numbers_is_not_searched() -> None:
     assert best_cell(made) == []
 
 
+def test_a_percent_is_near_unless_said_otherwise() -> None:
+    assert figure.Optimum().within == 0.01
+
+
 def test_rules_with_momentum_are_those_of_sgd() -> None:
     rules = ("momentum", "nesterov")
     for rule, momentum in ((dynsim.sgd(0.1), 0.9), (dynsim.sgd(0.1, momentum=0.5), 0.5)):
