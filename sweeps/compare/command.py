@@ -92,9 +92,8 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
         cls = _Given if name in own else Sweep
         return cls(run, axes, name, record, config.times, root=config.root, **given)
 
-    # The programs that take longest to compile come first, so that no core is idle at the end.
-    planned = {**further, TRAINING: sweep(TRAINING, training)}
-    planned |= {n: sweep(n, engine) for n, engine in engines.items() if n not in kind.MEASURED}
+    planned = {n: sweep(n, engine) for n, engine in engines.items() if n not in kind.MEASURED}
+    planned |= {TRAINING: sweep(TRAINING, training), **further}
     for each in planned.values():
         each.check()
     cluster.use_all_cores()

@@ -105,7 +105,7 @@ TWO_ERRORS = float(stats.norm.sf(2))
 def student(free: int, level: float = TWO_ERRORS) -> float:
     """Return the factor that widens a standard error from `free` degrees of freedom, so that it is
     exceeded with probability `level` as for a normal distribution; NaN for `free` = 0."""
-    return float(stats.t.isf(level, free) / stats.norm.isf(level)) if free > 0 else np.nan
+    return float(stats.t.isf(level, free) / stats.norm.isf(level))
 
 
 def heat_map(

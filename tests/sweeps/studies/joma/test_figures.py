@@ -4,6 +4,8 @@ import math
 import re
 from typing import Any
 
+import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -29,6 +31,8 @@ def runs(loss: list[list[float]], **arrays: tuple[tuple[str, ...], np.ndarray]) 
 def test_the_toy_course_is_the_recursion_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """v += 0.02 (mu - v) o softmax(v^2 / 3) from 0.05, which ends at mu, and its limit of small
     steps, on which the entropy falls first."""
+    # Ten values of v at the end, between 1 and 4.
+    np.testing.assert_allclose(figure.MU, np.sort(np.random.default_rng(0).uniform(1, 4, 10)))
     monkeypatch.setattr(figure, "TOY_STEPS", 1000)
     course, v = figure.toy_course(), np.full(figure.MU.size, 0.05)
     assert course["time"].shape == course["entropy"].shape
@@ -40,6 +44,9 @@ def test_the_toy_course_is_the_recursion_of_the_paper(monkeypatch: pytest.Monkey
     assert course["time"][-1] == pytest.approx(20)
     end = np.exp(figure.MU**2 / 3) / np.exp(figure.MU**2 / 3).sum()
     assert course["end"] == pytest.approx(-(end * np.log(end)).sum(), rel=1e-12)
+    assert course["closed/time"][0] == 0
+    # Up to the last of its times, which are 2 apart, within those of the recursion.
+    assert 18 < course["closed/time"][-1] <= 20
     at = np.interp(course["closed/time"], course["time"], course["entropy"])
     # Half a step of 0.02 times the slope of up to 0.4.
     np.testing.assert_allclose(course["closed/entropy"], at, atol=0.01)
@@ -116,8 +123,9 @@ def test_the_invariant_is_held_against_how_the_tokens_have_moved(
     task, rng, asked = dynsim.syn_small(), np.random.default_rng(0), {}
     logits, conserved = rng.normal(size=(4, 1, 5)), rng.normal(size=(4, 5))
 
-    def train(problem: Any, rule: Any, *_: Any, **options: Any) -> Trajectory:
-        asked.update(options, temperature=problem.temperature, rate=rule.eta)
+    def train(problem: Any, rule: Any, key: Any, **options: Any) -> Trajectory:
+        seed = jax.random.key_data(key).tolist()
+        asked.update(options, temperature=problem.temperature, rule=rule, seed=seed)
         values = {"logits": logits, "conserved": conserved}
         return Trajectory(np.arange(4), values, None, np.array(0), np.array(-1), "")
 
@@ -131,6 +139,7 @@ def test_the_invariant_is_held_against_how_the_tokens_have_moved(
         assert value == pytest.approx(a @ b / math.sqrt((a @ a) * (b @ b)))
     assert found[0] == pytest.approx(1)
     assert (float(asked["temperature"]), asked["steps"], asked["batch"]) == (0.5, 90, math.inf)
+    assert (asked["rule"], asked["seed"]) == (dynsim.sgd(0.1), [0, 0])
     np.testing.assert_array_equal(asked["times"], dynsim.log_times(90, 300))
 
 
@@ -149,6 +158,30 @@ def test_the_law_of_a_query_by_itself_is_that_of_how_the_weights_have_grown() ->
     assert float(errors["sum"]) == pytest.approx(1 / 10)
     common = xr.DataArray([0.0, 0, 0], {"num_common": [1, 10, 40]}, "num_common")
     np.testing.assert_allclose(invariant.overlaps(common), [1 / 11, 1 / 2, 4 / 5])
+
+
+def test_growth_is_shown_of_every_third_token_by_its_last_weight() -> None:
+    last = np.random.default_rng(0).permutation(12).astype(float)
+    weight = np.stack([np.ones(12), last[::-1], last])
+    one = xr.Dataset({"weight": (("seed", "time", "token"), weight[None])}, {"time": [0, 1, 2]})
+    found = {"growth/simulation": one, "growth/erf": one + 1}
+    ax = figure.plot_growth(found, plt.figure().subplots())
+    tokens = [last.tolist().index(value) for value in (11, 8, 5, 2)]
+    for line, theory, token in zip(ax.lines[:4], ax.lines[4:8], tokens, strict=True):
+        assert line.get_label() == f"training, token {token}"
+        np.testing.assert_array_equal(line.get_ydata(), weight[:, token])
+        np.testing.assert_array_equal(theory.get_ydata(), weight[:, token] + 1)
+    plt.close("all")
+
+
+def test_errors_below_ten_percent_have_a_digit_more() -> None:
+    errors = xr.DataArray(
+        [[0.1, 0.0994], [math.nan, 0.996]], {"temperature": [0.5, 1.0], "num_common": [1, 40]}
+    )
+    ax = plt.figure().subplots()
+    invariant.plot_map(errors, ax)
+    assert [text.get_text() for text in ax.texts] == ["10 %", "never", "9.9 %", "100 %"]
+    plt.close("all")
 
 
 def test_a_loss_of_exactly_half_is_half_and_seeds_are_a_root_mean_square() -> None:

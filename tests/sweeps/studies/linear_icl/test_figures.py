@@ -99,7 +99,10 @@ def test_small_starts_of_unequal_eigenvalues_are_learned_one_by_one(tmp_path: Pa
     [
         (figure.FigureLinearICL(seeds=0), "seeds = 0: must be an integer from 1"),
         (figure.FigureLinearICL(batch=0.5), "batch = 0.5: must be an integer from 1 to"),
-        (plateaus.LinearICLPlateaus(resolution=1), "resolution = 1: must be an integer from 2"),
+        (
+            plateaus.LinearICLPlateaus(resolution=1),
+            "resolution = 1: must be an integer from 2 to 2147483647",
+        ),
         (plateaus.LinearICLPlateaus(ratio=(0.5, 2.0)), "ratio = 2.0: must be a number in (0, 1]"),
         (plateaus.LinearICLPlateaus(heads=0), "heads = 0: must be an integer from 1"),
     ],
@@ -126,9 +129,19 @@ def test_theory_has_a_name_next_to_one_seed_or_component() -> None:
     plt.close("all")
 
 
+@pytest.mark.parametrize(("number", "every"), [(5, 1), (11, 1), (13, 2), (24, 4)])
+def test_a_table_has_about_six_lines_of_each_axis(number: int, every: int) -> None:
+    axes = {"scale": np.arange(number) / 1000, "ratio": [0.5, 1.0], "seed": [0]}
+    same = xr.DataArray(np.ones((number, 2, 1), bool), axes)
+    _, *lines = plateaus.table(same, same * 1.0)
+    scales = [f"scale {at:.3f}: 100 %" for at in axes["scale"][::every]]
+    want = [*scales, "ratio 0.500: 100 %", "ratio 1.000: 100 %"]
+    assert lines == [f"{at}, first escape off by a factor 2.00" for at in want]
+
+
 def test_time_begins_shortly_before_the_first_loss_falls() -> None:
     """At record 3 of the second run, 0.89 of its start; times are in units of half a step."""
-    loss = np.array([[2.0, 2, 1.9, 1.85, 0.1], [1, 1, 0.91, 0.89, 0.8]])
+    loss = np.array([[2.0, 2, 1.9, 1.85, 0.1], [3, 3, 2.73, 2.67, 2.4]])
     made = xr.Dataset({"loss": (("seed", "time"), loss)}, {"time": [0.0, 2, 4, 30, 80]})
     ax = plt.figure().subplots()
     figure._logarithmic(ax, made, 2.0)

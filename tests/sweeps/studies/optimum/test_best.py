@@ -102,6 +102,9 @@ def test_values_that_are_not_positive_are_taken_as_they_are() -> None:
     assert float(found["best"]) == pytest.approx(0.3)
     assert float(found["value"]) == pytest.approx(-2)
     assert float(found["upper"]) == pytest.approx(0.3 + np.sqrt(0.04))
+    # Of an axis that begins at 0, too.
+    from_zero = sweeps.best(dataset((rates - 0.6) ** 2 - 2, eta=rates + 1))
+    assert float(from_zero["best"]) == pytest.approx(1.6)
 
 
 def test_the_place_of_the_best_is_told() -> None:
@@ -118,7 +121,9 @@ def test_the_place_of_the_best_is_told() -> None:
         assert np.isnan(found[name][4:]).all(), name
     np.testing.assert_allclose(found["edge"][:3], RATES[-1])
     assert np.isnan(found["edge"][4])
-    assert found["place"].attrs["flag_meanings"].split() == list(Place.__members__)
+    flags = found["place"].attrs
+    assert flags["flag_meanings"] == "INSIDE LOWER_END UPPER_END BESIDE_DIVERGED NONE"
+    assert flags["flag_values"] == [0, 1, 2, 3, 4]
 
 
 def test_runs_that_diverged_never_win_and_say_where_divergence_begins() -> None:
@@ -147,6 +152,22 @@ def test_the_error_is_that_of_the_mean_over_seeds(seeds: int) -> None:
     # Of 1000 draws.
     np.testing.assert_allclose(found["error"], error, rtol=0.1)
     assert found.identical(sweeps.best(dataset(loss, batch=np.arange(2)), draws=1000))
+
+
+def test_a_run_that_is_not_computed_yet_says_nothing_about_the_others() -> None:
+    """At a rate far from the best, where draws of only that seed have no mean."""
+    shift = np.array([-0.2, 0.1])
+    loss = np.exp((np.log(RATES)[:, None] + 1 - shift) ** 2)
+    status = np.zeros(loss.shape, int)
+    every = sweeps.best(dataset(loss, status), draws=20)
+    status[14, 0] = MISSING
+    found = sweeps.best(dataset(loss, status), draws=20)
+    np.testing.assert_allclose(found["resampled"], every["resampled"])
+    assert len(np.unique(found["resampled"].round(9))) == 3
+    status[:, 0] = MISSING
+    assert float(sweeps.best(dataset(loss, status), draws=20)["best"]) == pytest.approx(
+        np.exp(-0.9)
+    )
 
 
 def test_it_takes_the_last_recorded_time_of_each_run() -> None:

@@ -72,6 +72,9 @@ def test_sweeps_without_a_best_cell_say_nothing() -> None:
 def test_the_best_cell_of_very_many_numbers_is_not_searched() -> None:
     few = swept(np.ones((10, 30)), eta=np.arange(1.0, 11), seed=np.arange(30))
     assert best_cell(few)[0].startswith("best loss 1 at eta = 1")
+    # Of one seed, as an axis or not.
+    for seed in (0, [0]):
+        assert best_cell(few.isel(seed=seed))[0] == "best loss 1 at eta = 1"
     # An axis of one value is no choice.
     assert best_cell(few.expand_dims(batch=[5]))[0] == "best loss 1 at eta = 1, mean of 30 seeds"
     # Two numbers more than 2^24, in the memory of one.
@@ -79,6 +82,10 @@ def test_the_best_cell_of_very_many_numbers_is_not_searched() -> None:
     made = xr.Dataset({"status": (dims, many), "loss": (dims, many)}, {"eta": [1.0, 2, 3]})
     assert made["loss"].size == 2**24 + 2
     assert best_cell(made) == []
+
+
+def test_a_percent_is_near_unless_said_otherwise() -> None:
+    assert figure.Optimum().within == 0.01
 
 
 def test_rules_with_momentum_are_those_of_sgd() -> None:

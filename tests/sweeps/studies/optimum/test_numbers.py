@@ -94,6 +94,15 @@ def test_best_rates_are_drawn_with_their_errors_and_where_runs_diverge() -> None
     plt.close("all")
 
 
+@pytest.mark.parametrize(("number", "every"), [(6, 1), (7, 2), (9, 3)])
+def test_six_values_or_four_of_more_have_a_tick(number: int, every: int) -> None:
+    batch = 2.0 ** np.arange(number)
+    made = points().isel(batch=np.zeros(number, int)).assign_coords(batch=batch)
+    ax = figure.plot_best(made, made["batch"], "C0", plt.figure().subplots())
+    np.testing.assert_array_equal(ax.get_xticks(), batch[::every])
+    plt.close("all")
+
+
 def test_curves_are_means_over_seeds_up_to_the_loss_of_the_smallest_rate() -> None:
     rates = np.array([10.0, 0.1, 1])
     loss = np.array([[8.0, 4, 1], [80, 2, 1], [8, 4, 2]])

@@ -95,6 +95,9 @@ def test_the_error_over_seeds_is_that_of_a_line_through_points_of_equal_error() 
     [
         (bests(BATCH**0.01, 0.02), "transfers: batch^0.01 ± 0.01"),
         (bests(BATCH**0.2, 0.02, 2.0), "transfers: one eta is within 1 % of the best at every bat"),
+        # As far apart as the ranges reach.
+        (bests(np.tile([1.0, 4.0], 3), 0.02, 2.0), "transfers: one eta is within 1 % of the best"),
+        (bests(np.tile([1.0, 4.0], 3), 0.02, 1.9), "undecided: batch^0."),
         (bests(BATCH**0.1, 0.4), "undecided: batch^0.10 ± 0."),
         (bests(BATCH**-0.5, 0.02), "falls as batch^-0.50 ± 0.01"),
         (bests(BATCH[:2], 0.02, batch=BATCH[:2]), "no fit: the best lies inside its axis at 2 val"),
