@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default="out/bench", help="device: for device.json")
     parser.add_argument("--old", type=Path, help="waits: another checkout, measured in turns")
     parser.add_argument("--repeat", type=int, default=3, help="waits: processes of each")
-    parser.add_argument("--profile", action="store_true", help="waits: what two commands do, by kinds")
+    parser.add_argument("--profile", action="store_true", help="waits: two commands by kinds")
     parser.add_argument(
         "--only", nargs="+", default=(), help="waits, device: rows, by how they begin"
     )
