@@ -33,6 +33,7 @@ its residual, and usually of its square.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -46,7 +47,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree, Real
 
-from dynsim.precision import Number, one_by_one
+from dynsim.precision import Number, on_cpu, one_by_one
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 from dynsim.training.rule import Rule, by_group
 from dynsim.training.rules import KNOWN, SGD, Adam, RMSProp, Sign
@@ -279,22 +280,27 @@ def top(
         tolerance: replaces `TOLERANCE`.
     """
     n, dtype = len(before), before.dtype
-    product = jax.vmap(times, 1, 1)
     # Derivatives of eigenvalues do not involve those of the vectors. A loop has no reverse mode.
     if not before.shape[1]:
-        whole = product(jnp.eye(n, dtype=dtype))
+        whole = jax.vmap(times)(jnp.eye(n, dtype=dtype))
         symmetric = jax.lax.stop_gradient((whole + whole.T) / 2)
         vectors = one_by_one(jnp.linalg.eigh)(symmetric)[1][:, : -count - 1 : -1]
-        return jnp.sum(vectors * (whole @ vectors), axis=0), vectors
+        return jnp.sum(vectors.T * (vectors.T @ whole), axis=1), vectors
     # `start` uses key 0.
     block = jnp.concatenate([before, random(step + 1, n, 1, dtype)], axis=1)
     _, vectors, size = search(times, block, count + 1, tolerance)
-    turned = product(vectors)
+    turned = _product(times)(vectors.T).T
     values = jnp.sum(vectors * turned, axis=0)
     residual = jnp.linalg.norm(turned - values[None] * vectors, axis=0)
     found = jnp.where(residual <= 4 * tolerance * (jnp.abs(values) + size), values, jnp.nan)
     order = jnp.argsort(-found)[:count]
     return found[order], vectors[:, order]
+
+
+def _product(times: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return the product of a symmetric matrix with each row of a block. On a CPU, a few large
+    vectors one after the other take half as long as all at once."""
+    return functools.partial(jax.lax.map, times) if on_cpu() else jax.vmap(times)
 
 
 def search(
@@ -315,46 +321,48 @@ def search(
     arrays, rest = eqx.partition(closed, eqx.is_array)
 
     def run(arrays: PyTree, block: Array) -> tuple[Array, Array, Array]:
-        times = eqx.combine(arrays, rest)
-        return _eigenvectors(jax.vmap(times, 1, 1), block, sure, tolerance)
+        product = _product(eqx.combine(arrays, rest))
+        # Rows are contiguous: products with them take half as long as with columns.
+        values, vectors, size = _eigenvectors(product, block.T, sure, tolerance)
+        return values, vectors.T, size
 
     return jax.lax.stop_gradient(one_by_one(run)(*jax.lax.stop_gradient((arrays, block))))
 
 
 def _eigenvectors(
-    product: Callable[[Array], Array], block: Float[Array, "n b"], sure: int, tolerance: float
-) -> tuple[Float[Array, " b"], Float[Array, "n b"], Float[Array, ""]]:
-    """Implement `search`, for a matrix given by its `product` with a block."""
-    b = block.shape[1]
+    product: Callable[[Array], Array], block: Float[Array, "b n"], sure: int, tolerance: float
+) -> tuple[Float[Array, " b"], Float[Array, "b n"], Float[Array, ""]]:
+    """Implement `search` with vectors as rows, for a matrix given by its `product` with them."""
+    b = len(block)
     eps = float(jnp.finfo(block.dtype).eps)
-    first = jnp.linalg.qr(block)[0]
+    first = jnp.linalg.qr(block.T)[0].T
     image = product(first)
-    size = jnp.max(jnp.linalg.norm(image, axis=0))
+    size = jnp.max(jnp.linalg.norm(image, axis=1))
     known = jnp.isfinite(size) & (size > 0)
 
     def best(
-        basis: Float[Array, "n m"], image: Float[Array, "n m"]
-    ) -> tuple[tuple[Array, ...], Float[Array, "m b"]]:
-        small = basis.T @ image
+        basis: Float[Array, "m n"], image: Float[Array, "m n"]
+    ) -> tuple[tuple[Array, ...], Float[Array, "b m"]]:
+        small = basis @ image.T
         # Vectors that were dropped from the basis are zero.
-        dropped = jnp.sum(jnp.square(basis), axis=0) < 0.5
+        dropped = jnp.sum(jnp.square(basis), axis=1) < 0.5
         small = (small + small.T) / 2 - jnp.diag(jnp.where(dropped, 1e3 * size, 0))
         values, own = jnp.linalg.eigh(small)
-        own, values = own[:, : -b - 1 : -1], values[: -b - 1 : -1]
-        vectors, turned = basis @ own, image @ own
-        residual = turned - values[None] * vectors
-        left = jnp.linalg.norm(residual, axis=0) / (jnp.abs(values) + size)
+        own, values = own[:, : -b - 1 : -1].T, values[: -b - 1 : -1]
+        vectors, turned = own @ basis, own @ image
+        residual = turned - values[:, None] * vectors
+        left = jnp.linalg.norm(residual, axis=1) / (jnp.abs(values) + size)
         return (vectors, turned, residual, jnp.any(left[:sure] > tolerance), values), own
 
     def turn(state: tuple[Array, ...]) -> tuple[Array, ...]:
         vectors, turned, residual, _, _, before, before_turned, turns = state
-        new = _apart(residual, jnp.concatenate([vectors, before], axis=1), eps)
-        basis = jnp.concatenate([vectors, before, new], axis=1)
-        image = jnp.concatenate([turned, before_turned, product(new)], axis=1)
+        new = _apart(residual, jnp.concatenate([vectors, before]), eps)
+        basis = jnp.concatenate([vectors, before, new])
+        image = jnp.concatenate([turned, before_turned, product(new)])
         found, own = best(basis, image)
         # The part of the step outside the old vectors, which makes the next direction conjugate.
-        moved = _apart(own.at[:b].set(0), own, eps)
-        return *found, basis @ moved, image @ moved, turns + 1
+        moved = _apart(own.at[:, :b].set(0), own, eps)
+        return *found, moved @ basis, moved @ image, turns + 1
 
     start, _ = best(first, image)
     none = jnp.zeros_like(block)
@@ -367,16 +375,16 @@ def _eigenvectors(
 
 
 def _apart(
-    vectors: Float[Array, "n b"], basis: Float[Array, "n m"], eps: float
-) -> Float[Array, "n b"]:
-    """Orthonormalise vectors against a basis; those that vanish become zero."""
-    lengths = jnp.linalg.norm(vectors, axis=0)
-    vectors = vectors / jnp.where(lengths > 0, lengths, 1)[None]
+    vectors: Float[Array, "b n"], basis: Float[Array, "m n"], eps: float
+) -> Float[Array, "b n"]:
+    """Orthonormalise rows against a basis of rows; those that vanish become zero."""
+    lengths = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors / jnp.where(lengths > 0, lengths, 1)
 
     def clean(_: Array, vectors: Array) -> Array:
-        vectors = vectors - basis @ (basis.T @ vectors)
-        vectors, triangle = jnp.linalg.qr(vectors)
-        return vectors * (jnp.abs(jnp.diagonal(triangle)) > 100 * eps)[None]
+        vectors = vectors - (vectors @ basis.T) @ basis
+        columns, triangle = jnp.linalg.qr(vectors.T)
+        return columns.T * (jnp.abs(jnp.diagonal(triangle)) > 100 * eps)[:, None]
 
     return jax.lax.fori_loop(0, 2, clean, vectors)
 
