@@ -157,6 +157,13 @@ def first(task: object, s: object) -> object:
     return task, s
 
 
+def test_names_of_recorded_weights_are_taken_where_the_loop_records_weights() -> None:
+    with_weights = dataclasses.replace(observables.TRAINED, provided=("loss", "params"))
+    with pytest.raises(ValueError, match="record = 'params.Y': is recorded by the loop itself"):
+        with_weights.resolve({"params.Y": first})
+    assert dict(observables.TRAINED.resolve({"params.Y": first}).functions) == {"params.Y": first}
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
@@ -165,6 +172,8 @@ def first(task: object, s: object) -> object:
         ({"loss": "accuracy"}, "record: has {'loss': 'accuracy'}, must have functions by name"),
         ({3: first}, "record: has {3: "),
         ({"batch_loss": first}, "record = 'batch_loss': is recorded by the loop itself"),
+        ({"time": first}, "record = 'time': is recorded by the loop itself"),
+        ({"status": first}, "record = 'status': is recorded by the loop itself"),
         (["loss", {"loss": first}], "record = 'loss': names two functions"),
         ({"mine": type("F", (), {"__call__": first, "__hash__": None})()}, "must be hashable"),
     ],

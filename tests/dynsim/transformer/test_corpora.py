@@ -54,6 +54,15 @@ def test_a_file_is_split_by_its_tokens(folder: Path, min_count: int) -> None:
     assert source.contents() == {"text": hashlib.sha256(joined.encode()).hexdigest()[:16]}
 
 
+def test_a_word_that_occurs_once_is_part_of_the_hash(folder: Path) -> None:
+    source = TextFolder(folder)
+    for text in ("x y x once", "x y x other"):
+        (folder / "train.txt").write_text(f"{text}\n")
+        held_out = "y x <unk> <unk> <unk> y x <eos>"  # q and z are not in the training text
+        joined = f"{text} <eos>  {held_out}"
+        assert source.contents() == {"text": hashlib.sha256(joined.encode()).hexdigest()[:16]}
+
+
 def test_a_folder_has_a_file_for_each_split(folder: Path) -> None:
     source = TextFolder(folder)
     assert not jax.tree.leaves(source)
