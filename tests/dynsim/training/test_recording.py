@@ -159,7 +159,7 @@ def first(task: object, s: object) -> object:
 
 def test_names_of_recorded_weights_are_taken_where_the_loop_records_weights() -> None:
     with_weights = dataclasses.replace(observables.TRAINED, provided=("loss", "params"))
-    with pytest.raises(ValueError, match="record = 'params.Y': is recorded by the loop itself"):
+    with pytest.raises(ValueError, match=r"record = 'params\.Y': is recorded by the loop itself"):
         with_weights.resolve({"params.Y": first})
     assert dict(observables.TRAINED.resolve({"params.Y": first}).functions) == {"params.Y": first}
 

@@ -186,6 +186,25 @@ def test_runs_at_points_lie_on_the_grid_of_all(diagram: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("at_points", [False, True])
+def test_runs_without_seeds_lie_on_the_grid_too(diagram: Any, at_points: bool) -> None:
+    one = sweeps.open(diagram.out / "simulation").load().isel(seed=0, drop=True)
+    parts = [one]
+    if at_points:
+        whole = one.stack(point=["eta_y", "eta_z"])
+        x, y = (whole[name].values for name in ("eta_y", "eta_z"))
+        rest = whole.drop_vars(["point", "eta_y", "eta_z"]).rename_dims(point="eta_y")
+        parts = [rest.assign_coords(eta_y=x, eta_z=("eta_y", y))]
+    found = diagrams.gathered(parts, diagram.rule(), {})
+    assert "seed" not in found.dims
+    want = diagram.rule().classify(one).transpose("eta_y", "eta_z").values
+    np.testing.assert_array_equal(found["region"].transpose("eta_y", "eta_z").values, want)
+    np.testing.assert_array_equal(
+        found["entropy"].transpose("eta_y", "eta_z", "time").values,
+        one["entropy"].transpose("eta_y", "eta_z", "time").values,
+    )
+
+
 OWN = Rule(
     record=("loss",),
     classify=lambda dataset: (dataset["loss"].isel(time=-1) > 0).astype(int) + 6,
