@@ -186,7 +186,7 @@ def exponent_lines(found: dict[str, xr.Dataset], batch: int | float) -> list[str
         if name == "adam":
             lines.append(f"adam: finite batch {noisy(batch):.1f}")
         lines.append(
-            f"{name}: T^{slopes[0]:.3f} d^{slopes[1]:.3f}; T = d = 64: flow {steps[64, 64]:.1f}, "
+            f"{name}: T^{slopes[0]:z.3f} d^{slopes[1]:z.3f}; T = d = 64: flow {steps[64, 64]:.1f}, "
             f"training {float(trained.mean()):.1f} ± {float(trained.std(ddof=1)):.1f}"
         )
     return lines
