@@ -4,8 +4,8 @@ import io
 import queue
 import signal
 import sys
-import threading
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,20 +75,14 @@ def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("module", "seconds"), [("ipykernel", 1.0), ("another", 60.0)])
 def test_a_log_has_a_line_a_minute_and_a_notebook_moves_each_second(
-    module: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+    module: str,
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+    record_waits: Callable[[], list[float]],
 ) -> None:
-    waits: list[float] = []
-
-    class Event(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            if timeout is None:
-                return super().wait()
-            waits.append(timeout)
-            return True
-
     monkeypatch.setattr(sys, "stderr", Log())
     monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
-    monkeypatch.setattr(progress.threading, "Event", Event)
+    waits = record_waits()
     with progress.shown(10, 2):
         pass
     assert {*waits} == {seconds}

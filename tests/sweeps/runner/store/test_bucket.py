@@ -232,22 +232,13 @@ def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_go
 
 
 def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    address: str, record_waits: Callable[[], list[float]]
 ) -> None:
     create(address, [1.0])
-    waits: list[float] = []
-
-    class Event(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            if timeout is None:
-                return super().wait()
-            waits.append(timeout)
-            return True
-
     place = Bucket(address)
     held = bucket.Lease(place, f"{place.path}/turn")
     held.take()
-    monkeypatch.setattr(bucket.threading, "Event", Event)
+    waits = record_waits()
     with held.kept():
         pass
     assert {*waits} == {20.0}
