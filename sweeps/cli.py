@@ -127,8 +127,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     if not {"", os.getcwd()} & {*sys.path}:
         # Allows imports of users' modules from the current folder. Last, so as to shadow nothing.
         sys.path.append(os.getcwd())
-    # The collector would go through all imported objects again and again, also at the end, which
-    # takes a quarter of the time of a short command. A caller's own objects are left to it.
+    # Garbage collection would scan all imported modules again and again, which takes a quarter of
+    # the time of a short command. In a caller's process it is left alone.
     if arguments is None:
         gc.disable()
     asked = understood(words)
