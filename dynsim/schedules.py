@@ -1,4 +1,4 @@
-"""Learning-rate schedules, as piecewise functions of the step with their sums in closed form.
+"""Learning-rate schedules: the rate of each step.
 
 Pass one as `eta` to `dynsim.sgd`, `dynsim.adamw` or another rule. All numbers of a schedule may be
 traced: one compiled program serves a grid over peaks, warm-up lengths and final rates. Schedules do
@@ -6,10 +6,9 @@ not depend on the length of the run and keep their final rate after their last s
 can be resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate
 of a step and the sum of the rates before it. Subclass `Schedule` to define your own.
 
-Steps are counted from 0, as in optax: step k is the update after k others. A flow needs a rate at
-all times t, and integrates the rate of step k from k to k + 1. It uses
-eta(t - 1/2), whose integral equals the sum of the rates: exactly for constant and linear rates, and
-up to eta''/24 per step otherwise [ours].
+A rate belongs to a whole step. Steps are counted from 0, as in optax: step k is the update after k
+others. A run of n steps asks a schedule for the rates of the steps 0 to n - 1, and so does a theory
+of that run. In continuous time, the rate of step k acts from k to k + 1: see `Table`.
 
 Example:
     >>> rule = dynsim.adam(dynsim.schedules.warmup_cosine(1e-2, warmup=10, steps=200))
@@ -19,6 +18,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -26,7 +26,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks, decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
@@ -56,15 +56,14 @@ Values = Real[Number, "*#P"]
 
 
 class Piece(NamedTuple):
-    """A schedule up to step `until`: the rate, and its antiderivative with respect to the step."""
+    """The rate of a schedule up to step `until`."""
 
     until: Real[Number, ""]
     rate: Function
-    integral: Function
 
 
 def flat(until: Real[Number, ""], height: Real[Number, ""]) -> Piece:
-    return Piece(until, lambda t: height * jnp.ones_like(t), lambda t: height * t)
+    return Piece(until, lambda t: height * jnp.ones_like(t))
 
 
 def line(
@@ -74,11 +73,7 @@ def line(
     last: Real[Number, ""],
 ) -> Piece:
     slope = (last - first) / positive(until - begin)
-    return Piece(
-        until,
-        lambda t: first + slope * (t - begin),
-        lambda t: first * (t - begin) + slope * (t - begin) ** 2 / 2,
-    )
+    return Piece(until, lambda t: first + slope * (t - begin))
 
 
 def positive(length: Real[Number, ""]) -> Array:
@@ -125,42 +120,172 @@ class Schedule(eqx.Module):
 
     def rate(self, step: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
         """Learning rate of the update after `step` steps."""
-        return self.peak * self._chosen(step, jnp.asarray(step))
+        at = jnp.asarray(step)
+        *before, last = self.pieces()
+        chosen = last.rate(at)
+        # Only the first piece with a positive length begins at step 0.
+        for piece in reversed(before):
+            chosen = jnp.where(at < piece.until, piece.rate(at), chosen)
+        return self.peak * jnp.asarray(chosen)
 
-    def flow_rate(self, t: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
-        """Rate of a flow at time `t`, in steps: :math:`\\eta(t - 1/2)` on the piece of `t`."""
-        return self.peak * self._chosen(t, jnp.asarray(t) - 0.5)
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the rates are the peak times numbers that do not depend on it."""
+        return type(self).rate is Schedule.rate
+
+    def table(self, times: Real[Number, "*S"] | Sequence[Number]) -> Schedule:
+        """Return the schedule as theories use it: with the rates of all steps up to the last of
+        `times` as numbers, unless it is piecewise constant.
+
+        Raises:
+            ValueError: for traced times, for more than `LONGEST` steps, and for a function of the
+                step that returns a rate which is negative or not finite.
+        """
+        if checks.is_traced(times):
+            raise ValueError(
+                "times: are traced, but the rates of a schedule are computed beforehand, up to the "
+                "last step; pass `steps`, or times that are not traced"
+            )
+        steps = max(math.ceil(np.max(np.asarray(times))), 1)
+        if steps > LONGEST:
+            raise ValueError(f"times = {steps}: must be <= {LONGEST} steps for a schedule")
+        like = dataclasses.replace(self, peak=1.0) if self.is_scaled else self
+        rates = jnp.asarray(like.rate(jnp.arange(steps)), float)
+        if not checks.is_traced(rates):
+            bad = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
+            if bad.size:
+                raise ValueError(
+                    f"eta: the rate of step {bad[0]} is {rates[bad[0]]}; must be finite and >= 0"
+                )
+        return Table.of(self.peak if self.is_scaled else 1.0, rates)
+
+    def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        """Learning rate at time `t` in steps: that of the step in progress."""
+        return jnp.asarray(self.rate(jnp.floor(jnp.maximum(t, 0))))
 
     def eta_time(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
-        """Integral of `flow_rate` from 0: the sum of the rates of the first `steps` steps."""
-        return self.peak * self.peak_steps(steps)
+        """Sum of the learning rates of the first `steps` steps; linear between whole steps.
 
-    def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
+        Raises:
+            ValueError: as `table`.
+        """
+        known = self.table(steps)
+        return known.peak * known.flow_time(steps)
+
+    def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
         """Number of steps at the peak rate with the same sum of rates as the first `steps`
         steps."""
-        t = jnp.asarray(steps)
-        total, begin = jnp.zeros_like(t, dtype=jnp.result_type(t, float)), 0.0
-        for until, _, integral in self.pieces():
-            left, right = (jnp.clip(t, None, end) - 0.5 for end in (begin, until))
-            total += jnp.where(t > begin, integral(right) - integral(left), 0.0)
-            begin = jnp.maximum(begin, until)
+        return self.table(steps).flow_time(steps)
+
+    def jumps(self) -> Float[Array, " J"]:
+        """Steps from which on another formula gives the rate; of a `table`, those at which
+        `flow_rate` jumps, so that a solver must restart. inf stands for none."""
+        return jnp.ceil(jnp.array([piece.until for piece in self.pieces()[:-1]], float))
+
+
+class Table(Schedule):
+    r"""The rates :math:`\eta_0, \dots, \eta_{N-1}` of N steps: the form in which theories use every
+    schedule that is not piecewise constant.
+
+    In continuous time, the integral of the rate from k to k + 1 is :math:`\eta_k`. The rate is
+    constant there, and jumps at whole steps. Where the rates of three steps are nearly on a line,
+    :math:`|\eta_{k-1} - 2 \eta_k + \eta_{k+1}| \le 10^{-4} \eta_k`, it is a parabola with the same
+    integral instead, between the means of neighbouring rates. A solver then need not stop at every
+    step of a long decay [ours].
+
+    Attributes:
+        values: (N,) the rates over the peak; N is a power of two, and the last one is repeated.
+        begins, ends: (N,) the rate at the start and at the end of each step, over the peak.
+        sums: (N + 1,) sums of the values before each step, and of all.
+        jumping: (N - 1,) steps 1, 2, ... at which the rate jumps; inf where it does not.
+    """
+
+    values: Float[Array, " N"]
+    begins: Float[Array, " N"]
+    ends: Float[Array, " N"]
+    sums: Float[Array, " N+1"]
+    jumping: Float[Array, " N-1"]
+
+    @classmethod
+    def of(cls, peak: Real[Number, ""], values: Float[Array, " N"]) -> Table:
+        """Make the table of a schedule from its rates over the peak."""
+        straight = jnp.zeros(len(values), bool)
+        if len(values) > 2:
+            edges, second = jnp.array([0, -1]), jnp.array([1, -2])
+            inner = values[1:-1]
+            inner = jnp.abs(values[:-2] - 2 * inner + values[2:]) <= STRAIGHT * inner
+            # The first and the last step continue the line of their neighbours, but not below 0.
+            outer = inner[edges] & (3 * values[edges] >= values[second])
+            straight = straight.at[1:-1].set(inner).at[edges].set(outer)
+        middles = jnp.pad((values[:-1] + values[1:]) / 2, 1)
+        begins, ends = middles[:-1].at[0].set(2 * values[0] - middles[1]), middles[1:]
+        ends = ends.at[-1].set(2 * values[-1] - middles[-2])
+        begins, ends = (jnp.where(straight, each, values) for each in (begins, ends))
+        jumping = jnp.where(ends[:-1] != begins[1:], jnp.arange(1.0, len(values)), jnp.inf)
+        # Where rates vanish, rounding in a parallel sum may decrease it.
+        sums = jax.lax.cummax(jnp.pad(jnp.cumsum(values), (1, 0)))
+        # With lengths that are powers of two, runs of similar lengths share a compiled program.
+        room = (0, max(1 << (len(values) - 1).bit_length(), 64) - len(values))
+        values, begins, ends = (
+            jnp.pad(each, room, constant_values=ends[-1]) for each in (values, begins, ends)
+        )
+        sums = jnp.pad(sums, room, mode="edge")
+        return cls(
+            peak, values, begins, ends, sums, jnp.pad(jumping, room, constant_values=jnp.inf)
+        )
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        return (Piece(jnp.inf, lambda k: self.values[self._index(k)]),)
+
+    def table(self, times: Real[Number, "*S"] | Sequence[Number]) -> Schedule:
+        del times
+        return self
+
+    def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        k = self._index(t)
+        own, begin, end = (each[k] for each in (self.values, self.begins, self.ends))
+        s = jnp.clip(t - k, 0, 1)
+        return self.peak * (begin + s * (end - begin + 3 * (begin + end - 2 * own) * (s - 1)))
+
+    def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        k = self._index(steps)
+        return self.sums[k] + (jnp.asarray(steps) - k) * self.values[k]
+
+    def jumps(self) -> Float[Array, " J"]:
+        return self.jumping
+
+    def _index(self, t: Real[Number, "*S"]) -> Int[Array, "*S"]:
+        return jnp.clip(jnp.floor(jnp.asarray(t)), 0, len(self.values) - 1).astype(int)
+
+
+class PiecewiseConstant(Schedule):
+    """A rate that is constant between few jumps. Without a warm-up it needs no table."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its jumps and sums are known without a table."""
+        return self.is_scaled and self.warmup is None
+
+    def table(self, times: Real[Number, "*S"] | Sequence[Number]) -> Schedule:
+        return self if self.is_held else super().table(times)
+
+    def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        if not self.is_held:
+            return super().flow_time(steps)
+        t = jnp.asarray(steps, jnp.result_type(steps, float))
+        *before, last = self.pieces()
+        if not before:
+            return t
+        total, begin = jnp.zeros_like(t), 0.0
+        for until, rate in (*before, Piece(jnp.inf, last.rate)):
+            # The step in which a piece ends still has its rate.
+            end = jnp.ceil(jnp.asarray(until, t.dtype))
+            total += rate(t) * (jnp.clip(t, begin, end) - begin)
+            begin = end
         return total
 
-    def jumps(self) -> tuple[Real[Number, ""], ...]:
-        """Steps at which the rate or its slope is discontinuous, so that a solver must restart."""
-        return tuple(piece.until for piece in self.pieces()[:-1])
 
-    def _chosen(self, where: Real[Number, "*S"], at: Array) -> Array:
-        *before, last = self.pieces()
-        found = last.rate(at)
-        # Times before the start belong to the first piece with a positive length.
-        where = jnp.maximum(where, 0)
-        for piece in reversed(before):
-            found = jnp.where(where < piece.until, piece.rate(at), found)
-        return jnp.asarray(found)
-
-
-class Constant(Schedule):
+class Constant(PiecewiseConstant):
     """A constant rate, after an optional warm-up."""
 
     SHORT: ClassVar = "peak"
@@ -168,34 +293,32 @@ class Constant(Schedule):
     def after_warmup(self) -> tuple[Piece, ...]:
         return (flat(jnp.inf, 1),)
 
-    def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
-        if self.warmup is not None:
-            return super().peak_steps(steps)
-        # This avoids the rounding error of a difference of integrals.
-        return jnp.asarray(steps, jnp.result_type(steps, float))
-
 
 class OfStep(Schedule):
-    """A function of the step without a closed form of its integral."""
+    """A function of the step, a whole number from 0."""
 
     function: Function = eqx.field(static=True)
 
+    @property
+    def is_scaled(self) -> bool:
+        return False
+
     def after_warmup(self) -> tuple[Piece, ...]:
-        def unknown(t: Array) -> Array:
-            raise ValueError(
-                f"eta = {self.function!r}: its sum over steps is not known in closed form; use a "
-                "schedule of dynsim.schedules"
-            )
+        return (Piece(jnp.inf, self._of_steps),)
 
-        def rate(t: Array) -> AnyArray:
-            with checks.code_of_user("eta", t):
-                found = self.function(t)
-            if not eqx.is_array_like(found) or jnp.shape(found) not in ((), jnp.shape(t)):
-                shown = eqx.tree_pformat(found)
-                raise ValueError(f"eta: must return the rate of a step, returned {shown}")
-            return found
+    def _of_steps(self, k: Array) -> AnyArray:
+        # The function is written for one step, which it may use as an index or to choose a branch.
+        if k.ndim == 0:
+            return self._of_step(k)
+        return jnp.vectorize(lambda k: jnp.asarray(self._of_step(k)))(k)
 
-        return (Piece(jnp.inf, rate, unknown),)
+    def _of_step(self, k: Array) -> AnyArray:
+        with checks.code_of_user("eta", k):
+            rate = self.function(k)
+        if not eqx.is_array_like(rate) or jnp.shape(rate) != ():
+            shown = eqx.tree_pformat(rate)
+            raise ValueError(f"eta: must return the rate of a step, returned {shown}")
+        return rate
 
 
 def proportional(first: Schedule, second: Schedule) -> bool:
@@ -223,6 +346,10 @@ def as_schedule(field: str, eta: Schedule | Function | Real[Number, "*#P"] | Non
     return Constant(eta)
 
 
+LONGEST = 2**27
+"""Largest number of steps in a table of rates: a gibibyte in float64."""
+STRAIGHT = 1e-4
+"""Largest second difference of rates, over the rate, at which a flow's rate is continuous."""
 NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
 """Numbers of schedules other than their peaks, by the names of their settings."""
 
@@ -262,14 +389,8 @@ class Cosine(Fall):
     def after_warmup(self) -> tuple[Piece, ...]:
         speed = jnp.pi / positive(self.steps - self.risen)
         mean, half = (1 + self.end) / 2, (1 - self.end) / 2
-
-        def rate(t: Array) -> AnyArray:
-            return mean + half * jnp.cos(speed * (t - self.risen))
-
-        def integral(t: Array) -> AnyArray:
-            return mean * (t - self.risen) + half * jnp.sin(speed * (t - self.risen)) / speed
-
-        return Piece(self.steps, rate, integral), flat(jnp.inf, self.end)
+        rate = lambda t: mean + half * jnp.cos(speed * (t - self.risen))  # noqa: E731
+        return Piece(self.steps, rate), flat(jnp.inf, self.end)
 
 
 class Exponential(Schedule):
@@ -285,16 +406,7 @@ class Exponential(Schedule):
 
     def after_warmup(self) -> tuple[Piece, ...]:
         decay = jnp.log(self.factor) / self.steps
-        constant = decay == 0
-
-        def rate(t: Array) -> AnyArray:
-            return jnp.exp(decay * (t - self.risen))
-
-        def integral(t: Array) -> AnyArray:
-            changing = jnp.expm1(decay * (t - self.risen)) / jnp.where(constant, 1.0, decay)
-            return jnp.where(constant, t, changing)
-
-        return (Piece(jnp.inf, rate, integral),)
+        return (Piece(jnp.inf, lambda t: jnp.exp(decay * (t - self.risen))),)
 
 
 class InverseSqrt(Schedule):
@@ -304,15 +416,9 @@ class InverseSqrt(Schedule):
         checks.real("warmup", self.warmup, 1)
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        def rate(t: Array) -> AnyArray:
-            return jnp.sqrt(self.risen / t)
-
-        def integral(t: Array) -> AnyArray:
-            return 2 * jnp.sqrt(self.risen * t)
-
         # Not used before the end of the warm-up, but evaluated and differentiated there.
-        late = lambda function: lambda t: function(jnp.maximum(t, self.risen - 0.5))  # noqa: E731
-        return (Piece(jnp.inf, late(rate), late(integral)),)
+        rate = lambda t: jnp.sqrt(self.risen / jnp.maximum(t, self.risen))  # noqa: E731
+        return (Piece(jnp.inf, rate),)
 
 
 class WarmupStableDecay(Schedule):
@@ -338,7 +444,7 @@ class WarmupStableDecay(Schedule):
         return flat(begin, 1), falling, flat(jnp.inf, self.end)
 
 
-class Steps(Schedule):
+class Steps(PiecewiseConstant):
     """A rate that jumps at given steps.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Flows of any problem down its population loss, for rules with schedules and weight decay.
 
-The flows of `odes.solver.flows` use the rate of step k from k to k + 1, as eta(t - 1/2): see
-`dynsim.schedules`. Solver steps end exactly at jumps of a rate or of its slope. Coupled decay is
-part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
+The flows of `odes.solver.flows` use the rate of step k from k to k + 1: see
+`dynsim.schedules.Table`. Coupled decay is part of the gradient; decoupled decay adds
+-eta(t) lambda p to p'.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
@@ -163,7 +164,7 @@ def in_own_program(
         solve,
         lambda: (
             eqx.combine(placed(traced), static),
-            rule.astype(dtype),
+            rule.astype(dtype).tabulated(times),
             key,
             placed(init),
             cast(times, dtype),
@@ -237,13 +238,14 @@ def _solve(
             return measured(problem, record, None, reduction.snapshot(problem, params))
         slope = population_of(problem, parts)
         scaled = lambda hessian: preconditioned(  # noqa: E731
-            hessian, rule, rule.flow_rate(t), None, params, groups
+            hessian, rule, rule.rate(jnp.floor(t)), None, params, groups
         )
         begin = sharpness.start(params, sharpness.asked(record.provided))
         values, _ = sharpness.recorded(record.provided, slope, scaled, params, begin)
         return {**measured(problem, record, parts.whole(params)), **values}
 
     options: Any = {"flow": kind, "save": save, "tolerances": tolerances}
+    options["in_steps"] = PRECONDITIONED in record.provided
     solved, last = flow_of_rule(gradient, numbers, rule, groups, start, times, **options)
     if reduction is not None:
         return solved.trajectory(kind, last)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from dynsim import Trajectory
 from odes.general import computed, no_sgd, own_names, resolved
 from odes.solver.integrate import Solver, StepTime, integrate
+from odes.solver.posed import jumps
 from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training, always
 
@@ -154,7 +155,7 @@ def _solved(
         save=told(save),
         timescale=StepTime(),
         tolerances=tolerances,
-        jumps=tuple(step for each in training.rule.schedules.values() for step in each.jumps()),
+        jumps=jumps(training.rule),
         solver=solver,
         stop=None if stop is None else told(stop),
     )

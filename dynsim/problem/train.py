@@ -303,7 +303,8 @@ def _run(
     )
     observables = trajectory.observables
     if ETA_TIME in record.provided:
-        observables = {**observables, ETA_TIME: rule.eta_time(trajectory.times)}
+        known = rule.tabulated(trajectory.times if steps is None else steps)
+        observables = {**observables, ETA_TIME: known.eta_time(trajectory.times)}
     params, fixed = parts.apart(written_out(trajectory.params))
     return dataclasses.replace(
         trajectory, observables=observables, params=params, fixed=Static.of(fixed)

@@ -17,7 +17,8 @@ compiled program serves a whole grid.
 import abc
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -201,19 +202,26 @@ class Rule(UpdateRule):
         """Return the learning rate of the update after `step` steps, or the rates by group."""
         return self._by_group(lambda each: each.rate(step))
 
+    def tabulated(self, times: Real[Number, "*S"] | Sequence[Number]) -> "Rule":
+        """Return the rule as theories use it: with the rates of all steps up to the last of `times`
+        as numbers, see `dynsim.schedules.Schedule.table`."""
+        if not self.schedules:
+            return self
+        return dataclasses.replace(self, eta=self._by_group(lambda each: each.table(times)))
+
     def flow_rate(self, t: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
-        """Return the learning rate of a flow at time `t` in steps, or the rates by group."""
+        """Return the learning rate at time `t` in steps, or the rates by group."""
         return self._by_group(lambda each: each.flow_rate(t))
 
     def eta_time(self, steps: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Return the sum of the first `steps` steps' learning rates, by group if there are groups.
 
         Raises:
-            ValueError: for a rate that is a function of the step.
+            ValueError: for traced `steps`, unless the rates are piecewise constant.
         """
         return self._by_group(lambda each: each.eta_time(steps))
 
-    def _by_group(self, value: Callable[[Schedule], AnyArray]) -> PyTree[AnyArray]:
+    def _by_group(self, value: Callable[[Schedule], Any]) -> Any:
         if isinstance(self.rates, dict):
             return {name: value(each) for name, each in self.rates.items()}
         return value(self.rates)

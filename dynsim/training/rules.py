@@ -261,23 +261,10 @@ KNOWN = (SGD, Sign, RMSProp, Adam, AdamW)
 
 
 def why_not_known(rule: object) -> str | None:
-    """Explain why theories do not cover a rule, or return None. A subclass may have another step,
-    and a schedule may have rates that its pieces do not describe."""
+    """Explain why theories do not cover a rule, or return None. Subclasses may step otherwise."""
     if type(rule) not in KNOWN:
         names = ", ".join(f"dynsim.{each.__name__}" for each in KNOWN)
         return f"rule = {type(rule).__name__}: theories describe {names}, and no subclasses of them"
-    assert isinstance(rule, Rule)
-    return why_not_known_schedule(rule)
-
-
-def why_not_known_schedule(rule: Rule) -> str | None:
-    """Explain why theories do not cover the learning rates of a rule, or return None."""
-    for each in rule.schedules.values():
-        if type(each).rate is not Schedule.rate:
-            return (
-                f"eta = {type(each).__name__}: overrides `rate`, which theories do not read; "
-                "override `after_warmup`"
-            )
     return None
 
 

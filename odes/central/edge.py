@@ -174,8 +174,7 @@ class Edge(NamedTuple):
     def rates(self, t: Float[Array, ""]) -> Float[Array, " N"]:
         """Return the learning rate of each weight."""
         ones = jax.tree.map(jnp.ones_like, self.posed.state[0])
-        # At the start of a warm-up, half a step early, the rate of a flow is negative.
-        return jnp.maximum(-ravel_pytree(self.driven.descend(ones, t))[0], 0)
+        return -ravel_pytree(self.driven.descend(ones, t))[0]
 
     def spectrum(
         self, moved: Moved, t: Float[Array, ""]

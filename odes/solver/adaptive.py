@@ -82,7 +82,7 @@ def _corrected_adam(
             for b, average, new in _averaged(rule, averages, g)
         ]
         direction = _direction(averages, [1 - b ** (k + 1) for b in (rule.b1, rule.b2)])
-        moved = driven.descend(direction, k + 0.5, params)
+        moved = driven.descend(direction, params=params, step=k)
         return (jax.tree.map(jnp.add, params, moved), *averages), moved
 
     zeros = jax.tree.map(jnp.zeros_like, initial)
@@ -218,7 +218,7 @@ def _first_step(
     """Return the first step (1, ...), with root mean square `weight` |G|, and G / eps around it."""
     before = _scaled(gradient, task, driven, initial)
     direction = jax.tree.map(lambda g: g / (weight * jnp.abs(g) + 1), before)
-    first = driven.descend(direction, jnp.asarray(0.5), initial)
+    first = driven.descend(direction, params=initial, step=0)
     after = _scaled(gradient, task, driven, jax.tree.map(jnp.add, initial, first))
     return jax.tree.map(lambda x: x[None], first), before, after
 

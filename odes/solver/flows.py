@@ -12,17 +12,28 @@ over one step, and the flow is evaluated half a step later. A corrected flow is 
 order in :math:`\eta`.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
+from dynsim.schedules import Constant
 from dynsim.training.rule import Rule
-from dynsim.training.rules import why_not_known, why_not_known_schedule
+from dynsim.training.rules import why_not_known
 from odes.solver import adaptive, inertia
 from odes.solver.integrate import Derivatives, Solved, StepTime, integrate
-from odes.solver.posed import Flow, Gradient, GroupedRule, InitialValueProblem, Params, Save
+from odes.solver.posed import (
+    Flow,
+    Gradient,
+    GroupedRule,
+    InitialValueProblem,
+    Params,
+    Save,
+    jumps,
+)
 from odes.solver.tolerances import Tolerances
 
 
@@ -56,7 +67,7 @@ def flows_of(rule: Rule) -> dict[str, Flow]:
 def check_described(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule that no flow describes, with the reason."""
     own = isinstance(optimizer, Rule) and optimizer.has_flow
-    if reason := why_not_known_schedule(optimizer) if own else why_not_known(optimizer):
+    if reason := None if own else why_not_known(optimizer):
         raise ValueError(reason)
     for name, reason in (
         ("clip", "a clipped gradient is not the gradient of a loss"),
@@ -100,6 +111,7 @@ def flow_of_rule(
     save: Save[Params],
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
+    in_steps: bool = False,
 ) -> tuple[Solved, Params]:
     """Integrate the flow of a rule down `gradient(task, params)` from `initial`.
 
@@ -112,11 +124,14 @@ def flow_of_rule(
         times: (S,) optimiser steps at which `save(task, params, time of the flow)` is kept.
         flow: name of the flow, from `checked_flow`.
         derivatives: see `odes.solver.integrate.integrate`.
+        in_steps: whether `save` needs the time in steps.
 
     Returns:
         The result of `integrate`, and the parameters at the last time.
     """
-
+    timescale, rate = None, rule.schedules.get("")
+    if flows_of(rule)[flow].in_eta_time and rate is not None and not in_steps:
+        timescale, rule = rate, dataclasses.replace(rule, eta=Constant(rate.peak))
     driven = GroupedRule(rule, groups)
     posed = posed_flow(gradient, task, driven, initial, flow)
     solved = integrate(
@@ -125,10 +140,10 @@ def flow_of_rule(
         times,
         posed.args,
         save=lambda t, state, args: save(args[0], state[0], t),
-        timescale=StepTime(shift=posed.shift),
+        timescale=timescale or StepTime(shift=posed.shift),
         tolerances=tolerances,
         derivatives=derivatives,
-        jumps=(*(step + posed.shift for step in driven.jumps), *posed.jumps),
+        jumps=jnp.append(jumps(rule) + posed.shift, jnp.array(posed.jumps)),
     )
     return solved, solved.final[0]
 

@@ -213,7 +213,7 @@ def _still(rule: Sign) -> bool:
 def _of_signs(name: str, describes: Callable[[Sign], bool] = lambda rule: True) -> Flow:
     found = next(each for each in _OF_DESCENT if each.name == name)
     pose = functools.partial(_signs, name)
-    return dataclasses.replace(found, rule=Sign, pose=pose, describes=describes)
+    return dataclasses.replace(found, rule=Sign, pose=pose, describes=describes, in_eta_time=False)
 
 
 _PLAIN, _RESCALED = (
@@ -226,10 +226,13 @@ _MATCHED, _CORRECTED, _HEAVY_BALL = (
 _SLOW, _LIGHT = "eta -> 0 without inertia", "eta, 1 - mu -> 0"
 _TITLE = "flow at the rate eta / (1 - mu)"
 _OF_DESCENT = (
-    Flow("plain", "flow of the weights", "eta -> 0", SGD, _PLAIN, lambda r: not r.has_inertia),
+    Flow(
+        *("plain", "flow of the weights", "eta -> 0", SGD, _PLAIN, lambda r: not r.has_inertia),
+        in_eta_time=True,
+    ),
     Flow("matched", "matched momentum flow", "eta -> 0", SGD, _MATCHED, _moves, ("momentum",)),
     Flow("corrected", "flow corrected in eta", "eta^2 -> 0", SGD, _CORRECTED),
-    Flow("rescaled", _TITLE, _SLOW, SGD, _RESCALED, _moves, variant=True),
+    Flow("rescaled", _TITLE, _SLOW, SGD, _RESCALED, _moves, variant=True, in_eta_time=True),
     Flow("heavy-ball", "heavy-ball flow", _LIGHT, SGD, _HEAVY_BALL, _moves, variant=True),
 )
 FLOWS: tuple[Flow, ...] = (

@@ -31,8 +31,8 @@ else:
 class Timescale(Protocol):
     """Conversion from optimiser steps to ODE time: `StepTime`, or a schedule of rates."""
 
-    def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
-        """Return the ODE time at which the state after `steps` optimiser steps is read."""
+    def flow_time(self, steps: Any, /) -> Array:
+        """Return the ODE times (S,) at which the states after (S,) optimiser steps are read."""
         ...
 
 
@@ -155,6 +155,7 @@ def integrate(
     adjoint = adjoints[checks.choice("derivatives", derivatives, tuple(adjoints))]()
     t0, t1, flow_times = _span(timescale, begin, times)
     controller = diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol)
+    # Many may be inf, for steps of a schedule at which the rate happens not to jump.
     jump_times = jnp.asarray(jumps, t1.dtype)
     if jump_times.size:
         controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)
@@ -171,7 +172,8 @@ def integrate(
         stepsize_controller=controller,
         adjoint=adjoint,
         event=None if stop is None else diffrax.Event(lambda t, y, args, **_: stop(t, y, args)),
-        max_steps=tolerances.max_steps,
+        # Stopping at jumps takes steps of its own.
+        max_steps=tolerances.max_steps + jump_times.size,
         throw=False,
     )
     return _solved(times, solution, initial, flow_times[-1] > t0)

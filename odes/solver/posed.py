@@ -8,8 +8,9 @@ and Z are proportional, the flow is the one at their peak rates in the time
 
     u(t) = \frac{1}{\eta_\text{peak}} \int_0^t \eta(t')\, dt',
 
-the number of steps at the peak rate with the same integral as t steps. Closed forms in
-:math:`\eta t` therefore hold with the integral of the rate instead.
+the number of steps at the peak rate with the same integral as t steps, in which nothing jumps.
+Closed forms in :math:`\eta t` therefore hold with the integral of the rate instead. Theories read
+rates from tables of whole steps, see `dynsim.schedules.Table`.
 """
 
 import dataclasses
@@ -17,20 +18,28 @@ from collections.abc import Callable
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree, Real
 
 from dynsim.precision import AnyArray, Number
-from dynsim.schedules import Constant, OfStep, Schedule, proportional
+from dynsim.schedules import Constant, Schedule, proportional
 from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD, why_not_known
 
+LONGEST_SEARCH = 2**22
+"""Largest number of steps after which a time is searched for in a schedule."""
 Params = TypeVar("Params")
 AnyRule = TypeVar("AnyRule", bound=Rule, covariant=True)
 Gradient = Callable[[Any, Params], Params]
 Save = Callable[[Any, Params, Any], PyTree]
 """(task, parameters, time of the flow) -> what to keep."""
+
+
+def jumps(rule: Rule) -> Float[Array, " J"]:
+    """Return the steps at which a rate jumps; inf stands for none."""
+    every = [each.jumps() for each in rule.schedules.values()]
+    return jnp.concatenate(every) if every else jnp.zeros(0)
 
 
 class GroupedRule(eqx.Module, Generic[AnyRule]):
@@ -39,17 +48,15 @@ class GroupedRule(eqx.Module, Generic[AnyRule]):
     rule: AnyRule
     groups: PyTree = eqx.field(static=True)
 
-    @property
-    def jumps(self) -> tuple[Any, ...]:
-        """Steps at which a rate, or its slope, jumps."""
-        return tuple(step for each in self.rule.schedules.values() for step in each.jumps())
-
-    def descend(self, direction: PyTree, t: Any = None, params: PyTree = None) -> PyTree:
-        """Return minus the direction times the rates at `t`. If `params` are given, decoupled decay
-        of them is included."""
+    def descend(
+        self, direction: PyTree, t: Any = None, params: PyTree = None, step: Any = None
+    ) -> PyTree:
+        """Return minus the direction times the rates at time `t`, or of a whole `step`. If `params`
+        are given, decoupled decay of them is included."""
         if self.rule.decoupled and params is not None:
             direction = self.rule.decayed(direction, params, self.groups)
-        return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
+        rates = self.rule.flow_rate(t) if step is None else self.rule.rate(step)
+        return self.rule.descend(direction, rates, self.groups)
 
 
 class InitialValueProblem(NamedTuple):
@@ -81,6 +88,8 @@ class Flow:
         pose: its equations, as an initial value problem.
         describes: whether it describes a rule of that class.
         decays: names of decays that must not be zero, because the flow uses their logarithm.
+        in_eta_time: whether a rate only changes the speed, so that a flow of a single rate is
+            solved in the time in which it is constant.
         variant: whether another flow of these rules is more exact.
 
     Example:
@@ -97,6 +106,7 @@ class Flow:
     describes: Callable[[Any], bool] = lambda rule: True
     decays: tuple[str, ...] = ()
     variant: bool = False
+    in_eta_time: bool = False
 
 
 class Rescaled(eqx.Module):
@@ -130,22 +140,21 @@ class Rescaled(eqx.Module):
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """u after `steps` optimiser steps, which never falls."""
-        u = jnp.asarray(self.Y.peak_steps(steps))
-        # Where the rate vanishes, a difference of integrals may round downwards.
-        return u if u.ndim == 0 else jax.lax.cummax(u)
+        return jnp.asarray(self.Y.flow_time(steps))
 
-    def steps_at(self, time: Real[Number, "*S"]) -> Float[Array, "*S"]:
-        """Optimiser steps after which `flow_time` is `time`; inf where it never is."""
+    def steps_at(self, time: Real[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
+        """Optimiser steps after which `flow_time` is `time`; inf where that is never, or after more
+        than `LONGEST_SEARCH` steps."""
+        time = np.asarray(time, float)
         if isinstance(self.Y, Constant) and self.Y.warmup is None:
-            return jnp.asarray(time, float)
-        low = jnp.zeros(jnp.shape(time))
-        high = last = jnp.full(jnp.shape(time), 2.0**31)
-        # Bisection to the last bit of a step's number.
-        for _ in range(84):
-            middle = (low + high) / 2
-            before = self.Y.peak_steps(middle) < time
-            low, high = jnp.where(before, middle, low), jnp.where(before, high, middle)
-        return jnp.where(self.Y.peak_steps(last) < time, jnp.inf, high)
+            return time
+        most, sums, steps = np.max(time, initial=0, where=np.isfinite(time)), np.zeros(1), 1024
+        while sums[-1] < most and steps <= LONGEST_SEARCH:
+            sums, steps = np.asarray(self.Y.flow_time(np.arange(steps + 1.0))), 8 * steps
+        # The first step at whose end as much is learned; rates may be zero before it.
+        end = np.clip(np.searchsorted(sums, time), 1, len(sums) - 1)
+        share = (time - sums[end - 1]) / np.maximum(sums[end] - sums[end - 1], np.finfo(float).tiny)
+        return np.where(sums[-1] < time, np.inf, end - 1 + share)
 
 
 def why_not_described(
@@ -172,9 +181,6 @@ def why_not_described(
         if getattr(rule, name) is not None:
             return f"{name} = {getattr(rule, name)!r}: {theory} needs plain gradients"
     schedules = tuple(rule.schedules.values())
-    for each in schedules:
-        if isinstance(each, OfStep):
-            return f"eta = {each.function!r}: {theory} needs its integral; use a Schedule"
     if together and not all(proportional(schedules[0], each) for each in schedules[1:]):
         return f"eta: {theory} has one time for Y and Z; their schedules must be proportional"
     return None

@@ -92,7 +92,7 @@ def solve(
         _solve,
         lambda: (
             task.astype(dtype),
-            optimizer.astype(dtype),
+            optimizer.astype(dtype).tabulated(times),
             cast(times, dtype),
             contextual(length, dtype),
         ),

@@ -21,8 +21,10 @@ def check_moves(run: Experiment) -> None:
 
 
 def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
-    """Return the closed form's transition times; None if it does not apply."""
-    if why_not_described(rule, "the closed form") is not None:
+    """Return the closed form's transition times, in steps that may follow the end of the run; None
+    if it does not apply, or if the rate is a function that knows the steps of the run only."""
+    scaled = all(each.is_scaled for each in rule.schedules.values())
+    if not scaled or why_not_described(rule, "the closed form") is not None:
         return None
     rescaled = Rescaled.of(rule)
     rate = rescaled.rate * rescaled.eta_y

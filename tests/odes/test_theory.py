@@ -138,13 +138,6 @@ class Backwards(dynsim.SGD):
         return super().update(jax.tree.map(lambda g: 2 * g, gradient), memory, *others, **options)
 
 
-class Halving(dynsim.schedules.Constant):
-    """Has rates that its pieces do not have."""
-
-    def rate(self, step: Any) -> Any:
-        return self.peak * 0.5**step
-
-
 class Warm(dynsim.Layer):
     """Trains by twice the loss."""
 
@@ -189,8 +182,6 @@ def test_no_theory_describes_a_rule_or_a_problem_that_trains_in_its_own_way(
 def test_what_a_subclass_overrides_is_named() -> None:
     with pytest.raises(ValueError, match=r"^rule = Backwards: theories"):
         odes.flow(TASK, made(Backwards, SGD), [0, 1], key=jax.random.key(0))
-    with pytest.raises(ValueError, match=r"^eta = Halving: overrides `rate`"):
-        odes.flow(TASK, dynsim.sgd(Halving(1.0)), [0, 1], key=jax.random.key(0))
     with pytest.raises(ValueError, match="Warm overrides 'loss_and_gradient' of Layer"):
         theories(made(Warm, TASK))["eq10"]
     assert "eq10" not in applicable(made(Warm, TASK), SGD)

@@ -47,8 +47,8 @@ def test_a_random_start() -> None:
 
 
 def cosine(t: float) -> float:
-    """Rate over its peak of the flow of `SCHEDULED`, half a step before t."""
-    return 0.55 + 0.45 * np.cos(np.pi * (t - 0.5) / 30)
+    """Rate over its peak of the flow of `SCHEDULED`: that of the step in progress."""
+    return 0.55 + 0.45 * np.cos(np.pi * np.floor(t) / 30)
 
 
 RATES = (dynsim.schedules.cosine(peak, 30.0, 0.1) for peak in (1.3, 0.7))

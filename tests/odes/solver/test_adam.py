@@ -131,7 +131,7 @@ WANE = 0.4
 
 
 def at(t: float) -> np.ndarray:
-    """Both rates of a flow, which has at t that of step t - 1/2."""
+    """Both rates of a flow. On a line, the rate of step k is that in the middle of the step."""
     k = t - 0.5
     return np.array([0.3 * (1 - k / 80), 0.2 * (1 - 0.9 * k / 20)])
 
@@ -151,7 +151,7 @@ def test_a_flow_obeys_the_equations_that_its_module_states(kind: str) -> None:
     rates = dict(zip("YZ", RATE, strict=True))
     rule = make(rates, b2=B2, eps=EPS, decay=WANE, decoupled=True, **options)
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
-    driven = GroupedRule(rule.astype("float64"), of_layer(start))
+    driven = GroupedRule(rule.astype("float64").tabulated(20), of_layer(start))
     pose = flows_of(rule)[kind].pose
     posed = pose(lambda task, p: YZ(*gradient(p.Y, p.Z)), None, driven, start)
     slope = lambda p: np.array(gradient(*p))
@@ -207,7 +207,9 @@ def test_the_flow_of_second_order_goes_on_from_the_averages_of_its_steps() -> No
     """With rates that fall by group and decoupled decay: step by step, then with averages as old as
     those of step 11 when half of it has passed."""
     options = {"b1": B1, "b2": B2, "eps": EPS, "decay": WANE, "decoupled": True}
-    rule = dynsim.adam(dict(zip("YZ", RATE, strict=True)), **options).astype("float64")
+    rule = (
+        dynsim.adam(dict(zip("YZ", RATE, strict=True)), **options).astype("float64").tabulated(20)
+    )
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
     by_hand = lambda task, p: YZ(*gradient(p.Y, p.Z))
     driven = GroupedRule(rule, of_layer(start))
@@ -251,7 +253,9 @@ def test_flows_of_signs_obey_their_equations(kind: str) -> None:
     an average that begins at zero; the matched one waits for half a step."""
     mu, h = 0.8, np.array([2.0, 1.0])
     options = {} if kind == "plain" else {"momentum": mu}
-    rule = dynsim.sign(dict(zip("YZ", RATE, strict=True)), **options).astype("float64")
+    rule = (
+        dynsim.sign(dict(zip("YZ", RATE, strict=True)), **options).astype("float64").tabulated(20)
+    )
     pull = lambda task, p: YZ(2 * p.Y + p.Y**3, p.Z + p.Z**3)
     start = YZ(jnp.full((1, 1), START[0]), jnp.full((1, 1), START[1]))
     posed = flows_of(rule)[kind].pose(pull, None, GroupedRule(rule, of_layer(start)), start)
