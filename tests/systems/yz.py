@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Float
-from scipy.integrate import quad, solve_ivp
+from scipy.integrate import solve_ivp
 from scipy.special import log_softmax, softmax, wrightomega
 
 import odes

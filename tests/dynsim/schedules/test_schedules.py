@@ -76,7 +76,7 @@ FUNCTIONS = {
     "branch": lambda k: jax.lax.cond(k % 7 == 3, lambda: 0.3, lambda: 0.1),
     "parity": lambda k: 0.1 * (k & 1),
     "restarts": optax.sgdr_schedule(
-        [dict(init_value=0.0, peak_value=0.1, decay_steps=60, warmup_steps=9, end_value=0.01)] * 5
+        [{"init_value": 0.0, "peak_value": 0.1, "decay_steps": 60, "warmup_steps": 9}] * 5
     ),
 }
 ALL = {**OURS, **{name: as_schedule("eta", each) for name, each in FUNCTIONS.items()}}

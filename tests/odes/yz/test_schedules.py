@@ -211,8 +211,8 @@ def test_noise_of_batches_needs_a_rule_that_is_linear_in_it(rule: Rule) -> None:
 
 
 def test_stages_come_when_the_schedule_has_learned_as_much() -> None:
-    """A linear warm-up of w steps to the rate 1 has made t (t - 1) / (2 w) steps at the peak rate by
-    step t, and t - w/2 - 1/2 after it; a cosine to zero of n steps (n + 1)/2 in all."""
+    """A linear warm-up of w steps to the rate 1 has made t (t - 1) / (2 w) steps at the peak rate
+    by step t, and t - w/2 - 1/2 after it; a cosine to zero of n steps (n + 1)/2 in all."""
     schedule = dynsim.schedules.constant(1.0, warmup=40)
     rescaled = Rescaled.of(dynsim.sgd({"Y": schedule, "Z": schedule}))
     found = rescaled.steps_at(np.array([5.0, 100.0]))
