@@ -149,15 +149,21 @@ class Schedule(eqx.Module):
         steps = max(math.ceil(np.max(np.asarray(times))), 1)
         if steps > LONGEST:
             raise ValueError(f"times = {steps}: must be <= {LONGEST} steps for a schedule")
-        like = dataclasses.replace(self, peak=1.0) if self.is_scaled else self
-        rates = jnp.asarray(like.rate(jnp.arange(steps)), float)
+        rates = self._relative(jnp.arange(steps))
         if not checks.is_traced(rates):
             bad = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
             if bad.size:
                 raise ValueError(
                     f"eta: the rate of step {bad[0]} is {rates[bad[0]]}; must be finite and >= 0"
                 )
-        return Table.of(self.peak if self.is_scaled else 1.0, rates)
+        return _table(self.peak if self.is_scaled else 1.0, rates)
+
+    def _relative(self, steps: Int[Array, " N"]) -> Float[Array, " N"]:
+        """Return the rates of whole steps, over the peak if they are proportional to it."""
+        if not self.is_scaled:
+            # Not compiled: JAX would keep what a function has returned, though it may change.
+            return jnp.asarray(self.rate(steps), float)
+        return _scaled(dataclasses.replace(self, peak=1.0), steps)
 
     def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
         """Learning rate at time `t` in steps: that of the step in progress."""
@@ -178,8 +184,8 @@ class Schedule(eqx.Module):
         return self.table(steps).flow_time(steps)
 
     def jumps(self) -> Float[Array, " J"]:
-        """Steps from which on another formula gives the rate; of a `table`, those at which
-        `flow_rate` jumps, so that a solver must restart. inf stands for none."""
+        """Steps from which on another formula gives the rate; of a `table`, those at which a solver
+        has to stop. inf stands for none."""
         return jnp.ceil(jnp.array([piece.until for piece in self.pieces()[:-1]], float))
 
 
@@ -188,40 +194,51 @@ class Table(Schedule):
     schedule that is not piecewise constant.
 
     In continuous time, the integral of the rate from k to k + 1 is :math:`\eta_k`. The rate is
-    constant there, and jumps at whole steps. Where the rates of three steps are nearly on a line,
-    :math:`|\eta_{k-1} - 2 \eta_k + \eta_{k+1}| \le 10^{-4} \eta_k`, it is a parabola with the same
-    integral instead, between the means of neighbouring rates. A solver then need not stop at every
-    step of a long decay [ours].
+    constant there, and jumps at whole steps. Where rates change smoothly, so that third differences
+    are at most :math:`10^{-4} \eta_k`, it is a parabola with the same integral instead, between the
+    means of neighbouring rates. A solver then need not stop at every step of a long decay, but only
+    where the rate has left a line by a twentieth, so that it does not step over anything [ours].
 
     Attributes:
         values: (N,) the rates over the peak; N is a power of two, and the last one is repeated.
         begins, ends: (N,) the rate at the start and at the end of each step, over the peak.
         sums: (N + 1,) sums of the values before each step, and of all.
-        jumping: (N - 1,) steps 1, 2, ... at which the rate jumps; inf where it does not.
+        stops: (N - 1,) steps 1, 2, ... at which a solver has to stop; inf for the others.
     """
 
     values: Float[Array, " N"]
     begins: Float[Array, " N"]
     ends: Float[Array, " N"]
     sums: Float[Array, " N+1"]
-    jumping: Float[Array, " N-1"]
+    stops: Float[Array, " N-1"]
 
     @classmethod
     def of(cls, peak: Real[Number, ""], values: Float[Array, " N"]) -> Table:
         """Make the table of a schedule from its rates over the peak."""
-        straight = jnp.zeros(len(values), bool)
-        if len(values) > 2:
-            edges, second = jnp.array([0, -1]), jnp.array([1, -2])
-            inner = values[1:-1]
-            inner = jnp.abs(values[:-2] - 2 * inner + values[2:]) <= STRAIGHT * inner
+        smooth, edges = jnp.zeros(len(values), bool), jnp.array([0, -1])
+        if len(values) > 3:
+            inner, second = values[1:-1], jnp.diff(values, 2)
+            third = jnp.abs(jnp.pad(jnp.diff(second), 1, mode="edge"))
+            inner = (jnp.maximum(third[:-1], third[1:]) <= SMOOTH * inner) & (second <= inner)
             # The first and the last step continue the line of their neighbours, but not below 0.
-            outer = inner[edges] & (3 * values[edges] >= values[second])
-            straight = straight.at[1:-1].set(inner).at[edges].set(outer)
+            outer = inner[edges] & (3 * values[edges] >= values[jnp.array([1, -2])])
+            smooth = smooth.at[1:-1].set(inner).at[edges].set(outer)
         middles = jnp.pad((values[:-1] + values[1:]) / 2, 1)
         begins, ends = middles[:-1].at[0].set(2 * values[0] - middles[1]), middles[1:]
         ends = ends.at[-1].set(2 * values[-1] - middles[-2])
-        begins, ends = (jnp.where(straight, each, values) for each in (begins, ends))
-        jumping = jnp.where(ends[:-1] != begins[1:], jnp.arange(1.0, len(values)), jnp.inf)
+        begins, ends = (jnp.where(smooth, each, values) for each in (begins, ends))
+
+        def follow(line: tuple[Array, Array], step: Any) -> tuple[tuple[Array, Array], Array]:
+            """Return the line from the last stop, and whether a solver stops before the step."""
+            (value, slope), (jumps, own, tangent) = line, step
+            stop = jumps | (jnp.abs(own - value - slope) > LINE * own)
+            return (jnp.where(stop, own, value + slope), jnp.where(stop, tangent, slope)), stop
+
+        jumps, tangents = ends[:-1] != begins[1:], ends - begins
+        line, steps = (values[0], tangents[0]), (jumps, values[1:], tangents[1:])
+        stops = jnp.where(
+            jax.lax.scan(follow, line, steps)[1], jnp.arange(1.0, len(values)), jnp.inf
+        )
         # Where rates vanish, rounding in a parallel sum may decrease it.
         sums = jax.lax.cummax(jnp.pad(jnp.cumsum(values), (1, 0)))
         # With lengths that are powers of two, runs of similar lengths share a compiled program.
@@ -230,9 +247,8 @@ class Table(Schedule):
             jnp.pad(each, room, constant_values=ends[-1]) for each in (values, begins, ends)
         )
         sums = jnp.pad(sums, room, mode="edge")
-        return cls(
-            peak, values, begins, ends, sums, jnp.pad(jumping, room, constant_values=jnp.inf)
-        )
+        stops = jnp.pad(stops, room, constant_values=jnp.inf)
+        return cls(peak, values, begins, ends, sums, stops)
 
     def after_warmup(self) -> tuple[Piece, ...]:
         return (Piece(jnp.inf, lambda k: self.values[self._index(k)]),)
@@ -252,7 +268,7 @@ class Table(Schedule):
         return self.sums[k] + (jnp.asarray(steps) - k) * self.values[k]
 
     def jumps(self) -> Float[Array, " J"]:
-        return self.jumping
+        return self.stops
 
     def _index(self, t: Real[Number, "*S"]) -> Int[Array, "*S"]:
         return jnp.clip(jnp.floor(jnp.asarray(t)), 0, len(self.values) - 1).astype(int)
@@ -321,6 +337,11 @@ class OfStep(Schedule):
         return rate
 
 
+# Compiled, because its many operations one by one take seconds the first time.
+_scaled = eqx.filter_jit(lambda schedule, steps: jnp.asarray(schedule.rate(steps), float))
+_table = eqx.filter_jit(Table.of)
+
+
 def proportional(first: Schedule, second: Schedule) -> bool:
     """Return whether two schedules differ only in their peaks. Traced numbers are not compared."""
     shapes = [dataclasses.replace(each, peak=1.0) for each in (first, second)]
@@ -348,8 +369,9 @@ def as_schedule(field: str, eta: Schedule | Function | Real[Number, "*#P"] | Non
 
 LONGEST = 2**27
 """Largest number of steps in a table of rates: a gibibyte in float64."""
-STRAIGHT = 1e-4
-"""Largest second difference of rates, over the rate, at which a flow's rate is continuous."""
+SMOOTH, LINE = 1e-4, 0.05
+"""Largest third difference of rates, over the rate, at which a flow's rate is continuous; and the
+largest distance from a line, over the rate, at which a solver does not stop."""
 NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
 """Numbers of schedules other than their peaks, by the names of their settings."""
 

@@ -155,7 +155,7 @@ def integrate(
     adjoint = adjoints[checks.choice("derivatives", derivatives, tuple(adjoints))]()
     t0, t1, flow_times = _span(timescale, begin, times)
     controller = diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol)
-    # Many may be inf, for steps of a schedule at which the rate happens not to jump.
+    # Most are inf where a schedule is smooth.
     jump_times = jnp.asarray(jumps, t1.dtype)
     if jump_times.size:
         controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)

@@ -88,7 +88,8 @@ def test_a_flow_has_the_rate_of_each_step_during_the_step(name: str) -> None:
     """Three nodes of Gauss integrate a parabola exactly. Where the rate does not jump it is
     continuous, and nothing depends on how far a table goes."""
     ours, number = ALL[name], len(STEPS)
-    rates = np.array([float(ours.rate(jnp.asarray(k))) for k in STEPS])
+    rate = jax.jit(ours.rate)
+    rates = np.array([float(rate(jnp.asarray(k))) for k in STEPS])
     table = ours.table(number)
     nodes, weights = np.polynomial.legendre.leggauss(3)
     inside = np.asarray(table.flow_rate(STEPS[:, None] + (nodes + 1) / 2))
@@ -97,7 +98,7 @@ def test_a_flow_has_the_rate_of_each_step_during_the_step(name: str) -> None:
     jumps = np.asarray(table.jumps())
     joined = np.setdiff1d(STEPS[1:], jumps)
     before, after = (np.asarray(table.flow_rate(joined + by)) for by in (-1e-9, 1e-9))
-    np.testing.assert_allclose(before, after, rtol=0, atol=1e-8 * np.abs(np.diff(rates)).max())
+    np.testing.assert_allclose(before, after, rtol=0, atol=1e-7 * rates.max())
     shorter = np.asarray(ours.table(number // 2).flow_rate(STEPS[: number // 2 - 1] + 0.3))
     np.testing.assert_allclose(inside[: len(shorter)] @ weights / 2, rates[: len(shorter)])
     whole = np.asarray(table.flow_rate(STEPS[: number // 2 - 1] + 0.3))
@@ -109,7 +110,8 @@ def test_a_flow_has_the_rate_of_each_step_during_the_step(name: str) -> None:
 def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:
     """To rounding, and linear within a step."""
     ours = ALL[name]
-    rates = [float(ours.rate(jnp.asarray(k))) for k in STEPS]
+    rate = jax.jit(ours.rate)
+    rates = [float(rate(jnp.asarray(k))) for k in STEPS]
     sums = np.cumsum(np.r_[0, rates])
     at = np.r_[STEPS, STEPS[-1] + 1.0]
     np.testing.assert_allclose(ours.eta_time(at), sums, rtol=1e-12, atol=1e-14)
@@ -133,12 +135,17 @@ def test_a_function_is_evaluated_at_the_steps_of_the_run_only() -> None:
 def test_a_long_decay_needs_few_stops_and_a_short_one_stops_at_each_step() -> None:
     with jax.enable_x64(True):
         long = np.asarray(schedules.warmup_cosine(1.0, 100, 5000).table(5000).jumps())
-        # The first steps of the rise, its end, and the last steps, where the rate vanishes.
-        assert np.isfinite(long).sum() < 200
+        # The end of the rise, and more and more densely where the rate vanishes.
+        assert np.isfinite(long).sum() < 60
+        # A wide bump after a long rest is met by at least one stop on each side of its top.
+        rise = as_schedule("eta", lambda k: jnp.cos(jnp.clip(k - 5000, -500, 500) / 1000 * jnp.pi))
+        stops = np.asarray(rise.table(10_000).jumps())
+        assert ((stops > 4500) & (stops < 5000)).any()
+        assert ((stops > 5000) & (stops < 5500)).any()
         rough = as_schedule("eta", lambda k: 0.1 + 0.05 * (k % 2)).table(1000).jumps()
         assert np.isfinite(np.asarray(rough)).sum() == 999
-        flat = schedules.constant(1.0, warmup=2).table(50).jumps()
-        assert [k for k in np.asarray(flat) if np.isfinite(k)] == [1, 2]
+        flat = np.asarray(schedules.constant(1.0, warmup=2).table(50).jumps())
+        assert flat[flat < np.inf].tolist() == [1, 2]
 
 
 def test_all_numbers_are_traced() -> None:
