@@ -21,7 +21,9 @@ from dynsim.precision import DType
 from dynsim.problem.base import Measured
 from dynsim.training.recording import NamedFunction
 from sweeps import recipes
-from sweeps.language.axes import Axes, Dimension
+from sweeps.language.axes import Axes, Axis, Dimension
+from sweeps.language.fields import is_number
+from sweeps.language.values import equal_in
 from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Settings, System, Times, names_of
@@ -245,6 +247,13 @@ class Sweep:
                 raise ValueError(f"record = {name!r}: is named twice")
         self.rules.observables.resolve(self.recorded)
         check_names(("", OF_STORES), ("axes", self.fields), ("record", self.names))
+        for dim in self.dims:
+            if same := equal_in(self.dtype, [_exact(axis) for axis in dim.members]):
+                names = ", ".join(dim.axes)
+                raise ValueError(
+                    f"axes.{names}: {same}; choose values further apart, or dtype = 'float64' for "
+                    "the runs"
+                )
         times = self.times if isinstance(self.times, int) else len(self.times)
         steps = max(self.fields.get("steps", (self.first.steps or 1,)))
         runs, programs = math.prod(dim.size for dim in self.dims), math.prod(self._static)
@@ -281,6 +290,18 @@ def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         for place, axes in enumerate(dims)
         for name, values in axes.items()
     }
+
+
+def _exact(axis: Axis) -> Sequence[float] | Sequence[str]:
+    """Return the values of an axis as numbers if runs round them to their dtype, where None is NaN,
+    and else as text."""
+    if not (axis.field.traced and "number" in axis.field.types):
+        return list(map(str, axis.labels))
+    if axis.traced:
+        return axis.labels
+    if all(value is None or is_number(value) for value in axis.values):
+        return [math.nan if value is None else float(value) for value in axis.values]
+    return list(map(str, axis.labels))
 
 
 def _telling(dim: Dimension) -> list[int]:

@@ -66,7 +66,7 @@ def test_the_page_has_the_numbers_of_the_store(
     [
         (["--out", "page.pdf"], "out = page.pdf: must end in .html"),
         (["--observables", "los"], "observables = 'los': did you mean 'loss'?"),
-        (["--times", "3.5"], "times = 3.5: was not recorded; the nearest are "),
+        (["--times", "3.5"], "times = 3.5: must be one of 0, 1, 2, 4, 8"),
         (["--where", "eta_z=2"], "where: eta_z = 2: must be one of 0.1, 1, 10"),
         (["--max-megabytes", "0.06"], "max_megabytes = 0.06: one time and one seed of these"),
     ],
@@ -438,7 +438,7 @@ def test_times_and_values_of_a_page_may_be_chosen() -> None:
     assert (about["times"], about["stores"][0]["at"]) == ([0, 5], [0, 1])
     np.testing.assert_array_equal(found.arrays()["0/time"], [0, 5])
     np.testing.assert_array_equal(found.arrays()["0/z"].isel(seed=1)[..., 1], [6, 10])
-    message = r"times = 2: was not recorded; the nearest are 1, 0$"
+    message = r"times = 2: must be one of 0, 1, 5$"
     with pytest.raises(ValueError, match=message):
         content({"a": small()}, times=(2.0,))
     own = small().rename_dims(time="record").drop_vars("time")
