@@ -85,7 +85,7 @@ def matching(values: Shaped[np.ndarray, " N"], wanted: float) -> Int[np.ndarray,
 
 
 def _whole(numbers: np.ndarray | np.float64) -> Bool[np.ndarray, "*N"]:
-    """Return which numbers are integers, such as steps, and not large numbers without a fraction."""
+    """Return which numbers are integers, such as steps; larger floats never have a fraction."""
     return (np.rint(numbers) == numbers) & (abs(numbers) < 2**53)
 
 

@@ -279,7 +279,7 @@ def draw(
         plot_lines(panel, str(config.x), config.hue, ax=ax)
         for place, theory in enumerate(theories.values(), start=1):
             own = theory
-            if left and left[0] in theory.dims:
+            if value is not None and left[0] in theory.dims:
                 name = f"{left[0]} of a theory"
                 own = theory.isel({left[0]: find_value(name, theory[left[0]].values, value)})
             plot_lines(own, str(config.x), config.hue, ax=ax, place=place)
