@@ -124,6 +124,13 @@ def equal_in(dtype: DTypeLike, columns: Sequence[ArrayLike]) -> str:
     return f"{', '.join(told)} are equal in {np.dtype(dtype)}{some}"
 
 
+def told_apart(values: Sequence[float], dtype: DTypeLike) -> tuple[float, ...]:
+    """Return the first of each set of values that are equal when floats are rounded to `dtype`."""
+    exact = np.asarray(values)
+    rounded = exact.astype(dtype) if exact.dtype.kind == "f" else exact
+    return tuple(exact[np.sort(np.unique(rounded, return_index=True)[1])].tolist())
+
+
 def find_axis(field: str, name: str, names: Iterable[object]) -> str:
     """Return the axis that a name means. As in names of settings, `-`, `_`, `.`, blanks and case do
     not matter. Raises `ValueError` if there is none."""
