@@ -249,10 +249,10 @@ class Language:
             first = min(kinds, key=lambda each: len(each[0].path))
             left.remove(first[1:])
             given = self._assigned(given, *first, seen)
-        # The groups of weights may depend on the other settings, such as a number of layers.
+        # The groups of weights depend on the problem, such as its number of layers.
         names = self._names(given)
-        whole = [pair for pair in left if _is_whole(names.candidates(pair[0]))]
-        for some in (whole, [pair for pair in left if pair not in whole]):
+        first = [pair for pair in left if self._is_of_problem(names.candidates(pair[0]))]
+        for some in (first, [pair for pair in left if pair not in first]):
             rest = [(self.resolve(given, name, value), name, value) for name, value in some]
             for each in sorted(rest, key=lambda each: len(each[0].path)):
                 given = self._assigned(given, *each, seen)
@@ -277,6 +277,13 @@ class Language:
         for part, kind in zip(reversed(path), reversed(kinds), strict=True):
             new = {"kind": kind, part: new} if kind else {part: new}
         return self._merged(self.root, given, new, self.run_defaults(given)[1])
+
+    def _is_of_problem(self, candidates: list[Setting]) -> bool:
+        """Return whether a name means one setting, of a part of the run whose kinds have groups."""
+        if len(candidates) != 1:
+            return False
+        bases = {*self._run.fields[candidates[0].path[0]].bases}
+        return any(kind.groups and bases & {*kind.bases} for kind in self.kinds)
 
     def _names(self, given: Table) -> "_Names":
         return _Names(self.walk(given), open_groups=self.run_defaults(given)[1] == ())
@@ -409,11 +416,6 @@ def flattened(name: str, value: object) -> Iterator[tuple[str, object]]:
     else:
         for part, inside in value.items():
             yield from flattened(f"{name}.{part}", inside)
-
-
-def _is_whole(candidates: list[Setting]) -> bool:
-    """Return whether a name means one setting that is not of a single group of weights."""
-    return len(candidates) == 1 and all(candidates[0].kinds)
 
 
 def chooses_kind(field: Field, value: object) -> bool:

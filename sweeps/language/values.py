@@ -8,15 +8,15 @@ relative, because rates of 1e-12 and 1e-9 are as different as 1 and 1000.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike, DTypeLike
 
 from dynsim import checks
 from sweeps.language.fields import fold
 
 CLOSE = 1e-6
-"""Largest relative difference between a value of an axis and a number that means it: `%g` prints
-six digits, and float32 has seven."""
+"""Largest relative difference between a value of an axis and a number that means it: more than that
+of float32. A number that was copied from a table of six digits may differ by more."""
 FEW = 6
 """Maximum number of values of an axis that a message lists in full."""
 
@@ -66,13 +66,14 @@ def matching(values: Shaped[np.ndarray, " N"], wanted: float) -> Int[np.ndarray,
     """Return the indices of the values of an axis that a number means.
 
     These are the first value that equals it; else those that it equals after rounding to float32,
-    if the axis is in float32; else those that differ by at most `CLOSE` of the smaller one. So 0
-    means only 0, infinity only infinity, and a whole number no other whole number.
+    if the axis is in float32; else those that differ by at most `CLOSE` of the smaller one, or that
+    are this number when they are rounded to six digits. So 0 means only 0, infinity only infinity,
+    and a whole number no other whole number.
     """
     numbers = values.astype(np.float64) if values.dtype.kind == "f" else values
     # NumPy would round the number to float32 first.
     equal = np.flatnonzero(numbers == wanted)
-    if len(equal) or values.dtype.kind != "f":
+    if len(equal) or values.dtype.kind != "f" or not np.isfinite(wanted):
         return equal[:1]
     with np.errstate(over="ignore", invalid="ignore"):
         rounded, number = np.float32(wanted), float(wanted)
@@ -80,13 +81,20 @@ def matching(values: Shaped[np.ndarray, " N"], wanted: float) -> Int[np.ndarray,
             equal = np.flatnonzero(values == rounded)
             if len(equal):
                 return equal[:1]
-        near = abs(numbers - number) <= CLOSE * np.minimum(abs(numbers), abs(number))
-    return np.flatnonzero(near & ~(_whole(numbers) & _whole(np.float64(number))))
+        apart, size = abs(numbers - number), np.minimum(abs(numbers), abs(number))
+        # Six digits differ by at most 5e-6.
+        found = [
+            place
+            for place in np.flatnonzero(apart <= 1e-5 * size)
+            if (apart[place] <= CLOSE * size[place] or float(f"{numbers[place]:.6g}") == number)
+            and not (_is_whole(number) and _is_whole(numbers[place].item()))
+        ]
+    return np.array(found, int)
 
 
-def _whole(numbers: np.ndarray | np.float64) -> Bool[np.ndarray, "*N"]:
-    """Return which numbers are integers, such as steps; larger floats never have a fraction."""
-    return (np.rint(numbers) == numbers) & (abs(numbers) < 2**53)
+def _is_whole(number: float) -> bool:
+    """Return whether a number is an integer, such as a step; larger floats have no fraction."""
+    return number.is_integer() and abs(number) < 2**53
 
 
 def distinct(values: Sequence[float | str]) -> list[str]:

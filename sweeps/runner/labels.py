@@ -138,7 +138,8 @@ def select(data: SweptT, where: Sequence[str]) -> SweptT:
         if not worded(data, name):
             try:
                 # As an integer, where it is one: these may have more digits than a float.
-                wanted = int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
+                whole = len(text) < 19 and text.strip().lstrip("+-").isdecimal()
+                wanted = int(text) if whole else float(text)
             except ValueError:
                 raise ValueError(f"where = {entry!r}: must be NAME=NUMBER") from None
         data = data.isel({name: find_value(f"where: {name}", np.asarray(data[name]), wanted)})
@@ -151,11 +152,12 @@ def aligned_with(first: xr.Dataset, other: xr.Dataset) -> xr.Dataset:
     names = {fold(str(dim)): dim for dim in first.dims}
     known = {dim: names.get(fold(str(dim)), dim) for dim in other.dims if dim not in first.dims}
     renamed = {str(dim): str(name) for dim, name in known.items() if dim != name}
-    if renamed and (config := json.loads(other.attrs.get("config", "{}"))):
+    if renamed and "axes" in (config := json.loads(other.attrs.get("config", "{}"))):
         # The name of an axis is one of several spellings of its setting.
-        for part in {"axes", PARTS} & {*config}:
-            config[part] = {renamed.get(name, name): each for name, each in config[part].items()}
+        config["axes"] = [renamed.get(name, name) for name in config["axes"]]
         config["zip"] = [[renamed.get(name, name) for name in group] for group in config["zip"]]
+        if PARTS in config:
+            config[PARTS] = {renamed.get(name, name): p for name, p in config[PARTS].items()}
         other = other.assign_attrs(config=json.dumps(config))
     other = other.rename(renamed)
     for dim in {*first.dims} & {*first.coords} & {*other.dims} & {*other.coords}:

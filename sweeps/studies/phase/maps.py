@@ -260,8 +260,8 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
         "computed": found["computed"].values[nearest[:, 1], nearest[:, 0]],
     }
     table = xr.Dataset({name: ("vertex", values) for name, values in columns.items()})
-    for name, axis in (("x", found[x]), ("y", found[y])):
-        table[name].attrs = {**axis.attrs, "axis": axis.name}
+    for name, along_it in (("x", found[x]), ("y", found[y])):
+        table[name].attrs = {**along_it.attrs, "axis": along_it.name}
     return table
 
 

@@ -190,6 +190,8 @@ class Plane:
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
     THEORIES: ClassVar[tuple[str, ...]] = ("none",)
     """Values of `theory` besides the engines."""
+    ALIASES: ClassVar[Mapping[str, str]] = {}
+    """Values of `engine` besides the engines, and the engines that they mean."""
 
     run: Experiment
     x: AxisWord
@@ -216,7 +218,8 @@ class Plane:
         """Values of each axis by name, the horizontal one first."""
         found = dict(axis(word, self.resolution, self.run) for word in (self.x, self.y))
         known = registry.engines(registry.system_of(self.run)) if self.refine else {}
-        trained = any(known[name].trains for name in {self.engine, self.theory} & {*known})
+        drawn = {self.ALIASES.get(self.engine, self.engine), self.theory}
+        trained = any(known[name].trains for name in drawn & {*known})
         if trained:
             # Runs round the numbers, and between equal ones nothing is left to refine.
             found = {name: told_apart(values, self.run.dtype) for name, values in found.items()}
