@@ -1,6 +1,5 @@
 """Rates of groups of weights have the same names in Python, files, axes and on the command line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import xarray as xr
 import dynsim
 import sweeps
 from sweeps import Sweep, cli, experiment
+from sweeps.commands.line import understood
 from sweeps.language.fields import LanguageError
 from sweeps.runner.labels import label
 from sweeps.systems import kinds
@@ -149,8 +149,8 @@ def test_the_groups_of_a_problem_are_looked_up_once(monkeypatch: pytest.MonkeyPa
     assert len(asked) == number
 
 
-def test_the_command_line_and_files_have_the_same_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_files_stores_and_figures_have_the_same_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     head = f'record = ["loss"]\n[run]\nproblem = "{NAME}"\nsteps = 7\nbatch = inf\neta.W1 = 0.05\n'
@@ -171,20 +171,17 @@ def test_the_command_line_and_files_have_the_same_names(
     with np.load("both.npz") as arrays:
         np.testing.assert_array_equal(arrays["sweep2/loss"], arrays["loss"])
         assert "sweep2/eta_w0" in arrays
-    capsys.readouterr()
-    explained = []
-    for names in (
-        ("--eta-w0", "--eta_W1"),
-        ("--eta.W0", "--rule.eta.w1"),
-        ("--eta-w1", "--eta-w0"),
-    ):
-        line = ["explain", NAME, names[0], "0.02", names[1], "0.05", "--steps", "7", "--json"]
-        assert cli.main(line) == 0
-        explained.append(json.loads(capsys.readouterr().out))
-    assert explained[0] == explained[1] != explained[2]
-    # A flow is off by a share of eta.
-    assert explained[0]["end"] == pytest.approx(descended([0.02, 0.05]), rel=0.2)
-    assert cli.main(["explain", NAME, "--eta-w7", "0.02"]) == 2
+
+
+@pytest.mark.parametrize("command", ["explain", "compare", "phase"])
+def test_options_have_the_names_of_groups(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    axes = ["--x", "eta_w0:0.1:1", "--y", "layers:1:4"] if command == "phase" else []
+    for first, second in (("--eta-w0", "--eta_W1"), ("--eta.W0", "--rule.eta.w1")):
+        words = [command, NAME, first, "0.02", second, "0.05", *axes]
+        run = understood(words, places=False).settings.run
+        assert run.numbers == {"eta.W0": 0.02, "eta.W1": 0.05}
+    with pytest.raises(SystemExit):
+        understood([command, NAME, "--eta-w7", "0.02", *axes])
     assert "did you mean eta.W" in capsys.readouterr().err
 
 
