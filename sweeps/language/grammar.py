@@ -207,7 +207,10 @@ class Language:
         Raises:
             LanguageError: if the name is unknown or ambiguous.
         """
-        names = self._names(given)
+        return self._one(self._names(given), name, value)
+
+    def _one(self, names: "_Names", name: str, value: object) -> Setting:
+        """Return the setting of a name; raises as `resolve`."""
         found = names.candidates(name)
         if len(found) == 1:
             return found[0]
@@ -251,11 +254,19 @@ class Language:
             given = self._assigned(given, *first, seen)
         # The groups of weights depend on the problem, such as its number of layers.
         names = self._names(given)
-        first = [pair for pair in left if self._is_of_problem(names.candidates(pair[0]))]
-        for some in (first, [pair for pair in left if pair not in first]):
-            rest = [(self.resolve(given, name, value), name, value) for name, value in some]
-            for each in sorted(rest, key=lambda each: len(each[0].path)):
-                given = self._assigned(given, *each, seen)
+        found = [(names.candidates(name), name, value) for name, value in left]
+        first = [(each[0], *pair) for each, *pair in found if self._is_of_problem(each)]
+        for each in sorted(first, key=lambda each: len(each[0].path)):
+            given = self._assigned(given, *each, seen)
+        if first:
+            names = self._names(given)
+        rest = [
+            (self._one(names, name, value), name, value)
+            for each, name, value in found
+            if not self._is_of_problem(each)
+        ]
+        for each in sorted(rest, key=lambda each: len(each[0].path)):
+            given = self._assigned(given, *each, seen)
         return given
 
     def _assigned(

@@ -113,12 +113,12 @@ def equal_in(dtype: DTypeLike, columns: Sequence[ArrayLike]) -> str:
     exact = [np.asarray(each) for each in columns]
     with np.errstate(over="ignore"):
         rounded = [each.astype(dtype) if each.dtype.kind == "f" else each for each in exact]
-    codes = [np.unique(each, return_inverse=True)[1] for each in rounded]
-    fewer = [a.max() < len(np.unique(b)) - 1 for a, b in zip(codes, exact, strict=True)]
-    if not any(fewer):
-        return ""
-    points, first, at = np.unique(np.stack(codes), axis=1, return_index=True, return_inverse=True)
     size = len(exact[0])
+    # Nearly always the values of one axis suffice, at little cost.
+    if any(len(np.unique(each)) == size for each in rounded):
+        return ""
+    codes = np.stack([np.unique(each, return_inverse=True)[1] for each in rounded])
+    points, first, at = np.unique(codes, axis=1, return_index=True, return_inverse=True)
     if points.shape[1] == size:
         return ""
     later = np.flatnonzero(first[at] != np.arange(size))

@@ -34,6 +34,7 @@ Names = Sequence[str | NamedFunction | Mapping[str, Measured]] | str | Mapping[s
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
 USUAL = ("loss", "accuracy", "entropy")
+FURTHER = "choose values further apart, or dtype = 'float64' for the runs"
 FEW = 64
 """Maximum number of combinations of static values that are all checked before anything runs."""
 
@@ -249,16 +250,13 @@ class Sweep:
         check_names(("", OF_STORES), ("axes", self.fields), ("record", self.names))
         for dim in self.dims:
             if same := equal_in(self.dtype, [_exact(axis) for axis in dim.members]):
-                names = ", ".join(dim.axes)
-                raise ValueError(
-                    f"axes.{names}: {same}; choose values further apart, or dtype = 'float64' for "
-                    "the runs"
-                )
+                raise ValueError(f"axes.{', '.join(dim.axes)}: {same}; {FURTHER}")
         times = self.times if isinstance(self.times, int) else len(self.times)
         steps = max(self.fields.get("steps", (self.first.steps or 1,)))
         runs, programs = math.prod(dim.size for dim in self.dims), math.prod(self._static)
         # Reject sizes that nobody can run before anything is built.
         budget.check_runs(runs, programs, times * len(self.names), int(steps))
+        seen: dict[Any, tuple[Any, dict[str, Any]]] = {}
         for chosen in self.some_slices():
             other = registry.system_of(self.point(chosen)).name
             if other != self.system.name:
@@ -266,13 +264,28 @@ class Sweep:
                     f"axes: their problems are of several systems, {self.system.name} and {other}, "
                     "whose theories and observables differ; sweep each of them"
                 )
-            problem = self.problem(chosen)
+            runs = self.plane(chosen)
+            problem = self._problem(runs)
             budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
+            # Rules and problems as values of an axis may differ in numbers alone.
+            exact, rounded = (
+                tuple(np.asarray(each, kind).tobytes() for each in runs.numbers.values())
+                for kind in (np.float64, self.dtype)
+            )
+            before, first = seen.setdefault((problem.settings, rounded), (exact, chosen))
+            if before != exact and runs.has_arrays_of(self.plane(first)):
+                name = next(name for name in chosen if chosen[name] != first[name])
+                raise ValueError(
+                    f"axes.{name}: {first[name]} and {chosen[name]} are equal in {self.dtype}; "
+                    f"{FURTHER}"
+                )
 
     def problem(self, chosen: Mapping[str, Any]) -> Problem:
         """Return the task and the settings of the runs at the `chosen` values of static axes.
         Raises `ValueError` as `check` does, which examines only some of very many combinations."""
-        runs = self.plane(chosen)
+        return self._problem(self.plane(chosen))
+
+    def _problem(self, runs: Experiment) -> Problem:
         runs.check(resumed=self.checkpoint, rounded=self.rules.trains)
         numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)

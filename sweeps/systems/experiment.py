@@ -157,6 +157,11 @@ class Experiment:
         """Traced numbers of the rule, by name."""
         return self._apart[1].numbers
 
+    def has_arrays_of(self, other: "Experiment") -> bool:
+        """Return whether the problem has the same arrays as another run's, besides its numbers."""
+        mine, theirs = (run._apart[0].arrays for run in (self, other))
+        return len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+
     @property
     def fixed(self) -> Fixed:
         """The static part of the compiled program."""
