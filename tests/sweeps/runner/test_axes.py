@@ -60,7 +60,11 @@ EQUAL = "1 and 1.00000001 are equal in float32"
         # All of zipped numbers have to be equal.
         ({"eta_y": [1, 1 + 1e-8], "eta_z": [1, 2]}, [("eta_y", "eta_z")], None),
         ({"eta_y": [1, 1 + 1e-8], "eta_z": [2, 2]}, [("eta_y", "eta_z")], f"eta_z: {EQUAL}"),
-        ({"rule": [dynsim.sgd(1), dynsim.sgd(1 + 1e-8)]}, (), "axes.rule: sgd eta=1.0 and sgd eta"),
+        (
+            {"rule": [dynsim.sgd(1), dynsim.sgd(1 + 1e-8)]},
+            (),
+            "axes.rule: sgd eta=1.0 .* and sgd eta=1.00000001 ",
+        ),
         ({"rule": [dynsim.sgd(1), dynsim.sgd(1 + NEXT)]}, (), None),
         ({"rule": {"a": dynsim.sgd(1), "b": dynsim.sgd(1, 0.3)}}, (), None),
         # Integers are not rounded.
