@@ -255,7 +255,7 @@ class Language:
         # The groups of weights depend on the problem, such as its number of layers.
         names = self._names(given)
         found = [(names.candidates(name), name, value) for name, value in left]
-        first = [(each[0], *pair) for each, *pair in found if self._is_of_problem(each)]
+        first = [(s[0], name, value) for s, name, value in found if self._is_of_problem(s)]
         for each in sorted(first, key=lambda each: len(each[0].path)):
             given = self._assigned(given, *each, seen)
         if first:
