@@ -7,6 +7,7 @@ are static: each program has one value of them.
 import functools
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -205,7 +206,11 @@ class Axes:
         settings = [self._language.resolve(table, name) for table in tables]
         if len(paths := dict.fromkeys(each.name for each in settings)) > 1:
             raise LanguageError(f"axes.{name}", f"is ambiguous; write {' or '.join(paths)}")
-        (path, _, field, *_), values = settings[0], self._values[name]
+        (path, kinds, field, *_), values = settings[0], self._values[name]
+        if groups := [part for part, kind in zip(path, kinds, strict=True) if not kind]:
+            # "learning rate: of every step" becomes "learning rate of W0".
+            about = re.split("[.:;]", field.doc)[0]
+            field = field._replace(doc=f"{about} of {groups[0]}")
         labels = [*given] if isinstance(given, Mapping) and not is_spacing(given) else None
         if any(chooses_kind(field, each) for each in values):
             labels = labels or self._labels(settings[0], values)

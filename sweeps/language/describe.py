@@ -24,7 +24,7 @@ import docstring_parser
 import jax
 import numpy as np
 
-from dynsim import checks, decoding, plugins
+from dynsim import Problem, checks, decoding, plugins
 from sweeps.language.fields import Field, Kind, LanguageError, Value, check
 
 TRACED = "traced"
@@ -58,6 +58,8 @@ def describe(cls: type, word: str = "") -> Kind:
             declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]
             field = field._replace(declared=name_of(declared[-1]), doc=docs.get(each.name, ""))
             fields[each.name] = _with_default(field, each, path)
+    # A problem that is built from settings may have groups as well.
+    own = any(getattr(cls, n, None) is not getattr(Problem, n) for n in ("groups", "build"))
     about = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
     return Kind(
         word=word or location,
@@ -67,7 +69,7 @@ def describe(cls: type, word: str = "") -> Kind:
         bases=tuple(map(name_of, cls.__mro__[:-1])),
         abstract=bool(getattr(cls, "__abstractmethods__", ())),
         fields=fields,
-        groups=getattr(cls, "GROUPS", ()),
+        groups=getattr(cls, "GROUPS", () if not issubclass(cls, Problem) or own else None),
         run_defaults=getattr(cls, "RUN_DEFAULTS", {}),
         endings=getattr(cls, "ENDINGS", None),
         short=vars(cls).get("SHORT", ""),

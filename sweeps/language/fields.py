@@ -89,7 +89,8 @@ class Kind(NamedTuple):
         bases: the class and its base classes, as module:name.
         abstract: whether it cannot be instantiated.
         fields: fields by name.
-        groups: names of groups of weights that can have their own learning rates.
+        groups: names of groups of weights that can have their own learning rates; empty if only
+            the weights know them, None if there are none.
         run_defaults: defaults for the settings of a run if this kind is chosen.
         endings: a field, and suffixes of words. A word with such a suffix chooses this kind, and
             becomes the value of the field.
@@ -102,7 +103,7 @@ class Kind(NamedTuple):
     bases: Sequence[str]
     abstract: bool
     fields: Mapping[str, Field]
-    groups: Sequence[str] = ()
+    groups: Sequence[str] | None = ()
     run_defaults: Mapping[str, Value] = {}
     endings: Sequence[Any] | None = None
     short: str = ""

@@ -29,6 +29,8 @@ Path: TypeAlias = tuple[str, ...]
 """The names on the way from a run to a setting."""
 Pairs = list[tuple[str, Any]]
 """Ordered pairs of a setting's name and its value."""
+Groups: TypeAlias = Path | None
+"""Names of the groups of weights: () if only the weights know them, None if there are none."""
 
 
 class Setting(NamedTuple):
@@ -71,6 +73,8 @@ class Language:
         kinds: the classes that runs consist of.
         more: function that returns the kind of a word that a package registers, or None.
         others: function that returns registered words for subclasses of a class, module:name.
+        groups: function that returns `Kind.groups` of a problem of another package, from the
+            language, its field and its table.
         root: the word of the class of a run.
     """
 
@@ -79,12 +83,15 @@ class Language:
         kinds: Iterable[Kind],
         more: Callable[[str], Kind | None] = lambda word: None,
         others: Callable[[str], Iterable[str]] = lambda base: (),
+        groups: "Callable[[Language, Field, Table], Groups]" = lambda language, field, part: (),
         root: str = "experiment",
     ) -> None:
         self.kinds, self._more, self._registered = tuple(kinds), more, others
+        self._groups = groups
         self._by_location = {kind.location: kind for kind in self.kinds}
         # Also caches classes that cannot be imported, such as those defined in functions.
         self._others: dict[str, Kind] = {}
+        self.classes: dict[str, type] = {}
         self._by_word: dict[str, list[Kind]] = {}
         for kind in self.kinds:
             self._by_word.setdefault(fold(kind.word), []).append(kind)
@@ -93,7 +100,7 @@ class Language:
 
     def rooted(self, kind: Kind) -> "Language":
         """Return a language with one more kind, which replaces the run as its root."""
-        return Language([*self.kinds, kind], self._more, self._registered, kind.word)
+        return Language([*self.kinds, kind], self._more, self._registered, self._groups, kind.word)
 
     def words(self, field: Field, packages: bool = True) -> list[str]:
         """Return the words of the kinds that a field allows, those of `packages` last."""
@@ -111,7 +118,7 @@ class Language:
         if "kind" in kind.fields:
             name = f"{kind.location}.kind"
             raise LanguageError(name, "cannot be the name of a field; choose another one")
-        self._others[kind.location] = kind
+        self._others[kind.location], self.classes[kind.location] = kind, cls
         return kind
 
     def find(self, field: Field, word: object, path: str) -> Kind:
@@ -182,9 +189,10 @@ class Language:
                 about = f" ({field.doc})" if field.doc else ""
                 reason = f"is missing{about}; must be {allowed(field, self.words(field))}"
                 raise LanguageError(".".join(path), reason)
-            closed = field.groups and groups and not field.named
-            if closed and is_by_group(value) and {*value} - {*groups}:
-                raise LanguageError(".".join(path), f"has groups {', '.join(groups)}", value)
+            closed = field.groups and groups != () and not field.named
+            if closed and is_by_group(value) and {*value} - {*(groups or ())}:
+                reason = f"has groups {', '.join(groups)}" if groups else "has no groups"
+                raise LanguageError(".".join(path), reason, value)
         return self.complete(given)
 
     def resolve(self, given: Table, name: str, value: object = MISSING) -> Setting:
@@ -199,7 +207,10 @@ class Language:
         Raises:
             LanguageError: if the name is unknown or ambiguous.
         """
-        names = self._names(given)
+        return self._one(self._names(given), name, value)
+
+    def _one(self, names: "_Names", name: str, value: object) -> Setting:
+        """Return the setting of a name; raises as `resolve`."""
         found = names.candidates(name)
         if len(found) == 1:
             return found[0]
@@ -241,7 +252,19 @@ class Language:
             first = min(kinds, key=lambda each: len(each[0].path))
             left.remove(first[1:])
             given = self._assigned(given, *first, seen)
-        rest = [(self.resolve(given, name, value), name, value) for name, value in left]
+        # The groups of weights depend on the problem, such as its number of layers.
+        names = self._names(given)
+        found = [(names.candidates(name), name, value) for name, value in left]
+        first = [(s[0], name, value) for s, name, value in found if self._is_of_problem(s)]
+        for each in sorted(first, key=lambda each: len(each[0].path)):
+            given = self._assigned(given, *each, seen)
+        if first:
+            names = self._names(given)
+        rest = [
+            (self._one(names, name, value), name, value)
+            for each, name, value in found
+            if not self._is_of_problem(each)
+        ]
         for each in sorted(rest, key=lambda each: len(each[0].path)):
             given = self._assigned(given, *each, seen)
         return given
@@ -266,8 +289,15 @@ class Language:
             new = {"kind": kind, part: new} if kind else {part: new}
         return self._merged(self.root, given, new, self.run_defaults(given)[1])
 
+    def _is_of_problem(self, candidates: list[Setting]) -> bool:
+        """Return whether a name means one setting, of a part of the run whose kinds have groups."""
+        if len(candidates) != 1:
+            return False
+        bases = {*self._run.fields[candidates[0].path[0]].bases}
+        return any(kind.groups and bases & {*kind.bases} for kind in self.kinds)
+
     def _names(self, given: Table) -> "_Names":
-        return _Names(self.walk(given), open_groups=not self.run_defaults(given)[1])
+        return _Names(self.walk(given), open_groups=self.run_defaults(given)[1] == ())
 
     def _kinds_with(self, setting: Setting, name: str) -> list[str]:
         """Return the words of the kinds that have a setting of this name."""
@@ -276,19 +306,23 @@ class Language:
         inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
         return [word for word in words if inside[word].candidates(name)]
 
-    def run_defaults(self, given: Table) -> tuple[Table, Path]:
+    def run_defaults(self, given: Table) -> tuple[Table, Groups]:
         """Return the run defaults and the groups of the kinds that a run's fields choose."""
         defaults: Table = {}
-        groups: Path = ()
+        groups: Groups = ()
         for name, field in self._run.fields.items():
             part = given.get(name, field.default)
             if is_branch(part):
                 kind = self.find(field, part["kind"], name)
-                defaults, groups = defaults | {**kind.run_defaults}, groups or tuple(kind.groups)
+                defaults |= kind.run_defaults
+                if groups == ():
+                    groups = None if kind.groups is None else tuple(kind.groups)
+                    if groups == () and kind.location not in self._by_location:
+                        groups = self._groups(self, field, part)
         return defaults, groups
 
     def _merged(
-        self, field: Field, old: Any, new: Any, groups: Path, *, defaults: bool = False
+        self, field: Field, old: Any, new: Any, groups: Groups, *, defaults: bool = False
     ) -> Any:
         """Merge a value with the parts of the old one that it does not replace.
 
@@ -302,7 +336,7 @@ class Language:
         if field.groups and is_by_group(new):
             each = old if is_by_group(old) else {}
             if old is not None and not each:
-                each = dict.fromkeys(groups, old)
+                each = dict.fromkeys(groups or (), old)
             split = {g: self._merged(field.one, each.get(g), v, groups) for g, v in new.items()}
             return {**each, **split}
         if not is_branch(new):
@@ -325,7 +359,13 @@ class Language:
         return table
 
     def _settings(
-        self, value: Any, field: Field, path: Path, kinds: Path, groups: Path, shared: bool = False
+        self,
+        value: Any,
+        field: Field,
+        path: Path,
+        kinds: Path,
+        groups: Groups,
+        shared: bool = False,
     ) -> Iterator[Setting]:
         """Yield a setting, and the settings inside its value."""
         kind = self.find(field, value["kind"], ".".join(path)) if is_branch(value) else None
@@ -337,7 +377,7 @@ class Language:
                 yield from self._settings(part, inner, *place, shared)
         if field.groups:
             split = is_by_group(value)
-            names = () if field.named else groups
+            names = () if field.named or not groups else groups
             each = dict.fromkeys(names) | value if split else dict.fromkeys(names, value)
             for group, part in each.items():
                 place = (*path, group), (*kinds, ""), groups

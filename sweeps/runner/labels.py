@@ -12,14 +12,14 @@ import xarray as xr
 from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
 from sweeps.language.axes import Axis
+from sweeps.language.fields import fold
+from sweeps.language.values import find_axis, find_value, matching
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store import CHECKPOINT
+from sweeps.runner.store import CHECKPOINT, PARTS
 from sweeps.runner.store.arrays import MISSING
 from sweeps.systems.base import System, known
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
-FEW = 6
-"""Maximum number of values of an axis that a message lists in full."""
 WIDTH = 32
 """Characters per line of a label, as wide as a panel."""
 COMMON = {
@@ -128,34 +128,48 @@ def shown(value: Any) -> str:
 
 
 def select(data: SweptT, where: Sequence[str]) -> SweptT:
-    """Select stored results at values of axes, each given as "NAME=VALUE". Raises `ValueError` for
-    a dimension or value that they do not have, and lists the existing ones."""
+    """Select stored results at values of axes, each given as "NAME=VALUE" (see
+    `sweeps.language.values`). Raises `ValueError` for a dimension or value that they do not have,
+    and lists the existing ones."""
     for entry in where:
-        name, _, value = entry.partition("=")
-        checks.choice("where", name, [str(dim) for dim in data.dims])
-        values = np.asarray(data[name])
-        if worded(data, name):
-            data = data.sel({name: checks.choice(f"where: {name}", value, values.tolist())})
-            continue
-        try:
-            number = float(value)
-        except ValueError:
-            raise ValueError(f"where = {entry!r}: must be NAME=NUMBER") from None
-        if not np.isclose(values, number).any():
-            raise ValueError(f"where: {name} = {number:g}: {_nearest(values, number)}")
-        data = data.sel({name: number}, method="nearest")
+        given, _, text = entry.partition("=")
+        name = find_axis("where", given, data.dims)
+        wanted: float | str = text
+        if not worded(data, name):
+            try:
+                # As an integer, where it is one: these may have more digits than a float.
+                whole = len(text) < 19 and text.strip().lstrip("+-").isdecimal()
+                wanted = int(text) if whole else float(text)
+            except ValueError:
+                raise ValueError(f"where = {entry!r}: must be NAME=NUMBER") from None
+        data = data.isel({name: find_value(f"where: {name}", np.asarray(data[name]), wanted)})
     return data
 
 
-def _nearest(values: np.ndarray, wanted: float) -> str:
-    """Describe the values of an axis: all of a few, or those nearest to `wanted`."""
-    if len(values) <= FEW:
-        return f"must be one of {', '.join(f'{v:g}' for v in values)}"
-    low, high = np.sort(values[np.argsort(np.abs(values - wanted), kind="stable")[:2]])
-    return (
-        f"is none of the {len(values)} values from {values.min():g} to {values.max():g}; the "
-        f"nearest are {low:g}, {high:g}"
-    )
+def aligned_with(first: xr.Dataset, other: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose axes have the names and values of those of the `first`, where they
+    have others that mean the same: `eta_W0` and `eta.W0`, 0.1 and 0.10000000000000002."""
+    names = {fold(str(dim)): dim for dim in first.dims}
+    known = {dim: names.get(fold(str(dim)), dim) for dim in other.dims if dim not in first.dims}
+    renamed = {str(dim): str(name) for dim, name in known.items() if dim != name}
+    if renamed and "axes" in (config := json.loads(other.attrs.get("config", "{}"))):
+        # The name of an axis is one of several spellings of its setting.
+        config["axes"] = [renamed.get(name, name) for name in config["axes"]]
+        config["zip"] = [[renamed.get(name, name) for name in group] for group in config["zip"]]
+        if PARTS in config:
+            config[PARTS] = {renamed.get(name, name): p for name, p in config[PARTS].items()}
+        other = other.assign_attrs(config=json.dumps(config))
+    other = other.rename(renamed)
+    for dim in {*first.dims} & {*first.coords} & {*other.dims} & {*other.coords}:
+        here, there = first[dim].values, other[dim].values
+        if here.dtype.kind == there.dtype.kind == "f" and not np.array_equal(here, there):
+            same = there.astype(here.dtype)
+            for place in np.flatnonzero(~np.isin(there, here)):
+                found = matching(here, there[place].item())
+                # Values that only the other one has stay as they are.
+                same[place] = here[found[0]] if len(found) == 1 else there[place]
+            other = other.assign_coords({dim: (dim, same, other[dim].attrs)})
+    return other
 
 
 def valid(dataset: xr.Dataset) -> xr.Dataset:
@@ -208,7 +222,7 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
             f"theory recorded {', '.join(map(str, theory.data_vars))}, simulation "
             f"{', '.join(map(str, simulation.data_vars))}: they have no array in common"
         )
-    ours, theirs = xr.align(theory, simulation, join="inner")
+    ours, theirs = xr.align(theory, aligned_with(theory, simulation), join="inner")
     empty = next(
         (dim for dim, size in ours.sizes.items() if size < min(theory.sizes[dim], 1)), None
     )

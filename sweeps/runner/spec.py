@@ -21,7 +21,9 @@ from dynsim.precision import DType
 from dynsim.problem.base import Measured
 from dynsim.training.recording import NamedFunction
 from sweeps import recipes
-from sweeps.language.axes import Axes, Dimension
+from sweeps.language.axes import Axes, Axis, Dimension
+from sweeps.language.fields import is_number
+from sweeps.language.values import equal_in
 from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Settings, System, Times, names_of
@@ -32,6 +34,7 @@ Names = Sequence[str | NamedFunction | Mapping[str, Measured]] | str | Mapping[s
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
 USUAL = ("loss", "accuracy", "entropy")
+FURTHER = "choose values further apart, or dtype = 'float64' for the runs"
 FEW = 64
 """Maximum number of combinations of static values that are all checked before anything runs."""
 
@@ -245,11 +248,15 @@ class Sweep:
                 raise ValueError(f"record = {name!r}: is named twice")
         self.rules.observables.resolve(self.recorded)
         check_names(("", OF_STORES), ("axes", self.fields), ("record", self.names))
+        for dim in self.dims:
+            if same := equal_in(self.dtype, [_exact(axis) for axis in dim.members]):
+                raise ValueError(f"axes.{', '.join(dim.axes)}: {same}; {FURTHER}")
         times = self.times if isinstance(self.times, int) else len(self.times)
         steps = max(self.fields.get("steps", (self.first.steps or 1,)))
         runs, programs = math.prod(dim.size for dim in self.dims), math.prod(self._static)
         # Reject sizes that nobody can run before anything is built.
         budget.check_runs(runs, programs, times * len(self.names), int(steps))
+        seen: dict[Any, tuple[Any, dict[str, Any]]] = {}
         for chosen in self.some_slices():
             other = registry.system_of(self.point(chosen)).name
             if other != self.system.name:
@@ -257,13 +264,28 @@ class Sweep:
                     f"axes: their problems are of several systems, {self.system.name} and {other}, "
                     "whose theories and observables differ; sweep each of them"
                 )
-            problem = self.problem(chosen)
+            runs = self.plane(chosen)
+            problem = self._problem(runs)
             budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
+            # Rules and problems as values of an axis may differ in numbers alone.
+            exact, rounded = (
+                tuple(np.asarray(each, kind).tobytes() for each in runs.numbers.values())
+                for kind in (np.float64, self.dtype)
+            )
+            before, first = seen.setdefault((problem.settings, rounded), (exact, chosen))
+            if before != exact and runs.has_arrays_of(self.plane(first)):
+                name = next(name for name in chosen if chosen[name] != first[name])
+                raise ValueError(
+                    f"axes.{name}: {first[name]} and {chosen[name]} are equal in {self.dtype}; "
+                    f"{FURTHER}"
+                )
 
     def problem(self, chosen: Mapping[str, Any]) -> Problem:
         """Return the task and the settings of the runs at the `chosen` values of static axes.
         Raises `ValueError` as `check` does, which examines only some of very many combinations."""
-        runs = self.plane(chosen)
+        return self._problem(self.plane(chosen))
+
+    def _problem(self, runs: Experiment) -> Problem:
         runs.check(resumed=self.checkpoint, rounded=self.rules.trains)
         numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)
@@ -281,6 +303,18 @@ def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         for place, axes in enumerate(dims)
         for name, values in axes.items()
     }
+
+
+def _exact(axis: Axis) -> Sequence[float] | Sequence[str]:
+    """Return the values of an axis as numbers if runs round them to their dtype, where None is NaN,
+    and else as text."""
+    if not (axis.field.traced and "number" in axis.field.types):
+        return list(map(str, axis.labels))
+    if axis.traced:
+        return axis.labels
+    if all(value is None or is_number(value) for value in axis.values):
+        return [math.nan if value is None else float(value) for value in axis.values]
+    return list(map(str, axis.labels))
 
 
 def _telling(dim: Dimension) -> list[int]:

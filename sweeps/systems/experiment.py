@@ -12,6 +12,8 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
+import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
@@ -23,8 +25,10 @@ from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
 from dynsim.training.course import check_rule, check_step_times
 from dynsim.training.rule import UpdateRule
+from sweeps.language import tree
 from sweeps.language.describe import TRACED, Objects
-from sweeps.language.fields import Table, is_branch
+from sweeps.language.fields import Field, Table, is_array, is_branch
+from sweeps.language.grammar import Language
 from sweeps.language.tree import build, check_fields, encode
 from sweeps.systems import budget
 from sweeps.systems.base import MOST_TIMES, Taken, Template, Times, of_problem, of_rule
@@ -153,6 +157,11 @@ class Experiment:
         """Traced numbers of the rule, by name."""
         return self._apart[1].numbers
 
+    def has_arrays_of(self, other: "Experiment") -> bool:
+        """Return whether the problem has the same arrays as another run's, besides its numbers."""
+        mine, theirs = (run._apart[0].arrays for run in (self, other))
+        return len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+
     @property
     def fixed(self) -> Fixed:
         """The static part of the compiled program."""
@@ -202,6 +211,26 @@ def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
 def _assigned(given: Table, settings: Mapping[str, Any], objects: Objects) -> Experiment:
     pairs = encode(language(), settings, objects).items()
     return build(language(), language().assign(given, pairs), objects)
+
+
+def groups_of(language: Language, field: Field, part: Table) -> tuple[str, ...] | None:
+    """Return the names of the groups of weights of a problem, from its table; None if it has none,
+    and () for one that only its rule determines. Only the shapes of its arrays matter."""
+    arrays = {each["array"]: np.zeros(each["shape"], each["dtype"]) for each in _arrays(part)}
+    problem = tree.built(language, field, part, ("problem",), {**language.classes, **arrays})
+    if type(problem).build is not Problem.build:
+        return ()
+    weights = eqx.filter_eval_shape(problem.init, jax.random.key(0))
+    return tuple(dict.fromkeys(jax.tree.leaves(problem.groups(weights)))) or None
+
+
+def _arrays(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the references to arrays in a table."""
+    if is_array(value):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _arrays(each)
 
 
 def _check_rounded(node: Any, dtype: str) -> None:

@@ -5,6 +5,7 @@ seconds. `python -m tests.sweeps.commands.table` updates it; `WORD=MODULE:CLASS`
 the word that selects it as a `kind`.
 """
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -12,14 +13,18 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from sweeps.language.fields import Kind
-from sweeps.language.grammar import Language
+from sweeps.language.fields import Field, Kind, Table
+from sweeps.language.grammar import Groups, Language
 
 FILE = Path(__file__).with_name("metadata.json")
 GROUP = "dynsim.systems"
 """Entry-point group in which other packages register a `System` under its name."""
 BUILT_IN = ("yz", "qkv", "two_stage", "transformer", "linear_icl", "sparse_attention", "joma")
 """Systems of this project; the function NAME of `sweeps.systems.built_in` makes each one."""
+
+
+_GROUPS: dict[Any, Groups] = {}
+"""Results of `_groups`, by the text of the problem's settings and its class."""
 
 
 @functools.cache
@@ -34,7 +39,7 @@ def metadata() -> dict[str, Any]:
 def language() -> Language:
     """Return the language with all classes of this project."""
     kinds = map(Kind.from_json, metadata()["kinds"])
-    return Language(kinds, _of_package, _of_packages)
+    return Language(kinds, _of_package, _of_packages, _groups)
 
 
 @functools.cache
@@ -53,6 +58,19 @@ def _of_package(word: str) -> Kind | None:
     # Imported here, because the registry describes runs in this language.
     system = pkgutil.resolve_name("sweeps.systems.registry:system")
     return describe(system(word).problems[0], word)
+
+
+def _groups(language: Language, field: Field, part: Table) -> Groups:
+    """Return `Kind.groups` of a problem of another package."""
+    location = language.find(field, part["kind"], "problem").location
+    key = json.dumps(part, sort_keys=True), language.classes.get(location)
+    if key not in _GROUPS:
+        _GROUPS[key] = ()
+        # Code of others can raise anything; the error appears when the problem is trained.
+        with contextlib.suppress(Exception):
+            find = pkgutil.resolve_name("sweeps.systems.experiment:groups_of")
+            _GROUPS[key] = find(language, field, part)
+    return _GROUPS[key]
 
 
 def _of_packages(base: str) -> list[str]:

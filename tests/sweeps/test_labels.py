@@ -83,6 +83,47 @@ def test_values_are_selected_one_after_the_other() -> None:
             labels.select(worded, [entry])
 
 
+@pytest.mark.parametrize(
+    ("wanted", "loss"),
+    [("1e-12", 0), ("1e-10", 1), ("0.000000001", 2), ("1E-8", 3), ("1.0000005e-10", 1)],
+)
+def test_rates_of_many_decades_are_told_apart(wanted: str, loss: float) -> None:
+    """A millionth of any of them is far below the others, and below nothing that NumPy adds."""
+    data = xr.Dataset({"loss": ("w0", np.arange(4.0))}, {"w0": [1e-12, 1e-10, 1e-9, 1e-8]})
+    assert float(labels.select(data, [f"w0={wanted}"]).loss) == loss
+    for other in ("5e-9", "0", "-1e-9", "1e-300", "-0.0", "inf", "2e-12"):
+        with pytest.raises(ValueError, match=rf"^where: w0 = {float(other):g}: must be one of "):
+            labels.select(data, [f"w0={other}"])
+
+
+def test_selections_know_all_spellings_and_all_digits() -> None:
+    steps = [2**53, 2**53 + 1, 2**53 + 3]
+    data = xr.Dataset({"loss": (("eta.W0", "steps"), np.arange(6.0).reshape(2, 3))})
+    data = data.assign_coords({"eta.W0": [0.1, 0.2], "steps": steps})
+    for name in ("eta.W0", "eta_W0", "eta-w0"):
+        assert labels.select(data, [f"{name}=0.2"]).loss.values.tolist() == [3, 4, 5]
+    found = [float(labels.select(data, [f"steps={n}", "eta_w0=0.1"]).loss) for n in steps]
+    assert found == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"^where = 'eta.W1': did you mean 'eta.W0'\?"):
+        labels.select(data, ["eta.W1=0.2"])
+    with pytest.raises(ValueError, match=r"^where: steps = 1e\+400|inf: must be one of"):
+        labels.select(data, [f"steps={10**400}"])
+
+
+def test_differences_match_axes_that_mean_the_same() -> None:
+    """0.1 of a list and of a geometric progression, and two spellings of one rate."""
+    listed, spaced = np.array([0.1, 0.3, 1.0]), np.geomspace(0.1, 10, 3) * (1 + 2**-52)
+    assert 0.1 not in spaced
+    theory = xr.Dataset({"loss": ("eta.W0", [1.0, 2, 3]), "status": ("eta.W0", [0, 0, 0])})
+    training = xr.Dataset({"loss": ("eta_W0", [10.0, 20, 30]), "status": ("eta_W0", [0, 0, 0])})
+    found = labels.difference(
+        theory.assign_coords({"eta.W0": listed}), training.assign_coords(eta_W0=spaced)
+    )
+    assert dict(found.sizes) == {"eta.W0": 2}
+    assert found["eta.W0"].values.tolist() == [0.1, 1]
+    assert found.loss.values.tolist() == [1 - 10, 3 - 20]
+
+
 def test_codes_of_a_status_have_their_meanings() -> None:
     found = labels.about(registry.system("yz"), "status")
     meanings = dict(zip(found["flag_values"], found["flag_meanings"].split(), strict=True))

@@ -17,8 +17,9 @@ import xarray as xr
 
 from dynsim import Status, checks
 from sweeps.language.tree import toml
+from sweeps.language.values import find_value
 from sweeps.runner.config import from_config
-from sweeps.runner.labels import label, select
+from sweeps.runner.labels import aligned_with, label, select
 from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import PARTS
@@ -174,7 +175,9 @@ def content(
     check_systems(sweeps)
     for name, dataset in sweeps.items():
         notes += _progress(name, dataset, begun)
-    chosen = [_opened_by(each, _chosen(each, where)) for each in sweeps.values()]
+    first, *others = sweeps.values()
+    alike = [first, *(_with_axes_of(first, each) for each in others)]
+    chosen = [_opened_by(each, _chosen(each, where)) for each in alike]
     names = (str(name) for each in chosen for name in each.data_vars if name != "status")
     recorded = list(dict.fromkeys(names))
     shown = tuple(checks.choice("observables", name, recorded) for name in observables)
@@ -265,6 +268,21 @@ def _chosen(dataset: xr.Dataset, where: Sequence[str]) -> xr.Dataset:
     return found
 
 
+def _with_axes_of(first: xr.Dataset, dataset: xr.Dataset) -> xr.Dataset:
+    """Return `labels.aligned_with` of two sweeps, with the Python code that does the same."""
+    found = aligned_with(first, dataset)
+    if PYTHON not in dataset.attrs or found.coords.identical(dataset.coords):
+        return found
+    lines = [
+        *first.attrs[PYTHON],
+        "first = runs",
+        *dataset.attrs[PYTHON],
+        "from sweeps.runner.labels import aligned_with",
+        "runs = aligned_with(first, runs)",
+    ]
+    return found.assign_attrs({PYTHON: lines})
+
+
 def _opened_by(dataset: xr.Dataset, chosen: xr.Dataset) -> xr.Dataset:
     """Return the chosen part of a sweep, with the Python code that selects it."""
     usual = ["# `runs` is the dataset that this page shows."]
@@ -302,15 +320,11 @@ def _dropped(before: xr.Dataset, after: xr.Dataset) -> list[str]:
 
 def _timed(dataset: xr.Dataset, times: Sequence[float]) -> xr.Dataset:
     """Select the requested times."""
+    if times and "record" in dataset.dims:
+        raise ValueError(f"times = {times[0]:g}: the runs have times of their own; leave it out")
     recorded = _times(dataset)
-    for time in times:
-        if "record" in dataset.dims:
-            raise ValueError(f"times = {time:g}: the runs have times of their own; leave it out")
-        if not np.isclose(recorded, time).any():
-            near = ", ".join(f"{t:g}" for t in recorded[np.argsort(np.abs(recorded - time))[:2]])
-            raise ValueError(f"times = {time:g}: was not recorded; the nearest are {near}")
-    several = len(times) > 0 and "time" in dataset.dims
-    return dataset.sel(time=sorted(times), method="nearest") if several else dataset
+    places = sorted({find_value("times", recorded, time) for time in times})
+    return dataset.isel(time=places) if places and "time" in dataset.dims else dataset
 
 
 def _times(dataset: xr.Dataset) -> np.ndarray:

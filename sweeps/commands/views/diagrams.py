@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from sweeps.commands.views.content import INFERRED, LINES, PYTHON, REGION
+from sweeps.language.values import find_value
 from sweeps.runner.progress import count
 from sweeps.runner.run import open_sweep
 from sweeps.runner.store import Report
@@ -170,7 +171,7 @@ def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarra
         runs = part.assign({REGION: _regions(part, rule)})
         grid = y in runs.dims
         runs = runs.stack(point=[x, y]) if grid else runs.rename_dims({x: "point"})
-        places = [np.abs(axes[n][:, None] - runs[n].values).argmin(0) for n in (x, y)]
+        places = [_places(n, axes[n], runs[n].values) for n in (x, y)]
         runs = runs if seeded else runs.expand_dims("seed")
         own = np.searchsorted(seeds, runs["seed"].values) if seeded else np.zeros(1, int)
         at = (places[0][:, None], places[1][:, None], own)
@@ -197,6 +198,12 @@ def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarra
     found.attrs["config"] = json.dumps({**config, "zip": []})
     found.attrs[INFERRED] = "; ".join(told)
     return found if seeded else found.isel(seed=0, drop=True)
+
+
+def _places(name: str, axis: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the indices of the values of many runs on an axis."""
+    own, run = np.unique(values, return_inverse=True)
+    return np.array([find_value(name, axis, each.item()) for each in own])[run]
 
 
 def _lines(folder: Path, first: xr.Dataset, panel: xr.Dataset, rule: Rule) -> list[dict[str, Any]]:

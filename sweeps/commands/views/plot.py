@@ -19,9 +19,11 @@ from matplotlib.patheffects import AbstractPathEffect, withStroke
 from dynsim import checks
 from sweeps import output
 from sweeps.commands.views.content import check_systems
+from sweeps.language.fields import fold
+from sweeps.language.values import find_value
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.runner.labels import label, select, shown, valid, worded
+from sweeps.runner.labels import aligned_with, label, select, shown, valid, worded
 from sweeps.runner.run import open_sweep
 
 LEVELS = 5
@@ -212,6 +214,7 @@ def run(config: Plot) -> list[Path]:
         raise ValueError("error = True: lines show bands; must be False, or view = 'heatmap'")
     sweeps = {path: open_sweep(path, progress.say) for path in (config.path, *config.more)}
     check_systems(sweeps)
+    sweeps = {path: aligned_with(sweeps[config.path], sweep) for path, sweep in sweeps.items()}
     config = completed(config, sweeps[config.path])
     data = chosen(sweeps[config.path], config)
     given = {entry.partition("=")[0] for entry in config.where}
@@ -232,7 +235,12 @@ def run(config: Plot) -> list[Path]:
 
 
 def completed(config: Plot, dataset: xr.Dataset) -> Plot:
-    """Fill in missing settings from the sweep."""
+    """Fill in missing settings from the sweep, and name axes as it does."""
+    names = {fold(str(dim)): str(dim) for dim in dataset.dims}
+    x, y, hue = (n and names.get(fold(n), n) for n in (config.x, config.y, config.hue))
+    pairs = (entry.partition("=") for entry in config.where)
+    where = tuple(f"{names.get(fold(n), n)}{sign}{value}" for n, sign, value in pairs)
+    config = dataclasses.replace(config, x=x, y=y, hue=hue, where=where)
     recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
     usual = next((name for name in ("entropy", "loss") if name in recorded), recorded[0])
     given = {entry.partition("=")[0] for entry in config.where}
@@ -270,7 +278,10 @@ def draw(
         panel = data if value is None else data.sel({left[0]: value})
         plot_lines(panel, str(config.x), config.hue, ax=ax)
         for place, theory in enumerate(theories.values(), start=1):
-            own = theory.sel({left[0]: value}) if left and left[0] in theory.dims else theory
+            own = theory
+            if value is not None and left[0] in theory.dims:
+                name = f"{left[0]} of a theory"
+                own = theory.isel({left[0]: find_value(name, theory[left[0]].values, value)})
             plot_lines(own, str(config.x), config.hue, ax=ax, place=place)
         if value is not None:
             ax.set_title(f"{left[0]} = {shown(value)}")

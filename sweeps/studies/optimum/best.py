@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from dynsim import Status, checks
+from sweeps.language.values import equal_in, find_axis
 from sweeps.runner.labels import shown, valid, worded
 from sweeps.runner.store.arrays import MISSING
 from sweeps.studies.optimum.valley import valley
@@ -111,8 +112,8 @@ def best(
         raise ValueError("dataset: has no status; must be the results of a sweep")
     checks.real("within", within, 0, open_minimum=True)
     checks.integer("draws", draws, 2)
-    _check_axis(dataset, over)
     name = _chosen(dataset, observable)
+    over = _axis(dataset, over, dataset[name].dtype)
     pick = direction(name) or "lowest" if pick is None else pick
     checks.choice("pick", pick, get_args(Pick))
     runs = dataset[["status"]].assign(value=at_end(dataset, name)).sortby(over)
@@ -188,11 +189,11 @@ def best(
     return made
 
 
-def _check_axis(dataset: xr.Dataset, over: str) -> None:
-    """Raise `ValueError` unless there is a best value along an axis."""
+def _axis(dataset: xr.Dataset, over: str, dtype: np.dtype) -> str:
+    """Return the axis of a name; `ValueError` unless runs in `dtype` have a best value along it."""
     if over == "seed":
         raise ValueError("over = 'seed': no seed is best; must be another axis")
-    checks.choice("over", over, [str(dim) for dim in dataset["status"].dims if dim != "seed"])
+    over = find_axis("over", over, [dim for dim in dataset["status"].dims if dim != "seed"])
     if worded(dataset, over):
         raise ValueError(f"over = {over!r}: its values are words; must be an axis of numbers")
     values = dataset[over].values
@@ -201,6 +202,9 @@ def _check_axis(dataset: xr.Dataset, over: str) -> None:
             f"over = {over!r}: has the values {', '.join(f'{v:g}' for v in values[:6])}; needs "
             f"{FEWEST} or more, finite and different"
         )
+    if same := equal_in(dtype, [values]):
+        raise ValueError(f"over = {over!r}: {same}; must be runs in float64")
+    return over
 
 
 def direction(name: str) -> Pick | None:
@@ -298,7 +302,7 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
     missing = [name for name in ("best", "shape", "place", "resampled") if name not in found]
     if missing:
         raise ValueError(f"found: has no {missing[0]!r}; must be what sweeps.best returned")
-    checks.choice("along", along, [str(dim) for dim in found["best"].dims])
+    along = find_axis("along", along, found["best"].dims)
     if worded(found, along):
         raise ValueError(f"along = {along!r}: its values are words; must be an axis of numbers")
     over = found.attrs["over"]

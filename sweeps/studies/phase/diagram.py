@@ -57,6 +57,7 @@ class Phase(Plane):
     """
 
     THEORIES: ClassVar = ("auto", "best", "none")
+    ALIASES: ClassVar = {"symmetric": DESCENT}
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Phase.RUN))
     x: AxisWord = "eta_y:1e-3:1e2"
@@ -73,7 +74,7 @@ class Phase(Plane):
 
     def engines(self) -> tuple[str, ...]:
         """The engines to draw: one, or two to be compared."""
-        first = DESCENT if self.engine == "symmetric" else self.engine
+        first = self.ALIASES.get(self.engine, self.engine)
         theory = self.theory
         if theory == "auto":
             theory = "best" if first == "simulation" else "none"

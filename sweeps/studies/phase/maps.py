@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import begin, colour_range, scale_of
+from sweeps.studies.options import axis, begin, colour_range, scale_of
 from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.plane import (
     MOST_COARSE,
@@ -103,6 +103,13 @@ def panels_of(
     for each in wanted.values():
         each.check()
     axes = config.axes()
+    for word, (name, values) in zip((config.x, config.y), axes.items(), strict=True):
+        number = len(axis(word, config.resolution, config.run)[1])
+        if report and len(values) < number:
+            report(
+                f"{name}: {len(values)} of {number} values differ in {config.run.dtype}, between "
+                "which refinement ends; --dtype float64 refines further"
+            )
 
     def compute(sweep: Sweep, out: Path) -> xr.Dataset:
         return run_sweep(sweep, out, executor=executor).load()
@@ -253,8 +260,8 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
         "computed": found["computed"].values[nearest[:, 1], nearest[:, 0]],
     }
     table = xr.Dataset({name: ("vertex", values) for name, values in columns.items()})
-    for name, axis in (("x", found[x]), ("y", found[y])):
-        table[name].attrs = {**axis.attrs, "axis": axis.name}
+    for name, along_it in (("x", found[x]), ("y", found[y])):
+        table[name].attrs = {**along_it.attrs, "axis": along_it.name}
     return table
 
 

@@ -23,6 +23,7 @@ from scipy.special import betaincinv
 
 from dynsim import checks
 from dynsim.decoding import Count, Index
+from sweeps.language.values import told_apart
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import AxisWord, Several, axis
@@ -189,6 +190,8 @@ class Plane:
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
     THEORIES: ClassVar[tuple[str, ...]] = ("none",)
     """Values of `theory` besides the engines."""
+    ALIASES: ClassVar[Mapping[str, str]] = {}
+    """Values of `engine` besides the engines, and the engines that they mean."""
 
     run: Experiment
     x: AxisWord
@@ -214,6 +217,12 @@ class Plane:
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of each axis by name, the horizontal one first."""
         found = dict(axis(word, self.resolution, self.run) for word in (self.x, self.y))
+        known = registry.engines(registry.system_of(self.run)) if self.refine else {}
+        drawn = {self.ALIASES.get(self.engine, self.engine), self.theory}
+        trained = any(known[name].trains for name in drawn & {*known})
+        if trained:
+            # Runs round the numbers, and between equal ones nothing is left to refine.
+            found = {name: told_apart(values, self.run.dtype) for name, values in found.items()}
         points = math.prod(map(len, found.values()))
         if points > MOST_POINTS:
             raise ValueError(
@@ -229,10 +238,11 @@ class Plane:
                     f"resolution = {self.resolution}: refine starts from {MOST_COARSE + 1} values "
                     "of an axis; must be larger, or leave refine out"
                 )
+            rounded = f", and of other numbers those that differ in {self.run.dtype}" * trained
             raise ValueError(
                 f"x, y = {self.x!r}, {self.y!r}: have {across} and {up} values, of integers only "
-                f"those between the ends; refine needs more than {MOST_COARSE + 1} on one axis: "
-                "widen it, or leave refine out"
+                f"those between the ends{rounded}; refine needs more than {MOST_COARSE + 1} on one "
+                "axis: widen it, or leave refine out"
             )
         if self.tolerance is not None and not self.refine:
             raise ValueError(f"tolerance = {self.tolerance}: only refine reads it")

@@ -206,10 +206,16 @@ class Refinement:
             if self._report and todo.any() and not prefix:
                 dimension, share = self.forecast(level)
                 across, up = self.lattice.sides(level)
+                certain = self._measured.copy()
+                corners = self.lattice.points(level + 1, np.argwhere(todo)[:, None] + CORNERS)
+                certain[tuple(corners.reshape(-1, 2).T)] = True
+                # Two digits, rounded down.
+                least = 100 * certain.mean()
+                unit = 10 ** (np.floor(np.log10(least)) - 1)
                 self._report(
-                    f"on {across} x {up} cells the boundary has the dimension {dimension:.2f}, by "
-                    f"which about {100 * share:.2g} % of {self._measured.size} points will be "
-                    "computed"
+                    f"{across} x {up} cells: at least {unit * (least // unit):.2g} % of "
+                    f"{certain.size} points will be computed; estimate: about {100 * share:.2g} %, "
+                    f"if the boundary has its dimension here, {dimension:.2f}, on finer cells too"
                 )
 
     def dimension(self, level: int | None = None) -> float:

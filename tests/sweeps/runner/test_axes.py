@@ -16,6 +16,7 @@ import dynsim
 import sweeps
 from sweeps import recipes
 from sweeps.language.tree import toml
+from sweeps.runner import tiles
 from sweeps.runner.config import config_of, from_config
 from sweeps.runner.spec import Sweep, from_table, load
 from sweeps.runner.store import manifest
@@ -39,6 +40,54 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         assert math.prod(part.stop - part.start for part in region) <= size
     assert (visits == 1).all()
     assert layout_of(dims, 20).chunk == (1, 3, 1, 5)
+
+
+NEXT = 2.0**-23
+"""Distance of the next float32 from 1."""
+EQUAL = "1 and 1.00000001 are equal in float32"
+
+
+@pytest.mark.parametrize(
+    ("axes", "zipped", "message"),
+    [
+        ({"eta_y": [1, 1 + 1e-8]}, (), f"axes.eta_y: {EQUAL}; choose values further apart"),
+        ({"eta_y": [1, 1 + NEXT]}, (), None),
+        ({"eta_y": {"linspace": [1, 1 + 2 * NEXT, 9]}}, (), r"\(3 of 9 values differ\)"),
+        ({"momentum": {"logspace": [0.5, 0.50000001, 4]}}, (), "2 of 4|1 of 4"),
+        ({"eta_y": [1e-50, 0.0]}, (), "1e-50 and 0 are equal in float32"),
+        ({"decay": [None, 1, 1 + 1e-8]}, (), f"axes.decay: {EQUAL}"),
+        ({"eta_y": {"a": 1.0, "b": 1 + 1e-8}}, (), f"axes.eta_y: {EQUAL}"),
+        # All of zipped numbers have to be equal.
+        ({"eta_y": [1, 1 + 1e-8], "eta_z": [1, 2]}, [("eta_y", "eta_z")], None),
+        ({"eta_y": [1, 1 + 1e-8], "eta_z": [2, 2]}, [("eta_y", "eta_z")], f"eta_z: {EQUAL}"),
+        (
+            {"rule": [dynsim.sgd(1), dynsim.sgd(1 + 1e-8)]},
+            (),
+            "axes.rule: sgd eta=1.0 .* and sgd eta=1.00000001 ",
+        ),
+        ({"rule": [dynsim.sgd(1), dynsim.sgd(1 + NEXT)]}, (), None),
+        ({"rule": {"a": dynsim.sgd(1), "b": dynsim.sgd(1, 0.3)}}, (), None),
+        # Integers are not rounded.
+        ({"seed": [2**24, 2**24 + 1], "steps": [2**24, 2**24 + 1]}, (), None),
+    ],
+)
+def test_runs_that_float32_makes_equal_are_an_error_before_anything_is_compiled(
+    axes: dict[str, Any], zipped: Any, message: str | None
+) -> None:
+    run, programs = experiment(decay=0.1, momentum=0.5), len(tiles.PROGRAMS)
+    sweep = Sweep(run, axes, record="loss", zip=zipped)
+    if message is None:
+        sweep.check()
+    else:
+        with pytest.raises(ValueError, match=message):
+            sweep.check()
+        with pytest.raises(ValueError, match="dtype = 'float64'"):
+            sweeps.run(sweep)
+    assert len(tiles.PROGRAMS) == programs
+    # Double precision tells them apart, in training and in theory.
+    dataclasses.replace(sweep, run=run.at({"dtype": "float64"})).check()
+    if not {"seed", "momentum", "decay"} & {*axes}:
+        dataclasses.replace(sweep, run=experiment(), engine="eq10").check()
 
 
 @pytest.mark.parametrize(

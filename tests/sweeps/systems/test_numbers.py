@@ -126,9 +126,9 @@ GROUPED = dynsim.sgd({"a": 0.1, "b": 0.2}, decay={"a": 0.1}, noise={"b": 0.1})
 @pytest.mark.parametrize(
     ("rule", "axis", "message"),
     [
-        (dynsim.sgd(0.1), "eta.warmup", "eta: has a rate for 'warmup'"),
-        (dynsim.sgd(0.1), "decay.q", "decay: has a rate for 'q', Two.groups has"),
-        (dynsim.sgd(0.1, noise={"c": 0.1}), "noise.c", "noise: has a rate for 'c', Two.groups has"),
+        (dynsim.sgd(0.1), "eta.warmup", "eta.warmup = 0.1: rule.eta does not have it; .*linear, "),
+        (dynsim.sgd(0.1), "decay.q", "decay.q = 0.1: is not a setting; did you mean .*decay.a"),
+        (dynsim.sgd(0.1, noise={"c": 0.1}), "noise.a", "noise = {.*'c': 0.1.*}: has groups a, b"),
         (dynsim.from_optax(optax.sgd, learning_rate=0.1), "momentum", "optax does not have it"),
     ],
 )

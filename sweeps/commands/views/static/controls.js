@@ -82,7 +82,7 @@ function slider(id, text, values, start) {
   const label = element("label", { htmlFor: id }, element("span", {}, text, output), input);
   controls[id] = { label, input, value: () => Number(input.value), put };
   const write = (word) => {
-    const place = values.findIndex((value) => String(value) === word);
+    const place = placeOn(values, word);
     if (place >= 0) put(place);
   };
   keep(id, () => String(values[input.value]), write);

@@ -44,7 +44,8 @@ class Every {
       const step = stride;
       const words = values.some((value) => typeof value !== "number");
       const at = (run) => Math.floor(run / step) % size;
-      return { name: dim, title: dim, words: words && values, place: at, of: words ? at : (run) => values[at(run)] };
+      const end = (number) => values[placeOn(values, number)] ?? number;
+      return { name: dim, title: dim, words: words && values, place: at, end: words ? Number : end, of: words ? at : (run) => values[at(run)] };
     });
     const some = this.codes.some((code) => code > 0);
     const observed = names.filter((name) => some || name !== FAILED || own.includes(name)).map((name) => {
@@ -53,7 +54,7 @@ class Every {
       const values = read.values[name];
       const failing = (run) => (this.codes[run] > 0 ? values[run] : NaN);
       const of = words ? (run) => codes.indexOf(values[run]) : name === FAILED ? failing : (run) => values[run];
-      return { name, title: name, observed: true, words: words?.map(([, text]) => text), of };
+      return { name, title: name, observed: true, end: Number, words: words?.map(([, text]) => text), of };
     });
     this.columns = [...axes, ...observed];
     this.select();
@@ -61,7 +62,7 @@ class Every {
 
   /** Find the runs that pass the filters, in order, and draw everything. */
   select() {
-    const limits = this.columns.flatMap((column) => (this.filters[column.name] ? [[column.of, ...this.filters[column.name]]] : []));
+    const limits = this.columns.flatMap(({ name, of, end }) => (this.filters[name] ? [[of, ...this.filters[name].map(end)]] : []));
     const passing = [];
     for (let run = 0; run < this.codes.length; run++) {
       const code = this.codes[run];
@@ -333,7 +334,7 @@ class Every {
 }
 
 /** A filter's end as the address has it. */
-const word = (end) => (Number.isFinite(end) ? String(Number(end.toPrecision(6))) : "");
+const word = (end) => (Number.isFinite(end) ? String(end) : "");
 
 function parsed(text) {
   const pairs = text.split(";").filter(Boolean).map((each) => each.split(":"));

@@ -19,6 +19,27 @@ function canBeLog(values) {
   return values.every((value) => typeof value === "number" && value > 0);
 }
 
+/** Largest relative difference between a value of an axis and a number that means it, and digits of one
+ * that was copied from a table. */
+const [CLOSE, COPIED] = [1e-6, 6];
+
+/**
+ * The place of a value on an axis, by the rules of `sweeps.language.values`: that of the same value,
+ * or else of the only one that differs by at most CLOSE of the smaller of both, or that is the same
+ * when it is rounded to six digits; -1 for none.
+ */
+function placeOn(values, wanted) {
+  const number = String(wanted).trim() === "" ? NaN : Number(wanted);
+  const same = values.findIndex((value) => value === number || String(value) === String(wanted));
+  if (same >= 0) return same;
+  const near = values.flatMap((value, place) => {
+    if (typeof value !== "number" || [value, number].every(Number.isSafeInteger)) return [];
+    const close = Math.abs(value - number) <= CLOSE * Math.min(Math.abs(value), Math.abs(number));
+    return close || Number(value.toPrecision(COPIED)) === number ? [place] : [];
+  });
+  return near.length === 1 ? near[0] : -1;
+}
+
 /** Of the largest value, how far apart the ends of an axis are at least: less is rounding. */
 const FLOOR = 1e-4;
 

@@ -180,7 +180,7 @@ def run(config: Edge) -> list[Path]:
 
 def row(case: Case, found: dict[str, xr.Dataset], rate: float) -> dict[str, Any]:
     """Return the errors of both flows at one learning rate."""
-    runs = {name: found[name].sel(eta=rate, method="nearest") for name in ENGINES}
+    runs = {name: found[name].sel(eta=rate) for name in ENGINES}
     training = runs["training"]
     ended = {name: Status(int(each.status)).name for name, each in runs.items()}
     mean = sharpness_of_mean(case.problem, training)

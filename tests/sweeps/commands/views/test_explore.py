@@ -17,7 +17,7 @@ from sweeps import cli
 from sweeps.commands.views import diagrams, page
 from sweeps.commands.views.content import content
 from sweeps.runner.store.arrays import MISSING
-from sweeps.studies.phase.regions import Rule
+from sweeps.studies.phase.regions import BY_STATUS, Rule
 
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
 needs_plotly = pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly of the extra `test`")
@@ -66,7 +66,7 @@ def test_the_page_has_the_numbers_of_the_store(
     [
         (["--out", "page.pdf"], "out = page.pdf: must end in .html"),
         (["--observables", "los"], "observables = 'los': did you mean 'loss'?"),
-        (["--times", "3.5"], "times = 3.5: was not recorded; the nearest are "),
+        (["--times", "3.5"], "times = 3.5: must be one of 0, 1, 2, 4, 8"),
         (["--where", "eta_z=2"], "where: eta_z = 2: must be one of 0.1, 1, 10"),
         (["--max-megabytes", "0.06"], "max_megabytes = 0.06: one time and one seed of these"),
     ],
@@ -386,6 +386,48 @@ def small(**attrs: str) -> xr.Dataset:
     return xr.Dataset(arrays, coords, attrs)
 
 
+def test_axes_that_mean_the_same_are_one_axis_of_the_page() -> None:
+    """Another spelling of a rate, and values that differ by rounding: its Python finds them."""
+    first = small(python=["runs = small()"])
+    rates = first.eta.values * (1 + 2**-52)
+    assert not {*rates} & {*first.eta.values}
+    config = json.dumps({"axes": ["E.ta", "made in Python"], "zip": []})
+    other = small(python=["runs = other"], config=config).rename(eta="E.ta")
+    other = other.assign_coords({"E.ta": rates})
+    found = content({"a": first, "b": other.assign_attrs(config=config)})
+    assert [*found.about["dims"]] == ["eta", "class"]
+    assert found.about["dims"]["eta"]["values"] == [0.1, 0.3]
+    arrays = found.arrays()
+    np.testing.assert_array_equal(arrays["0/loss"], arrays["1/loss"])
+    lines = found.about["stores"][1]["python"]
+    run: dict[str, Any] = {"small": lambda: first, "other": other}
+    exec("\n".join(lines), run)
+    assert run["runs"].sel(eta=0.1, seed=4, time=5).loss == first.sel(eta=0.1, seed=4, time=5).loss
+    assert found.about["stores"][0]["python"] == ["runs = small()"]
+
+
+def test_runs_of_a_diagram_are_put_where_their_values_are() -> None:
+    """Rates of many decades: a run at a rate that is not in the figure is not drawn next to it."""
+    rates, scales = np.geomspace(1e-12, 1, 7), np.array([1.0, 2.0])
+    config = json.dumps({"axes": ["eta", "scale", "seed"], "zip": [["eta", "scale"]]})
+
+    def part(at: list[float]) -> xr.Dataset:
+        status = (("eta", "seed"), np.zeros((len(at), 1), np.int8))
+        coords = {"eta": at, "scale": ("eta", [2.0] * len(at)), "seed": [0]}
+        loss = (("eta", "seed"), np.float32(at)[:, None])
+        return xr.Dataset({"status": status, "loss": loss}, coords, {"config": config})
+
+    chosen = rates[[0, 1, 5]].tolist()
+    found = diagrams.gathered([part(chosen)], BY_STATUS, {"eta": rates, "scale": scales})
+    computed = found.status.values[:, 1, 0] == 0
+    assert computed.tolist() == [True, True, False, False, False, True, False]
+    np.testing.assert_array_equal(found.loss.values[computed, 1, 0], np.float32(chosen))
+    with pytest.raises(
+        ValueError, match=r"^eta = 5e-12: is none of the 7 values from 1e-12 to 1; "
+    ):
+        diagrams.gathered([part([5e-12])], BY_STATUS, {"eta": rates, "scale": scales})
+
+
 def test_what_scripts_are_told_of_sweeps() -> None:
     theory = small(config=json.dumps({"engine": "plain"})).isel(seed=0, drop=True)
     theory = theory.drop_vars("z").assign_coords(time=[0.0, 5.0, 9.0])
@@ -438,7 +480,7 @@ def test_times_and_values_of_a_page_may_be_chosen() -> None:
     assert (about["times"], about["stores"][0]["at"]) == ([0, 5], [0, 1])
     np.testing.assert_array_equal(found.arrays()["0/time"], [0, 5])
     np.testing.assert_array_equal(found.arrays()["0/z"].isel(seed=1)[..., 1], [6, 10])
-    message = r"times = 2: was not recorded; the nearest are 1, 0$"
+    message = r"times = 2: must be one of 0, 1, 5$"
     with pytest.raises(ValueError, match=message):
         content({"a": small()}, times=(2.0,))
     own = small().rename_dims(time="record").drop_vars("time")

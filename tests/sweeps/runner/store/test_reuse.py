@@ -16,6 +16,7 @@ from dynsim import schedules
 from sweeps import Sweep
 from sweeps.runner.store import reuse
 from sweeps.runner.store.reuse import boxes
+from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 from sweeps.systems.experiment import Experiment, experiment
 from tests.sweeps.studies.transitions.quadratic import Quadratic
@@ -67,6 +68,13 @@ def test_what_is_there_is_not_computed_again(
     again = sweeps.run(swept(LARGE), tmp_path / "large").load()
     assert found.identical(again)
     assert computed == 2 * 3 * 3 - 2 * 2
+
+
+def test_a_run_is_found_at_its_own_value_and_at_no_other(small: Path) -> None:
+    """Copied numbers are those of the same rate, to the last bit; a close one is computed."""
+    rates = [0.5, 0.5 + 2**-53, 0.0, 5e-9, 2.0 * (1 + 1e-7), 2.0]
+    source = reuse.Reused(Store.open(small), swept({"seed": [1], "eta_y": rates}))
+    assert source.known[1].tolist() == [True, False, False, False, False, True]
 
 
 def test_part_of_a_sweep_is_found_in_it(small: Path, tmp_path: Path) -> None:

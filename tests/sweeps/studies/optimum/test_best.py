@@ -64,6 +64,17 @@ def test_descent_on_a_quadratic_has_the_best_rate_of_the_closed_form() -> None:
     assert float(long["diverged"]) == pytest.approx(rates[rates > 2].min())
 
 
+def test_rates_that_runs_in_float32_made_equal_have_no_best_one() -> None:
+    """A value is compared with others, and none of these is another one."""
+    rates = np.linspace(0.1, 0.1 + 1e-9, 5)
+    found = dataset(parabola(0.1, rates=rates)[:, None], eta=rates)
+    assert float(sweeps.best(found).best) > 0
+    with pytest.raises(
+        ValueError, match=r"^over = 'eta': 0.1 and .* are equal in float32 \(1 of 5"
+    ):
+        sweeps.best(found.assign(loss=found.loss.astype("float32")))
+
+
 @pytest.mark.parametrize("pick", ["lowest", "highest"])
 def test_a_parabola_is_found_exactly_in_any_order(pick: str) -> None:
     order = np.random.default_rng(0).permutation(RATES.size)

@@ -10,6 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from sweeps.studies.phase import figure
+from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.maps import boundary
 from sweeps.studies.phase.plane import Plane, Tally
 from sweeps.studies.phase.regions import BY_STATUS
@@ -51,6 +52,35 @@ def test_settings_are_allowed_up_to_their_limit(allowed: dict, refused: dict, me
     assert list(plane(**allowed).axes()) == ["eta_y", "eta_z"]
     with pytest.raises(ValueError, match=message):
         plane(**refused).axes()
+
+
+ZOOM = "eta_y:1:1.00001:1000"
+"""Over 84 float32 from 1 on, 2^-23 apart: 1e-5 2^23 = 83.9."""
+
+
+def test_a_plane_that_float32_cannot_resolve_is_an_error_or_refined_as_far_as_it_goes() -> None:
+    (wanted,) = plane(ZOOM, resolution=5).sweeps().values()
+    with pytest.raises(ValueError, match=r"axes.eta_y: .* equal in float32 \(85 of 1000 values"):
+        wanted.check()
+    found = plane(ZOOM, refine=True, resolution=40)
+    across, up = found.axes().values()
+    assert (len(across), len(up)) == (85, 40)
+    assert (np.diff(np.float32(across)) > 0).all()
+    for each in found.sweeps().values():
+        each.check()
+    few = plane("eta_y:1:1.000001:1000", "eta_z:1:1.000001", refine=True)
+    with pytest.raises(ValueError, match=r"have 9 and 9 values, .* those that differ in float32; "):
+        few.axes()
+    # In double precision all differ, as in theories.
+    wide = Plane(experiment(steps=4, dtype="float64"), ZOOM, "eta_z:1:2", refine=True)
+    theory = plane(ZOOM, refine=True, engine="symmetric")
+    # `figure phase` has another meaning for this name, descent in the precision of the runs.
+    run = experiment(steps=4)
+    assert len(Phase(run, ZOOM, refine=True, engine="symmetric").axes()["eta_y"]) == 85
+    for config in (wide, theory):
+        assert len(config.axes()["eta_y"]) == 1000
+        for each in config.sweeps().values():
+            each.check()
 
 
 def test_curves_of_a_map_are_where_its_shares_have_their_level() -> None:

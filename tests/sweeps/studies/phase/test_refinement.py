@@ -37,6 +37,11 @@ def dots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.hypot((7 * x) % 1 - 0.513, (7 * y) % 1 - 0.513) < 0.05
 
 
+def fine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A chequerboard whose squares are as small as coarse cells."""
+    return np.sin(60 * x) * np.sin(60 * y) > 0
+
+
 def basins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Which root of z^3 = 1 Newton's method finds: a fractal boundary."""
     z = 4 * x - 2 + 1j * (4 * y - 2) + 1e-9
@@ -94,15 +99,38 @@ def test_the_coarse_grid_says_what_a_boundary_will_cost(
     (first, before), *others = said
     assert before.startswith("level-0")
     numbers = re.fullmatch(
-        r"on 32 x 32 cells the boundary has the dimension (.*), by which about (.*) % of 66049 "
-        "points will be computed",
+        "32 x 32 cells: at least .* % of 66049 points will be computed; estimate: about (.*) %, if "
+        "the boundary has its dimension here, (.*), on finer cells too",
         first,
     )
     assert numbers is not None
-    assert low < float(numbers[1]) < high
+    assert low < float(numbers[2]) < high
     # Rough ones have cells with more or fewer neighbours than a curve.
-    assert float(numbers[2]) == pytest.approx(100 * plane.asked.mean(), rel=0.15)
+    assert float(numbers[1]) == pytest.approx(100 * plane.asked.mean(), rel=0.15)
     assert [name.split("-")[1] for _, name in others] == ["1", "2"]
+
+
+@pytest.mark.parametrize("shape", [disc, basins, dots, fine])
+def test_announced_points_are_computed_and_what_is_guessed_is_called_an_estimate(
+    shape: Shape,
+) -> None:
+    """Of `fine`, most of what the coarse grid expects is not needed; of `dots`, random points find
+    most islands, which nothing had announced."""
+    plane, said = Plane(shape, (257, 257)), []
+    found = Refinement(Lattice.of((257, 257), 32), plane, report=said.append)
+    guard(found, 750)
+    shares = [re.search(r"at least (\S+) % .*estimate: about (\S+) %", each) for each in said]
+    certain = [float(each[1]) for each in shares if each]
+    computed = 100 * plane.asked.mean()
+    assert len(certain) == len(said) == 3
+    assert certain == sorted(certain)
+    assert certain[-1] <= computed
+    assert certain[0] > 100 * 33**2 / 257**2
+    guesses = [float(each[2]) for each in shares if each]
+    if shape is fine:
+        assert guesses[0] > 1.5 * computed
+    if shape is dots:
+        assert guesses[-1] < 0.5 * computed
 
 
 def half(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -1,0 +1,147 @@
+"""Finds a value on an axis, and the axis that a name means.
+
+All code that looks up what somebody typed uses this module: `--where`, `--times`, plots, diagrams,
+differences of sweeps. Pages of the explorer have the same function in `marks.js`. Distances are
+relative, because rates of 1e-12 and 1e-9 are as different as 1 and 1000.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Int, Shaped
+from numpy.typing import ArrayLike, DTypeLike
+
+from dynsim import checks
+from sweeps.language.fields import fold
+
+CLOSE = 1e-6
+"""Largest relative difference between a value of an axis and a number that means it: more than that
+of float32. A number that was copied from a table of six digits may differ by more."""
+FEW = 6
+"""Maximum number of values of an axis that a message lists in full."""
+
+
+def find_value(field: str, values: Shaped[np.ndarray, " N"], wanted: float | str) -> int:
+    """Return the index of a value on an axis.
+
+    Args:
+        field: name of the axis or option, for messages.
+        values: values of the axis: numbers or words.
+        wanted: a number, or a word on an axis of words.
+
+    Raises:
+        ValueError: if there is no such value, naming those that there are, or several.
+
+    Example:
+        >>> find_value("eta", np.geomspace(1e-4, 1, 5), 0.1)
+        3
+        >>> find_value("eta", np.array([0.0, 1e-12, 1e-9]), 1e-10)
+        Traceback (most recent call last):
+        ValueError: eta = 1e-10: must be one of 0, 1e-12, 1e-09
+    """
+    if values.dtype.kind not in "iuf":
+        words = values.tolist()
+        return words.index(checks.choice(field, wanted, words))  # pyright: ignore[reportArgumentType]
+    found = matching(values, float(wanted) if isinstance(wanted, str) else wanted)
+    if len(found) == 1:
+        return int(found[0])
+    if len(found):
+        told, *near = distinct([wanted, *values[found].tolist()])
+        reason = f"is close to {' and '.join(near)}; write the one that you mean in full"
+    elif len(values) <= FEW:
+        told, *known = distinct([wanted, *values.tolist()])
+        reason = f"must be one of {', '.join(known)}"
+    else:
+        near = np.argsort(np.abs(values.astype(float) - float(wanted)), kind="stable")[:2]
+        some = [values.min(), values.max(), *np.sort(values[near])]
+        told, low, high, *near = distinct([wanted, *(each.item() for each in some)])
+        reason = (
+            f"is none of the {len(values)} values from {low} to {high}; the nearest are "
+            f"{', '.join(near)}"
+        )
+    raise ValueError(f"{field} = {told}: {reason}")
+
+
+def matching(values: Shaped[np.ndarray, " N"], wanted: float) -> Int[np.ndarray, " M"]:
+    """Return the indices of the values of an axis that a number means.
+
+    These are the first value that equals it; else those that it equals after rounding to float32,
+    if the axis is in float32; else those that differ by at most `CLOSE` of the smaller one, or that
+    are this number when they are rounded to six digits. So 0 means only 0, infinity only infinity,
+    and a whole number no other whole number.
+    """
+    numbers = values.astype(np.float64) if values.dtype.kind == "f" else values
+    # NumPy would round the number to float32 first.
+    equal = np.flatnonzero(numbers == wanted)
+    if len(equal) or values.dtype.kind != "f" or not np.isfinite(wanted):
+        return equal[:1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded, number = np.float32(wanted), float(wanted)
+        if values.dtype == np.float32 and rounded and np.isfinite(rounded):
+            equal = np.flatnonzero(values == rounded)
+            if len(equal):
+                return equal[:1]
+        apart, size = abs(numbers - number), np.minimum(abs(numbers), abs(number))
+        # Six digits differ by at most 5e-6.
+        found = [
+            place
+            for place in np.flatnonzero(apart <= 1e-5 * size)
+            if (apart[place] <= CLOSE * size[place] or float(f"{numbers[place]:.6g}") == number)
+            and not (_is_whole(number) and _is_whole(numbers[place].item()))
+        ]
+    return np.array(found, int)
+
+
+def _is_whole(number: float) -> bool:
+    """Return whether a number is an integer, such as a step; larger floats have no fraction."""
+    return number.is_integer() and abs(number) < 2**53
+
+
+def distinct(values: Sequence[float | str]) -> list[str]:
+    """Return numbers as text with six digits, or with as many as tell different ones apart."""
+    number = len({*values})
+    for digits in (6, 9, 12, 15):
+        texts = [each if isinstance(each, str) else f"{each:.{digits}g}" for each in values]
+        if len({*texts}) == number:
+            return texts
+    return list(map(str, values))
+
+
+def equal_in(dtype: DTypeLike, columns: Sequence[ArrayLike]) -> str:
+    """Return which points of a dimension are equal when their numbers are rounded to `dtype`, in
+    words; empty if none are. `columns` has the values of each axis along it."""
+    exact = [np.asarray(each) for each in columns]
+    with np.errstate(over="ignore"):
+        rounded = [each.astype(dtype) if each.dtype.kind == "f" else each for each in exact]
+    size = len(exact[0])
+    # Nearly always the values of one axis suffice, at little cost.
+    if any(len(np.unique(each)) == size for each in rounded):
+        return ""
+    codes = np.stack([np.unique(each, return_inverse=True)[1] for each in rounded])
+    points, first, at = np.unique(codes, axis=1, return_index=True, return_inverse=True)
+    if points.shape[1] == size:
+        return ""
+    later = np.flatnonzero(first[at] != np.arange(size))
+    pair = first[at[later[0]]], later[0]
+    told = [
+        " and ".join(distinct([each[i].item() for i in pair]))
+        for each in exact
+        if each.dtype.kind == "f" and each[pair[0]] != each[pair[1]]
+    ]
+    some = f" ({points.shape[1]} of {size} values differ)" if size > 2 else ""
+    return f"{', '.join(told)} are equal in {np.dtype(dtype)}{some}"
+
+
+def told_apart(values: Sequence[float], dtype: DTypeLike) -> tuple[float, ...]:
+    """Return the first of each set of values that are equal when floats are rounded to `dtype`."""
+    exact = np.asarray(values)
+    rounded = exact.astype(dtype) if exact.dtype.kind == "f" else exact
+    return tuple(exact[np.sort(np.unique(rounded, return_index=True)[1])].tolist())
+
+
+def find_axis(field: str, name: str, names: Iterable[object]) -> str:
+    """Return the axis that a name means. As in names of settings, `-`, `_`, `.`, blanks and case do
+    not matter. Raises `ValueError` if there is none."""
+    known = list(map(str, names))
+    alike = [each for each in known if fold(each) == fold(name)]
+    return alike[0] if len(alike) == 1 else checks.choice(field, name, known)
