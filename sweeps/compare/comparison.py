@@ -18,7 +18,7 @@ from dynsim import Status
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.trajectory import counts
 from odes import central
-from odes.batch_noise import STD
+from odes.batch_noise import ERROR, STD
 from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
 from odes.theory import refusal
@@ -143,9 +143,19 @@ class Comparison:
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """Return further entries of a theory's report: final standard deviations across seeds."""
-        found = {name: self.scattered(theory, name) for name in self.names}
-        ends = {name: each.at_end() for name, each in found.items() if each}
+        ends = self.at_end({name: self.scattered(theory, name) for name in self.names})
         return {"spread_at_end": ends} if ends else {}
+
+    def at_end(self, found: Mapping[str, Scatter | None]) -> dict[str, dict[str, Any]]:
+        """Return the standard deviations across seeds at the end, by observable."""
+        # Each step rounds the weights.
+        steps = self.config.run.steps or 1
+        rounding = float(np.finfo(self.config.run.dtype).eps) * steps**0.5 / 4
+        return {
+            name: each.at_end(rounding * np.abs(self.runs_of(TRAINING, name)).max(initial=0))
+            for name, each in found.items()
+            if each
+        }
 
     def scattered(self, theory: str, name: str) -> Scatter | None:
         """Return predicted and measured standard deviation across seeds; None if not predicted."""
@@ -154,7 +164,11 @@ class Comparison:
             return scatter.over_paths(mean, runs)
         if name + STD not in self.predictions[theory]:
             return None
-        return scatter.over_starts(self.runs_of(theory, name + STD), mean, runs)
+        errors = (
+            self.runs_of(theory, name + end) if name + end in self.predictions[theory] else 0.0
+            for end in (ERROR, STD + ERROR)
+        )
+        return scatter.over_starts(runs, mean, self.runs_of(theory, name + STD), *errors)
 
     def heading(self) -> list[str]:
         """Return the heading of the table, as lines."""
