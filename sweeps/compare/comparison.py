@@ -40,6 +40,12 @@ TRAINING = "simulation"
 MOST_STARTS = 32
 """Maximum number of seeds whose starting weights the theories of the standard deviation across
 seeds use, as these theories are slow."""
+WHY = {
+    Status.DIVERGED.name: "weights or loss are not finite, or the loss is too large",
+    Status.MAX_STEPS.name: "the ODE solver used up its steps, as for stiff problems (large rates)",
+    Status.SOLVER_FAILED.name: "the ODE solver failed, for instance by a vanishing step size",
+    Status.BEYOND_EDGE.name: "the sharpness left the edge of stability",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,6 +341,10 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     errors = {"sampling": report["simulation"]["sampling_error"]}
     errors |= {name: theory["relative_error"] for name, theory in theories.items()}
     cells = {side: {n: cell(**each) for n, each in found.items()} for side, found in errors.items()}
+    failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {Status.OK.name}}
+    for name, status in failed.items():
+        if Status.OK.name not in status:
+            cells[name] = dict.fromkeys(cells[name], ", ".join(status))
     found = [
         *about,
         "",
@@ -357,8 +367,10 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
             "The same over time, in sampling errors: differences of about 1 are due to chance.",
         ]
         found += ["", *_grid(chance, observables)]
-    failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
-    return [*found, *(f"{name}: {counted(status)}" for name, status in failed.items())]
+    found += [""] * bool(failed)
+    found += [f"{name}: {counted(status)}" for name, status in failed.items()]
+    ended = {status for each in failed.values() for status in each}
+    return [*found, *(f"{name}: {why}." for name, why in WHY.items() if name in ended)]
 
 
 def _grid(cells: Mapping[str, Mapping[str, str]], observables: Sequence[str]) -> list[str]:

@@ -69,8 +69,28 @@ def test_the_table_has_the_numbers_of_the_report(
             ["", CHANCE, "", row("", "theory-0"), row("loss", "1.23"), row("xi", "-")]
             * bool(sampling)
         ),
-        *["theory-0: 2 OK, 1 DIVERGED"] * (len(status) > 1),
+        *["", "theory-0: 2 OK, 1 DIVERGED", found[-1]] * (len(status) > 1),
     ]
+    assert found[-1].startswith("DIVERGED: ") == (len(status) > 1)
+
+
+@pytest.mark.parametrize("status", ["DIVERGED", "MAX_STEPS", "SOLVER_FAILED", "BEYOND_EDGE"])
+def test_a_theory_that_fails_says_how(status: str) -> None:
+    """In place of its errors, which do not exist, and in words."""
+    made = report(1.0, False, {"OK": 1}, 2)
+    nothing = {"over_time": None, "at_end": None, "floored": False}
+    made["theories"]["theory-1"] = {
+        "relative_error": dict.fromkeys(("loss", "xi"), nothing),
+        "sampling_errors": dict.fromkeys(("loss", "xi")),
+        "status": {status: 1},
+    }
+    found = comparison.lines(made, ("loss", "xi"), ["about"])
+    assert found[7:9] == [
+        row("loss", "10 / 25", "1.23 / 50", status),
+        row("xi", "10 / 25", "- / 200", status),
+    ]
+    assert found[-2] == f"theory-1: 1 {status}"
+    assert found[-1].startswith(f"{status}: ")
 
 
 @pytest.mark.parametrize("theories", [5, 6])
