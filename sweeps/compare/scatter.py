@@ -103,8 +103,8 @@ def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") ->
     if any(values["strained"] for values in at_end.values()):
         found += [
             "",
-            "Strained: runs scatter so many times as far as predicted, more than errors explain. An",
-            "assumption of the theory fails, such as that noise is small.",
+            "Strained: runs scatter so many times as far as predicted, more than errors explain.",
+            "An assumption of the theory fails, such as that noise is small.",
         ]
     return found
 

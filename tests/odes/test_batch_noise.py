@@ -299,6 +299,21 @@ def test_the_own_error_of_random_starts_covers_the_truth(starts: int, share: flo
     np.testing.assert_allclose(np.sqrt(np.mean(mean_error**2, axis=0)), want, rtol=0.1)
 
 
+def test_averages_of_squares_have_the_error_of_their_examples() -> None:
+    """Across repetitions: the mean follows the variance of the gradient, and the variance of a
+    squared gradient is itself sampled."""
+    problem, rule = Known("laplace"), dynsim.adam(0.02, b2=0.9)
+    init = jnp.ones(2)
+    run = lambda key: solve(
+        *(problem, rule, [12]), key=key, init=init, examples=64, batch=1, dtype="float32"
+    )
+    found = jax.jit(jax.vmap(run))(jax.random.split(KEY, 300))
+    mean, std = (np.asarray(x["weights"])[:, 0] for x in (found.observables, found.std))
+    errors = (np.asarray(x["weights"])[:, 0] for x in (found.mean_error, found.std_error))
+    for values, error in zip((mean, std), errors, strict=True):
+        np.testing.assert_allclose(np.sqrt(np.mean(error**2, axis=0)), values.std(0), rtol=0.35)
+
+
 def test_the_next_order_has_the_error_of_its_draws() -> None:
     """At the minimum, the loss of normal weights of variance v has mean v / 2 for each of two, and
     the square of one a standard deviation of v sqrt 2."""

@@ -192,17 +192,18 @@ def test_paths_of_a_theory_have_an_error_of_their_own() -> None:
     assert ends["measured"] == pytest.approx(np.sqrt((measured[-1] ** 2).mean()), rel=1e-12)
 
 
-def test_starts_of_a_theory_have_an_error_of_their_own() -> None:
-    """That over many repetitions with means of variance 1, which have an error of 0.5, and a
-    variance of 2 within each start, which has one of 0.2."""
+@pytest.mark.parametrize("width", [1.0, 0.1])
+def test_starts_of_a_theory_have_an_error_of_their_own(width: float) -> None:
+    """That over many repetitions with means of standard deviation `width`, which have an error of
+    half of that, and a variance within each start of mean 2 and variance 1."""
     rng = np.random.default_rng(0)
     shape = (6, 4000, 2)
-    mean = rng.normal(size=shape) * np.sqrt(1 + 0.5**2)
-    std = np.sqrt(2 + 0.2 * rng.normal(size=shape))
+    mean = rng.normal(size=shape) * width * np.sqrt(1 + 0.5**2)
+    std = np.sqrt(rng.gamma(4, 0.5, size=shape))
     runs = rng.normal(size=shape)
-    found = scatter.over_starts(runs, mean, std, np.full(shape, 0.5))
-    # The mean of the variance has an error of 1 %.
-    np.testing.assert_allclose((found.predicted**2).mean(0), 3, rtol=0.04)
+    found = scatter.over_starts(runs, mean, std, np.full(shape, 0.5 * width))
+    # The mean over repetitions has an error of 1 %.
+    np.testing.assert_allclose((found.predicted**2).mean(0), 2 + width**2, rtol=0.04)
     scattered = found.predicted.std(0)
     np.testing.assert_allclose(np.sqrt((found.predicted_error**2).mean(0)), scattered, rtol=0.15)
     one = scatter.over_starts(runs, mean[:1], std[:1], 0.5, np.full(shape, 0.1)[:1])
