@@ -299,6 +299,22 @@ def test_the_own_error_of_random_starts_covers_the_truth(starts: int, share: flo
     np.testing.assert_allclose(np.sqrt(np.mean(mean_error**2, axis=0)), want, rtol=0.1)
 
 
+@pytest.mark.parametrize(("number", "few", "most"), [(32, 8, 1.1), (8, 8, 1.1), (2, 2, 1.4)])
+def test_errors_of_starts_are_their_scatter_across_repetitions(
+    number: int, few: int, most: float
+) -> None:
+    """For variances within starts that scatter, and that are larger where means are far off."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(number, 20_000))
+    variances = rng.gamma(4, 0.5, size=(few, 20_000)) + means[:few] ** 2 / 2
+    found, errors = noise.of_starts(means, variances)
+    # One between starts, and 2.5 within them.
+    assert np.mean(found) == pytest.approx(3.5, rel=0.02)
+    assert np.sqrt(np.mean(errors.mean)) == pytest.approx(np.std(means.mean(0)), rel=0.03)
+    # The jackknife is unbiased for many starts; the larger of two estimates is too large for few.
+    assert 0.9 < np.sqrt(np.mean(errors.variance)) / np.std(found) < most
+
+
 def test_averages_of_squares_have_the_error_of_their_examples() -> None:
     """Across repetitions: the mean follows the variance of the gradient, and the variance of a
     squared gradient is itself sampled."""
