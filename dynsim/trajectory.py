@@ -93,6 +93,11 @@ class Trajectory(eqx.Module):
         source: name of the simulation or theory, for instance "simulation" or "population".
         covariance: (S, P, P) predicted covariance across seeds at each recorded time, over all P
             entries of the observables, in the order of their names. None where it is not predicted.
+        mean_error: (S, ...) by name, with the shapes of `observables`: the standard error of a mean
+            across seeds that a theory estimates from random numbers, such as a sample of starting
+            weights, examples or noise. 0 where it is exact, None where nothing is estimated.
+        std_error: the same for the predicted standard deviations `std`. Neither includes the error
+            of the theory itself.
         checkpoint: state from which training can resume, if requested, else None.
         fixed: the parts of the weights that are not arrays; `model` puts them back.
 
@@ -112,6 +117,8 @@ class Trajectory(eqx.Module):
     first_bad_step: Int[AnyArray, "*B"]
     source: str = eqx.field(static=True, default="")
     covariance: Float[AnyArray, "*B S P P"] | None = None
+    mean_error: Mapping[str, AnyArray] | None = None
+    std_error: Mapping[str, AnyArray] | None = None
     checkpoint: PyTree = None
     fixed: Static | None = eqx.field(static=True, default=None)
 
@@ -217,9 +224,10 @@ class Trajectory(eqx.Module):
                 ("class", "token")}. By default NAME_0, NAME_1, ...
 
         Returns:
-            A dataset of the observables, `status`, `first_bad_step`, and NAME_std where a standard
-            deviation across seeds is predicted. Its coordinate `time`, in optimiser steps, has the
-            dimension `time`; if times differ between runs, it has their axes and `record`.
+            A dataset of the observables, `status` and `first_bad_step`; NAME_std where a standard
+            deviation across seeds is predicted; and NAME_error and NAME_std_error, the standard
+            errors of both, where they are estimated. Its coordinate `time`, in optimiser steps, has
+            the dimension `time`; if times differ between runs, it has their axes and `record`.
 
         Raises:
             ValueError: unless there is one name for each axis.
@@ -234,16 +242,17 @@ class Trajectory(eqx.Module):
         shared = times.reshape(-1, times.shape[-1])
         own = bool((shared != shared[:1]).any())
         outer = (*runs, "record" if own else "time")
-        values = dict(self.observables)
-        if self.covariance is not None:
-            values |= {f"{name}_std": found for name, found in self.std.items()}
+        values: dict[str, Mapping[str, AnyArray] | None] = {"": self.observables}
+        values["_error"] = self.mean_error
+        values["_std"] = None if self.covariance is None else self.std
+        values["_std_error"] = self.std_error
         data: dict[str, Any] = {}
-        for name, array in values.items():
-            of = name if name in self.observables else name.removesuffix("_std")
-            own_axes = np.ndim(array) - len(outer)
-            names = (inner or {}).get(of) or tuple(f"{of}_{i}" for i in range(own_axes))
-            _check_names(f"inner[{of!r}]", names, own_axes)
-            data[name] = ((*outer, *names), np.asarray(array))
+        for suffix, arrays in values.items():
+            for name, array in (arrays or {}).items():
+                own_axes = np.ndim(array) - len(outer)
+                names = (inner or {}).get(name) or tuple(f"{name}_{i}" for i in range(own_axes))
+                _check_names(f"inner[{name!r}]", names, own_axes)
+                data[name + suffix] = ((*outer, *names), np.asarray(array))
         meanings = {
             "flag_values": [int(s) for s in Status],
             "flag_meanings": " ".join(Status.__members__),

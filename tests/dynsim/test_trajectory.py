@@ -91,7 +91,8 @@ def test_a_batch_becomes_a_dataset_that_netcdf_takes(tmp_path: Path) -> None:
     times = np.broadcast_to([0.0, 7.0], (2, 3, 2))
     values = {"loss": np.arange(12.0).reshape(2, 3, 2), "xi": np.zeros((2, 3, 2, 5))}
     covariance = np.broadcast_to(4 * np.eye(6), (2, 3, 2, 6, 6))
-    run = Trajectory(times, values, None, STATUS, STATUS - 1, "spread", covariance)
+    errors = [{name: x + step for name, x in values.items()} for step in (1, 2)]
+    run = Trajectory(times, values, None, STATUS, STATUS - 1, "spread", covariance, *errors)
     made = run.to_xarray(("rate", "seed"), {"xi": ("class",)})
     made.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
     found = xr.load_dataset(tmp_path / "run.nc", engine="h5netcdf")
@@ -103,6 +104,9 @@ def test_a_batch_becomes_a_dataset_that_netcdf_takes(tmp_path: Path) -> None:
     xr.testing.assert_equal(one, made.isel(rate=1, seed=2))
     assert float(found["loss"].isel(rate=1, seed=2).sel(time=7)) == 11
     assert float(found["loss_std"].max()) == 2
+    np.testing.assert_array_equal(found["loss_error"], values["loss"] + 1)
+    np.testing.assert_array_equal(found["loss_std_error"], values["loss"] + 2)
+    assert found["xi_std_error"].dims == found["xi_std"].dims == found["xi"].dims
     assert (
         found["status"].attrs["flag_meanings"].split()[int(found["status"][1, 0])]
         == "SOLVER_FAILED"

@@ -374,3 +374,25 @@ def test_variances_within_and_between_starts_add_up() -> None:
     np.testing.assert_allclose(got.predicted, np.sqrt(want), rtol=1e-12)
     np.testing.assert_allclose(got.measured, runs.std(0, ddof=1), rtol=1e-12)
     np.testing.assert_allclose(got.error, runs.std(0, ddof=1) / np.sqrt(8), rtol=1e-12)
+
+
+def test_a_predicted_deviation_is_drawn_with_its_error() -> None:
+    """As a line on each side of the mean, within a band."""
+    ok, rng = np.zeros(3, int), np.random.default_rng(0)
+    names = {"loss": 5.0, "loss_std": 2.0, "loss_error": 0.0, "loss_std_error": 0.25}
+    theory = datasets(**{n: np.full((1, 4), x) for n, x in names.items()}, status=ok[:1])
+    trained = datasets(loss=rng.normal(size=(3, 4)), status=ok)
+    engine = SimpleNamespace(noisy=False, title="theory", assumes="")
+    made = comparison.Comparison(
+        *(Compare(experiment(**RUN)), trained, {"theory": theory}),
+        {"theory": engine},  # pyright: ignore
+        ("loss",),
+    )
+    figure, ax = plt.subplots()
+    picture.plot_entries(made, "loss", ax=ax)
+    _, *bands = ax.collections
+    heights = [{*band.get_paths()[0].vertices[:, 1]} for band in bands]
+    assert heights == [{2.75, 3.25}, {6.75, 7.25}]
+    dotted = [{*line.get_ydata()} for line in ax.lines if line.get_linestyle() == ":"]
+    assert dotted == [{3.0}, {7.0}]
+    plt.close(figure)
