@@ -18,7 +18,7 @@ import numpy as np
 import dynsim
 import odes
 
-SIGMA, RIDGE, SIGN = 0.5, 0.01, [[1.0], [-1.0]]
+SIGMA, RIDGE, SIGN, NODES = 0.5, 0.01, [[1.0], [-1.0]], 4096
 
 
 class Attention(dynsim.Problem):
@@ -76,22 +76,29 @@ def attention(h):
 
 
 def minima(problem, init=None, time=None):
-    """State evolution of the order parameters, and of the scores at Gauss-Hermite nodes."""
-    nodes, shares = map(jnp.array, np.polynomial.hermite_e.hermegauss(8))
-    xi, zeta = jnp.stack(jnp.meshgrid(*4 * [nodes])).reshape(2, 2, -1)
-    weights = jnp.stack(jnp.meshgrid(*4 * [shares / shares.sum()])).prod(axis=0).ravel()
+    """State evolution of the order parameters, and of the scores that minimise the loss."""
+    # A student's scores change sign where its fields do. That is too sharp for a product of 1D rules
+    # and needs an even sequence, with all signs, as the two minima are symmetric.
+    root = np.roots([1, 0, 0, 0, -1, -1])[0].real
+    even = jax.scipy.special.ndtri((0.5 + np.outer(root ** -np.arange(1.0, 5), range(NODES))) % 1)
+    signs = jnp.array([[1, 1, -1, -1], [1, -1, 1, -1]])
+    xi, zeta = (even.reshape(2, 2, 1, -1) * signs[:, None, :, None]).reshape(2, 2, -1)
     v, alpha, sign = SIGMA**2, problem.examples / problem.D, jnp.array(SIGN)
 
     def step(state, _):
         q, m, V, theta = state
         c, free = jnp.sqrt(q) * xi + m * sign, jnp.sqrt(v - theta**2 / q)
         h, y = c, problem.target(free * zeta + theta / jnp.sqrt(q) * xi)
-        for _ in range(40):
-            s, pull = jax.vjp(attention, h)
-            force = (h - c) / V + 2 * v * pull(s - y)[0]
-            h -= force / (1 / V + v + v / 2 * jnp.sum(h**2, axis=0, keepdims=True))
+        for _ in range(12):
+            s, other = attention(h), h[::-1]
+            own, cross = s * (1 - s) * (2 * h - other), -s * (1 - s) * h
+            force = (h - c) / V + 2 * v * (own * (s - y) + (cross * (s - y))[::-1])
+            # Gauss-Newton steps; the second derivative of attention is at most 0.2 or so.
+            a = 1 / V + 2 * v * (own**2 + cross[::-1] ** 2 + 0.2 * abs(s - y).sum(0))
+            b = 2 * v * (own * cross).sum(0)
+            h -= (a[::-1] * force - b * force[::-1]) / (a[0] * a[1] - b**2)
         f, miss = (h - c) / V, (attention(h) - y) ** 2
-        sums = jnp.stack([sign * f, f * zeta / free, f * xi, f**2, miss]).sum(1) @ weights
+        sums = jnp.stack([sign * f, f * zeta / free, f * xi, f**2, miss]).sum(1).mean(1)
         to_m, to_theta, response, square, error = alpha * sums
         stiff = RIDGE + v * (theta * to_theta / q - response / jnp.sqrt(q))
         length = (v * square + to_m**2 + (v * to_theta) ** 2) / stiff

@@ -149,7 +149,7 @@ def sde(
     problem, rule = built(problem, rule)
     if checks.integer("order", order, 1) > 2:
         raise ValueError(f"order = {order}: must be 1 or 2")
-    if reason := _why_not_described(problem, rule, batch, order):
+    if reason := why_not_described(problem, rule, batch, order):
         raise ValueError(reason)
     check_arguments(problem, rule, times, key, init, starts=True)
     steps = whole_steps(times)
@@ -182,7 +182,7 @@ def sde(
     )
 
 
-def _why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
+def why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
     """Return why the theory does not describe a training, or None."""
     if reason := without_noise(problem, batch):
         return reason
@@ -379,7 +379,7 @@ def _solve(
 
 def _theory(name: str, title: str, assumes: str, order: int) -> Theory[Any, Any]:
     def inapplicable(training: Training) -> str | None:
-        return _why_not_described(training.problem, training.rule, training.batch, order)
+        return why_not_described(training.problem, training.rule, training.batch, order)
 
     return Theory(
         name,
