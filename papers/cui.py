@@ -4,8 +4,7 @@ Two tokens x with D entries of standard deviation sigma = 1/2 are mixed by A = s
 student has scores h = (x +- p).w with positions +p and -p. Its target is mixed by (1 - omega) A +
 omega (0.6, 0.4; 0.4, 0.6) with h = x.teacher. On alpha D examples the loss, a sum of
 |output - target|^2 / (2 D^2) plus 0.005 |w|^2, has two minima: one uses positions, m = w.p, the
-other meaning, theta = w.teacher / 4. For large D both follow from state evolution, with the
-equations of the authors' public code. We derived the loss in terms of the scores at the minimum.
+other meaning, theta = w.teacher / 4. For large D the authors' state evolution has both.
 """
 
 from typing import Annotated
@@ -76,13 +75,10 @@ def attention(h):
 
 
 def minima(problem, init=None, time=None):
-    """State evolution of the order parameters, and of the scores that minimise the loss."""
-    # A student's scores change sign where its fields do. That is too sharp for a product of 1D rules
-    # and needs an even sequence, with all signs, as the two minima are symmetric.
-    root = np.roots([1, 0, 0, 0, -1, -1])[0].real
-    even = jax.scipy.special.ndtri((0.5 + np.outer(root ** -np.arange(1.0, 5), range(NODES))) % 1)
-    signs = jnp.array([[1, 1, -1, -1], [1, -1, 1, -1]])
-    xi, zeta = (even.reshape(2, 2, 1, -1) * signs[:, None, :, None]).reshape(2, 2, -1)
+    """State evolution, on even points with all signs, as scores jump where fields change sign."""
+    even = (0.5 + np.outer(1.1673039782614187 ** -np.arange(1.0, 5), range(NODES))) % 1
+    signs = jnp.array([[1, 1, -1, -1], [1, -1, 1, -1]])[:, None, :, None]
+    xi, zeta = (jax.scipy.special.ndtri(even).reshape(2, 2, 1, -1) * signs).reshape(2, 2, -1)
     v, alpha, sign = SIGMA**2, problem.examples / problem.D, jnp.array(SIGN)
 
     def step(state, _):
@@ -90,16 +86,15 @@ def minima(problem, init=None, time=None):
         c, free = jnp.sqrt(q) * xi + m * sign, jnp.sqrt(v - theta**2 / q)
         h, y = c, problem.target(free * zeta + theta / jnp.sqrt(q) * xi)
         for _ in range(12):
-            s, other = attention(h), h[::-1]
-            own, cross = s * (1 - s) * (2 * h - other), -s * (1 - s) * h
+            s = attention(h)
+            own, cross = s * (1 - s) * (2 * h - h[::-1]), -s * (1 - s) * h
             force = (h - c) / V + 2 * v * (own * (s - y) + (cross * (s - y))[::-1])
-            # Gauss-Newton steps; the second derivative of attention is at most 0.2 or so.
-            a = 1 / V + 2 * v * (own**2 + cross[::-1] ** 2 + 0.2 * abs(s - y).sum(0))
-            b = 2 * v * (own * cross).sum(0)
-            h -= (a[::-1] * force - b * force[::-1]) / (a[0] * a[1] - b**2)
+            a = 1 / V + 2 * v * (own**2 + cross[::-1] ** 2 + 0.2 * (abs(s - y) + abs(s - y)[::-1]))
+            b = 2 * v * (own * cross + (own * cross)[::-1])
+            h -= (a[::-1] * force - b * force[::-1]) / (a * a[::-1] - b**2)
         f, miss = (h - c) / V, (attention(h) - y) ** 2
-        sums = jnp.stack([sign * f, f * zeta / free, f * xi, f**2, miss]).sum(1).mean(1)
-        to_m, to_theta, response, square, error = alpha * sums
+        means = jnp.stack([sign * f, f * zeta / free, f * xi, f**2, miss]).sum(1).mean(1)
+        to_m, to_theta, response, square, error = alpha * means
         stiff = RIDGE + v * (theta * to_theta / q - response / jnp.sqrt(q))
         length = (v * square + to_m**2 + (v * to_theta) ** 2) / stiff
         found = jnp.stack([v * length, to_m, v, v**2 * to_theta]) / stiff

@@ -1,4 +1,4 @@
-r"""Error of the stochastic modified equation in the rate at which runs escape over a barrier [ours].
+r"""Error of the modified equation in the rate at which runs escape over a barrier [ours].
 
 Take one weight w, the gradient G and noise of variance :math:`\sigma^2` and third cumulant
 :math:`\kappa` in the gradient of a batch. A step is described by its cumulants,

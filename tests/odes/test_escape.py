@@ -1,5 +1,5 @@
-"""How far escape rates of the modified equation are off: exact rates of descent and of the equation,
-by linear equations and integrals on a grid."""
+"""How far escape rates of the modified equation are off: exact rates of descent and of the
+equation, by linear equations and integrals on a grid."""
 
 import math
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def time_of_paths(problem: Any, eta: float, order: int) -> float:
     noise, slope = problem.s * (1 + problem.c * w), problem.s * problem.c
     drift = -eta * G(w) - second * (eta**2 / 2 * G(w) * H(w) - eta**3 / 4 * noise**2 * T(w))
     root = eta * (noise + second * eta / 2 * (H(w) * noise + slope * G(w)))
-    integral = lambda y: scipy.integrate.cumulative_trapezoid(y, w, initial=0)  # noqa: E731
+    integral = lambda y: scipy.integrate.cumulative_trapezoid(y, w, initial=0)
     potential = integral(2 * drift / root**2)
     potential -= potential[np.searchsorted(w, start)]
     inner = integral(2 * np.exp(potential) / root**2)
@@ -90,13 +90,17 @@ def time_of_paths(problem: Any, eta: float, order: int) -> float:
 
 @pytest.mark.parametrize(
     ("problem", "eta"),
-    [(Well(1.0, 0.25), 0.05), (Well(1.5, 0.5), 0.05), (Well(1.0, -0.5), 0.05)]
-    + [(Cubic(1.0, 0.6), 0.05), (Cubic(0.8, -0.4), 0.05), (Well(1.2, 0.0), 0.05)],
+    [
+        (Well(1.0, 0.25), 0.05),
+        (Well(1.5, 0.5), 0.05),
+        (Well(1.0, -0.5), 0.05),
+        (Cubic(1.0, 0.6), 0.05),
+        (Cubic(0.8, -0.4), 0.05),
+        (Well(1.2, 0.0), 0.05),
+    ],
     ids=repr,
 )
-def test_noise_that_depends_on_the_weight_changes_the_escape_rate(
-    problem: Any, eta: float
-) -> None:
+def test_noise_that_depends_on_the_weight_changes_the_escape_rate(problem: Any, eta: float) -> None:
     start, barrier, _ = ENDS[type(problem)]
     slope, s, c = SLOPES[type(problem)][0], problem.s, problem.c
     want = scipy.integrate.quad(
