@@ -786,8 +786,8 @@ def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do(
     with jax.enable_x64(True):
         found = jax.jit(jax.vmap(solved), compiler_options=optimised)(jnp.array([1240.0, 1265.0]))
     found = {name: np.asarray(each) for name, each in found.items()}
-    # Their rule of integration has degree 7, which shows in the second digit of the overlap with the
-    # teacher: more and more points tend to 0.117.
+    # Their rule of integration has degree 7, which shows in the second digit of the overlap with
+    # the teacher: more and more points tend to 0.117.
     np.testing.assert_allclose(found["train"][0], [0.0026871, 0.0027055], rtol=7e-3)
     np.testing.assert_allclose(found["m"][0], [0.25321, 0], rtol=0.02, atol=1e-9)
     np.testing.assert_allclose(found["theta"][0], [0, 0.12105], rtol=0.05, atol=1e-9)
