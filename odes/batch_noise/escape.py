@@ -48,6 +48,7 @@ from dynsim.problem.base import built
 from dynsim.problem.train import started
 from dynsim.schedules import Constant
 from dynsim.training.rule import UpdateRule
+from dynsim.training.rules import SGD
 from odes.batch_noise import asked_of
 from odes.batch_noise.noise import Noise
 from odes.batch_noise.paths import why_not_described
@@ -131,10 +132,11 @@ def escape_error(
         raise ValueError(f"order = {order}: must be 1 or 2")
     if reason := why_not_described(problem, rule, batch, order):
         raise ValueError(reason)
-    if rule.has_inertia:
+    if isinstance(rule, SGD) and rule.has_inertia:
         raise ValueError(f"momentum = {rule.mu}: must be None; the estimate has no velocity")
-    if not isinstance(rule.eta, Constant) or rule.eta.warmup is not None:
-        raise ValueError(f"eta = {rule.eta!r}: must be one constant rate")
+    eta = rule.eta
+    if not isinstance(eta, Constant) or eta.warmup is not None:
+        raise ValueError(f"eta = {eta!r}: must be one constant rate")
     checks.integer("batch", batch, 1)
     checks.integer("examples", examples, 2)
     checks.key("key", key)
@@ -168,7 +170,7 @@ def escape_error(
             )
             # With the cumulants of a batch, square / B and cube / B^2.
             multiplicative = 2 * batch * slope**2 * change / square**2
-            skewed = 4 * batch * slope**2 * cube / (3 * rule.eta.peak * square**3)
+            skewed = 4 * batch * slope**2 * cube / (3 * eta.peak * square**3)
             return slope, multiplicative, skewed
 
         grid = jax.vmap(jax.vmap(integrands, (0, None)), (None, 0))
