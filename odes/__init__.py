@@ -20,6 +20,7 @@ from odes import (
     two_stage,
 )
 from odes.batch_noise import linear_noise
+from odes.batch_noise.escape import EscapeError, escape_error
 from odes.batch_noise.paths import sde
 from odes.central import central_flow
 from odes.general import closed_form, computed
@@ -33,6 +34,7 @@ from odes.yz import eq10, fixed_attention, lemma3, population, spread, theorem4
 
 __all__ = [
     "DEFAULT_TOLERANCES",
+    "EscapeError",
     "Flow",
     "Reduction",
     "Theory",
@@ -46,6 +48,7 @@ __all__ = [
     "decoder",
     "descent",
     "eq10",
+    "escape_error",
     "fixed_attention",
     "flow",
     "growth",

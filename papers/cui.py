@@ -4,8 +4,7 @@ Two tokens x with D entries of standard deviation sigma = 1/2 are mixed by A = s
 student has scores h = (x +- p).w with positions +p and -p. Its target is mixed by (1 - omega) A +
 omega (0.6, 0.4; 0.4, 0.6) with h = x.teacher. On alpha D examples the loss, a sum of
 |output - target|^2 / (2 D^2) plus 0.005 |w|^2, has two minima: one uses positions, m = w.p, the
-other meaning, theta = w.teacher / 4. For large D both follow from state evolution, with the
-equations of the authors' public code. We derived the loss in terms of the scores at the minimum.
+other meaning, theta = w.teacher / 4. For large D the authors' state evolution has both.
 """
 
 from typing import Annotated
@@ -18,7 +17,7 @@ import numpy as np
 import dynsim
 import odes
 
-SIGMA, RIDGE, SIGN = 0.5, 0.01, [[1.0], [-1.0]]
+SIGMA, RIDGE, SIGN, NODES = 0.5, 0.01, [[1.0], [-1.0]], 4096
 
 
 class Attention(dynsim.Problem):
@@ -76,23 +75,26 @@ def attention(h):
 
 
 def minima(problem, init=None, time=None):
-    """State evolution of the order parameters, and of the scores at Gauss-Hermite nodes."""
-    nodes, shares = map(jnp.array, np.polynomial.hermite_e.hermegauss(8))
-    xi, zeta = jnp.stack(jnp.meshgrid(*4 * [nodes])).reshape(2, 2, -1)
-    weights = jnp.stack(jnp.meshgrid(*4 * [shares / shares.sum()])).prod(axis=0).ravel()
+    """State evolution, on even points with all signs, as scores jump where fields change sign."""
+    even = (0.5 + np.outer(1.1673039782614187 ** -np.arange(1.0, 5), range(NODES))) % 1
+    signs = jnp.array([[1, 1, -1, -1], [1, -1, 1, -1]])[:, None, :, None]
+    xi, zeta = (jax.scipy.special.ndtri(even).reshape(2, 2, 1, -1) * signs).reshape(2, 2, -1)
     v, alpha, sign = SIGMA**2, problem.examples / problem.D, jnp.array(SIGN)
 
     def step(state, _):
         q, m, V, theta = state
         c, free = jnp.sqrt(q) * xi + m * sign, jnp.sqrt(v - theta**2 / q)
         h, y = c, problem.target(free * zeta + theta / jnp.sqrt(q) * xi)
-        for _ in range(40):
-            s, pull = jax.vjp(attention, h)
-            force = (h - c) / V + 2 * v * pull(s - y)[0]
-            h -= force / (1 / V + v + v / 2 * jnp.sum(h**2, axis=0, keepdims=True))
+        for _ in range(12):
+            s = attention(h)
+            own, cross = s * (1 - s) * (2 * h - h[::-1]), -s * (1 - s) * h
+            force = (h - c) / V + 2 * v * (own * (s - y) + (cross * (s - y))[::-1])
+            a = 1 / V + 2 * v * (own**2 + cross[::-1] ** 2 + 0.2 * (abs(s - y) + abs(s - y)[::-1]))
+            b = 2 * v * (own * cross + (own * cross)[::-1])
+            h -= (a[::-1] * force - b * force[::-1]) / (a * a[::-1] - b**2)
         f, miss = (h - c) / V, (attention(h) - y) ** 2
-        sums = jnp.stack([sign * f, f * zeta / free, f * xi, f**2, miss]).sum(1) @ weights
-        to_m, to_theta, response, square, error = alpha * sums
+        means = jnp.stack([sign * f, f * zeta / free, f * xi, f**2, miss]).sum(1).mean(1)
+        to_m, to_theta, response, square, error = alpha * means
         stiff = RIDGE + v * (theta * to_theta / q - response / jnp.sqrt(q))
         length = (v * square + to_m**2 + (v * to_theta) ** 2) / stiff
         found = jnp.stack([v * length, to_m, v, v**2 * to_theta]) / stiff

@@ -9,7 +9,9 @@ m = w.v and q = w.w:
 
 where the second term of q' is the noise of B examples per step, for large N. From a random start,
 m is of order N^(-1/2). First q settles while m grows exponentially; training escapes after
-ln N / (6 eta (1 - q)) steps, which is of order N ln N for a rate of order 1/N.
+ln N / (6 eta (1 - q)) steps, which is of order N ln N for a rate of order 1/N. For single examples
+this needs a rate below (sqrt(10) - 1) / (6 N) = 0.3604 / N: above it q grows without bound. The
+teacher, m = q = 1, is stable below 1 / (3 N).
 """
 
 from typing import Annotated

@@ -3,7 +3,7 @@
 Student and teacher are sums of K units erf(h / sqrt 2). For many inputs, the overlaps Q between the
 student's units and R with the teacher's obey closed equations. They stay on a plateau of equal
 units before these specialise: Q = 1 / (2 K - 1), R = sqrt(Q / K) for a small rate. The teacher is
-unstable above the rate sqrt(3) pi / (K + 3 / sqrt(5) - 1) / N.
+unstable above a rate of 2.30683 / N for K = 2, 1.62067 / N for 3 and 1.24939 / N for 4.
 """
 
 from typing import Annotated

@@ -42,7 +42,8 @@ step and has the same covariance. Heavy ball needs no such term, because its vel
 the gradient by as much as in descent. At the start, its velocity has noise of covariance
 :math:`C / B\, (3 + \mu) / (1 + \mu)^3` around its mean, which compensates for the difference
 between a sum over steps and its integral. With these changes, means are correct to second order, as
-in the paper. The relative errors of covariances and of the noise's effect on means are of second
+in the paper, but escape rates are not: see `odes.batch_noise.escape`. The relative errors of
+covariances and of the noise's effect on means are of second
 order too; without the changes they would be of order :math:`\eta H`, larger than in the first-order
 equation. Without momentum all of this follows from expanding the generator of a step. For heavy
 ball, these changes give a quadratic with linear noise the covariance of descent.
@@ -99,9 +100,10 @@ def sde(
 ) -> Trajectory:
     """Sample paths of the stochastic modified equation of SGD, from `draw` and `loss`.
 
-    Use it where noise is too large for `odes.linear_noise`, such as for escapes over a barrier or
-    the loss near its minimum, and for large models: a path costs about as much as six runs, for any
-    number of weights.
+    Use it where noise is too large for `odes.linear_noise`, such as for the loss near its minimum,
+    and for large models: a path costs about as much as six runs, for any number of weights. It also
+    escapes over barriers, at a rate that is right for small learning rates only if the noise is
+    normal and the same at all weights: `odes.escape_error` estimates its error.
 
     The Ito equation is solved by Strang splitting with equal steps: see
     `odes.solver.integrate.integrate_ito`. Its error is of second order in the rate, and of first
@@ -119,8 +121,10 @@ def sde(
         init: starting weights, instead of random ones.
         paths: number of paths, which become a leading axis; path i has the key fold_in(key, i).
             None gives a single path with the key itself.
-        order: order in the learning rate, 1 or 2. Order 2 includes the derivative of the gradient
-            along itself, is about three times as slow, and needs SGD without Nesterov momentum.
+        order: order in the learning rate of means and standard deviations, 1 or 2. Order 2 includes
+            the derivative of the gradient along itself, is about three times as slow, and needs SGD
+            without Nesterov momentum. Where noise depends on the weights, its escape rates are
+            farther from those of training than at order 1.
         substeps: solver steps per optimiser step, >= 1. More are needed for momentum below 1/2, or
             beyond the edge of stability of descent.
         examples: number E of examples per step from which the noise is formed, >= 2. Without a
@@ -149,7 +153,7 @@ def sde(
     problem, rule = built(problem, rule)
     if checks.integer("order", order, 1) > 2:
         raise ValueError(f"order = {order}: must be 1 or 2")
-    if reason := _why_not_described(problem, rule, batch, order):
+    if reason := why_not_described(problem, rule, batch, order):
         raise ValueError(reason)
     check_arguments(problem, rule, times, key, init, starts=True)
     steps = whole_steps(times)
@@ -183,7 +187,7 @@ def sde(
     )
 
 
-def _why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
+def why_not_described(problem: Problem, rule: Any, batch: int | float, order: int) -> str | None:
     """Return why the theory does not describe a training, or None."""
     if reason := without_noise(problem, batch):
         return reason
@@ -380,7 +384,7 @@ def _solve(
 
 def _theory(name: str, title: str, assumes: str, order: int) -> Theory[Any, Any]:
     def inapplicable(training: Training) -> str | None:
-        return _why_not_described(training.problem, training.rule, training.batch, order)
+        return why_not_described(training.problem, training.rule, training.batch, order)
 
     return Theory(
         name,

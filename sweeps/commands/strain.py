@@ -21,7 +21,7 @@ from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import BATCH_LOSS, PRECONDITIONED
 from odes.batch_noise import THEORY, orders, size_of
 from odes.solver.flows import checked_flow
-from odes.solver.linear_noise import AVERAGE_SQUARES
+from odes.solver.linear_noise import AVERAGE_SQUARES, UNEVEN, last_uneven
 from odes.theory import refusal
 
 LARGEST = 300
@@ -50,10 +50,6 @@ WIDER, MOVED = 1.2, 0.05
 a flow, if noise shifts the mean by the second one as a share of the fall."""
 BATCHES = 32
 """Number of batches drawn at the start to measure the scatter of squared gradients."""
-UNEVEN = 0.1
-"""Relative variance of an average of squares v above which linear noise is strained: E 1 / v, which
-enters variances, is then 10 % above 1 / E v, and standard deviations are off by 5 %.
-"""
 
 
 def too_coarse(
@@ -331,20 +327,13 @@ def few_squares(
     linear noise is strained."""
     if not isinstance(rule, AVERAGE_SQUARES) or THEORY.why_not(problem, rule, batch, steps):
         return []
-    # After k steps, an average with weights b2^k is effectively one of
-    # (1 - b2^k) (1 + b2) / ((1 + b2^k) (1 - b2)) squares.
-    b2 = float(rule.b2)
-    needed = variance_of_squares(problem, key, steps, int(batch)) / UNEVEN
-    share = needed * (1 - b2) / (1 + b2)
-    last = math.inf
-    if share < 1:
-        last = math.log((1 - share) / (1 + share)) / math.log(b2) if b2 else 0.0
-    if last < 1:
+    last = last_uneven(variance_of_squares(problem, key, steps, int(batch)), float(rule.b2), steps)
+    if not last:
         return []
     return [
-        f"linear noise (standard deviations across seeds): up to step {min(last, steps):.0f} the "
-        f"average square of {rule.name} varies by more than {100 * math.sqrt(UNEVEN):.0f} % "
-        "across seeds; expect errors above 5 %"
+        f"linear noise (standard deviations across seeds): up to step {last} the average square of "
+        f"{rule.name} has varied by more than {100 * math.sqrt(UNEVEN):.0f} % across seeds; expect "
+        "errors above 5 %"
     ]
 
 

@@ -243,10 +243,13 @@ def test_the_committee_rests_on_the_plateau_of_the_paper() -> None:
     np.testing.assert_allclose(R, math.sqrt(1 / 15), rtol=0.06)
 
 
-@pytest.mark.parametrize("K", [2, pytest.param(3, marks=pytest.mark.full)])
-def test_the_largest_rate_of_the_committee_is_that_of_the_paper(K: int) -> None:
-    r"""sqrt(3) pi / (K + 3/sqrt(5) - 1): above it the teacher is unstable."""
-    largest = math.sqrt(3) * math.pi / (K + 3 / math.sqrt(5) - 1)
+@pytest.mark.parametrize(
+    ("K", "known"), [(2, 2.30683), (3, 1.62067), pytest.param(4, 1.24939, marks=pytest.mark.full)]
+)
+def test_the_largest_rate_of_the_committee_is_that_of_its_deviations(K: int, known: float) -> None:
+    """Above it the overlaps P of the deviations grow, of which a matrix of second moments of the
+    slopes g' of the teacher decides, here by Gauss-Hermite integration; the cited rate drops those
+    between units."""
     problem, upper = saad_solla.Committee(N=1000, K=K), np.triu_indices(K)
 
     def step(x: Any, eta: Any) -> Any:
@@ -256,14 +259,28 @@ def test_the_largest_rate_of_the_committee_is_that_of_the_paper(K: int) -> None:
         found = saad_solla.field(0.0, state, Training(problem, dynsim.sgd(eta / 1000), 1))
         return jnp.concatenate([found["Q"][upper], found["R"].ravel()])
 
-    with jax.enable_x64(True):
-        teacher = jnp.concatenate([jnp.eye(K)[upper], jnp.eye(K).ravel()])
-        slope = jax.jit(jax.jacfwd(step))
-        growth = [
-            np.linalg.eigvals(np.asarray(slope(teacher, share * largest))).real.max()
-            for share in (0.97, 1.03)
-        ]
-    assert growth[0] < 0 < growth[1]
+    teacher = np.concatenate([np.eye(K)[upper], np.eye(K).ravel()])
+    found = largest_rate(step, teacher, 3.0)
+    nodes, shares = np.polynomial.hermite_e.hermegauss(60)
+    y = np.stack(np.meshgrid(*K * [nodes])).reshape(K, -1)
+    weights = np.stack(np.meshgrid(*K * [shares / shares.sum()])).prod(axis=0).ravel()
+    slopes = math.sqrt(2 / math.pi) * np.exp(-(y**2) / 2)
+    G = np.einsum("in,jn,n->ij", slopes, slopes, weights)
+    drift = -np.kron(G, np.eye(K)) - np.kron(np.eye(K), G)
+    pairs = np.einsum("in,jn->ijn", slopes, slopes).reshape(K * K, -1)
+    noise = (pairs * weights) @ pairs.T
+    growth = lambda eta: np.linalg.eigvals(drift + eta * noise).real.max()
+    assert found == pytest.approx(optimize.brentq(growth, 0.5, 3.0), rel=1e-6)
+    assert found == pytest.approx(known, abs=6e-6)
+    cited = math.sqrt(3) * math.pi / (K + 3 / math.sqrt(5) - 1)
+    assert 1.002 < cited / found < 1.01
+    # As on the card.
+    x = 2 * math.sqrt(2) + 2 / math.sqrt(3) * (K - 2)
+    A = np.array([[2 / math.sqrt(3), K - 1], [1, 2 / math.sqrt(3) + K - 2]])
+    last = 8 / 3 + 8 / math.sqrt(3) * (K - 2) + (K - 2) * (K - 3)
+    M = np.array([[4 / math.sqrt(5) + 4 / 3 * (K - 1), (K - 1) * x], [x, last]])
+    roots = np.linalg.eigvals(np.linalg.solve(M, 2 * A)).real
+    assert math.pi * roots.min() == pytest.approx(found, rel=1e-6)
 
 
 def training(problem: dynsim.Problem, eta: float, batch: float = 1) -> Training:
@@ -417,6 +434,47 @@ def test_escape_takes_the_logarithm_of_the_inputs() -> None:
     slope = (escape(100_000) - escape(1000)) / math.log(100)
     # At N = 1000 the start is not small altogether.
     assert slope == pytest.approx(1 / (6 * gamma * (1 - q)), rel=0.02)
+
+
+def test_without_an_overlap_weights_rest_below_a_rate_and_grow_above() -> None:
+    """The rate (sqrt(10) - 1) / 6, where the two lengths at which they rest meet."""
+    largest = (math.sqrt(10) - 1) / 6
+    problem = phase_retrieval.PhaseRetrieval(N=1000)
+    q = jnp.linspace(0.01, 3, 3001)
+
+    def slowest(gamma: float) -> float:
+        state = {"m": jnp.zeros_like(q), "q": q}
+        return float(phase_retrieval.field(0.0, state, training(problem, gamma / 1000))["q"].min())
+
+    assert slowest(0.99 * largest) < 0 < slowest(1.01 * largest)
+    # Without an overlap at all nothing is learned, and only the length moves.
+    w = jnp.zeros(1000).at[1].set(0.5)
+    options = {"init": w, "batch": 1, "record": ["q"]}
+    times = np.linspace(0, 100_000, 11)
+    low, high = (
+        phase_retrieval.OVERLAPS.solve(problem, dynsim.sgd(gamma / 1000), times, **options)
+        for gamma in (0.34, 0.38)
+    )
+    rest = min(np.roots([15 * 0.34, -6 * 1.34, 2 + 3 * 0.34]).real)
+    np.testing.assert_allclose(low["q"][-1], rest, rtol=1e-3)
+    assert high.status != dynsim.Status.OK
+
+
+@pytest.mark.parametrize(("gamma", "sign"), [(0.32, -1), (0.345, 1)])
+def test_the_teacher_of_phase_retrieval_is_stable_below_a_third(gamma: float, sign: int) -> None:
+    """What is orthogonal to it changes by -4 gamma (1 - 3 gamma) of itself in N steps."""
+    problem = phase_retrieval.PhaseRetrieval(N=1000)
+    m, P = 1.0, 1e-5
+
+    def rates(m: float, q: float) -> Any:
+        state = {"m": jnp.asarray(m), "q": jnp.asarray(q)}
+        return phase_retrieval.field(0.0, state, training(problem, gamma / 1000))
+
+    with jax.enable_x64(True):
+        found = rates(m, m**2 + P)
+        change = 1000 * float(found["q"] - 2 * m * found["m"]) / P
+    assert change == pytest.approx(-4 * gamma * (1 - 3 * gamma), rel=1e-2)
+    assert np.sign(change) == sign
 
 
 def test_margins_are_those_of_the_flow_of_all_weights() -> None:
@@ -728,11 +786,27 @@ def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do(
     with jax.enable_x64(True):
         found = jax.jit(jax.vmap(solved), compiler_options=optimised)(jnp.array([1240.0, 1265.0]))
     found = {name: np.asarray(each) for name, each in found.items()}
-    # Their rule of integration has degree 7, which shows in the third digit.
+    # Their rule of integration has degree 7, which shows in the second digit of the overlap with
+    # the teacher: more and more points tend to 0.117.
     np.testing.assert_allclose(found["train"][0], [0.0026871, 0.0027055], rtol=7e-3)
     np.testing.assert_allclose(found["m"][0], [0.25321, 0], rtol=0.02, atol=1e-9)
-    np.testing.assert_allclose(found["theta"][0], [0, 0.12105], rtol=0.03, atol=1e-9)
+    np.testing.assert_allclose(found["theta"][0], [0, 0.12105], rtol=0.05, atol=1e-9)
     assert found["gap"][0] < 0 < found["gap"][1]
+
+
+def test_more_points_do_not_change_the_minima(
+    monkeypatch: pytest.MonkeyPatch, optimised: dict[str, Any]
+) -> None:
+    """Where a product of 8, 12 and 16 Gauss-Hermite nodes has m = 0.214, 0.194 and 0.225."""
+    solved = []
+    for nodes in (cui.NODES, 4 * cui.NODES):
+        monkeypatch.setattr(cui, "NODES", nodes)
+        problem = cui.Attention(D=300, examples=450, omega=0.2)
+        solved.append(jax.jit(lambda p=problem: cui.minima(p), compiler_options=optimised)())
+    few, many = solved
+    np.testing.assert_allclose(few["m"], many["m"], rtol=0.02, atol=1e-5)
+    np.testing.assert_allclose(few["theta"], many["theta"], rtol=0.01, atol=1e-5)
+    np.testing.assert_allclose(few["train"], many["train"], rtol=0.005)
 
 
 @pytest.mark.full("test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do")

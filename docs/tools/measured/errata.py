@@ -5,7 +5,7 @@ The text is in errata.txt, where `%(NAME.KEY).3f` stands for a number returned b
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from odes.decoder import wrightomega
 from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common
+from papers import saad_solla
 from sweeps.runner import progress
 from sweeps.studies.tables import eq10_errors
 
@@ -200,6 +201,34 @@ def fixed_token() -> Numbers:
     return {"flow": undamped * T, "printed": printed, "ours": ours}
 
 
+def committee() -> Numbers:
+    """Rates above which the teacher of a committee is unstable: by the derivative of the equations
+    of its overlaps, and as cited."""
+    found: dict[str, SupportsFloat] = {}
+    for K in (2, 3, 4):
+        problem, upper = saad_solla.Committee(N=K, K=K), np.triu_indices(K)
+
+        def step(x: jax.Array, eta: float, problem: Any = problem, upper: Any = upper) -> jax.Array:
+            # Q is symmetric: only half of it are variables.
+            half = jnp.zeros((problem.K,) * 2).at[upper].set(x[: len(upper[0])])
+            R = x[len(upper[0]) :].reshape(half.shape)
+            state = {"Q": jnp.triu(half, 1).T + half, "R": R}
+            rule = dynsim.sgd(eta / problem.N)
+            moved = saad_solla.field(0.0, state, odes.Training(problem, rule, 1))
+            return jnp.concatenate([moved["Q"][upper], moved["R"].ravel()])
+
+        slope = jax.jit(jax.jacfwd(step))
+        teacher = jnp.concatenate([jnp.eye(K)[upper], jnp.eye(K).ravel()])
+        low, high = 0.5, 3.0
+        while high - low > 1e-7:
+            middle = (low + high) / 2
+            growth = np.linalg.eigvals(np.asarray(slope(teacher, middle))).real.max()
+            low, high = (low, middle) if growth > 0 else (middle, high)
+        cited = np.sqrt(3) * np.pi / (K + 3 / np.sqrt(5) - 1)
+        found |= {f"exact_{K}": low, f"cited_{K}": cited}
+    return found
+
+
 def joma_softmax() -> Numbers:
     """Errors of two forms of Theorem 1 for z of equal sequences, in %."""
     # With equal sequences in both classes, the only assumption violated is that b is constant.
@@ -252,6 +281,7 @@ ERRATA = (
     shared_pull,
     escape,
     fixed_token,
+    committee,
     joma_softmax,
     joma_growth,
 )
