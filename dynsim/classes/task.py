@@ -273,7 +273,7 @@ def numeric(field: str, value: ArrayLike) -> np.ndarray:
     try:
         if np.iscomplexobj(value):
             raise TypeError("complex numbers")
-        return np.array(value, dtype=np.float64)
+        return np.array(checks.plain(field, value), dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{field}: must be an array of real numbers ({error})") from None
 

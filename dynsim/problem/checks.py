@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from dynsim import checks
 from dynsim.precision import DType
-from dynsim.problem.base import Measured, Problem, ask, narrowed
+from dynsim.problem.base import Measured, Problem, ask, examples, narrowed
 from dynsim.training.recording import (
     BATCH_LOSS,
     ETA_TIME,
@@ -50,6 +51,7 @@ class Parts(NamedTuple):
     def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Separate `weights`; raises `ValueError` if there is nothing to train."""
         name, frozen = type(problem).__name__, ask(problem, "is_frozen", weights)
+        weights = checks.arrays(f"{name}.init", weights, dtype, finite=False)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
@@ -121,11 +123,17 @@ def check_single(field: str, tree: PyTree) -> None:
             )
 
 
-def check_init(problem: Problem, init: PyTree) -> None:
-    """Raise `ValueError` if starting weights are given and do not have the shapes of the problem's
-    own."""
+def checked_init(problem: Problem, init: PyTree, dtype: DType) -> PyTree:
+    """Return starting weights as `checks.arrays` does, None without any.
+
+    Raises:
+        ValueError: for complex numbers, other shapes than those of the problem's own weights, and
+            arrays that `checks.array` refuses. NaN and infinities are allowed: a run from them
+            diverged.
+    """
     if init is None:
-        return
+        return None
+    init = checks.arrays("init", init, dtype, finite=False)
 
     def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
         return {
@@ -134,12 +142,16 @@ def check_init(problem: Problem, init: PyTree) -> None:
             if jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact)
         }
 
+    if any(map(jnp.iscomplexobj, filter(eqx.is_array_like, jax.tree.leaves(init)))):
+        raise ValueError(f"init: must be real weights, is {eqx.tree_pformat(init, width=sys.maxsize)}")
+
     want = shapes(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
     if shapes(init) != want:
         raise ValueError(
             f"init: must have the structure and shapes of {type(problem).__name__}.init, {want}, "
             f"got {shapes(init)}"
         )
+    return init
 
 
 def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
@@ -187,7 +199,7 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
         return jax.tree.map(np.shape, jax.eval_shape(lambda key: arrays(key, size), key))
 
     def arrays(key: PRNGKeyArray, size: int) -> PyTree:
-        drawn = ask(problem, "draw", key, size)
+        drawn = examples(problem, key, size)
         if drawn is None or not all(map(eqx.is_array_like, jax.tree.leaves(drawn))):
             name = type(problem).__name__
             raise ValueError(f"{name}.draw: must return arrays, {_returned(drawn)}")

@@ -4,7 +4,8 @@ import abc
 import hashlib
 import zipfile
 from pathlib import Path
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 import equinox as eqx
@@ -63,6 +64,14 @@ class Data(eqx.Module):
         return {}
 
 
+def _checked(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays by name as `checks.array` does; whether they may have NaN, the problem says."""
+    checks.kind("arrays", arrays, Mapping)
+    return {
+        name: checks.array(f"arrays[{name!r}]", each, finite=False) for name, each in arrays.items()
+    }
+
+
 class Arrays(Data):
     """Examples in arrays.
 
@@ -70,8 +79,10 @@ class Arrays(Data):
         arrays: arrays by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
 
     Raises:
-        ValueError: for arrays that are not numeric or differ in length, or without an example to
-            train on.
+        ValueError: for arrays that are not numeric, are masked, have integers of more than 32 bits
+            or numbers beyond float32, or differ in length; or without an example to train on.
+            Training and theories also raise it for NaN and infinities, unless the problem's
+            `allows_nonfinite` returns True.
 
     Example:
         >>> data = dynsim.Arrays({"x": np.eye(10), "y": np.arange(10)}, test=0.2)
@@ -81,19 +92,11 @@ class Arrays(Data):
         array([8, 9])
     """
 
-    arrays: Examples
+    arrays: Examples = eqx.field(converter=_checked)
 
     def __check_init__(self) -> None:
         # The check of the base class runs later, but `number` needs a valid `test`.
         decoding.check_stated(self)
-        for name, each in self.arrays.items():
-            try:
-                allowed = np.asarray(each).dtype.kind in "biufcV"
-            except ValueError:
-                # Lists of different lengths.
-                allowed = False
-            if not allowed:
-                raise ValueError(f"arrays[{name!r}]: must be an array of numbers")
         lengths = {name: np.shape(each)[:1] for name, each in self.arrays.items()}
         if len({*lengths.values()}) != 1 or () in lengths.values() or not self.number:
             raise ValueError(
@@ -183,6 +186,8 @@ class ArrayFile(Data):
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"path = {path}: cannot be read as .npz ({error})") from None
+    # Before files are joined, which would convert arrays of several types.
+    return {n: checks.array(f"path = {path}: {n!r}", a, finite=False) for n, a in arrays.items()}

@@ -21,10 +21,10 @@ from dynsim.problem.checks import (
     Parts,
     check_draw,
     check_groups,
-    check_init,
     check_loss,
     check_parts,
     check_single,
+    checked_init,
     has_population,
     measured,
     population_of,
@@ -118,9 +118,10 @@ def train(
         >>> run["gradient_norm"].shape == run.times.shape
         True
     """
-    problem, rule = built(problem, rule)
+    problem, rule = built(problem, rule, dtype)
     check_single("rule", rule)
-    check_init(problem, init)
+    init = checked_init(problem, init, dtype)
+    data = checks.arrays("data", data, dtype, finite=not problem.allows_nonfinite())
     steps = None if steps is None else checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     finite = data is not None or not math.isinf(batch)

@@ -82,7 +82,7 @@ def text(
         given["prompts"] = (prompts, 2)
     found = {}
     for name, (tokens, ndim) in given.items():
-        array = np.asarray(tokens)
+        array = checks.plain(name, tokens)
         if array.ndim != ndim or not array.size or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(
                 f"{name}: has shape {array.shape} and dtype {array.dtype}, must be whole numbers "

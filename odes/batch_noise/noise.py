@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import Problem
-from dynsim.problem.base import FullBatch, ask, narrowed
+from dynsim.problem.base import FullBatch, ask, examples, narrowed
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -80,7 +80,7 @@ class Noise:
         if self.fixed is not None:
             return self.fixed
         with jax.enable_x64(False):
-            found = ask(self.narrow, "draw", key, self.examples)
+            found = examples(self.narrow, key, self.examples)
         return narrowed(found, self.dtype)
 
     def of_step(self, k: Int[Array, ""]) -> PyTree:

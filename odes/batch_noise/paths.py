@@ -70,7 +70,7 @@ from dynsim.training.rules import SGD
 from dynsim.trajectory import Static, Times
 from odes.batch_noise import asked_of, table_of, without_noise
 from odes.batch_noise.noise import Asked, Noise
-from odes.problem import check_arguments, in_own_program
+from odes.problem import checked_arguments, in_own_program
 from odes.solver.flows import checked_flow, decayed, posed_flow
 from odes.solver.integrate import integrate_ito, judge
 from odes.solver.posed import GroupedRule
@@ -146,12 +146,12 @@ def sde(
         >>> loss = found.across_runs()["loss"]
         >>> loss.mean, loss.std, loss.std_error
     """
-    problem, rule = built(problem, rule)
+    problem, rule = built(problem, rule, dtype)
     if checks.integer("order", order, 1) > 2:
         raise ValueError(f"order = {order}: must be 1 or 2")
     if reason := _why_not_described(problem, rule, batch, order):
         raise ValueError(reason)
-    check_arguments(problem, rule, times, key, init, starts=True)
+    init = checked_arguments(problem, rule, times, key, init, dtype, starts=True)
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
     if key is None:

@@ -78,9 +78,10 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
     checks.real("begin", begin, 0)
     if checks.is_traced((times, begin)):
         return
+    array = checks.plain("times", times)
     try:
-        array = np.asarray(times, np.float64)
-    except (TypeError, ValueError):
+        array = array.astype(np.float64, casting="same_kind")
+    except TypeError:
         array = np.array(np.nan)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")

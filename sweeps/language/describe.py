@@ -217,7 +217,7 @@ def plain(
         return [inside(None, each, path) for each in value]
     field = field or Field(types=("object",))
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
-        array = np.asarray(value)
+        array = checks.plain(path, value)
         head = f"{array.shape}{array.dtype}".encode()
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
         value = {"array": kept(objects, digest, array)}
