@@ -192,16 +192,18 @@ def plain(field: str, value: Any) -> np.ndarray:
     """Return an array or a list as a NumPy array, without losing anything but its type.
 
     Raises:
-        ValueError: for masked arrays and others with more than numbers, such as units; for
-            structured arrays; and for lists that are no array.
+        ValueError: for an array with masked entries; for other subclasses of NumPy's, which may
+            have more than numbers, such as units; for structured arrays; and for lists whose rows
+            differ in length.
     """
-    if isinstance(value, np.ma.MaskedArray):
-        hidden = np.count_nonzero(np.ma.getmaskarray(value))
+    masked = isinstance(value, np.ma.MaskedArray)
+    if masked and (hidden := np.ma.getmaskarray(value)).any():
         raise ValueError(
-            f"{field}: is a masked array with {hidden} of {value.size} entries masked; leave them "
-            "out or fill them, and pass a plain array"
+            f"{field}{_place(hidden)}: is masked, as are {np.count_nonzero(hidden)} of "
+            f"{value.size} entries; leave them out or fill them, and pass a plain array"
         )
-    if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
+    known = (np.ndarray, np.memmap, np.ma.MaskedArray, np.recarray)
+    if isinstance(value, np.ndarray) and type(value) not in known:
         raise ValueError(
             f"{field}: is a {type(value).__name__}; must be a plain array: use np.asarray if that "
             "means the same"
@@ -241,22 +243,25 @@ def array(field: str, value: Any, dtype: str = "float32", *, finite: bool = True
     if not found.dtype.isnative:
         found = found.astype(found.dtype.newbyteorder("="))
     if found.dtype.char in "gG":
-        found = given.astype(np.float64 if found.dtype.char == "g" else np.complex128)
+        with np.errstate(over="ignore"):
+            found = given.astype(np.float64 if found.dtype.char == "g" else np.complex128)
         inexact = (found != given) & (given == given)
         _refuse(field, given, inexact, "is not exact in float64; round it with astype")
     for part in (found.real, found.imag) if found.dtype.kind == "c" else (found,):
         if not part.size or part.dtype == bool:
             continue
-        low, high = part.min(), part.max()
+        # Some types warn of NaN.
+        with np.errstate(invalid="ignore"):
+            low, high = part.min().item(), part.max().item()
         if jnp.issubdtype(part.dtype, np.integer):
             ends = np.iinfo(np.uint32 if part.dtype.kind == "u" else np.int32)
             if low < ends.min or high > ends.max:
                 end, word = (high, "largest") if high > ends.max else (low, "smallest")
                 number = np.count_nonzero((part < ends.min) | (part > ends.max))
                 raise ValueError(
-                    f"{field}: its {word} integer is {end}, at [{_place(part == end)}], and "
-                    f"{number} of {part.size} do not fit into {ends.dtype}; subtract an offset, or "
-                    "pass them as floating-point numbers"
+                    f"{field}{_place(part == end)} = {end}: is the {word} integer; {number} of "
+                    f"{part.size} do not fit into {ends.dtype}. Subtract an offset, or pass them "
+                    "as floating-point numbers, which are rounded"
                 )
             continue
         # False for NaN, as the comparison of a minimum or maximum that is NaN.
@@ -269,21 +274,22 @@ def array(field: str, value: Any, dtype: str = "float32", *, finite: bool = True
             lost = np.isinf(part.astype(dtype)) & np.isfinite(part)
         _refuse(field, found, lost, f"is infinite in {dtype}; change its unit")
     # Single numbers keep their type, and JAX's arrays their device.
-    return value if found is given and not isinstance(value, list | tuple) else found
+    kept = found is given and isinstance(value, jax.Array | np.generic | complex | float | int)
+    return value if kept else found
 
 
 def _refuse(field: str, values: np.ndarray, bad: np.ndarray, what: str) -> None:
     """Raise `ValueError` with the first of the `bad` values, if there are any."""
     if bad.any():
         first = values[bad].ravel()[0] if values.ndim else values[()]
-        at = f"[{_place(bad)}]" if values.ndim else ""
         many = f" ({np.count_nonzero(bad)} of {values.size} are like this)" if values.ndim else ""
-        raise ValueError(f"{field}{at} = {first!s}: {what}{many}")
+        raise ValueError(f"{field}{_place(bad)} = {first!s}: {what}{many}")
 
 
 def _place(chosen: np.ndarray) -> str:
-    """Return the index of the first entry of a mask that is true."""
-    return ", ".join(map(str, np.unravel_index(int(np.argmax(chosen)), chosen.shape)))
+    """Return the index of the first entry of a mask that is true, as text; empty for a number."""
+    index = np.unravel_index(int(np.argmax(chosen)), chosen.shape)
+    return f"[{', '.join(map(str, index))}]" if index else ""
 
 
 def arrays(

@@ -15,7 +15,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -263,7 +263,7 @@ def _ids(words: Iterable[str], vocabulary: tuple[str, ...]) -> Int[np.ndarray, "
     return ids
 
 
-def _whole(tokens: AnyArray) -> AnyArray:
+def _whole(tokens: Any) -> AnyArray:
     """Return token ids as an array; `ValueError` unless they are integers of at most 32 bits."""
     found = checks.array("tokens", tokens)
     if not np.issubdtype(found.dtype, np.integer):

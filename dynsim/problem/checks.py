@@ -1,15 +1,17 @@
 """Requirements of training on a problem and a rule, checked before anything is compiled."""
 
 import dataclasses
+import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dynsim import checks
@@ -192,11 +194,22 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
     return groups
 
 
-def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
-    """Raise `ValueError` for a `draw` whose shapes do not depend on the batch size."""
+NOT_REPEATED = (
+    "compiles to a different program each time it is traced. Values of np.random, random, the clock "
+    "or a counter become constants of a compiled program, equal for all runs; draw with jax.random "
+    "and the key that the method receives"
+)
+"""End of the message about code whose traces differ."""
+NO_KEY = "returns the same examples whatever its key, so every step and every seed sees one batch"
 
-    def shapes(size: int) -> Any:
-        return jax.tree.map(np.shape, jax.eval_shape(lambda key: arrays(key, size), key))
+
+def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
+    """Raise `ValueError` for a `draw` whose shapes do not depend on the batch size, which draws
+    random numbers without the key, or whose traces differ."""
+
+    def traced(size: int) -> tuple[ClosedJaxpr, PyTree]:
+        found, made = jax.make_jaxpr(lambda key: arrays(key, size), return_shape=True)(key)
+        return found, jax.tree.map(np.shape, made)
 
     def arrays(key: PRNGKeyArray, size: int) -> PyTree:
         drawn = examples(problem, key, size)
@@ -205,12 +218,38 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
             raise ValueError(f"{name}.draw: must return arrays, {_returned(drawn)}")
         return drawn
 
-    found = shapes(batch)
-    if found == shapes(batch + 1):
+    where, (first, shapes) = f"{type(problem).__name__}.draw", traced(batch)
+    if shapes == traced(batch + 1)[1]:
         raise ValueError(
-            f"{type(problem).__name__}.draw: returns arrays of the same shapes for batch = {batch} "
+            f"{where}: returns arrays of the same shapes for batch = {batch} "
             f"and {batch + 1}, must return `batch` examples"
         )
+    if type(problem).__module__.partition(".")[0] in checks.OURS:
+        return
+    if not _same(first, traced(batch)[0]):
+        raise ValueError(f"{where}: {NOT_REPEATED}")
+    used = {*map(id, (v for eqn in first.eqns for v in eqn.invars)), *map(id, first.jaxpr.outvars)}
+    if "random_bits" in str(first) and id(first.jaxpr.invars[0]) not in used:
+        raise ValueError(f"{where}: {NO_KEY}. Use the key")
+
+
+def _same(a: ClosedJaxpr, b: ClosedJaxpr) -> bool:
+    """Return whether two traces have the same operations and constants. Addresses of functions may
+    differ."""
+    texts = [re.sub("0x[0-9a-f]+", "", str(each)) for each in (a, b)]
+    return texts[0] == texts[1] and list(_constants(a)) == list(_constants(b))
+
+
+def _constants(traced: ClosedJaxpr) -> Iterator[bytes]:
+    read = [v.val for eqn in traced.eqns for v in eqn.invars if isinstance(v, Literal)]
+    for each in (*traced.consts, *read):
+        # The problem's own arrays are traced; keys are no numbers.
+        if jnp.issubdtype(jnp.result_type(each), np.generic) and not checks.is_traced(each):
+            yield np.asarray(each).tobytes()
+    for eqn in traced.eqns:
+        for part in jax.tree.leaves(eqn.params, is_leaf=lambda p: isinstance(p, ClosedJaxpr)):
+            if isinstance(part, ClosedJaxpr):
+                yield from _constants(part)
 
 
 def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) -> Array:
