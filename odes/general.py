@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Rule, Trajectory, checks
+from dynsim import Problem, Rule, Trajectory
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import Parts, usual

@@ -15,14 +15,14 @@ import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.classes.task import SequenceClasses, sequence_classes
 from dynsim.precision import AnyArray
 
@@ -136,7 +136,7 @@ def batches(
     start = np.arange(batch) * num_batches * length
     window = np.arange(num_batches) * length
     index = window[:, None, None] + start[None, :, None] + np.arange(length + 1)
-    return _whole(tokens)[index].astype(np.int32)
+    return numeric.integers("tokens", tokens)[index].astype(np.int32)
 
 
 def sample_windows(
@@ -149,8 +149,9 @@ def sample_windows(
     """
     checks.integer("batch", batch, 1)
     _check_length(tokens, length, 1)
+    ids = jnp.asarray(numeric.integers("tokens", tokens), jnp.int32)
     start = jax.random.randint(key, (batch,), 0, len(tokens) - length)
-    return jnp.asarray(_whole(tokens), jnp.int32)[start[:, None] + jnp.arange(length + 1)[None, :]]
+    return ids[start[:, None] + jnp.arange(length + 1)[None, :]]
 
 
 _TOPICS = {
@@ -263,14 +264,6 @@ def _ids(words: Iterable[str], vocabulary: tuple[str, ...]) -> Int[np.ndarray, "
     return ids
 
 
-def _whole(tokens: Any) -> AnyArray:
-    """Return token ids as an array; `ValueError` unless they are integers of at most 32 bits."""
-    found = checks.array("tokens", tokens)
-    if not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(f"tokens: must be whole numbers, has dtype {found.dtype}")
-    return found
-
-
 def _check_length(tokens: AnyArray, length: int, batch: int) -> None:
     checks.integer("length", length, 1)
     needed = batch * length + 1
@@ -360,7 +353,7 @@ def estimate_classes(
     checks.integer("tokens_per_class", tokens_per_class, 2)
     checks.integer("stop_words", stop_words, 0)
     checks.choice("rare", rare, ("drop", "merge"))
-    tokens, words = _whole(tokens).astype(np.int64), tuple(vocabulary)
+    tokens, words = numeric.integers("tokens", tokens).astype(np.int64), tuple(vocabulary)
     if tokens.size <= length:
         raise ValueError(
             f"tokens: got {tokens.size}; must be more than length = {length}, for a window "

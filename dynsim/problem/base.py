@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks, decoding
+from dynsim import checks, decoding, numeric
 from dynsim.precision import DType, Number
 from dynsim.problem.data import Arrays, Data
 from dynsim.training.loop import normal_noise
@@ -207,15 +207,15 @@ def ask(problem: Any, method: str, *arguments: Any) -> Any:
 
 
 def examples(problem: Problem, key: PRNGKeyArray, batch: int) -> PyTree:
-    """Return a batch of `draw`; `ValueError` for arrays that `checks.array` refuses."""
+    """Return a batch of `draw`; `ValueError` for arrays that `numeric.array` refuses."""
     drawn = ask(problem, "draw", key, batch)
     finite = not problem.allows_nonfinite()
-    return checks.arrays(f"{type(problem).__name__}.draw", drawn, finite=finite)
+    return numeric.tree(f"{type(problem).__name__}.draw", drawn, finite=finite)
 
 
 def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple[Any, Rule]:
     """Return the problem and the rule that are used for training in `dtype`. Arrays are those that
-    `checks.arrays` returns; `draw` sees them in float32.
+    `numeric.tree` returns; `draw` sees them in float32.
 
     Raises:
         ValueError: for anything but a problem and a rule, from their `build`, or for an array that
@@ -226,7 +226,7 @@ def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple
     checks.kind("rule", made, Rule)
     problem = problem.build(rule)
     options = {"finite": not problem.allows_nonfinite(), "settings": {*decoding.reals(problem)}}
-    return checks.arrays(type(problem).__name__, problem, single=dtype, **options), made
+    return numeric.tree(type(problem).__name__, problem, single=dtype, **options), made
 
 
 def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, ask, examples, narrowed
 from dynsim.training.recording import (
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
     def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Separate `weights`; raises `ValueError` if there is nothing to train."""
         name, frozen = type(problem).__name__, ask(problem, "is_frozen", weights)
-        weights = checks.arrays(f"{name}.init", weights, dtype, finite=False)
+        weights = numeric.tree(f"{name}.init", weights, dtype, finite=False)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
@@ -126,16 +126,16 @@ def check_single(field: str, tree: PyTree) -> None:
 
 
 def checked_init(problem: Problem, init: PyTree, dtype: DType) -> PyTree:
-    """Return starting weights as `checks.arrays` does, None without any.
+    """Return starting weights as `numeric.tree` does, None without any.
 
     Raises:
         ValueError: for complex numbers, other shapes than those of the problem's own weights, and
-            arrays that `checks.array` refuses. NaN and infinities are allowed: a run from them
+            arrays that `numeric.array` refuses. NaN and infinities are allowed: a run from them
             diverged.
     """
     if init is None:
         return None
-    init = checks.arrays("init", init, dtype, finite=False)
+    init = numeric.tree("init", init, dtype, finite=False)
 
     def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
         return {
@@ -145,7 +145,8 @@ def checked_init(problem: Problem, init: PyTree, dtype: DType) -> PyTree:
         }
 
     if any(map(jnp.iscomplexobj, filter(eqx.is_array_like, jax.tree.leaves(init)))):
-        raise ValueError(f"init: must be real weights, is {eqx.tree_pformat(init, width=sys.maxsize)}")
+        shown = eqx.tree_pformat(init, width=sys.maxsize)
+        raise ValueError(f"init = {shown}: must be real weights")
 
     want = shapes(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
     if shapes(init) != want:
@@ -195,9 +196,9 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
 
 
 NOT_REPEATED = (
-    "compiles to a different program each time it is traced. Values of np.random, random, the clock "
-    "or a counter become constants of a compiled program, equal for all runs; draw with jax.random "
-    "and the key that the method receives"
+    "compiles to a different program each time it is traced. Values of np.random, random, the "
+    "clock or a counter become constants of a compiled program, equal for all runs; draw with "
+    "jax.random and the key that the method receives"
 )
 """End of the message about code whose traces differ."""
 NO_KEY = "returns the same examples whatever its key, so every step and every seed sees one batch"

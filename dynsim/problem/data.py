@@ -3,8 +3,8 @@
 import abc
 import hashlib
 import zipfile
-from pathlib import Path
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from dynsim import checks, decoding
+from dynsim import checks, decoding, numeric
 
 Examples = dict[str, Shaped[Array, "..."] | Shaped[np.ndarray, "..."]]
 """Arrays by name; the first axis runs over the examples."""
@@ -65,11 +65,9 @@ class Data(eqx.Module):
 
 
 def _checked(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays by name as `checks.array` does; whether they may have NaN, the problem says."""
+    """Return arrays by name as `numeric.array` does; the problem says whether they may have NaN."""
     checks.kind("arrays", arrays, Mapping)
-    return {
-        name: checks.array(f"arrays[{name!r}]", each, finite=False) for name, each in arrays.items()
-    }
+    return {n: numeric.array(f"arrays[{n!r}]", a, finite=False) for n, a in arrays.items()}
 
 
 class Arrays(Data):
@@ -190,4 +188,4 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"path = {path}: cannot be read as .npz ({error})") from None
     # Before files are joined, which would convert arrays of several types.
-    return {n: checks.array(f"path = {path}: {n!r}", a, finite=False) for n, a in arrays.items()}
+    return {n: numeric.array(f"path = {path}: {n!r}", a, finite=False) for n, a in arrays.items()}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, to_host
 from dynsim.problem import sharpness
 from dynsim.problem.base import Problem, ProblemT, ask, built, narrowed, split
@@ -121,7 +121,7 @@ def train(
     problem, rule = built(problem, rule, dtype)
     check_single("rule", rule)
     init = checked_init(problem, init, dtype)
-    data = checks.arrays("data", data, dtype, finite=not problem.allows_nonfinite())
+    data = numeric.tree("data", data, dtype, finite=not problem.allows_nonfinite())
     steps = None if steps is None else checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     finite = data is not None or not math.isinf(batch)

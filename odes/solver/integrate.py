@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.precision import AnyArray, DType, Number, Result, precision, to_host
 from dynsim.trajectory import Status, Times, Trajectory
 from odes.solver.tolerances import Tolerances
@@ -78,7 +78,7 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
     checks.real("begin", begin, 0)
     if checks.is_traced((times, begin)):
         return
-    array = checks.plain("times", times)
+    array = numeric.plain("times", times)
     try:
         array = array.astype(np.float64, casting="same_kind")
     except TypeError:

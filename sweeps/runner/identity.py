@@ -114,9 +114,7 @@ class Identity:
         if program != self._traced(chosen, self.platform) and self._differs(chosen):
             again = methods(self._task, self._batch)
             names = [n for n, each in self._methods.items() if each.text != again[n].text]
-            raise ValueError(
-                f"{', '.join(names) or 'a function of this sweep'}: {NOT_REPEATED}"
-            )
+            raise ValueError(f"{', '.join(names) or 'a function of this sweep'}: {NOT_REPEATED}")
         if trains and isinstance(self._task, Problem) and "draw" in self._check_keys():
             # Whether all examples are the same depends on the arrays of the problem: check again.
             return
