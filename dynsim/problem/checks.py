@@ -208,9 +208,8 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
     """Raise `ValueError` for a `draw` whose shapes do not depend on the batch size, which draws
     random numbers without the key, or whose traces differ."""
 
-    def traced(size: int) -> tuple[ClosedJaxpr, PyTree]:
-        found, made = jax.make_jaxpr(lambda key: arrays(key, size), return_shape=True)(key)
-        return found, jax.tree.map(np.shape, made)
+    def shapes(size: int) -> Any:
+        return jax.tree.map(np.shape, jax.eval_shape(lambda key: arrays(key, size), key))
 
     def arrays(key: PRNGKeyArray, size: int) -> PyTree:
         drawn = examples(problem, key, size)
@@ -219,26 +218,42 @@ def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
             raise ValueError(f"{name}.draw: must return arrays, {_returned(drawn)}")
         return drawn
 
-    where, (first, shapes) = f"{type(problem).__name__}.draw", traced(batch)
-    if shapes == traced(batch + 1)[1]:
+    where, found = f"{type(problem).__name__}.draw", shapes(batch)
+    if found == shapes(batch + 1):
         raise ValueError(
             f"{where}: returns arrays of the same shapes for batch = {batch} "
             f"and {batch + 1}, must return `batch` examples"
         )
-    if type(problem).__module__.partition(".")[0] in checks.OURS:
+    traced = check_repeats(problem, "draw", key, batch)
+    if traced is None:
         return
-    if not _same(first, traced(batch)[0]):
-        raise ValueError(f"{where}: {NOT_REPEATED}")
-    used = {*map(id, (v for eqn in first.eqns for v in eqn.invars)), *map(id, first.jaxpr.outvars)}
-    if "random_bits" in str(first) and id(first.jaxpr.invars[0]) not in used:
+    used = [v for eqn in traced.eqns for v in eqn.invars] + traced.jaxpr.outvars
+    if "random_bits" in str(traced) and not any(v is traced.jaxpr.invars[0] for v in used):
         raise ValueError(f"{where}: {NO_KEY}. Use the key")
 
 
-def _same(a: ClosedJaxpr, b: ClosedJaxpr) -> bool:
-    """Return whether two traces have the same operations and constants. Addresses of functions may
-    differ."""
-    texts = [re.sub("0x[0-9a-f]+", "", str(each)) for each in (a, b)]
-    return texts[0] == texts[1] and list(_constants(a)) == list(_constants(b))
+def check_repeats(
+    problem: Problem, method: str, key: PRNGKeyArray, *static: Any
+) -> ClosedJaxpr | None:
+    """Return the trace of a method of the user, None for one of ours.
+
+    Raises:
+        ValueError: for a method that another trace finds with other operations or constants.
+            Addresses of functions may differ.
+    """
+    if type(problem).__module__.partition(".")[0] in checks.OURS:
+        return None
+    # Two functions, because JAX may return the trace of one that it has seen.
+    first, again = (
+        jax.make_jaxpr(lambda key: eqx.filter(ask(problem, method, key, *static), eqx.is_array))(
+            key
+        )
+        for _ in range(2)
+    )
+    texts = [re.sub("0x[0-9a-f]+", "", str(each)) for each in (first, again)]
+    if texts[0] != texts[1] or [*_constants(first)] != [*_constants(again)]:
+        raise ValueError(f"{type(problem).__name__}.{method}: {NOT_REPEATED}")
+    return first
 
 
 def _constants(traced: ClosedJaxpr) -> Iterator[bytes]:

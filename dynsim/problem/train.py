@@ -23,6 +23,7 @@ from dynsim.problem.checks import (
     check_groups,
     check_loss,
     check_parts,
+    check_repeats,
     check_single,
     checked_init,
     has_population,
@@ -182,7 +183,9 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
     if init is None:
         assert key is not None
         with jax.enable_x64(False):
-            init = ask(problem_in(problem, "float32"), "init", loop.split_key(key)[0])
+            narrow, key_init = problem_in(problem, "float32"), loop.split_key(key)[0]
+            check_repeats(narrow, "init", key_init)
+            init = ask(narrow, "init", key_init)
     return Parts.of(init, dtype, problem)
 
 
