@@ -243,13 +243,15 @@ def check_repeats(
     """
     if type(problem).__module__.partition(".")[0] in checks.OURS:
         return None
-    # Two functions, because JAX may return the trace of one that it has seen.
-    first, again = (
-        jax.make_jaxpr(lambda key: eqx.filter(ask(problem, method, key, *static), eqx.is_array))(
-            key
-        )
-        for _ in range(2)
-    )
+
+    def traced() -> ClosedJaxpr:
+        # A new function, because JAX may return the trace of one that it has seen.
+        def call(key: PRNGKeyArray) -> PyTree:
+            return eqx.filter(ask(problem, method, key, *static), eqx.is_array_like)
+
+        return jax.make_jaxpr(call)(key)
+
+    first, again = traced(), traced()
     texts = [re.sub("0x[0-9a-f]+", "", str(each)) for each in (first, again)]
     if texts[0] != texts[1] or [*_constants(first)] != [*_constants(again)]:
         raise ValueError(f"{type(problem).__name__}.{method}: {NOT_REPEATED}")
