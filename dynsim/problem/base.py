@@ -183,7 +183,8 @@ class Problem(eqx.Module):
 
     def divergence_limit(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. The default, None, means a thousand
-        times the loss of the starting weights, averaged over the first 16 batches."""
+        times the loss of the starting weights, averaged over the first 16 batches, or of another
+        reference if that is nearly zero; see `limit` of `dynsim.train`."""
         return None
 
     def allows_nonfinite(self) -> bool:

@@ -20,7 +20,7 @@ from dynsim.problem.checks import (
     measured,
     population_of,
 )
-from dynsim.problem.train import DIVERGENCE_GROWTH, problem_in
+from dynsim.problem.train import highest_loss, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
@@ -182,7 +182,7 @@ class Noise:
             values, (loss, own) = solver.followed(descent, start, steps)
             covariance = _between(np.log1p(np.asarray(steps)), some, covariance)
         covariance += jax.vmap(jnp.diag)(own)
-        absurd = DIVERGENCE_GROWTH * jnp.abs(self.observe(start, jnp.int32(0))[1][0])
+        absurd = highest_loss(jnp.abs(self.observe(start, jnp.int32(0))[1][0]))
         linear = Reached(values, covariance, jnp.isfinite(values).all(axis=1) & (loss <= absurd))
         if not draws:
             return (linear,)

@@ -62,7 +62,7 @@ from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_groups, has_population
-from dynsim.problem.train import DIVERGENCE_GROWTH, started
+from dynsim.problem.train import highest_loss, started
 from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record
 from dynsim.training.rule import Rule, UpdateRule
@@ -366,7 +366,7 @@ def _solve(
         )
         first = jnp.abs(path.noise.seen(parts.params, jnp.int32(0))[2])
         finite = [jnp.isfinite(x).reshape(len(steps), -1).all(axis=1) for x in values.values()]
-        valid = jnp.stack([*finite, loss <= DIVERGENCE_GROWTH * first]).all(axis=0)
+        valid = jnp.stack([*finite, loss <= highest_loss(first)]).all(axis=0)
         status, first_bad = judge(times, valid)
         params, fixed = parts.apart(last[0])
         name = THEORIES[order - 1].name
