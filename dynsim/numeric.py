@@ -143,7 +143,7 @@ def tree(
     return values if all(new is old for new, old in pairs) else found
 
 
-def _refuse(field: str, values: np.ndarray, bad: np.ndarray, what: str) -> None:
+def _refuse(field: str, values: np.ndarray, bad: np.ndarray | np.bool_, what: str) -> None:
     """Raise `ValueError` with the first of the `bad` values, if there are any."""
     if bad.any():
         first = values[bad].ravel()[0] if values.ndim else values[()]
@@ -151,7 +151,7 @@ def _refuse(field: str, values: np.ndarray, bad: np.ndarray, what: str) -> None:
         raise ValueError(f"{field}{_place(bad)} = {first!s}: {what}{many}")
 
 
-def _place(chosen: np.ndarray) -> str:
+def _place(chosen: np.ndarray | np.bool_) -> str:
     """Return the index of the first entry of a mask that is true, as text; empty for a number."""
     index = np.unravel_index(int(np.argmax(chosen)), chosen.shape)
     return f"[{', '.join(map(str, index))}]" if index else ""

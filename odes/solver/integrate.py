@@ -5,6 +5,8 @@ status instead of raising, because one failed member must not abort a batch. dif
 when an equation is solved, because the import takes a third of a second.
 """
 
+import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -103,8 +105,14 @@ def in_program(
     that is not an array is static, as are the options. The user's `inputs` are searched for
     tracers.
     """
-    with precision(dtype, inputs):
-        found = _compiled(solve, *given(), **options)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(precision(dtype, inputs))
+        arguments = given()
+        if any(map(jnp.iscomplexobj, filter(eqx.is_array, jax.tree.leaves(arguments)))):
+            # diffrax warns of complex arguments too, but only a complex state is a problem for it.
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")
+        found = _compiled(solve, *arguments, **options)
     return to_host(found)
 
 
