@@ -76,7 +76,7 @@ def array(field: str, value: Any, dtype: str = "float32", *, finite: bool = True
             found = given.astype(np.float64 if found.dtype.char == "g" else np.complex128)
         inexact = (found != given) & (given == given)
         _refuse(field, given, inexact, "is not exact in float64; round it with astype")
-    for part in (found.real, found.imag) if found.dtype.kind == "c" else (found,):
+    for part in (np.real(found), np.imag(found)) if found.dtype.kind == "c" else (found,):
         if not part.size or part.dtype == bool:
             continue
         # Some types warn of NaN.

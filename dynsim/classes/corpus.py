@@ -136,7 +136,7 @@ def batches(
     start = np.arange(batch) * num_batches * length
     window = np.arange(num_batches) * length
     index = window[:, None, None] + start[None, :, None] + np.arange(length + 1)
-    return numeric.integers("tokens", tokens)[index].astype(np.int32)
+    return np.asarray(numeric.integers("tokens", tokens), np.int32)[index]
 
 
 def sample_windows(
@@ -353,7 +353,7 @@ def estimate_classes(
     checks.integer("tokens_per_class", tokens_per_class, 2)
     checks.integer("stop_words", stop_words, 0)
     checks.choice("rare", rare, ("drop", "merge"))
-    tokens, words = numeric.integers("tokens", tokens).astype(np.int64), tuple(vocabulary)
+    tokens, words = np.asarray(numeric.integers("tokens", tokens), np.int64), tuple(vocabulary)
     if tokens.size <= length:
         raise ValueError(
             f"tokens: got {tokens.size}; must be more than length = {length}, for a window "
