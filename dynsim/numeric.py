@@ -77,7 +77,8 @@ def array(field: str, value: Any, dtype: str = "float32", *, finite: bool = True
         inexact = (found != given) & (given == given)
         _refuse(field, given, inexact, "is not exact in float64; round it with astype")
     for part in (np.real(found), np.imag(found)) if found.dtype.kind == "c" else (found,):
-        if not part.size or part.dtype == bool:
+        small = part.dtype == bool or (part.dtype.kind in "iu" and part.dtype.itemsize <= 4)
+        if not part.size or small or _is_bounded(part, dtype):
             continue
         # Some types warn of NaN.
         with np.errstate(invalid="ignore"):
@@ -141,6 +142,16 @@ def tree(
     found = jax.tree.map_with_path(of, values)
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(values), strict=True)
     return values if all(new is old for new, old in pairs) else found
+
+
+def _is_bounded(part: np.ndarray, dtype: str) -> bool:
+    """Return whether the sum of squares shows that all numbers are finite in `dtype`. It takes half
+    the time of a minimum and a maximum."""
+    if part.dtype not in (np.float32, np.float64) or not part.flags.c_contiguous:
+        return False
+    flat, most = part.ravel(), float(np.finfo(dtype).max)
+    with np.errstate(all="ignore"):
+        return bool(np.dot(flat, flat) <= min(most * most, float(np.finfo(part.dtype).max)))
 
 
 def _refuse(field: str, values: np.ndarray, bad: np.ndarray | np.bool_, what: str) -> None:
