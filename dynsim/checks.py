@@ -166,7 +166,7 @@ def real(
     if is_traced(value):
         return
     try:
-        if value is None or np.iscomplexobj(value):
+        if value is None or np.iscomplexobj(value) or np.ma.is_masked(value):
             raise TypeError
         given = np.asarray(value)
         if given.dtype.kind in "bSUmM":

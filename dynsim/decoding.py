@@ -4,11 +4,12 @@ Ranges are written with `annotated_types`. A class checks its fields against the
 created, and `sweeps` uses them for error messages, help texts and axis labels.
 """
 
+import dataclasses
 import functools
 import math
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import annotated_types as at
@@ -89,6 +90,17 @@ def _stated(cls: type) -> dict[str, tuple[Any, ...]]:
     hints = typing.get_type_hints(cls, include_extras=True).items()
     found = {name: parts_of(hint) for name, hint in hints if name in cls.__dataclass_fields__}
     return {name: parts for name, parts in found.items() if tuple not in parts}
+
+
+def reals(made: Any, before: str = "") -> Iterator[str]:
+    """Yield the names of the fields of a dataclass that are real numbers, including those in its
+    parts, such as `data.test`."""
+    for name, parts in _stated(type(made)).items():
+        value = getattr(made, name)
+        if dataclasses.is_dataclass(value):
+            yield from reals(value, f"{before}{name}.")
+        elif {float} == {float, dict, WHOLE} & {*parts}:
+            yield before + name
 
 
 def _check(name: str, value: Any, parts: tuple[Any, ...]) -> None:

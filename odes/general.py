@@ -12,15 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Rule, Trajectory, checks
+from dynsim import Problem, Rule, Trajectory
 from dynsim.precision import DType
+from dynsim.problem.base import built
 from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rules import SGD, why_not_known
 from dynsim.trajectory import Times
 from odes.problem import (
     Reduction,
-    check_arguments,
+    checked_arguments,
     flow,
     from_start,
     in_own_program,
@@ -143,11 +144,11 @@ def computed(
         dtype: DType = "float64",
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
-        checks.kind("problem", problem, Problem)
+        problem, rule = built(problem, rule, dtype)
         if why := reason(inapplicable, Training(problem, rule, batch, steps)):
             raise ValueError(why)
         starts = "key" in needs
-        check_arguments(problem, rule, times, key, init, starts=starts)
+        init = checked_arguments(problem, rule, times, key, init, dtype, starts=starts)
         told = {name: each for name, each in (("batch", batch), ("steps", steps)) if name in needs}
         options = {"solver": solver, "record": recorded(problem, record), **told}
         if tolerances is not None and not adaptive:

@@ -24,8 +24,8 @@ from dynsim.problem.base import built, split
 from dynsim.problem.checks import (
     Parts,
     check_groups,
-    check_init,
     check_single,
+    checked_init,
     flow_table,
     measured,
     population_of,
@@ -110,13 +110,13 @@ def flow(
         >>> rule = dynsim.sgd(dynsim.schedules.cosine(0.1, 1000), momentum=0.9, decay=1e-3)
         >>> theory = odes.flow(DeepLinear(), rule, [0, 100, 1000], key=jax.random.key(0))
     """
-    problem, rule = built(problem, rule)
+    problem, rule = built(problem, rule, dtype)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} needs population_loss for a flow")
     problem.check_population()
     chosen = checked_flow(rule, kind)
     starts = reduction is None or reduction.from_weights
-    check_arguments(problem, rule, times, key, init, starts=starts)
+    init = checked_arguments(problem, rule, times, key, init, dtype, starts=starts)
     recording = recorded_of_flow(problem, record, whole=reduction is None)
     if PRECONDITIONED in recording.provided and rule.is_adaptive:
         raise ValueError(f"record = {PRECONDITIONED!r}: for {rule.name}, only training records it")
@@ -176,22 +176,24 @@ def in_own_program(
     )
 
 
-def check_arguments(
+def checked_arguments(
     problem: Problem,
     rule: Rule,
     times: Times,
     key: PRNGKeyArray | None,
     init: PyTree,
+    dtype: DType,
     *,
     starts: bool,
-) -> None:
-    """Raise `ValueError` for numbers with axes, invalid starting weights or times, and missing
-    starting weights if the theory `starts` from them."""
+) -> PyTree:
+    """Return `checked_init`. Raises `ValueError` for numbers with axes, invalid starting weights or
+    times, and missing starting weights if the theory `starts` from them."""
     check_single("rule", rule)
-    check_init(problem, init)
+    init = checked_init(problem, init, dtype)
     if starts and key is None and init is None:
         raise ValueError("key = None: starting weights are random; pass a key, or `init`")
     check_times(times)
+    return init
 
 
 def from_start(

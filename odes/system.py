@@ -146,7 +146,10 @@ def _solved(
         found = dict(observe(t, state, training))
         return resolved(found, record)(found)
 
-    initial = jax.tree.map(lambda leaf: jnp.asarray(leaf, times.dtype), begin(training, weights))
+    initial = begin(training, weights)
+    if any(map(jnp.iscomplexobj, jax.tree.leaves(initial))):
+        raise ValueError(f"theory {name!r}: start must return real numbers; use two for each")
+    initial = jax.tree.map(lambda leaf: jnp.asarray(leaf, times.dtype), initial)
     solved = integrate(
         told(field),
         initial,

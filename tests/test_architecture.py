@@ -17,6 +17,7 @@ LONGEST_CHAIN = 13
 FLOORS = {
     "dynsim": {
         "checks": 0,
+        "numeric": 0,
         "__main__": 0,
         "plugins": 1,
         "precision": 1,

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.classes.task import SequenceClasses, sequence_classes
 from dynsim.precision import AnyArray
 
@@ -136,7 +136,7 @@ def batches(
     start = np.arange(batch) * num_batches * length
     window = np.arange(num_batches) * length
     index = window[:, None, None] + start[None, :, None] + np.arange(length + 1)
-    return np.asarray(tokens, np.int32)[index]
+    return np.asarray(numeric.integers("tokens", tokens), np.int32)[index]
 
 
 def sample_windows(
@@ -149,8 +149,9 @@ def sample_windows(
     """
     checks.integer("batch", batch, 1)
     _check_length(tokens, length, 1)
+    ids = jnp.asarray(numeric.integers("tokens", tokens), jnp.int32)
     start = jax.random.randint(key, (batch,), 0, len(tokens) - length)
-    return jnp.asarray(tokens, jnp.int32)[start[:, None] + jnp.arange(length + 1)[None, :]]
+    return ids[start[:, None] + jnp.arange(length + 1)[None, :]]
 
 
 _TOPICS = {
@@ -352,7 +353,7 @@ def estimate_classes(
     checks.integer("tokens_per_class", tokens_per_class, 2)
     checks.integer("stop_words", stop_words, 0)
     checks.choice("rare", rare, ("drop", "merge"))
-    tokens, words = np.asarray(tokens, np.int64), tuple(vocabulary)
+    tokens, words = np.asarray(numeric.integers("tokens", tokens), np.int64), tuple(vocabulary)
     if tokens.size <= length:
         raise ValueError(
             f"tokens: got {tokens.size}; must be more than length = {length}, for a window "

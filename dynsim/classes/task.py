@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from dynsim import checks, decoding
+from dynsim.numeric import plain
 from dynsim.precision import AnyArray, cast
 
 # Rows of P written with six decimals, or computed in float32, count as normalised; they are then
@@ -273,7 +274,7 @@ def numeric(field: str, value: ArrayLike) -> np.ndarray:
     try:
         if np.iscomplexobj(value):
             raise TypeError("complex numbers")
-        return np.array(value, dtype=np.float64)
+        return np.array(plain(field, value), dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{field}: must be an array of real numbers ({error})") from None
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks, decoding
-from dynsim.precision import Number
+from dynsim import checks, decoding, numeric
+from dynsim.precision import DType, Number
 from dynsim.problem.data import Arrays, Data
 from dynsim.training.loop import normal_noise
 from dynsim.training.rule import Rule, UpdateRule
@@ -143,7 +143,7 @@ class Problem(eqx.Module):
         del steps
 
         def drawn(k: Array) -> PyTree:
-            return ask(self, "draw", jax.random.fold_in(key, k), batch)
+            return examples(self, jax.random.fold_in(key, k), batch)
 
         return drawn
 
@@ -183,8 +183,14 @@ class Problem(eqx.Module):
 
     def divergence_limit(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. The default, None, means a thousand
-        times the loss of the starting weights, averaged over the first 16 batches."""
+        times the loss of the starting weights, averaged over the first 16 batches, or of another
+        reference if that is nearly zero; see `limit` of `dynsim.train`."""
         return None
+
+    def allows_nonfinite(self) -> bool:
+        """Return whether arrays in fields and batches may contain NaN and infinities, such as
+        labels that are missing and that `loss` leaves out. By default they are errors."""
+        return False
 
     def has(self, method: str) -> bool:
         """Return whether the problem has an optional method."""
@@ -201,16 +207,27 @@ def ask(problem: Any, method: str, *arguments: Any) -> Any:
         return getattr(problem, method)(*arguments)
 
 
-def built(problem: Problem, rule: UpdateRule) -> tuple[Any, Rule]:
-    """Return the problem and the rule that are used for training.
+def examples(problem: Problem, key: PRNGKeyArray, batch: int) -> PyTree:
+    """Return a batch of `draw`; `ValueError` for arrays that `numeric.array` refuses."""
+    drawn = ask(problem, "draw", key, batch)
+    finite = not problem.allows_nonfinite()
+    return numeric.tree(f"{type(problem).__name__}.draw", drawn, finite=finite)
+
+
+def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple[Any, Rule]:
+    """Return the problem and the rule that are used for training in `dtype`. Arrays are those that
+    `numeric.tree` returns; `draw` sees them in float32.
 
     Raises:
-        ValueError: for anything but a problem and a rule, or from their `build`.
+        ValueError: for anything but a problem and a rule, from their `build`, or for an array that
+            is not exactly one of JAX.
     """
     checks.kind("problem", problem, Problem)
     made = rule.build() if isinstance(rule, UpdateRule) else rule
     checks.kind("rule", made, Rule)
-    return problem.build(rule), made
+    problem = problem.build(rule)
+    options = {"finite": not problem.allows_nonfinite(), "settings": {*decoding.reals(problem)}}
+    return numeric.tree(type(problem).__name__, problem, single=dtype, **options), made
 
 
 def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
@@ -236,11 +253,13 @@ def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
 
 
 def narrowed(tree: PyTree, dtype: str) -> PyTree:
-    """Convert a pytree of arrays and numbers to arrays, floating-point ones in `dtype`."""
+    """Convert a pytree of arrays and numbers to arrays, real and complex ones in `dtype`."""
 
     def cast(leaf: Any) -> Array:
-        inexact = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-        return jnp.asarray(leaf, dtype) if inexact else jnp.asarray(leaf)
+        kind = jnp.result_type(leaf)
+        if jnp.issubdtype(kind, jnp.complexfloating):
+            return jnp.asarray(leaf, np.promote_types(dtype, np.complex64))
+        return jnp.asarray(leaf, dtype if jnp.issubdtype(kind, jnp.inexact) else None)
 
     return jax.tree.map(cast, tree)
 
@@ -302,6 +321,10 @@ class FullBatch(Problem):
         """The frozen weights of the problem."""
         return self.problem.is_frozen(params)
 
+    def allows_nonfinite(self) -> bool:
+        """Whether the examples of the problem may contain NaN and infinities."""
+        return self.problem.allows_nonfinite()
+
 
 def full_batch(problem: Problem, key: PRNGKeyArray, size: int) -> FullBatch:
     """Return a problem on `size` examples that are drawn once.
@@ -329,4 +352,4 @@ def full_batch(problem: Problem, key: PRNGKeyArray, size: int) -> FullBatch:
         if not problem.has(method):
             raise ValueError(f"{type(problem).__name__}: has no method {method!r}, which it needs")
     with jax.enable_x64(False):
-        return FullBatch(problem, problem.draw(key, size))
+        return FullBatch(problem, examples(problem, key, size))

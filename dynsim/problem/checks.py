@@ -1,19 +1,22 @@
 """Requirements of training on a problem and a rule, checked before anything is compiled."""
 
 import dataclasses
+import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from dynsim import checks, numeric
 from dynsim.precision import DType
-from dynsim.problem.base import Measured, Problem, ask, narrowed
+from dynsim.problem.base import Measured, Problem, ask, examples, narrowed
 from dynsim.training.recording import (
     BATCH_LOSS,
     ETA_TIME,
@@ -50,6 +53,7 @@ class Parts(NamedTuple):
     def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Separate `weights`; raises `ValueError` if there is nothing to train."""
         name, frozen = type(problem).__name__, ask(problem, "is_frozen", weights)
+        weights = numeric.tree(f"{name}.init", weights, dtype, finite=False)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
         floats, others = eqx.partition(arrays, eqx.is_inexact_array)
@@ -121,11 +125,17 @@ def check_single(field: str, tree: PyTree) -> None:
             )
 
 
-def check_init(problem: Problem, init: PyTree) -> None:
-    """Raise `ValueError` if starting weights are given and do not have the shapes of the problem's
-    own."""
+def checked_init(problem: Problem, init: PyTree, dtype: DType) -> PyTree:
+    """Return starting weights as `numeric.tree` does, None without any.
+
+    Raises:
+        ValueError: for complex numbers, other shapes than those of the problem's own weights, and
+            arrays that `numeric.array` refuses. NaN and infinities are allowed: a run from them
+            diverged.
+    """
     if init is None:
-        return
+        return None
+    init = numeric.tree("init", init, dtype, finite=False)
 
     def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
         return {
@@ -134,12 +144,17 @@ def check_init(problem: Problem, init: PyTree) -> None:
             if jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact)
         }
 
+    if any(map(jnp.iscomplexobj, filter(eqx.is_array_like, jax.tree.leaves(init)))):
+        shown = eqx.tree_pformat(init, width=sys.maxsize)
+        raise ValueError(f"init = {shown}: must be real weights")
+
     want = shapes(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
     if shapes(init) != want:
         raise ValueError(
             f"init: must have the structure and shapes of {type(problem).__name__}.init, {want}, "
             f"got {shapes(init)}"
         )
+    return init
 
 
 def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
@@ -180,25 +195,79 @@ def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
     return groups
 
 
+NOT_REPEATED = (
+    "compiles to a different program each time it is traced. Values of np.random, random, the "
+    "clock or a counter become constants of a compiled program, equal for all runs; draw with "
+    "jax.random and the key that the method receives"
+)
+"""End of the message about code whose traces differ."""
+NO_KEY = "returns the same examples whatever its key, so every step and every seed sees one batch"
+
+
 def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
-    """Raise `ValueError` for a `draw` whose shapes do not depend on the batch size."""
+    """Raise `ValueError` for a `draw` whose shapes do not depend on the batch size, which draws
+    random numbers without the key, or whose traces differ."""
 
     def shapes(size: int) -> Any:
         return jax.tree.map(np.shape, jax.eval_shape(lambda key: arrays(key, size), key))
 
     def arrays(key: PRNGKeyArray, size: int) -> PyTree:
-        drawn = ask(problem, "draw", key, size)
+        drawn = examples(problem, key, size)
         if drawn is None or not all(map(eqx.is_array_like, jax.tree.leaves(drawn))):
             name = type(problem).__name__
             raise ValueError(f"{name}.draw: must return arrays, {_returned(drawn)}")
         return drawn
 
-    found = shapes(batch)
+    where, found = f"{type(problem).__name__}.draw", shapes(batch)
     if found == shapes(batch + 1):
         raise ValueError(
-            f"{type(problem).__name__}.draw: returns arrays of the same shapes for batch = {batch} "
+            f"{where}: returns arrays of the same shapes for batch = {batch} "
             f"and {batch + 1}, must return `batch` examples"
         )
+    traced = check_repeats(problem, "draw", key, batch)
+    if traced is None:
+        return
+    used = [v for eqn in traced.eqns for v in eqn.invars] + traced.jaxpr.outvars
+    if "random_bits" in str(traced) and not any(v is traced.jaxpr.invars[0] for v in used):
+        raise ValueError(f"{where}: {NO_KEY}. Use the key")
+
+
+def check_repeats(
+    problem: Problem, method: str, key: PRNGKeyArray, *static: Any
+) -> ClosedJaxpr | None:
+    """Return the trace of a method of the user, None for one of ours.
+
+    Raises:
+        ValueError: for a method that another trace finds with other operations or constants.
+            Addresses of functions may differ.
+    """
+    if type(problem).__module__.partition(".")[0] in checks.OURS:
+        return None
+
+    def traced() -> ClosedJaxpr:
+        # A new function, because JAX may return the trace of one that it has seen.
+        def call(key: PRNGKeyArray) -> PyTree:
+            return eqx.filter(ask(problem, method, key, *static), eqx.is_array_like)
+
+        return jax.make_jaxpr(call)(key)
+
+    first, again = traced(), traced()
+    texts = [re.sub("0x[0-9a-f]+", "", str(each)) for each in (first, again)]
+    if texts[0] != texts[1] or [*_constants(first)] != [*_constants(again)]:
+        raise ValueError(f"{type(problem).__name__}.{method}: {NOT_REPEATED}")
+    return first
+
+
+def _constants(traced: ClosedJaxpr) -> Iterator[bytes]:
+    read = [v.val for eqn in traced.eqns for v in eqn.invars if isinstance(v, Literal)]
+    for each in (*traced.consts, *read):
+        # The problem's own arrays are traced; keys are no numbers.
+        if jnp.issubdtype(jnp.result_type(each), np.generic) and not checks.is_traced(each):
+            yield np.asarray(each).tobytes()
+    for eqn in traced.eqns:
+        for part in jax.tree.leaves(eqn.params, is_leaf=lambda p: isinstance(p, ClosedJaxpr)):
+            if isinstance(part, ClosedJaxpr):
+                yield from _constants(part)
 
 
 def check_loss(problem: Problem, method: str, loss: Any, dtype: DType | None) -> Array:

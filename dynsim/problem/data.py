@@ -3,8 +3,9 @@
 import abc
 import hashlib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 import equinox as eqx
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from dynsim import checks, decoding
+from dynsim import checks, decoding, numeric
 
 Examples = dict[str, Shaped[Array, "..."] | Shaped[np.ndarray, "..."]]
 """Arrays by name; the first axis runs over the examples."""
@@ -63,6 +64,12 @@ class Data(eqx.Module):
         return {}
 
 
+def _checked(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays by name as `numeric.array` does; the problem says whether they may have NaN."""
+    checks.kind("arrays", arrays, Mapping)
+    return {n: numeric.array(f"arrays[{n!r}]", a, finite=False) for n, a in arrays.items()}
+
+
 class Arrays(Data):
     """Examples in arrays.
 
@@ -70,8 +77,10 @@ class Arrays(Data):
         arrays: arrays by name, each (N, ...), such as `{"x": inputs, "y": labels}`.
 
     Raises:
-        ValueError: for arrays that are not numeric or differ in length, or without an example to
-            train on.
+        ValueError: for arrays that are not numeric, are masked, have integers of more than 32 bits
+            or numbers beyond float32, or differ in length; or without an example to train on.
+            Training and theories also raise it for NaN and infinities, unless the problem's
+            `allows_nonfinite` returns True.
 
     Example:
         >>> data = dynsim.Arrays({"x": np.eye(10), "y": np.arange(10)}, test=0.2)
@@ -81,19 +90,11 @@ class Arrays(Data):
         array([8, 9])
     """
 
-    arrays: Examples
+    arrays: Examples = eqx.field(converter=_checked)
 
     def __check_init__(self) -> None:
         # The check of the base class runs later, but `number` needs a valid `test`.
         decoding.check_stated(self)
-        for name, each in self.arrays.items():
-            try:
-                allowed = np.asarray(each).dtype.kind in "biufcV"
-            except ValueError:
-                # Lists of different lengths.
-                allowed = False
-            if not allowed:
-                raise ValueError(f"arrays[{name!r}]: must be an array of numbers")
         lengths = {name: np.shape(each)[:1] for name, each in self.arrays.items()}
         if len({*lengths.values()}) != 1 or () in lengths.values() or not self.number:
             raise ValueError(
@@ -183,6 +184,8 @@ class ArrayFile(Data):
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"path = {path}: cannot be read as .npz ({error})") from None
+    # Before files are joined, which would convert arrays of several types.
+    return {n: numeric.array(f"path = {path}: {n!r}", a, finite=False) for n, a in arrays.items()}

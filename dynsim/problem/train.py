@@ -11,9 +11,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, to_host
 from dynsim.problem import sharpness
 from dynsim.problem.base import Problem, ProblemT, ask, built, narrowed, split
@@ -21,10 +21,11 @@ from dynsim.problem.checks import (
     Parts,
     check_draw,
     check_groups,
-    check_init,
     check_loss,
     check_parts,
+    check_repeats,
     check_single,
+    checked_init,
     has_population,
     measured,
     population_of,
@@ -46,7 +47,7 @@ from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Static, Times, Trajectory
 
 DIVERGENCE_GROWTH = 1e3
-"""Loss, as a multiple of the initial one, above which a run diverged, unless `limit` is given."""
+"""Loss, as a multiple of the reference, above which a run diverged, unless `limit` is given."""
 FIRST = 16
 """Number of batches over which the initial loss is averaged; a single one may have a tiny loss."""
 
@@ -96,8 +97,11 @@ def train(
             `drawn` makes the batches of a key, which several runs can share.
         shared: arrays already drawn with this key, to avoid drawing them again.
         dtype: "float32" or "float64" of weights, loss and data.
-        limit: batch loss above which a run counts as diverged; by default a thousand times the loss
-            of the starting weights, averaged over the first batches.
+        limit: batch loss above which a run counts as diverged; by default a thousand times a
+            reference: the loss of the starting weights, averaged over the first batches. If even
+            the starting weights of `problem.init`, or weights that only the rule's noise moves in
+            all steps, have a loss above this limit, that loss is the reference. Where the reference
+            is 0, only infinities and NaN count.
         checkpoint: True for a run that can be resumed: `Trajectory.checkpoint` then holds its final
             state. Pass it, with more `steps` and later `times`, to resume exactly.
 
@@ -118,9 +122,10 @@ def train(
         >>> run["gradient_norm"].shape == run.times.shape
         True
     """
-    problem, rule = built(problem, rule)
+    problem, rule = built(problem, rule, dtype)
     check_single("rule", rule)
-    check_init(problem, init)
+    init = checked_init(problem, init, dtype)
+    data = numeric.tree("data", data, dtype, finite=not problem.allows_nonfinite())
     steps = None if steps is None else checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     finite = data is not None or not math.isinf(batch)
@@ -181,7 +186,9 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
     if init is None:
         assert key is not None
         with jax.enable_x64(False):
-            init = ask(problem_in(problem, "float32"), "init", loop.split_key(key)[0])
+            narrow, key_init = problem_in(problem, "float32"), loop.split_key(key)[0]
+            check_repeats(narrow, "init", key_init)
+            init = ask(narrow, "init", key_init)
     return Parts.of(init, dtype, problem)
 
 
@@ -280,8 +287,14 @@ def _run(
     highest: Any = ask(problem, "divergence_limit") if limit is None else limit
     if highest is None:
         first = jnp.arange(FIRST if finite else 1)
-        losses = jax.lax.map(lambda k: gradient(params, k)[0], first)
-        highest = DIVERGENCE_GROWTH * jnp.abs(losses).mean()
+        references = [params]
+        if init is not None:
+            references.append(started(given, key, None, dtype).params)
+        if rule.noise is not None:
+            end = times[-1] if steps is None else steps
+            references.append(_scattered(problem, rule, params, key_init, end, groups))
+        losses = [jax.lax.map(lambda k, p=p: gradient(p, k)[0], first) for p in references]
+        highest = highest_loss(*(jnp.abs(each).mean() for each in losses))
     trajectory = loop.train(
         params,
         rule.init(params),
@@ -309,6 +322,26 @@ def _run(
     return dataclasses.replace(
         trajectory, observables=observables, params=params, fixed=Static.of(fixed)
     )
+
+
+def _scattered(
+    problem: Problem, rule: Rule, params: PyTree, key: PRNGKeyArray, steps: Any, groups: PyTree
+) -> PyTree:
+    """Return the weights after a random walk of `steps` steps by the rule's noise alone."""
+    zero, k = jax.tree.map(jnp.zeros_like, params), jnp.asarray(steps // 2, jnp.int32)
+    noise = problem._normal(loop.noise_key(key), k, zero)
+    move, _ = rule.update(zero, rule.init(params), params, k, noise, groups)
+    return jax.tree.map(lambda p, each: p + jnp.sqrt(steps).astype(p.dtype) * each, params, move)
+
+
+def highest_loss(first: Float[Array, ""], *others: Float[Array, ""]) -> Float[Array, ""]:
+    """Return the loss above which a run diverged: a multiple of the `first` loss, unless one of the
+    `others` is higher than that; then the same multiple of this one. No finite loss is higher if
+    all are 0."""
+    usual = DIVERGENCE_GROWTH * first
+    largest = jnp.max(jnp.stack([first, *(jnp.where(each < jnp.inf, each, 0) for each in others)]))
+    found = jnp.where(largest > usual, DIVERGENCE_GROWTH * largest, usual)
+    return jnp.where(largest == 0, jnp.finfo(first.dtype).max, found)
 
 
 def _check_data(data: PyTree, steps: int) -> None:

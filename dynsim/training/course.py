@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree, UInt8
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.precision import AnyArray, on_cpu
 from dynsim.training.recording import RELATIVE_LOSS, Recording
 from dynsim.trajectory import Times, log_times
@@ -342,7 +342,7 @@ def checked_times(
     begin = 0 if checkpoint is None else checkpoint.step
     if steps is None:
         traced = times is None or checks.is_traced(times)
-        steps = 0 if traced else int(np.max(np.asarray(times), initial=0))
+        steps = 0 if traced else int(np.max(numeric.plain("times", times), initial=0))
     if checkpoint is not None and steps <= begin:
         raise ValueError(f"steps = {steps}: must be larger than step {begin} of the checkpoint")
     if times is None:
@@ -372,7 +372,7 @@ def whole_steps(times: Times) -> tuple[int, ...]:
     """
     if checks.is_traced(times):
         raise ValueError("times: must be concrete, because they determine the computation")
-    steps = np.asarray(times)
+    steps = numeric.plain("times", times)
     check_step_times(times, int(steps[-1]) if steps.ndim == 1 and steps.size else 0)
     return tuple(int(step) for step in steps)
 
@@ -381,8 +381,9 @@ def check_step_times(times: Times, steps: int) -> None:
     """Raise `ValueError` unless `times` are whole steps that increase within [0, steps]."""
     if checks.is_traced(times):
         return
-    array = np.asarray(times)
-    if array.ndim != 1 or array.size == 0 or not (array == np.floor(array)).all():
+    array = numeric.plain("times", times)
+    real = array.dtype.kind in "iuf"
+    if array.ndim != 1 or array.size == 0 or not real or (array != np.floor(array)).any():
         raise ValueError(f"times = {times!r}: must be a non-empty list of whole steps")
     if array[0] < 0 or array[-1] > steps or (np.diff(array) <= 0).any():
         raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")

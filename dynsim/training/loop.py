@@ -43,6 +43,11 @@ def split_key(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
     return key_init, key_data
 
 
+def noise_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """Return the key of a rule's noise, which differs from those of data and starting weights."""
+    return jax.random.fold_in(key, 2**32 - 1)
+
+
 def keys_of_steps(key: PRNGKeyArray, steps: int) -> Callable[[Int[Array, ""]], PRNGKeyArray]:
     """Compute the keys fold_in(key, k) for k in [0, steps] at once, and return them by k."""
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(steps + 1, dtype=jnp.int32))
@@ -140,17 +145,16 @@ def by_rule(
         also: names in `NORMS` that the step returns in addition to the loss.
         normal: (key, step, gradient) -> standard normal numbers for the noise.
     """
-    noise_key = None
+    of_noise = None
     if rule.noise is not None:
         assert key is not None
-        # This key differs from the keys of the data and of the starting weights.
-        noise_key = jax.random.fold_in(key, 2**32 - 1)
+        of_noise = noise_key(key)
 
     def step(
         params: PyTree, memory: PyTree, k: Int[Array, "*B"]
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         loss, grads = gradient(params, k)
-        noise = None if noise_key is None else normal(noise_key, k, grads)
+        noise = None if of_noise is None else normal(of_noise, k, grads)
         update, memory = rule.update(grads, memory, params, k, noise, groups)
         norms: dict[str, PyTree] = dict(zip(NORMS, (grads, update), strict=True))
         found = {"batch_loss": loss, **{name: optax.tree.norm(norms[name]) for name in also}}

@@ -27,7 +27,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree, Real
 
-from dynsim import checks, decoding
+from dynsim import checks, decoding, numeric
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number, cast
 from dynsim.schedules import AnyRate, Constant, Schedule, as_schedule
 
@@ -242,8 +242,10 @@ class Rule(UpdateRule):
         return self
 
     def astype(self, dtype: str) -> "Rule":
-        """Return the same rule with its numbers as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: cast(number, dtype), self)
+        """Return the same rule with its numbers as JAX arrays of `dtype`; `ValueError` for a number
+        that is infinite in it."""
+        checked = numeric.tree("rule", self, dtype, finite=False)
+        return jax.tree.map(lambda number: cast(number, dtype), checked)
 
     def init(self, params: PyTree) -> PyTree:
         """Return the initial state of the rule, before the first step."""

@@ -12,7 +12,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import ArrayLike, Int
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.decoding import Count
 from dynsim.precision import AnyArray
@@ -82,7 +82,7 @@ def text(
         given["prompts"] = (prompts, 2)
     found = {}
     for name, (tokens, ndim) in given.items():
-        array = np.asarray(tokens)
+        array = numeric.plain(name, tokens)
         if array.ndim != ndim or not array.size or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(
                 f"{name}: has shape {array.shape} and dtype {array.dtype}, must be whole numbers "

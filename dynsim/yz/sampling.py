@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.classes.task import SequenceClasses, Task
 from dynsim.classes.tasks import SynSmall
 from dynsim.decoding import Length
@@ -165,7 +165,7 @@ def examples_from_tokens(
         ValueError: if a label is not a next token of the task, a query is not the one of its class,
             a token is out of range, or the shapes do not match.
     """
-    tokens, labels = np.asarray(tokens), np.asarray(labels)
+    tokens, labels = numeric.integers("tokens", tokens), numeric.integers("labels", labels)
     if tokens.shape[:-1] != labels.shape or tokens.shape[-1] < 2:
         raise ValueError(
             f"tokens: shape {tokens.shape}: must be that of labels, {labels.shape}, and T >= 2"

@@ -51,7 +51,7 @@ from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Times
 from odes.batch_noise.noise import Asked, Noise, Reached, of_starts
-from odes.problem import check_arguments, in_own_program
+from odes.problem import checked_arguments, in_own_program
 from odes.solver import linear_noise as solver
 from odes.solver.integrate import judge
 from odes.theory import Theory, Training, refusal
@@ -143,10 +143,10 @@ def linear_noise(
         >>> theory = odes.linear_noise(problem, rule, [5, 10], batch=32, key=key)
         >>> theory["loss"], theory.std["loss"], theory.std_error["loss"]
     """
-    problem, rule = built(problem, rule)
+    problem, rule = built(problem, rule, dtype)
     if reason := _why_not_described(problem, rule, batch):
         raise ValueError(reason)
-    check_arguments(problem, rule, times, key, init, starts=True)
+    init = checked_arguments(problem, rule, times, key, init, dtype, starts=True)
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
     examples = checks.integer("examples", examples_of(batch) if examples is None else examples, 2)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import Problem
 from dynsim.precision import AnyArray
-from dynsim.problem.base import FullBatch, ask, narrowed
+from dynsim.problem.base import FullBatch, ask, examples, narrowed
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -21,7 +21,7 @@ from dynsim.problem.checks import (
     measured,
     population_of,
 )
-from dynsim.problem.train import DIVERGENCE_GROWTH, problem_in
+from dynsim.problem.train import highest_loss, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
@@ -84,7 +84,7 @@ class Noise:
         if self.fixed is not None:
             return self.fixed
         with jax.enable_x64(False):
-            found = ask(self.narrow, "draw", key, self.examples)
+            found = examples(self.narrow, key, self.examples)
         return narrowed(found, self.dtype)
 
     def of_step(self, k: Int[Array, ""]) -> PyTree:
@@ -215,7 +215,7 @@ class Noise:
 
     def valid(self, values: Float[Array, "S P"], loss: Float[Array, " S"]) -> Bool[Array, " S"]:
         first = self.observe(self.parts.params, jnp.int32(0))[1][0]
-        return jnp.isfinite(values).all(axis=1) & (loss <= DIVERGENCE_GROWTH * jnp.abs(first))
+        return jnp.isfinite(values).all(axis=1) & (loss <= highest_loss(jnp.abs(first)))
 
     def reached(
         self, steps: tuple[int, ...], squares: bool, passes: int, draws: int

@@ -63,7 +63,7 @@ from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_groups, has_population
-from dynsim.problem.train import DIVERGENCE_GROWTH, started
+from dynsim.problem.train import highest_loss, started
 from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record
 from dynsim.training.rule import Rule, UpdateRule
@@ -71,7 +71,7 @@ from dynsim.training.rules import SGD
 from dynsim.trajectory import Static, Times
 from odes.batch_noise import asked_of, table_of, without_noise
 from odes.batch_noise.noise import Asked, Noise
-from odes.problem import check_arguments, in_own_program
+from odes.problem import checked_arguments, in_own_program
 from odes.solver.flows import checked_flow, decayed, posed_flow
 from odes.solver.integrate import integrate_ito, judge
 from odes.solver.posed import GroupedRule
@@ -150,12 +150,12 @@ def sde(
         >>> loss = found.across_runs()["loss"]
         >>> loss.mean, loss.std, loss.std_error
     """
-    problem, rule = built(problem, rule)
+    problem, rule = built(problem, rule, dtype)
     if checks.integer("order", order, 1) > 2:
         raise ValueError(f"order = {order}: must be 1 or 2")
     if reason := why_not_described(problem, rule, batch, order):
         raise ValueError(reason)
-    check_arguments(problem, rule, times, key, init, starts=True)
+    init = checked_arguments(problem, rule, times, key, init, dtype, starts=True)
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
     if key is None:
@@ -371,7 +371,7 @@ def _solve(
         )
         first = jnp.abs(path.noise.seen(parts.params, jnp.int32(0))[2])
         finite = [jnp.isfinite(x).reshape(len(steps), -1).all(axis=1) for x in values.values()]
-        valid = jnp.stack([*finite, loss <= DIVERGENCE_GROWTH * first]).all(axis=0)
+        valid = jnp.stack([*finite, loss <= highest_loss(first)]).all(axis=0)
         status, first_bad = judge(times, valid)
         params, fixed = parts.apart(last[0])
         name = THEORIES[order - 1].name

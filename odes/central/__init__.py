@@ -32,6 +32,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
+from dynsim.problem.base import built
 from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usual
 from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import Record, Recording
@@ -39,7 +40,7 @@ from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD, RMSProp, why_not_known
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import STEPS, Edge, Moved
-from odes.problem import check_arguments, from_start, gradient_of, in_own_program
+from odes.problem import checked_arguments, from_start, gradient_of, in_own_program
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Gradient, GroupedRule
@@ -105,13 +106,13 @@ def central_flow(
         >>> theory = odes.central_flow(problem, dynsim.sgd(0.4), [0, 20], key=key)
         >>> theory["averaged_loss"], theory["preconditioned_sharpness"]
     """
-    checks.kind("problem", problem, Problem)
+    problem, rule = built(problem, rule, dtype)
     if not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} needs population_loss for a flow")
     problem.check_population()
     if reason := why_not_described(rule):
         raise ValueError(reason)
-    check_arguments(problem, rule, times, key, init, starts=True)
+    init = checked_arguments(problem, rule, times, key, init, dtype, starts=True)
     checks.integer("follow", follow, 1, MOST)
     return in_own_program(
         from_start,

@@ -5,6 +5,8 @@ status instead of raising, because one failed member must not abort a batch. dif
 when an equation is solved, because the import takes a third of a second.
 """
 
+import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -14,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks
+from dynsim import checks, numeric
 from dynsim.precision import AnyArray, DType, Number, Result, precision, to_host
 from dynsim.trajectory import Status, Times, Trajectory
 from odes.solver.tolerances import Tolerances
@@ -78,9 +80,10 @@ def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
     checks.real("begin", begin, 0)
     if checks.is_traced((times, begin)):
         return
+    array = numeric.plain("times", times)
     try:
-        array = np.asarray(times, np.float64)
-    except (TypeError, ValueError):
+        array = array.astype(np.float64, casting="same_kind")
+    except TypeError:
         array = np.array(np.nan)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")
@@ -102,8 +105,14 @@ def in_program(
     that is not an array is static, as are the options. The user's `inputs` are searched for
     tracers.
     """
-    with precision(dtype, inputs):
-        found = _compiled(solve, *given(), **options)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(precision(dtype, inputs))
+        arguments = given()
+        if any(map(jnp.iscomplexobj, filter(eqx.is_array, jax.tree.leaves(arguments)))):
+            # diffrax warns of complex arguments too, but only a complex state is a problem for it.
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")
+        found = _compiled(solve, *arguments, **options)
     return to_host(found)
 
 

@@ -58,7 +58,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
-from dynsim.problem.checks import check_init
+from dynsim.problem.checks import checked_init
 from dynsim.problem.train import started
 from dynsim.training.course import whole_steps
 from dynsim.training.loop import DIVERGED_LOSS
@@ -399,7 +399,7 @@ def _in_program(
     checks.real("batch", batch, 1)
     finite_length.check_length(task, length)
     steps = whole_steps(times)
-    check_init(problem, init)
+    init = checked_init(problem, init, dtype)
     if init is None and problem.start != "zero":
         raise ValueError(f"init = None: {problem.start} starting weights have to be given")
     return in_program(

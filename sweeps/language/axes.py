@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynsim import numeric
 from sweeps.language.fields import (
     MISSING,
     Field,
@@ -267,7 +268,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     if isinstance(given, Mapping):
         values = _spaced(path, given) if is_spacing(given) else list(given.values())
     if getattr(values, "ndim", 0):
-        values = np.asarray(values).tolist()
+        values = numeric.plain(path, values).tolist()
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise LanguageError(path, f"must be {LISTS}", given)
     if not len(values):

@@ -24,7 +24,7 @@ import docstring_parser
 import jax
 import numpy as np
 
-from dynsim import Problem, checks, decoding, plugins
+from dynsim import Problem, checks, decoding, numeric, plugins
 from sweeps.language.fields import Field, Kind, LanguageError, Value, check
 
 TRACED = "traced"
@@ -219,7 +219,7 @@ def plain(
         return [inside(None, each, path) for each in value]
     field = field or Field(types=("object",))
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
-        array = np.asarray(value)
+        array = numeric.plain(path, value)
         head = f"{array.shape}{array.dtype}".encode()
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
         value = {"array": kept(objects, digest, array)}

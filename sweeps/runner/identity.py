@@ -26,6 +26,7 @@ from jaxtyping import Array, Int, PyTree
 from dynsim import Problem
 from dynsim.precision import compiled_for, precision
 from dynsim.problem.base import ask, split
+from dynsim.problem.checks import NO_KEY, NOT_REPEATED
 from dynsim.training.recording import NamedFunction, traced_anew
 from sweeps.runner import tiles, traces
 from sweeps.runner.spec import Sweep
@@ -113,12 +114,7 @@ class Identity:
         if program != self._traced(chosen, self.platform) and self._differs(chosen):
             again = methods(self._task, self._batch)
             names = [n for n, each in self._methods.items() if each.text != again[n].text]
-            raise ValueError(
-                f"{', '.join(names) or 'a function of this sweep'}: compiles to a different "
-                "program each time it is traced. Values of np.random, random, the clock or a "
-                "counter become constants of a compiled program, equal for all runs; draw with "
-                "jax.random and the key that the method receives"
-            )
+            raise ValueError(f"{', '.join(names) or 'a function of this sweep'}: {NOT_REPEATED}")
         if trains and isinstance(self._task, Problem) and "draw" in self._check_keys():
             # Whether all examples are the same depends on the arrays of the problem: check again.
             return
@@ -143,8 +139,7 @@ class Identity:
             drawn.add("draw")
         if "draw" in drawn:
             raise ValueError(
-                f"{name}.draw: returns the same examples whatever its key, so every step and "
-                "every seed sees one batch. Use the key; for a fixed data set, return all of it "
+                f"{name}.draw: {NO_KEY}. Use the key; for a fixed data set, return all of it "
                 "regardless of `batch`, or use dynsim.full_batch"
             )
         if "init" in drawn and several:

@@ -8,8 +8,7 @@ quantities.
 
 import dataclasses
 import re
-import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -242,7 +241,7 @@ def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
 
 def of_problem(problem: Problem) -> Taken:
     """Split a problem. Its numbers are fields annotated `float`, and floating-point scalars."""
-    return _taken(problem, {*_reals(problem)}, _path)
+    return _taken(problem, {*decoding.reals(problem)}, _path)
 
 
 def of_rule(rule: Rule, problem: Problem) -> Taken:
@@ -290,14 +289,3 @@ def _taken(tree: PyTree, reals: set[str] | None, name_of: Any) -> Taken:
 
 def _path(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
-
-
-def _reals(tree: Any, before: str = "") -> Iterator[str]:
-    """Yield the names of fields that are real numbers, including those in parts of a problem."""
-    hints = typing.get_type_hints(type(tree), include_extras=True)
-    for name in tree.__dataclass_fields__:
-        value = getattr(tree, name)
-        if dataclasses.is_dataclass(value):
-            yield from _reals(value, f"{before}{name}.")
-        elif {float} == {float, tuple, dict, decoding.WHOLE} & {*decoding.parts_of(hints[name])}:
-            yield before + name

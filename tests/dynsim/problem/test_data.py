@@ -1,6 +1,7 @@
 """Examples of one's own as a field of a problem."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import dynsim
+import odes
 import sweeps
+from dynsim.problem.base import FullBatch
 from sweeps import cli
 from sweeps.runner.store import StoreError
 
@@ -174,3 +177,169 @@ def test_a_command_takes_a_file(
         cli.parse(["compare", f"{__name__}:Line", "--data", "line.npz", "--test", "2"])
     message = "problem.data.test = 2: must be a number in [0, 1)"
     assert message in capsys.readouterr().err
+
+
+class Mean(dynsim.Problem):
+    """The number nearest to numbers: |w - y|^2 / 2, from w = 0."""
+
+    y: Any
+
+    def init(self, key: Any) -> Any:
+        return jnp.zeros(())
+
+    def numbers(self) -> Any:
+        return self.y.train["y"] if isinstance(self.y, dynsim.Arrays) else jnp.asarray(self.y)
+
+    def draw(self, key: Any, batch: int) -> Any:
+        y = jnp.asarray(self.numbers())
+        return y[jax.random.randint(key, (batch,), 0, len(y))]
+
+    def loss(self, params: Any, data: Any) -> Any:
+        return jnp.mean(jnp.abs(params - data) ** 2) / 2
+
+    def population_loss(self, params: Any) -> Any:
+        return self.loss(params, self.numbers())
+
+
+NUMBERS = np.arange(1.0, 9.0)
+ENTRIES: dict[str, Callable[[Any], Any]] = {
+    "field": Mean,
+    "Arrays": lambda y: Mean(dynsim.Arrays({"y": y})),
+}
+
+
+def at_end(problem: Any, way: str) -> float:
+    """Return the loss after 5 steps with rate 0.1, by training, a flow or a sweep."""
+    rule, key, steps = dynsim.sgd(0.1), jax.random.key(0), 5
+    if way == "flow":
+        return float(odes.flow(problem, rule, [0, steps], key=key)["loss"][-1])
+    if way == "train":
+        options: Any = {"batch": float("inf"), "times": [steps], "dtype": "float64"}
+        return float(dynsim.train(problem, rule, key, steps=steps, **options)["loss"][-1])
+    run = sweeps.Experiment(problem, rule, steps, batch=float("inf"), dtype="float64")
+    sweep = sweeps.Sweep(run, {"eta": [0.1]}, record="loss")
+    return sweeps.run(sweep, progress=False)["loss"].values.ravel()[-1].item()
+
+
+@pytest.mark.parametrize("way", ["train", "flow", "sweep"])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_complex_numbers_keep_both_parts(entry: str, way: str) -> None:
+    y = NUMBERS + 1j * NUMBERS**2
+    # w follows the mean of the real parts; the rest of the loss stays.
+    left = np.exp(-0.5) if way == "flow" else 0.9**5
+    w = NUMBERS.mean() * (1 - left)
+    want = np.mean(np.abs(w - y) ** 2) / 2
+    # The solver's tolerance in float64.
+    assert at_end(ENTRIES[entry](y), way) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.parametrize("way", ["train", "flow", "sweep"])
+@pytest.mark.parametrize("kind", [">f4", np.longdouble, ">i8"])
+def test_other_layouts_of_the_same_numbers_give_the_same_run(kind: Any, way: str) -> None:
+    w = NUMBERS.mean() * (1 - (np.exp(-0.5) if way == "flow" else 0.9**5))
+    want = np.mean((w - NUMBERS) ** 2) / 2
+    assert at_end(Mean(NUMBERS.astype(kind)), way) == pytest.approx(want, rel=1e-6)
+
+
+WRONG = {
+    "integers": (np.full(8, 2**32 + 3), "= 4294967299: is the largest integer; 8 of 8"),
+    "masked": (np.ma.masked_equal(NUMBERS, 2), r"\[1\]: is masked, as are 1 of 8"),
+    "structured": (np.zeros(8, [("a", "f4")]), "is structured"),
+    "overflow": (np.where(NUMBERS == 3, 1e200, NUMBERS), r"\[2\] = 1e\+200: is infinite"),
+    "missing": (np.where(NUMBERS == 3, np.nan, NUMBERS), r"\[2\] = nan: is not finite"),
+}
+
+
+@pytest.mark.parametrize("way", ["train", "flow", "sweep"])
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arrays_are_errors_that_name_them(name: str, entry: str, way: str) -> None:
+    y, message = WRONG[name]
+    where = {"field": r"(Mean|problem)\.y", "Arrays": r"(Mean\.y\.)?arrays\['y'\]"}[entry]
+    with pytest.raises(ValueError, match=where + r".*" + message) as caught:
+        at_end(ENTRIES[entry](y), way)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_data_of_a_run_is_checked_like_fields(name: str) -> None:
+    y, message = WRONG[name]
+    data = {"y": y.reshape(2, 4)}
+    message = message.replace(r"\[1", r"\[0, 1").replace(r"\[2", r"\[0, 2")
+    with pytest.raises(ValueError, match=r"data\['y'\].*" + message):
+        dynsim.train(Mean(NUMBERS), dynsim.sgd(0.1), jax.random.key(0), steps=2, data=data)
+
+
+def test_complex_batches_are_trained_on_as_they_are() -> None:
+    y = np.array([[1 + 2j, 3 - 1j], [2 + 1j, 4j]])
+    run = dynsim.train(
+        Mean(NUMBERS), dynsim.sgd(0.5), jax.random.key(0), steps=2, times=[0, 1], data=y
+    )
+    # w = 0, then half of the mean of the first real parts, 2.
+    want = [np.mean(np.abs(w - each) ** 2) / 2 for w, each in zip((0, 1), y, strict=True)]
+    np.testing.assert_allclose(run["batch_loss"], want, rtol=1e-6)
+
+
+def test_files_are_checked_before_they_are_joined(tmp_path: Path) -> None:
+    # Joined with float32, the integers would be rounded.
+    np.savez(tmp_path / "a.npz", y=np.array([2**53 + 1]))
+    np.savez(tmp_path / "b.npz", y=np.ones(1, "f4"))
+    with pytest.raises(ValueError, match=r"a.npz: 'y'\[0\] = 9007199254740993: is the largest"):
+        dynsim.ArrayFile(tmp_path).build()
+    np.savez(tmp_path / "c.npz", y=[1.0, np.inf])
+    with pytest.raises(ValueError, match=r"Mean\.y\.arrays\['y'\]\[1\] = inf: is not finite"):
+        at_end(Mean(dynsim.ArrayFile(tmp_path / "c.npz")), "train")
+
+
+class Partial(Mean):
+    """Labels may be missing."""
+
+    def allows_nonfinite(self) -> bool:
+        return True
+
+    def loss(self, params: Any, data: Any) -> Any:
+        known = jnp.isfinite(data)
+        return jnp.sum(jnp.where(known, params - data, 0) ** 2) / 2 / jnp.sum(known)
+
+
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.parametrize("way", ["train", "flow"])
+def test_a_problem_may_want_missing_labels(way: str) -> None:
+    y = np.where(NUMBERS == 3, np.nan, NUMBERS)
+    w = np.nanmean(y) * (1 - (np.exp(-0.5) if way == "flow" else 0.9**5))
+    assert at_end(Partial(y), way) == pytest.approx(np.nanmean((w - y) ** 2) / 2, rel=1e-6)
+    fixed = dynsim.full_batch(Partial(np.full(8, np.nan)), jax.random.key(0), 4)
+    assert fixed.allows_nonfinite()
+
+
+def test_examples_that_a_problem_draws_are_checked() -> None:
+    class Fixed(Mean):
+        def draw(self, key: Any, batch: int) -> Any:
+            return np.full(batch, 2**40)
+
+    with pytest.raises(ValueError, match=r"Fixed.draw.*= 1099511627776: is the largest integer"):
+        dynsim.train(Fixed(NUMBERS), dynsim.sgd(0.1), jax.random.key(0), steps=1, batch=2)
+    with pytest.raises(ValueError, match=r"FullBatch\.data\[0\]\[0\] = nan"):
+        at_end(FullBatch(Mean(NUMBERS), [np.full(8, np.nan)]), "train")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_and_weights_of_a_run_are_checked_in_its_precision() -> None:
+    problem, key = Mean(NUMBERS), jax.random.key(0)
+    with pytest.raises(ValueError, match=r"rule\.eta\.peak = 1e\+200: is infinite in float32"):
+        dynsim.train(problem, dynsim.sgd(1e200), key, steps=1)
+    options: Any = {"steps": 1, "batch": float("inf")}
+    with pytest.raises(ValueError, match=r"init = 1e\+200: is infinite in float32"):
+        dynsim.train(problem, dynsim.sgd(0.1), key, init=np.float64(1e200), **options)
+    with pytest.raises(ValueError, match=r"init = c128.*: must be real weights"):
+        dynsim.train(problem, dynsim.sgd(0.1), key, init=np.array(1j), **options)
+    for times in (np.ma.masked_equal([0, 5, 9], 5), np.array([0, 1j])):
+        with pytest.raises(ValueError, match="times"):
+            odes.flow(problem, dynsim.sgd(0.1), times, key=key)
+        with pytest.raises(ValueError, match="times"):
+            dynsim.train(problem, dynsim.sgd(0.1), key, steps=9, times=times, batch=float("inf"))
+    rates = np.ma.masked_equal([0.1, 0.2], 0.2)
+    run = sweeps.Experiment(problem, dynsim.sgd(0.1), 5)
+    with pytest.raises(ValueError, match=r"eta.*\[1\]: is masked"):
+        sweeps.run(sweeps.Sweep(run, {"eta": rates}), progress=False)
