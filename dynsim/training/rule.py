@@ -189,8 +189,8 @@ class Rule(UpdateRule):
     @property
     def is_elementwise(self) -> bool:
         """Whether each weight is treated separately, so that equal weights with equal gradients
-        stay equal."""
-        return self.clip is None and self.noise is None
+        stay equal; False unless known otherwise."""
+        return False
 
     @property
     def schedules(self) -> dict[str, Schedule]:

@@ -34,7 +34,14 @@ from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, schedules_of
 Values = Real[Number, "*#P"]
 
 
-class SGD(Rule):
+class _Elementwise(Rule):
+    @property
+    def is_elementwise(self) -> bool:
+        # A subclass may have another direction.
+        return self.clip is None and self.noise is None and type(self) in KNOWN
+
+
+class SGD(_Elementwise):
     """(Stochastic) gradient descent, with heavy-ball or Nesterov momentum.
 
     Attributes:
@@ -82,7 +89,7 @@ class SGD(Rule):
         return False
 
 
-class Sign(Rule):
+class Sign(_Elementwise):
     """Sign descent: every weight moves by eta, against the sign of its velocity (signSGD, or
     Signum with momentum).
 
@@ -107,7 +114,7 @@ class Sign(Rule):
         return True
 
 
-class RMSProp(Rule):
+class RMSProp(_Elementwise):
     """RMSProp: the gradient over the root of the average of its square, which starts at zero
     without bias correction, as in PyTorch.
 
@@ -129,7 +136,7 @@ class RMSProp(Rule):
         return optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False)
 
 
-class Adam(Rule):
+class Adam(_Elementwise):
     """Adam with bias correction, epsilon outside of the square root.
 
     Attributes:
@@ -244,11 +251,6 @@ class OptaxRule(Rule):
     def schedules(self) -> dict[str, Schedule]:
         """Empty, because the rates are not known."""
         return {}
-
-    @property
-    def is_elementwise(self) -> bool:
-        """False, because it is not known."""
-        return False
 
     def of_groups(self, *groups: str) -> OptaxRule:
         """Return the rule itself, which has its own rates."""
