@@ -264,8 +264,13 @@ class Rule(UpdateRule):
             groups: name of the group of each part of the weights, if numbers differ between groups.
         """
         if self.clip is not None:
-            shorten = optax.clip_by_global_norm(self.clip)
-            gradient, _ = shorten.update(gradient, shorten.init(params))
+            size = norm(gradient)
+            short = size < self.clip
+            # The quotient has a derivative even if the gradient is zero.
+            size = jnp.where(short, 1, size)
+            gradient = jax.tree.map(
+                lambda g: jnp.where(short, g, g / size.astype(g.dtype) * self.clip), gradient
+            )
         if self.noise is not None and noise is not None:
             gradient = _changed(lambda s, g, xi: g + s * xi, self.noise, groups, gradient, noise)
         if not self.decoupled:
@@ -305,6 +310,18 @@ def by_group(value: PerGroup | None) -> dict[str, Number]:
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else {"": value}
+
+
+def root(square: Array) -> Array:
+    """Return the square root, whose derivative at 0 is 0 in place of infinity: a weight with a
+    gradient of zero has an average square of zero at every learning rate."""
+    zero = square == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
+
+
+def norm(tree: PyTree) -> Float[Array, ""]:
+    """Return the Euclidean norm of all numbers of a pytree, with the derivative 0 at 0."""
+    return root(optax.tree.norm(tree, squared=True))
 
 
 def _check_alike(where: str, found: PyTree, like: PyTree) -> None:

@@ -29,7 +29,7 @@ from jaxtyping import PyTree, Real
 from dynsim import checks
 from dynsim.precision import AnyDecay, AnyPositive, Number
 from dynsim.schedules import Schedule, as_schedule
-from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, schedules_of
+from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, root, schedules_of
 
 Values = Real[Number, "*#P"]
 
@@ -133,7 +133,10 @@ class RMSProp(_Elementwise):
     eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
-        return optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False)
+        def divided(gradient: PyTree, state: Any) -> PyTree:
+            return jax.tree.map(lambda g, v: 1 / (root(v) + self.eps) * g, gradient, state.nu)
+
+        return _averaging(optax.scale_by_rms(self.b2), divided)
 
 
 class Adam(_Elementwise):
@@ -156,7 +159,12 @@ class Adam(_Elementwise):
     eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(self.b1, self.b2, self.eps)
+        def divided(gradient: PyTree, state: Any) -> PyTree:
+            mean = optax.tree.bias_correction(state.mu, self.b1, state.count)
+            squares = optax.tree.bias_correction(state.nu, self.b2, state.count)
+            return jax.tree.map(lambda m, v: m / (root(v) + self.eps), mean, squares)
+
+        return _averaging(optax.scale_by_adam(self.b1, self.b2), divided)
 
     @property
     def has_inertia(self) -> bool:
@@ -184,6 +192,19 @@ class AdamW(Adam):
     def __check_init__(self) -> None:
         if not self.decoupled:
             raise ValueError("decoupled = False: must be True for adamw; adam has coupled decay")
+
+
+def _averaging(
+    averages: optax.GradientTransformation, divided: Callable[[PyTree, Any], PyTree]
+) -> optax.GradientTransformation:
+    """Return a transformation with the averages of another one and the direction `divided`, a
+    function of the gradient and the new averages. The roots of optax have no derivative at 0."""
+
+    def update(gradient: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        _, state = averages.update(gradient, state, params)
+        return divided(gradient, state), state
+
+    return optax.GradientTransformation(averages.init, update)
 
 
 class OptaxRule(Rule):
