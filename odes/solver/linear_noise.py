@@ -184,11 +184,7 @@ class Descent(NamedTuple):
         )
 
         def one(adjoint: State) -> tuple[State, PyTree, PyTree]:
-            # If a gradient was zero in every step, the derivative of Adam's square root is 0/0. No
-            # noise reaches these weights.
-            before, push, wider = jax.tree.map(
-                lambda x: jnp.where(jnp.isnan(x), 0, x), pull(adjoint)
-            )
+            before, push, wider = pull(adjoint)
             change, along = derivative(push)
             params = jax.tree.map(jnp.add, before.params, change)
             if variance is not None:
