@@ -143,7 +143,8 @@ class Rule(UpdateRule):
     @abc.abstractmethod
     def direction(self) -> optax.GradientTransformation:
         """Return the optax transformation that turns :math:`g` into :math:`d`. It keeps its own
-        state, and is called inside the traced function."""
+        state, and is called inside the traced function. Random keys in the state are combined with
+        the key of the run."""
 
     def flow(
         self, gradient: PyTree, averages: PyTree, t: Float[Array, ""]

@@ -396,7 +396,8 @@ def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Val
 
     Args:
         make: a function such as `optax.lion`, or your own, which chains transformations. It is
-            called inside the compiled program, where `numbers` are traced.
+            called inside the compiled program, where `numbers` are traced. Random keys in its state
+            are combined with the key of the run, so that each seed draws its own numbers.
         **numbers: numeric keyword arguments of `make`, each of which can be an axis of a sweep.
 
     Raises:
