@@ -200,9 +200,9 @@ def _averaging(
     """Return a transformation with the averages of another one and the direction `divided`, a
     function of the gradient and the new averages. The roots of optax have no derivative at 0."""
 
-    def update(gradient: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        _, state = averages.update(gradient, state, params)
-        return divided(gradient, state), state
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        _, state = averages.update(updates, state, params)
+        return divided(updates, state), state
 
     return optax.GradientTransformation(averages.init, update)
 

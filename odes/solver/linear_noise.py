@@ -251,7 +251,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
         lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(descent.observe, params, jnp.int32(0))
     )
 
-    def segment(begin: Int[Array, ""], state: State) -> tuple[State, State]:
+    def segment(begin: Int[AnyArray, ""], state: State) -> tuple[State, State]:
         ahead = jnp.arange(stride) + begin
         return jax.lax.scan(lambda state, k: (descent.step(state, k), state), state, ahead)
 
@@ -285,8 +285,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
 
 def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
     """Return legs back from each time, and indices of the final legs."""
-    legs = []
-    ends = []
+    legs, ends = [], []
     for time in times:
         legs += [(segment, time) for segment in reversed(range(time // stride + 1))]
         ends.append(len(legs) - 1)
