@@ -151,7 +151,10 @@ class Trajectory(eqx.Module):
         for name in sorted(self.observables):
             shape = np.shape(self.observables[name])
             entries = np.arange(first, first + math.prod(shape[axes:]))
-            found[name] = (self.covariance[..., entries, entries] ** 0.5).reshape(shape)
+            variance = self.covariance[..., entries, entries]
+            # At 0, as at the start of a run, the root of the variance has no derivative.
+            std = (variance + (variance == 0)) ** 0.5 * (variance != 0)
+            found[name] = std.reshape(shape)
             first += entries.size
         return found
 

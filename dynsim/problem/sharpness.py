@@ -49,7 +49,7 @@ from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim.precision import Number, on_cpu, one_by_one
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
-from dynsim.training.rule import Rule, by_group
+from dynsim.training.rule import Rule, by_group, root
 from dynsim.training.rules import KNOWN, SGD, Adam, RMSProp, Sign
 
 EDGE = 2.0
@@ -138,17 +138,17 @@ def preconditioned(
     speeds = rates
     if isinstance(rule, Adam | RMSProp):
         speeds = jax.tree.map(jnp.divide, rates, _preconditioner(rule, memory))
-    root, factor = jax.tree.map(jnp.sqrt, speeds), _factor(rule)
+    roots, factor = jax.tree.map(root, speeds), _factor(rule)
     decay = rule.decayed(zeros, ones, groups)
     inside, outside = (zeros, decay) if rule.decoupled else (decay, zeros)
 
-    def total(root: Array, scaled: Array, curved: Array, inside: Array, added: Array) -> Array:
-        return root * factor * (curved + inside * scaled) + added
+    def total(half: Array, scaled: Array, curved: Array, inside: Array, added: Array) -> Array:
+        return half * factor * (curved + inside * scaled) + added
 
     def times(tangent: PyTree) -> PyTree:
-        scaled = jax.tree.map(jnp.multiply, root, tangent)
+        scaled = jax.tree.map(jnp.multiply, roots, tangent)
         added = jax.tree.map(lambda *each: math.prod(each), outside, rates, tangent)
-        return jax.tree.map(total, root, scaled, hessian(scaled), inside, added)
+        return jax.tree.map(total, roots, scaled, hessian(scaled), inside, added)
 
     return times
 
@@ -170,7 +170,7 @@ def _preconditioner(rule: Adam | RMSProp, memory: PyTree) -> PyTree:
     weight = 1.0
     if isinstance(rule, Adam):
         weight = 1 - jnp.asarray(rule.b2) ** optax.tree.get(memory, "count")
-    return jax.tree.map(lambda v: jnp.sqrt(v / weight) + rule.eps, squares)
+    return jax.tree.map(lambda v: root(v / weight) + rule.eps, squares)
 
 
 DENSE = 200

@@ -42,6 +42,7 @@ from dynsim.training.course import (
     checked_times,
     legs_of,
 )
+from dynsim.training.keys import initial_state
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Static, Times, Trajectory
@@ -222,6 +223,7 @@ def _run(
     # Code that is faster on a CPU calls `on_cpu` while it is traced; `cpu` keeps programs apart.
     given = eqx.combine(numbers, rest)
     # The key is not used if nothing is random.
+    keyed = key is not None
     key = jax.random.key(0) if key is None else key
     key_init, key_data = loop.split_key(key)
     with jax.enable_x64(False):
@@ -297,7 +299,7 @@ def _run(
         highest = highest_loss(*(jnp.abs(each).mean() for each in losses))
     trajectory = loop.train(
         params,
-        rule.init(params),
+        initial_state(rule, params, groups, key_init if keyed else None),
         step,
         observe,
         times,

@@ -8,7 +8,6 @@ checks. `from_record_to_record` does not need to know the number of steps before
 `checked_times` and `check_rule` check what every training run requires of its times and its rule.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -80,8 +79,8 @@ def _parts(state: PyTree, seen: PyTree) -> dict[str, str]:
 
 def packed(checkpoint: Checkpoint) -> UInt8[Array, " N"]:
     """Return the state and the last record's value of a checkpoint as bytes, without rounding."""
-    leaves = jax.tree.leaves((checkpoint.state, checkpoint.seen))
-    return jnp.concatenate([jax.lax.bitcast_convert_type(x, jnp.uint8).ravel() for x in leaves])
+    leaves = map(_data, jax.tree.leaves((checkpoint.state, checkpoint.seen)))
+    return jnp.concatenate([leaf.ravel().view(jnp.uint8) for leaf in leaves])
 
 
 def unpacked(state: UInt8[Array, " N"], like: Checkpoint, step: int) -> Checkpoint:
@@ -91,12 +90,21 @@ def unpacked(state: UInt8[Array, " N"], like: Checkpoint, step: int) -> Checkpoi
     found: list[Array] = []
     begin = 0
     for leaf in leaves:
-        width = np.dtype(leaf.dtype).itemsize
-        end = begin + math.prod(leaf.shape) * width
-        raw = state[begin:end].reshape(*leaf.shape, width)
-        found.append(jax.lax.bitcast_convert_type(raw, leaf.dtype))
+        empty = jnp.empty(leaf.shape, leaf.dtype)
+        data = _data(empty)
+        end = begin + data.nbytes
+        made = state[begin:end].view(data.dtype).reshape(data.shape)
+        if data is not empty:
+            made = jax.random.wrap_key_data(made, impl=jax.random.key_impl(empty))
+        found.append(made)
         begin = end
     return Checkpoint(step, *jax.tree.unflatten(structure, found))
+
+
+def _data(leaf: Array) -> Array:
+    """Return an array, or the numbers of random keys."""
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
 
 
 Rows = dict[str, Array]

@@ -26,7 +26,7 @@ from dynsim.training.course import (
     in_legs,
 )
 from dynsim.training.recording import NORMS, RELATIVE_LOSS
-from dynsim.training.rule import Rule
+from dynsim.training.rule import Rule, norm
 from dynsim.trajectory import Status, Trajectory
 
 DIVERGED_LOSS = 10.0
@@ -157,7 +157,7 @@ def by_rule(
         noise = None if of_noise is None else normal(of_noise, k, grads)
         update, memory = rule.update(grads, memory, params, k, noise, groups)
         norms: dict[str, PyTree] = dict(zip(NORMS, (grads, update), strict=True))
-        found = {"batch_loss": loss, **{name: optax.tree.norm(norms[name]) for name in also}}
+        found = {"batch_loss": loss, **{name: norm(norms[name]) for name in also}}
         return optax.apply_updates(params, update), memory, found
 
     return step

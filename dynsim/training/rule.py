@@ -144,7 +144,8 @@ class Rule(UpdateRule):
     @abc.abstractmethod
     def direction(self) -> optax.GradientTransformation:
         """Return the optax transformation that turns :math:`g` into :math:`d`. It keeps its own
-        state, and is called inside the traced function."""
+        state, and is called inside the traced function. Random keys in the state are combined with
+        the key of the run."""
 
     def flow(
         self, gradient: PyTree, averages: PyTree, t: Float[Array, ""]
@@ -190,8 +191,8 @@ class Rule(UpdateRule):
     @property
     def is_elementwise(self) -> bool:
         """Whether each weight is treated separately, so that equal weights with equal gradients
-        stay equal."""
-        return self.clip is None and self.noise is None
+        stay equal; False unless known otherwise."""
+        return False
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -274,8 +275,13 @@ class Rule(UpdateRule):
             groups: name of the group of each part of the weights, if numbers differ between groups.
         """
         if self.clip is not None:
-            shorten = optax.clip_by_global_norm(self.clip)
-            gradient, _ = shorten.update(gradient, shorten.init(params))
+            size = norm(gradient)
+            short = size < self.clip
+            # The quotient has a derivative even if the gradient is zero.
+            size = jnp.where(short, 1, size)
+            gradient = jax.tree.map(
+                lambda g: jnp.where(short, g, g / size.astype(g.dtype) * self.clip), gradient
+            )
         if self.noise is not None and noise is not None:
             gradient = _changed(lambda s, g, xi: g + s * xi, self.noise, groups, gradient, noise)
         if not self.decoupled:
@@ -315,6 +321,18 @@ def by_group(value: PerGroup | None) -> dict[str, Number]:
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else {"": value}
+
+
+def root(square: Array) -> Array:
+    """Return the square root, whose derivative at 0 is 0 in place of infinity: a weight with a
+    gradient of zero has an average square of zero at every learning rate."""
+    zero = square == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
+
+
+def norm(tree: PyTree) -> Float[Array, ""]:
+    """Return the Euclidean norm of all numbers of a pytree, with the derivative 0 at 0."""
+    return root(optax.tree.norm(tree, squared=True))
 
 
 def _check_alike(where: str, found: PyTree, like: PyTree) -> None:

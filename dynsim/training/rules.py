@@ -29,12 +29,19 @@ from jaxtyping import PyTree, Real
 from dynsim import checks
 from dynsim.precision import AnyDecay, AnyPositive, Number
 from dynsim.schedules import Schedule, as_schedule
-from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, schedules_of
+from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, root, schedules_of
 
 Values = Real[Number, "*#P"]
 
 
-class SGD(Rule):
+class _Elementwise(Rule):
+    @property
+    def is_elementwise(self) -> bool:
+        # A subclass may have another direction.
+        return self.clip is None and self.noise is None and type(self) in KNOWN
+
+
+class SGD(_Elementwise):
     """(Stochastic) gradient descent, with heavy-ball or Nesterov momentum.
 
     Attributes:
@@ -82,7 +89,7 @@ class SGD(Rule):
         return False
 
 
-class Sign(Rule):
+class Sign(_Elementwise):
     """Sign descent: every weight moves by eta, against the sign of its velocity (signSGD, or
     Signum with momentum).
 
@@ -107,7 +114,7 @@ class Sign(Rule):
         return True
 
 
-class RMSProp(Rule):
+class RMSProp(_Elementwise):
     """RMSProp: the gradient over the root of the average of its square, which starts at zero
     without bias correction, as in PyTorch.
 
@@ -126,10 +133,13 @@ class RMSProp(Rule):
     eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
-        return optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False)
+        def divided(gradient: PyTree, state: Any) -> PyTree:
+            return jax.tree.map(lambda g, v: 1 / (root(v) + self.eps) * g, gradient, state.nu)
+
+        return _averaging(optax.scale_by_rms(self.b2), divided)
 
 
-class Adam(Rule):
+class Adam(_Elementwise):
     """Adam with bias correction, epsilon outside of the square root.
 
     Attributes:
@@ -149,7 +159,12 @@ class Adam(Rule):
     eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(self.b1, self.b2, self.eps)
+        def divided(gradient: PyTree, state: Any) -> PyTree:
+            mean = optax.tree.bias_correction(state.mu, self.b1, state.count)
+            squares = optax.tree.bias_correction(state.nu, self.b2, state.count)
+            return jax.tree.map(lambda m, v: m / (root(v) + self.eps), mean, squares)
+
+        return _averaging(optax.scale_by_adam(self.b1, self.b2), divided)
 
     @property
     def has_inertia(self) -> bool:
@@ -177,6 +192,19 @@ class AdamW(Adam):
     def __check_init__(self) -> None:
         if not self.decoupled:
             raise ValueError("decoupled = False: must be True for adamw; adam has coupled decay")
+
+
+def _averaging(
+    averages: optax.GradientTransformation, divided: Callable[[PyTree, Any], PyTree]
+) -> optax.GradientTransformation:
+    """Return a transformation with the averages of another one and the direction `divided`, a
+    function of the gradient and the new averages. The roots of optax have no derivative at 0."""
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        _, state = averages.update(updates, state, params)
+        return divided(updates, state), state
+
+    return optax.GradientTransformation(averages.init, update)
 
 
 class OptaxRule(Rule):
@@ -244,11 +272,6 @@ class OptaxRule(Rule):
     def schedules(self) -> dict[str, Schedule]:
         """Empty, because the rates are not known."""
         return {}
-
-    @property
-    def is_elementwise(self) -> bool:
-        """False, because it is not known."""
-        return False
 
     def of_groups(self, *groups: str) -> OptaxRule:
         """Return the rule itself, which has its own rates."""
@@ -360,7 +383,8 @@ def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Val
 
     Args:
         make: a function such as `optax.lion`, or your own, which chains transformations. It is
-            called inside the compiled program, where `numbers` are traced.
+            called inside the compiled program, where `numbers` are traced. Random keys in its state
+            are combined with the key of the run, so that each seed draws its own numbers.
         **numbers: numeric keyword arguments of `make`, each of which can be an axis of a sweep.
 
     Raises:

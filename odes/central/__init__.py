@@ -161,6 +161,20 @@ def _recorded(problem: Problem, record: Record | None) -> Recording:
     return table.resolve([*usual(problem, table.functions), *OWN] if record is None else record)
 
 
+@eqx.filter_custom_jvp
+def _without_derivatives(tree: PyTree) -> PyTree:
+    """Return a pytree through which no derivatives can be taken."""
+    return tree
+
+
+@_without_derivatives.def_jvp
+def _refuse(primals: Any, tangents: Any) -> Any:
+    raise ValueError(
+        "central_flow: has no derivatives; use odes.flow below the edge of stability, or "
+        "differentiate dynsim.train"
+    )
+
+
 def _solve(
     problem: Problem,
     parts: Parts,
@@ -170,6 +184,7 @@ def _solve(
     record: Recording,
     follow: int,
 ) -> Trajectory:
+    problem, parts, rule, times = _without_derivatives((problem, parts, rule, times))
     numbers, rest = eqx.partition(problem, eqx.is_array)
     gradient = gradient_of(parts, rest)
     # Without a denominator, coupled and decoupled decay are the same.

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.schedules import Constant
+from dynsim.training.keys import check_without_keys
 from dynsim.training.rule import Rule
 from dynsim.training.rules import why_not_known
 from odes.solver import adaptive, inertia
@@ -46,6 +47,7 @@ def _own(gradient: Gradient, t: Array, state: PyTree, args: PyTree) -> PyTree:
 def _pose_own(
     gradient: Gradient, task: Any, driven: GroupedRule, initial: PyTree
 ) -> InitialValueProblem:
+    check_without_keys(driven.rule, initial)
     state = initial, driven.rule.averages(initial)
     return InitialValueProblem(state, functools.partial(_own, gradient), (task, driven))
 

@@ -374,12 +374,20 @@ def seen_at(
     look: Callable[[Any, Int[Array, ""]], Any],
 ) -> tuple[Any, Any]:
     """Return `look(state, k)` at all `times` (increasing whole steps) while `step(k, state)`
-    advances the state; and the last state."""
+    advances the state; and the last state. It can be differentiated in both modes."""
+    due, end = jnp.asarray(np.asarray(times), jnp.int32), int(times[-1])
+    shapes = jax.eval_shape(look, start, jnp.int32(0))
+    rows = jax.tree.map(lambda s: jnp.zeros((len(times), *s.shape), s.dtype), shapes)
 
-    def stretch(carry: tuple[Any, Array], until: Int[Array, ""]) -> tuple[tuple, Any]:
-        state = jax.lax.fori_loop(carry[1], until, step, carry[0])
-        return (state, until), look(state, until)
+    def turn(carry: tuple[Any, Any, Array], k: Int[Array, ""]) -> tuple[tuple, None]:
+        state, rows, slot = carry
+        here = due[slot] == k
+        old = jax.tree.map(lambda column: column[slot], rows)
+        row = jax.lax.cond(here, lambda: look(state, k), lambda: old)
+        rows = jax.tree.map(lambda column, value: column.at[slot].set(value), rows, row)
+        state = jax.lax.cond(k < end, lambda: step(k, state), lambda: state)
+        return (state, rows, jnp.minimum(slot + here, len(times) - 1)), None
 
-    steps = jnp.asarray(np.asarray(times), jnp.int32)
-    (last, _), seen = jax.lax.scan(stretch, (start, jnp.int32(0)), steps)
-    return seen, last
+    steps = jnp.arange(end + 1, dtype=jnp.int32)
+    (last, rows, _), _ = jax.lax.scan(turn, (start, rows, jnp.int32(0)), steps)
+    return rows, last

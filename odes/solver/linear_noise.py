@@ -58,6 +58,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim.precision import AnyArray
+from dynsim.training.keys import check_without_keys
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Adam, RMSProp, Sign, check_known
 from odes.solver.integrate import seen_at
@@ -154,6 +155,7 @@ class Descent(NamedTuple):
 
     def start(self, params: PyTree) -> State:
         """Return the state before the first step."""
+        check_without_keys(self.rule, params)
         return State(params, eqx.filter(self.rule.init(params), eqx.is_inexact_array))
 
     def scattered(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
@@ -209,11 +211,7 @@ class Descent(NamedTuple):
         )
 
         def one(adjoint: State) -> tuple[State, PyTree, PyTree]:
-            # If a gradient was zero in every step, the derivative of Adam's square root is 0/0. No
-            # noise reaches these weights.
-            before, push, wider = jax.tree.map(
-                lambda x: jnp.where(jnp.isnan(x), 0, x), pull(adjoint)
-            )
+            before, push, wider = pull(adjoint)
             change, along = derivative(push)
             params = jax.tree.map(jnp.add, before.params, change)
             if variance is not None:
@@ -245,8 +243,8 @@ class Descent(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """Part of a route: the steps of a `segment`, forwards if `time` is negative, else backwards
-    from `time` or from the end of the segment, whichever is earlier."""
+    """Part of a route: the steps of a `segment`, backwards from `time` or from the end of the
+    segment, whichever is earlier."""
 
     segment: Int[AnyArray, "*E"]
     time: Int[AnyArray, "*E"]
@@ -280,52 +278,47 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
         A `BackwardPass` with a leading axis for the S times. Its adjoint is None.
     """
     stride = math.isqrt(times[-1]) + 1
-    start = descent.start(params)
-    route, ends = _route(times, stride)
-    kept = jax.tree.map(lambda x: jnp.zeros((times[-1] // stride + 2, *x.shape), x.dtype), start)
-    kept = jax.tree.map(lambda x, new: x.at[0].set(new), kept, start)
     values, beside = jax.tree.map(
         lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(descent.observe, params, jnp.int32(0))
     )
+
+    def segment(begin: Int[AnyArray, ""], state: State) -> tuple[State, State]:
+        ahead = jnp.arange(stride) + begin
+        return jax.lax.scan(lambda state, k: (descent.step(state, k), state), state, ahead)
+
+    begins = jnp.arange(0, times[-1] + 1, stride)
+    start = descent.start(params)
+    _, kept = jax.lax.scan(lambda state, begin: (segment(begin, state)[0], state), start, begins)
     adjoint = jax.tree.map(lambda x: jnp.zeros((*values.shape, *x.shape), x.dtype), start)
     covariance = jnp.zeros(2 * values.shape, values.dtype)
     errors = Sampling(jnp.zeros_like(values), jnp.zeros_like(values))
 
-    def go(
-        carry: tuple[State, BackwardPass], leg: Leg
-    ) -> tuple[tuple[State, BackwardPass], BackwardPass]:
-        kept, passed = carry
+    def go(passed: BackwardPass, leg: Leg) -> tuple[BackwardPass, BackwardPass]:
+        """Go back through a segment, from the time of the leg if that is in it."""
         begin = leg.segment * stride
-        first = jax.tree.map(lambda leaf: leaf[leg.segment], kept)
-        ahead = jnp.arange(stride) + begin
-        end, states = jax.lax.scan(lambda state, k: (descent.step(state, k), state), first, ahead)
+        _, states = segment(begin, jax.tree.map(lambda leaf: leaf[leg.segment], kept))
 
-        def forwards(kept: State, passed: BackwardPass) -> tuple[State, BackwardPass]:
-            return jax.tree.map(lambda x, new: x.at[leg.segment + 1].set(new), kept, end), passed
+        def turn(passed: BackwardPass, at: tuple[State, Array]) -> tuple[BackwardPass, None]:
+            state, k = at
+            # The route does not depend on the problem's numbers, so under vmap this stays a branch.
+            case = (k <= leg.time).astype(int) + (k < leg.time)
+            cases = (lambda passed, *_: passed), descent.arrive, descent.back
+            return jax.lax.switch(case, cases, passed, state, k), None
 
-        def backwards(kept: State, passed: BackwardPass) -> tuple[State, BackwardPass]:
-            until = jnp.minimum(leg.time - begin, stride - 1)
+        # A loop of unknown length would have no derivative in reverse mode.
+        each = states, jnp.arange(stride) + begin
+        passed, _ = jax.lax.scan(turn, passed, each, reverse=True)
+        return passed, passed._replace(adjoint=None)
 
-            def turn(i: Int[Array, ""], passed: BackwardPass) -> BackwardPass:
-                state = jax.tree.map(lambda leaf: leaf[until - i], states)
-                k = jnp.asarray(begin + until - i)
-                return jax.lax.cond(k == leg.time, descent.arrive, descent.back, passed, state, k)
-
-            return kept, jax.lax.fori_loop(0, until + 1, turn, passed)
-
-        # The route does not depend on the problem's numbers, so under vmap this stays a branch.
-        carry = jax.lax.cond(leg.time < 0, forwards, backwards, kept, passed)
-        return carry, carry[1]._replace(adjoint=None)
-
+    route, ends = _route(times, stride)
     passed = BackwardPass(adjoint, covariance, errors, values, beside)
-    _, found = jax.lax.scan(go, (kept, passed), route)
+    _, found = jax.lax.scan(go, passed, route)
     return jax.tree.map(lambda leaf: leaf[ends], found)
 
 
 def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
-    """Return legs to the last time and then back from each time, and indices of the final legs."""
-    legs = [(segment, -1) for segment in range(times[-1] // stride + 1)]
-    ends = []
+    """Return legs back from each time, and indices of the final legs."""
+    legs, ends = [], []
     for time in times:
         legs += [(segment, time) for segment in reversed(range(time // stride + 1))]
         ends.append(len(legs) - 1)

@@ -27,6 +27,7 @@ from dynsim import Problem
 from dynsim.precision import compiled_for, precision
 from dynsim.problem.base import ask, split
 from dynsim.problem.checks import NO_KEY, NOT_REPEATED
+from dynsim.training.keys import has_keys
 from dynsim.training.recording import NamedFunction, traced_anew
 from sweeps.runner import tiles, traces
 from sweeps.runner.spec import Sweep
@@ -148,13 +149,18 @@ class Identity:
                 "same weights. Use the key, or make fixed weights a field of the problem"
             )
         alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
-        quiet = self.sweep.first.rule.build().noise is None and not problem.has("_prepared")
-        if several and alike and quiet:
+        if several and alike and not problem.has("_prepared") and not self._rule_draws():
             raise ValueError(
                 f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
                 "the same run; use a single seed"
             )
         return frozen
+
+    def _rule_draws(self) -> bool:
+        """Return whether the update rule is random."""
+        rule = self.sweep.first.rule.build()
+        start = eqx.filter_eval_shape(self._task.init, jax.eval_shape(lambda: jax.random.key(0)))
+        return rule.noise is not None or has_keys(rule, eqx.filter(start, _is_array))
 
     @property
     def _several(self) -> bool:

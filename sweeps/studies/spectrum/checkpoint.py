@@ -122,20 +122,32 @@ class Report(NamedTuple):
 
 
 def report(
-    checkpoint: Path, patterns: Sequence[str], products: Sequence[str] = (), split: int = 1
+    checkpoint: Path,
+    patterns: Sequence[str],
+    products: Sequence[str] = (),
+    split: int = 1,
+    fused: weights.Fused | None = None,
+    heads: int | None = None,
 ) -> Report:
     """Read and decompose the chosen matrices, one at a time.
 
     Raises `ValueError`, before reading any tensor, for an unreadable checkpoint, a pattern or
-    product without a match, shapes that do not fit, and if there is nothing to decompose.
+    product without a match, shapes that do not fit or do not tell where the blocks are, and if
+    there is nothing to decompose.
     """
     checks.integer("split", split, 1)
+    for name, value in {"fused": fused, "heads": heads}.items():
+        if split == 1 and value is not None:
+            raise ValueError(f"{name} = {value}: describes fused matrices; needs split > 1")
+    if heads is not None:
+        checks.integer("heads", heads, 1)
+    layout = weights.Layout(split, fused, heads)
     if not patterns and not products:
         raise ValueError("pattern = (): needs at least one pattern, or one of products")
     found = weights.tensors(checkpoint)
-    chosen, skipped = weights.by_patterns(found, patterns, split)
+    chosen, skipped = weights.by_patterns(found, patterns, layout)
     for product in products:
-        more, left_out = weights.by_product(found, product, split)
+        more, left_out = weights.by_product(found, product, layout)
         chosen += more
         skipped += left_out
     named = {" @ ".join(factor.name for factor in factors): factors for factors in chosen}

@@ -23,6 +23,7 @@ from sweeps.runner.progress import count
 from sweeps.studies.options import begin
 from sweeps.studies.spectrum import checkpoint
 from sweeps.studies.spectrum.checkpoint import Decomposed, Record
+from sweeps.studies.spectrum.weights import Fused
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.claims import settings
 from sweeps.studies.two_stage.figure import BEST, P, Q, runs
@@ -49,8 +50,13 @@ class Spectrum:
         products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight', which determines
             attention scores if weights are (out, in) as in PyTorch; * must stand for the same on
             both sides, [i] means block i of a split matrix, and .T transposes.
-        split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
-            queries, keys and values of GPT-2.
+        split: number of equal blocks that each chosen matrix is cut into, 3 for fused queries, keys
+            and values. For (in, 3 out) matrices, as in GPT-2 of Hugging Face, this is enough.
+        fused: rows or columns, the axis along which the blocks are joined; by default the axis that
+            is `split` times as long as the other one. Another shape needs it.
+        heads: number of attention heads, if each head has its part of every block together, as in
+            GPT-NeoX and BLOOM; 1 if each block is in one piece, as in nanoGPT and
+            torch.nn.MultiheadAttention. Needed if rows are fused, since shapes do not tell.
         out: folder for the figure, spectrum.npz and .json, and the stored sweep, from which the
             command resumes.
         run: the two-stage training to examine.
@@ -63,6 +69,8 @@ class Spectrum:
     pattern: tuple[str, ...] = ("*",)
     products: tuple[str, ...] = ()
     split: int = 1
+    fused: Fused | None = None
+    heads: Count | None = None
     out: Path = Path("out/spectrum")
     run: Experiment = dataclasses.field(default_factory=lambda: experiment("two_stage"))
     seeds: Count = 6
@@ -72,7 +80,10 @@ def run(config: Spectrum) -> list[Path]:
     """Examine the checkpoint, or run (or resume) two-stage training and examine that."""
     if config.checkpoint is not None:
         output.check_directory(config.out)
-        asked = {name: getattr(config, name) for name in ("pattern", "products", "split")}
+        asked = {
+            name: getattr(config, name)
+            for name in ("pattern", "products", "split", "fused", "heads")
+        }
         found = checkpoint.report(config.checkpoint, *asked.values())
         print(checkpoint.table(found))
         return output.write(

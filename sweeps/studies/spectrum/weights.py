@@ -1,5 +1,5 @@
-"""Choose matrices of a `.safetensors` checkpoint by shell patterns, as column blocks, or as pairs
-to multiply."""
+"""Choose matrices of a `.safetensors` checkpoint by shell patterns, as blocks of fused matrices, or
+as pairs to multiply."""
 
 import fnmatch
 import json
@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
@@ -23,16 +23,66 @@ SHOWN = 10
 """Largest number of names in a message."""
 
 
+Fused = Literal["rows", "columns"]
+"""The axis along which several matrices are joined."""
+
+
+class Layout(NamedTuple):
+    """How `split` matrices are fused into one.
+
+    Attributes:
+        split: their number.
+        fused: the axis along which they are joined; None to tell it from the shape.
+        heads: number of heads, if each head has its part of all matrices together; 1 if each matrix
+            is in one piece; None to tell it from the axis.
+    """
+
+    split: int = 1
+    fused: Fused | None = None
+    heads: int | None = None
+
+    def parts(self, name: str, shape: tuple[int, ...]) -> tuple[int, list[list[slice]]]:
+        """Return the fused axis of a matrix, and the places on it of each of its blocks.
+
+        Raises `ValueError` where neither the shape nor the layout tells them.
+        """
+        about = f"of {name}, {shape}"
+        fits = [shape[0] == self.split * shape[1], shape[1] == self.split * shape[0]]
+        if self.fused is None and not any(fits):
+            raise ValueError(
+                f"split = {self.split}: the shape {about}, does not tell whether rows or columns "
+                "are fused; choose other tensors, or set fused = rows or fused = columns"
+            )
+        axis = fits.index(True) if self.fused is None else ("rows", "columns").index(self.fused)
+        kind = ("rows", "columns")[axis]
+        if self.heads is None and axis == 0:
+            raise ValueError(
+                f"split = {self.split}: the shape {about}, does not tell how its rows are fused; "
+                "set heads = 1 if each block is in one piece, as in nanoGPT, or heads = the number "
+                "of heads if each head has its rows of all blocks together, as in GPT-NeoX"
+            )
+        heads = self.heads or 1
+        width, rest = divmod(shape[axis], self.split * heads)
+        if rest:
+            number = f"split = {self.split}" if heads == 1 else f"split * heads = {self.split}"
+            number += "" if heads == 1 else f" * {heads}"
+            raise ValueError(f"{number}: must divide the number of {kind} {about}")
+        begins = [
+            [(head * self.split + i) * width for head in range(heads)] for i in range(self.split)
+        ]
+        return axis, [[slice(begin, begin + width) for begin in each] for each in begins]
+
+
 class Tensor(NamedTuple):
     """A tensor described by the header of its file, or part of a matrix; its values are not read.
 
     Attributes:
-        name: name in the checkpoint, followed by [i] for column block i and .T if transposed.
+        name: name in the checkpoint, followed by [i] for block i and .T if transposed.
         shape: its shape.
         dtype: data type as named by the format, for instance BF16.
         path: the file that contains it.
         stored: plain name in the checkpoint.
-        columns: the stored columns that belong to it.
+        axis, parts: the stored rows (axis 0) or columns that belong to it.
         transposed: whether it is the transpose of these.
     """
 
@@ -41,7 +91,8 @@ class Tensor(NamedTuple):
     dtype: str
     path: Path
     stored: str
-    columns: slice = slice(None)
+    axis: int = 1
+    parts: tuple[slice, ...] = (slice(None),)
     transposed: bool = False
 
     @property
@@ -58,15 +109,14 @@ class Tensor(NamedTuple):
         """The transpose of a matrix."""
         return self._replace(name=f"{self.name}.T", shape=self.shape[::-1], transposed=True)
 
-    def block(self, i: int, split: int) -> Self:
-        """Block i of `split` equal blocks of columns; `ValueError` if they cannot be equal."""
-        width, rest = divmod(self.shape[1], split)
-        if rest:
-            raise ValueError(
-                f"split = {split}: must divide the number of columns of {self.name}, {self.shape}"
-            )
-        shape, columns = (self.shape[0], width), slice(i * width, (i + 1) * width)
-        return self._replace(name=f"{self.name}[{i}]", shape=shape, columns=columns)
+    def block(self, i: int, layout: Layout) -> Self:
+        """Block i of a matrix with this layout; raises `ValueError` as `Layout.parts`."""
+        axis, parts = layout.parts(self.name, self.shape)
+        shape = list(self.shape)
+        shape[axis] //= layout.split
+        return self._replace(
+            name=f"{self.name}[{i}]", shape=tuple(shape), axis=axis, parts=tuple(parts[i])
+        )
 
     def read(self) -> Float[np.ndarray, "m n"]:
         """Read the entries of a matrix in float64, copying only their bytes from the file.
@@ -75,9 +125,11 @@ class Tensor(NamedTuple):
         """
         try:
             with safe_open(self.path, framework="numpy") as file:
-                values = file.get_slice(self.stored)[:, self.columns].astype(np.float64)
+                stored = file.get_slice(self.stored)
+                parts = [stored[each] if self.axis == 0 else stored[:, each] for each in self.parts]
         except SafetensorError as error:
             raise ValueError(f"checkpoint = {self.path}: {self.stored}: {error}") from None
+        values = np.concatenate([each.astype(np.float64) for each in parts], axis=self.axis)
         return values.T if self.transposed else values
 
 
@@ -110,11 +162,11 @@ def tensors(checkpoint: Path) -> dict[str, Tensor]:
     return {name: found[name] for name in sorted(found, key=key)}
 
 
-def by_patterns(found: Mapping[str, Tensor], patterns: Sequence[str], split: int) -> Chosen:
-    """Return the 2-D float tensors that match any of the shell `patterns`, in `split` blocks each.
+def by_patterns(found: Mapping[str, Tensor], patterns: Sequence[str], layout: Layout) -> Chosen:
+    """Return the 2-D float tensors that match any of the shell `patterns`, each in its blocks.
 
     Patterns are case-sensitive. Raises `ValueError` for a pattern without a match, and for a
-    matrix whose columns cannot be split into `split` equal blocks.
+    matrix that does not have this layout.
     """
     matching = set[str]()
     for pattern in patterns:
@@ -126,19 +178,19 @@ def by_patterns(found: Mapping[str, Tensor], patterns: Sequence[str], split: int
     for tensor in (tensor for name, tensor in found.items() if name in matching):
         if tensor.obstacle is not None:
             skipped.append(Skipped(tensor.name, tensor.shape, tensor.dtype, tensor.obstacle))
-        elif split == 1:
+        elif layout.split == 1:
             matrices.append((tensor,))
         else:
-            matrices += [(tensor.block(i, split),) for i in range(split)]
+            matrices += [(tensor.block(i, layout),) for i in range(layout.split)]
     return matrices, skipped
 
 
-def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
+def by_product(found: Mapping[str, Tensor], product: str, layout: Layout) -> Chosen:
     """Return the products that match "A @ B", in the order of the first factors.
 
     A and B are names in which every * stands for any text; two tensors form a pair if these texts
-    agree, star by star. Only * is special. [i] at the end means block i of `split`, and .T after
-    that the transpose, as in "h.*.c_attn.weight[0] @ h.*.c_attn.weight[1].T". Raises
+    agree, star by star. Only * is special. [i] at the end means block i, and .T after that the
+    transpose, as in "h.*.c_attn.weight[0] @ h.*.c_attn.weight[1].T". Raises
     `ValueError` for a product of another form, without a pair, or whose shapes do not fit.
     """
     sides = [side.strip() for side in product.split("@")]
@@ -146,7 +198,7 @@ def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
         raise ValueError(f"products = {product!r}: must be 'PATTERN @ PATTERN', each perhaps .T")
     if sides[0].count("*") != sides[1].count("*"):
         raise ValueError(f"products = {product!r}: must have as many * on the left as on the right")
-    parsed = [_parsed(side, product, split) for side in sides]
+    parsed = [_parsed(side, product, layout.split) for side in sides]
     left, right = (_captured(found, pattern, product) for pattern, _, _ in parsed)
     matrices, skipped = [], []
     for stars in dict.fromkeys([*left, *right]):
@@ -163,7 +215,7 @@ def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
         else:
             factors = []
             for tensor, (_, block, transposed) in zip(pair, parsed, strict=True):
-                factor = tensor if block is None else tensor.block(block, split)
+                factor = tensor if block is None else tensor.block(block, layout)
                 factors.append(factor.T if transposed else factor)
             A, B = factors
             if A.shape[1] != B.shape[0]:

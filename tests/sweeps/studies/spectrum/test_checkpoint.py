@@ -187,6 +187,67 @@ def test_fused_matrices_are_cut_into_columns(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores.sigma, sigma(parts[0] @ parts[1].T), rtol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("options", "heads", "rows"),
+    [
+        ({"heads": 1}, 1, True),
+        ({"heads": 4}, 4, True),
+        ({"heads": 2, "fused": "columns"}, 2, False),
+        ({}, 1, False),
+    ],
+)
+def test_blocks_are_those_of_the_layout(
+    tmp_path: Path, options: dict, heads: int, rows: bool
+) -> None:
+    """Rows in one piece (nanoGPT), rows by head (GPT-NeoX), columns by head, and columns in one
+    piece (GPT-2): joined here as such models read them, with reshape."""
+    d = 8
+    blocks = [RNG.normal(size=(d, d)) * 10.0**i for i in range(3)]
+    # (heads, 3, width of a head, in)
+    by_head = np.stack([np.split(block, heads) for block in blocks], axis=1)
+    fused = by_head.reshape(3 * d, d)
+    path = store(tmp_path / "a.safetensors", qkv=fused if rows else np.ascontiguousarray(fused.T))
+    product = "qkv[0].T @ qkv[1]" if rows else "qkv[0] @ qkv[1].T"
+    found = records(path, split=3, products=(product,), **options)
+    for i, block in enumerate(blocks):
+        np.testing.assert_allclose(found[f"qkv[{i}]"].sigma, sigma(block))
+        assert found[f"qkv[{i}]"].trace == pytest.approx(np.trace(block))
+    np.testing.assert_allclose(
+        found[product].sigma, sigma(blocks[0].T @ blocks[1]), atol=1e-12 * sigma(blocks[1])[0]
+    )
+
+
+def test_gates_of_another_shape_are_told_by_options(tmp_path: Path) -> None:
+    """Two (11, 4) matrices over each other, as gate and up of an MLP."""
+    gate, up = RNG.normal(size=(2, 11, 4))
+    path = store(tmp_path / "a.safetensors", gate_up=np.concatenate([gate, up]))
+    found = records(path, split=2, fused="rows", heads=1)
+    np.testing.assert_allclose(found["gate_up[0]"].sigma, sigma(gate))
+    np.testing.assert_allclose(found["gate_up[1]"].sigma, sigma(up))
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((24, 8), {}, r"split = 3: the shape of A, \(24, 8\), does not tell how its rows"),
+        ((24, 8), {"fused": "rows"}, "set heads = 1 if each block is in one piece"),
+        ((24, 24), {}, "does not tell whether rows or columns are fused"),
+        # Fewer heads of keys and values than of queries: 4 + 1 + 1.
+        ((12, 8), {"heads": 1}, "does not tell whether rows or columns are fused"),
+        ((8, 24), {"heads": 5}, r"split \* heads = 3 \* 5: must divide the number of columns"),
+        ((8, 24), {"heads": 0}, "heads = 0: must be an integer >= 1"),
+        ((8, 8), {"fused": "rows", "heads": 1}, "split = 3: must divide the number of rows"),
+        ((8, 24), {"split": 1, "heads": 2}, "heads = 2: describes fused matrices"),
+    ],
+)
+def test_a_layout_that_nothing_tells_is_refused(
+    tmp_path: Path, shape: tuple[int, int], options: dict, message: str
+) -> None:
+    path = store(tmp_path / "a.safetensors", A=np.ones(shape))
+    with pytest.raises(ValueError, match=message):
+        report(path, ("*",), **({"split": 3} | options))
+
+
 def test_products_pair_what_the_stars_stand_for(tmp_path: Path) -> None:
     # (out, in) = (3, 8), as PyTorch stores it: thin factors of an (8, 8) matrix of scores.
     named = {
@@ -357,6 +418,7 @@ def test_the_picture_comes_with_its_numbers(
         np.testing.assert_allclose(kept[f"{name}/energy"], share)
     written = json.loads((tmp_path / "out/spectrum.json").read_text())
     asked = {"checkpoint": str(path), "pattern": ["*"], "products": [], "split": 1}
+    asked |= {"fused": None, "heads": None}
     assert written == asked | summary(report(path, ["*"]))
     assert [m["name"] for m in written["matrices"]] == order
     assert written["matrices"][0]["numbers"]["spectral"] == pytest.approx(
