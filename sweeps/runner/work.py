@@ -19,7 +19,6 @@ from dynsim.training.course import Checkpoint
 from sweeps.language.axes import Dimension
 from sweeps.output import programs
 from sweeps.runner import fit, kept, labels, progress, tiles
-from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep, grid
 from sweeps.runner.store import CHECKPOINT, Layout, Variable
@@ -293,14 +292,12 @@ class Work:
         if self.identity.outside:
             return prepared, tiles.program(tiles.Job(*made, self.identity.program(chosen)))
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
-        about = chosen, shapes, problem.numbers, self.tile, self.begin, self.state
-        # A subclass may have state that its configuration lacks.
         key = ""
+        # A subclass may have another engine of the same name.
         if type(self.sweep) is Sweep:
-            numbers = self.sweep.plane(dict(chosen)).numbers_of_rule
-            axes = [name for dim in self.sweep.dims if not dim.static for name in dim.axes]
-            told = kept.without_arguments(config_of(self.sweep), numbers, axes)
-            key = kept.key_of(self.mesh, told, *about)
+            named = self.sweep.system.name, self.sweep.engine
+            about = shapes, problem.numbers, self.tile, settings, self.state
+            key = kept.key_of(self.mesh, *named, *about)
         return prepared, tiles.program(tiles.Job(*made, kept=key))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:

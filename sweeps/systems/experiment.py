@@ -149,11 +149,6 @@ class Experiment:
         return {**problem.numbers, **rule.numbers}
 
     @property
-    def numbers_of_rule(self) -> dict[str, ArrayLike]:
-        """Traced numbers of the rule, by name."""
-        return self._apart[1].numbers
-
-    @property
     def fixed(self) -> Fixed:
         """The static part of the compiled program."""
         problem, rule = self._apart
