@@ -67,7 +67,8 @@ def _platform() -> str:
 
 @contextlib.contextmanager
 def precision(dtype: str, *inputs: Any) -> Iterator[None]:
-    """Run the enclosed entry point in `dtype`.
+    """Run the enclosed entry point in `dtype`, compiled, and with the usual rules of JAX: code of
+    dynsim promotes types and uses keys again on purpose.
 
     Args:
         dtype: "float32" or "float64"; float64 is enabled only within the block.
@@ -77,6 +78,7 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
         ValueError: for another dtype; or for float64 inside a JAX transformation while
             `jax_enable_x64` is off: the precision of the caller's trace cannot be raised from
             within, so float64 would be lost silently.
+        FloatingPointError: if the user's JAX stops at NaN or infinities, naming its option.
     """
     checks.choice("dtype", dtype, ("float32", "float64"))
     if dtype == "float64" and not jax.enable_x64.value and checks.is_traced(inputs):
@@ -84,13 +86,32 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
             "dtype = 'float64': inside jit, vmap or grad this needs "
             "jax.config.update('jax_enable_x64', True) beforehand; or pass dtype='float32'"
         )
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, _named_flags():
         stack.enter_context(jax.default_matmul_precision("highest"))
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        stack.enter_context(jax.debug_key_reuse(False))
+        stack.enter_context(jax.disable_jit(False))
+        stack.enter_context(jax.transfer_guard("allow"))
         if dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
             if _platform() in WITHOUT_FLOAT64 and not checks.is_traced(inputs):
                 stack.enter_context(jax.default_device(host()))
         yield
+
+
+@contextlib.contextmanager
+def _named_flags() -> Iterator[None]:
+    try:
+        yield
+    except FloatingPointError as error:
+        debug = ("jax_debug_nans", "jax_debug_infs")
+        names = [name for name in debug if jax.config.values[name]]
+        if not names or names[0] in str(error):
+            raise
+        raise FloatingPointError(
+            f"{' and '.join(names)}: JAX stops at the first NaN or infinity ({error}); without it, "
+            "a run that diverges ends with the status DIVERGED"
+        ) from error
 
 
 def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
