@@ -141,8 +141,8 @@ class Work:
         states: UInt8[np.ndarray, "*region N"] | None = None,
     ) -> dict[str, np.ndarray]:
         """Compute the arrays of one chunk; their first axes are those of the region. `check` is
-        called before each batch with the number of computed runs, and may raise to abandon the
-        chunk."""
+        called with the number of computed runs, before each batch and while it is computed, and may
+        raise to abandon the chunk."""
         try:
             return self._compute(region, variables, check, states)
         except jax.errors.JaxRuntimeError as error:
@@ -173,7 +173,9 @@ class Work:
         found: dict[str, np.ndarray] = {}
         computed = 0
         for block in self._rounds(len(seeds), order):
-            check(computed)
+            checked = functools.partial(check, computed)
+            checked()
+            progress.wait(program.start().done, checked)
             # Repeated runs, which pad a batch, count once.
             computed += sum(len({*s.tolist()}) * len({*p.tolist()}) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
@@ -185,6 +187,7 @@ class Work:
                 self._shared(_hashable(chosen), chosen_seeds),
                 None if rows is None else np.stack([rows[np.ix_(s, p)] for s, p in block]),
             )
+            progress.wait(lambda: all(x.is_ready() for x in result.values()), checked)  # noqa: B023
             for name, array in jax.device_get(result).items():
                 if name not in found:
                     shape = (len(seeds), len(order), *array.shape[3:])

@@ -194,7 +194,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tiles.Job]:
     """The jobs that are traced, where programs are kept in a folder of their own."""
     jobs, trace = [], tiles.trace
 
-    def counted(job: tiles.Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
+    def counted(job: tiles.Job) -> tuple[tiles.Traced | None, tiles.Traced]:
         jobs.append(job)
         return trace(job)
 
