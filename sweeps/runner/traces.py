@@ -117,11 +117,14 @@ def _of_operation(operation: JaxprEqn) -> JaxprEqn:
     params = {name: _unbatched(value) for name, value in operation.params.items()}
     if any(params[name] is not value for name, value in operation.params.items()):
         return operation.replace(params=params)
-    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in operation.invars]
+    if operation.primitive.name not in LAPACK:
+        return operation
+    known: list[Any] = [each.aval for each in operation.invars]
+    shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in known]
     # All operands have the same batch; vectors, such as pivots, have one dimension less.
-    front = max((len(each.shape) for each in shapes), default=0) - 2
-    batch = shapes[0].shape[:front] if shapes else ()
-    if operation.primitive.name not in LAPACK or math.prod(batch) <= 1:
+    front = max(len(each.shape) for each in shapes) - 2
+    batch = shapes[0].shape[:front]
+    if math.prod(batch) <= 1:
         return operation
 
     def call(operands: list[jax.Array]) -> Any:

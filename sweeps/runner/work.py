@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -187,7 +187,8 @@ class Work:
                 self._shared(_hashable(chosen), chosen_seeds),
                 None if rows is None else np.stack([rows[np.ix_(s, p)] for s, p in block]),
             )
-            progress.wait(lambda: all(x.is_ready() for x in result.values()), checked)  # noqa: B023
+            arrays: list[Any] = [*result.values()]
+            progress.wait(lambda arrays=arrays: all(x.is_ready() for x in arrays), checked)
             for name, array in jax.device_get(result).items():
                 if name not in found:
                     shape = (len(seeds), len(order), *array.shape[3:])
