@@ -40,6 +40,13 @@ Result = TypeVar("Result")
 
 WITHOUT_FLOAT64 = ("tpu",)
 """Platforms without float64."""
+USUAL = {
+    "jax_numpy_dtype_promotion": (jax.numpy_dtype_promotion, "standard"),
+    "jax_debug_key_reuse": (jax.debug_key_reuse, False),
+    "jax_disable_jit": (jax.disable_jit, False),
+    "jax_transfer_guard": (jax.transfer_guard, "allow"),
+}
+"""Options of JAX that code of dynsim needs, and their values."""
 _TARGET: ContextVar[str | None] = ContextVar("dynsim_target", default=None)
 
 
@@ -88,10 +95,10 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
         )
     with contextlib.ExitStack() as stack, _named_flags():
         stack.enter_context(jax.default_matmul_precision("highest"))
-        stack.enter_context(jax.numpy_dtype_promotion("standard"))
-        stack.enter_context(jax.debug_key_reuse(False))
-        stack.enter_context(jax.disable_jit(False))
-        stack.enter_context(jax.transfer_guard("allow"))
+        for name, (option, value) in USUAL.items():
+            # Entering a context takes longer than looking.
+            if getattr(jax.config, name) not in (None, value):
+                stack.enter_context(option(value))
         if dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
             if _platform() in WITHOUT_FLOAT64 and not checks.is_traced(inputs):

@@ -80,12 +80,12 @@ class Program:
     def draw(self, task: PyTree, *others: PyTree) -> list[Array]:
         """Return the leaves of the result of `draw_tiles`; [] if the engine draws nothing."""
         drawing = self.start().result()[1]
-        return [] if drawing is None else drawing(jax.tree.leaves(task), *others)
+        return [] if drawing is None else _called(drawing, task, *others)
 
     def __call__(self, task: PyTree, *others: PyTree) -> dict[str, Array]:
         """Return the result of `run_tiles`, waiting for compilation. The argument `drawn` is the
         list that `draw` returns."""
-        return self.start().result()[0](jax.tree.leaves(task), *others)
+        return _called(self.start().result()[0], task, *others)
 
     def _compile(self) -> Sequence[Any]:
         # Threads do not inherit the precision of the thread that starts them.
@@ -99,6 +99,12 @@ class Program:
         if kept.number_read() == read:
             kept.save(self._job.kept, self.known, *made)
         return made
+
+
+def _called(compiled: Any, task: PyTree, *others: PyTree) -> Any:
+    # Runs that diverge are data, whatever the user's JAX does at NaN.
+    with jax.debug_nans(False), jax.debug_infs(False):
+        return compiled(jax.tree.leaves(task), *others)
 
 
 COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")

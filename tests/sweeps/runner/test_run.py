@@ -331,6 +331,17 @@ def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) 
     assert found.first_bad_step[1] >= 1
 
 
+@pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs"])
+def test_runs_that_diverge_are_data_where_jax_stops_at_nan(name: str) -> None:
+    sweep = Sweep(experiment("qkv", steps=50, batch=4), {"eta": [0.1, 1e9]}, record=("loss",))
+    jax.config.update(name, True)
+    try:
+        found = sweeps.run(sweep)
+    finally:
+        jax.config.update(name, False)
+    assert found.status.values.tolist() == [dynsim.Status.OK, dynsim.Status.DIVERGED]
+
+
 def test_seeds_at_once_are_seeds_in_turn() -> None:
     """An accelerator takes all seeds together, each with its shared arrays and states."""
 
