@@ -40,6 +40,13 @@ Result = TypeVar("Result")
 
 WITHOUT_FLOAT64 = ("tpu",)
 """Platforms without float64."""
+USUAL = {
+    "jax_numpy_dtype_promotion": (jax.numpy_dtype_promotion, "standard"),
+    "jax_debug_key_reuse": (jax.debug_key_reuse, False),
+    "jax_disable_jit": (jax.disable_jit, False),
+    "jax_transfer_guard": (jax.transfer_guard, "allow"),
+}
+"""Options of JAX that code of dynsim needs, and their values."""
 _TARGET: ContextVar[str | None] = ContextVar("dynsim_target", default=None)
 
 
@@ -67,7 +74,8 @@ def _platform() -> str:
 
 @contextlib.contextmanager
 def precision(dtype: str, *inputs: Any) -> Iterator[None]:
-    """Run the enclosed entry point in `dtype`.
+    """Run the enclosed entry point in `dtype`, compiled, and with the usual rules of JAX: code of
+    dynsim promotes types and uses keys again on purpose.
 
     Args:
         dtype: "float32" or "float64"; float64 is enabled only within the block.
@@ -77,6 +85,7 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
         ValueError: for another dtype; or for float64 inside a JAX transformation while
             `jax_enable_x64` is off: the precision of the caller's trace cannot be raised from
             within, so float64 would be lost silently.
+        FloatingPointError: if the user's JAX stops at NaN or infinities, naming its option.
     """
     checks.choice("dtype", dtype, ("float32", "float64"))
     if dtype == "float64" and not jax.enable_x64.value and checks.is_traced(inputs):
@@ -84,13 +93,32 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
             "dtype = 'float64': inside jit, vmap or grad this needs "
             "jax.config.update('jax_enable_x64', True) beforehand; or pass dtype='float32'"
         )
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, _named_flags():
         stack.enter_context(jax.default_matmul_precision("highest"))
+        for name, (option, value) in USUAL.items():
+            # Entering a context takes longer than looking.
+            if getattr(jax.config, name) not in (None, value):
+                stack.enter_context(option(value))
         if dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
             if _platform() in WITHOUT_FLOAT64 and not checks.is_traced(inputs):
                 stack.enter_context(jax.default_device(host()))
         yield
+
+
+@contextlib.contextmanager
+def _named_flags() -> Iterator[None]:
+    try:
+        yield
+    except FloatingPointError as error:
+        debug = ("jax_debug_nans", "jax_debug_infs")
+        names = [name for name in debug if jax.config.values[name]]
+        if not names or names[0] in str(error):
+            raise
+        raise FloatingPointError(
+            f"{' and '.join(names)}: JAX stops at the first NaN or infinity ({error}); without it, "
+            "a run that diverges ends with the status DIVERGED"
+        ) from error
 
 
 def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             with _stoppable():
-                return _main(arguments)
+                code = _main(arguments)
         finally:
             # Flush here, including help: errors at interpreter exit cannot be caught.
             sys.stdout.flush()
@@ -56,10 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number = stop.args[0] if isinstance(stop, _Stopped) else signal.SIGINT
         name = "Ctrl-C" if number == signal.SIGINT else number.name
         to_stderr(f"dynsim: stopped by {name}")
-        if arguments is None:
-            # Do not wait for compiler threads: some builds crash if Python exits meanwhile.
-            os._exit(128 + number)
-        return 128 + number
+        code = 128 + number
     except BrokenPipeError:
         _let_go()
         return 141
@@ -67,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _let_go()
         to_stderr(f"dynsim: the output could not be written: {error}")
         return 2
+    if code > 128 and arguments is None:
+        # Do not wait for compilers and devices: some builds crash if Python exits meanwhile.
+        os._exit(code)
+    return code
 
 
 def _let_go() -> None:
@@ -149,7 +150,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             record.write(time.monotonic() - began)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, FloatingPointError, OSError) as error:
         to_stderr(f"dynsim: {reason(error)}")
         return 2
     except SystemExit as error:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 """Packages that affect all numbers."""
+OPTIONS = ("jax_threefry_partitionable", "jax_random_seed_offset", "jax_softmax_custom_jvp")
+"""Options of JAX that change programs or the random numbers in them."""
 DECISIVE = (*PACKAGES, "commit", "device", "processor")
 """Entries of an environment that may lower the same code to a different program."""
 DPI = 150
@@ -44,9 +46,10 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def environment(*packages: str) -> dict[str, str]:
-    """Return `versions`, the commit of a clone of dynsim, and the device and processor."""
+    """Return `versions`, `OPTIONS` of JAX, the commit of a clone of dynsim, and the device and
+    processor."""
     device = jax.devices()[0]
-    found = versions(*packages)
+    found = versions(*packages) | {name: str(jax.config.values[name]) for name in OPTIONS}
     if commit := _commit():
         found["commit"] = commit
     found["device"] = f"{device.platform}: {device.device_kind}"

@@ -115,7 +115,7 @@ class Agreement:
                 f"{self.store.name}: the stored runs were computed by different code",
                 *(f"  {line}" for line in others[0].why),
                 *filter(None, [more, accept and f"  accept_code = {accept}: the name is {name}"]),
-                "Nothing was written. To resume, undo the change in your code. To keep both "
+                "Nothing was written. To resume, undo the change. To keep both "
                 "results, choose another folder; --reuse copies the runs whose program is the "
                 "same. If you know that both versions compute the same numbers, accept this one by "
                 f"name: --accept-code {name} (in Python: accept_code={name!r}).",
@@ -180,8 +180,13 @@ class Agreement:
             if each.chosen == plain(chosen) and all(
                 theirs.get(n, "") == self.environment.get(n, "") for n in output.DECISIVE
             ):
-                # In the same environment, equal code would have equal text.
-                why = ", ".join(differences(theirs, self.environment)) or UNKNOWN
+                # In the same environment, equal code would have equal text. An option of JAX also
+                # changes that of the methods, which are not to blame then.
+                options = {name: theirs[name] for name in output.OPTIONS if name in theirs}
+                why = differences(options, self.environment) or differences(
+                    theirs, self.environment
+                )
+                why = ", ".join(why) or UNKNOWN
                 raise OtherProgramError(self.store, chosen, each, mine, why)
         try:
             chunks = self._chunks().get(tuple(chosen.items()), [])

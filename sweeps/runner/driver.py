@@ -37,7 +37,7 @@ from sweeps.lines import printable
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement, OtherProgramError
 from sweeps.runner.config import config_of, from_config
-from sweeps.runner.progress import RESUME, Interrupted, shown, stoppable
+from sweeps.runner.progress import POLL, RESUME, Interrupted, shown, stoppable
 from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Report, StoreError
@@ -52,8 +52,6 @@ TRIES = 3
 MOST_AT_ONCE = 1024
 """Maximum number of submitted chunks: more than an executor has workers, and few enough to cancel
 quickly when the user stops."""
-POLL = 0.2
-"""Seconds between checks for a request to stop."""
 MOST_NAMED = 10
 """Maximum number of chunks that an error lists individually."""
 DRIVER = 0

@@ -1,31 +1,34 @@
 """Keeps compiled programs of the command line on disk. A later process need not trace and lower
 them, which would take longer than the runs of a small job.
 
-The key of a program covers everything that determines it: the settings of the sweep except for
-learning rates and other numbers that are arguments of the program, the shapes of its arrays, the
-options of JAX, the devices, and the size and modification time of the source files it is traced
-from. Only the command line keeps programs, and only for problems of this project: a Python session
-may have replaced functions, which no file would show.
+The key of a program covers everything that determines it: its static arguments, in which names
+stand for the numbers that are arguments of the program, the shapes of its arrays, the options of
+JAX, the devices, and the size and modification time of the source files it is traced from. Only the
+command line keeps programs, and only for problems of this project: a Python session may have
+replaced functions, which no file would show.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pickle
+import pkgutil
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
+from sweeps.language.describe import name_of
 from sweeps.output import programs
 
 PACKAGES = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
@@ -59,31 +62,10 @@ class Known(NamedTuple):
     draws: bool
 
 
-def without_arguments(
-    config: dict[str, Any], numbers: Iterable[str], axes: Iterable[str]
-) -> dict[str, Any]:
-    """Return the configuration of a sweep without the values that are arguments of its program:
-    those of these `axes`, the seed, and these `numbers` of the rule, named by their path such as
-    "eta.Y". A setting stays if the number derived from it has another name."""
-    rule = config["run"]["rule"]
-    for name in numbers:
-        rule = _without(rule, name.split("."))
-    run = config["run"] | {"rule": rule, "seed": None}
-    return config | {"axes": config["axes"] | dict.fromkeys(axes), "run": run}
-
-
-def _without(tree: Any, path: list[str]) -> Any:
-    if not path:
-        return "an argument"
-    if not isinstance(tree, dict) or path[0] not in tree:
-        return tree
-    return tree | {path[0]: _without(tree[path[0]], path[1:])}
-
-
-def key_of(mesh: Mesh, *made: Any) -> str:
-    """Return the key of a program that is determined by the text of `made` and by no code of other
-    packages. It is empty where programs are not kept, such as on accelerators, where this is
-    untested."""
+def key_of(mesh: Mesh, *static: Any) -> str:
+    """Return the key of a program that is determined by these `static` values and by no code of
+    other packages. It is empty where programs are not kept: if a value contains something that has
+    no name in other processes, such as a closure, and on accelerators, where this is untested."""
     device = mesh.devices.flat[0]
     if not programs.TRACED or device.platform != "cpu":
         return ""
@@ -93,9 +75,42 @@ def key_of(mesh: Mesh, *made: Any) -> str:
         return ""
     devices = [(each.device_kind, each.id) for each in mesh.devices.flat]
     options = sorted(jax.config.values.items(), key=str), *map(os.environ.get, VARIABLES)
-    told = made, devices, device.client.platform_version, options, code
-    text = json.dumps(told, sort_keys=True, default=repr)
+    try:
+        text = repr((_text(static), devices, device.client.platform_version, options, code))
+    except LookupError:
+        return ""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _text(value: Any) -> Any:
+    """Return a value as nested tuples whose `repr` is the same in other processes, and different
+    for different values. Raises `LookupError` for objects without such a form."""
+    match value:
+        case None | bool() | int() | float() | str() | bytes() | np.generic() | np.dtype():
+            return type(value).__name__, str(value)
+        case np.ndarray() | jax.Array():
+            array = np.asarray(value)
+            return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
+        case tuple() | list():
+            return name_of(type(value)), *map(_text, value)
+        case Mapping():
+            return name_of(type(value)), *((_text(n), _text(each)) for n, each in value.items())
+        case jax.tree_util.PyTreeDef():
+            return _text(value.unflatten(range(value.num_leaves)))
+        case functools.partial():
+            return "partial", *map(_text, (value.func, value.args, value.keywords))
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = [
+                (each.name, getattr(value, each.name, None)) for each in dataclasses.fields(value)
+            ]
+            return name_of(type(value)), *((name, _text(each)) for name, each in fields)
+    # Functions and classes: the name is enough if it leads back to them.
+    try:
+        if pkgutil.resolve_name(name := name_of(value)) is value:
+            return name
+    except (AttributeError, ImportError, ValueError) as error:
+        raise LookupError(f"{value!r} has no name") from error
+    raise LookupError(f"{value!r} is not what its name says")
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import contextvars
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TextIO, TypeVar
@@ -26,6 +27,8 @@ LINE = (
     "{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, {remaining} left"
     "{postfix}"
 )
+POLL = 0.2
+"""Maximum seconds between checks for a request to stop."""
 RESUME = "Make the same call again to resume."
 
 _quiet = contextvars.ContextVar("quiet", default=False)
@@ -187,3 +190,15 @@ def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def wait(ready: Callable[[], bool], check: Callable[[], None]) -> None:
+    """Wait until `ready`, and call `check` meanwhile, which may raise to stop. Python handles no
+    signal while it is inside a program or waits for one."""
+    began = time.perf_counter()
+    while not ready():
+        passed = time.perf_counter() - began
+        if passed > POLL:
+            check()
+        # About a hundredth of the time passed, as the devices are idle for half as long.
+        time.sleep(min(max(passed / 64, 1e-4), POLL))

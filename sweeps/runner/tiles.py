@@ -21,10 +21,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
-from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
+from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for, precision
 from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as, traced_anew
-from sweeps.runner import fit, kept
+from sweeps.runner import fit, kept, traces
 from sweeps.runner.store import CHECKPOINT, check_names
 from sweeps.systems.base import Engine, Settings, names_of
 
@@ -44,10 +44,10 @@ class Program:
     of a sweep over shapes compile in parallel."""
 
     def __init__(self, job: "Job") -> None:
-        self._job, self._wide = job, job.settings.dtype == "float64"
+        self._job = job
         self._kept = kept.find(job.kept)
         if self._kept is None:
-            draws, program = self._traced
+            draws, (program, _) = self._traced
             about = fit.seconds(program.jaxpr.jaxpr), draws is not None
             self.known = kept.Known(program.out_info, *about)
         else:
@@ -57,7 +57,7 @@ class Program:
         self._compiled: Future[Sequence[Any]] | None = None
 
     @functools.cached_property
-    def _traced(self) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
+    def _traced(self) -> "tuple[Traced | None, Traced]":
         return trace(self._job)
 
     @property
@@ -80,25 +80,31 @@ class Program:
     def draw(self, task: PyTree, *others: PyTree) -> list[Array]:
         """Return the leaves of the result of `draw_tiles`; [] if the engine draws nothing."""
         drawing = self.start().result()[1]
-        return [] if drawing is None else drawing(jax.tree.leaves(task), *others)
+        return [] if drawing is None else _called(drawing, task, *others)
 
     def __call__(self, task: PyTree, *others: PyTree) -> dict[str, Array]:
         """Return the result of `run_tiles`, waiting for compilation. The argument `drawn` is the
         list that `draw` returns."""
-        return self.start().result()[0](jax.tree.leaves(task), *others)
+        return _called(self.start().result()[0], task, *others)
 
     def _compile(self) -> Sequence[Any]:
         # Threads do not inherit the precision of the thread that starts them.
-        with jax.enable_x64(self._wide):
+        with precision(self._job.settings.dtype):
             if self._kept and (found := kept.load(self._kept, self._job.mesh)):
                 return found
-            draws, program = self._traced
             read = kept.number_read()
-            drawing = None if draws is None else draws.lower().compile()
-            made = program.lower().compile(), drawing
+            draws, program = self._traced
+            drawing = None if draws is None else draws.compiled(self._job.mesh)
+            made = program.compiled(self._job.mesh), drawing
         if kept.number_read() == read:
             kept.save(self._job.kept, self.known, *made)
         return made
+
+
+def _called(compiled: Any, task: PyTree, *others: PyTree) -> Any:
+    # Runs that diverge are data, whatever the user's JAX does at NaN.
+    with jax.debug_nans(False), jax.debug_infs(False):
+        return compiled(jax.tree.leaves(task), *others)
 
 
 COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
@@ -130,7 +136,20 @@ class Job(NamedTuple):
     kept: str = ""
 
 
-def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
+class Traced(NamedTuple):
+    """A traced program with its arguments, or with arrays that have their shapes and devices."""
+
+    program: jax.stages.Traced
+    arguments: tuple[Any, ...]
+
+    def compiled(self, mesh: Mesh) -> jax.stages.Compiled:
+        """Compile it for these devices."""
+        several = mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
+        found = traces.unbatched(self.program, *self.arguments) if several else self.program
+        return found.lower().compile()
+
+
+def trace(job: Job) -> tuple[Traced | None, Traced]:
     """Trace `draw_tiles`, if the engine draws anything, and `run_tiles` for the shapes of a job and
     the platform of its devices."""
     points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
@@ -160,13 +179,14 @@ def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
     anew = traced_anew() if identity else contextlib.nullcontext()
     with compiled_for(job.mesh.devices.flat[0].platform), anew:
         if job.engine.draw is not None:
-            draws = jax.jit(draw).trace(leaves, seeds, root)
+            draws = Traced(jax.jit(draw).trace(leaves, seeds, root), (leaves, seeds, root))
             placed = NamedSharding(job.mesh, PartitionSpec("devices"))
             drawn = [
                 jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placed)
-                for each in draws.out_info
+                for each in draws.program.out_info
             ]
-        return draws, jax.jit(run).trace(leaves, numbers, seeds, root, drawn, states)
+        arguments = leaves, numbers, seeds, root, drawn, states
+        return draws, Traced(jax.jit(run).trace(*arguments), arguments)
 
 
 def program(job: Job) -> Program:

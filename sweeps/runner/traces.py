@@ -1,13 +1,23 @@
-"""Hashable forms of traced programs, for comparison. Lowering a program to text takes twice as long
-as tracing it, and most programs of a session are traced again unchanged."""
+"""Traced programs: a hashable form for comparison, and LAPACK calls for one matrix at a time.
 
+Lowering a program to text takes twice as long as tracing it, and most programs of a session are
+traced again unchanged.
+"""
+
+import math
 from collections.abc import Hashable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
+LAPACK = {
+    *("cholesky", "cholesky_update", "eig", "eigh", "geqp3", "geqrf", "hessenberg"),
+    *("householder_product", "lu", "ormqr", "qr", "schur", "svd", "symmetric_product"),
+    *("triangular_solve", "tridiagonal", "tridiagonal_solve"),
+}
+"""Operations that call LAPACK on a CPU. One of their operands is a matrix, or a batch of them."""
 UNUSED = {"custom_jvp_call": {"jvp_jaxpr_fun"}, "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd"}}
 """Parameters of functions with custom derivatives that differ between traces of the same function.
 They define its derivative, which has been taken by the time a program is lowered."""
@@ -62,3 +72,68 @@ def _of_operations(jaxpr: Jaxpr) -> Any:
             (each.primitive, each.ctx, told, placed(each.invars), placed(each.outvars))
         )
     return begin, tuple(operations), placed(jaxpr.outvars)
+
+
+def unbatched(traced: jax.stages.Traced, *arguments: Any) -> jax.stages.Traced:
+    """Return a program, traced with these arguments, with a loop in place of each LAPACK call for
+    several matrices. A program without such calls is returned as it is.
+
+    On a CPU, jaxlib 0.10 and 0.11 split the matrices of a call among the threads that run
+    everything else, and wait for them. If several CPU devices do so at once, they can wait for each
+    other for ever.
+    """
+    found = _unbatched(traced.jaxpr)
+    if found is traced.jaxpr:
+        return traced
+    function, result = jaxpr_as_fun(found), jax.tree.structure(traced.out_info)
+    return jax.jit(lambda *given: result.unflatten(function(*jax.tree.leaves(given)))).trace(
+        *arguments
+    )
+
+
+def _unbatched(value: Any) -> Any:
+    """Replace the operations inside a parameter of an operation; return others as they are."""
+    if isinstance(value, ClosedJaxpr):
+        # Since JAX 0.12 these are one class.
+        inner = _of_jaxpr(value.jaxpr)
+        return value if inner is value.jaxpr else value.replace(jaxpr=inner)
+    if isinstance(value, Jaxpr):
+        return _of_jaxpr(value)
+    if isinstance(value, tuple | list):
+        made = [_unbatched(each) for each in value]
+        if all(new is old for new, old in zip(made, value, strict=True)):
+            return value
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    return value
+
+
+def _of_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
+    made = [_of_operation(each) for each in jaxpr.eqns]
+    same = all(new is old for new, old in zip(made, jaxpr.eqns, strict=True))
+    return jaxpr if same else jaxpr.replace(eqns=made)
+
+
+def _of_operation(operation: JaxprEqn) -> JaxprEqn:
+    params = {name: _unbatched(value) for name, value in operation.params.items()}
+    if any(params[name] is not value for name, value in operation.params.items()):
+        return operation.replace(params=params)
+    if operation.primitive.name not in LAPACK:
+        return operation
+    known: list[Any] = [each.aval for each in operation.invars]
+    shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in known]
+    # All operands have the same batch; vectors, such as pivots, have one dimension less.
+    front = max(len(each.shape) for each in shapes) - 2
+    batch = shapes[0].shape[:front]
+    if math.prod(batch) <= 1:
+        return operation
+
+    def call(operands: list[jax.Array]) -> Any:
+        return operation.primitive.bind(*operands, **params)
+
+    def looped(*operands: jax.Array) -> Any:
+        found = jax.lax.map(call, [x.reshape(-1, *x.shape[front:]) for x in operands])
+        return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
+
+    # A call of a compiled function is a single operation with the same operands and results.
+    (made,) = jax.make_jaxpr(jax.jit(looped))(*shapes).jaxpr.eqns
+    return made.replace(invars=operation.invars, outvars=operation.outvars)

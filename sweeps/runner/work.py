@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from dynsim.training.course import Checkpoint
 from sweeps.language.axes import Dimension
 from sweeps.output import programs
 from sweeps.runner import fit, kept, labels, progress, tiles
-from sweeps.runner.config import config_of
 from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep, grid
 from sweeps.runner.store import CHECKPOINT, Layout, Variable
@@ -142,8 +141,8 @@ class Work:
         states: UInt8[np.ndarray, "*region N"] | None = None,
     ) -> dict[str, np.ndarray]:
         """Compute the arrays of one chunk; their first axes are those of the region. `check` is
-        called before each batch with the number of computed runs, and may raise to abandon the
-        chunk."""
+        called with the number of computed runs, before each batch and while it is computed, and may
+        raise to abandon the chunk."""
         try:
             return self._compute(region, variables, check, states)
         except jax.errors.JaxRuntimeError as error:
@@ -174,7 +173,9 @@ class Work:
         found: dict[str, np.ndarray] = {}
         computed = 0
         for block in self._rounds(len(seeds), order):
-            check(computed)
+            checked = functools.partial(check, computed)
+            checked()
+            progress.wait(program.start().done, checked)
             # Repeated runs, which pad a batch, count once.
             computed += sum(len({*s.tolist()}) * len({*p.tolist()}) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
@@ -186,6 +187,8 @@ class Work:
                 self._shared(_hashable(chosen), chosen_seeds),
                 None if rows is None else np.stack([rows[np.ix_(s, p)] for s, p in block]),
             )
+            arrays: list[Any] = [*result.values()]
+            progress.wait(lambda arrays=arrays: all(x.is_ready() for x in arrays), checked)
             for name, array in jax.device_get(result).items():
                 if name not in found:
                     shape = (len(seeds), len(order), *array.shape[3:])
@@ -293,14 +296,12 @@ class Work:
         if self.identity.outside:
             return prepared, tiles.program(tiles.Job(*made, self.identity.program(chosen)))
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
-        about = chosen, shapes, problem.numbers, self.tile, self.begin, self.state
-        # A subclass may have state that its configuration lacks.
         key = ""
+        # A subclass may have another engine of the same name.
         if type(self.sweep) is Sweep:
-            numbers = self.sweep.plane(dict(chosen)).numbers_of_rule
-            axes = [name for dim in self.sweep.dims if not dim.static for name in dim.axes]
-            told = kept.without_arguments(config_of(self.sweep), numbers, axes)
-            key = kept.key_of(self.mesh, told, *about)
+            named = self.sweep.system.name, self.sweep.engine
+            about = shapes, problem.numbers, self.tile, settings, self.state
+            key = kept.key_of(self.mesh, *named, *about)
         return prepared, tiles.program(tiles.Job(*made, kept=key))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:

@@ -153,10 +153,6 @@ class Experiment:
         return {**problem.numbers, **rule.numbers}
 
     @property
-    def numbers_of_rule(self) -> dict[str, ArrayLike]:
-        """Traced numbers of the rule, by name."""
-        return self._apart[1].numbers
-
     def has_arrays_of(self, other: "Experiment") -> bool:
         """Return whether the problem has the same arrays as another run's, besides its numbers."""
         mine, theirs = (run._apart[0].arrays for run in (self, other))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from dynsim import Problem, checks, plugins
 from odes.theory import refusal
+from sweeps.language.describe import name_of
 from sweeps.systems.base import Engine, System
 from sweeps.systems.engines import system as of_problem
 from sweeps.systems.experiment import Experiment
@@ -69,7 +70,7 @@ def system_of(run: Experiment) -> System:
     for each in _registered(cls):
         if cls in each.problems:
             return each
-    return of_problem(run.built[0], f"{cls.__module__}:{cls.__qualname__}")
+    return of_problem(run.built[0], name_of(cls))
 
 
 def _registered(cls: type[Problem]) -> Iterator[System]:

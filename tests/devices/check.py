@@ -66,10 +66,10 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
         job = programs.job(case, target.mesh)
         if begin:
             job = programs.going_on(job, begin)
-        draws, traced = tiles.trace(job)
+        draws, (traced, _) = tiles.trace(job)
         began = time.perf_counter()
         if draws is not None:
-            target.compile(draws)
+            target.compile(draws.program)
         compiled = target.compile(traced)
     took = time.perf_counter() - began
     runs = math.prod(job.tile)

@@ -97,6 +97,6 @@ def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
 def going_on(job: tiles.Job, begin: int) -> tiles.Job:
     """Return the job that resumes the same runs from step `begin`."""
     kept = job._replace(settings=job.settings._replace(checkpoint=True))
-    _, traced = tiles.trace(kept)
+    _, (traced, _) = tiles.trace(kept)
     settings = job.settings._replace(checkpoint=Checkpoint(begin))
     return job._replace(settings=settings, state=traced.out_info[CHECKPOINT].shape[-1])

@@ -179,7 +179,7 @@ def test_a_sweep_plans_what_the_program_takes(system: str, engine: str) -> None:
     tile = case.sweep.rules.tile
     with precision(case.sweep.dtype):
         job = programs.job(case, tiles.mesh())._replace(tile=(1, tile))
-        needed = fit.needed(tiles.trace(job)[1].lower().compile()) / tile
+        needed = fit.needed(tiles.trace(job)[1].program.lower().compile()) / tile
     task = case.sweep.rules.task(case.sweep.plane({}))
     planned = case.sweep.rules.bytes_per_run(task, job.settings)
     reduced = (system, engine) in {("linear_icl", "plain"), ("sparse_attention", "plain")}

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array, PRNGKeyArray
 
+import dynsim
 from dynsim.precision import (
     cast,
     compiled_for,
@@ -135,3 +137,57 @@ def test_float64_results_leave_as_arrays_of_numpy() -> None:
     with jax.enable_x64(True):
         assert to_host({"x": wide})["x"] is wide
     assert jax.eval_shape(lambda x: to_host((wide, x)), 1.0)[1].shape == ()
+
+
+class Line(dynsim.Problem):
+    """(w . x)^2 for normal x."""
+
+    def init(self, key: PRNGKeyArray) -> Array:
+        return jax.random.normal(key, (3,))
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Array:
+        return jax.random.normal(key, (batch, 3))
+
+    def loss(self, params: Array, data: Array) -> Array:
+        return jnp.mean((data @ params) ** 2)
+
+
+CHECKS = {
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_debug_key_reuse": True,
+    "jax_disable_jit": True,
+    "jax_transfer_guard": "disallow",
+    "jax_numpy_rank_promotion": "raise",
+    "jax_check_tracer_leaks": True,
+}
+
+
+@contextlib.contextmanager
+def configured(name: str, value: object) -> Iterator[None]:
+    before = jax.config.values[name]
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_training_is_the_same_whatever_jax_checks(name: str) -> None:
+    def last() -> np.ndarray:
+        rule = dynsim.adamw(0.1, decay=0.01)
+        found = dynsim.train(Line(), rule, key, steps=5, batch=4, record="params")
+        return np.asarray(found["params"])
+
+    key = jax.random.key(0)
+    want = last()
+    with configured(name, CHECKS[name]):
+        got = last()
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs"])
+def test_an_option_that_stops_at_nan_is_named(name: str) -> None:
+    key = jax.random.key(0)
+    with configured(name, True), pytest.raises(FloatingPointError, match=f"^{name}: .* DIVERGED$"):
+        dynsim.train(Line(), dynsim.sgd(1e9), key, steps=100, batch=4)

@@ -2,6 +2,10 @@
 
 import functools
 import itertools
+import math
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -97,3 +101,103 @@ def test_options_of_jax_that_are_read_later_belong_to_the_form() -> None:
     with jax.threefry_partitionable(not jax.config.values["jax_threefry_partitionable"]):
         other = traced("drawn")
     assert traces.form(other) != found("drawn")[0]
+
+
+SQUARE = np.random.default_rng(0).normal(size=(5, 4, 4)).astype("float32")
+POSITIVE = SQUARE @ SQUARE.swapaxes(1, 2) + np.eye(4, dtype="float32")
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "svd": lambda x: jnp.linalg.svd(x),
+    "singular values": lambda x: jnp.linalg.svd(x[:, :3], compute_uv=False),
+    "spectral norm": lambda x: jnp.linalg.norm(x, ord=2),
+    "eigh": lambda x: jnp.linalg.eigh(x),
+    "eigenvalues": lambda x: jnp.linalg.eigvals(x),
+    "qr": lambda x: jnp.linalg.qr(x),
+    "cholesky": lambda x: jnp.linalg.cholesky(x),
+    "inverse": lambda x: jnp.linalg.inv(x),
+    "determinant": lambda x: jnp.linalg.slogdet(x),
+    "solve": lambda x: jnp.linalg.solve(x, x[0]),
+    "pseudoinverse": lambda x: jnp.linalg.pinv(x),
+    "exponential": lambda x: jax.scipy.linalg.expm(x / 9),
+    "schur": lambda x: jax.scipy.linalg.schur(x),
+    "hessenberg": lambda x: jax.scipy.linalg.hessenberg(x),
+    "triangular": lambda x: jax.scipy.linalg.solve_triangular(x, x[0]),
+    "tridiagonal": lambda x: jax.lax.linalg.tridiagonal_solve(x[0], 9 + x[1], x[2], x[:, :2]),
+    "products": lambda x: jax.lax.linalg.householder_product(x, x[0]),
+    "gradient": jax.grad(lambda x: jnp.linalg.slogdet(x)[1]),
+    "in a scan": lambda x: jax.lax.scan(lambda c, _: (jnp.linalg.qr(c)[0], None), x, None, 3)[0],
+    "in a loop": lambda x: jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.linalg.inv(c[1])), (0, x)
+    )[1],
+    "in a branch": lambda x: jax.lax.cond(x[0, 0] > 0, jnp.linalg.inv, jnp.linalg.pinv, x),
+    "in a function": lambda x: jax.jit(lambda y: jnp.linalg.cholesky(y).sum())(x),
+    "in a checkpoint": jax.grad(jax.checkpoint(lambda x: jnp.linalg.slogdet(x)[1])),
+    "of a user's batch": lambda x: jnp.linalg.svd(x[:, None] * x[None], compute_uv=False),
+}
+
+
+def matrices_per_call(program: Any) -> list[int]:
+    """The number of matrices in each call of LAPACK, from the text of a program."""
+    lines = [line for line in program.as_text().splitlines() if "custom_call @lapack_" in line]
+    shapes = [re.findall(r"tensor<([\dx]+)x", line) for line in lines]
+    return [max(math.prod(map(int, s.split("x")[:-2])) for s in line) for line in shapes]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name: str) -> None:
+    batch = jax.vmap(CALLS[name])
+    traced = jax.jit(batch).trace(POSITIVE)
+    one = traces.unbatched(traced, POSITIVE)
+    before, after = (matrices_per_call(each.lower()) for each in (traced, one))
+    assert max(before) > 1
+    assert max(after) == 1
+    found, other = one.lower().compile()(POSITIVE), traced.lower().compile()(POSITIVE)
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sine", "one matrix", "fft"])
+def test_programs_that_call_lapack_for_one_matrix_at_most_stay(name: str) -> None:
+    functions = {"sine": jnp.sin, "one matrix": lambda x: jnp.linalg.inv(x[0]), "fft": jnp.fft.fft}
+    traced = jax.jit(functions[name]).trace(POSITIVE)
+    assert traces.unbatched(traced, POSITIVE) is traced
+
+
+def test_all_operations_of_lapack_are_known() -> None:
+    found = {each.name for name, each in vars(jax.lax.linalg).items() if name.endswith("_p")}
+    assert found - traces.LAPACK == {"lu_pivots_to_permutation"}
+
+
+WAITS = """
+import jax, jax.numpy as jnp, numpy as np
+import dynsim, sweeps
+
+class Matrices(dynsim.Problem):
+    def init(self, key):
+        return jnp.linalg.qr(jax.random.normal(key, (40, 40)))[0]
+
+    def draw(self, key, batch):
+        factor = jnp.linalg.cholesky(jnp.eye(40) + jnp.ones((40, 40)) / 40)
+        return jax.random.normal(key, (batch, 40)) @ factor.T
+
+    def loss(self, params, x):
+        return jnp.mean(x * jnp.linalg.solve(jnp.eye(40) + params @ params.T, x.T).T)
+
+    def observables(self):
+        blocks = lambda self, params: jnp.linalg.norm(params.reshape(4, 10, 40), 2, (1, 2))
+        return {"blocks": blocks, "weights": lambda self, params: params}
+
+jax.config.update("jax_num_cpu_devices", 2)
+run = sweeps.Experiment(Matrices(), dynsim.sgd(0.1), steps=10, batch=4)
+axes = {"eta": {"linspace": [0.01, 1.0, 16]}, "seed": {"range": 4}}
+found = sweeps.run(sweeps.Sweep(run, axes, record=["blocks", "weights"], times=6), progress=False)
+blocks = found.weights.values.reshape(*found.blocks.shape, 10, 40)
+np.testing.assert_allclose(found.blocks, np.linalg.norm(blocks, 2, (-2, -1)), rtol=1e-4)
+"""
+
+
+def test_runs_that_call_lapack_on_two_devices_do_not_wait_for_each_other() -> None:
+    """Without loops they do for ever in jaxlib 0.10; here it takes seconds."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WAITS], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr

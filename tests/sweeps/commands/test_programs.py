@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,9 +15,11 @@ import pytest
 import xarray as xr
 
 import sweeps
+from dynsim.precision import precision
 from sweeps import Sweep, cli, experiment
 from sweeps.output import programs
 from sweeps.runner import kept, tiles
+from sweeps.runner.work import Work
 
 COUNT = """
 import jax
@@ -192,7 +194,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tiles.Job]:
     """The jobs that are traced, where programs are kept in a folder of their own."""
     jobs, trace = [], tiles.trace
 
-    def counted(job: tiles.Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
+    def counted(job: tiles.Job) -> tuple[tiles.Traced | None, tiles.Traced]:
         jobs.append(job)
         return trace(job)
 
@@ -247,6 +249,109 @@ def test_what_decides_a_program_is_compared(
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     again()
     assert len(traced) > number, "other options of the compiler"
+
+
+LAYER = {"problem": "yz", "task": "syn-small", "steps": 5, "batch": 4}
+LINEAR, COSINE = ({"kind": kind, "peak": 0.5, "steps": 4} for kind in ("linear", "cosine"))
+
+
+def test_a_schedule_of_another_kind_is_another_program(
+    traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of their numbers are the same, and were all that was compared."""
+    axes = {"seed": {"range": 2}}
+    linear, cosine = (
+        Sweep(experiment(**LAYER, eta=eta), axes, record=("loss",)) for eta in (LINEAR, COSINE)
+    )
+    first, second = again(linear), again(cosine)
+    monkeypatch.setattr(programs, "TRACED", [])
+    xr.testing.assert_identical(second, again(cosine))
+    assert (first.loss != second.loss).all()
+
+
+@pytest.fixture
+def key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Mapping[str, object], Mapping[str, object]], str]:
+    """The key of the program of a sweep, without tracing it."""
+    (tmp_path / "of_a_user.py").write_text(
+        "import optax\n"
+        "slow, fast = (optax.cosine_decay_schedule(0.1, steps) for steps in (100, 10))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, time.time())])
+    monkeypatch.setattr(tiles, "program", lambda job: job)
+
+    def of(settings: Mapping[str, object], options: Mapping[str, object]) -> str:
+        options = {"axes": {"seed": [0]}, **options}
+        sweep = Sweep(run=dict(settings), **options)
+        with precision(sweep.dtype):
+            return Work(sweep, tiles.mesh(jax.devices()[:1]), tile=1).program(())[1].kept
+
+    return of
+
+
+CHOICES = {
+    "kind of a schedule": ({"eta": LINEAR}, {"eta": COSINE}),
+    "warm-up": ({"eta": 0.5}, {"eta": {"kind": "constant", "peak": 0.5, "warmup": 2}}),
+    "kind inside a ratio": tuple(
+        {"eta": {"kind": "ratio", "Z": eta, "ratio": 2.0}} for eta in (LINEAR, COSINE)
+    ),
+    "kind of a group": tuple({"eta": {"Y": eta, "Z": 0.5}} for eta in (LINEAR, COSINE)),
+    "kinds of groups, exchanged": (
+        {"eta": {"Y": LINEAR, "Z": COSINE}},
+        {"eta": {"Y": COSINE, "Z": LINEAR}},
+    ),
+    "number of jumps": tuple(
+        {"eta": {"kind": "step", "peak": 0.5, "at": at, "factors": [0.5] * len(at)}}
+        for at in ([2], [2, 3])
+    ),
+    "function of the step": tuple({"eta": f"jax.numpy:{name}"} for name in ("cos", "exp")),
+    "rule": ({"rule": "sgd"}, {"rule": "sign"}),
+    "rule of the same numbers": tuple({"rule": each, "decay": 0.1} for each in ("adam", "adamw")),
+    "momentum": ({"momentum": None}, {"momentum": 0.5}),
+    "nesterov": tuple({"momentum": 0.5, "nesterov": each} for each in (False, True)),
+    "decoupled": tuple({"decay": 0.1, "decoupled": each} for each in (False, True)),
+    "groups that decay": ({"decay": {"Y": 0.1}}, {"decay": {"Z": 0.1}}),
+    "clip": ({}, {"clip": 1.0}),
+    "task": ({"task": "syn-small"}, {"task": "syn-medium"}),
+    "steps": ({"steps": 5}, {"steps": 6}),
+    "batch": ({"batch": 4}, {"batch": 5}),
+    "dtype": ({"dtype": "float32"}, {"dtype": "float64"}),
+}
+OPTIONS_OF_SWEEPS = {
+    "record": ({"record": ["loss"]}, {"record": ["entropy"]}),
+    "order of records": ({"record": ["loss", "entropy"]}, {"record": ["entropy", "loss"]}),
+    "times": ({"times": (0, 5)}, {"times": (1, 5)}),
+    "engine": ({"engine": "simulation"}, {"engine": "descent"}),
+    "flow": ({"engine": "plain"}, {"engine": "corrected"}),
+    "tolerance": tuple({"engine": "plain", "rtol": rtol} for rtol in (1e-4, 1e-5)),
+    "checkpoint": ({"checkpoint": False}, {"checkpoint": True}),
+}
+
+
+@pytest.mark.parametrize("name", [*CHOICES, *OPTIONS_OF_SWEEPS])
+def test_every_choice_is_in_the_key(name: str, key: Callable[..., str]) -> None:
+    if name in CHOICES:
+        one, other = (key({**LAYER, **settings}, {}) for settings in CHOICES[name])
+    else:
+        one, other = (key(LAYER, options) for options in OPTIONS_OF_SWEEPS[name])
+    assert one
+    assert other
+    assert one != other
+
+
+def test_numbers_and_titles_are_not_in_the_key(key: Callable[..., str]) -> None:
+    more = {"eta": {"kind": "cosine", "peak": 0.1, "steps": 3, "end": 0.5}, "clip": 2.0}
+    runs = ({"eta": COSINE, "clip": 1.0}, {}), (more, {"title": "Another"})
+    first, second = (key({**LAYER, **settings}, options) for settings, options in runs)
+    assert first == second != ""
+
+
+def test_programs_with_functions_that_have_no_name_are_not_kept(key: Callable[..., str]) -> None:
+    """Both schedules are the same function of optax, which closes over other numbers."""
+    for name in ("slow", "fast"):
+        assert key({**LAYER, "eta": f"of_a_user:{name}"}, {}) == ""
 
 
 def test_code_that_changed_after_the_process_began_is_not_kept(

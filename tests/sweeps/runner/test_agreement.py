@@ -28,6 +28,7 @@ from sweeps import Experiment, StoreError, Sweep, cli, output
 from sweeps.runner import agreement, identity
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.store.store import Store
+from sweeps.systems import registry
 
 FACTOR = 1.0
 WIDE = 1.0
@@ -567,3 +568,25 @@ def test_programs_that_cannot_be_compared_by_their_trace_are_lowered_each_time(
     monkeypatch.setattr(identity.traces, "form", lambda traced: None)
     hashes = [identity.Identity(swept(times=times), "cpu").program(()) for times in ((3,), (1, 3))]
     assert len(set(hashes)) == 2
+
+
+def test_an_option_of_jax_that_changed_is_the_cause_and_no_method(tmp_path: Path) -> None:
+    sweeps.run(swept(), tmp_path / "s")
+    jax.config.update("jax_threefry_partitionable", False)
+    try:
+        with pytest.raises(StoreError, match="jax_threefry_partitionable True -> False") as found:
+            sweeps.run(swept(), tmp_path / "s")
+    finally:
+        jax.config.update("jax_threefry_partitionable", True)
+    assert "draw" not in str(found.value)
+
+
+def test_a_class_of_a_script_has_one_name_in_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spawned workers call the module of the script `__mp_main__`, others import it."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    names = set()
+    for module in ("__main__", "__mp_main__", "script"):
+        monkeypatch.setattr(type(swept().first.problem), "__module__", module)
+        names.add(registry.system_of(swept().first).name)
+    assert len(names) == 1

@@ -1,9 +1,12 @@
 """What long work says of itself, in a notebook and where nobody watches."""
 
 import io
+import os
 import queue
 import signal
+import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -123,3 +126,63 @@ def test_an_interruption_says_what_is_stored_and_how_to_resume(
     assert found.value.number == signal.SIGINT
     with pytest.raises(sweeps.Interrupted, match="a sweep without `out` keeps nothing"):
         sweeps.run(sweep, chunk=2)
+
+
+ENDLESS = """
+import subprocess
+import sys
+import threading
+import jax
+import dynsim
+from sweeps import cli
+
+class Endless(dynsim.Problem):
+    def init(self, key):
+        jax.debug.callback(lambda: print("begun", flush=True))
+        halved = jax.lax.while_loop(lambda x: x < 1, lambda x: x / 2, jax.random.uniform(key) / 2)
+        return jax.numpy.ones(2) * halved
+
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch, 2))
+
+    def loss(self, params, x):
+        return jax.numpy.mean((x @ params) ** 2)
+
+jax.config.update("jax_num_cpu_devices", 2)
+sys.argv = ["dynsim", "sweep", "--file", "endless.toml", "--out", "out"]
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_that_never_ends_is_stopped_by_the_first_signal(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "endless.toml").write_text(
+        'record = ["batch_loss"]\n[run]\nproblem = "endless:Endless"\n[axes]\neta = [0.1, 0.2]\n'
+    )
+    run = [sys.executable, "endless.py"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    paths = os.pathsep.join([os.getcwd(), *sys.path])
+    environment = os.environ | {"PYTHONPATH": paths}
+    with subprocess.Popen(run, cwd=tmp_path, text=True, env=environment, **pipes) as process:
+        watchdog = threading.Timer(300, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        while line := process.stdout.readline():
+            if line == "begun\n":
+                process.send_signal(number)
+                break
+        _, errors = process.communicate()
+        watchdog.cancel()
+    assert process.returncode == 128 + number, errors
+    assert "stopped: 0 of 2 runs" in errors
+
+
+def test_waiting_ends_when_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a check of signals where it is quick."""
+    answers, checks = iter([False, False, True]), []
+    progress.wait(lambda: next(answers), lambda: checks.append(True))
+    assert next(answers, None) is None
+    assert not checks
