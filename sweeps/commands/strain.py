@@ -1,53 +1,65 @@
-"""Checks for `dynsim explain`: which assumptions the steps, learning rates and batch of a run
-strain, when its flow reaches the edge of stability, and how far batch noise scatters its loss."""
+"""Checks for `dynsim explain`: rows that compare theories with descent and with short trainings."""
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+import dynsim
 import odes
-from dynsim import Problem, Rule, Status, log_times
+from dynsim import Problem, Rule, Status, Trajectory
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
-from dynsim.problem.checks import check_groups, has_population
+from dynsim.problem.checks import flow_table, has_population, measured
 from dynsim.problem.sharpness import EDGE, check_threshold
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import BATCH_LOSS, PRECONDITIONED
-from odes.batch_noise import THEORY, orders, size_of
-from odes.solver.flows import checked_flow
+from dynsim.trajectory import crossings
+from odes.batch_noise import size_of
 from odes.solver.linear_noise import AVERAGE_SQUARES
 from odes.theory import refusal
 
 LARGEST = 300
 """Maximum number of weights for measuring sharpness and, with averages of squares, noise, so that
 `explain` answers within seconds."""
-TIMES = 16
-"""Approximate number of steps of the flow at which to measure the sharpness."""
-# Thresholds above which an assumption counts as strained. Curvature: eta lambda = 0.2 along a
-# direction, where a step moves the weights 10 % less than the flow does. Apart: distance of the
-# loss of descent from that of the flow, as a share of its fall. Factor: the same at the end, as a
-# share of the loss. Noise: distance of the gradient of a batch, as a share of its norm.
-CURVATURE, APART, FACTOR, NOISY = 0.2, 0.05, 0.2, 0.5
-COMPARED = 1000
-"""Maximum number of steps over which descent is compared with the flow."""
-TURNS = 50
-"""Number of power iterations, each a Hessian-vector product."""
-FIRST, WORK = 300, 300_000
-"""Maximum number of steps to propagate noise, and maximum of steps times weights, so that `explain`
-answers within half a minute."""
-EXAMPLES, BATCHES_OF, DRAWS = (32, 128), 4, 16
-"""Examples per step (in batches, within limits), and noise draws for the next order in 1/B."""
+TIMES = 48
+"""Number of steps of descent at which loss and sharpness are compared."""
+DESCENT = 10**7
+"""Maximum of steps times weights of descent, of which at least `FEWEST` steps are made."""
+FEWEST = 1000
+REFINED = 6
+"""Maximum number of repetitions of descent to find the edge; three suffice for 1e5 steps."""
+# Thresholds above which an assumption counts as strained. Apart: distance of the loss of descent
+# from that of a theory, as a share of its fall. Factor: the same at the end, as a share of the
+# loss. Wider: ratio of a standard deviation to the predicted one, or its inverse. Moved: shift of a
+# mean by noise, as a share of its change. The last two must also exceed their standard error by a
+# factor of `SURE`.
+APART, FACTOR, WIDER, MOVED = 0.05, 0.2, 1.2, 0.05
+SURE = 3.0
+PASSES, MEANS = 10, 256
+"""Numbers of times at which noise is tested, and at which a mean loss is estimated."""
+RUNS, EXAMPLES, HELD_OUT, NUMBERS = (32, 128), (128, 4096), (512, 2**14), 16
+"""Limits of the number of runs, of examples per step, and of fresh examples for a mean loss;
+maximum total size of the observables whose noise is tested."""
+KNOWN = 256
+"""Maximum number of examples per step for a problem with a population loss, which need not estimate
+the mean."""
+GROUPS = 16
+"""Number of groups of fresh examples, between which a mean loss differs by its sampling error."""
+WORK, LEAST, AT_ONCE, PASSED = 2e9, 2e5, 2**23, 2**26
+"""Approximate number of operations for noise, the least one of a step, that of all batches of a
+step, and that of the fresh examples. Runs and examples are fewer for long runs; the longest are
+tested up to an earlier step."""
 NOTHING = 1e-9
-"""Share of the loss below which a standard deviation is rounding error."""
-WIDER, MOVED = 1.2, 0.05
-"""Linear noise is strained if the next order multiplies the standard deviation by the first number;
-a flow, if noise shifts the mean by the second one as a share of the fall."""
+"""Share of the largest value below which differences are rounding errors."""
 BATCHES = 32
 """Number of batches drawn at the start to measure the scatter of squared gradients."""
 UNEVEN = 0.1
@@ -56,296 +68,416 @@ enters variances, is then 10 % above 1 / E v, and standard deviations are off by
 """
 
 
-def too_coarse(
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the table of `explain`.
+
+    Attributes:
+        quantity: what is predicted.
+        prediction: its value; NaN if it has none.
+        error: estimated error of the prediction, 0 if it is exact, NaN if unknown.
+        strained: the assumption that is strained, the theories that make it, and by how much; empty
+            if none is.
+        worst: optimiser step at which it is most strained, NaN if it is so in the whole run.
+    """
+
+    quantity: str
+    prediction: float | str
+    error: float = math.nan
+    strained: str = ""
+    worst: float = math.nan
+
+
+def against_descent(
     problem: Problem,
     rule: Rule,
-    key: jax.Array,
-    steps: int,
+    key: PRNGKeyArray,
     theory: str,
     times: Float[np.ndarray, " S"],
     loss: Float[np.ndarray, " S"],
-) -> list[str]:
-    """Return the assumptions that the step size strains: by the curvature, and by descent itself,
-    whose loss is compared with that of a `theory` at `times`."""
-    found = []
-    if not rule.is_adaptive:
-        size = largest_curvature(problem, rule, key, steps)
-        if size > CURVATURE:
-            limit = "" if rule.has_inertia else "; descent is unstable above 2"
-            found.append(
-                f"eta -> 0 (all flows): eta times the largest curvature at the start is {size:.2g},"
-                f" above {CURVATURE}{limit}"
-            )
-    early = times <= COMPARED
-    # A checkpointed run may end before its schedule.
-    run = odes.descent(problem, rule, times[early], key=key, record="loss", checkpoint=True)
-    apart, fall = (np.abs(each).max() for each in (run["loss"] - loss[early], loss - loss[0]))
-    over = f"over the first {int(times[early][-1])} steps"
-    if int(run.status) != Status.OK:
-        found.append(f"eta -> 0 (all flows): {over} descent at these rates diverges")
-    elif apart > APART * fall:
-        found.append(
-            f"eta -> 0 ({theory}): {over} the loss of descent at these rates deviates by up to "
-            f"{100 * apart / fall:.2g} % of its decrease, above {100 * APART:g} %"
+) -> tuple[Callable[[float], float], list[Row]]:
+    """Compare the loss of a theory with that of descent, step by step, and follow the sharpness of
+    descent to the edge of stability.
+
+    Returns:
+        A function that returns by how much the step at which the loss reaches a level differs, NaN
+        if unknown; and rows, first that of the loss at the last step.
+    """
+    size = size_of(problem)
+    begun = times <= max(DESCENT // size, FEWEST)
+    # Times of the theory that are whole steps.
+    some = np.flatnonzero(begun & (times == np.rint(times)))
+    some = some[np.unique(np.rint(np.linspace(0, len(some) - 1, TIMES)).astype(int))]
+    stable = size <= LARGEST and not rule.is_adaptive and not refusal(check_threshold, rule)
+
+    def descent(at: np.ndarray) -> Trajectory:
+        # Without a number of steps, all of these runs have one program.
+        return dynsim.train(
+            *(problem, rule, key),
+            steps=None,
+            times=at,
+            batch=math.inf,
+            dtype="float64",
+            record=["loss", PRECONDITIONED] if stable else "loss",
         )
-    else:
-        # A loss that falls by decades may be off by a factor at its end.
-        mine, other = float(run["loss"][-1]), float(loss[early][-1])
-        if min(mine, other) > 0 and abs(math.log(mine / other)) > math.log1p(FACTOR):
-            found.append(
-                f"eta -> 0 ({theory}): at step {int(times[early][-1])} descent at these rates has "
-                f"a loss of {mine:.3g} where the theory has {other:.3g}"
+
+    steps = times[some].astype(int)
+    run, theirs = descent(steps), loss[some]
+    mine = np.asarray(run["loss"])
+    last, at_end = int(steps[-1]), len(some) > 0 and some[-1] == len(times) - 1
+    sentence, worst, share = "", math.nan, math.nan
+    rows, end = [], Row("loss at the end", float(loss[-1]))
+    if int(run.status) != Status.OK:
+        worst = float(run.first_bad_step)
+        sentence = f"eta -> 0 (all flows): descent at these rates diverges by step {worst:g}"
+    elif np.isfinite(theirs).all():
+        distance, fall = np.abs(mine - theirs), np.abs(loss - loss[0]).max()
+        share, worst = float(distance.max() / fall) if fall else 0.0, steps[distance.argmax()]
+        if distance.max() > APART * fall:
+            sentence = (
+                f"eta -> 0 ({theory}): up to step {last} the loss of descent at these rates "
+                f"deviates by up to {100 * share:.2g} % of its decrease, above {100 * APART:g} %"
             )
-    return found
+        if at_end:
+            end = dataclasses.replace(end, error=float(distance[-1]))
+        # A loss that falls by decades may be off by a factor at its end.
+        ends = sorted((float(mine[-1]), float(theirs[-1])))
+        if not sentence and ends[0] > 0 and ends[1] > (1 + FACTOR) * ends[0]:
+            strained = (
+                f"eta -> 0 ({theory}): at step {last} descent at these rates has a loss of "
+                f"{mine[-1]:.3g} where the theory has {theirs[-1]:.3g}"
+            )
+            end = dataclasses.replace(end, strained=strained, worst=float(last))
+    rows.append(Row("deviation of descent, share of the fall", share, 0.0, sentence, float(worst)))
+    if stable:
+        rows += edge(descent, steps, np.asarray(run[PRECONDITIONED]))
+
+    def apart(level: float) -> float:
+        return float(abs(crossings(steps, mine, level) - crossings(steps, theirs, level)))
+
+    return apart, [end, *rows]
 
 
-def too_noisy(problem: Problem, key: jax.Array, steps: int, batch: int | float) -> list[str]:
-    """Return the assumptions that the batch size strains."""
-    if math.isinf(batch):
+def edge(
+    descent: Callable[[np.ndarray], Trajectory], steps: np.ndarray, sharpness: np.ndarray
+) -> list[Row]:
+    """Return rows about the preconditioned sharpness, and solve for the step at which it reaches
+    the edge of stability. `descent` is repeated at steps between those that enclose it."""
+    # The values before a divergence are valid.
+    valid = np.isfinite(sharpness)
+    steps, sharpness = steps[valid], sharpness[valid]
+    if not valid[0]:
         return []
-    return noise_sentences(batch, batch_noise(problem, key, steps, int(batch)))
+    rows = [Row("preconditioned sharpness at the start", float(sharpness[0]), 0.0)]
+    beyond = sharpness > EDGE
+    if not beyond.any():
+        at = float(steps[sharpness.argmax()])
+        rows.append(Row("largest preconditioned sharpness", float(sharpness.max()), worst=at))
+        return [*rows, Row("edge of stability reached at step", "not reached")]
+    if beyond[0]:
+        sentence = (
+            f"edge of stability (all flows): the run starts beyond it, at a preconditioned "
+            f"sharpness of {sharpness[0]:.3g}, above {EDGE:g}: the first steps overshoot; training "
+            "catapults or diverges"
+        )
+        return [*rows, Row("edge of stability reached at step", 0.0, 0.0, sentence, 0.0)]
+    number = len(valid)
+    for _ in range(REFINED):
+        first = int(np.argmax(sharpness > EDGE))
+        (a, b), (low, high) = steps[first - 1 : first + 1], sharpness[first - 1 : first + 1]
+        if b - a == 1:
+            break
+        # As many steps as before, so that the program is the same; earlier ones are free.
+        steps = np.unique(np.rint(np.linspace(a, b, number)).astype(int))
+        others = np.setdiff1d(np.arange(max(b, number)), steps)[: number - len(steps)]
+        steps = np.sort(np.r_[others, steps])
+        sharpness = np.asarray(descent(steps)[PRECONDITIONED])
+    step = float(a + (EDGE - low) / (high - low))
+    sentence = (
+        f"edge of stability (all flows but the central one): descent reaches it at step {step:.5g} "
+        f"(preconditioned sharpness {EDGE:g}); training then oscillates, moves to flatter weights "
+        "or diverges"
+    )
+    # The step is a whole one; the interpolated time is at most so far from either.
+    return [*rows, Row("edge of stability reached at step", step, 0.5, sentence, float(b))]
 
 
-def noise_sentences(batch: int | float, share: float) -> list[str]:
-    """Return the strained assumptions if the batch gradient is off by `share` of its norm."""
-    if share <= NOISY:
-        return []
-    return [
-        f"batch -> infinity (all flows): the gradient of {batch:g} examples at the start is off by "
-        f"{share:.2g} of its norm, above {NOISY}; `dynsim compare` also trains on batches"
-    ]
+class HeldOut(Problem):
+    """A problem without a population loss, with the mean loss of fresh examples as an observable.
+    They are the same at all times, so that their sampling error hides no change."""
+
+    problem: Problem
+    data: PyTree
+
+    def init(self, key: PRNGKeyArray) -> PyTree:
+        return self.problem.init(key)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> PyTree:
+        return self.problem.draw(key, batch)
+
+    def batches(
+        self, key: PRNGKeyArray, steps: int | None, batch: int
+    ) -> Callable[[Array], PyTree]:
+        return self.problem.batches(key, steps, batch)
+
+    def loss(self, params: PyTree, data: PyTree) -> Float[Array, ""]:
+        return self.problem.loss(params, data)
+
+    def losses(self, params: PyTree) -> Float[Array, " E"]:
+        """Return the loss of each of the examples."""
+        one = lambda x: self.problem.loss(params, jax.tree.map(lambda leaf: leaf[None], x))  # noqa: E731
+        return jax.vmap(one)(self.data)
+
+    def groups(self, params: PyTree) -> PyTree:
+        return self.problem.groups(params)
+
+    def is_frozen(self, params: PyTree) -> PyTree:
+        return self.problem.is_frozen(params)
+
+    def divergence_limit(self) -> Any:
+        return self.problem.divergence_limit()
+
+    def observables(self) -> Mapping[str, Callable[..., Array]]:
+        own = {n: functools.partial(_own, f) for n, f in self.problem.observables().items()}
+        return {"loss": lambda self, params: self.problem.loss(params, self.data), **own}
 
 
-def largest_curvature(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> float:
-    """Return the largest eigenvalue of the Hessian of the population loss at the start, times the
-    largest learning rates of the run (dimensionless)."""
-    with precision("float64"):
-        return float(_curvature(problem, rule.astype("float64"), key, steps=steps))
+def _groups(held: HeldOut, params: PyTree) -> Float[Array, " G"]:
+    return jnp.mean(held.losses(params).reshape(GROUPS, -1), axis=1)
 
 
-@eqx.filter_jit
-def _curvature(problem: Problem, rule: Rule, key: jax.Array, *, steps: int) -> jax.Array:
-    parts, cast = started(problem, key, None, "float64"), problem_in(problem, "float64")
-    groups = check_groups(cast, rule, parts)
-    rates = jax.tree.map(jnp.max, rule.rate(jnp.arange(steps)))
-    start, unravel = ravel_pytree(parts.params)
-    gradient = jax.grad(lambda flat: cast.population_loss(parts.whole(unravel(flat))))
-
-    def product(vector: jax.Array) -> jax.Array:
-        _, bent = jax.jvp(gradient, (start,), (vector,))
-        return -ravel_pytree(rule.descend(unravel(bent), rates, groups))[0]
-
-    def dominant(shift: jax.Array | float) -> jax.Array:
-        """Return the eigenvalue farthest from -`shift`."""
-
-        def turn(_: int, vector: jax.Array) -> jax.Array:
-            turned = product(vector) + shift * vector
-            return turned / jnp.linalg.norm(turned)
-
-        vector = jax.random.normal(jax.random.key(0), start.shape, start.dtype)
-        vector = jax.lax.fori_loop(0, TURNS, turn, vector / jnp.linalg.norm(vector))
-        return vector @ product(vector)
-
-    # At a saddle the eigenvalue farthest from 0 may be negative; the largest is farthest from it.
-    return dominant(jnp.abs(dominant(0.0)))
-
-
-def batch_noise(problem: Problem, key: jax.Array, steps: int, batch: int) -> float:
-    """Return the relative distance of a batch gradient from the population's, at the start."""
-    with precision("float64"):
-        return float(_batch_noise(problem, key, steps=steps, batch=batch))
-
-
-@eqx.filter_jit
-def _batch_noise(problem: Problem, key: jax.Array, *, steps: int, batch: int) -> jax.Array:
-    cast, parts = problem_in(problem, "float64"), started(problem, key, None, "float64")
-    with jax.enable_x64(False):
-        data = problem_in(problem, "float32").batches(key, steps, batch)(jnp.int32(0))
-    weights = parts.whole(parts.params)
-    exact = eqx.filter_grad(cast.population_loss)(weights)
-    _, found = cast.loss_and_gradient(weights, narrowed(data, "float64"))
-    want, got = (ravel_pytree(gradient)[0] for gradient in (exact, found))
-    return jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
+def _own(function: Callable[..., Array], held: HeldOut, params: PyTree) -> Array:
+    """Return an observable of the problem itself."""
+    return function(*held.problem.snapshot(params))
 
 
 @dataclasses.dataclass(frozen=True)
-class Reached:
-    """The preconditioned sharpness along the flow of all weights; the edge of stability is at 2
-    (`dynsim.problem.sharpness`).
+class Mean:
+    """The mean loss at (S,) steps, with its standard error if it is estimated, except for that of
+    the examples, which are the same at all times: `groups` has some steps (T,), and the loss (T, G)
+    of each group of examples at these steps."""
 
-    Attributes:
-        start: sharpness before the first step.
-        largest: largest measured value.
-        step: optimiser steps after which it reaches the edge, interpolated linearly; 0 for a run
-            that starts above it, NaN for one that stays below.
-    """
+    times: np.ndarray
+    loss: np.ndarray
+    error: np.ndarray
+    groups: tuple[np.ndarray, np.ndarray] | None = None
 
-    start: float
-    largest: float
-    step: float
-
-    def __str__(self) -> str:
-        if self.step == 0:
-            return (
-                f"The run starts beyond the edge of stability (preconditioned sharpness "
-                f"{self.start:.3g}; the edge is {EDGE:g}): the first steps overshoot; training "
-                "catapults or diverges."
-            )
-        if math.isnan(self.step):
-            return (
-                "The flow stays below the edge of stability: the preconditioned sharpness is at "
-                f"most {self.largest:.3g}, the edge is {EDGE:g}."
-            )
-        return (
-            f"The flow reaches the edge of stability at step {self.step:.3g} (preconditioned "
-            f"sharpness {EDGE:g}); training then oscillates, moves to flatter weights or diverges."
-        )
-
-
-def reached(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> Reached | None:
-    """Return when the flow of a run reaches the edge. Returns None for a problem that is large or
-    has no population loss, a rule without an edge or a flow, Adam and RMSProp, whose preconditioner
-    is not part of a flow, and a flow that fails before it reaches the edge."""
-    if rule.is_adaptive or refusal(check_threshold, rule):
-        return None
-    if not has_population(problem) or refusal(checked_flow, rule):
-        return None
-    start = jax.tree.leaves(eqx.filter_eval_shape(problem.init, key))
-    weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
-    if sum(each.size for each in weights) > LARGEST:
-        return None
-    run = odes.flow(problem, rule, log_times(steps, TIMES), key=key, record=PRECONDITIONED)
-    sharpness = np.asarray(run[PRECONDITIONED])
-    # The values before a failure of the flow are valid.
-    valid = np.isfinite(sharpness)
-    if not valid[0]:
-        return None
-    found = of_curve(np.asarray(run.times)[valid], sharpness[valid])
-    return None if math.isnan(found.step) and int(run.status) != Status.OK else found
-
-
-def of_curve(times: np.ndarray, sharpness: np.ndarray) -> Reached:
-    """Return the edge on a curve of the preconditioned sharpness."""
-    beyond = np.flatnonzero(sharpness > EDGE)
-    step = math.nan
-    if beyond.size:
-        first = beyond[0]
-        # From the last point below the edge to the first above it.
-        part = slice(max(first - 1, 0), first + 1)
-        step = float(np.interp(EDGE, sharpness[part], times[part]))
-    return Reached(float(sharpness[0]), float(sharpness.max()), step)
+    def sampled(self, statistic: Callable[[np.ndarray, np.ndarray], float]) -> float:
+        """Return the error of a statistic of (times, loss) due to the choice of the examples."""
+        if self.groups is None:
+            return 0.0
+        times, groups = self.groups
+        found = [statistic(times, group) for group in groups.T]
+        return float(np.std(found, ddof=1) / len(found) ** 0.5)
 
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """The loss at a step across runs from the same weights, by linear noise and to next order.
+    """What `noise` returns.
 
     Attributes:
-        name: "loss", or "batch_loss" of a problem without a population loss.
-        step: number of optimiser steps.
-        fall: decrease of the loss up to this step.
-        mean: mean loss without noise.
-        std: standard deviation across seeds, by linear noise.
-        wider: ratio of the standard deviation to next order in 1/B to `std`.
-        moved: shift of the mean by noise.
+        rows: rows about standard deviations across seeds, and shifts of means.
+        compared: what linear noise was compared with.
+        mean: the mean loss of a problem without a population loss.
+        status, first_bad_step: of descent.
     """
 
-    name: str
-    step: int
-    fall: float
-    mean: float
-    std: float
-    wider: float
-    moved: float
-
-    def __str__(self) -> str:
-        share = f", {100 * self.std / abs(self.fall):.2g} % of the fall" if self.fall else ""
-        return (
-            f"Linear noise: at step {self.step} {self.name} is {self.mean:.4g} with a standard "
-            f"deviation of {self.std:.2g} across seeds{share}. Noise moves the mean by "
-            f"{self.moved:.2g}."
-        )
-
-    @property
-    def strained(self) -> list[str]:
-        """Return the assumptions that the noise strains, one sentence each."""
-        found = []
-        if not self.wider <= WIDER:
-            found.append(
-                f"linear noise (standard deviations across seeds): at step {self.step} the next "
-                f"order in 1/B makes that of the loss {self.wider:.2g} times as large, above "
-                f"{WIDER}; pass draws to odes.linear_noise"
-            )
-        if abs(self.moved) > MOVED * abs(self.fall):
-            found.append(
-                f"batch -> infinity (all flows): at step {self.step} noise moves the mean of the "
-                f"loss by {self.moved:.2g}, above {100 * MOVED:g} % of its fall"
-            )
-        return found
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    compared: str = ""
+    mean: Mean | None = None
+    status: int = Status.OK
+    first_bad_step: int = -1
 
 
-def measured(
-    problem: Problem, rule: Rule, key: jax.Array, steps: int, batch: int | float
-) -> Noise | None:
-    """Predict the noise of a run over its first steps. Returns None for problems or rules that
-    linear noise does not describe, large problems, and runs that diverge."""
-    if THEORY.why_not(problem, rule, batch, steps):
-        return None
-    size = size_of(problem)
-    # Averages of squares need the gradients of all examples, which take ten times as long.
-    if size > LARGEST and isinstance(rule, AVERAGE_SQUARES):
-        return None
-    end = min(steps, FIRST, max(WORK // size, 1))
-    name = "loss" if problem.has("population_loss") else BATCH_LOSS
-    examples = int(np.clip(BATCHES_OF * batch, *EXAMPLES))
-    linear, second = orders(
-        *(problem, rule, [0, end], batch, key),
-        record=name,
-        steps=(0, end),
+def noise(problem: Problem, rule: Rule, key: PRNGKeyArray, steps: int, batch: int) -> Noise:
+    """Predict standard deviations across seeds by linear noise, and compare them and the means with
+    those of short trainings from the same weights, at several times of the whole run."""
+    known, size = has_population(problem), max(size_of(problem), 1)
+    # In one program: an orthogonal start alone takes many.
+    weights = eqx.filter_jit(started)(problem, key, None, "float64")
+    whole = weights.whole(weights.params)
+    # Operations for the loss of an example; a gradient takes three times as many. The theory needs
+    # it forwards and, for each number, backwards; averages of squares need all gradients.
+    few = EXAMPLES[0]
+    batches = jax.eval_shape(lambda: narrowed(problem.draw(jax.random.key(0), few), "float64"))
+    program = jax.jit(lambda params, data: problem.loss(weights.whole(params), data))
+    costs = program.lower(weights.params, batches).cost_analysis() or {}
+    each = max(float(costs.get("flops", 0.0)) / few, 2.0 * size)
+    runs = int(np.clip(AT_ONCE // (batch * each), *RUNS))
+    # Examples that neither theory nor training uses.
+    fresh = jax.random.fold_in(key, HELD_OUT[1])
+    number = int(np.clip(PASSED // (runs * each), *HELD_OUT)) // GROUPS * GROUPS
+    if not known:
+        with jax.enable_x64(False):
+            data = problem_in(problem, "float32").draw(fresh, number)
+        problem = HeldOut(problem, narrowed(data, "float64"))
+    names, numbers = recorded(problem, whole)
+    most = KNOWN if known else EXAMPLES[1]
+    examples = int(np.clip(max(AT_ONCE // (16 * each), 4 * batch), EXAMPLES[0], most))
+    turns = 6 + 3 * numbers + 12 * isinstance(rule, AVERAGE_SQUARES)
+    work = lambda: each * (3 * batch * runs + turns * examples)  # noqa: E731
+    while work() * steps > WORK and (runs, examples) != (RUNS[0], EXAMPLES[0]):
+        runs, examples = max(runs // 2, RUNS[0]), max(examples // 2, EXAMPLES[0])
+    end = int(min(steps, max(WORK // max(work(), LEAST), 1)))
+    times = np.unique(np.rint(np.geomspace(1, end, PASSES)).astype(int))
+    times = np.r_[0, times] if known else dynsim.log_times(end, MEANS).astype(int)
+    at = np.unique(np.rint(np.linspace(0, len(times) - 1, PASSES + 1)).astype(int))
+    linear = odes.linear_noise(
+        *(problem, rule, times),
+        batch=batch,
+        key=key,
         starts=1,
         examples=examples,
-        squares=True,
-        passes=2,
-        draws=DRAWS,
+        passes=len(at),
+        record=names,
     )
-    if int(linear.status) != Status.OK:
-        return None
-    loss = np.asarray(linear[name], np.float64)
-    std, whole = (float(each.std[name][-1]) for each in (linear, second))
-    some = whole > NOTHING * np.abs(loss).max()
-    return Noise(
-        name,
-        end,
-        float(loss[0] - loss[-1]),
-        float(loss[-1]),
-        std,
-        (whole / std if std else math.inf) if some else 1.0,
-        float(second[name][-1] - loss[-1]),
-    )
+    status, bad = int(linear.status), int(linear.first_bad_step)
+    mean = Mean(times, *(np.asarray(x["loss"]) for x in (linear, linear.mean_error)))
+    if status != Status.OK:
+        return Noise([], "", None if known else mean, status, bad)
+
+    def train(key: PRNGKeyArray) -> Trajectory:
+        return dynsim.train(
+            *(problem, rule, key),
+            steps=None,
+            times=times[at],
+            batch=batch,
+            record=names if known else [*names, {"groups": _groups}],
+            init=whole,
+            dtype="float64",
+        )
+
+    found = jax.vmap(train)(jax.random.split(jax.random.fold_in(fresh, 1), runs))
+    rows = compared(linear, found, at, names)
+    if known:
+        mean = None
+    else:
+        ends = jax.tree.map(lambda a, b: jnp.stack([a, b[0]]), weights.params, found.params)
+        losses = jax.jit(jax.vmap(lambda p: problem.losses(weights.whole(p))))(ends)
+        losses = np.asarray(losses, np.float64)
+        apart, root = losses.std(axis=1, ddof=1), losses.shape[1] ** 0.5
+        groups = np.asarray(found["groups"])[np.asarray(found.ok)].mean(axis=0)
+        mean = dataclasses.replace(mean, groups=(times[at], groups))
+        # Of a batch, the variance of its examples is added.
+        own = apart[1] / batch**0.5
+        total = math.hypot(own, float(np.asarray(linear.std["loss"])[-1]))
+        fourth = float(((losses[1] - losses[1].mean()) ** 4).mean()) / apart[1] ** 4
+        error = own**2 / total * math.sqrt(max(fourth - 1, 0)) / root / 2
+        rows.append(Row(f"std of {BATCH_LOSS} at step {end}", total, error))
+    told = ", ".join(map(str, times[at][1:]))
+    return Noise(rows, f"{runs} runs from the same weights at steps {told} of {steps}", mean)
+
+
+def recorded(problem: Problem, weights: PyTree) -> tuple[list[str], int]:
+    """Return the observables whose noise is tested, those recorded by default first, and their
+    total size. Large ones, such as matrices, are left out."""
+    table = flow_table(problem)
+    every = [name for name in table.functions if name not in table.refused]
+    usual = [name for name in every if name == "loss" or name in problem.RECORD]
+    record = table.resolve([*dict.fromkeys([*usual, *every])])
+    shapes = eqx.filter_eval_shape(lambda w: measured(problem, record, w), weights)
+    names, numbers = [], 0
+    for name, shape in shapes.items():
+        if numbers + shape.size <= NUMBERS:
+            names.append(name)
+            numbers += shape.size
+    return names, numbers
+
+
+def compared(linear: Trajectory, runs: Trajectory, at: np.ndarray, names: list[str]) -> list[Row]:
+    """Return rows of standard deviations and of shifts of means, from linear noise at some indices
+    `at` of its times and from runs at these times."""
+    if (number := int(np.sum(runs.ok))) < 2:
+        return [Row("share of runs that diverge", 1.0, 0.0, "all theories: training diverges")]
+    rows, times = [], np.asarray(linear.times)[at]
+    if lost := runs.ok.size - number:
+        share = lost / runs.ok.size
+        error = math.sqrt(share * (1 - share) / runs.ok.size)
+        sentence = (
+            "linear noise (standard deviations across seeds), batch -> infinity (all flows): "
+            f"{lost} of {runs.ok.size} runs diverge"
+        )
+        rows.append(Row("share of runs that diverge", share, error, sentence))
+    tiny = float(np.finfo(np.float64).tiny)
+    across = runs.across_runs()
+    for name in names:
+        # One row per time, as in `across`, and one column per number of the observable.
+        predicted = (linear.observables, linear.mean_error, linear.std, linear.std_error)
+        values = [np.asarray(each[name], np.float64)[at] for each in predicted]
+        mean, mean_error, std, std_error, *there = (
+            np.reshape(each, (len(at), -1)) for each in (*values, *across[name])
+        )
+        floor = max(NOTHING * float(np.abs(mean).max()), tiny)
+        got, want = np.maximum(there[2], floor), np.maximum(std, floor)
+        wider = np.log(got / want)
+        unsure = SURE * np.hypot(there[3] / got, std_error / want)
+        strained = (np.abs(wider) > math.log(WIDER)) & (np.abs(wider) > unsure)
+        t, j = _worst(np.abs(wider), strained)
+        sentence = (
+            f"linear noise (standard deviations across seeds): at step {times[t]:g} that of {name} "
+            f"is {there[2][t, j]:.2g} in {number} runs, {got[t, j] / want[t, j]:.2g} times the "
+            f"predicted {std[t, j]:.2g}; use odes.sde, or pass draws to odes.linear_noise"
+        )
+        rows.append(_row(f"std of {name}", std, std_error, strained, t, sentence, times))
+        moved, error = there[0] - mean, np.hypot(there[1], mean_error)
+        change = np.abs(mean - mean[0]).max(axis=0)
+        strained = np.abs(moved) > np.maximum(MOVED * change, np.maximum(SURE * error, floor))
+        t, j = _worst(np.abs(moved) / np.maximum(change, tiny), strained)
+        sentence = (
+            f"batch -> infinity (means by all flows): at step {times[t]:g} noise moves the mean of "
+            f"{name} by {moved[t, j]:.2g}, above {100 * MOVED:g} % of its change"
+        )
+        rows.append(_row(f"shift of {name} by noise", moved, error, strained, t, sentence, times))
+    return rows
+
+
+def _worst(size: np.ndarray, strained: np.ndarray) -> tuple[int, int]:
+    """Return the time and the number at which the size is largest, among the strained ones."""
+    t, j = np.unravel_index(np.where(strained, size, -1.0).argmax(), size.shape)
+    return int(t), int(j)
+
+
+def _row(
+    quantity: str,
+    values: np.ndarray,
+    errors: np.ndarray,
+    strained: np.ndarray,
+    worst: int,
+    sentence: str,
+    times: np.ndarray,
+) -> Row:
+    """Return the row of the largest number at the last time."""
+    j = int(np.abs(values[-1]).argmax())
+    row = Row(f"{quantity} at step {times[-1]:g}", float(values[-1, j]), float(errors[-1, j]))
+    if not strained.any():
+        return row
+    return dataclasses.replace(row, strained=sentence, worst=float(times[worst]))
 
 
 def few_squares(
-    problem: Problem, rule: Rule, key: jax.Array, steps: int, batch: int | float
-) -> list[str]:
+    problem: Problem, rule: Rule, key: PRNGKeyArray, steps: int, batch: int
+) -> list[Row]:
     """Return the step up to which the average of squares in Adam or RMSProp has so few terms that
-    linear noise is strained."""
-    if not isinstance(rule, AVERAGE_SQUARES) or THEORY.why_not(problem, rule, batch, steps):
+    linear noise is strained, in a row."""
+    if not isinstance(rule, AVERAGE_SQUARES):
         return []
     # After k steps, an average with weights b2^k is effectively one of
     # (1 - b2^k) (1 + b2) / ((1 + b2^k) (1 - b2)) squares.
     b2 = float(rule.b2)
-    needed = variance_of_squares(problem, key, steps, int(batch)) / UNEVEN
+    needed = variance_of_squares(problem, key, steps, batch) / UNEVEN
     share = needed * (1 - b2) / (1 + b2)
     last = math.inf
     if share < 1:
         last = math.log((1 - share) / (1 + share)) / math.log(b2) if b2 else 0.0
     if last < 1:
         return []
-    return [
-        f"linear noise (standard deviations across seeds): up to step {min(last, steps):.0f} the "
-        f"average square of {rule.name} varies by more than {100 * math.sqrt(UNEVEN):.0f} % "
-        "across seeds; expect errors above 5 %"
-    ]
+    last = min(last, steps)
+    sentence = (
+        f"linear noise (standard deviations across seeds): up to step {last:.0f} the average "
+        f"square of {rule.name} varies by more than {100 * math.sqrt(UNEVEN):.0f} % across seeds; "
+        "expect errors above 5 %"
+    )
+    return [Row("average of too few squares up to step", last, math.nan, sentence, 1.0)]
 
 
 def variance_of_squares(problem: Problem, key: jax.Array, steps: int, batch: int) -> float:
