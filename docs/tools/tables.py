@@ -201,12 +201,13 @@ def formulas(name: str) -> dict[str, dict[str, str]]:
 
 def recorders(system: System) -> dict[str, list[str]]:
     """Return the engines that record each quantity, by its name. Statistics predicted for every
-    quantity NAME, such as the standard deviation, have one entry, NAME_std."""
+    quantity NAME, such as the standard deviation, have one entry, NAME_std; so have standard
+    errors, also those of NAME_std."""
     found: dict[str, list[str]] = {}
     for engine, each in system.engines.items():
         for name in each.observables.names():
             base, _, end = name.rpartition("_")
-            predicted = end in ("std", "drift") and base in each.observables.functions
+            predicted = end in ("std", "drift", "error") and base in each.observables.functions
             engines = found.setdefault(f"NAME_{end}" if predicted else name, [])
             if engine not in engines:
                 engines.append(engine)

@@ -44,21 +44,26 @@ from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Times
-from odes.batch_noise.noise import Asked, Noise, Reached
+from odes.batch_noise.noise import Asked, Noise, Reached, of_starts
 from odes.problem import check_arguments, in_own_program
 from odes.solver import linear_noise as solver
 from odes.solver.integrate import judge
 from odes.theory import Theory, Training, refusal
 
-STD = "_std"
-"""Suffix of the names of standard deviations as observables."""
+STD, ERROR = "_std", "_error"
+"""Suffixes of the names of standard deviations, and of standard errors of estimates."""
+STATISTICS = (STD + ERROR, ERROR, STD)
+"""Suffixes of what is predicted of each observable besides its mean."""
 EXAMPLES, BATCHES_OF = 512, 16
 """Default number of examples per step from which the covariance of the gradient is estimated: 512,
 or 16 batches if that is more."""
 PASSES = 16
 """Times at which the covariance is computed; between them it is interpolated."""
-STARTS = 8
-"""Starting weights over which mean and covariance are averaged."""
+STARTS = 32
+"""Default number of starting weights."""
+COVARIANCES, COVARIANCES_OF = 8, 4
+"""The covariance is averaged over a quarter of the starts, or 8 if that is more, because it takes
+much longer than the mean."""
 LARGEST = 2000
 """Largest number of weights for which `compare` and others use the theory by default."""
 MOST = 2**26
@@ -98,7 +103,9 @@ def linear_noise(
             those of `dynsim.train` with this key.
         init: starting weights, the same for all seeds, instead of random ones; needs `starts=1`.
         starts: number of starting weights from `problem.init`, whose spread is part of the result.
-            With 1, the result describes runs from the same weights.
+            The covariance due to batches, which takes longer than the mean, is averaged over a
+            quarter of them, or 8 if that is more. With 1, the result describes runs from the same
+            weights.
         examples: number E of examples per step from which the covariance of the gradient is
             estimated, >= 2; by default 512, or 16 batches if that is more.
         squares: whether the averages in the denominators of Adam and RMSProp include batch noise.
@@ -108,14 +115,17 @@ def linear_noise(
             observables together. In between, the covariance is interpolated linearly in log(1 + t).
         draws: number of draws of a whole run's noise. With 2 or more, the next order in 1/B is
             added to mean and covariance, which matters for losses near their minimum.
-        record: as in `odes.flow`, plus "batch_loss", the loss of the next batch. NAME_std is the
-            standard deviation of NAME, as an observable. By default the `RECORD` of the problem and
-            "batch_loss".
+        record: as in `odes.flow`, plus "batch_loss", the loss of the next batch; and, as
+            observables, NAME_std, the standard deviation of NAME, and NAME_error and
+            NAME_std_error, the standard errors of NAME and of NAME_std. By default the `RECORD` of
+            the problem and "batch_loss".
         dtype: "float64" or "float32".
 
     Returns:
-        A `Trajectory`: the mean of the observables, with their `covariance` across seeds and `std`.
-        If descent diverges from one of the starts, its status is not OK; nothing raises.
+        A `Trajectory`: the mean of the observables, with their `covariance` across seeds and `std`,
+        and the standard errors `mean_error` and `std_error` of both, from the samples of starts,
+        examples and draws. If descent diverges from one of the starts, its status is not OK;
+        nothing raises.
 
     Raises:
         ValueError: with the reason, for a rule or a problem that it does not describe; and naming
@@ -125,7 +135,7 @@ def linear_noise(
         >>> rule = dynsim.sgd(0.05, momentum=0.9)
         >>> problem, key = DeepLinear(), jax.random.key(0)
         >>> theory = odes.linear_noise(problem, rule, [5, 10], batch=32, key=key)
-        >>> theory["loss"], theory.std["loss"]
+        >>> theory["loss"], theory.std["loss"], theory.std_error["loss"]
     """
     problem, rule = built(problem, rule)
     if reason := _why_not_described(problem, rule, batch):
@@ -240,7 +250,7 @@ def _check_size(problem: Problem, rule: Rule, examples: int) -> None:
 
 def _predicts(problem: Problem) -> tuple[str, ...]:
     names = tuple(table_of(problem).functions)
-    return names + tuple(name + STD for name in names if name + STD not in names)
+    return tuple(dict.fromkeys(name + end for end in ("", *STATISTICS) for name in names))
 
 
 def table_of(problem: Problem) -> Table:
@@ -258,22 +268,31 @@ def asked_of(problem: Problem, record: Record | None) -> Asked:
         record = [*usual(problem, table.functions), BATCH_LOSS]
     given: list[Any] = [record] if isinstance(record, str | Mapping) else list(record)
     known = table.names()
-    stds = [x for x in given if isinstance(x, str) and x.endswith(STD) and x not in known]
-    plain = [each for each in given if each not in stds]
-    hidden = [base for base in (each.removesuffix(STD) for each in stds) if base not in plain]
-    found = table.resolve([*plain, *hidden])
+    of = {
+        each: next((end for end in STATISTICS if each.removesuffix(end) in known), "")
+        for each in given
+        if isinstance(each, str) and each not in known
+    }
+    statistics = {name: (name.removesuffix(end), end) for name, end in of.items() if end}
+    plain = [each for each in given if each not in statistics]
+    hidden = [base for base, _ in statistics.values() if base not in plain]
+    found = table.resolve([*plain, *dict.fromkeys(hidden)])
     functions = tuple(each for each in found.functions if each[0] != BATCH_LOSS)
     whole = len(functions) < len(found.functions)
-    return Asked(tuple(stds), tuple(hidden), found._replace(functions=functions), whole)
+    recording = found._replace(functions=functions)
+    return Asked(tuple(statistics.items()), tuple(hidden), recording, whole)
 
 
 def _named(found: Trajectory, asked: Asked) -> Trajectory:
-    """Return the trajectory with the requested standard deviations as observables."""
-    if not asked.stds:
+    """Return the trajectory with the requested statistics as observables."""
+    if not asked.statistics:
         return found
+    known: Any = {STD: found.std, ERROR: found.mean_error, STD + ERROR: found.std_error}
     shown = {name: x for name, x in found.observables.items() if name not in asked.hidden}
-    stds = {name: found.std[name.removesuffix(STD)] for name in asked.stds}
-    return dataclasses.replace(found, observables={**shown, **stds}, covariance=None)
+    shown |= {name: known[end][base] for name, (base, end) in asked.statistics}
+    return dataclasses.replace(
+        found, observables=shown, covariance=None, mean_error=None, std_error=None
+    )
 
 
 def _solve(
@@ -293,43 +312,57 @@ def _solve(
     asked: Asked,
 ) -> tuple[Trajectory, ...]:
     dtype: Any = times.dtype.name
+    few = min(starts, max(COVARIANCES, starts // COVARIANCES_OF))
 
-    def one(key: PRNGKeyArray) -> tuple[Reached, ...]:
-        noise = Noise(
-            given,
-            started(given, key, init, dtype),
-            rule,
-            jax.random.fold_in(key, EXAMPLES),
-            batch,
-            asked,
-            examples,
-        )
-        return noise.reached(steps, squares, passes, draws)
+    def noise_of(key: PRNGKeyArray) -> Noise:
+        start = started(given, key, init, dtype)
+        return Noise(given, start, rule, jax.random.fold_in(key, EXAMPLES), batch, asked, examples)
 
-    def together(every: Reached) -> Reached:
-        """Combine the results of all starts."""
-        apart = every.values - jnp.mean(every.values, axis=0, keepdims=True)
+    def reached(key: PRNGKeyArray) -> tuple[Reached, ...]:
+        return noise_of(key).reached(steps, squares, passes, draws)
+
+    def together(every: Reached, shift: Float[Array, "Q S P"]) -> Reached:
+        """Combine the results of all starts, whose means are now shifted by `shift`."""
+        means = jnp.concatenate([every.values, others + jnp.mean(shift, axis=0, keepdims=True)])
+        # Estimated means scatter: those of estimated gradients like runs with as many examples.
+        of_mean = every.covariance * batch / examples
+        if has_population(given) or isinstance(given, FullBatch):
+            of_mean = jax.vmap(jax.vmap(jnp.diag))(every.errors.mean)
+        within = every.covariance - of_mean
+        apart = means - jnp.mean(means, axis=0, keepdims=True)
         between = jnp.einsum("rsp,rsq->spq", apart, apart) / (starts - 1)
-        within = jnp.mean(every.covariance, axis=0)
-        # Paths with estimated gradients have the variance of runs at that batch size.
-        if not (has_population(given) or isinstance(given, FullBatch)):
-            within *= 1 - batch / examples
-        valid = jnp.all(every.valid, axis=0)
-        return Reached(jnp.mean(every.values, axis=0), within + between, valid)
+        errors = of_starts(means, jnp.diagonal(within, axis1=2, axis2=3))[1]
+        # The shift of the mean is only that of a few.
+        more = jnp.var(shift, axis=0, ddof=1) * (1 / few - 1 / starts)
+        return Reached(
+            jnp.mean(means, axis=0),
+            jnp.mean(within, axis=0) + between,
+            errors._replace(mean=errors.mean + more),
+            jnp.all(jnp.concatenate([every.valid, valid]), axis=0),
+        )
 
     if starts == 1:
-        orders = one(key)
+        orders = reached(key)
     else:
-        orders = tuple(map(together, jax.vmap(one)(jax.random.split(key, starts))))
-    start = started(given, key, init, dtype)
-    like = Noise(given, start, rule, key, batch, asked, examples).seen(start.params, jnp.int32(0))
-    _, unravel = ravel_pytree(like[0])
+        keys = jax.random.split(key, starts)
+        every = jax.vmap(reached)(keys[:few])
+        others, valid = every[0].values[:0], every[0].valid[:0]
+        if few < starts:
+            path = lambda key: noise_of(key).mean(steps, squares)  # noqa: E731
+            others, valid = jax.lax.map(path, keys[few:], batch_size=few)
+        orders = tuple(together(each, each.values - every[0].values) for each in every)
+    like = noise_of(key)
+    _, unravel = ravel_pytree(like.seen(like.parts.params, jnp.int32(0))[0])
 
     def trajectory(found: Reached) -> Trajectory:
-        observables = jax.vmap(unravel)(found.values)
         status, first_bad = judge(times, found.valid)
+        # Roots of zero have no derivative.
+        mean, variance = jax.lax.stop_gradient(found.errors)
+        total = jax.lax.stop_gradient(jnp.diagonal(found.covariance, axis1=1, axis2=2))
+        of_std = jnp.sqrt(variance / jnp.where(total > 0, 4 * total, jnp.inf))
+        values, *errors = map(jax.vmap(unravel), (found.values, jnp.sqrt(mean), of_std))
         return Trajectory(
-            times, observables, None, status, first_bad, THEORY.name, covariance=found.covariance
+            times, values, None, status, first_bad, THEORY.name, found.covariance, *errors
         )
 
     return tuple(map(trajectory, orders))

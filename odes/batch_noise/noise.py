@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import Problem
+from dynsim.precision import AnyArray
 from dynsim.problem.base import FullBatch, ask, narrowed
 from dynsim.problem.checks import (
     Parts,
@@ -24,27 +25,30 @@ from dynsim.problem.train import DIVERGENCE_GROWTH, problem_in
 from dynsim.training.recording import BATCH_LOSS, Recording
 from dynsim.training.rule import Rule
 from odes.solver import linear_noise as solver
+from odes.solver.linear_noise import Sampling
 
 BATCHES = 32
 """Number of batches drawn in each step to estimate the covariance of their squared noise."""
 
 
 class Asked(NamedTuple):
-    """Hashable description of the recording: names of standard deviations requested as observables,
-    names of observables returned only as standard deviations, the problem's recording, and whether
-    the loss of the next batch is recorded too."""
+    """Hashable description of the recording: statistics requested as observables, each with the
+    observable that it is of and its suffix; names of observables of which only statistics are
+    returned; the problem's recording; and whether the loss of the next batch is recorded too."""
 
-    stds: tuple[str, ...]
+    statistics: tuple[tuple[str, tuple[str, str]], ...]
     hidden: tuple[str, ...]
     recording: Recording
     batch_loss: bool
 
 
 class Reached(NamedTuple):
-    """Results from one start: (S, P) numbers, (S, P, P) their covariance, and validity."""
+    """Results from one start: (S, P) numbers, (S, P, P) their covariance, the (S, P) errors of both
+    from the sample of examples, and validity."""
 
     values: Float[Array, "S P"]
     covariance: Float[Array, "S P P"]
+    errors: Sampling
     valid: Bool[Array, " S"]
 
 
@@ -95,10 +99,13 @@ class Noise:
     def losses(self, params: PyTree, data: PyTree) -> Float[Array, " E"]:
         return jax.vmap(lambda example: self.loss(params, example))(data)
 
-    def spread(self, each: Array) -> Array:
-        """Return the variance of the mean over a batch, from values (E, ...) of examples."""
-        centred = each - jnp.mean(each, axis=0, keepdims=True)
-        return jnp.sum(centred**2, axis=0) / self.free / self.batch
+    def spread(self, each: Float[Array, "E *P"]) -> tuple[Float[Array, "*P"], Sampling]:
+        """Return the variance of the mean over a batch, from values of examples, and the errors of
+        the mean over these examples and of the variance."""
+        variance, errors = solver.sampling(each, self.free)
+        if self.fixed is not None:
+            errors = jax.tree.map(jnp.zeros_like, errors)
+        return variance / self.batch, Sampling(errors.mean, errors.variance / self.batch**2)
 
     def derive(self, params: PyTree, k: Int[Array, ""]) -> tuple[PyTree, Float[Array, " E"]]:
         """Return the mean gradient, and the losses of the examples of step k."""
@@ -114,7 +121,7 @@ class Noise:
 
     def variance(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
         """Return the variance of each entry of the gradient of a batch."""
-        return jax.tree.map(self.spread, self.gradients(params, k))
+        return jax.tree.map(lambda each: self.spread(each)[0], self.gradients(params, k))
 
     def gradients(self, params: PyTree, k: Int[Array, ""]) -> PyTree:
         """Return the gradient of each example of step k."""
@@ -122,15 +129,37 @@ class Noise:
 
     def squares(self, params: PyTree, k: Int[Array, ""], along: PyTree) -> Float[Array, "P P"]:
         """Return the covariance along P vectors of a batch's squared noise, by sampling."""
+        found = self.squared(params, k, along)[0]
+        centred = found - jnp.mean(found, axis=0, keepdims=True)
+        return centred.T @ centred / (BATCHES - 1)
+
+    def squared(
+        self, params: PyTree, k: Int[Array, ""], along: PyTree
+    ) -> tuple[Float[Array, "N P"], Float[Array, "E P"]]:
+        """Return the squared noise of N batches along P vectors, and the squares of E examples that
+        have its mean."""
         each = jax.vmap(lambda g: ravel_pytree(g)[0])(self.gradients(params, k))
         push = jax.vmap(lambda mu: ravel_pytree(mu)[0])(along)
         key = jax.random.fold_in(jax.random.split(self.key)[0], k)
         normal = jax.random.normal(key, (BATCHES, self.examples), each.dtype)
         centred = each - jnp.mean(each, axis=0, keepdims=True)
         noise = normal @ centred / jnp.sqrt(self.free * self.batch)
-        found = noise**2 @ push.T
-        centred = found - jnp.mean(found, axis=0, keepdims=True)
-        return centred.T @ centred / (BATCHES - 1)
+        return noise**2 @ push.T, centred**2 @ push.T / self.batch
+
+    def sampling(
+        self, params: PyTree, k: Int[Array, ""], along: Float[Array, "P E"], squared: PyTree
+    ) -> Sampling:
+        """Return the errors due to the examples of step k: of the observations, whose derivative
+        with respect to the loss of an example is `along`, and of their variance."""
+        of_mean, of_variance = self.spread(along.T)[1]
+        if self.population is not None:
+            of_mean = jnp.zeros_like(of_mean)
+        if squared is not None:
+            # The mean follows the variance of the gradient, which is estimated.
+            batches, examples = self.squared(params, k, squared)
+            of_mean += self.spread(examples)[1].mean
+            of_variance += solver.sampling(batches, BATCHES - 1)[1].variance
+        return Sampling(of_mean, of_variance)
 
     def sample(self, params: PyTree, key: PRNGKeyArray) -> PyTree:
         """Draw normal noise with the covariance of a batch gradient."""
@@ -141,30 +170,31 @@ class Noise:
 
     def seen(
         self, params: PyTree, k: Int[Array, ""]
-    ) -> tuple[dict[str, Array], dict[str, Array], Array]:
-        """Return the observables recorded after k steps, their variance from the next batch alone,
-        and the loss that decides whether a run diverged."""
+    ) -> tuple[dict[str, Array], tuple[dict[str, Array], Sampling], Array]:
+        """Return the observables recorded after k steps; their variance from the next batch alone,
+        with errors; and the loss that decides whether a run diverged."""
         population, losses = self.population, jnp.zeros(0)
         if self.asked.batch_loss or population is None:
             losses = self.losses(params, self.of_step(k))
         weights = self.parts.whole(params)
         found = measured(self.problem, self.asked.recording, weights)
         values = {name: jnp.asarray(each, self.dtype) for name, each in found.items()}
-        own = jax.tree.map(jnp.zeros_like, values)
+        own, of_mean, of_variance = (jax.tree.map(jnp.zeros_like, values) for _ in range(3))
         if self.asked.batch_loss:
             values[BATCH_LOSS] = jnp.mean(losses)
-            own[BATCH_LOSS] = self.spread(losses)
-        return values, own, jnp.mean(losses) if population is None else population(params)[0]
+            own[BATCH_LOSS], (of_mean[BATCH_LOSS], of_variance[BATCH_LOSS]) = self.spread(losses)
+        loss = jnp.mean(losses) if population is None else population(params)[0]
+        return values, (own, Sampling(of_mean, of_variance)), loss
 
-    def observe(self, params: PyTree, k: Int[Array, ""]) -> tuple[Array, tuple[Array, Array]]:
-        values, own, loss = self.seen(params, k)
-        return ravel_pytree(values)[0], (loss, ravel_pytree(own)[0])
+    def observe(
+        self, params: PyTree, k: Int[Array, ""]
+    ) -> tuple[Array, tuple[Array, tuple[Array, Sampling]]]:
+        values, (own, errors), loss = self.seen(params, k)
+        flat, (mean, variance) = ravel_pytree(own)[0], (ravel_pytree(each)[0] for each in errors)
+        return ravel_pytree(values)[0], (loss, (flat, Sampling(mean, variance)))
 
-    def reached(
-        self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
-    ) -> tuple[Reached, ...]:
-        """Return the results of descent with linear noise, and of the next order with `draws`."""
-        descent = solver.Descent(
+    def descent(self, squares: bool) -> solver.Descent:
+        return solver.Descent(
             self.rule,
             self.derive,
             self.covariance,
@@ -172,32 +202,73 @@ class Noise:
             groups=check_groups(self.problem, self.rule, self.parts),
             variance=self.variance if squares else None,
             squares=self.squares,
+            sampling=self.sampling,
         )
+
+    def mean(
+        self, steps: tuple[int, ...], squares: bool
+    ) -> tuple[Float[Array, "S P"], Bool[Array, " S"]]:
+        """Return the observed numbers of descent without noise, and their validity."""
         start = self.parts.params
+        values, (loss, _) = solver.followed(self.descent(squares), start, steps)
+        return values, self.valid(values, loss)
+
+    def valid(self, values: Float[Array, "S P"], loss: Float[Array, " S"]) -> Bool[Array, " S"]:
+        first = self.observe(self.parts.params, jnp.int32(0))[1][0]
+        return jnp.isfinite(values).all(axis=1) & (loss <= DIVERGENCE_GROWTH * jnp.abs(first))
+
+    def reached(
+        self, steps: tuple[int, ...], squares: bool, passes: int, draws: int
+    ) -> tuple[Reached, ...]:
+        """Return the results of descent with linear noise, and of the next order with `draws`."""
+        descent, start = self.descent(squares), self.parts.params
         some = np.unique(np.rint(np.linspace(0, len(steps) - 1, passes)).astype(int))
         found = solver.spread(descent, start, tuple(steps[i] for i in some))
-        covariance, values = found.covariance, found.values
-        loss, own = found.beside
+        estimates, values = (found.covariance, found.errors), found.values
+        loss, (own, errors) = found.beside
         if len(some) < len(steps):
-            values, (loss, own) = solver.followed(descent, start, steps)
-            covariance = _between(np.log1p(np.asarray(steps)), some, covariance)
-        covariance += jax.vmap(jnp.diag)(own)
-        absurd = DIVERGENCE_GROWTH * jnp.abs(self.observe(start, jnp.int32(0))[1][0])
-        linear = Reached(values, covariance, jnp.isfinite(values).all(axis=1) & (loss <= absurd))
+            values, (loss, (own, errors)) = solver.followed(descent, start, steps)
+            between = functools.partial(_between, np.log1p(np.asarray(steps)), some)
+            estimates = jax.tree.map(between, estimates)
+        own = jax.vmap(jnp.diag)(own), errors
+        covariance, errors = jax.tree.map(jnp.add, estimates, own)
+        linear = Reached(values, covariance, errors, self.valid(values, loss))
         if not draws:
             return (linear,)
         drawn = jax.random.split(self.key)[1]
         added = solver.drift(descent, self.sample, start, steps, drawn, draws, True)
         values, covariance = values + added.drift, covariance + added.covariance
+        errors = jax.tree.map(jnp.add, errors, added.errors)
         valid = jnp.isfinite(values).all(axis=1) & linear.valid
-        return linear, Reached(values, covariance, valid)
+        return linear, Reached(values, covariance, errors, valid)
 
 
-def _between(
-    at: np.ndarray, some: np.ndarray, known: Float[Array, "s P P"]
-) -> Float[Array, "S P P"]:
+def _between(at: np.ndarray, some: np.ndarray, known: Float[Array, "s *P"]) -> Float[Array, "S *P"]:
     """Interpolate linearly in `at` between the values `known` at the indices `some`."""
     right = np.clip(np.searchsorted(some, np.arange(len(at))), 1, len(some) - 1)
     first, last = at[some[right - 1]], at[some[right]]
-    share = jnp.asarray((at - first) / (last - first), known.dtype)[:, None, None]
+    share = jnp.asarray((at - first) / (last - first), known.dtype)
+    share = share.reshape(-1, *(1,) * (known.ndim - 1))
     return (1 - share) * known[right - 1] + share * known[right]
+
+
+def of_starts(
+    means: Float[AnyArray, "R *S"], variances: Float[AnyArray, "Q *S"]
+) -> tuple[Float[AnyArray, "*S"], Sampling]:
+    """Return the variance across seeds, and the errors of the mean and of this variance, from the
+    means of R >= 2 starts and the variances from the first Q >= 2 of them, by the law of total
+    variance. `variances` are without those of the `means` due to their own errors.
+
+    The error is that of the jackknife, or that of normal means where it is larger: by chance, a few
+    starts may be too similar.
+    """
+    number, few = len(means), len(variances)
+    apart = (means - means.mean(0, keepdims=True)) ** 2 * (number / (number - 1))
+    of_means = apart - apart.mean(0, keepdims=True)
+    own = variances - variances.mean(0, keepdims=True)
+    both = of_means[:few] + own * (number / few)
+    jackknife = (both**2).sum(0) + (of_means[few:] ** 2).sum(0)
+    between, within = apart.mean(0), variances.mean(0)
+    normal = (own**2).sum(0) / (few * (few - 1)) + 2 * between**2 / (number - 1)
+    error = (jackknife / (number * (number - 1))).clip(normal)
+    return between + within, Sampling(between / number, error)

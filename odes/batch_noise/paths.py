@@ -168,8 +168,9 @@ def sde(
             f"examples = {examples}: must be > batch = {batch} without a population_loss"
         )
     asked = asked_of(problem, record)
-    if asked.stds:
-        raise ValueError(f"record = {asked.stds[0]!r}: one path has none; use `across_runs`")
+    if asked.statistics:
+        name = asked.statistics[0][0]
+        raise ValueError(f"record = {name!r}: one path has none; use `across_runs`")
     return in_own_program(
         _solve,
         *(problem, rule, times, key, init, dtype, batch),
@@ -319,7 +320,7 @@ class Path:
     def save(self, key: PRNGKeyArray, t: Array, state: PyTree) -> PyTree:
         """Return the recorded observables, and the loss that decides whether a run diverged."""
         k = jnp.floor(t).astype(jnp.int32)
-        values, own, loss = self.noise.seen(state[0], k)
+        values, (own, _), loss = self.noise.seen(state[0], k)
         if BATCH_LOSS in own:
             left = 1 - self.noise.batch * self.of_mean
             normal = jax.random.normal(jax.random.fold_in(key, k), (), loss.dtype)

@@ -86,13 +86,23 @@ class State(NamedTuple):
     memory: PyTree
 
 
+class Sampling(NamedTuple):
+    """Squared standard errors of the `mean` and the `variance` of some numbers that are estimated
+    from samples."""
+
+    mean: Any
+    variance: Any
+
+
 class BackwardPass(NamedTuple):
     """A backward pass for the P numbers observed at one time: their derivatives `adjoint` (P, ...)
-    with respect to the state, their `covariance` (P, P) from the noise of the steps so far, their
-    `values` (P,), and in `beside` observations without a covariance."""
+    with respect to the state, their `covariance` (P, P) from the noise of the steps so far, the
+    `errors` (P,) of estimates in these steps, their `values` (P,), and in `beside` observations
+    without a covariance."""
 
     adjoint: State
     covariance: Float[Array, "P P"]
+    errors: Sampling
     values: Float[Array, " P"]
     beside: PyTree
 
@@ -113,6 +123,8 @@ class Descent(NamedTuple):
             `AVERAGE_SQUARES` average along with its square; zero if None.
         squares: (weights, step, P vectors :math:`\mu`) -> the (P, P) covariance along them of the
             squared noise, for these rules with a `variance`.
+        sampling: (weights, step, the derivatives that `noise` takes, the vectors :math:`\mu` or
+            None) -> the (P,) errors that the sample of this step causes; zero if None.
     """
 
     rule: Rule
@@ -123,6 +135,7 @@ class Descent(NamedTuple):
     groups: PyTree = None
     variance: Callable[[Any, Int[Array, ""]], PyTree] | None = None
     squares: Callable[[Any, Int[Array, ""], PyTree], Float[Array, "P P"]] | None = None
+    sampling: Callable[[Any, Int[Array, ""], PyTree, PyTree], Sampling] | None = None
 
     def start(self, params: PyTree) -> State:
         """Return the state before the first step."""
@@ -166,9 +179,8 @@ class Descent(NamedTuple):
         )(state.params)
         slopes = jax.vmap(self._single)(slopes)
         memory = jax.tree.map(jnp.zeros_like, passed.adjoint.memory)
-        return BackwardPass(
-            State(slopes, memory), jnp.zeros_like(passed.covariance), values, beside
-        )
+        covariance, errors = jax.tree.map(jnp.zeros_like, (passed.covariance, passed.errors))
+        return BackwardPass(State(slopes, memory), covariance, errors, values, beside)
 
     def back(self, passed: BackwardPass, state: State, k: Int[Array, ""]) -> BackwardPass:
         """Go from :math:`a_{k+1}` to :math:`a_k`, and add the covariance due to step k's noise."""
@@ -195,10 +207,14 @@ class Descent(NamedTuple):
             return State(params, before.memory), along, wider
 
         adjoint, along, wider = jax.vmap(one)(passed.adjoint)
-        covariance = passed.covariance + self.noise(along)
+        covariance, errors = passed.covariance + self.noise(along), passed.errors
         if variance is not None and self.squares is not None:
             covariance += self.squares(state.params, k, wider)
-        return passed._replace(adjoint=adjoint, covariance=covariance)
+        if self.sampling is not None:
+            # Steps have independent samples.
+            added = self.sampling(state.params, k, along, None if variance is None else wider)
+            errors = jax.tree.map(jnp.add, errors, added)
+        return passed._replace(adjoint=adjoint, covariance=covariance, errors=errors)
 
     def _single(self, slopes: PyTree) -> PyTree:
         """Convert derivatives with respect to an entry to those with respect to one of the weights
@@ -258,6 +274,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
     )
     adjoint = jax.tree.map(lambda x: jnp.zeros((*values.shape, *x.shape), x.dtype), start)
     covariance = jnp.zeros(2 * values.shape, values.dtype)
+    errors = Sampling(jnp.zeros_like(values), jnp.zeros_like(values))
 
     def go(
         carry: tuple[State, BackwardPass], leg: Leg
@@ -285,7 +302,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> BackwardPa
         carry = jax.lax.cond(leg.time < 0, forwards, backwards, kept, passed)
         return carry, carry[1]._replace(adjoint=None)
 
-    passed = BackwardPass(adjoint, covariance, values, beside)
+    passed = BackwardPass(adjoint, covariance, errors, values, beside)
     _, found = jax.lax.scan(go, (kept, passed), route)
     return jax.tree.map(lambda leaf: leaf[ends], found)
 
@@ -303,13 +320,13 @@ def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
 
 class Drift(NamedTuple):
     """Second-order effect of noise on P numbers at S times: their `values` without noise, the
-    `drift` of their mean, its standard `error` over the draws (NaN with one), and the correction to
-    the `covariance` of linear noise (0 if not requested)."""
+    `drift` of their mean, the correction to the `covariance` of linear noise (0 if not requested),
+    and the `errors` of both from the draws (NaN with one)."""
 
     values: Float[Array, "S P"]
     drift: Float[Array, "S P"]
-    error: Float[Array, "S P"]
     covariance: Float[Array, "S P P"]
+    errors: Sampling
 
 
 class Draws(NamedTuple):
@@ -363,14 +380,23 @@ def drift(
             )[1]
 
         found = jax.vmap(one)(now.first, now.second) / 2
-        error = jnp.std(found, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(draws, found.dtype))
         mean = jnp.mean(found, axis=0, keepdims=True)
         of_draws = jnp.zeros(2 * found.shape[1:], found.dtype)
         if covariance:
             of_draws = (found - mean).T @ (found - mean) / (draws - 1)
-        return Drift(descent.observe(now.mean.params, k)[0], mean[0], error, of_draws)
+        errors = sampling(found, draws - 1)[1]
+        return Drift(descent.observe(now.mean.params, k)[0], mean[0], of_draws, errors)
 
     return seen_at(times, Draws(start, none, none), step, look)[0]
+
+
+def sampling(each: Float[Array, "N *P"], free: int) -> tuple[Float[Array, "*P"], Sampling]:
+    """Return the variance of N independent numbers, with `free` degrees of freedom, and the errors
+    of their mean and of this variance, from the fourth moment."""
+    centred = each - jnp.mean(each, axis=0, keepdims=True)
+    variance = jnp.sum(centred**2, axis=0) / free
+    wider = jnp.mean(centred**4, axis=0) - variance**2
+    return variance, Sampling(variance / len(each), jnp.maximum(wider, 0) / len(each))
 
 
 def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> State:

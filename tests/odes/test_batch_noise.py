@@ -348,12 +348,16 @@ def test_a_step_has_sixteen_batches_of_examples_or_512(batch: int, examples: int
     assert examples_of(batch) == examples
 
 
-def test_standard_deviations_are_observables_by_name() -> None:
-    problem, rule = of_set(Bowl(), FOUR), dynsim.sgd(0.2)
-    found = solve(problem, rule, [3], record=["loss_std", "weights"])
-    assert list(found.observables) == ["weights", "loss_std"]
-    want = solve(problem, rule, [3], record=["loss"])
-    np.testing.assert_allclose(found["loss_std"], want.std["loss"], rtol=1e-12)
+def test_statistics_are_observables_by_name() -> None:
+    names = ["weights_std", "batch_loss", "weights_std_error", "weights_error"]
+    found = solve(Bowl(), dynsim.sgd(0.2), [3], record=names)
+    assert list(found.observables) == ["batch_loss", *(n for n in names if n != "batch_loss")]
+    assert found.covariance is found.mean_error is found.std_error is None
+    want = solve(Bowl(), dynsim.sgd(0.2), [3], record=["weights", "batch_loss"])
+    assert (want.mean_error["weights"] > 0).all()
+    np.testing.assert_allclose(found["weights_std"], want.std["weights"], rtol=1e-12)
+    np.testing.assert_allclose(found["weights_error"], want.mean_error["weights"], rtol=1e-12)
+    np.testing.assert_allclose(found["weights_std_error"], want.std_error["weights"], rtol=1e-12)
 
 
 class WithoutReplacement(Bowl):
@@ -414,8 +418,9 @@ def test_it_is_a_theory_of_problems_with_draw_and_loss() -> None:
     theory = odes.theories(Bowl())["linear-noise"]
     predicted = theory.predicts(Bowl())
     assert {"weights", "batch_loss"} <= {*predicted}
-    stds = {name for name in predicted if name.endswith("_std")}
-    assert stds == {f"{name}_std" for name in {*predicted} - stds}
+    means = {name for name in predicted if not name.endswith(("_std", "_error"))}
+    ends = "", "_std", "_error", "_std_error"
+    assert sorted(predicted) == sorted(name + end for name in means for end in ends)
     assert theory.why_not(Bowl(), dynsim.sgd(0.1), 4) is None
     assert "2001 weights, more than 2000" in theory.why_not(Wide(), dynsim.sgd(0.1), 4)
     assert "linear-noise" not in odes.theories(dynsim.layer(dynsim.syn_small(), 32))

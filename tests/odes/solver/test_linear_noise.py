@@ -174,9 +174,9 @@ def test_drift_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
             want = want + (ends[0] + ends[1] - 2 * ends[2]) / (2 * h**2)
     # Five standard errors by the draws; differences miss by h^2 of the fourth derivative, and by
     # rounding of 1e-16 over h^2.
-    allowed = 5 * np.asarray(found.error) + 1e-4 * np.abs(want) + 1e-9
+    allowed = 5 * np.sqrt(found.errors.mean) + 1e-4 * np.abs(want) + 1e-9
     assert (np.abs(found.drift - want) <= allowed).all()
-    assert (np.asarray(found.error)[2:] < 0.1 * np.abs(want[2:]).max()).all()
+    assert (np.sqrt(found.errors.mean)[2:] < 0.1 * np.abs(want[2:]).max()).all()
 
 
 @pytest.mark.usefixtures("x64")
