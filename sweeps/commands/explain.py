@@ -1,4 +1,4 @@
-"""`dynsim explain`: predicts a run from theory, without running it."""
+"""`dynsim explain`: predicts a run from theory, with the error of each number."""
 
 import dataclasses
 import functools
@@ -42,9 +42,9 @@ LOSSES = 256
 
 @dataclasses.dataclass(frozen=True)
 class Explain:
-    """Predict a run from theory, without running it: its loss, its transition times, and the
-    assumptions that it strains. Of the attention layer in Y and Z the prediction is for T, batch
-    -> infinity.
+    """Predict a run from theory: a table of its loss and its transition times, the error of each,
+    and the assumptions that it strains. Of the attention layer in Y and Z the prediction is for T,
+    batch -> infinity.
 
     Attributes:
         run: what is predicted.
@@ -114,9 +114,8 @@ class Explanation:
         table = [("quantity", "prediction", "error", "strained", "at step")]
         for row in self.rows:
             at = "" if math.isnan(row.worst) else f"{row.worst:.5g}"
-            table.append(
-                (row.quantity, *shown(row), row.strained.partition(" (")[0].partition(":")[0], at)
-            )
+            assumption = re.split(" \\(|: ", row.strained)[0]
+            table.append((row.quantity, *shown(row), assumption, at))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         aligned = zip("<>><>", widths, strict=True)
         form = "  ".join(f"{{:{side}{width}}}" for side, width in aligned)
@@ -198,7 +197,7 @@ def _of_layer(run: Experiment) -> Explanation:
     # Descent is exact at T, batch -> infinity; of a flow the error of the loss is measured.
     exact = 0.0 if "step by step" in theory else math.nan
     final |= {"effective_tokens": math.exp(final["entropy"])}
-    ends = [Row(f"{name} at the end", value, exact) for name, value in final.items()]
+    ends = {name: Row(f"{name} at the end", value, exact) for name, value in final.items()}
     checked = []
     if not isinstance(task, SymmetricTask):
         # It starts from zero weights and needs no key.
@@ -206,8 +205,8 @@ def _of_layer(run: Experiment) -> Explanation:
         if theory == FLOW or strain.size_of(whole) <= strain.LARGEST:
             curve = np.asarray(solved.times), np.asarray(solved["loss"])
             key = jax.random.key(0)
-            _, (ends[0], *checked) = strain.against_descent(whole, rule, key, theory, *curve)
-    rows += [*ends, *strained(layer.length, task, rule, stages), *checked]
+            _, (ends["loss"], *checked) = strain.against_descent(whole, rule, key, theory, *curve)
+    rows += [*ends.values(), *strained(layer.length, task, rule, stages), *checked]
     sizes = f"K = {int(task.K)}, M = {int(task.M)}"
     about = f"{run.about}: {sizes}, {rule}, {steps} steps"
     return Explanation(about, theory, status.name, tuple(rows))

@@ -30,8 +30,9 @@ from odes.theory import refusal
 LARGEST = 300
 """Maximum number of weights for measuring sharpness and, with averages of squares, noise, so that
 `explain` answers within seconds."""
-TIMES = 48
-"""Number of steps of descent at which loss and sharpness are compared."""
+TIMES, SHARP = (48, 256), 2**13
+"""Limits of the number of steps of descent at which loss and sharpness are measured, and the number
+of steps times weights."""
 DESCENT = 10**7
 """Maximum of steps times weights of descent, of which at least `FEWEST` steps are made."""
 FEWEST = 1000
@@ -44,12 +45,13 @@ REFINED = 6
 # factor of `SURE`.
 APART, FACTOR, WIDER, MOVED = 0.05, 0.2, 1.2, 0.05
 SURE = 3.0
-PASSES, MEANS = 10, 256
-"""Numbers of times at which noise is tested, and at which a mean loss is estimated."""
+PASSES, MEANS, LATEST = 10, 256, 64
+"""Numbers of times at which noise is tested, and at which a mean loss is estimated; and share of
+the run after which the first test is. Before, too few examples have been seen."""
 RUNS, EXAMPLES, HELD_OUT, NUMBERS = (32, 128), (128, 4096), (512, 2**14), 16
 """Limits of the number of runs, of examples per step, and of fresh examples for a mean loss;
 maximum total size of the observables whose noise is tested."""
-KNOWN = 256
+KNOWN = 512
 """Maximum number of examples per step for a problem with a population loss, which need not estimate
 the mean."""
 GROUPS = 16
@@ -107,7 +109,8 @@ def against_descent(
     begun = times <= max(DESCENT // size, FEWEST)
     # Times of the theory that are whole steps.
     some = np.flatnonzero(begun & (times == np.rint(times)))
-    some = some[np.unique(np.rint(np.linspace(0, len(some) - 1, TIMES)).astype(int))]
+    spaced = dynsim.log_times(int(times[some][-1]), int(np.clip(SHARP // size, *TIMES)))
+    some = some[np.unique(np.searchsorted(times[some], spaced))]
     stable = size <= LARGEST and not rule.is_adaptive and not refusal(check_threshold, rule)
 
     def descent(at: np.ndarray) -> Trajectory:
@@ -124,28 +127,31 @@ def against_descent(
     steps = times[some].astype(int)
     run, theirs = descent(steps), loss[some]
     mine = np.asarray(run["loss"])
-    last, at_end = int(steps[-1]), len(some) > 0 and some[-1] == len(times) - 1
+    # A solve that failed has no values from some step on.
+    solved = np.isfinite(theirs)
+    last = int(steps[solved][-1])
     sentence, worst, share = "", math.nan, math.nan
     rows, end = [], Row("loss at the end", float(loss[-1]))
     if int(run.status) != Status.OK:
         worst = float(run.first_bad_step)
         sentence = f"eta -> 0 (all flows): descent at these rates diverges by step {worst:g}"
-    elif np.isfinite(theirs).all():
-        distance, fall = np.abs(mine - theirs), np.abs(loss - loss[0]).max()
+    else:
+        distance = np.where(solved, np.abs(mine - theirs), 0.0)
+        fall = np.abs(loss[np.isfinite(loss)] - loss[0]).max()
         share, worst = float(distance.max() / fall) if fall else 0.0, steps[distance.argmax()]
         if distance.max() > APART * fall:
             sentence = (
                 f"eta -> 0 ({theory}): up to step {last} the loss of descent at these rates "
                 f"deviates by up to {100 * share:.2g} % of its decrease, above {100 * APART:g} %"
             )
-        if at_end:
+        if some[-1] == len(times) - 1 and solved[-1]:
             end = dataclasses.replace(end, error=float(distance[-1]))
         # A loss that falls by decades may be off by a factor at its end.
-        ends = sorted((float(mine[-1]), float(theirs[-1])))
-        if not sentence and ends[0] > 0 and ends[1] > (1 + FACTOR) * ends[0]:
+        ours, other = float(mine[solved][-1]), float(theirs[solved][-1])
+        if not sentence and 0 < (1 + FACTOR) * min(ours, other) < max(ours, other):
             strained = (
                 f"eta -> 0 ({theory}): at step {last} descent at these rates has a loss of "
-                f"{mine[-1]:.3g} where the theory has {theirs[-1]:.3g}"
+                f"{ours:.3g} where the theory has {other:.3g}"
             )
             end = dataclasses.replace(end, strained=strained, worst=float(last))
     rows.append(Row("deviation of descent, share of the fall", share, 0.0, sentence, float(worst)))
@@ -181,17 +187,21 @@ def edge(
             "catapults or diverges"
         )
         return [*rows, Row("edge of stability reached at step", 0.0, 0.0, sentence, 0.0)]
-    number = len(valid)
+    number, successive = len(valid), False
     for _ in range(REFINED):
         first = int(np.argmax(sharpness > EDGE))
-        (a, b), (low, high) = steps[first - 1 : first + 1], sharpness[first - 1 : first + 1]
-        if b - a == 1:
+        b = int(steps[first])
+        a = int(steps[first - 1]) if first else max(b - number + 1, 0)
+        if first and successive:
             break
-        # As many steps as before, so that the program is the same; earlier ones are free.
-        steps = np.unique(np.rint(np.linspace(a, b, number)).astype(int))
-        others = np.setdiff1d(np.arange(max(b, number)), steps)[: number - len(steps)]
-        steps = np.sort(np.r_[others, steps])
+        # As many steps as before, so that the program is the same. At last all of those before the
+        # edge, as it may have been crossed for a few steps before.
+        successive = b - a < number
+        begin = max(b - number + 1, 0)
+        steps = np.rint(np.linspace(a, b, number)).astype(int)
+        steps = begin + np.arange(number) if successive else steps
         sharpness = np.asarray(descent(steps)[PRECONDITIONED])
+    low, high = sharpness[first - 1 : first + 1]
     step = float(a + (EDGE - low) / (high - low))
     sentence = (
         f"edge of stability (all flows but the central one): descent reaches it at step {step:.5g} "
@@ -319,7 +329,7 @@ def noise(problem: Problem, rule: Rule, key: PRNGKeyArray, steps: int, batch: in
     while work() * steps > WORK and (runs, examples) != (RUNS[0], EXAMPLES[0]):
         runs, examples = max(runs // 2, RUNS[0]), max(examples // 2, EXAMPLES[0])
     end = int(min(steps, max(WORK // max(work(), LEAST), 1)))
-    times = np.unique(np.rint(np.geomspace(1, end, PASSES)).astype(int))
+    times = np.unique(np.rint(np.geomspace(max(end / LATEST, 1), end, PASSES)).astype(int))
     times = np.r_[0, times] if known else dynsim.log_times(end, MEANS).astype(int)
     at = np.unique(np.rint(np.linspace(0, len(times) - 1, PASSES + 1)).astype(int))
     linear = odes.linear_noise(
