@@ -18,14 +18,17 @@ from dynsim.problem.checks import has_population
 from dynsim.trajectory import crossings
 from odes import symmetric
 from odes.batch_noise import THEORY as NOISE
+from odes.batch_noise import size_of
 from odes.symmetric.solve import inapplicable
 from odes.symmetric.state import SymmetricTask
 from odes.theory import Training
 from odes.yz import population
 from sweeps import output
+from sweeps.commands import noise as scatter
 from sweeps.commands import strain
+from sweeps.commands.noise import Mean
 from sweeps.commands.regime import final_of, regime, stages_of, strained
-from sweeps.commands.strain import Mean, Row
+from sweeps.commands.strain import Row
 from sweeps.compare.stages import Task, check_moves
 from sweeps.systems import registry, yz
 from sweeps.systems.experiment import Experiment, made
@@ -202,7 +205,7 @@ def _of_layer(run: Experiment) -> Explanation:
     if not isinstance(task, SymmetricTask):
         # It starts from zero weights and needs no key.
         whole = dynsim.layer(task, length=math.inf, start="zero")
-        if theory == FLOW or strain.size_of(whole) <= strain.LARGEST:
+        if theory == FLOW or size_of(whole) <= strain.LARGEST:
             curve = np.asarray(solved.times), np.asarray(solved["loss"])
             key = jax.random.key(0)
             _, (ends["loss"], *checked) = strain.against_descent(whole, rule, key, theory, *curve)
@@ -240,13 +243,7 @@ def _of_problem(run: Experiment) -> Explanation:
     problem, rule = run.built
     key, steps = jax.random.fold_in(jax.random.key(0), run.seed), run.steps
     known = {name: each for name, each in engines.items() if "loss" in each.observables.names()}
-    # Averages of squares need the gradients of all examples, which take ten times as long.
-    slow = isinstance(rule, strain.AVERAGE_SQUARES) and strain.size_of(problem) > strain.LARGEST
-    noisy = steps is not None and not NOISE.why_not(problem, rule, run.batch, steps)
-    noise, checked, apart = strain.Noise(), [], None
-    if noisy and not (slow and has_population(problem)):
-        noise = strain.noise(problem, rule, key, steps, int(run.batch))
-        noise.rows.extend(strain.few_squares(problem, rule, key, steps, int(run.batch)))
+    noise, checked, apart = scatter.noise(problem, rule, key, steps, run.batch), [], None
     if known:
         name, engine = next(iter(known.items()))
         sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), LOSSES)
@@ -266,16 +263,18 @@ def _of_problem(run: Experiment) -> Explanation:
     rows = _of_loss(mean, apart)
     if checked:
         rows[1] = checked.pop(0)
+    if (last := mean.times[-1]) < (steps or last):
+        rows[1] = dataclasses.replace(rows[1], quantity=f"loss at step {last:g}")
     if status != dynsim.Status.OK:
         ended = dynsim.Status(status).name
         said = f"{theory}: its solve ends {ended}; it has no prediction from step {bad} on"
         rows[1] = dataclasses.replace(rows[1], strained=said, worst=float(bad))
     jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
-    if changes := sorted(jump for jump in jumps if 0 < jump < mean.times[-1]):
+    if changes := sorted(jump for jump in jumps if 0 < jump < (steps or last)):
         listed = ", ".join(f"{step:g}" for step in changes)
         rows.append(Row("the rate has kinks or jumps at step", listed))
     return Explanation(
-        f"{run.about}, {' '.join(str(run.rule.build()).split())}, {mean.times[-1]:g} steps",
+        f"{run.about}, {' '.join(str(run.rule.build()).split())}, {steps or last:g} steps",
         theory,
         dynsim.Status(status).name,
         (*rows, *checked, *noise.rows),

@@ -76,7 +76,7 @@ def strained(
         rows.append(Row(mean, overlap, 0.0, reason, 0.0))
     if stages is not None:
         rescaled, prior = Rescaled.of(rule), prior_of(task)
-        kick = float(rescaled.rate) * rescaled.eta_y * float(np.max(prior))
+        kick = float(rescaled.rate * rescaled.eta_y) * float(np.max(prior))
         if kick > KICK * math.log(task.M):
             reason = (
                 f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
@@ -84,7 +84,7 @@ def strained(
                 f"{stages['peak']:.2g} steps"
             )
             rows.append(Row("largest change of a logit in a step", kick, 0.0, reason))
-        if rescaled.eta_z > 0 and (ratio := rescaled.eta_y / rescaled.eta_z) < RATIO:
+        if rescaled.eta_z > 0 and (ratio := float(rescaled.eta_y / rescaled.eta_z)) < RATIO:
             reason = (
                 f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = {ratio:.3g}, "
                 f"below {RATIO:g}"
@@ -92,7 +92,7 @@ def strained(
             rows.append(Row("eta_Y / eta_Z", ratio, 0.0, reason))
         if rule.has_inertia:
             reason = "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
-            rows.append(Row("momentum", float(rule.mu), 0.0, reason))
+            rows.append(Row("momentum", getattr(rule, "mu", math.nan), 0.0, reason))
         if (uneven := float(np.max(prior) / np.min(prior))) > 1 + EQUAL:
             reason = (
                 "equally likely classes (Theorem 1, Theorem 4, and times t / K): priors differ by "
