@@ -109,8 +109,8 @@ def _own(function: Callable[..., Array], held: HeldOut, params: PyTree) -> Array
 @dataclasses.dataclass(frozen=True)
 class Mean:
     """The mean loss at (S,) steps, with its standard error if it is estimated, except for that of
-    the examples, which are the same at all times: `groups` has some steps (T,), and the loss (T, G)
-    of each group of examples at these steps."""
+    the examples, which are the same at all times: `groups` has steps (T,), and the loss (T, G) of
+    each group of examples at these steps."""
 
     times: np.ndarray
     loss: np.ndarray
@@ -203,25 +203,17 @@ def noise(
     if status != Status.OK:
         return Noise([], "", mean, status, bad)
 
-    def train(key: PRNGKeyArray) -> Trajectory:
-        return dynsim.train(
-            *(problem, rule, key),
-            steps=None,
-            times=times[at],
-            batch=batch,
-            record=names if known else [*names, {"groups": _groups}],
-            init=whole,
-            dtype="float64",
-        )
-
-    found = jax.vmap(train)(jax.random.split(jax.random.fold_in(fresh, 1), runs))
-    rows = compared(linear, found, at, names)
-    if held and mean and (ok := np.asarray(found.ok)).any():
-        mean = dataclasses.replace(
-            mean, groups=(times[at], np.asarray(found["groups"])[ok].mean(axis=0))
-        )
-        last = jax.tree.map(lambda leaf: leaf[ok][0], found.params)
-        losses = np.asarray(jax.jit(lambda p: held.losses(weights.whole(p)))(last), np.float64)
+    train = functools.partial(dynsim.train, problem, rule, steps=None, init=whole, dtype="float64")
+    one = functools.partial(train, times=times[at], batch=batch, record=names)
+    keys = jax.random.split(jax.random.fold_in(fresh, 1), runs)
+    rows = compared(linear, jax.vmap(one)(keys), at, names)
+    if held and mean:
+        # The groups of examples share one run, so that they differ by their sampling error alone.
+        record = {"groups": _groups}
+        found = train(fresh, times=times, batch=examples, record=record)
+        mean = dataclasses.replace(mean, groups=(times, np.asarray(found["groups"])))
+        last = jax.jit(lambda p: held.losses(weights.whole(p)))(found.params)
+        losses = np.asarray(last, np.float64)
         apart = losses - losses.mean()
         # Of a batch, the variance of its examples is added.
         own = float(np.mean(apart**2)) / batch
