@@ -15,7 +15,13 @@ of these examples. It is the mean of training at batch E, with an error of :math
 standard deviations of a run. For a `dynsim.FullBatch` all examples are used, without such an error.
 
 Starting weights that differ between seeds add the variance of the mean over the starts to the mean
-of the variance, by the law of total variance.
+of the variance, by the law of total variance. With several starts, standard errors come from the
+differences between them (`noise.of_starts`). With one start, a variance has the squared error
+
+.. math::
+
+    \frac{1}{E B^2} \sum_k
+    \left( \mathbb E_i\, (s_i - \bar s)^4 - \operatorname{Var}_i(s_i)^2 \right) .
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 from dynsim import checks
 from dynsim.problem.sharpness import check_threshold
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
-from odes.batch_noise import STD
+from odes.batch_noise import STATISTICS
 from odes.theory import Theory, refusal
 from sweeps.compare.comparison import TRAINING, Comparison, applicable_engines, chosen, deliver
 from sweeps.compare.settings import CompareOptions
@@ -83,7 +83,7 @@ def compare(config: CompareOptions, theories: Sequence[Theory[Any, Any]] = ()) -
 
     def sweep(name: str, engine: Engine) -> Sweep:
         known = engine.observables.names()
-        also = (*kind.ALSO, *(each + STD for each in names))
+        also = (*kind.ALSO, *(each + end for each in names for end in STATISTICS))
         record = (*names, *(n for n in also if n in known and n not in names))
         given: dict[str, Any] = {"theory": own[name]} if name in own else {}
         axes = {"seed": {"range": kind.seeds(config, engine)}}

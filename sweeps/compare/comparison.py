@@ -18,7 +18,7 @@ from dynsim import Status
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.trajectory import counts
 from odes import central
-from odes.batch_noise import STD
+from odes.batch_noise import ERROR, STD
 from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
 from odes.theory import refusal
@@ -40,6 +40,12 @@ TRAINING = "simulation"
 MOST_STARTS = 32
 """Maximum number of seeds whose starting weights the theories of the standard deviation across
 seeds use, as these theories are slow."""
+WHY = {
+    Status.DIVERGED.name: "weights or loss are not finite, or the loss is too large",
+    Status.MAX_STEPS.name: "the ODE solver used up its steps, as for stiff problems (large rates)",
+    Status.SOLVER_FAILED.name: "the ODE solver failed, for instance by a vanishing step size",
+    Status.BEYOND_EDGE.name: "the sharpness left the edge of stability",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,9 +149,19 @@ class Comparison:
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
         """Return further entries of a theory's report: final standard deviations across seeds."""
-        found = {name: self.scattered(theory, name) for name in self.names}
-        ends = {name: each.at_end() for name, each in found.items() if each}
+        ends = self.at_end({name: self.scattered(theory, name) for name in self.names})
         return {"spread_at_end": ends} if ends else {}
+
+    def at_end(self, found: Mapping[str, Scatter | None]) -> dict[str, dict[str, Any]]:
+        """Return the standard deviations across seeds at the end, by observable."""
+        # Each step rounds the weights.
+        steps = self.config.run.steps or 1
+        rounding = float(np.finfo(self.config.run.dtype).eps) * steps**0.5 / 4
+        return {
+            name: each.at_end(rounding * np.abs(self.runs_of(TRAINING, name)).max(initial=0))
+            for name, each in found.items()
+            if each
+        }
 
     def scattered(self, theory: str, name: str) -> Scatter | None:
         """Return predicted and measured standard deviation across seeds; None if not predicted."""
@@ -154,7 +170,11 @@ class Comparison:
             return scatter.over_paths(mean, runs)
         if name + STD not in self.predictions[theory]:
             return None
-        return scatter.over_starts(self.runs_of(theory, name + STD), mean, runs)
+        errors = (
+            self.runs_of(theory, name + end) if name + end in self.predictions[theory] else 0.0
+            for end in (ERROR, STD + ERROR)
+        )
+        return scatter.over_starts(runs, mean, self.runs_of(theory, name + STD), *errors)
 
     def heading(self) -> list[str]:
         """Return the heading of the table, as lines."""
@@ -321,6 +341,10 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     errors = {"sampling": report["simulation"]["sampling_error"]}
     errors |= {name: theory["relative_error"] for name, theory in theories.items()}
     cells = {side: {n: cell(**each) for n, each in found.items()} for side, found in errors.items()}
+    failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {Status.OK.name}}
+    for name, status in failed.items():
+        if Status.OK.name not in status:
+            cells[name] = dict.fromkeys(cells[name], ", ".join(status))
     found = [
         *about,
         "",
@@ -343,8 +367,10 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
             "The same over time, in sampling errors: differences of about 1 are due to chance.",
         ]
         found += ["", *_grid(chance, observables)]
-    failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
-    return [*found, *(f"{name}: {counted(status)}" for name, status in failed.items())]
+    found += [""] * bool(failed)
+    found += [f"{name}: {counted(status)}" for name, status in failed.items()]
+    ended = {status for each in failed.values() for status in each}
+    return [*found, *(f"{name}: {why}." for name, why in WHY.items() if name in ended)]
 
 
 def _grid(cells: Mapping[str, Mapping[str, str]], observables: Sequence[str]) -> list[str]:

@@ -78,7 +78,7 @@ class LayerComparison(Comparison):
         predicted = self.extra[SPREAD]
         at = np.searchsorted(self.times, predicted["time"].values)
         runs, mean = self.runs_of(TRAINING, name)[:, at], valid(predicted, name)
-        return over_starts(valid(predicted, name + STD), mean, runs)
+        return over_starts(runs, mean, valid(predicted, name + STD))
 
     def facts(self) -> dict[str, Any]:
         """Return task sizes, statuses of the runs, and measured and predicted transition times."""
@@ -88,11 +88,7 @@ class LayerComparison(Comparison):
             TRAINING: training | self.theory_facts(TRAINING),
             "predicted_stages": self.stages._asdict() if self.stages else None,
             "left_out": refusal(self.task.check_population),
-            "spread_at_end": {
-                name: found.at_end()
-                for name in self.names
-                if (found := self.scatter(name)) is not None
-            },
+            "spread_at_end": self.at_end({name: self.scatter(name) for name in self.names}),
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:

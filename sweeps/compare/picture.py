@@ -49,7 +49,8 @@ def draw(result: Comparison) -> Figure:
 
 def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     """Plot the entries of an observable; if there are many, those whose mean changes most over the
-    run. Predicted standard deviations across seeds are thin lines around the predicted means."""
+    run. Predicted standard deviations across seeds are dotted lines around the predicted means, in
+    bands of their standard errors."""
     runs = _flat(result.runs_of(TRAINING, name))
     mean = average(runs)
     changes = np.ptp(mean, axis=0)
@@ -64,9 +65,15 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
         plot(result, result.times, *curves, len(runs), ax=ax, labelled=place == 0)
         for theory, style in zip(result.predictions, styles, strict=True):
             if (found := result.scattered(theory, name)) is not None:
-                std = _flat(found.predicted[None])[0, :, entry]
-                for edge in (predicted(theory) - std, predicted(theory) + std):
+                std, error = (
+                    _flat(each[None])[0, :, entry]
+                    for each in (found.predicted, found.predicted_error)
+                )
+                for sign in (-1, 1):
+                    edge = predicted(theory) + sign * std
                     ax.plot(result.times, edge, color=style["color"], lw=0.8, ls=":")
+                    band = {"color": style["color"], "alpha": 0.15, "lw": 0}
+                    ax.fill_between(result.times, edge - error, edge + error, **band)
     ax.set_xscale("symlog", linthresh=1)
     if len(chosen) < len(changes):
         title = f"{len(chosen)} of {len(changes)} entries, those that change most"
@@ -157,10 +164,15 @@ def plot_curves(result: LayerComparison, name: str, ax: Axes) -> Axes:
     if (scattered := result.scatter(name)) is not None:
         when = result.extra[SPREAD]["time"].values[1:]
         middle = _over_classes(average(valid(result.extra[SPREAD], name)))[1:]
-        band = _over_classes(scattered.predicted)[1:]
+        band, error = (
+            _over_classes(each)[1:] for each in (scattered.predicted, scattered.predicted_error)
+        )
         label = "predicted mean ± sd"
         bars = {"ls": "", "color": "0.35", "lw": 1, "capsize": 3, "zorder": 3}
         ax.errorbar(when, middle, band, label=label, **bars)
+        if error.any():
+            # Up to the sd and its standard error, beyond the caps.
+            ax.errorbar(when, middle, band + error, **{**bars, "lw": 0.5, "capsize": 0})
     ax.set(xscale="log", xlim=(times[0], times[-1] if times.size > 1 else times[0] + 1))
     return drawing.finished(ax, xlabel="optimiser steps", ylabel=CURVES.get(name, name))
 

@@ -11,8 +11,13 @@ from jaxtyping import Float
 
 from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import PRECONDITIONED
+from odes.batch_noise.noise import of_starts
 from odes.central import NEAR
 from sweeps.output import aligned
+
+WIDER, SURE = 1.2, 3.0
+"""A prediction is strained if runs scatter more or less than predicted by the first factor, and by
+the second number of standard errors."""
 
 
 class Scatter(NamedTuple):
@@ -20,36 +25,49 @@ class Scatter(NamedTuple):
 
     Attributes:
         predicted: (S, ...) prediction.
+        predicted_error: (S, ...) its standard error, from the starts, examples or paths of the
+            theory.
         measured: (S, ...) of the runs (ddof 1); NaN for fewer than two runs.
         error: (S, ...) sampling error, measured / sqrt(2 (runs - 1)) as for normal numbers.
     """
 
     predicted: Float[np.ndarray, "S ..."]
+    predicted_error: Float[np.ndarray, "S ..."]
     measured: Float[np.ndarray, "S ..."]
     error: Float[np.ndarray, "S ..."]
 
-    def at_end(self) -> dict[str, float]:
-        """Return values at the last time, as root mean square over classes or entries."""
-        return {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
+    def at_end(self, rounding: float = 0.0) -> dict[str, float | bool]:
+        """Return values at the last time, as root mean square over classes or entries, and whether
+        the prediction is strained. `rounding` is the error of numbers in the runs."""
+        found = {name: math.sqrt(np.mean(x[-1] ** 2)) for name, x in self._asdict().items()}
+        predicted, own, measured, error = found.values()
+        smaller, larger = sorted((predicted, measured))
+        # The sampling error that the runs have if the prediction is right.
+        chance = math.hypot(own, predicted * error / measured if measured else 0.0)
+        enough = max(SURE * chance, rounding)
+        return found | {"strained": larger > WIDER * smaller and larger - smaller > enough}
 
 
 def over_starts(
-    std: Float[np.ndarray, "R S ..."],
-    mean: Float[np.ndarray, "R S ..."],
     runs: Float[np.ndarray, "N S ..."],
+    mean: Float[np.ndarray, "R S ..."],
+    std: Float[np.ndarray, "R S ..."],
+    mean_error: Float[np.ndarray, "R S ..."] | float = 0.0,
+    std_error: Float[np.ndarray, "R S ..."] | float = 0.0,
 ) -> Scatter:
-    """Combine the predicted standard deviation and mean of each start with the measured runs."""
-    # Law of total variance: the mean variance within a start plus the variance of the means.
-    total = average(std**2)
-    if len(mean) > 1:
-        total = total + spread(mean) ** 2
-    return Scatter(np.sqrt(total), *_of_sample(runs))
+    """Combine the predicted mean and standard deviation of each start, with their standard errors,
+    and put the measured runs next to them."""
+    if len(mean) == 1:
+        return Scatter(std[0], (0 * std + std_error)[0], *_of_sample(runs))
+    variance, errors = of_starts(mean, std**2 - mean_error**2)
+    predicted = np.sqrt(variance)
+    error = np.divide(np.sqrt(errors.variance), 2 * predicted, where=predicted > 0, out=0 * std[0])
+    return Scatter(predicted, error, *_of_sample(runs))
 
 
 def over_paths(paths: Float[np.ndarray, "R S ..."], runs: Float[np.ndarray, "N S ..."]) -> Scatter:
-    """Estimate from random paths of a theory; the error includes that of the paths."""
-    (predicted, own), (measured, error) = _of_sample(paths), _of_sample(runs)
-    return Scatter(predicted, measured, np.hypot(own, error))
+    """Estimate from random paths of a theory."""
+    return Scatter(*_of_sample(paths), *_of_sample(runs))
 
 
 def _of_sample(runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,11 +88,25 @@ def spread(runs: np.ndarray) -> np.ndarray:
 
 def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") -> list[str]:
     """Format standard deviations at the end by observable, as returned by `Scatter.at_end`."""
-    rows: list[tuple[str, ...]] = [("", "predicted", "of the runs", "sampling error")]
+    rows: list[tuple[str, ...]] = [
+        ("", "predicted", "its error", "of the runs", "sampling error", "strained")
+    ]
     for name, values in at_end.items():
-        rows.append((name, *("-" if x is None else format(x, ".3g") for x in values.values())))
+        *numbers, strained = values.values()
+        said = "-"
+        if strained:
+            predicted, _, measured, _ = (float(x or 0) for x in numbers)
+            said = f"{measured / predicted if predicted else math.inf:.3g} times"
+        rows.append((name, *("-" if x is None else format(x, ".3g") for x in numbers), said))
     about = f"{theory}: " * bool(theory)
-    return ["", f"{about}Standard deviation across seeds at the end.", "", *aligned(rows, 17, 16)]
+    found = ["", f"{about}Standard deviation across seeds at the end.", "", *aligned(rows, 17, 16)]
+    if any(values["strained"] for values in at_end.values()):
+        found += [
+            "",
+            "Strained: runs scatter so many times as far as predicted, more than errors explain. An",
+            "assumption of the theory fails, such as that noise is small.",
+        ]
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

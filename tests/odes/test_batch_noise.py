@@ -204,6 +204,115 @@ def test_two_starts_have_the_variance_of_two() -> None:
     np.testing.assert_allclose(both["weights"], (one["weights"] + other["weights"]) / 2, rtol=1e-6)
 
 
+CORNERS = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], "float32")
+
+
+class Known(dynsim.Problem):
+    """A quadratic whose mean loss is known, with examples of variance 1 of some kurtosis."""
+
+    kind: str = "normal"
+
+    def init(self, key):
+        return jnp.zeros(2)
+
+    def draw(self, key, batch):
+        if self.kind == "rademacher":
+            return jax.random.rademacher(key, (batch, 2), "float32")
+        scale = 2**-0.5 if self.kind == "laplace" else 1.0
+        return getattr(jax.random, self.kind)(key, (batch, 2)) * scale
+
+    def loss(self, params, data):
+        return self.population_loss(params) - jnp.mean(data @ params)
+
+    def population_loss(self, params):
+        return jnp.sum(params**2) / 2
+
+    def observables(self):
+        return {"weights": lambda self, params: params}
+
+
+@pytest.mark.parametrize(
+    ("kind", "kurtosis"), [("normal", 3), ("laplace", 6), ("rademacher", 1)], ids=str
+)
+def test_the_error_of_a_standard_deviation_is_that_of_as_many_examples(
+    kind: str, kurtosis: float
+) -> None:
+    """A variance from E examples has the relative variance (kurtosis - 1) / E in each of the steps,
+    whose weights in the sum fall as a^2k. The mean follows the known loss."""
+    eta, steps, examples = 0.1, 60, 512
+    found = solve(Known(kind), dynsim.sgd(eta), [steps], examples=examples)
+    squares = (1 - eta) ** (2 * np.arange(steps))
+    std = eta * np.sqrt(squares.sum() / 8)
+    share = np.sqrt((kurtosis - 1) / examples * (squares**2).sum()) / squares.sum() / 2
+    assert (np.abs(found.std["weights"] - std) < 4 * share * std + 1e-3 * std).all()
+    # Their fourth moments are estimated; of two points the variance is off by its mean alone.
+    want = share * std if kurtosis > 1 else 0
+    np.testing.assert_allclose(found.std_error["weights"], [[want] * 2], rtol=0.25, atol=2e-3 * std)
+    np.testing.assert_array_equal(found.mean_error["weights"], 0)
+
+
+def test_estimated_gradients_move_the_mean_by_a_share_of_a_deviation() -> None:
+    found = solve(Bowl(), dynsim.sgd(0.2), [5, 40], batch=8, examples=512)
+    share = np.asarray(found.mean_error["weights"] / found.std["weights"])
+    np.testing.assert_allclose(share, (8 / 512) ** 0.5, rtol=1e-6)
+    a = 1 - 0.2 * H
+    off = np.abs(found["weights"] - START * a ** np.array([[5], [40]]))
+    assert (0 < off).all()
+    assert (off < 4 * np.asarray(found.mean_error["weights"])).all()
+    # Nothing is estimated from a fixed set of examples.
+    fixed = solve(of_set(Bowl(), FOUR), dynsim.sgd(0.2), [5, 40])
+    for each in (fixed.mean_error, fixed.std_error):
+        np.testing.assert_array_equal(each["weights"], 0)
+
+
+def test_the_loss_of_a_batch_has_the_errors_of_its_examples() -> None:
+    """Before the first step: of E losses, their mean and their variance."""
+    found = solve(Bowl(), dynsim.sgd(0.2), [0], record="batch_loss", batch=8, examples=1000)
+    std = np.linalg.norm(ROOT.T @ START) / 8**0.5
+    np.testing.assert_allclose(found.mean_error["batch_loss"], std * (8 / 1000) ** 0.5, rtol=0.1)
+    np.testing.assert_allclose(found.std_error["batch_loss"], std * (2 / 1000) ** 0.5 / 2, rtol=0.2)
+
+
+@pytest.mark.parametrize(("starts", "share"), [(4, 0.75), (8, 0.83), (40, 0.9)])
+def test_the_own_error_of_random_starts_covers_the_truth(starts: int, share: float) -> None:
+    """In 200 repetitions, for starts with variances of 1 and of |w|^2 that are known: the number
+    within two errors is at least that of a chi-square, less its sampling error."""
+
+    class Random(Known):
+        def init(self, key):
+            return jax.random.normal(key, (2,))
+
+    problem, rule, steps = of_set(Random(), CORNERS), dynsim.sgd(0.2), 3
+    run = lambda key: solve(problem, rule, [steps], starts=starts, key=key, dtype="float32")
+    found = jax.jit(jax.vmap(run))(jax.random.split(KEY, 200))
+    a = 0.8 ** (2 * steps)
+    truth = np.sqrt(a + 0.2**2 / 8 * (1 - a) / (1 - 0.8**2))
+    std, error = (np.asarray(x["weights"])[:, 0] for x in (found.std, found.std_error))
+    assert (np.mean(np.abs(std - truth) < 2 * error, axis=0) > share).all()
+    # It does so without being much too large: of as many normal numbers.
+    normal = truth / np.sqrt(2 * (starts - 1))
+    np.testing.assert_allclose(np.sqrt(np.mean(error**2, axis=0)), normal, rtol=0.3)
+    mean = np.asarray(found["weights"])[:, 0]
+    want = np.sqrt(a / starts)
+    np.testing.assert_allclose(mean.std(0), want, rtol=0.2)
+    mean_error = np.asarray(found.mean_error["weights"])[:, 0]
+    np.testing.assert_allclose(np.sqrt(np.mean(mean_error**2, axis=0)), want, rtol=0.1)
+
+
+def test_the_next_order_has_the_error_of_its_draws() -> None:
+    """At the minimum, the loss of normal weights of variance v has mean v / 2 for each of two, and
+    the square of one a standard deviation of v sqrt 2."""
+    eta, steps, draws = 0.1, 60, 256
+    problem = of_set(Known(), CORNERS)
+    found = solve(problem, dynsim.sgd(eta), [steps], draws=draws, record="loss")
+    v = eta**2 / 8 * np.sum((1 - eta) ** (2 * np.arange(steps)))
+    error = v / draws**0.5
+    assert abs(found["loss"][0] - v) < 4 * error
+    np.testing.assert_allclose(found.mean_error["loss"], error, rtol=0.3)
+    # Of the variance of an exponential distribution, with a kurtosis of 9.
+    np.testing.assert_allclose(found.std_error["loss"], v * np.sqrt(8 / draws) / 2, rtol=0.6)
+
+
 def test_descent_that_diverges_has_the_status_of_training() -> None:
     """From where the loss is above a thousand times the first one, here negative, on."""
 

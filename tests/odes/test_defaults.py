@@ -24,7 +24,7 @@ FORMULA = {"finite_m": False, "remark_1": False}
 @pytest.mark.parametrize(
     ("function", "values"),
     [
-        (odes.linear_noise, {"starts": 8, "squares": True, "passes": 16, "draws": 0}),
+        (odes.linear_noise, {"starts": 32, "squares": True, "passes": 16, "draws": 0}),
         (odes.sde, {"order": 1, "substeps": 1, "paths": None, "examples": None}),
         (odes.central_flow, {"follow": 4}),
         (odes.symmetric.solve, {"length": math.inf, "tails": False}),

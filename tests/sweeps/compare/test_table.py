@@ -69,8 +69,28 @@ def test_the_table_has_the_numbers_of_the_report(
             ["", CHANCE, "", row("", "theory-0"), row("loss", "1.23"), row("xi", "-")]
             * bool(sampling)
         ),
-        *["theory-0: 2 OK, 1 DIVERGED"] * (len(status) > 1),
+        *["", "theory-0: 2 OK, 1 DIVERGED", found[-1]] * (len(status) > 1),
     ]
+    assert found[-1].startswith("DIVERGED: ") == (len(status) > 1)
+
+
+@pytest.mark.parametrize("status", ["DIVERGED", "MAX_STEPS", "SOLVER_FAILED", "BEYOND_EDGE"])
+def test_a_theory_that_fails_says_how(status: str) -> None:
+    """In place of its errors, which do not exist, and in words."""
+    made = report(1.0, False, {"OK": 1}, 2)
+    nothing = {"over_time": None, "at_end": None, "floored": False}
+    made["theories"]["theory-1"] = {
+        "relative_error": dict.fromkeys(("loss", "xi"), nothing),
+        "sampling_errors": dict.fromkeys(("loss", "xi")),
+        "status": {status: 1},
+    }
+    found = comparison.lines(made, ("loss", "xi"), ["about"])
+    assert found[7:9] == [
+        row("loss", "10 / 25", "1.23 / 50", status),
+        row("xi", "10 / 25", "- / 200", status),
+    ]
+    assert found[-2] == f"theory-1: 1 {status}"
+    assert found[-1].startswith(f"{status}: ")
 
 
 @pytest.mark.parametrize("theories", [5, 6])
@@ -112,12 +132,50 @@ def test_a_cell_has_percent(given: dict[str, Any], text: str) -> None:
 
 
 def test_standard_deviations_have_a_table_of_their_own() -> None:
-    ends = {"loss": {"predicted": 0.12345, "measured": None, "error": 2.0}}
-    head = f"{'':<17}{'predicted':>16}{'of the runs':>16}{'sampling error':>16}"
-    line = f"{'loss':<17}{'0.123':>16}{'-':>16}{'2':>16}"
+    row = lambda *cells: f"{cells[0]:<17}" + "".join(f"{cell:>16}" for cell in cells[1:])
+    head = row("", "predicted", "its error", "of the runs", "sampling error", "strained")
     about = "Standard deviation across seeds at the end."
-    assert scatter.lines(ends) == ["", about, "", head, line]
-    assert scatter.lines(ends, "plain")[1] == f"plain: {about}"
+    loss = dict(zip(NAMES, (0.12345, 0.01, None, 2.0, False), strict=True))
+    line = row("loss", "0.123", "0.01", "-", "2", "-")
+    assert scatter.lines({"loss": loss}) == ["", about, "", head, line]
+    assert scatter.lines({"loss": loss}, "plain")[1] == f"plain: {about}"
+    far = dict(zip(NAMES, (5.9e-10, 1e-11, 1.7e-5, 4e-6, True), strict=True))
+    none = dict(zip(NAMES, (0.0, 0.0, 1.0, 0.1, True), strict=True))
+    found = scatter.lines({"loss": loss, "far": far, "none": none})
+    assert found[4] == line
+    assert found[5] == row("far", "5.9e-10", "1e-11", "1.7e-05", "4e-06", "2.88e+04 times")
+    assert found[6] == row("none", "0", "0", "1", "0.1", "inf times")
+    assert found[8].startswith("Strained: ")
+
+
+NAMES = ("predicted", "predicted_error", "measured", "error", "strained")
+
+
+@pytest.mark.parametrize(
+    ("predicted", "own", "measured", "rounding", "strained"),
+    [
+        # As in 32 runs, which know their standard deviation to an eighth.
+        (5.9e-10, 1e-11, 1.7e-5, 0.0, True),
+        (4.6e-18, 0.0, 3.4e-3, 1e-6, True),
+        (1.0, 0.0, 1.5, 0.0, True),
+        (1.0, 0.0, 0.5, 0.0, True),
+        # Less than three of its errors; less than a fifth; the error of the prediction is large.
+        (1.0, 0.0, 1.3, 0.0, False),
+        (1.0, 0.0, 0.7, 0.0, False),
+        (1.0, 0.3, 1.5, 0.0, False),
+        # Rounding errors; nothing scatters; a single run.
+        (1e-12, 0.0, 1e-8, 1e-7, False),
+        (0.0, 0.0, 0.0, 0.0, False),
+        (1.0, 0.0, math.nan, 0.0, False),
+    ],
+)
+def test_a_row_is_strained_where_errors_do_not_explain_the_difference(
+    predicted: float, own: float, measured: float, rounding: float, strained: bool
+) -> None:
+    values = np.array([[predicted], [own], [measured], [measured / 8]])
+    found = scatter.Scatter(*values).at_end(rounding)
+    assert found["strained"] == strained
+    assert list(found) == list(NAMES)
 
 
 def test_paths_of_a_theory_have_an_error_of_their_own() -> None:
@@ -127,14 +185,29 @@ def test_paths_of_a_theory_have_an_error_of_their_own() -> None:
     found = scatter.over_paths(paths, runs)
     own, measured = paths.std(0, ddof=1), runs.std(0, ddof=1)
     np.testing.assert_allclose(found.predicted, own, rtol=1e-12)
+    np.testing.assert_allclose(found.predicted_error, own / 2, rtol=1e-12)
     np.testing.assert_allclose(found.measured, measured, rtol=1e-12)
-    want = np.sqrt(own**2 / 4 + measured**2 / 8)
-    np.testing.assert_allclose(found.error, want, rtol=1e-12)
+    np.testing.assert_allclose(found.error, measured / 8**0.5, rtol=1e-12)
     ends = found.at_end()
     assert ends["measured"] == pytest.approx(np.sqrt((measured[-1] ** 2).mean()), rel=1e-12)
-    one = scatter.over_starts(own[None], runs[:1], runs)
-    # The means of a single start do not differ.
-    np.testing.assert_allclose(one.predicted, own, rtol=1e-12)
+
+
+def test_starts_of_a_theory_have_an_error_of_their_own() -> None:
+    """That over many repetitions with means of variance 1, which have an error of 0.5, and a
+    variance of 2 within each start, which has one of 0.2."""
+    rng = np.random.default_rng(0)
+    shape = (6, 4000, 2)
+    mean = rng.normal(size=shape) * np.sqrt(1 + 0.5**2)
+    std = np.sqrt(2 + 0.2 * rng.normal(size=shape))
+    runs = rng.normal(size=shape)
+    found = scatter.over_starts(runs, mean, std, np.full(shape, 0.5))
+    # The mean of the variance has an error of 1 %.
+    np.testing.assert_allclose((found.predicted**2).mean(0), 3, rtol=0.04)
+    scattered = found.predicted.std(0)
+    np.testing.assert_allclose(np.sqrt((found.predicted_error**2).mean(0)), scattered, rtol=0.15)
+    one = scatter.over_starts(runs, mean[:1], std[:1], 0.5, np.full(shape, 0.1)[:1])
+    np.testing.assert_array_equal(one.predicted, std[0])
+    np.testing.assert_array_equal(one.predicted_error, np.full(shape[1:], 0.1))
 
 
 def test_every_theory_of_the_layer_is_drawn_its_variants_too(
@@ -196,7 +269,7 @@ def test_lines_below_the_table_tell_peaks_and_what_is_left_out(
     stages = Stages(**{name: np.array([value - 1, value + 1]) for name, value in named.items()})
     found = {
         "left_out": "length = 16: too short",
-        "spread_at_end": {"loss": {"predicted": 1.0, "measured": 2.0, "error": 0.5}},
+        "spread_at_end": {"loss": dict(zip(NAMES, (1.0, 0.1, 2.0, 0.5, False), strict=True))},
         "simulation": {"peak_of_speed": {"time": time, "value": 0.1234, "between": [1.0, 9.0]}},
     }
     lines = layer(report=found, stages=stages if closed else None).further_lines()

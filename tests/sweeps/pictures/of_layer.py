@@ -73,7 +73,7 @@ class Drawn(LayerComparison):
         if SPREAD not in self.extra:
             return None
         size = 0.05 * np.abs(self.extra[SPREAD][name].values[0])
-        return Scatter(size, size, size)
+        return Scatter(size, 0 * size, size, size)
 
 
 def comparison(*theories: str, scatter: bool = True, **settings: object) -> LayerComparison:

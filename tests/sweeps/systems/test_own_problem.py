@@ -7,6 +7,7 @@ import pkgutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
@@ -226,6 +227,49 @@ class Line(dynsim.Problem):
     def observables(self):
         return {"reached": lambda problem, w: w / problem.slope}
 """
+
+
+class Bowl(dynsim.Problem):
+    """A weight in a bowl, whose examples pull it by a normal number."""
+
+    def init(self, key):
+        return jnp.ones(())
+
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch,))
+
+    def loss(self, w, x):
+        return jnp.mean((w - x) ** 2) / 2
+
+    def population_loss(self, w):
+        return (w**2 + 1) / 2
+
+    def observables(self):
+        return {"weight": lambda problem, w: w}
+
+
+def test_a_strained_prediction_is_called_so_in_its_row() -> None:
+    """After 80 steps the slope of the loss is 0.9^80, while its curvature makes it scatter as half
+    the square of a normal weight."""
+    eta, steps, batch = 0.1, 80, 8
+    run = sweeps.Experiment(Bowl(), dynsim.sgd(eta), steps=steps, batch=batch)
+    found = sweeps.compare.compare(run, theories="linear-noise", seeds=64, times=2)
+    ends = found.report["theories"]["linear-noise"]["spread_at_end"]
+    fall = (1 - eta) ** (2 * np.arange(steps))
+    std = eta * np.sqrt(fall.sum() / batch)
+    # The predictions are from 512 examples in each step, with a kurtosis of 3.
+    share = np.sqrt(2 / 512 * (fall**2).sum()) / fall.sum() / 2
+    for name, slope in (("weight", 1.0), ("loss", 0.9**steps)):
+        assert ends[name]["predicted"] == pytest.approx(slope * std, rel=4 * share)
+        assert ends[name]["predicted_error"] == pytest.approx(share * slope * std, rel=0.25)
+    # The square has a kurtosis of 15.
+    true = std**2 / 2**0.5
+    assert ends["loss"]["measured"] == pytest.approx(true, rel=4 * (14 / 4 / 64) ** 0.5)
+    assert [name for name, row in ends.items() if row["strained"]] == ["loss"]
+    ratio = ends["loss"]["measured"] / ends["loss"]["predicted"]
+    rows = [line.split() for line in str(found).splitlines()]
+    assert [row[-2:] for row in rows if row[:1] == ["loss"]][-1] == [f"{ratio:.3g}", "times"]
+    assert [row[-1] for row in rows if row[:1] == ["weight"]][-1] == "-"
 
 
 def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
