@@ -256,7 +256,7 @@ def test_noise_is_compared_with_runs(steps: int, strained: bool) -> None:
 
 
 @pytest.mark.usefixtures("quick_theory")
-@pytest.mark.full("commands/test_strain.py::test_few_squares_of_noise_strain_adam")
+@pytest.mark.full("sweeps/commands/test_strain.py::test_few_squares_of_noise_strain_adam")
 def test_explain_has_the_sentence_about_few_squares() -> None:
     adam = settings(rule="adam", eta=1e-4, batch=1, steps=20)
     found = sweeps.explain(f"{__name__}:Pulled", **adam)
