@@ -9,12 +9,17 @@ from dynsim import Rule, Trajectory
 from dynsim.classes.task import directions
 from odes.solver.posed import Rescaled
 from odes.symmetric.state import SymmetricTask
+from sweeps.commands.strain import Row
 from sweeps.compare.stages import Task, prior_of, stages_by_class
 
 # Thresholds above which an assumption counts as strained. Overlap: gamma's error against the
 # population flow exceeds 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is a tenth
 # of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than attention.
 OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
+NOISY = 0.5
+"""Distance of the gradient of a batch, as a share of its norm, above which it counts as noisy."""
+EQUAL = 1e-6
+"""Relative difference of priors that rounding of a table to float32 makes."""
 MOVED = 0.05
 """Difference of logits of top distinct and top common token below which attention has not moved;
 attention changes by the exponential of it, so by about this fraction."""
@@ -61,40 +66,58 @@ def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float])
 
 def strained(
     length: int | float, task: Task, rule: Rule, stages: dict[str, float] | None
-) -> list[str]:
-    """Return the assumptions that a run strains, one sentence each."""
-    reasons = []
+) -> list[Row]:
+    """Return the assumptions that a run strains, in rows."""
+    rows = []
     overlap, tokens = starting_overlap(task)
     if overlap > OVERLAP:
-        reasons.append(
-            f"weak overlap (Theorem 1, Eq. 10): mean f_n.f_n' at the start is {overlap:.2f}, above "
-            f"{OVERLAP}"
-        )
+        mean = "mean f_n.f_n' at the start"
+        reason = f"weak overlap (Theorem 1, Eq. 10): {mean} is {overlap:.2f}, above {OVERLAP}"
+        rows.append(Row(mean, overlap, 0.0, reason, 0.0))
     if stages is not None:
-        rescaled = Rescaled.of(rule)
-        kick = float(rescaled.rate) * rescaled.eta_y * float(np.max(prior_of(task)))
+        rescaled, prior = Rescaled.of(rule), prior_of(task)
+        kick = float(rescaled.rate * rescaled.eta_y) * float(np.max(prior))
         if kick > KICK * math.log(task.M):
-            reasons.append(
+            reason = (
                 f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
                 f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
                 f"{stages['peak']:.2g} steps"
             )
-        if rescaled.eta_z > 0 and rescaled.eta_y / rescaled.eta_z < RATIO:
-            reasons.append(
-                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
-                f"{rescaled.eta_y / rescaled.eta_z:.3g}, below {RATIO:g}"
+            rows.append(Row("largest change of a logit in a step", kick, 0.0, reason))
+        if rescaled.eta_z > 0 and (ratio := float(rescaled.eta_y / rescaled.eta_z)) < RATIO:
+            reason = (
+                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = {ratio:.3g}, "
+                f"below {RATIO:g}"
             )
+            rows.append(Row("eta_Y / eta_Z", ratio, 0.0, reason))
         if rule.has_inertia:
-            reasons.append(
-                "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
+            reason = "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
+            rows.append(Row("momentum", getattr(rule, "mu", math.nan), 0.0, reason))
+        if (uneven := float(np.max(prior) / np.min(prior))) > 1 + EQUAL:
+            reason = (
+                "equally likely classes (Theorem 1, Theorem 4, and times t / K): priors differ by "
+                f"a factor of up to {uneven:.3g}; each class has its own times, with 1 / prior in "
+                "place of K, of which the table has the mean"
             )
+            rows.append(Row("largest ratio of priors", uneven, 0.0, reason))
     if not math.isinf(length) and length <= 10 * tokens:
-        reasons.append(
+        reason = (
             f"T -> infinity (this prediction, and all theories but those of finite T): "
             f"T = {length} tokens sample {tokens} possible ones; `dynsim compare` also "
             "solves the finite-T theories"
         )
-    return reasons
+        rows.append(Row("T", length, 0.0, reason))
+    return rows
+
+
+def noise_sentences(batch: int | float, share: float) -> list[str]:
+    """Return the strained assumptions if the batch gradient is off by `share` of its norm."""
+    if share <= NOISY:
+        return []
+    return [
+        f"batch -> infinity (all flows): the gradient of {batch:g} examples at the start is off by "
+        f"{share:.2g} of its norm, above {NOISY}; `dynsim compare` also trains on batches"
+    ]
 
 
 def starting_overlap(task: Task) -> tuple[float, int]:

@@ -17,7 +17,7 @@ from dynsim import AttentionLayer, Status, Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
-from sweeps.commands import regime, strain
+from sweeps.commands import regime
 from sweeps.commands.views import content
 from sweeps.compare.stages import check_moves
 from sweeps.language.fields import LanguageError
@@ -153,7 +153,7 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
         rule = run.rule.build()
         stages = regime.stages_of(task, rule)
         # The equations solved here include T.
-        strained = regime.strained(math.inf, task, rule, stages)
+        strained = [row.strained for row in regime.strained(math.inf, task, rule, stages)]
     where = regime.regime(int(solved.times[-1]), stages, regime.final_of(solved))
     if where and stages:
         yield f"Regime: {where}; the speed peaks at step {stages['peak']:.3g}."
@@ -161,7 +161,7 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
         yield "Regime: unknown, as the closed form does not describe this update rule."
     if not math.isinf(run.batch):
         share = regime.symmetric_noise(task, run.batch)
-        strained += strain.noise_sentences(run.batch, share)
+        strained += regime.noise_sentences(run.batch, share)
         yield (
             f"The gradient of {run.batch:g} examples at the start is off by {share:.2g} of its "
             "norm; the curve is that of an infinite batch."

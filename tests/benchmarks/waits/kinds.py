@@ -95,7 +95,9 @@ def trace(name: str) -> None:
     kept, tiles = (importlib.import_module(f"sweeps.runner.{n}") for n in ("kept", "tiles"))
     compares = name == "compare"
     own = (
-        ("sweeps.compare.layer", "sweeps.systems.yz") if compares else ("sweeps.commands.outlook",)
+        ("sweeps.compare.layer", "sweeps.systems.yz")
+        if compares
+        else ("sweeps.compare.comparison",)
     )
     for each in ("diffrax", *own):
         importlib.import_module(each)

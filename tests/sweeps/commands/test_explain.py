@@ -35,10 +35,15 @@ def test_the_prediction_is_what_descent_does() -> None:
         dtype="float64",
     )
     for name in ("loss", "entropy", "z_top_distinct", "z_top_common", "speed"):
-        assert found.final[name] == pytest.approx(float(np.mean(run[name][-1])), rel=1e-9), name
-    assert found.final["effective_tokens"] == pytest.approx(math.exp(found.final["entropy"]))
+        row = found[f"{name} at the end"]
+        assert row.prediction == pytest.approx(float(np.mean(run[name][-1])), rel=1e-9), name
+        assert row.error == 0
+    tokens = found["effective_tokens at the end"].prediction
+    assert tokens == pytest.approx(math.exp(found["entropy at the end"].prediction))
     # K ln(M) / eta_Y at the effective rate 2 / (1 - 0.8).
-    assert found.stages["rise_end"] == pytest.approx(2 * math.log(34) / 10)
+    assert found["rise ends about step (t0')"].prediction == pytest.approx(2 * math.log(34) / 10)
+    with pytest.raises(KeyError, match="'half' is not in the table; it has: gamma peaks at step"):
+        found["half"]
 
 
 @pytest.mark.usefixtures("quick_theory")
@@ -46,7 +51,7 @@ def test_regimes_follow_the_closed_forms_times(monkeypatch: pytest.MonkeyPatch) 
     # The flow, which has one program for all numbers of steps.
     monkeypatch.setattr(explain_module, "DESCENT_STEPS", 0)
     # t0' = 70.5 and t0 = 205 at eta_Y = 0.1.
-    regimes = [explain(eta_y=0.1, steps=steps).regime for steps in (70, 71, 205, 206)]
+    regimes = [explain(eta_y=0.1, steps=steps)["regime"].prediction for steps in (70, 71, 205, 206)]
     assert regimes == ["scanning at the end", *["in transition at the end"] * 2, "snapped"]
 
 
@@ -63,7 +68,12 @@ def test_descent_is_followed_for_1e5_steps_and_a_flow_at_64_times(
     ours = lambda task, steps: explain_module._solve(task, rule, steps, ("loss",))[0]
     titles = [ours(dynsim.syn_small(), steps) for steps in (100_000, 100_001)]
     assert titles == ["symmetric reduction, step by step", "symmetric reduction, flow"]
-    assert asked == [(100_000, [100_000]), (0, 100_001, "loss")]
+    (steps, times), flow = asked
+    assert (steps, [*times], flow) == (
+        100_000,
+        [*dynsim.log_times(100_000, 64)],
+        (0, 100_001, "loss"),
+    )
     uneven = dynsim.sequence_classes([[0.6, 0.4, 0], [0.5, 0, 0.5]], query=[0, 1])
     assert ours(uneven, 1000) == "population flow"
     assert asked[2] == (*dynsim.log_times(1000, 64), "loss")
@@ -91,8 +101,11 @@ def test_a_task_without_symmetry_is_predicted_by_its_flow(tmp_path: Path) -> Non
 def test_json_is_strict_and_bad_input_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "--rule", "adam", "--steps", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["regime"] is None
-    assert found["final"]["accuracy"] == 1
+    rows = {row["quantity"]: row for row in found["rows"]}
+    assert "regime" not in rows
+    assert rows["accuracy at the end"]["prediction"] == 1
+    # What is not known is null.
+    assert rows["accuracy at the end"]["worst"] is None
     assert ended(["explain", "--steps", "0"]) == 2
     assert "steps = 0: must be an integer from 1 to" in capsys.readouterr().err
 
@@ -125,16 +138,17 @@ def test_the_reduced_form_without_a_table_is_that_of_the_table(task: dynsim.Task
 def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:
     found = explain(task="overlapping", K=10**5, eta_y=1e5, steps=40)
     # Classes are visited K times less often: t0' = K ln(M) / eta_Y.
-    assert found.stages["rise_end"] == pytest.approx(math.log(500005))
-    assert found.regime.startswith("decoder learned, attention unmoved")
+    assert found["rise ends about step (t0')"].prediction == pytest.approx(math.log(500005))
+    assert found["regime"].prediction.startswith("decoder learned, attention unmoved")
     axes = {"K": [10**5, 2 * 10**5], "eta_y": [1e5, 2e5]}
     runs = experiment(task="overlapping", steps=40)
     sweep = Sweep(runs, axes, "symmetric-descent", ("loss",))
     stored = sweeps.run(sweep, tmp_path / "run")
+    loss = found["loss at the end"].prediction
     # At twice the classes and twice the rate everything is the same but for ln(M).
     logs = math.log(1_000_005) / math.log(500_005)
     assert float(stored.loss[0, 0]) == pytest.approx(float(stored.loss[1, 1]), rel=logs - 1)
-    assert float(stored.loss[0, 0]) == pytest.approx(found.final["loss"], rel=1e-4)  # float32
+    assert float(stored.loss[0, 0]) == pytest.approx(loss, rel=1e-4)  # float32
     for engine, message in (
         ("simulation", "would take 372.5 GiB"),
         ("plain", "would take 372.5 GiB"),
@@ -163,8 +177,25 @@ def test_steps_too_large_for_the_flow_of_adam_are_said() -> None:
     whole = dynsim.layer(task, length=math.inf)
     asked = {"steps": 60, "batch": math.inf, "times": [60], "record": "loss"}
     descent = dynsim.train(whole, rule, jax.random.key(0), dtype="float64", **asked)["loss"][0]
-    assert found.final["loss"] < 0.5 * descent
-    assert found.strained[-1] == (
+    row = found["loss at the end"]
+    assert row.prediction < 0.5 * descent
+    assert row.error == pytest.approx(descent - row.prediction, rel=1e-6)
+    assert (row.strained, row.worst) == (
         "eta -> 0 (population flow): at step 60 descent at these rates has a loss of "
-        f"{descent:.3g} where the theory has {found.final['loss']:.3g}"
+        f"{descent:.3g} where the theory has {row.prediction:.3g}",
+        60,
     )
+
+
+def test_classes_that_are_not_equally_likely_are_named() -> None:
+    """Where the closed form has t / K, each class has t times its prior: K ln(M) / eta_Y becomes
+    ln(M) / (prior eta_Y)."""
+    table = {"probs": [[0.6, 0.4, 0], [0.5, 0, 0.5]], "query": [0, 1]}
+    rule = dynsim.sgd(eta_y=0.1, eta_z=0.01)
+    for prior, named in (([0.5, 0.5], False), ([0.8, 0.2], True)):
+        task = dynsim.sequence_classes(**table, prior=prior)
+        found = sweeps.explain(task=task, rule=rule, steps=5)
+        rise = np.mean([math.log(3) / (p * 0.1) for p in prior])
+        assert found["rise ends about step (t0')"].prediction == pytest.approx(rise)
+        words = "priors differ by a factor of up to 4; each class has its own times"
+        assert any(words in each for each in found.strained) == named

@@ -8,7 +8,7 @@ import pytest
 
 import dynsim
 from odes import symmetric
-from sweeps.commands import regime, strain
+from sweeps.commands import regime
 
 M = 15
 """Tokens of two classes of ten, of which five are common."""
@@ -19,7 +19,8 @@ def strained(overlap: float = 0.2, length: float = math.inf, **rule: Any) -> lis
     rates = dynsim.momentum(**{"eta_y": 0.1, "eta_z": 0.01, "momentum": 0.5} | rule)
     stages = regime.stages_of(task, rates)
     # Momentum is named whatever the sizes are.
-    return [each for each in regime.strained(length, task, rates, stages) if "inertia" not in each]
+    rows = regime.strained(length, task, rates, stages)
+    return [row.strained for row in rows if row.quantity != "momentum"]
 
 
 LIMIT = 0.1 * math.log(M)
@@ -55,7 +56,7 @@ def test_attention_that_stands_still_is_no_reason() -> None:
 def test_without_the_closed_form_overlap_and_length_are_looked_at() -> None:
     task = dynsim.overlapping(2, 0.4)
     found = regime.strained(50, task, dynsim.adam(10.0, 10.0), None)
-    assert [each.split(" (")[0] for each in found] == ["weak overlap", "T -> infinity"]
+    assert [row.strained.split(" (")[0] for row in found] == ["weak overlap", "T -> infinity"]
 
 
 STAGES = {"rise_end": 10.0, "peak": 15.0, "snap": 40.0}
@@ -84,8 +85,8 @@ def test_a_class_that_never_snaps_stays_in_transition() -> None:
 
 
 def test_the_gradient_of_a_batch_may_be_off_by_half_of_its_norm() -> None:
-    assert strain.noise_sentences(8, 0.5) == []
-    (sentence,) = strain.noise_sentences(8, 0.501)
+    assert regime.noise_sentences(8, 0.5) == []
+    (sentence,) = regime.noise_sentences(8, 0.501)
     assert "gradient of 8 examples at the start is off by 0.5 of its norm, above 0.5" in sentence
 
 

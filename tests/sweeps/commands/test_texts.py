@@ -1,7 +1,7 @@
 """What commands print, line by line, from results that are made up by hand."""
 
-import dataclasses
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,141 +10,72 @@ import numpy as np
 import pytest
 
 from dynsim import Status
-from sweeps.commands import reading, strain, sweep
+from sweeps.commands import reading, sweep
 from sweeps.commands.explain import Explanation
-from sweeps.commands.outlook import Outlook
-from sweeps.systems.experiment import experiment
-
-RISE = "rise ends, about (t0')"
-EDGE = strain.Reached(0.5, 1.25, math.nan)
-STAYS = (
-    "The flow stays below the edge of stability: the preconditioned sharpness is at most 1.25, the "
-    "edge is 2."
-)
-
-
-@pytest.mark.parametrize("reasons", [(), ("first", "second")])
-@pytest.mark.parametrize("edge", [None, EDGE])
-@pytest.mark.parametrize("known", [True, False])
-def test_an_explanation_has_its_numbers_in_lines(
-    reasons: tuple[str, ...], edge: strain.Reached | None, known: bool
-) -> None:
-    stages = {"rise_end": 10.12345, "peak": 15.0, "peak_gamma": 0.25, "snap": 40.5}
-    final = {
-        "loss": 0.1234567,
-        "accuracy": 0.75,
-        "entropy": 1.5,
-        "effective_tokens": 4.4817,
-        "z_top_distinct": 3.25,
-        "z_top_common": -1.125,
-        "speed": 0.0625,
-    }
-    run = experiment(steps=50, eta_y=2.0, eta_z=0.5)
-    state = ("snapped", stages) if known else (None, None)
-    made = Explanation("flow", "OK", state[1], state[0], final, reasons, edge)
-    first, *lines = made.text(run).splitlines()
-    assert first.startswith("yz: syn-small: K = 2, M = 34, ")
-    assert first.endswith(", 50 steps")
-    closed = [
-        f"{'gamma peaks at t (exact)':<28}{'15':>12}",
-        f"{'  where gamma is':<28}{'0.25':>12}",
-        f"{RISE:<28}{'10.12':>12}",
-        f"{'decay begins, about (t0)':<28}{'40.5':>12}",
-        f"{'regime':<28}snapped",
-        "",
-    ]
-    numbers = ("0.12346", "0.75", "1.5", "4.4817", "3.25", "-1.125", "0.0625")
-    labels = (
-        "loss (nat)",
-        "accuracy",
-        "entropy on distinct tokens",
-        "  effective number of tokens",
-        "logit, top distinct token",
-        "logit, top common token",
-        "speed coefficient",
-    )
-    assert lines == [
-        "",
-        *(closed if known else []),
-        "at step 50, by the flow, OK:",
-        *(f"  {label:<28}{number:>12}" for label, number in zip(labels, numbers, strict=True)),
-        *(["", STAYS] if edge else []),
-        "",
-        *(["strained assumptions:", "  - first", "  - second"] if reasons else []),
-        *([] if reasons else ["no assumption is strained"]),
-    ]
-
-
-def outlook(**given: Any) -> Outlook:
-    usual = Outlook(
-        steps=50.0,
-        theory="flow of the weights",
-        status="OK",
-        applicable={"plain": "plain flow", "central": "central flow"},
-        refused={},
-        start=3.0,
-        end=0.1234567,
-        half=12.5,
-        ninety=math.nan,
-        changes=(),
-        strained=(),
-        edge=None,
-        noise=None,
-    )
-    return dataclasses.replace(usual, **given)
+from sweeps.commands.strain import Row
 
 
 @pytest.mark.parametrize(
-    ("given", "added", "at"),
+    ("row", "cells"),
     [
-        ({}, [], 0),
+        (Row("regime", "snapped"), ["snapped"]),
+        (Row("loss", math.nan), ["-"]),
+        (Row("loss", math.inf, 1.0), ["-"]),
+        # Five digits of what is exact, or has no error; else down to the second one of the error.
+        (Row("loss", 0.1234567, 0.0), ["0.12346", "0"]),
+        (Row("loss", 0.1234567), ["0.12346", "-"]),
+        (Row("loss", 0.1234567, 0.00213), ["0.1235", "0.0021"]),
+        (Row("loss", 12.34567, 3.0), ["12.3", "3"]),
+        (Row("loss", 12.34567, 300.0), ["1e+01", "3e+02"]),
+        (Row("loss", 0.0, 0.5), ["0", "0.5"]),
         (
-            {"refused": {"adam": "describes Adam"}},
-            ["", "theories that do not apply:", f"  {'adam':<20}describes Adam"],
-            5,
+            Row("loss", 3.0, 0.0, "eta -> 0 (all flows): at step 5 it is strained", 5.0),
+            ["3", "0", "eta -> 0", "5"],
         ),
         (
-            {"changes": (20.0, 35.5)},
-            ["", "the learning-rate schedule has kinks or jumps at step 20, 35.5"],
-            5,
-        ),
-        ({"edge": EDGE}, ["", STAYS], 11),
-        (
-            {"noise": strain.Noise("loss", 9, 2.0, 1.5, 0.5, 1.6, 0.25)},
-            [
-                "",
-                "Linear noise: at step 9 loss is 1.5 with a standard deviation of 0.5 across "
-                "seeds, 25 % of the fall. Noise moves the mean by 0.25.",
-            ],
-            11,
+            Row("loss", 3.0, 0.0, "my flow: it ends", 1234.56),
+            ["3", "0", "my flow", "1234.6"],
         ),
     ],
 )
-def test_an_outlook_has_its_numbers_in_lines(
-    given: dict[str, Any], added: list[str], at: int
-) -> None:
-    run = experiment("linear_icl", steps=50)
-    first, *lines = outlook(**given).text(run).splitlines()
-    assert first.startswith(f"{run.about}, ")
-    assert first.endswith(", 50 steps")
-    usual = [
+def test_a_row_is_a_line_of_the_table(row: Row, cells: list[str]) -> None:
+    found = Explanation("a run", "flow", "OK", (row,)).text().splitlines()
+    assert found[:4] == ["a run", "", "theory: flow (OK)", ""]
+    heading, line, blank, *rest = found[4:]
+    columns = ["quantity", "prediction", "error", "strained", "at step"]
+    assert re.split("  +", heading) == columns
+    assert [each for each in re.split("  +", line) if each] == [row.quantity, *cells]
+    # Numbers stand below the ends of their headings.
+    end = heading.index("prediction") + len("prediction")
+    assert line[:end].split()[-1] == cells[0]
+    assert blank == ""
+    strained = ["strained assumptions:", f"  - {row.strained}"]
+    assert rest == (strained if row.strained else ["no assumption is strained"])
+
+
+def test_an_explanation_has_its_theories_and_what_was_compared_in_lines() -> None:
+    made = Explanation(
+        "a run",
+        "plain flow",
+        "OK",
+        (Row("loss", 3.0, 0.0),),
+        {"plain": "plain flow", "central": "central flow"},
+        {"adam": "describes Adam"},
+        "128 runs",
+    )
+    assert made.text().splitlines()[:11] == [
+        "a run",
         "",
         "theories that apply:",
         f"  {'plain':<20}plain flow",
         f"  {'central':<20}central flow",
         "",
-        "by the flow of the weights, OK:",
-        f"  {'loss at the start':<28}{'3':>12}",
-        f"  {'loss at step 50':<28}{'0.12346':>12}",
-        f"  {'half of the decrease by step':<28}{'12.5':>12}",
-        f"  {'90 % of the decrease by step':<28}{'-':>12}",
+        "theories that do not apply:",
+        f"  {'adam':<20}describes Adam",
         "",
-        "no assumption is strained",
+        "theory: plain flow (OK)",
+        "linear noise: compared with 128 runs",
     ]
-    place = {0: 0, 5: 4, 11: 10}[at]
-    assert lines == [*usual[:place], *added, *usual[place:]]
-    told = outlook(**given, strained=("first", "second")).text(run).splitlines()
-    assert told[-4:] == ["", "strained assumptions:", "  - first", "  - second"]
 
 
 @pytest.mark.parametrize(

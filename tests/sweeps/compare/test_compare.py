@@ -153,7 +153,7 @@ def test_the_best_theory_stands_first_and_once() -> None:
     with pytest.raises(ValueError, match="seed = 3: the runs of a comparison"):
         sweeps.compare.compare(seed=3)
     prediction = sweeps.explain(eta_y=2.0, eta_z=0.1, steps=50)
-    assert prediction.regime == "snapped"
+    assert prediction["regime"].prediction == "snapped"
 
 
 # A comparison of its own.

@@ -12,13 +12,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
 import sweeps
 from odes import symmetric
-from sweeps.commands import regime, strain
+from sweeps.commands import regime
 from sweeps.commands.views import live, serve
 from sweeps.language.tree import encode
 from sweeps.runner.store.arrays import MISSING
@@ -255,7 +258,16 @@ def test_bad_sliders_and_other_systems_are_told_in_a_sentence(
 def test_the_noise_of_a_batch_is_that_of_sampled_ones(K: int, overlap: float) -> None:
     task, batch = dynsim.overlapping(K, overlap), 64
     layer = dynsim.layer(task, length=math.inf)
-    shares = [strain.batch_noise(layer, jax.random.key(i), 8, batch) for i in range(12)]
+    start = layer.init(jax.random.key(0))
+
+    @jax.jit
+    def share(key: PRNGKeyArray) -> Array:
+        exact = jax.grad(layer.population_loss)(start)
+        found = layer.loss_and_gradient(start, layer.draw(key, batch))[1]
+        want, got = (ravel_pytree(gradient)[0] for gradient in (exact, found))
+        return jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
+
+    shares = [float(share(jax.random.key(i))) for i in range(12)]
     found = regime.symmetric_noise(symmetric.symmetric_task(task), batch)
     # The mean square of 12 draws of K - 1 degrees of freedom, at three standard errors.
     error = 3 * math.sqrt(2 / (12 * (K - 1)))
