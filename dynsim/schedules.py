@@ -20,7 +20,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -265,7 +265,7 @@ class Table(Schedule):
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
         k = self._index(steps)
-        return self.sums[k] + (jnp.asarray(steps) - k) * self.values[k]
+        return jnp.asarray(self.sums[k] + (steps - k) * self.values[k])
 
     def jumps(self) -> Float[Array, " J"]:
         return self.stops

@@ -152,7 +152,6 @@ class Experiment:
         problem, rule = self._apart
         return {**problem.numbers, **rule.numbers}
 
-    @property
     def has_arrays_of(self, other: "Experiment") -> bool:
         """Return whether the problem has the same arrays as another run's, besides its numbers."""
         mine, theirs = (run._apart[0].arrays for run in (self, other))
