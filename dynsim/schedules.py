@@ -133,6 +133,11 @@ class Schedule(eqx.Module):
         """Whether the rates are the peak times numbers that do not depend on it."""
         return type(self).rate is Schedule.rate
 
+    @property
+    def is_held(self) -> bool:
+        """Whether its stops and sums are known without a `table`."""
+        return False
+
     def table(self, times: Real[Number, "*S"] | Sequence[Number]) -> Schedule:
         """Return the schedule as theories use it: with the rates of all steps up to the last of
         `times` as numbers, unless it is piecewise constant.
@@ -260,7 +265,7 @@ class Table(Schedule):
     def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
         k = self._index(t)
         own, begin, end = (each[k] for each in (self.values, self.begins, self.ends))
-        s = jnp.clip(t - k, 0, 1)
+        s = jnp.clip(jnp.asarray(t) - k, 0, 1)
         return self.peak * (begin + s * (end - begin + 3 * (begin + end - 2 * own) * (s - 1)))
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
@@ -279,7 +284,6 @@ class PiecewiseConstant(Schedule):
 
     @property
     def is_held(self) -> bool:
-        """Whether its jumps and sums are known without a table."""
         return self.is_scaled and self.warmup is None
 
     def table(self, times: Real[Number, "*S"] | Sequence[Number]) -> Schedule:

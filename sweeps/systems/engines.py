@@ -16,6 +16,7 @@ from dynsim.precision import on_cpu
 from dynsim.problem.base import ask
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
+from dynsim.schedules import Table
 from odes.hierarchy import of_class, theories
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
@@ -169,7 +170,7 @@ def _shared(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) ->
         return {"shared": _any_of(settings.fixed.problem, arrays)._prepared(key)[1]}
 
 
-def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
+def _any_of(template: Template, arrays: tuple[Array, ...]) -> Any:
     """Fill a template with arbitrary numbers."""
     names = (leaf for leaf in template.leaves if isinstance(leaf, str))
     return template.filled(dict.fromkeys(names, 1.0), arrays)
@@ -289,13 +290,18 @@ def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
 
 
 def _bytes_of_theory(problem: Problem, settings: Settings, *, theory: Theory[Any, Any]) -> int:
-    """Return the bytes of a theory, and of the examples that it processes, with their losses."""
+    """Return the bytes of a theory: of its weights, of the rates of all steps, and of the examples
+    that it processes, with their losses."""
+    schedules = _any_of(settings.fixed.rule, ()).schedules.values()
+    tables = sum(not each.is_held for each in schedules) * len(dataclasses.fields(Table))
+    rates = settings.width * tables * (settings.fixed.steps or 0)
     if theory.held is None:
-        return _bytes(problem, settings, trains=theory.drawn)
+        return rates + _bytes(problem, settings, trains=theory.drawn)
     fixed = settings.fixed
     states, batch = theory.held(fixed.batch, fixed.steps, len(settings.record))
     of_examples = settings._replace(fixed=fixed._replace(batch=batch))
-    return states * _bytes(problem, settings) + COPIES * _bytes(problem, of_examples, trains=True)
+    examples = _bytes(problem, of_examples, trains=True)
+    return rates + states * _bytes(problem, settings) + COPIES * examples
 
 
 def system(

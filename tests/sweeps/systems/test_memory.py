@@ -50,6 +50,15 @@ def test_linear_noise_holds_a_derivative_of_each_observable_states_and_examples(
     assert found == (2 + 6) * (8 * 8 * 5 + 2**14) + 8 * (8 * 8 * (5 + 512 * 3) + 2**14)
 
 
+def test_theories_hold_the_rates_of_a_schedule() -> None:
+    """Rates at the start, in the middle and at the end of a step, their sum, and stops."""
+    decays, constant = (
+        estimated(experiment(Line(), dynsim.sgd(eta), steps=1000), "linear-noise", ("loss",))
+        for eta in (dynsim.schedules.cosine(0.1, 1000), 0.1)
+    )
+    assert 5 * 8 * 1000 <= decays - constant <= 8 * 8 * 1000
+
+
 # Six classes of three queries over ten tokens, of which each class has one of its own and two more.
 TASK = {"task": "syn", "num_queries": 3, "classes_per_query": 2, "num_distinct": 2, "num_common": 1}
 LAYER = experiment("yz", **TASK, steps=10, batch=8, length=16)
