@@ -375,19 +375,19 @@ def seen_at(
 ) -> tuple[Any, Any]:
     """Return `look(state, k)` at all `times` (increasing whole steps) while `step(k, state)`
     advances the state; and the last state. It can be differentiated in both modes."""
-    due, end = jnp.asarray(np.asarray(times), jnp.int32), int(times[-1])
+    due = jnp.asarray(np.asarray(times), jnp.int32)
     shapes = jax.eval_shape(look, start, jnp.int32(0))
     rows = jax.tree.map(lambda s: jnp.zeros((len(times), *s.shape), s.dtype), shapes)
 
-    def turn(carry: tuple[Any, Any, Array], k: Int[Array, ""]) -> tuple[tuple, None]:
-        state, rows, slot = carry
+    def turn(carry: tuple[Any, Any, Any, Array], k: Int[Array, ""]) -> tuple[tuple, None]:
+        state, last, rows, slot = carry
         here = due[slot] == k
         old = jax.tree.map(lambda column: column[slot], rows)
-        row = jax.lax.cond(here, lambda: look(state, k), lambda: old)
+        row, last = jax.lax.cond(here, lambda: (look(state, k), state), lambda: (old, last))
         rows = jax.tree.map(lambda column, value: column.at[slot].set(value), rows, row)
-        state = jax.lax.cond(k < end, lambda: step(k, state), lambda: state)
-        return (state, rows, jnp.minimum(slot + here, len(times) - 1)), None
+        return (step(k, state), last, rows, jnp.minimum(slot + here, len(times) - 1)), None
 
-    steps = jnp.arange(end + 1, dtype=jnp.int32)
-    (last, rows, _), _ = jax.lax.scan(turn, (start, rows, jnp.int32(0)), steps)
+    # The last step is not used: a turn looks before it steps.
+    steps = jnp.arange(int(times[-1]) + 1, dtype=jnp.int32)
+    (_, last, rows, _), _ = jax.lax.scan(turn, (start, start, rows, jnp.int32(0)), steps)
     return rows, last
