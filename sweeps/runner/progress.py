@@ -195,10 +195,10 @@ def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]
 def wait(ready: Callable[[], bool], check: Callable[[], None]) -> None:
     """Wait until `ready`, and call `check` meanwhile, which may raise to stop. Python handles no
     signal while it is inside a program or waits for one."""
-    began = time.perf_counter()
+    began, never = time.perf_counter(), threading.Event()
     while not ready():
         passed = time.perf_counter() - began
         if passed > POLL:
             check()
         # About a hundredth of the time passed, as the devices are idle for half as long.
-        time.sleep(min(max(passed / 64, 1e-4), POLL))
+        never.wait(min(max(passed / 64, 1e-4), POLL))
