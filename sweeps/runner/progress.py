@@ -9,7 +9,6 @@ import contextvars
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TextIO, TypeVar
@@ -192,13 +191,17 @@ def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]
             signal.signal(number, handler)
 
 
-def wait(ready: Callable[[], bool], check: Callable[[], None]) -> None:
-    """Wait until `ready`, and call `check` meanwhile, which may raise to stop. Python handles no
-    signal while it is inside a program or waits for one."""
-    began = time.perf_counter()
-    while not ready():
-        passed = time.perf_counter() - began
-        if passed > POLL:
-            check()
-        # About a hundredth of the time passed, as the devices are idle for half as long.
-        time.sleep(min(max(passed / 64, 1e-4), POLL))
+def wait(block: Callable[[], object], check: Callable[[], None]) -> None:
+    """Call `block` in a thread until it returns or fails, and call `check` meanwhile, which may
+    raise to stop. Python handles no signal while it is inside a program or waits for one."""
+    over = threading.Event()
+
+    def call() -> None:
+        with contextlib.suppress(Exception):
+            block()
+        over.set()
+
+    # At exit, Python does not wait for such a thread.
+    threading.Thread(target=call, daemon=True, name="dynsim-wait").start()
+    while not over.wait(POLL):
+        check()

@@ -175,7 +175,8 @@ class Work:
         for block in self._rounds(len(seeds), order):
             checked = functools.partial(check, computed)
             checked()
-            progress.wait(program.start().done, checked)
+            if not (compiled := program.start()).done():
+                progress.wait(compiled.result, checked)
             # Repeated runs, which pad a batch, count once.
             computed += sum(len({*s.tolist()}) * len({*p.tolist()}) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
@@ -188,7 +189,8 @@ class Work:
                 None if rows is None else np.stack([rows[np.ix_(s, p)] for s, p in block]),
             )
             arrays: list[Any] = [*result.values()]
-            progress.wait(lambda arrays=arrays: all(x.is_ready() for x in arrays), checked)
+            if not all(each.is_ready() for each in arrays):
+                progress.wait(functools.partial(jax.block_until_ready, arrays), checked)
             for name, array in jax.device_get(result).items():
                 if name not in found:
                     shape = (len(seeds), len(order), *array.shape[3:])

@@ -180,9 +180,9 @@ def test_a_program_that_never_ends_is_stopped_by_the_first_signal(
     assert "stopped: 0 of 2 runs" in errors
 
 
-def test_waiting_ends_when_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_ends_when_the_program_does_or_fails() -> None:
     """Without a check of signals where it is quick."""
-    answers, checks = iter([False, False, True]), []
-    progress.wait(lambda: next(answers), lambda: checks.append(True))
-    assert next(answers, None) is None
+    checks: list[bool] = []
+    for block in (lambda: None, lambda: 1 / 0):
+        progress.wait(block, lambda: checks.append(True))
     assert not checks
