@@ -266,7 +266,8 @@ class Table(Schedule):
         k = self._index(t)
         own, begin, end = (each[k] for each in (self.values, self.begins, self.ends))
         s = jnp.clip(jnp.asarray(t) - k, 0, 1)
-        return self.peak * (begin + s * (end - begin + 3 * (begin + end - 2 * own) * (s - 1)))
+        shape = begin + s * (end - begin + 3 * (begin + end - 2 * own) * (s - 1))
+        return jnp.asarray(self.peak * shape)
 
     def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
         k = self._index(steps)

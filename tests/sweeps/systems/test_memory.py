@@ -12,7 +12,7 @@ import pytest
 import dynsim
 from sweeps.runner.spec import Sweep
 from sweeps.systems import budget, built_in, engines, registry
-from sweeps.systems.experiment import experiment
+from sweeps.systems.experiment import Experiment, experiment
 
 
 class Line(dynsim.Problem):
@@ -53,7 +53,7 @@ def test_linear_noise_holds_a_derivative_of_each_observable_states_and_examples(
 def test_theories_hold_the_rates_of_a_schedule() -> None:
     """Rates at the start, in the middle and at the end of a step, their sum, and stops."""
     decays, constant = (
-        estimated(experiment(Line(), dynsim.sgd(eta), steps=1000), "linear-noise", ("loss",))
+        estimated(Experiment(Line(), dynsim.sgd(eta), steps=1000), "linear-noise", ("loss",))
         for eta in (dynsim.schedules.cosine(0.1, 1000), 0.1)
     )
     assert 5 * 8 * 1000 <= decays - constant <= 8 * 8 * 1000
