@@ -15,6 +15,7 @@ import dynsim
 from dynsim import Rule, Trajectory, checks
 from dynsim.precision import precision
 from dynsim.problem.checks import has_population
+from dynsim.schedules import Constant
 from dynsim.trajectory import crossings
 from odes import symmetric
 from odes.batch_noise import THEORY as NOISE
@@ -246,7 +247,14 @@ def _of_problem(run: Experiment) -> Explanation:
     noise, checked, apart = scatter.noise(problem, rule, key, steps, run.batch), [], None
     if known:
         name, engine = next(iter(known.items()))
-        sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), LOSSES)
+        times: Any = LOSSES
+        changing = [x for x in rule.schedules.values() if x.warmup or not isinstance(x, Constant)]
+        if steps is not None and changing:
+            # Also where the weights move: a pulse is shorter than the times between others.
+            sums = [np.asarray(each.flow_time(np.arange(steps + 1))) for each in changing]
+            moved = [np.searchsorted(u, np.linspace(0, u[-1], LOSSES // 2)) for u in sums]
+            times = tuple(np.unique([*dynsim.log_times(steps, LOSSES), *np.ravel(moved)]).tolist())
+        sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), times)
         solved = run_sweep(sweep).load().isel(seed=0)
         theory, status, bad = engine.title or name, int(solved.status), int(solved.first_bad_step)
         times, loss = solved.time.values, np.asarray(solved["loss"].values, np.float64)
