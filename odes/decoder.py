@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, ArrayLike, Float, Real
 
 from dynsim import checks
 from dynsim.precision import Number
@@ -101,9 +101,10 @@ class Stages(NamedTuple):
     peak_gamma: Float[Array, "..."]
     snap: Float[Array, "..."]
 
-    def at(self, steps_at: Callable[[Array], Array]) -> "Stages":
+    def at(self, steps_at: Callable[[Array], ArrayLike]) -> "Stages":
         """Convert times from steps at the peak rate to steps of a schedule."""
-        times = {name: steps_at(getattr(self, name)) for name in ("rise_end", "peak", "snap")}
+        names = ("rise_end", "peak", "snap")
+        times = {name: jnp.asarray(steps_at(getattr(self, name))) for name in names}
         return self._replace(**times)
 
 

@@ -223,6 +223,7 @@ def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple
             is not exactly one of JAX.
     """
     checks.kind("problem", problem, Problem)
+    checks.choice("dtype", dtype, ("float32", "float64"))
     made = rule.build() if isinstance(rule, UpdateRule) else rule
     checks.kind("rule", made, Rule)
     problem = problem.build(rule)

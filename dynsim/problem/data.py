@@ -64,7 +64,7 @@ class Data(eqx.Module):
         return {}
 
 
-def _checked(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(arrays: Any) -> dict[str, Any]:
     """Return arrays by name as `numeric.array` does; the problem says whether they may have NaN."""
     checks.kind("arrays", arrays, Mapping)
     return {n: numeric.array(f"arrays[{n!r}]", a, finite=False) for n, a in arrays.items()}

@@ -291,7 +291,9 @@ def _run(
         first = jnp.arange(FIRST if finite else 1)
         references = [params]
         if init is not None:
-            references.append(started(given, key, None, dtype).params)
+            # The same weights; `init` may lack integers and functions next to them.
+            usual = jax.tree.leaves(started(given, key, None, dtype).params)
+            references.append(jax.tree.unflatten(jax.tree.structure(params), usual))
         if rule.noise is not None:
             end = times[-1] if steps is None else steps
             references.append(_scattered(problem, rule, params, key_init, end, groups))

@@ -142,7 +142,7 @@ class Rescaled(eqx.Module):
         """u after `steps` optimiser steps, which never falls."""
         return jnp.asarray(self.Y.flow_time(steps))
 
-    def steps_at(self, time: Real[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
+    def steps_at(self, time: Real[AnyArray, "*S"]) -> Float[np.ndarray, "*S"]:
         """Optimiser steps after which `flow_time` is `time`; inf where that is never, or after more
         than `LONGEST_SEARCH` steps."""
         time = np.asarray(time, float)

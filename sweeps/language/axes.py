@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynsim import numeric
 from sweeps.language.fields import (
     MISSING,
     Field,
@@ -268,6 +267,9 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     if isinstance(given, Mapping):
         values = _spaced(path, given) if is_spacing(given) else list(given.values())
     if getattr(values, "ndim", 0):
+        # Only values in Python are arrays; errors of sweep files appear without importing JAX.
+        from dynsim import numeric
+
         values = numeric.plain(path, values).tolist()
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise LanguageError(path, f"must be {LISTS}", given)

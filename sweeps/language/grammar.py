@@ -190,6 +190,8 @@ class Language:
                 reason = f"is missing{about}; must be {allowed(field, self.words(field))}"
                 raise LanguageError(".".join(path), reason)
             closed = field.groups and groups != () and not field.named
+            # A problem may have tables of its own.
+            closed = closed and not self._defines_groups(path[0])
             if closed and is_by_group(value) and {*value} - {*(groups or ())}:
                 reason = f"has groups {', '.join(groups)}" if groups else "has no groups"
                 raise LanguageError(".".join(path), reason, value)
@@ -291,9 +293,11 @@ class Language:
 
     def _is_of_problem(self, candidates: list[Setting]) -> bool:
         """Return whether a name means one setting, of a part of the run whose kinds have groups."""
-        if len(candidates) != 1:
-            return False
-        bases = {*self._run.fields[candidates[0].path[0]].bases}
+        return len(candidates) == 1 and self._defines_groups(candidates[0].path[0])
+
+    def _defines_groups(self, part: str) -> bool:
+        """Return whether the kinds of a part of the run have groups of weights."""
+        bases = {*self._run.fields[part].bases}
         return any(kind.groups and bases & {*kind.bases} for kind in self.kinds)
 
     def _names(self, given: Table) -> "_Names":

@@ -57,7 +57,7 @@ FLOWS = {
 }
 # Without Y there is one time for both matrices, and nothing but gradients moves them.
 ONE_TIME = {"sgd", "one schedule", "momentum", "nesterov"}
-FIXED = ONE_TIME | {"a schedule of each"}
+FIXED = ONE_TIME | {"a schedule of each", "any schedule"}
 EQUATIONS = ("lemma3", "eq10-finite-m", "eq10", "eq10-paper", "eq10-remark-1", "theorem4")
 LAYER = {
     "symmetric": FIRST,

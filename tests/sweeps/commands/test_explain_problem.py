@@ -90,6 +90,20 @@ def test_a_schedule_is_in_the_times_and_its_parts_are_told() -> None:
     assert half == pytest.approx(np.interp(-level, -loss, np.arange(101)), abs=0.1)
 
 
+def test_a_pulse_of_the_rate_is_resolved() -> None:
+    """Ten steps of 400: the loss falls like exp(-2 eta bend t) in them, and nowhere else."""
+    eta, shares = (lambda k: jnp.where((k >= 300) & (k < 310), 0.05, 0.0)), (0.5, 0.9)
+    table = sweeps.explain(sweeps.Experiment(Bowl(), dynsim.sgd(eta), steps=400, batch=math.inf))
+    end = math.exp(-0.2 * 10)
+    assert table["loss at the end"].prediction == pytest.approx(3 * end, rel=1e-6)
+    for share, name in zip(shares, ("half", "90 %"), strict=True):
+        exact = 300 - math.log(1 - share * (1 - end)) / 0.2
+        # A loss is linear between whole steps: with h = 0.2 off by h^2 / 8 of itself.
+        row = table[f"{name} of the decrease by step"]
+        assert row.prediction == pytest.approx(exact, abs=0.2**2 / 8 / 0.2)
+        assert row.error > 0
+
+
 @pytest.mark.usefixtures("quick_theory")
 def test_steps_that_are_too_large_are_named_with_the_worst_one() -> None:
     found = sweeps.explain(NAME, **settings(eta=0.2))

@@ -583,8 +583,8 @@ def test_an_option_of_jax_that_changed_is_the_cause_and_no_method(tmp_path: Path
 
 def test_a_class_of_a_script_has_one_name_in_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spawned workers call the module of the script `__mp_main__`, others import it."""
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py")
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
     names = set()
     for module in ("__main__", "__mp_main__", "script"):
         monkeypatch.setattr(type(swept().first.problem), "__module__", module)
