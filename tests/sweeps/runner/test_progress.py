@@ -129,17 +129,26 @@ def test_an_interruption_says_what_is_stored_and_how_to_resume(
 
 
 ENDLESS = """
-import subprocess
 import sys
-import threading
 import jax
 import dynsim
 from sweeps import cli
 
+begun = []
+
+def begin():
+    if not begun:
+        begun.append(True)
+        print("begun", flush=True)
+
 class Endless(dynsim.Problem):
     def init(self, key):
-        jax.debug.callback(lambda: print("begun", flush=True))
-        halved = jax.lax.while_loop(lambda x: x < 1, lambda x: x / 2, jax.random.uniform(key) / 2)
+        def halve(x):
+            # Within the loop: next to it, it may wait for a thread until the loop ends.
+            jax.debug.callback(begin)
+            return x / 2
+
+        halved = jax.lax.while_loop(lambda x: x < 1, halve, jax.random.uniform(key) / 2)
         return jax.numpy.ones(2) * halved
 
     def draw(self, key, batch):
