@@ -53,8 +53,15 @@ def cosine(t: float) -> float:
 
 RATES = (dynsim.schedules.cosine(peak, 30.0, 0.1) for peak in (1.3, 0.7))
 SCHEDULED = Layer(TASK, dynsim.sgd(*RATES), PLAIN.times, pace=cosine)
-RATES = (dynsim.schedules.cosine(peak, 30.0, 0.1) for peak in (0.3, 0.2))
-OF_BOTH = Layer(TASK, dynsim.momentum(*RATES, 0.8), PLAIN.times, pace=cosine)
+
+
+def falling(t: float) -> float:
+    """Rate over its peak of `OF_BOTH`. With inertia it matters how a rate varies within a step."""
+    return 1.0 if t < 5 else 0.6 if t < 12 else 0.3
+
+
+RATES = (dynsim.schedules.steps(peak, (5, 12), (0.6, 0.3)) for peak in (0.3, 0.2))
+OF_BOTH = Layer(TASK, dynsim.momentum(*RATES, 0.8), PLAIN.times, pace=falling)
 
 
 def test_attention_that_stays_under_a_schedule() -> None:
