@@ -14,12 +14,10 @@ Entry points are looked up once, when a name is not built in or when all names a
 function is imported when its name is recorded.
 """
 
-import contextlib
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -53,7 +51,6 @@ PRECONDITIONED = "preconditioned_sharpness"
 """Name of the sharpness in units in which the rule's steps begin to oscillate at 2."""
 
 Observable = Callable[..., Array]
-_TRACE: ContextVar[Hashable] = ContextVar("dynsim_trace", default=None)
 
 
 class NamedFunction(NamedTuple):
@@ -74,12 +71,10 @@ class Recording(NamedTuple):
     Attributes:
         functions: names and functions of a snapshot.
         provided: names of the quantities that the loop records in addition to the loss.
-        trace: different in each `traced_anew` block, so that no cached trace matches.
     """
 
     functions: tuple[tuple[str, Observable], ...]
     provided: tuple[str, ...] = ()
-    trace: Hashable = None
 
     @property
     def relative(self) -> bool:
@@ -144,7 +139,7 @@ class Table:
                 raise _taken(name)
             if found.setdefault(name, function) is not function:
                 raise ValueError(f"record = {name!r}: names two functions")
-        return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)), _TRACE.get())
+        return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)))
 
     def _function(self, name: str) -> Observable:
         if name in self.refused:
@@ -156,20 +151,6 @@ class Table:
             weights = {PARAMS} & {*self.provided}
             checks.choice("record", name, (*self.names(), *weights))
         return _loaded(points[name])
-
-
-@contextlib.contextmanager
-def traced_anew() -> Iterator[None]:
-    """Trace the enclosed entry points again, ignoring JAX's cache.
-
-    JAX caches a trace by the functions that it was made from, and does not notice when a global
-    variable that one of them uses has changed.
-    """
-    token = _TRACE.set(object())
-    try:
-        yield
-    finally:
-        _TRACE.reset(token)
 
 
 def recorded_as(name: str, found: Iterable[str]) -> list[str]:

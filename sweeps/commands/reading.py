@@ -20,7 +20,7 @@ from sweeps.output import programs
 from sweeps.runner.labels import select
 from sweeps.runner.progress import say
 from sweeps.runner.store import PARTS, SHORT
-from sweeps.runner.store.records import differences
+from sweeps.runner.store.records import CALLS, differences
 from sweeps.runner.store.store import Store
 
 
@@ -87,6 +87,8 @@ def info(config: Info) -> None:
         ranges = ", ".join(f"{first} to {last}" for first, last in each["chunks"])
         if changed := differences(about["environment"], each["environment"]):
             lines.append(f"chunks {ranges}: {', '.join(changed)}")
+        if called := each["environment"].get(CALLS):
+            lines.append(f"chunks {ranges}: call {called}; a change of what that does is not seen")
     for each in about["decided"]:
         pair = f"{each['same_as'][:SHORT]} -> {each['program'][:SHORT]}"
         how = "accepted by name"

@@ -42,7 +42,7 @@ class Record(NamedTuple):
         from sweeps.language.grammar import flattened
         from sweeps.language.tree import encode
         from sweeps.runner import cluster
-        from sweeps.runner.identity import code
+        from sweeps.runner.program.identity import of_run
         from sweeps.systems.experiment import files
         from sweeps.systems.kinds import language
 
@@ -54,7 +54,7 @@ class Record(NamedTuple):
             cluster.use_all_cores()
         for name, part in parts.items():
             settings |= dict(flattened(name, encode(language(), part))) | files(part)
-        settings |= code(parts["run"]) if "run" in parts else {}
+        settings |= of_run(parts["run"]) if "run" in parts else {}
         out = output.folder(Path(config.out))
         if out.suffix in PICTURES:
             return cls(command, settings, out.with_suffix(".run.json"))

@@ -59,7 +59,7 @@ def keep() -> Path | None:
 @contextlib.contextmanager
 def keeping_traced(began: float) -> Iterator[None]:
     """Context in which compiled programs are cached, and those of sweeps are also stored so that
-    they need not be traced again (`sweeps.runner.kept`), unless the user has configured JAX
+    they need not be traced again (`sweeps.runner.program.kept`), unless the user has configured JAX
     otherwise. `began` is the time at which this process started to import modules."""
     if keep() == _folder():
         with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from dynsim import Status
 from dynsim.precision import precision
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from sweeps import output
-from sweeps.runner.identity import Identity
+from sweeps.runner.program.identity import Identity
 from sweeps.runner.store import CHECKPOINT, SHORT, Report, StoreError, sha
 from sweeps.runner.store.records import Registered, differences, plain
 from sweeps.runner.store.store import Store

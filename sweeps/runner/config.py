@@ -18,7 +18,7 @@ from sweeps.systems.kinds import language
 
 def config_of(sweep: Sweep) -> dict[str, Any]:
     """Return the settings that determine the numbers, as JSON values, and the title. The code is
-    identified by its programs instead, see `sweeps.runner.identity`."""
+    identified by its programs instead, see `sweeps.runner.program.identity`."""
     own = [each for each in sweep.recorded if isinstance(each, NamedFunction)]
     named = [name for name, axis in sweep.varied.named.items() if axis.named]
     optional = {

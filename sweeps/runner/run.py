@@ -23,7 +23,7 @@ from sweeps.output import programs
 from sweeps.runner import labels, tiles
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.config import config_of
-from sweeps.runner.identity import Identity
+from sweeps.runner.program.identity import Identity
 from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import (

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import annotated_types as at
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import ArrayLike, PyTree
 
 from dynsim import checks, decoding
 from dynsim.decoding import Seed
@@ -40,11 +40,11 @@ FEW = 64
 
 
 class Problem(NamedTuple):
-    """The shared part of all runs at one combination of static values: their task, the names of
-    their traced numbers, and the settings of the engine."""
+    """All runs at one combination of static values: their task, their traced numbers as arrays that
+    broadcast, with a dimension per traced axis, and the settings of the engine."""
 
     task: PyTree
-    numbers: tuple[str, ...]
+    numbers: Mapping[str, ArrayLike]
     settings: Settings
 
 
@@ -190,7 +190,12 @@ class Sweep:
         """Return the runs at the `chosen` values of static axes as one run whose other settings
         hold all values of their axes, as arrays that broadcast, one dimension per axis."""
         traced = [dim.axes for dim in self.dims if not dim.static and dim.name != "seed"]
-        return self.point({**grid(traced), **chosen})
+        along = {
+            name: np.reshape(values, [-1 if i == place else 1 for i in range(len(traced))])
+            for place, axes in enumerate(traced)
+            for name, values in axes.items()
+        }
+        return self.point({**along, **chosen})
 
     def slices(self) -> Iterator[dict[str, Any]]:
         """Iterate over all combinations of values along static dimensions."""
@@ -287,22 +292,12 @@ class Sweep:
 
     def _problem(self, runs: Experiment) -> Problem:
         runs.check(resumed=self.checkpoint, rounded=self.rules.trains)
-        numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)
         self.rules.check_run(runs)
         settings = Settings(
             runs.fixed, times, self.recorded, self.dtype, self.rtol, self.checkpoint
         )
-        return Problem(self.rules.task(runs), numbers, settings)
-
-
-def grid(dims: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the values of axes as arrays that broadcast, one dimension each."""
-    return {
-        name: np.reshape(values, [-1 if i == place else 1 for i in range(len(dims))])
-        for place, axes in enumerate(dims)
-        for name, values in axes.items()
-    }
+        return Problem(self.rules.task(runs), runs.numbers, settings)
 
 
 def _exact(axis: Axis) -> Sequence[float] | Sequence[str]:

@@ -23,8 +23,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for, precision
 from dynsim.training.course import Checkpoint, packed, unpacked
-from dynsim.training.recording import recorded_as, traced_anew
-from sweeps.runner import fit, kept, traces
+from dynsim.training.recording import recorded_as
+from sweeps.runner import fit
+from sweeps.runner.program import kept, traces
 from sweeps.runner.store import CHECKPOINT, check_names
 from sweeps.systems.base import Engine, Settings, names_of
 
@@ -120,8 +121,8 @@ class Job(NamedTuple):
         engine, settings: of the runs.
         mesh: the devices.
         state: bytes of the state from which each run resumes; 0 for runs that start from step 0.
-        identity: hash of the program of a run, if it contains code that may change. Programs traced
-            or compiled for another hash are not reused.
+        identity: hash of the text of the program of a run, if it contains code that may change.
+            Programs traced or compiled for another hash are not reused.
         kept: key under which other processes find the program; empty if it is not kept.
     """
 
@@ -159,7 +160,7 @@ def trace(job: Job) -> tuple[Traced | None, Traced]:
     if job.state:
         states = np.zeros((job.mesh.size, *job.tile, job.state), np.uint8)
     root, (_, _, _, engine, settings, on, _, identity, _) = np.uint32(0), job
-    known = {"engine": engine, "settings": settings, "mesh": on, "identity": identity}
+    known = {"engine": engine, "settings": settings, "mesh": on}
     # Arguments are flat, because the tree structures of modules cannot be serialized.
     leaves, task = jax.tree.flatten(job.task)
     shared = [jax.tree.structure(None)]
@@ -176,7 +177,7 @@ def trace(job: Job) -> tuple[Traced | None, Traced]:
         return run_tiles(*given, states, **known)
 
     draws, drawn = None, []
-    anew = traced_anew() if identity else contextlib.nullcontext()
+    anew = traces.anew() if identity else contextlib.nullcontext()
     with compiled_for(job.mesh.devices.flat[0].platform), anew:
         if job.engine.draw is not None:
             draws = Traced(jax.jit(draw).trace(leaves, seeds, root), (leaves, seeds, root))
@@ -231,7 +232,7 @@ PROGRAMS: dict[Any, Program] = {}
 """The most recently used programs of this process, the latest one last."""
 
 
-@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh", "identity"))
+@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
 def draw_tiles(
     task: PyTree,
     seeds: Int[Array, "D S"],
@@ -240,10 +241,8 @@ def draw_tiles(
     engine: Engine,
     settings: Settings,
     mesh: Mesh,
-    identity: str = "",
 ) -> PyTree:
     """Draw the shared data of each seed's runs on each device, (D, S, ...); see `run_tiles`."""
-    del identity
     assert engine.draw is not None
     draw = functools.partial(engine.draw, settings)
 
@@ -261,7 +260,7 @@ def draw_tiles(
     )(task, seeds, root)
 
 
-@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh", "identity"))
+@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
 def run_tiles(
     task: PyTree,
     numbers: Mapping[str, Float[Array, "D P"]],
@@ -273,7 +272,6 @@ def run_tiles(
     engine: Engine,
     settings: Settings,
     mesh: Mesh,
-    identity: str = "",
 ) -> dict[str, Array]:
     """Run one tile on each of the D devices of `mesh`: S seeds at P points of traced `numbers`. A
     run uses the key fold_in(key(root), seed). `drawn` is the result of `draw_tiles` for these
@@ -284,7 +282,6 @@ def run_tiles(
         recording if each run chooses it, and the `checkpoint` if it is kept. If several times are
         recorded, they are the first of the remaining axes.
     """
-    del identity
 
     def tile(
         task: PyTree,

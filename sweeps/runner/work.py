@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree, UInt8
@@ -18,9 +17,10 @@ from dynsim.precision import precision
 from dynsim.training.course import Checkpoint
 from sweeps.language.axes import Dimension
 from sweeps.output import programs
-from sweeps.runner import fit, kept, labels, progress, tiles
-from sweeps.runner.identity import Identity
-from sweeps.runner.spec import Sweep, grid
+from sweeps.runner import fit, labels, progress, tiles
+from sweeps.runner.program import kept
+from sweeps.runner.program.identity import Identity
+from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT, Layout, Variable
 
 CHUNK_TILES = 8
@@ -79,7 +79,6 @@ class Work:
         self.sweep, self.begin, self.state = sweep, begin, state
         self.nudge = nudge
         self.identity = identity or Identity(sweep, mesh.devices.flat[0].platform)
-        self.problem = functools.lru_cache(maxsize=16)(lambda chosen: sweep.problem(dict(chosen)))
         self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, list[Array]] = (None, [])
         memory = max(map(self._estimate, self.sweep.some_slices()))
@@ -163,9 +162,9 @@ class Work:
         check: Callable[[int], None],
         states: UInt8[np.ndarray, "*region N"] | None,
     ) -> dict[str, np.ndarray]:
-        chosen, seeds, points = self._runs(region)
+        chosen, seeds = self._runs(region)
         prepared, program = self.program(_hashable(chosen))
-        numbers = self._numbers(chosen, points)
+        numbers = self._numbers(chosen, region)
         order = np.arange(len(next(iter(numbers.values()))))
         if self.sweep.rules.adaptive:
             order = np.argsort(self.sweep.system.stiffness(numbers), kind="stable")
@@ -253,7 +252,7 @@ class Work:
 
     def start(self, region: tuple[slice, ...]) -> None:
         """Start to compile the program of a chunk."""
-        chosen, _, _ = self._runs(region)
+        chosen, _ = self._runs(region)
         self.program(_hashable(chosen))[1].start()
 
     def _shapes(self, chosen: Mapping[str, float]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
@@ -280,7 +279,7 @@ class Work:
 
     def _estimate(self, chosen: Mapping[str, float]) -> int:
         """Estimate the bytes per run before a program is compiled."""
-        problem = self.problem(_hashable(chosen))
+        problem, _ = self.identity.entering(_hashable(chosen))
         return self.sweep.rules.bytes_per_run(problem.task, problem.settings)
 
     def _shrink(self, times: float) -> None:
@@ -289,21 +288,20 @@ class Work:
         self._drawn = (None, [])
 
     def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
-        problem, rules = self.problem(chosen), self.sweep.rules
-        prepared = jax.tree.map(jnp.asarray, rules.prepare(problem.task, self.sweep.recorded))
+        problem, prepared = self.identity.entering(chosen)
         settings = problem.settings
         if self.begin:
             settings = settings._replace(checkpoint=Checkpoint(self.begin))
-        made = prepared, problem.numbers, self.tile, rules, settings, self.mesh, self.state
+        names, rules = tuple(problem.numbers), self.sweep.rules
+        made = prepared, names, self.tile, rules, settings, self.mesh, self.state
         if self.identity.outside:
-            return prepared, tiles.program(tiles.Job(*made, self.identity.program(chosen)))
+            return prepared, tiles.program(tiles.Job(*made, self.identity.text(chosen).digest))
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
         key = ""
         # A subclass may have another engine of the same name.
         if type(self.sweep) is Sweep:
             named = self.sweep.system.name, self.sweep.engine
-            about = shapes, problem.numbers, self.tile, settings, self.state
-            key = kept.key_of(self.mesh, *named, *about)
+            key = kept.key_of(self.mesh, *named, shapes, names, self.tile, settings, self.state)
         return prepared, tiles.program(tiles.Job(*made, kept=key))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:
@@ -316,31 +314,28 @@ class Work:
             self._drawn = (wanted, program.draw(prepared, seeds, np.uint32(self.sweep.root)))
         return self._drawn[1]
 
-    def _runs(
-        self, region: tuple[slice, ...]
-    ) -> tuple[dict[str, float], np.ndarray, list[dict[str, np.ndarray]]]:
-        """Return a region's static values, its seeds, and the values along its other dimensions."""
+    def _runs(self, region: tuple[slice, ...]) -> tuple[dict[str, float], np.ndarray]:
+        """Return a region's static values, and its seeds."""
         seeds = np.array([self.sweep.first.seed])
-        points = []
         for dim, part in zip(self.sweep.dims, region, strict=True):
-            values = {name: np.array(all_values[part]) for name, all_values in dim.axes.items()}
             if dim.name == "seed":
-                seeds = values["seed"]
-            elif not dim.static:
-                points.append(values)
-        return self.sweep.static_values(region), seeds, points
+                seeds = np.array(dim.axes["seed"][part])
+        return self.sweep.static_values(region), seeds
 
     def _numbers(
-        self, chosen: Mapping[str, float], points: list[dict[str, np.ndarray]]
+        self, chosen: Mapping[str, float], region: tuple[slice, ...]
     ) -> dict[str, np.ndarray]:
         """Return (P,) traced numbers for all points of a chunk, the last dimension fastest."""
-        shape = tuple(len(next(iter(values.values()))) for values in points)
-        run = self.sweep.point({**chosen, **grid(points)})
+        traced = [
+            (dim.size, part)
+            for dim, part in zip(self.sweep.dims, region, strict=True)
+            if not dim.static and dim.name != "seed"
+        ]
+        shape, within = tuple(size for size, _ in traced), tuple(part for _, part in traced)
         return {
-            name: np.broadcast_to(
-                np.asarray(value, self.sweep.dtype) * (1 + self.nudge), shape
-            ).ravel()
-            for name, value in run.numbers.items()
+            name: np.asarray(np.broadcast_to(value, shape)[within], self.sweep.dtype).ravel()
+            * (1 + self.nudge)
+            for name, value in self.identity.entering(_hashable(chosen))[0].numbers.items()
         }
 
     def _rounds(

@@ -20,7 +20,7 @@ import sweeps
 from sweeps.runner import cluster, driver, tiles
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.config import config_of
-from sweeps.runner.identity import Identity
+from sweeps.runner.program.identity import Identity
 from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Variable

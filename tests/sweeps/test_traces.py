@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sweeps.runner import traces
+from sweeps.runner.program import traces
 
 X = np.ones((3, 3), np.float32)
 A = np.arange(9, dtype=np.float32).reshape(3, 3)

@@ -44,6 +44,9 @@ ENVIRONMENTS = "status/.made"
 """Folder of the environments that records refer to; files are named by digest."""
 PROGRAMS = "status/.programs"
 """Folder of the programs; files are named by combination of static values."""
+CALLS = "calls"
+"""Entry of an environment: functions of the user that the program calls while it runs. What they do
+is not in its text."""
 KEPT = 2**16
 """Maximum number of records in the cache."""
 

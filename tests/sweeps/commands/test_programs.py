@@ -18,7 +18,8 @@ import sweeps
 from dynsim.precision import precision
 from sweeps import Sweep, cli, experiment
 from sweeps.output import programs
-from sweeps.runner import kept, tiles
+from sweeps.runner import tiles
+from sweeps.runner.program import kept
 from sweeps.runner.work import Work
 
 COUNT = """
@@ -56,7 +57,8 @@ from pathlib import Path
 import jax
 import numpy as np
 from sweeps.output import programs
-from sweeps.runner import kept, tiles
+from sweeps.runner import tiles
+from sweeps.runner.program import kept
 programs.TRACED.append(programs.Traced(Path(sys.argv[1]), time.time()))
 functions = {"twice": lambda x: 2 * x, "inverse": jax.numpy.linalg.inv}
 x, mesh = np.diag([2.0, 4.0]).astype("float32"), tiles.mesh(jax.devices()[:1])

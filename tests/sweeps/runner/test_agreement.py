@@ -25,8 +25,9 @@ import sweeps
 from dynsim import Status
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from sweeps import Experiment, StoreError, Sweep, cli, output
-from sweeps.runner import agreement, identity
+from sweeps.runner import agreement
 from sweeps.runner.agreement import Agreement
+from sweeps.runner.program import identity
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
 
@@ -210,7 +211,9 @@ class Called(Net):
         return jax.lax.stop_gradient(one) * super().loss(params, data)
 
 
-def test_numbers_decide_what_no_device_here_can_be_asked(tmp_path: Path) -> None:
+def test_numbers_decide_what_no_device_here_can_be_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # The rule has a name, which does not say what it is when runs are computed again.
     axes = {"rule": {"heavy": {"kind": "sgd", "momentum": 0.9}}, "eta": [0.1, 0.2]}
     sweep = Sweep(Experiment(Called(), dynsim.sgd(0.1), 2, 4), axes)
@@ -225,6 +228,8 @@ def test_numbers_decide_what_no_device_here_can_be_asked(tmp_path: Path) -> None
     lines: list[str] = []
     sweeps.run(sweep, tmp_path / "s", report=lines.append)
     assert [line for line in lines if "2 stored runs, recomputed, agree to within" in line]
+    assert cli.main(["info", str(tmp_path / "s")]) == 0
+    assert "test_agreement.Called.loss.<locals>.<lambda>" in capsys.readouterr().out
 
 
 def test_rounding_that_is_carried_far_decides_nothing() -> None:
@@ -392,18 +397,6 @@ def test_what_is_drawn_without_a_key_is_an_error(how: str, message: str, tmp_pat
     assert not (tmp_path / "s").exists()
 
 
-def test_a_function_that_jax_forgot_between_two_uses_is_no_other_program(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """JAX may drop a trace from its caches at any time, and then writes a function twice."""
-    texts, traced = iter(["once", "twice"]), identity.Identity._traced
-    monkeypatch.setattr(
-        identity.Identity, "_traced", lambda *given: next(texts, None) or traced(*given)
-    )
-    identity.Identity(frozen(""), "cpu").check()
-    assert next(texts, None) is None
-
-
 def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each further sweep of it is traced once, to see that it is still the same."""
     made, traced = [], identity._hash
@@ -566,7 +559,7 @@ def test_programs_that_cannot_be_compared_by_their_trace_are_lowered_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(identity.traces, "form", lambda traced: None)
-    hashes = [identity.Identity(swept(times=times), "cpu").program(()) for times in ((3,), (1, 3))]
+    hashes = [identity.Identity(swept(times=times), "cpu").text(()) for times in ((3,), (1, 3))]
     assert len(set(hashes)) == 2
 
 

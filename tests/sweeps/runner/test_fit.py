@@ -14,7 +14,8 @@ from jax.extend.core import Jaxpr
 import sweeps
 from dynsim.precision import compiled_for, host, precision
 from sweeps import Sweep, experiment
-from sweeps.runner import fit, kept, tiles
+from sweeps.runner import fit, tiles
+from sweeps.runner.program import kept
 from sweeps.runner.work import Work
 
 TRAINING = experiment(steps=2, length=8, batch=8)

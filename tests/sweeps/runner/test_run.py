@@ -18,8 +18,9 @@ import dynsim
 import sweeps
 from odes.yz import population
 from sweeps import Sweep, experiment
-from sweeps.runner import kept, labels, progress, tiles, work
+from sweeps.runner import labels, progress, tiles, work
 from sweeps.runner.labels import valid
+from sweeps.runner.program import kept
 from tests.systems.layers import initial_weights, simulate
 
 pytestmark = pytest.mark.usefixtures("quick_theory")

@@ -1,11 +1,13 @@
-"""Traced programs: a hashable form for comparison, and LAPACK calls for one matrix at a time.
+"""Traced programs: without JAX's caches, in a hashable form for comparison, with the Python
+functions that they call, and with LAPACK calls for one matrix at a time.
 
 Lowering a program to text takes twice as long as tracing it, and most programs of a session are
 traced again unchanged.
 """
 
+import contextlib
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import jax
@@ -21,6 +23,34 @@ LAPACK = {
 UNUSED = {"custom_jvp_call": {"jvp_jaxpr_fun"}, "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd"}}
 """Parameters of functions with custom derivatives that differ between traces of the same function.
 They define its derivative, which has been taken by the time a program is lowered."""
+_TRACE: Any = jax.make_user_context(None)
+"""Part of the key of all of JAX's caches of traces."""
+
+
+@contextlib.contextmanager
+def anew() -> Iterator[None]:
+    """Trace the enclosed programs again, ignoring JAX's caches.
+
+    JAX keeps traces of functions, such as the bodies of loops, and does not notice when a global
+    variable that one of them reads has changed.
+    """
+    with _TRACE(object()):
+        yield
+
+
+def called(program: Any) -> Iterator[Callable[..., Any]]:
+    """Yield the Python functions whose results enter a traced program while it runs."""
+    if isinstance(program, ClosedJaxpr):
+        # Since JAX 0.12 these are one class.
+        program = program.jaxpr
+    if isinstance(program, tuple | list):
+        for each in program:
+            yield from called(each)
+    elif isinstance(program, Jaxpr):
+        for each in program.eqns:
+            if each.primitive.name in ("pure_callback", "io_callback"):
+                yield each.params["callback"].callback_func
+            yield from called([*each.params.values()])
 
 
 def form(traced: jax.stages.Traced) -> Hashable | None:

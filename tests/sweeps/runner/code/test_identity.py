@@ -4,6 +4,7 @@ wherever it comes from, and nothing else is. Each change is made between two pro
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -149,6 +150,134 @@ ROWS: dict[str, tuple[Files, Files]] = {
     ),
 }
 """Files of a package, and those that change: what is not in the text of one class."""
+BUILT = """
+import dataclasses, equinox as eqx, odes
+from dynsim.training.rule import UpdateRule
+S = np.float32({s})
+class Inner(eqx.Module):
+    scale: object
+class Net(Base):
+    table: object = dataclasses.field(default_factory=lambda: jnp.ones(2))
+    factor: float = 1.0
+    data: object = None
+    def scale(self):
+        return self.table[0] * self.factor
+"""
+"""A problem whose scale is the product of an array and a number, and a value `S` that changes."""
+
+
+def changed(code: str, tail: str = TAIL) -> tuple[Files, Files]:
+    """A package with this code, where `S` is 1 and then 9."""
+    made = [{"main.py": HEAD + BUILT.format(s=s) + code + tail} for s in (1.0, 9.0)]
+    return made[0], made[1]
+
+
+ENTERING: dict[str, tuple[Files, Files]] = {
+    "built_array": changed(
+        "    def build(self, rule): return dataclasses.replace(self, table=jnp.full(2, S))"
+    ),
+    "built_number": changed(
+        "    def build(self, rule): return dataclasses.replace(self, factor=float(S))"
+    ),
+    "built_rule": changed(
+        "class Mine(UpdateRule):\n    def build(self): return dynsim.sgd(0.1 * float(S))\n"
+        "RULE = Mine()\nOPTIONS = {'axes': {'seed': [0, 1]}}"
+    ),
+    "rule_along_an_axis": changed(
+        "class Mine(UpdateRule):\n    size: float = 1.0\n"
+        "    def build(self): return dynsim.sgd(0.1 * float(S) * self.size)\n"
+        "RULE = Mine()\nOPTIONS = {'axes': {'size': [1.0, 2.0], 'seed': [0, 1]}}"
+    ),
+    "built_data": changed(
+        "class Made(dynsim.Data):\n"
+        "    def build(self): return dynsim.Arrays({'x': S * np.ones((8, 3), np.float32)})\n"
+        "class Net(Base):\n    data: dynsim.Data = Made()\n"
+        "    def draw(self, key, batch): return self.data.draw(key, batch)['x']\n"
+    ),
+    "cached_table": changed(
+        "@functools.cache\ndef table(): return jnp.full(2, S)\n"
+        "class Net(Net):\n"
+        "    def build(self, rule): return dataclasses.replace(self, table=table())"
+    ),
+    "not_init_array": changed(
+        "    made: object = eqx.field(init=False)\n"
+        "    def __post_init__(self): self.made = jnp.full(2, S)\n"
+        "    def scale(self): return self.made.sum()"
+    ),
+    "not_init_number": changed(
+        "    made: float = eqx.field(init=False)\n"
+        "    def __post_init__(self): self.made = float(S)\n"
+        "    def scale(self): return self.made"
+    ),
+    "not_init_module": changed(
+        "    made: Inner = eqx.field(init=False)\n"
+        "    def __post_init__(self): self.made = Inner(jnp.full(2, S))\n"
+        "    def scale(self): return self.made.scale.sum()"
+    ),
+    "table_of_a_task": changed(
+        "class Pair(dynsim.Task):\n"
+        "    def build(self):\n"
+        "        own = 0.05 * float(S)\n"
+        "        rows = [[1 - own, own, 0], [1 - own, 0, own]]\n"
+        "        return dynsim.sequence_classes(rows, [0, 1])\n"
+        "PROBLEM = dynsim.AttentionLayer(Pair())\nRULE = dynsim.sgd({'Y': 1.0, 'Z': 0.1})\n"
+        "OPTIONS = {'axes': {'eta_y': [0.5, 1.0], 'seed': [0, 1]}, 'record': ['loss']}",
+        "",
+    ),
+    "needs": changed(
+        "    def build(self, rule): return dataclasses.replace(self, factor=float(S))\n"
+        "    @staticmethod\n    def theories(): return (DECAY,)\n"
+        "    def observables(self): return {'weight': lambda problem, w: w}\n"
+        "def decay(problem, rule, times, *, factor, **options):\n"
+        "    weight = factor * jnp.ones(len(times))\n"
+        "    return dynsim.Trajectory(times, {'weight': weight}, weight, jnp.int32(0), -1)\n"
+        "DECAY = odes.Theory('decay', 'decay', 'none', decay, lambda training: None,\n"
+        "                    needs=('factor',), adaptive=False)\n"
+        "OPTIONS = {'engine': 'decay', 'axes': {'eta': [0.1, 0.2]}, 'record': ['weight']}"
+    ),
+    # Not named by anybody before.
+    "nested_arrays": changed(
+        "    def build(self, rule):\n"
+        "        return dataclasses.replace(self, data=[Inner({'a': jnp.full(2, S)})])\n"
+        "    def scale(self): return self.data[0].scale['a'].sum()"
+    ),
+    "integers": changed(
+        "    def build(self, rule):\n"
+        "        return dataclasses.replace(self, data=jnp.full(2, int(S), jnp.int32))\n"
+        "    def scale(self): return self.data.sum().astype(jnp.float32)"
+    ),
+    "one_entry": changed(
+        "    def build(self, rule):\n"
+        "        return dataclasses.replace(self, data=jnp.ones(999).at[500].set(S))\n"
+        "    def scale(self): return self.data[500]"
+    ),
+    "decay_of_a_rule": changed(
+        "class Mine(UpdateRule):\n"
+        "    def build(self): return dynsim.adamw(0.1, decay=0.1 * float(S))\n"
+        "RULE = Mine()\nOPTIONS = {'axes': {'seed': [0, 1]}}"
+    ),
+    "peak_of_a_schedule": changed(
+        "class Mine(UpdateRule):\n"
+        "    def build(self): return dynsim.sgd(dynsim.schedules.linear(0.1 * float(S), 2))\n"
+        "RULE = Mine()\nOPTIONS = {'axes': {'seed': [0, 1]}}"
+    ),
+    "key": changed(
+        "    def build(self, rule):\n"
+        "        key = jax.random.key(int(S))\n"
+        "        return dataclasses.replace(self, table=jax.random.uniform(key, 2))"
+    ),
+    "dtype": changed(
+        "    def build(self, rule):\n"
+        "        made = np.arange(1, 3) if S > 1 else np.arange(1.0, 3.0)\n"
+        "        return dataclasses.replace(self, data=jnp.asarray(made))\n"
+        "    def scale(self): return 1.0 + 0.0 * self.data.sum()"
+    ),
+    "order": changed(
+        "    def build(self, rule):\n"
+        "        return dataclasses.replace(self, table=jnp.array([1.0, 2.0])[:: int(2 - S) or 1])"
+    ),
+}
+"""What enters a program as an argument, and is not in its text."""
 SAME: dict[str, tuple[Files, Files]] = {
     "comment": (
         {"main.py": net("return 1.0")},
@@ -162,6 +291,10 @@ SAME: dict[str, tuple[Files, Files]] = {
     "jitted": (
         {"main.py": net("return one()", "@jax.jit\ndef one(): return jnp.cos(0.0)")},
         {"main.py": net("return two()", "@jax.jit\ndef two(): return jnp.cos(0.0)")},
+    ),
+    "default_factory": changed("    pass"),
+    "built_alike": changed(
+        "    def build(self, rule): return dataclasses.replace(self, table=jnp.full(2, S / S))"
     ),
     "unused": (
         {"main.py": net("return 1.0", "def other(): return 1.0")},
@@ -203,7 +336,7 @@ def processed(folder: Path, stores: Path, cwd: Path, **changes: str) -> dict[str
     """What a process of its own makes of all packages of a folder."""
     # As users have it: Python keeps what it has compiled of a module.
     kept = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[4])
     found = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("computing.py")), folder, stores],
         cwd=cwd,
@@ -216,7 +349,10 @@ def processed(folder: Path, stores: Path, cwd: Path, **changes: str) -> dict[str
     return dict(map(json.loads, found.stdout.splitlines()))
 
 
-FULL = {*ROWS, *SAME} - {"helper", "optax", "callback"}
+FULL = {*ROWS, *ENTERING, *SAME} - {
+    *("helper", "optax", "callback", "default_factory"),
+    *("built_array", "rule_along_an_axis", "built_data", "table_of_a_task", "needs"),
+}
 """Packages of which others show the same, or `test_agreement.py` and `test_problems.py`."""
 Found = dict[str, float | str]
 Twice = Callable[[str], tuple[float | str, float | str]]
@@ -230,7 +366,11 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Twice:
     @functools.cache
     def found(full: bool) -> tuple[Found, Found]:
         folder, stores = (tmp_path_factory.mktemp(name) for name in ("packages", "stores"))
-        rows = {name: each for name, each in {**ROWS, **SAME}.items() if (name in FULL) == full}
+        rows = {
+            name: each
+            for name, each in {**ROWS, **ENTERING, **SAME}.items()
+            if (name in FULL) == full
+        }
         for name, (files, _) in rows.items():
             write(folder, name, files)
         before = processed(folder, stores, folder)
@@ -259,6 +399,18 @@ def test_other_code_never_takes_part_in_what_is_stored(name: str, twice: Twice) 
     assert isinstance(after, str)
     assert "computed by different code" in after
     assert "--accept-code" in after
+
+
+@pytest.mark.parametrize("name", marked(ENTERING))
+def test_other_arrays_and_numbers_never_take_part_in_what_is_stored(
+    name: str, twice: Twice
+) -> None:
+    before, after = twice(name)
+    assert isinstance(before, float), before
+    assert isinstance(after, str)
+    assert "computed by different code" in after
+    # Of arrays and of numbers along an axis, the error has short hashes.
+    assert re.search(r"(array|number) [a-z._0-9]+ [0-9a-f.]+ -> [0-9a-f.]+", after)
 
 
 @pytest.mark.parametrize("name", marked(SAME))

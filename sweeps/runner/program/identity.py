@@ -1,45 +1,41 @@
-"""Identifies a computation by a hash of the text of the program that JAX compiles.
+"""Identifies a computation by a hash of the program that JAX compiles and of all that enters it.
 
 The text of one run, at fixed shapes, contains every constant, every array that a function closes
 over and every function that it calls, whatever file, cell or package they come from. It does not
-contain comments, layout or variable names. The numbers of a sweep, its seeds and the arrays of its
-problem are arguments; a store compares them by value. Code outside the program, such as a Python
-callback or a C library, is not in the text.
+contain comments, layout or variable names. The numbers of the problem and its rule, at all values
+of the axes, and the arrays of the problem are arguments of the program, and are compared by value.
+Code outside the program, such as a Python callback or a C library, is not in the text.
 """
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, ArrayLike, Int, PyTree
 
 from dynsim import Problem
 from dynsim.precision import compiled_for, precision
 from dynsim.problem.base import ask, split
 from dynsim.problem.checks import NO_KEY, NOT_REPEATED
 from dynsim.training.keys import has_keys
-from dynsim.training.recording import NamedFunction, traced_anew
-from sweeps.runner import tiles, traces
+from dynsim.training.recording import NamedFunction
+from sweeps.runner import tiles
+from sweeps.runner.program import code, traces
+from sweeps.runner.spec import Problem as Runs
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import SHORT
-from sweeps.systems.base import Engine, Settings
+from sweeps.runner.store.records import CALLS
+from sweeps.systems.base import Engine, Settings, of_problem
 from sweeps.systems.experiment import Experiment
 
-KNOWN = {
-    *("dynsim", "odes", "sweeps", "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
-    *("abc", "builtins", "dataclasses", "functools", "math", "types", "typing"),
-}
-"""Packages whose code does not change within a process and is identified by its version."""
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
 LOWERED = {"gpu": "cuda"}
 """The compiler's names of JAX platforms, where they differ."""
@@ -55,80 +51,106 @@ class Method(NamedTuple):
     text: str
 
 
+class Text(NamedTuple):
+    """The text of a program: its hash, and the names of the user's functions that it calls while it
+    runs."""
+
+    digest: str
+    calls: tuple[str, ...]
+
+
 class Identity:
-    """The programs of a sweep. `program` returns the hash for one run at given values of static
-    axes, lowered for a platform (default: that of the devices that run it)."""
+    """The programs of a sweep, at given values of static axes.
+
+    Methods:
+        entering: all runs, and the arrays that enter their program.
+        text: the text of the program, lowered for a platform (default: that of the devices).
+        program: hash of the text and of all that enters.
+    """
 
     def __init__(self, sweep: Sweep, platform: str) -> None:
         self.sweep, self.platform = sweep, platform
+        self.entering = functools.lru_cache(maxsize=16)(self._entering)
+        self.text = functools.lru_cache(maxsize=None)(self._text)
         self.program = functools.lru_cache(maxsize=None)(self._program)
 
     @functools.cached_property
     def outside(self) -> set[str]:
         """Packages with code in this sweep other than dynsim and the libraries in `KNOWN`. Their
         code may change while this process runs."""
-        return {top for each in _named(self.sweep) if (top := _top(each)) not in KNOWN}
+        return {code.package(each) for each in _named(self.sweep)} - {""}
 
-    def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
-        return self._traced(dict(chosen), platform or self.platform)
-
-    def _traced(self, chosen: Mapping[str, Any], platform: str) -> str:
+    def _entering(self, chosen: tuple[tuple[str, Any], ...]) -> tuple[Runs, PyTree]:
         with precision(self.sweep.dtype):
-            problem = self.sweep.problem(chosen)
-            task = self.sweep.rules.prepare(problem.task, self.sweep.recorded)
+            runs = self.sweep.problem(dict(chosen))
+            prepared = self.sweep.rules.prepare(runs.task, self.sweep.recorded)
+            return runs, jax.tree.map(jnp.asarray, prepared)
+
+    def _text(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> Text:
+        runs, prepared = self.entering(chosen)
+        about = self.sweep.rules, runs.settings, tuple(runs.numbers), platform or self.platform
         if self.outside:
             _count_trace()
-            with traced_anew():
-                found = _hash(self.sweep.rules, problem.settings, task, problem.numbers, platform)
-            if not isinstance(self._task, Problem):
-                found.update(_held(task).encode())
-            return found.hexdigest()
-        leaves, structure = jax.tree.flatten(task)
-        shapes = tuple((np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
-        key = self.sweep.rules, problem.settings, shapes, structure, problem.numbers, platform
+            code.renew()
+            with traces.anew():
+                return _hash(prepared, *about)
+        leaves, structure = jax.tree.flatten(prepared)
+        key = tuple((each.shape, str(each.dtype)) for each in leaves), structure, *about
         if key not in _PROGRAMS:
-            _PROGRAMS[key] = _hash(*key[:2], task, *key[-2:]).hexdigest()
+            _PROGRAMS[key] = _hash(prepared, *about)
         return _PROGRAMS[key]
+
+    def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
+        entering = sorted(self._contents(chosen).items())
+        return digest(repr((self.text(chosen, platform).digest, entering)))
+
+    def _contents(self, chosen: tuple[tuple[str, Any], ...]) -> dict[str, str]:
+        runs, prepared = self.entering(chosen)
+        return contents(runs.task, prepared, runs.numbers, self.sweep.dtype)
 
     @property
     def _task(self) -> Any:
         return self.sweep.first.bare
 
+    @property
+    def _first(self) -> tuple[tuple[str, Any], ...]:
+        return tuple(next(self.sweep.slices()).items())
+
     def parts(self) -> dict[str, str]:
-        """Return the versions of other packages, and hashes of their problem's methods."""
+        """Return what a message about another program can name: versions of other packages, and
+        hashes of their problem's methods and of all that enters the first program."""
         found = {}
         for top in sorted(self.outside):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 found[top] = importlib.metadata.version(top)
-        return found | (hashes(self._methods) if _top(type(self._task)) not in KNOWN else {})
+        if calls := self.text(self._first).calls:
+            found[CALLS] = ", ".join(calls)
+        own = hashes(self._methods) if code.package(type(self._task)) else {}
+        return found | self._contents(self._first) | own
 
     def check(self) -> None:
         """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
         for every key, or different ones in each trace. Each program is checked once per process."""
         if not self.outside:
             return
-        chosen = next(self.sweep.slices())
-        program, trains = self.program(tuple(chosen.items())), self.sweep.rules.trains
-        checked = program, trains, self._several
+        text, trains = self.text(self._first), self.sweep.rules.trains
+        checked = text.digest, trains, self._several
         if checked in _CHECKED:
             return
-        if program != self._traced(chosen, self.platform) and self._differs(chosen):
-            again = methods(self._task, self._batch)
-            names = [n for n, each in self._methods.items() if each.text != again[n].text]
+        again, before = Identity(self.sweep, self.platform), self._contents(self._first)
+        if text != again.text(self._first):
+            second = methods(self._task, self._batch)
+            names = [n for n, each in self._methods.items() if each.text != second[n].text]
             raise ValueError(f"{', '.join(names) or 'a function of this sweep'}: {NOT_REPEATED}")
+        if changed := [n for n, each in again._contents(self._first).items() if each != before[n]]:
+            raise ValueError(
+                f"{', '.join(changed)}: {type(self._task).__name__} has another value each time it "
+                "is built, so no later process could resume this sweep. Draw with a fixed seed"
+            )
         if trains and isinstance(self._task, Problem) and "draw" in self._check_keys():
             # Whether all examples are the same depends on the arrays of the problem: check again.
             return
         _CHECKED.add(checked)
-
-    def _differs(self, chosen: Mapping[str, Any]) -> bool:
-        """Return whether two traces with empty caches differ. In a long session JAX may drop a
-        function from its caches between two uses; the program then contains it twice."""
-        texts = set()
-        for _ in range(2):
-            tiles.release()
-            texts.add(self._traced(chosen, self.platform))
-        return len(texts) > 1
 
     def _check_keys(self) -> set[str]:
         """Return which of `init` and `draw` ignore their key; `ValueError` if they should not."""
@@ -175,17 +197,45 @@ class Identity:
         return methods(self._task, self._batch)
 
 
-def code(run: Experiment) -> dict[str, str]:
-    """Return short hashes of the methods of a run's problem, if another package defines it."""
+def of_run(run: Experiment) -> dict[str, str]:
+    """Return short hashes of the methods, arrays and numbers of a run's problem, if another package
+    defines it."""
     problem = run.bare
-    if _top(type(problem)) in KNOWN:
+    if not code.package(type(problem)):
         return {}
-    return hashes(methods(problem, run.batch))
+    entering = contents(problem, of_problem(problem).arrays, run.numbers, run.dtype)
+    return hashes(methods(problem, run.batch)) | entering
 
 
 def hashes(found: Mapping[str, Method]) -> dict[str, str]:
     """Return short hashes of methods, by name."""
     return {name: digest(each.text)[:SHORT] for name, each in found.items()}
+
+
+def contents(
+    task: Any, arrays: PyTree, numbers: Mapping[str, ArrayLike], dtype: str
+) -> dict[str, str]:
+    """Return the numbers that enter a program, and short hashes of arrays, by name."""
+    leaves = jax.tree.leaves_with_path(arrays)
+    named = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    if isinstance(task, Problem):
+        own, kept = jax.tree.leaves_with_path(task), of_problem(task).template.leaves
+        paths = [path for (path, _), each in zip(own, kept, strict=True) if isinstance(each, int)]
+        if len(paths) == len(named):
+            named = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    entering = [
+        *((f"array {name}", leaf) for name, (_, leaf) in zip(named, leaves, strict=True)),
+        *((f"number {name}", np.asarray(value, dtype)) for name, value in numbers.items()),
+    ]
+    found = {}
+    for name, value in entering:
+        array = np.asarray(value)
+        if name.startswith("number") and array.size == 1:
+            found[name] = repr(array.item())
+            continue
+        head = f"{array.shape} {array.dtype}".encode()
+        found[name] = hashlib.sha256(head + array.tobytes()).hexdigest()[:SHORT]
+    return found
 
 
 def methods(problem: Any, batch: float) -> dict[str, Method]:
@@ -208,7 +258,7 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
         found = jax.jit(lambda given: function(*eqx.combine(given, others))).trace(arrays)
         return Method(str(found.jaxpr), _unnamed(found.lower().as_text()))
 
-    with precision("float32"), traced_anew():
+    with precision("float32"), traces.anew():
         found = {f"{name}.init": traced(at("init"), key)}
         params = eqx.filter_eval_shape(problem.init, key)
         if problem.has("population_loss"):
@@ -221,24 +271,20 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
     return found
 
 
-_PROGRAMS: dict[Any, str] = {}
-"""Hashes of programs that contain only code of this project."""
+_PROGRAMS: dict[Any, Text] = {}
+"""Texts of programs that contain only code of this project."""
 _CHECKED: set[tuple[str, bool, bool]] = set()
 """Programs whose use of keys has been checked, with whether they train and have several seeds."""
-_HASHES: dict[Any, Any] = {}
+_HASHES: dict[Any, str] = {}
 """Hashes of program texts, by the form of the trace."""
 _TRACES = [0]
 """Number of traced programs with code of other packages."""
 
 
 def _hash(
-    engine: Engine,
-    settings: Settings,
-    task: PyTree,
-    names: tuple[str, ...],
-    platform: str,
-) -> Any:
-    """Return the hash object of a run's program text; callers may add to it."""
+    task: PyTree, engine: Engine, settings: Settings, names: tuple[str, ...], platform: str
+) -> Text:
+    """Return the text of the program of a run."""
 
     def run(
         task: PyTree, numbers: Mapping[str, Array], seed: Int[Array, ""], root: Int[Array, ""]
@@ -261,8 +307,14 @@ def _hash(
             lowered = traced.lower(
                 lowering_platforms=None if native else (LOWERED.get(platform, platform),)
             )
-            _HASHES[known] = hashlib.sha256(_unnamed(lowered.as_text()).encode())
-    return _HASHES[known].copy()
+            _HASHES[known] = digest(_unnamed(lowered.as_text()))
+    calls = {
+        f"{each.__module__}.{each.__qualname__}"
+        for function in traces.called(traced.jaxpr)
+        for each in code.within(function)
+        if code.package(each)
+    }
+    return Text(_HASHES[known], tuple(sorted(calls)))
 
 
 def _unnamed(text: str) -> str:
@@ -274,12 +326,6 @@ def _unnamed(text: str) -> str:
 def digest(text: str) -> str:
     """Return the hash of a program's text."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _held(task: PyTree) -> str:
-    """Return hashes of the arrays of a third-party task, which its settings may not determine."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task)]
-    return " ".join(hashlib.sha256(leaf.tobytes()).hexdigest() for leaf in leaves)
 
 
 def _is_array(leaf: Any) -> bool:
@@ -321,30 +367,4 @@ def _named(sweep: Sweep) -> Iterator[Any]:
     parts += [each.function for each in sweep.recorded if isinstance(each, NamedFunction)]
     parts += [function for _, function in engine.observables.resolve(sweep.recorded).functions]
     for part in parts:
-        yield from _within(part)
-
-
-def _within(value: Any) -> Iterator[Any]:
-    if isinstance(value, functools.partial):
-        for each in (value.func, *value.args, *value.keywords.values()):
-            yield from _within(each)
-    elif isinstance(value, MethodType):
-        yield from _within(value.__func__)
-        yield from _within(value.__self__)
-    elif isinstance(value, type | FunctionType | BuiltinFunctionType):
-        yield value
-    elif dataclasses.is_dataclass(value):
-        yield type(value)
-        for field in dataclasses.fields(value):
-            yield from _within(getattr(value, field.name, None))
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _within(each)
-    elif isinstance(value, Mapping):
-        yield from _within(list(value.values()))
-    elif callable(value):
-        yield from _within(getattr(value, "__wrapped__", type(value)))
-
-
-def _top(value: Any) -> str:
-    return (getattr(value, "__module__", None) or "").partition(".")[0]
+        yield from code.within(part)

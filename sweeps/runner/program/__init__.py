@@ -1,0 +1,1 @@
+"""Programs of sweeps: what identifies them, and where compiled ones are kept."""
