@@ -2,8 +2,10 @@
 `FullBatch` trains on a fixed set of examples, using all of them in every step."""
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, ClassVar, get_type_hints
 
 import equinox as eqx
@@ -214,6 +216,20 @@ def examples(problem: Problem, key: PRNGKeyArray, batch: int) -> PyTree:
     return numeric.tree(f"{type(problem).__name__}.draw", drawn, finite=finite)
 
 
+_BUILT: ContextVar[bool] = ContextVar("dynsim_built", default=False)
+
+
+@contextlib.contextmanager
+def as_built() -> Iterator[None]:
+    """Within it, `built` takes problems and rules as they are: a program whose arguments are the
+    arrays and numbers of a built problem must not build it again, which would replace them."""
+    token = _BUILT.set(True)
+    try:
+        yield
+    finally:
+        _BUILT.reset(token)
+
+
 def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple[Any, Rule]:
     """Return the problem and the rule that are used for training in `dtype`. Arrays are those that
     `numeric.tree` returns; `draw` sees them in float32.
@@ -224,9 +240,12 @@ def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple
     """
     checks.kind("problem", problem, Problem)
     checks.choice("dtype", dtype, ("float32", "float64"))
-    made = rule.build() if isinstance(rule, UpdateRule) else rule
+    if _BUILT.get():
+        made = rule
+    else:
+        made = rule.build() if isinstance(rule, UpdateRule) else rule
+        problem = problem.build(rule)
     checks.kind("rule", made, Rule)
-    problem = problem.build(rule)
     options = {"finite": not problem.allows_nonfinite(), "settings": {*decoding.reals(problem)}}
     return numeric.tree(type(problem).__name__, problem, single=dtype, **options), made
 

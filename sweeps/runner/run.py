@@ -1,5 +1,6 @@
 """Runs a sweep chunk by chunk on all local devices, and resumes stored ones."""
 
+import dataclasses
 import json
 import math
 import os
@@ -113,6 +114,8 @@ def run(
         (2,)
     """
     checks.kind("sweep", sweep, Sweep)
+    # What a sweep has built before may come from code that has changed since.
+    sweep = dataclasses.replace(sweep)
     programs.keep()
     sweep.check()
     for name, value in (("chunk", chunk), ("tile", tile)):

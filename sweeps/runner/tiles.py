@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for, precision
+from dynsim.problem.base import as_built
 from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as
 from sweeps.runner import fit
@@ -299,9 +300,11 @@ def run_tiles(
             start = settings.checkpoint
             if isinstance(start, Checkpoint) and state is not None:
                 fresh = settings._replace(checkpoint=True)
-                like = jax.eval_shape(lambda: engine.run(fresh, *made, key, *shared).checkpoint)
+                with as_built():
+                    like = jax.eval_shape(lambda: engine.run(fresh, *made, key, *shared).checkpoint)
                 start = unpacked(state, like, start.step)
-            found = engine.run(settings._replace(checkpoint=start), *made, key, *shared)
+            with as_built():
+                found = engine.run(settings._replace(checkpoint=start), *made, key, *shared)
             recorded = {
                 name: jnp.asarray(found[name])
                 for asked in names_of(settings.record)

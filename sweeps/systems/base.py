@@ -269,7 +269,7 @@ def _taken(tree: PyTree, reals: set[str] | None, name_of: Any) -> Taken:
     for path, leaf in leaves:
         name = name_of(path)
         array = isinstance(leaf, jax.Array | np.ndarray)
-        scalar = array and np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.floating)
+        scalar = array and np.ndim(leaf) == 0 and jax.numpy.issubdtype(leaf.dtype, np.floating)
         number = array or isinstance(leaf, float | int | np.number)
         zero = name in left_out and not np.ndim(leaf) and leaf == 0
         if isinstance(leaf, bool) or not number or zero:

@@ -8,6 +8,7 @@ Code outside the program, such as a Python callback or a C library, is not in th
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -23,7 +24,7 @@ from jaxtyping import Array, ArrayLike, Int, PyTree
 
 from dynsim import Problem
 from dynsim.precision import compiled_for, precision
-from dynsim.problem.base import ask, split
+from dynsim.problem.base import as_built, ask, split
 from dynsim.problem.checks import NO_KEY, NOT_REPEATED
 from dynsim.training.keys import has_keys
 from dynsim.training.recording import NamedFunction
@@ -137,7 +138,8 @@ class Identity:
         checked = text.digest, trains, self._several
         if checked in _CHECKED:
             return
-        again, before = Identity(self.sweep, self.platform), self._contents(self._first)
+        again = Identity(dataclasses.replace(self.sweep), self.platform)
+        before = self._contents(self._first)
         if text != again.text(self._first):
             second = methods(self._task, self._batch)
             names = [n for n, each in self._methods.items() if each.text != second[n].text]
@@ -229,7 +231,8 @@ def contents(
     ]
     found = {}
     for name, value in entering:
-        array = np.asarray(value)
+        is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(value) if is_key else value)
         if name.startswith("number") and array.size == 1:
             found[name] = repr(array.item())
             continue
@@ -292,7 +295,8 @@ def _hash(
         key = jax.random.fold_in(jax.random.key(root, impl="threefry2x32"), seed)
         shared = None if engine.draw is None else engine.draw(settings, task, key)
         made = engine.assemble(settings, task, numbers)
-        found = engine.run(settings, *made, key, *(() if shared is None else (shared,)))
+        with as_built():
+            found = engine.run(settings, *made, key, *(() if shared is None else (shared,)))
         return found.observables, found.status, found.first_bad_step, found.checkpoint
 
     number = np.zeros((1,) * engine.batched, settings.dtype)

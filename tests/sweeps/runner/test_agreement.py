@@ -467,6 +467,65 @@ def test_a_worker_that_lives_on_is_found_out(kind: str, package: Path, tmp_path:
         assert (run("second", executor).batch_loss > 20 * first.batch_loss).all()
 
 
+def test_a_module_that_is_loaded_again_is_the_same_code(package: Path, tmp_path: Path) -> None:
+    """Its classes and functions are other objects, and on disk only its layout is another one."""
+
+    def run() -> Any:
+        made = sys.modules["edited_net"]
+        sweep = Sweep(Experiment(made.Net(), dynsim.sgd(0.1), 2, 4), {"seed": [0, 1]})
+        return sweeps.run(sweep, tmp_path / "s").load()
+
+    first = run() if importlib.import_module("edited_net") else None
+    package.write_text(package.read_text().replace("F = 1.0", "\n\nF = (1.0)  # as before"))
+    importlib.reload(sys.modules["edited_net"])
+    assert run().identical(first)
+
+
+RANDOM_FIELD = np.random.default_rng(0)
+
+
+class Unrepeated(Net):
+    """Its weights begin at numbers that differ each time it is built."""
+
+    start: Any = None
+
+    def build(self, rule: Any) -> "Unrepeated":
+        return dataclasses.replace(self, start=jnp.asarray(RANDOM_FIELD.normal(size=2)))
+
+    def init(self, key: jax.Array) -> jax.Array:
+        return super().init(key) + self.start
+
+
+def test_arrays_that_differ_each_time_they_are_built_are_an_error(tmp_path: Path) -> None:
+    sweep = Sweep(Experiment(Unrepeated(), dynsim.sgd(0.1), 2, 4), {"seed": [0, 1]})
+    with pytest.raises(ValueError, match=r"array start: Unrepeated has another value each time"):
+        sweeps.run(sweep, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+class Keyed(Net):
+    """Has a key among its arrays."""
+
+    key: Any = None
+
+    def build(self, rule: Any) -> "Keyed":
+        return dataclasses.replace(self, key=jax.random.key(int(WIDE)))
+
+    def init(self, key: jax.Array) -> jax.Array:
+        return super().init(jax.random.fold_in(key, jax.random.bits(self.key)))
+
+
+def test_a_key_that_a_problem_holds_is_compared_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Sweep(Experiment(Keyed(), dynsim.sgd(0.1), 2, 4), {"seed": [0, 1]})
+    sweeps.run(sweep, tmp_path / "s")
+    sweeps.run(sweep, tmp_path / "s")
+    monkeypatch.setattr(sys.modules[__name__], "WIDE", 2.0)
+    with pytest.raises(StoreError, match=r"array key [0-9a-f]{12} -> "):
+        sweeps.run(sweep, tmp_path / "s")
+
+
 def statuses(*chunks: list[list[int]]) -> SimpleNamespace:
     """A store of two axes whose chunks of 2 x 2 runs lie next to each other."""
     region = lambda number: (slice(0, 2), slice(2 * number, 2 * number + 2))

@@ -1,5 +1,6 @@
 """Sweeps of a problem of one's own: their runs are those of `dynsim.train`, whatever is an axis."""
 
+import dataclasses
 import importlib.util
 import json
 import linecache
@@ -361,3 +362,47 @@ assert sweeps.run(sweep, "out", strict=True, progress=False).equals(found)
 def test_a_problem_of_a_script_that_python_reads_from_a_pipe(tmp_path: Path) -> None:
     command = [sys.executable, "-"]
     subprocess.run(command, input=SCRIPT, cwd=tmp_path, check=True, text=True)
+
+
+class Plain(dynsim.Problem):
+    """A quadratic loss, as steep as `factor`."""
+
+    factor: float = 1.0
+
+    def init(self, key: jax.Array) -> jax.Array:
+        return jax.random.normal(key, (2,))
+
+    def draw(self, key: jax.Array, batch: int) -> jax.Array:
+        return jax.random.normal(key, (batch, 2))
+
+    def loss(self, params: jax.Array, data: jax.Array) -> jax.Array:
+        return self.factor * jnp.mean((data @ params) ** 2)
+
+    def population_loss(self, params: jax.Array) -> jax.Array:
+        return self.factor * jnp.sum(params**2)
+
+
+class Tripled(Plain):
+    """Building it twice would make it nine times as steep."""
+
+    def build(self, rule: Any) -> "Tripled":
+        return dataclasses.replace(self, factor=3 * self.factor)
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"), [("simulation", "batch_loss"), ("descent", "loss"), ("flow", "loss")]
+)
+def test_a_problem_is_built_once(engine: str, name: str) -> None:
+    """A sweep has the runs that the problem has which `build` returns."""
+    three, one = (
+        sweeps.run(
+            sweeps.Sweep(
+                sweeps.Experiment(problem, dynsim.sgd(0.1), 3, 4),
+                {"factor": values, "seed": [0, 1]},
+                engine=engine,
+                record=[name],
+            )
+        )
+        for problem, values in ((Tripled(), [1.0, 2.0]), (Plain(), [3.0, 6.0]))
+    )
+    np.testing.assert_array_equal(three[name], one[name])

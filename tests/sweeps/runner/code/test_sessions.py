@@ -27,8 +27,8 @@ def run(problem, out, record):
     axes = {"eta": [1e-5, 2e-5], "seed": [0, 1]}
     run = sweeps.Experiment(problem, dynsim.sgd(0.1), 2, 4)
     try:
-        found = sweeps.run(sweeps.Sweep(run, axes, record=record), out, progress=False)
-        return float(found[next(iter(found))].mean())
+        sweep = sweeps.Sweep(run, axes, record=record)
+        return float(sweeps.run(sweep, out, progress=False)[sweep.names[0]].mean())
     except ValueError as error:
         return str(error).splitlines()[0]
 
