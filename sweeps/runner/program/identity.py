@@ -61,18 +61,14 @@ class Text(NamedTuple):
 
 
 class Identity:
-    """The programs of a sweep, at given values of static axes.
-
-    Methods:
-        entering: all runs, and the arrays that enter their program.
-        text: the text of the program, lowered for a platform (default: that of the devices).
-        program: hash of the text and of all that enters.
-    """
+    """The programs of a sweep. At some values of static axes, `entering` returns all runs and the
+    arrays that enter their program, and `program` the hash of its text and of all that enters, for
+    a platform as in `text`."""
 
     def __init__(self, sweep: Sweep, platform: str) -> None:
         self.sweep, self.platform = sweep, platform
         self.entering = functools.lru_cache(maxsize=16)(self._entering)
-        self.text = functools.lru_cache(maxsize=None)(self._text)
+        self._texts = functools.lru_cache(maxsize=None)(self._traced)
         self.program = functools.lru_cache(maxsize=None)(self._program)
 
     @functools.cached_property
@@ -87,9 +83,14 @@ class Identity:
             prepared = self.sweep.rules.prepare(runs.task, self.sweep.recorded)
             return runs, jax.tree.map(jnp.asarray, prepared)
 
-    def _text(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> Text:
+    def text(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> Text:
+        """Return the text of the program at some values of static axes, lowered for a platform
+        (default: that of the devices that run it)."""
+        return self._texts(chosen, platform or self.platform)
+
+    def _traced(self, chosen: tuple[tuple[str, Any], ...], platform: str) -> Text:
         runs, prepared = self.entering(chosen)
-        about = self.sweep.rules, runs.settings, tuple(runs.numbers), platform or self.platform
+        about = self.sweep.rules, runs.settings, tuple(runs.numbers), platform
         if self.outside:
             _count_trace()
             code.renew()
