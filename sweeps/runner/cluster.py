@@ -66,7 +66,7 @@ QUIET = ("distributed.client", "distributed.scheduler")
 """Loggers of Dask in the driver whose messages are not shown."""
 WAIT = 60
 """Seconds to wait for a scheduler to answer."""
-CLOSING = 20
+CLOSING = 10
 """Maximum seconds to wait for workers to end, which some never do."""
 LIFETIME = 0.9
 """Fraction of its walltime after which a worker in a batch queue ends by itself between two chunks,

@@ -356,7 +356,8 @@ def _outcome(future: Future[Any]) -> Any:
 
 
 def _broken(error: BaseException) -> _BrokenError:
-    why = ": ".join(part for part in (type(error).__name__, str(error)) if part)
+    # The text of some has several lines.
+    why = ": ".join(part for part in (type(error).__name__, " ".join(str(error).split())) if part)
     return _BrokenError(
         f"executor: accepts no more work ({why}). Finished chunks are stored; run the sweep again "
         "with a new executor to resume."

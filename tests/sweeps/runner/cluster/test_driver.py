@@ -21,6 +21,7 @@ from sweeps import Sweep, experiment
 from sweeps.runner import driver
 from sweeps.runner.config import config_of, from_config
 from sweeps.runner.store import StoreError
+from sweeps.runner.store.place import Place
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 from sweeps.systems.base import Times
@@ -273,9 +274,11 @@ def test_chunks_are_submitted_1024_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     """An interruption is looked for at least five times a second."""
     done, waited = np.zeros(3000, bool), []
     layout = SimpleNamespace(num_runs=6000, runs_in=lambda done: 2 * done.sum())
+    where = Place()
+    where.fence = "f"
     store = SimpleNamespace(
         id="s",
-        place=SimpleNamespace(fence="f"),
+        place=where,
         done=done.copy,
         layout=layout,
         interrupted=None,
