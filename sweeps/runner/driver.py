@@ -416,8 +416,8 @@ def compute(job: Job, number: int) -> Done | Failed:
         store = _store(shared)
         store.check()
         mark = f"{store.place.records}/{number}.{job.attempt}{MARK}"
-        # A bucket takes equal contents for one's own.
-        if not store.place.put(mark, name().encode()):
+        # A bucket takes equal contents for one's own; hosts and processes may have equal names.
+        if not store.place.put(mark, uuid.uuid4().bytes):
             # The executor has repeated the call of a worker that died.
             return Died(begun=True)
         try:
