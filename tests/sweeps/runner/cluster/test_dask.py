@@ -1,12 +1,14 @@
 """Workers in processes of their own: Dask's, one of which is killed, and other executors'."""
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -168,20 +170,27 @@ LOKY = """import loky
 PROCESSES = """import multiprocessing
     made = executor = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))"""
 COMMAND = ("-m", "dynsim", "sweep", "s.toml", "--out", "s", "--chunk", "1", "--tile", "1")
-LIMIT = 400
+LIMIT = 300
 """Seconds after which a process counts as hanging."""
 
 
-def begun(folder: Path, end: str, *words: str, **variables: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def begun(folder: Path, end: str, *words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Start Python in a folder where code of a user ends its process by `end`."""
     (folder / "lethal.py").write_text(LETHAL.format(end=end))
     (folder / "s.toml").write_text(FILE)
     paths = os.pathsep.join([str(Path(__file__).parents[4]), str(folder)])
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = os.environ | {"PYTHONPATH": paths} | variables
-    return subprocess.Popen(
-        [sys.executable, *words], cwd=folder, env=environment, text=True, **pipes
-    )
+    command = [sys.executable, *words]
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as process:
+        watchdog = threading.Timer(LIMIT, process.kill)
+        watchdog.start()
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
 
 
 def stored(folder: Path) -> list[int]:
@@ -202,7 +211,7 @@ def test_a_chunk_that_kills_its_workers_is_named_each_time(end: str, tmp_path: P
     pytest.importorskip("distributed")
     for _ in range(2):
         with begun(tmp_path, end, *COMMAND, "--dask", "local:2") as process:
-            output, errors = process.communicate(timeout=LIMIT)
+            output, errors = process.communicate()
         assert process.returncode == 1
         *_, first, last = errors.splitlines()
         assert "1 of 6 chunks failed" in first
@@ -228,7 +237,7 @@ def test_chunks_that_kill_the_workers_of_a_client_are_named(
     script = SCRIPT.format(values=values, make=make)
     (tmp_path / "script.py").write_text(script)
     with begun(tmp_path, "os._exit(1)", "script.py") as process:
-        output, errors = process.communicate(timeout=LIMIT)
+        output, errors = process.communicate()
     assert process.returncode == 0, errors
     lines = output.splitlines()
     said = json.loads(lines[-2])
@@ -249,7 +258,7 @@ def test_a_pool_that_breaks_names_the_chunk_that_broke_it(make: str, tmp_path: P
     script = SCRIPT.format(values=[1, 2, 3, 99, 5, 6], make=make)
     (tmp_path / "script.py").write_text(script)
     with begun(tmp_path, "os._exit(1)", "script.py") as process:
-        output, errors = process.communicate(timeout=LIMIT)
+        output, errors = process.communicate()
     assert process.returncode == 0, errors
     said = json.loads(output.splitlines()[-2])
     assert "  chunk 3 (scale 3:4)" in said.splitlines()[1:]
@@ -265,7 +274,7 @@ def test_an_error_of_a_user_is_one_message_without_tracebacks(
 ) -> None:
     pytest.importorskip("distributed")
     with begun(tmp_path, "raise KeyError('no luck')", *COMMAND, *dask) as process:
-        _, errors = process.communicate(timeout=LIMIT)
+        _, errors = process.communicate()
     assert process.returncode == (1 if dask else 2)
     assert "Traceback" not in errors
     assert errors.count("KeyError: 'no luck'") == 1
@@ -311,7 +320,7 @@ def test_the_first_signal_ends_a_driver_whatever_it_waits_for(
         while not (line := process.stdout.readline()).startswith(seen):
             assert line, "it has ended"
         process.send_signal(number)
-        _, errors = process.communicate(timeout=LIMIT)
+        _, errors = process.communicate()
     assert process.returncode == 128 + number, errors
     assert "stopped" in errors
     assert "Traceback" not in errors
