@@ -407,7 +407,7 @@ def make(job: Job, config: str, chunk: int | None) -> str | Failed:
     return _answer(plan)
 
 
-def compute(job: Job, number: int) -> Done | Failed:
+def compute(job: Job, number: int) -> Done | Died | Failed:
     """Compute and store chunk `number` of a job."""
 
     def chunk() -> Done | Died:

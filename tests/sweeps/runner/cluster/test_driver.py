@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -226,8 +227,9 @@ class Deadly(ThreadPoolExecutor):
             raise BrokenProcessPool("a process died")
         if function is driver.compute and given[1] == next(self.queued, None):
             # The driver knows of the first two deaths over chunk 0, as it submits it again.
+            known = lambda: not self.deaths or self.calls.count(0) > min(self.deaths, 2)
             with self.called:
-                self.called.wait_for(lambda: self.calls.count(0) > min(self.deaths, 2), PATIENCE)
+                self.called.wait_for(known, PATIENCE)
             raise KilledWorker
         for _ in range(4):
             try:
@@ -329,6 +331,35 @@ def test_an_executor_that_breaks_names_the_chunks_that_were_computed(
     with pytest.raises(StoreError, match="no more work") as caught:
         sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
     assert "chunk" not in str(caught.value).split("Finished chunks")[1]
+
+
+def test_calls_that_cannot_be_cancelled_do_not_keep_a_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of Dask, whose scheduler may not answer."""
+    over, ended = threading.Event(), []
+
+    class Endless(Future):
+        def cancel(self) -> bool:
+            ended.append(over.wait(PATIENCE))
+            return False
+
+    class Executes(Executor):
+        def submit(self, function: Callable, /, *given: Any, **named: object) -> Future:
+            signal.raise_signal(signal.SIGTERM)
+            return Endless()
+
+    with ThreadPoolExecutor(1) as executor:
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2)
+    (record,) = (tmp_path / "s").rglob("2.json")
+    record.unlink()
+    monkeypatch.setattr(driver, "CANCELLING", 0.01)
+    # Of a store that is there, and of one that has to be made.
+    for name, stored in (("s", "6 of 8 runs are stored"), ("t", "no run is stored")):
+        with pytest.raises(sweeps.Interrupted, match=stored):
+            sweeps.run(FOUR, tmp_path / name, executor=Executes(), chunk=2)
+    assert not ended
+    over.set()
 
 
 class Calling(dynsim.Problem):
