@@ -305,8 +305,9 @@ def lasting(executor: Executor) -> contextlib.AbstractContextManager[object]:
     looks whether a worker is back some time after a death, and if it is just being restarted once
     more, it stops that, after which a sweep may wait for workers for ever."""
     # An executor has no public reference to its client.
-    workers = getattr(getattr(getattr(executor, "_client", None), "cluster", None), "workers", {})
-    if not any(type(each).__name__ == "Nanny" for each in workers.values()):
+    workers = getattr(getattr(getattr(executor, "_client", None), "cluster", None), "workers", None)
+    here = workers.values() if isinstance(workers, Mapping) else ()
+    if not any(type(each).__name__ == "Nanny" for each in here):
         return contextlib.nullcontext()
     return _imported("dask.config").set({"distributed.deploy.lost-worker-timeout": "1000 days"})
 

@@ -316,6 +316,19 @@ def test_workers_that_die_before_they_begin_are_not_tried_for_ever(tmp_path: Pat
         sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
 
 
+def test_a_worker_that_dies_before_there_is_a_store_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise Dead
+
+    with monkeypatch.context() as patch, Deadly() as executor:
+        patch.setattr(driver, "create", dies)
+        with pytest.raises(StoreError, match="the worker that should create the store died"):
+            sweeps.run(FOUR, tmp_path / "s", executor=executor)
+    assert not (tmp_path / "s").exists()
+
+
 def test_an_executor_that_breaks_names_the_chunks_that_were_computed(
     lethal: set[int], tmp_path: Path
 ) -> None:
