@@ -6,6 +6,7 @@ not known; shapes are always checked.
 
 import contextlib
 import difflib
+import logging
 import math
 import os
 import re
@@ -85,6 +86,32 @@ def code_of_user(where: str, *arguments: Any) -> Iterator[None]:
             f"{where}: must work while JAX compiles it{given}; raises {type(error).__name__}\n"
             f"{line}\n{error}"
         ) from error
+
+
+@contextlib.contextmanager
+def callbacks_of_user() -> Iterator[None]:
+    """Raise the error of a Python callback in a program as a `ValueError` with the user's line. JAX
+    only logs it, and raises an error that quotes a traceback of its own."""
+    failed: list[BaseException] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        error = record.exc_info and record.exc_info[1]
+        failed.extend([error] if error else [])
+        return not error
+
+    loggers = [logging.getLogger(f"jax._src.{name}") for name in ("callback", "debugging")]
+    for each in loggers:
+        each.addFilter(keep)
+    try:
+        yield
+    except jax.errors.JaxRuntimeError:
+        if not failed:
+            raise
+        kind, line = type(failed[0]).__name__, line_of_user(failed[0])
+        raise ValueError(f"callback: raises {kind}: {failed[0]}{line and f' ({line})'}") from None
+    finally:
+        for each in loggers:
+            each.removeFilter(keep)
 
 
 def _is_of_call(error: Exception) -> bool:

@@ -136,6 +136,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     if arguments is None:
         gc.freeze()
         gc.enable()
+    from dynsim import checks
     from sweeps.commands.record import Record
     from sweeps.output import programs
 
@@ -144,7 +145,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.offer.recorded else None
         if record and not asked.given.get("overwrite"):
             record.check()
-        with programs.keeping_traced(BEGAN), asked.context():
+        with programs.keeping_traced(BEGAN), asked.context(), checks.callbacks_of_user():
             paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)

@@ -27,6 +27,7 @@ import jax
 from dynsim import checks
 from dynsim.decoding import Form
 from sweeps.lines import unstopped
+from sweeps.runner.progress import begun
 
 HEARTBEAT = 30
 """Seconds after which a process that died may restart and rejoin."""
@@ -50,7 +51,8 @@ SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
     # A worker that is silent for this long counts as dead. Compiling may keep it silent.
     "distributed.scheduler.worker-ttl": "1 hour",
-    # Number of workers that may die over a chunk before that counts as one failure.
+    # Number of workers that may die with a chunk in their queue. One that dies over a chunk counts
+    # against that chunk alone, see `sweeps.runner.driver`.
     "distributed.scheduler.allowed-failures": 3,
     # JAX manages memory itself; its arrays look like a leak to Dask's nannies.
     "distributed.worker.memory.terminate": False,
@@ -60,8 +62,12 @@ SETTINGS = {
     "distributed.nanny.pre-spawn-environ": ENVIRONMENT,
 }
 NOT_OPTIONS = {"self", "args", "kwargs", "job_kwargs", "base_class_kwargs", "scheduler", "job_cls"}
+QUIET = ("distributed.client", "distributed.scheduler")
+"""Loggers of Dask in the driver whose messages are not shown."""
 WAIT = 60
 """Seconds to wait for a scheduler to answer."""
+CLOSING = 10
+"""Maximum seconds to wait for workers to end, which some never do."""
 LIFETIME = 0.9
 """Fraction of its walltime after which a worker in a batch queue ends by itself between two chunks,
 so that no chunk is cut off."""
@@ -179,10 +185,12 @@ def executor(
         need = "needs config, a TOML file" if queue else "reads no config"
         raise ValueError(f"dask = {where!r}: {need}")
     distributed, settings = _imported("distributed"), _imported("dask.config")
-    for name in ("client", "scheduler"):
+    for name in QUIET:
         # The driver raises its own error for the failures that they log.
-        logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
-    with contextlib.ExitStack() as stack, settings.set(SETTINGS):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with settings.set(SETTINGS), contextlib.ExitStack() as end:
+        stack = contextlib.ExitStack()
+        end.callback(lambda: begun(stack.close).wait(CLOSING))
         if kind == "local":
             target = stack.enter_context(_local(number, distributed))
         elif config is not None:
@@ -215,7 +223,7 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
         "nthreads": 1,
         "memory_limit": 0,
         "host": "127.0.0.1",
-        "silence_logs": logging.ERROR,
+        "silence_logs": logging.CRITICAL,
     }
     own = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}] * int(number)
     workers = {
@@ -223,7 +231,7 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
         for i in range(int(number))
     }
     scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}}
-    with distributed.SpecCluster(workers, scheduler, silence_logs=logging.ERROR) as cluster:
+    with distributed.SpecCluster(workers, scheduler, silence_logs=logging.CRITICAL) as cluster:
         yield cluster
 
 
@@ -290,6 +298,18 @@ def seconds(walltime: object) -> int:
         raise ValueError(f"walltime = {walltime!r}: must be [D-]HH:MM:SS")
     days, hours, minutes, rest = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def lasting(executor: Executor) -> contextlib.AbstractContextManager[object]:
+    """Context in which Dask's workers on this machine are restarted however often they die. Dask
+    looks whether a worker is back some time after a death, and if it is just being restarted once
+    more, it stops that, after which a sweep may wait for workers for ever."""
+    # An executor has no public reference to its client.
+    workers = getattr(getattr(getattr(executor, "_client", None), "cluster", None), "workers", None)
+    here = workers.values() if isinstance(workers, Mapping) else ()
+    if not any(type(each).__name__ == "Nanny" for each in here):
+        return contextlib.nullcontext()
+    return _imported("dask.config").set({"distributed.deploy.lost-worker-timeout": "1000 days"})
 
 
 def _look_at(client: Any, report: Callable[[str], None]) -> None:

@@ -5,11 +5,15 @@ itself, and returns a few bytes. It keeps its compiled programs from one chunk t
 are disjoint and their records are written last and only once, so computing one twice does no harm,
 and a worker that dies loses only its current chunk. The driver trusts the contents of the store,
 not the answers of workers.
+
+A worker marks a chunk in the store while it computes it. So a mark that remains shows over which
+chunk a worker died, whatever the executor reports, and however many chunks were queued behind it.
 """
 
 import collections
 import contextlib
 import functools
+import itertools
 import json
 import os
 import pickle
@@ -17,7 +21,8 @@ import pkgutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -30,14 +35,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dynsim import Status
+from dynsim import Status, checks
 from dynsim.precision import precision
 from sweeps import output
 from sweeps.lines import printable
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement, OtherProgramError
+from sweeps.runner.cluster import lasting
 from sweeps.runner.config import config_of, from_config
-from sweeps.runner.progress import POLL, RESUME, Interrupted, shown, stoppable
+from sweeps.runner.progress import POLL, RESUME, Interrupted, begun, count, shown, stoppable
 from sweeps.runner.run import create
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Report, StoreError
@@ -58,6 +64,10 @@ DRIVER = 0
 """Id of the process that drives a sweep from here; nonzero elsewhere only in forked workers."""
 LONGEST = 30.0
 """Maximum seconds that a failing worker pauses after each failure, so that others take over."""
+CANCELLING = 10.0
+"""Maximum seconds to wait until calls are cancelled, after the user stops."""
+MARK = ".tried"
+"""Ending of the file that marks a chunk while a worker computes it."""
 _BUSY = threading.Lock()
 """Held while a chunk is computed, as the threads of a worker share its devices."""
 _FAILED: collections.Counter[str] = collections.Counter()
@@ -100,6 +110,8 @@ class Job(NamedTuple):
             problems passed as objects.
         store: id of the store, once it has been made.
         fence: token that a worker uses to check that the driver still holds the lock.
+        attempt: different for each submitted call, as some executors repeat calls, and others
+            answer equal calls once.
     """
 
     address: str
@@ -110,6 +122,7 @@ class Job(NamedTuple):
     sweep: bytes | None = None
     store: str | None = None
     fence: str = ""
+    attempt: str = ""
 
     def made(self, config: Mapping[str, Any]) -> Sweep:
         """Rebuild the sweep from its configuration or its pickled form."""
@@ -135,6 +148,16 @@ class Failed(NamedTuple):
 
     worker: str
     reason: str
+
+
+class Died(NamedTuple):
+    """A chunk whose worker died: over this chunk if it had `begun`, else perhaps over another."""
+
+    begun: bool
+
+
+class _BrokenError(StoreError):
+    """An executor that accepts no more work."""
 
 
 def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> Job:
@@ -176,11 +199,15 @@ def make_store(
     """Let a worker, which has the devices, plan the sweep and create its store, or `StoreError`."""
     nothing = Interrupted(f"stopped: no run is stored in {job.address} yet.", RESUME)
     config = config_of(sweep)
-    with stoppable(lambda: nothing) as check:
-        future = _submit(executor, make, job, json.dumps(config), chunk)
+    anew = job._replace(attempt=uuid.uuid4().hex)
+    with lasting(executor), stoppable(lambda: nothing) as check, contextlib.ExitStack() as stack:
+        future = _submit(executor, make, anew, json.dumps(config), chunk)
+        stack.callback(_cancel, [future])
         while not wait([future], POLL).done:
             check()
     match _outcome(future):
+        case Died():
+            raise StoreError(f"{job.address}: the worker that should create the store died")
         case Failed(worker, reason):
             raise StoreError(f"{job.address}: worker {worker} could not create the store: {reason}")
         case str(plan) if report:
@@ -198,10 +225,14 @@ def work_off(
     stored, `StoreError` if the executor breaks, and `Interrupted` after a signal."""
     take_over(store, sources, lambda part: agreement.of(agreement.sweep.static_values(part)))
     job = job._replace(store=store.id, fence=store.place.fence)
+    store.place.several(store.place.remove, _marked(store))
     done = store.done()
     waiting = collections.deque(np.flatnonzero(~done).tolist())
-    running: dict[Future[Any], int] = {}
+    # With each chunk, the number of deaths at the time.
+    running: dict[Future[Any], tuple[int, int]] = {}
+    attempts = map(f"{uuid.uuid4().hex}-{{}}".format, itertools.count())
     tries: collections.Counter[int] = collections.Counter()
+    deaths: collections.Counter[int] = collections.Counter()
     reasons: dict[int, str] = {}
 
     def failed(number: int, reason: str) -> None:
@@ -211,22 +242,33 @@ def work_off(
             waiting.append(number)
 
     with (
+        lasting(executor),
+        _naming_chunks(store),
         shown(store.layout.num_runs, store.layout.runs_in(done)) as shown_runs,
         stoppable(store.interrupted) as check,
         contextlib.ExitStack() as stack,
     ):
-        stack.callback(lambda: [future.cancel() for future in running])
+        stack.callback(_cancel, running)
         while waiting or running:
             while waiting and len(running) < MOST_AT_ONCE:
                 number = waiting.popleft()
-                running[_submit(executor, compute, job, number)] = number
+                future = _submit(executor, compute, job._replace(attempt=next(attempts)), number)
+                running[future] = number, deaths.total()
             for future in wait(running, POLL, FIRST_COMPLETED).done:
-                number = running.pop(future)
+                number, before = running.pop(future)
                 match _outcome(future):
                     case Done(str(worker), int(runs), int(diverged)):
                         _check_program(agreement, number, worker)
                         shown_runs.stored(runs, diverged)
                         reasons[number] = "a worker reports it as stored, but it is not"
+                    case Died(True):
+                        deaths[number] += 1
+                        failed(number, f"its worker died {count(deaths[number], 'time')}")
+                    case Died() if deaths.total() > before:
+                        # It was queued on a worker that died over another chunk.
+                        waiting.append(number)
+                    case Died():
+                        failed(number, "its worker died before it began")
                     case Failed(str(worker), str(reason)):
                         failed(number, f"{reason} (on {worker})")
                     case answer:
@@ -239,6 +281,8 @@ def work_off(
                 for number in np.flatnonzero(~store.done()).tolist():
                     if tries[number] < TRIES:
                         failed(number, reasons[number])
+    if deaths:
+        store.place.several(store.place.remove, _marked(store))
     given_up = {number: reasons[number] for number in np.flatnonzero(~store.done()).tolist()}
     if given_up:
         raise ChunksFailed(_message(store, given_up), given_up)
@@ -264,6 +308,25 @@ def _check_program(agreement: Agreement, number: int, worker: str) -> None:
         ) from None
 
 
+def _marked(store: Store) -> dict[str, int]:
+    """Return the chunks that workers are computing, or were when they died, by mark."""
+    files = store.place.files(store.place.records)
+    marks = [name.split(".") for name in files if name.endswith(MARK)]
+    return {f"{store.place.records}/{'.'.join(mark)}": int(mark[0]) for mark in marks}
+
+
+@contextlib.contextmanager
+def _naming_chunks(store: Store) -> Iterator[None]:
+    """Name the chunks that were being computed in the error of an executor that breaks."""
+    try:
+        yield
+    except _BrokenError as error:
+        if not (numbers := sorted({*_marked(store).values()})):
+            raise
+        lines = _listed(_where(store, number) for number in numbers)
+        raise StoreError(f"{error} When it broke, its workers computed:", *lines) from error
+
+
 def _submit(executor: Executor, *call: Any) -> Future[Any]:
     global DRIVER
     DRIVER = os.getpid()
@@ -273,37 +336,54 @@ def _submit(executor: Executor, *call: Any) -> Future[Any]:
         raise _broken(error) from error
 
 
+def _cancel(futures: Iterable[Future[Any]]) -> None:
+    """Cancel calls. Dask waits for its scheduler to answer, which may never happen."""
+    left = [future for future in futures if not future.done()]
+    begun(lambda: [future.cancel() for future in left]).wait(CANCELLING)
+
+
 def _outcome(future: Future[Any]) -> Any:
-    """Return a worker's answer, or `Failed` if the worker died or never answered."""
+    """Return a worker's answer, or `Failed` or `Died` if it never answered."""
     try:
         return future.result()
     except (BrokenExecutor, CancelledError) as error:
         raise _broken(error) from error
     except Exception as error:
         # Errors between driver and worker have types of the executor's own.
+        if type(error).__name__ == "KilledWorker":
+            return Died(begun=False)
         return Failed("a worker", f"{type(error).__name__}: {error}")
 
 
-def _broken(error: BaseException) -> StoreError:
-    why = ": ".join(part for part in (type(error).__name__, str(error)) if part)
-    return StoreError(
+def _broken(error: BaseException) -> _BrokenError:
+    # The text of some has several lines.
+    why = ": ".join(part for part in (type(error).__name__, " ".join(str(error).split())) if part)
+    return _BrokenError(
         f"executor: accepts no more work ({why}). Finished chunks are stored; run the sweep again "
         "with a new executor to resume."
     )
 
 
+def _where(store: Store, number: int) -> str:
+    parts = zip(store.dims, store.layout.region(number), strict=True)
+    return f"chunk {number} ({', '.join(f'{dim} {part.start}:{part.stop}' for dim, part in parts)})"
+
+
+def _listed(items: Iterable[str]) -> list[str]:
+    """Return indented lines for the first items, and for the number of the others."""
+    named = list(items)
+    more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+    return [f"  {line}" for line in named[:MOST_NAMED] + more]
+
+
 def _message(store: Store, reasons: dict[int, str]) -> str:
-    lines = [
+    first = (
         f"{store.name}: {len(reasons)} of {store.layout.num_chunks} chunks failed {TRIES} times "
         "each, all others are stored; run the sweep again to retry them:"
-    ]
-    for number, reason in list(reasons.items())[:MOST_NAMED]:
-        parts = zip(store.dims, store.layout.region(number), strict=True)
-        where = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in parts)
-        lines.append(f"  chunk {number} ({where}): {reason}")
-    if len(reasons) > MOST_NAMED:
-        lines.append(f"  and {len(reasons) - MOST_NAMED} more")
-    return "\n".join(map(printable, lines))
+    )
+    why = {number: each.replace("\n", "\n    ") for number, each in reasons.items()}
+    named = _listed(f"{_where(store, number)}: {each}" for number, each in why.items())
+    return "\n".join(map(printable, "\n".join((first, *named)).split("\n")))
 
 
 def name() -> str:
@@ -327,20 +407,30 @@ def make(job: Job, config: str, chunk: int | None) -> str | Failed:
     return _answer(plan)
 
 
-def compute(job: Job, number: int) -> Done | Failed:
+def compute(job: Job, number: int) -> Done | Died | Failed:
     """Compute and store chunk `number` of a job."""
 
-    def chunk() -> Done:
+    def chunk() -> Done | Died:
         began = time.perf_counter()
-        work, store, agreement = _opened(job)
+        shared = job._replace(attempt="")
+        store = _store(shared)
         store.check()
-        region = store.layout.region(number)
-        with precision(work.sweep.dtype):
-            program = agreement.of(work.sweep.static_values(region))
-            arrays = work.compute(region, store.variables)
-        # The driver may have detected in the meantime that this code differs.
-        agreement.confirm(work.sweep.static_values(region))
-        store.write(region, arrays, time.perf_counter() - began, program)
+        mark = f"{store.place.records}/{number}.{job.attempt}{MARK}"
+        # A bucket takes equal contents for one's own; hosts and processes may have equal names.
+        if not store.place.put(mark, uuid.uuid4().bytes):
+            # The executor has repeated the call of a worker that died.
+            return Died(begun=True)
+        try:
+            work, agreement = _work(shared)
+            region = store.layout.region(number)
+            with precision(work.sweep.dtype):
+                program = agreement.of(work.sweep.static_values(region))
+                arrays = work.compute(region, store.variables)
+            # The driver may have detected in the meantime that this code differs.
+            agreement.confirm(work.sweep.static_values(region))
+            store.write(region, arrays, time.perf_counter() - began, program)
+        finally:
+            store.place.remove(mark)
         codes = arrays["status"]
         return Done(name(), codes.size, int((codes != Status.OK).sum()))
 
@@ -348,22 +438,28 @@ def compute(job: Job, number: int) -> Done | Failed:
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(job: Job) -> tuple[Work, Store, Agreement]:
+def _store(job: Job) -> Store:
     # The driver reports about the store.
     store = Store.open(job.place(), report=lambda line: None)
     # Checked before importing anything that a configuration names.
     if store.id != job.store or store.fingerprint != job.digest:
         raise StoreError(f"{job.address}: contains another sweep here than on the driver")
+    store.held = store.place.watch(job.fence)
+    return store
+
+
+@functools.lru_cache(maxsize=2)
+def _work(job: Job) -> tuple[Work, Agreement]:
+    store = _store(job)
     sweep = job.made(store.config)
     if fingerprint(config_of(sweep)) != job.digest:
         raise StoreError(f"{job.address}: this worker builds another sweep from it than the driver")
-    store.held = store.place.watch(job.fence)
     with precision(sweep.dtype):
         mesh = tiles.mesh(None, sweep.dtype)
         work = Work(sweep, mesh, layout=store.layout, tile=job.tile)
         environment = {**output.environment(), **work.identity.parts()}
         store.enter(environment, job.strict)
-        return work, store, Agreement(store, work.identity, mesh, environment, alone=False)
+        return work, Agreement(store, work.identity, mesh, environment, alone=False)
 
 
 def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
@@ -376,12 +472,13 @@ def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
             "mp_context=multiprocessing.get_context('spawn')",
         )
     try:
-        with _BUSY:
+        with _BUSY, checks.callbacks_of_user():
             answer = ask()
     # A package may raise SystemExit, which must not end the worker.
     except (Exception, SystemExit) as error:
         time.sleep(min(0.1 * 2 ** _FAILED[name()], LONGEST))
         _FAILED[name()] += 1
-        return Failed(name(), f"{type(error).__name__}: {error}")
+        line = checks.line_of_user(error)
+        return Failed(name(), f"{type(error).__name__}: {error}{line and f' ({line})'}")
     del _FAILED[name()]
     return answer

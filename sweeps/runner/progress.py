@@ -191,9 +191,9 @@ def stoppable(stopped: Callable[[], Interrupted]) -> Iterator[Callable[[], None]
             signal.signal(number, handler)
 
 
-def wait(block: Callable[[], object], check: Callable[[], None]) -> None:
-    """Call `block` in a thread until it returns or fails, and call `check` meanwhile, which may
-    raise to stop. Python handles no signal while it is inside a program or waits for one."""
+def begun(block: Callable[[], object]) -> threading.Event:
+    """Call `block` in a thread; the event is set when it returns or fails. Python handles no signal
+    while it is inside a program, or waits for one without end."""
     over = threading.Event()
 
     def call() -> None:
@@ -203,5 +203,12 @@ def wait(block: Callable[[], object], check: Callable[[], None]) -> None:
 
     # At exit, Python does not wait for such a thread.
     threading.Thread(target=call, daemon=True, name="dynsim-wait").start()
+    return over
+
+
+def wait(block: Callable[[], object], check: Callable[[], None]) -> None:
+    """Call `block` in a thread until it returns or fails, and call `check` meanwhile, which may
+    raise to stop."""
+    over = begun(block)
     while not over.wait(POLL):
         check()

@@ -195,15 +195,41 @@ def program(job: Job) -> Program:
     """Return the program for arrays shaped like those of the job, made at the first call."""
     leaves, structure = jax.tree.flatten(job.task)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-    key = (shapes, structure, *job[1:])
+    key = (_classes(job.settings), shapes, structure, *job[1:])
     # Reinsert it, so that the most recently used program is last.
     made = PROGRAMS.pop(key, None) or Program(job)
     PROGRAMS[key] = made
-    if len(PROGRAMS) > MOST_PROGRAMS:
-        for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
+    dropped = list(PROGRAMS)[: MOST_PROGRAMS // 2] if len(PROGRAMS) > MOST_PROGRAMS else _gone()
+    if dropped:
+        for old in dropped:
             del PROGRAMS[old]
         release()
     return made
+
+
+def _classes(settings: Settings) -> tuple[type, ...]:
+    """Return the classes of the problem, the rule and their parts."""
+    about = jax.tree.leaves(settings._replace(times=()))
+    left, found = [each for each in about if isinstance(each, jax.tree_util.PyTreeDef)], []
+    while left:
+        structure = left.pop()
+        left += structure.children()
+        if node := structure.node_data():
+            found.append(node[0])
+    return tuple(found)
+
+
+def _gone() -> list[Any]:
+    """Return the keys of programs whose classes were replaced by others of the same name, once they
+    are more than `MOST_GONE`."""
+    current: dict[tuple[str, str], type] = {}
+
+    def replaced(cls: type) -> bool:
+        # The class that was used last is the current one.
+        return current.setdefault((cls.__module__, cls.__qualname__), cls) is not cls
+
+    found = [key for key in reversed(PROGRAMS) if any([*map(replaced, key[0])])]
+    return found if len(found) > MOST_GONE else []
 
 
 def forget() -> None:
@@ -229,6 +255,9 @@ def release() -> None:
 MOST_PROGRAMS = 64
 """Maximum number of programs in memory: more than a figure needs, few enough for a long session.
 Above it, the least recently used half is dropped at once, because that clears JAX's caches."""
+MOST_GONE = 8
+"""Maximum number of programs of classes that were defined again since, as in a notebook. JAX never
+forgets a class, so such programs are found by the names of their classes."""
 PROGRAMS: dict[Any, Program] = {}
 """The most recently used programs of this process, the latest one last."""
 

@@ -195,3 +195,10 @@ def test_waiting_ends_when_the_program_does_or_fails() -> None:
     for block in (lambda: None, lambda: 1 / 0):
         progress.wait(block, lambda: checks.append(True))
     assert not checks
+
+
+def test_what_never_ends_is_waited_for_a_while() -> None:
+    ever = threading.Event()
+    assert not progress.begun(ever.wait).wait(0.01)
+    ever.set()
+    assert progress.begun(lambda: 1 / 0).wait(PATIENCE)

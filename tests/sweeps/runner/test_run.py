@@ -4,6 +4,8 @@ import dataclasses
 import gc
 import math
 import re
+import types
+import weakref
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,77 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
     assert len(tiles.PROGRAMS) == before
     run(2, 2)
     assert len(tiles.PROGRAMS) == before + 1, "another tile is another program"
+
+
+ANEW = """
+import jax, jax.numpy as jnp, dynsim
+class Anew(dynsim.Problem):
+    def init(self, key): return jax.random.normal(key)
+    def draw(self, key, batch): return jax.random.normal(key, (batch,))
+    def loss(self, params, data): return jnp.mean((params - data) ** {number})
+"""
+RULE = """
+import optax, dynsim
+class Longer(dynsim.Rule):
+    def direction(self): return optax.scale({number} + 1.0)
+"""
+
+
+def executed(source: str, name: str, number: int) -> type:
+    found = {"__name__": "anew"}
+    exec(source.format(number=number), found)
+    return found[name]
+
+
+OTHER = executed(ANEW.replace("Anew", "Other"), "Other", 2)
+
+
+def made_by_a_function(number: int) -> type:
+    class Anew(executed(ANEW, "Anew", 0)):
+        def loss(self, params: Any, data: Any) -> Any:
+            return jnp.mean((params - data) ** number)
+
+    return Anew
+
+
+def made_by_types(number: int) -> type:
+    def loss(self: Any, params: Any, data: Any) -> Any:
+        return jnp.mean((params - data) ** number)
+
+    body = {"__module__": "anew", "loss": loss}
+    return types.new_class(
+        "Anew", (executed(ANEW, "Anew", 0),), {}, lambda space: space.update(body)
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "rule"),
+    [
+        (lambda number: executed(ANEW, "Anew", number)(), lambda number: dynsim.sgd(0.1)),
+        (lambda number: made_by_a_function(number)(), lambda number: dynsim.sgd(0.1)),
+        (lambda number: made_by_types(number)(), lambda number: dynsim.sgd(0.1)),
+        (lambda number: OTHER(), lambda number: executed(RULE, "Longer", number)(0.1)),
+    ],
+    ids=["file", "function", "types", "rule"],
+)
+def test_programs_of_classes_that_were_defined_again_are_dropped(
+    problem: Any, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no more than eight besides the current one. Programs of other classes are kept."""
+    monkeypatch.setattr(tiles, "PROGRAMS", {})
+
+    def traced(run: sweeps.Experiment) -> tiles.Program:
+        made = work.Work(Sweep(run, {"eta": [0.1]}, record=("batch_loss",)), tiles.mesh())
+        return made.program(())[1]
+
+    other = sweeps.Experiment(OTHER(), dynsim.sgd(0.1), 1, 2)
+    kept_one = traced(other)
+    number, alive = tiles.MOST_GONE + 2, []
+    for i in range(number):
+        alive.append(weakref.ref(traced(sweeps.Experiment(problem(i), rule(i), 1, 2))))
+        assert len(tiles.PROGRAMS) <= tiles.MOST_GONE + 2
+    assert [each() is not None for each in alive] == [False] * (number - 1) + [True]
+    assert traced(other) is kept_one
 
 
 def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(

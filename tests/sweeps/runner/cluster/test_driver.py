@@ -1,11 +1,14 @@
 """The driver of an executor: every chunk is computed, whatever workers do; what fails is named."""
 
 import json
+import logging
 import math
 import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -13,14 +16,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynsim
 import sweeps
 from sweeps import Sweep, experiment
 from sweeps.runner import driver
 from sweeps.runner.config import config_of, from_config
 from sweeps.runner.store import StoreError
+from sweeps.runner.store.place import Folder, Place
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 from sweeps.systems.base import Times
@@ -33,6 +39,8 @@ SWEEP = Sweep(
 NUMBER = 6
 """Of chunks, of two runs each."""
 Answer = driver.Done | driver.Failed
+PATIENCE = 10
+"""Seconds to wait for the driver on a busy machine."""
 _pause = time.sleep
 
 
@@ -190,6 +198,228 @@ def test_an_executor_that_breaks_keeps_what_is_stored(
     assert_same(tmp_path / "s", whole)
 
 
+class Dead(BaseException):
+    """The end of a worker that computes, after which it does nothing."""
+
+
+KilledWorker = type("KilledWorker", (Exception,), {})
+"""As Dask raises it, for a call that was queued on four workers that died."""
+
+
+class Deadly(ThreadPoolExecutor):
+    """An executor whose workers may die over a chunk. As Dask, it repeats the call of one that did,
+    and gives up calls that were queued on four of them; or it breaks, as that of Python."""
+
+    def __init__(self, breaks: bool = False, queued: Sequence[int | None] = ()) -> None:
+        super().__init__(1)
+        self.breaks, self.queued, self.deaths, self.broken = breaks, iter(queued), 0, False
+        self.calls: list[Any] = []
+        self.called = threading.Condition()
+
+    def submit(self, function: Callable, /, *given: Any, **named: object) -> Future:
+        with self.called:
+            self.calls.append(given[1])
+            self.called.notify()
+        return super().submit(self._repeated, function, *given)
+
+    def _repeated(self, function: Callable, *given: Any) -> object:
+        if self.broken:
+            raise BrokenProcessPool("a process died")
+        if function is driver.compute and given[1] == next(self.queued, None):
+            # The driver knows of the first two deaths over chunk 0, as it submits it again.
+            known = lambda: not self.deaths or self.calls.count(0) > min(self.deaths, 2)
+            with self.called:
+                self.called.wait_for(known, PATIENCE)
+            raise KilledWorker
+        for _ in range(4):
+            try:
+                return function(*given)
+            except Dead as death:
+                self.deaths += 1
+                if self.breaks:
+                    self.broken = True
+                    raise BrokenProcessPool("a process died") from death
+        raise KilledWorker
+
+
+@pytest.fixture
+def lethal(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Chunks over which workers die."""
+    numbers: set[int] = set()
+    compute, remove = Work.compute, Folder.remove
+
+    def dies(self: Work, region: tuple[slice, ...], *options: Any) -> dict[str, np.ndarray]:
+        if region[0].start // 2 in numbers:
+            raise Dead
+        return compute(self, region, *options)
+
+    def stays(self: Folder, key: str) -> None:
+        if not isinstance(sys.exc_info()[1], Dead):
+            remove(self, key)
+
+    monkeypatch.setattr(Work, "compute", dies)
+    monkeypatch.setattr(Folder, "remove", stays)
+    return numbers
+
+
+FOUR = Sweep(
+    experiment(steps=4, length=8, batch=4),
+    {"eta_y": [0.1, 0.5, 1, 2, 4, 8, 9, 10]},
+    record=("loss",),
+)
+"""Four chunks, of two runs each."""
+
+
+@pytest.mark.parametrize("numbers", [{1}, {0, 3}, {0, 1, 2, 3}])
+def test_a_chunk_over_which_three_workers_die_is_named_and_the_others_are_done(
+    numbers: set[int], lethal: set[int], tmp_path: Path
+) -> None:
+    lethal |= numbers
+    for _ in range(2):
+        with Deadly() as executor, pytest.raises(sweeps.ChunksFailed) as caught:
+            sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+        assert executor.deaths == driver.TRIES * len(numbers)
+        assert caught.value.reasons == dict.fromkeys(numbers, "its worker died 3 times")
+        for number in numbers:
+            where = f"chunk {number} (eta_y {2 * number}:{2 * number + 2}): its worker died 3 times"
+            assert where in str(caught.value)
+        assert {*np.flatnonzero(~Store.open(tmp_path / "s").done()).tolist()} == numbers
+        assert not [*(tmp_path / "s").rglob(f"*{driver.MARK}")]
+    lethal.clear()
+    with Deadly() as executor:
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+    np.testing.assert_array_equal(
+        sweeps.open(tmp_path / "s").loss, sweeps.run(FOUR, chunk=2, tile=2).loss
+    )
+
+
+def test_chunks_queued_on_workers_that_died_over_another_one_have_not_failed(
+    lethal: set[int], tmp_path: Path
+) -> None:
+    lethal.add(0)
+    # Of the calls for chunks 0, 1, 2, 3, 0, 1, 0, 1, those for chunk 1 are given up.
+    queued = [None, 1, None, None, None, 1, None, 1]
+    with Deadly(queued=queued) as executor, pytest.raises(sweeps.ChunksFailed) as caught:
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+    assert [*caught.value.reasons] == [0]
+    assert Store.open(tmp_path / "s").done().tolist() == [False, True, True, True]
+
+
+def test_workers_that_die_before_they_begin_are_not_tried_for_ever(tmp_path: Path) -> None:
+    """As where their installation is broken."""
+    with Deadly() as executor:
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+    (record,) = (tmp_path / "s").rglob("2.json")
+    record.unlink()
+    message = "its worker died before it began"
+    with Deadly(queued=[2, 2, 2]) as executor, pytest.raises(sweeps.ChunksFailed, match=message):
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+
+
+def test_a_worker_that_dies_before_there_is_a_store_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise Dead
+
+    with monkeypatch.context() as patch, Deadly() as executor:
+        patch.setattr(driver, "create", dies)
+        with pytest.raises(StoreError, match="the worker that should create the store died"):
+            sweeps.run(FOUR, tmp_path / "s", executor=executor)
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_executor_that_breaks_names_the_chunks_that_were_computed(
+    lethal: set[int], tmp_path: Path
+) -> None:
+    lethal.add(2)
+    with Deadly(breaks=True) as executor, pytest.raises(StoreError) as caught:
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+    first, *named = str(caught.value).splitlines()
+    assert "a process died" in first
+    assert named == ["  chunk 2 (eta_y 4:6)"]
+    # Not those of an earlier call.
+    executor = Deadly()
+    executor.shutdown()
+    with pytest.raises(StoreError, match="no more work") as caught:
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2, tile=2)
+    assert "chunk" not in str(caught.value).split("Finished chunks")[1]
+
+
+def test_calls_that_cannot_be_cancelled_do_not_keep_a_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of Dask, whose scheduler may not answer."""
+    over, ended = threading.Event(), []
+
+    class Endless(Future):
+        def cancel(self) -> bool:
+            ended.append(over.wait(PATIENCE))
+            return False
+
+    class Executes(Executor):
+        def submit(self, function: Callable, /, *given: Any, **named: object) -> Future:
+            signal.raise_signal(signal.SIGTERM)
+            return Endless()
+
+    with ThreadPoolExecutor(1) as executor:
+        sweeps.run(FOUR, tmp_path / "s", executor=executor, chunk=2)
+    (record,) = (tmp_path / "s").rglob("2.json")
+    record.unlink()
+    monkeypatch.setattr(driver, "CANCELLING", 0.01)
+    # Of a store that is there, and of one that has to be made.
+    for name, stored in (("s", "6 of 8 runs are stored"), ("t", "no run is stored")):
+        with pytest.raises(sweeps.Interrupted, match=stored):
+            sweeps.run(FOUR, tmp_path / name, executor=Executes(), chunk=2)
+    assert not ended
+    over.set()
+
+
+class Calling(dynsim.Problem):
+    """Its loss calls Python, which fails in some runs.
+
+    Attributes:
+        scale: above 2, the call fails.
+    """
+
+    scale: float = 1.0
+
+    def init(self, key: Any) -> Any:
+        return jax.random.normal(key)
+
+    def draw(self, key: Any, batch: int) -> Any:
+        return jax.random.normal(key, (batch,))
+
+    def loss(self, params: Any, data: Any) -> Any:
+        like = jax.ShapeDtypeStruct((), jnp.float32)
+        found = jax.pure_callback(called, like, jnp.float32(self.scale), vmap_method="sequential")
+        return jnp.mean((params - data) ** 2) + found
+
+
+def called(scale: np.ndarray) -> np.ndarray:
+    return np.float32({1.0: 0, 2.0: 0}[float(scale)])
+
+
+LINE = called.__code__.co_firstlineno + 1
+
+
+def test_an_error_of_a_callback_is_one_message_with_its_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = sweeps.Experiment(Calling(), dynsim.sgd(0.1), 2, 2)
+    sweep = Sweep(run, {"scale": [1.0, 2.0, 3.0]}, record=("batch_loss",))
+    with (
+        caplog.at_level(logging.DEBUG),
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(sweeps.ChunksFailed) as caught,
+    ):
+        sweeps.run(sweep, tmp_path / "s", executor=executor, chunk=1, tile=1)
+    assert [*caught.value.reasons] == [2]
+    _, line = str(caught.value).splitlines()
+    assert f"KeyError: 3.0 ({__file__}, line {LINE}: return np.float32(" in line
+    assert "Traceback" not in str(caught.value) + caplog.text + "".join(capfd.readouterr())
+
+
 def test_forked_workers_are_refused_before_they_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,9 +503,11 @@ def test_chunks_are_submitted_1024_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     """An interruption is looked for at least five times a second."""
     done, waited = np.zeros(3000, bool), []
     layout = SimpleNamespace(num_runs=6000, runs_in=lambda done: 2 * done.sum())
+    where = Place()
+    where.fence = "f"
     store = SimpleNamespace(
         id="s",
-        place=SimpleNamespace(fence="f"),
+        place=where,
         done=done.copy,
         layout=layout,
         interrupted=None,

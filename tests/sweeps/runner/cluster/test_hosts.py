@@ -266,6 +266,31 @@ def test_a_scheduler_of_others_is_looked_at(
 
 
 @pytest.mark.parametrize(
+    ("workers", "lasting"),
+    [
+        ({0: type("Nanny", (), {})()}, True),
+        ({0: type("SLURMJob", (), {})()}, False),
+        ({}, False),
+        (["a worker"], False),
+        (None, False),
+    ],
+    ids=["here", "jobs", "none", "others", "unknown"],
+)
+def test_workers_on_this_machine_are_started_again_however_often_they_die(
+    workers: Any, lasting: bool
+) -> None:
+    """Also those of another's cluster. Batch systems have to submit jobs again."""
+    config = pytest.importorskip("dask.config")
+    pytest.importorskip("distributed")
+    made = SimpleNamespace(_client=SimpleNamespace(cluster=SimpleNamespace(workers=workers)))
+    name = "distributed.deploy.lost-worker-timeout"
+    before = config.get(name)
+    with cluster.lasting(made):  # pyright: ignore[reportArgumentType]
+        assert (config.get(name) != before) is lasting
+    assert config.get(name) == before
+
+
+@pytest.mark.parametrize(
     ("missing", "where", "package"),
     [("distributed", "local:1", "distributed"), ("dask_jobqueue", "slurm", "dask-jobqueue")],
 )
