@@ -240,7 +240,7 @@ def built(problem: Problem, rule: UpdateRule, dtype: DType = "float64") -> tuple
     """
     checks.kind("problem", problem, Problem)
     checks.choice("dtype", dtype, ("float32", "float64"))
-    made = rule.build() if isinstance(rule, UpdateRule) and not _BUILT.get() else rule
+    made: Any = rule.build() if isinstance(rule, UpdateRule) and not _BUILT.get() else rule
     checks.kind("rule", made, Rule)
     problem = problem if _BUILT.get() else problem.build(rule)
     options = {"finite": not problem.allows_nonfinite(), "settings": {*decoding.reals(problem)}}
