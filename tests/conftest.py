@@ -196,8 +196,8 @@ def optimised_sweeps(
     optimised: dict[str, int | bool | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sweeps compile as users do: for tests that run for longer than they compile."""
-    compile_so = functools.partialmethod(jax.stages.Lowered.compile, optimised)
-    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_so)
+    compiled = jax.stages.Lowered.compile
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered, _: compiled(lowered, optimised))
 
 
 @pytest.fixture

@@ -55,15 +55,16 @@ import sys, time
 from pathlib import Path
 import jax
 import numpy as np
+from dynsim.compiling import Cost
 from sweeps.output import programs
 from sweeps.runner import kept, tiles
 programs.TRACED.append(programs.Traced(Path(sys.argv[1]), time.time()))
 functions = {"twice": lambda x: 2 * x, "inverse": jax.numpy.linalg.inv}
 x, mesh = np.diag([2.0, 4.0]).astype("float32"), tiles.mesh(jax.devices()[:1])
 for name, function in functions.items():
-    if (found := kept.find(name)) is None:
+    if (found := kept.find(name, 1)) is None:
         compiled = jax.jit(function).lower(x).compile()
-        kept.save(name, kept.Known({}, (0.0, 0.0), False), compiled, None)
+        kept.save(name, kept.Known({}, Cost(), False), 1, compiled, None)
     else:
         program, _ = kept.load(found, mesh)
         print(*np.diag(program(x)), "scipy.linalg" in sys.modules)
