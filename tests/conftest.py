@@ -2,7 +2,6 @@
 optional data."""
 
 import ctypes
-import functools
 import gc
 import math
 import os
@@ -33,12 +32,14 @@ jax.config.update("jax_enable_compilation_cache", False)
 # `tests/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
 QUICK = {
     "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
     "xla_disable_hlo_passes": "while-loop-invariant-code-motion,simplify-while-loops",
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 OPTIMISED = {
     "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
     "xla_cpu_use_fusion_emitters": True,
     "xla_disable_hlo_passes": "",
     "xla_cpu_parallel_codegen_split_count": 32,
@@ -197,7 +198,8 @@ def optimised_sweeps(
 ) -> None:
     """Sweeps compile as users do: for tests that run for longer than they compile."""
     compiled = jax.stages.Lowered.compile
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered, _: compiled(lowered, optimised))
+    so = lambda lowered, options: compiled(lowered, optimised)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", so)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ SHARE = 0.8
 MOST_RUNS = 2**16
 """Maximum number of runs per tile; more would not keep a device busier."""
 SOON = 5.0
-"""Maximum seconds per tile on a CPU, as `dynsim.compiling.cost` estimates within a factor of about three. The
-first chunk is then stored within about 20 seconds."""
+"""Maximum seconds per tile on a CPU, as estimated by `dynsim.compiling.cost` within a factor of
+about three. The first chunk is then stored within about 20 seconds."""
 
 
 def memory_of(device: Device) -> int | None:

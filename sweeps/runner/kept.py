@@ -4,9 +4,10 @@ them, which would take longer than the runs of a small job.
 The key of a program covers everything that determines it: its static arguments, in which names
 stand for the numbers that are arguments of the program, the shapes of its arrays, the options of
 JAX, the devices, and the size and modification time of the source files it is traced from. Programs
-that are compiled quickly (`dynsim.compiling`) are kept next to those that are compiled for speed,
-as the number of runs decides which of them a sweep uses. Only the command line keeps programs, and only for problems of this project: a Python session may have
-replaced functions, which no file would show.
+that are compiled quickly (`dynsim.compiling`) have files of their own next to those that are
+compiled for speed, as the number of runs decides which of them a sweep uses. Only the command line
+keeps programs, and only for problems of this project: a Python session may have replaced functions,
+which no file would show.
 """
 
 import contextlib

@@ -89,7 +89,7 @@ def test_options_are_for_cpus(quick: Callable[[], int]) -> None:
 def test_options_that_xla_does_not_know_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     # Builds differ: jax 0.12 has one less than 0.10.
     known = {"xla_dump_hlo_as_text": False}
-    unknown = {"xla_cpu_no_such_option": True, "xla_nor_this": 1}
+    unknown = {"xla_cpu_no_such_option": True, "xla_nor_this": "1"}
     assert available({**unknown, **known}) == known
     assert available(unknown) == {}
     monkeypatch.setattr(compiling, "QUICK", unknown)

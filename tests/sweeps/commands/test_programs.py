@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -250,6 +251,23 @@ def test_what_decides_a_program_is_compared(
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     again()
     assert len(traced) > number, "other options of the compiler"
+
+
+def test_programs_for_few_and_for_many_runs_are_kept_apart(
+    traced: list[tiles.Job], tmp_path: Path
+) -> None:
+    """They are compiled with other options, and both are found again."""
+
+    def make(runs: int) -> None:
+        tiles.PROGRAMS.clear()
+        axes = {"eta_z": np.linspace(0.1, 0.2, runs)}
+        sweep = Sweep(RUN, axes, "descent", ("loss",), "end")
+        with precision(sweep.dtype):
+            Work(sweep, tiles.mesh(jax.devices()[:1]), tile=4).first().start().result()
+
+    for runs, number in ((4, 1), (10**6, 2), (4, 2), (8, 2), (10**6, 2)):
+        make(runs)
+        assert len(traced) == len(list(tmp_path.iterdir())) == number, runs
 
 
 LAYER = {"problem": "yz", "task": "syn-small", "steps": 5, "batch": 4}
