@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jaxtyping
@@ -197,7 +198,7 @@ def optimised_sweeps(
     optimised: dict[str, int | bool | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sweeps compile as users do: for tests that run for longer than they compile."""
-    compiled = jax.stages.Lowered.compile
+    compiled: Any = jax.stages.Lowered.compile
     so = lambda lowered, options: compiled(lowered, optimised)
     monkeypatch.setattr(jax.stages.Lowered, "compile", so)
 
