@@ -522,3 +522,19 @@ def test_a_signal_that_comes_while_jax_is_loaded_waits(monkeypatch: pytest.Monke
 def test_what_would_break_a_line_is_escaped() -> None:
     # A line end, a bell, a code that turns the direction of writing, and a letter that stays.
     assert lines.printable("a\nb\x07\u202e\u00e9") == r"a\nb\x07\u202e" + "\u00e9"
+
+
+@pytest.mark.parametrize("command", ["compare", "explain", "phase"])
+def test_the_first_words_come_before_the_imports(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def imports(*arguments: object) -> typing.NoReturn:
+        raise ValueError("imports")
+
+    monkeypatch.setattr(line, "_made", imports)
+    for words, number in ((), 2), (("--quiet",), 1):
+        with pytest.raises(SystemExit):
+            line.understood([command, *words])
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == number
+        assert said[0].startswith(f"{command}: " if number == 2 else "dynsim: imports")

@@ -18,8 +18,8 @@ import sweeps
 from dynsim.compiling import CALL, ENTRY, PRODUCT, Cost, cost
 from dynsim.precision import compiled_for, host, precision
 from sweeps import Sweep, experiment
-from sweeps.runner import fit, kept, tiles
-from sweeps.runner.work import Work
+from sweeps.runner import fit, kept, progress, tiles
+from sweeps.runner.work import Work, begin
 
 TRAINING = experiment(steps=2, length=8, batch=8)
 GRID = Sweep(TRAINING, {"eta_y": [1.0, 2.0, 3.0, 4.0], "seed": {"range": 4}}, record=("loss",))
@@ -331,3 +331,30 @@ def test_how_a_sweep_is_compiled_depends_on_nothing_but_the_sweep(
             for options in ({}, {"chunk": 16}, {"chunk_tiles": 1}):
                 Work(sweep, tiles.mesh(jax.devices()[:devices]), **options).first()
     assert len(found) == 1
+
+
+def test_programs_are_named_before_they_are_traced_and_counted_before_they_are_compiled(
+    compiled: Callable[[], tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    both = [Sweep(DESCENT, {"seed": [0]}, name, ("loss",)) for name in ("descent", "simulation")]
+    trace = tiles.trace
+
+    def stop(job: tiles.Job) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tiles, "trace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        begin(both)
+    assert capsys.readouterr().err.splitlines()[:1] == ["2 programs: descent, simulation"]
+    monkeypatch.setattr(tiles, "trace", trace)
+    begin(both[:1])
+    assert "compiling 1 of 1 program\n" in capsys.readouterr().err
+    begin(both)
+    assert "compiling 1 of 2 programs\n" in capsys.readouterr().err
+    begin(both)
+    assert "compiling" not in capsys.readouterr().err
+    with progress.quiet():
+        begin(both)
+    assert capsys.readouterr().err == ""
