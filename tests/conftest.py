@@ -2,7 +2,6 @@
 optional data."""
 
 import ctypes
-import functools
 import gc
 import math
 import os
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jaxtyping
@@ -33,12 +33,14 @@ jax.config.update("jax_enable_compilation_cache", False)
 # `tests/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
 QUICK = {
     "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
     "xla_disable_hlo_passes": "while-loop-invariant-code-motion,simplify-while-loops",
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 OPTIMISED = {
     "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
     "xla_cpu_use_fusion_emitters": True,
     "xla_disable_hlo_passes": "",
     "xla_cpu_parallel_codegen_split_count": 32,
@@ -196,8 +198,9 @@ def optimised_sweeps(
     optimised: dict[str, int | bool | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sweeps compile as users do: for tests that run for longer than they compile."""
-    compile_so = functools.partialmethod(jax.stages.Lowered.compile, optimised)
-    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_so)
+    compiled: Any = jax.stages.Lowered.compile
+    so = lambda lowered, options: compiled(lowered, optimised)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", so)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ FLOORS = {
         "__main__": 0,
         "plugins": 1,
         "precision": 1,
+        "compiling": 2,
         "decoding": 1,
         "trajectory": 2,
         "training": 3,

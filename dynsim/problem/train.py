@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, numeric
+from dynsim.compiling import called
 from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, to_host
 from dynsim.problem import sharpness
 from dynsim.problem.base import Problem, ProblemT, ask, built, narrowed, split
@@ -154,7 +155,8 @@ def train(
     times = checked_times(times, steps, found, start)
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, key, init, data, shared):
-        trajectory = _run(
+        # Rounding grows in training on batches: its program must not depend on how long it runs.
+        trajectory = (functools.partial(called, _run) if math.isinf(batch) else _run)(
             placed(numbers),
             rest,
             rule.astype(dtype),

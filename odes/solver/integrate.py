@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, numeric
+from dynsim.compiling import called
 from dynsim.precision import AnyArray, DType, Number, Result, precision, to_host
 from dynsim.trajectory import Status, Times, Trajectory
 from odes.solver.tolerances import Tolerances
@@ -112,7 +113,7 @@ def in_program(
             # diffrax warns of complex arguments too, but only a complex state is a problem for it.
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")
-        found = _compiled(solve, *arguments, **options)
+        found = called(_compiled, solve, *arguments, **options)
     return to_host(found)
 
 

@@ -31,6 +31,7 @@ from sweeps.commands.noise import Mean
 from sweeps.commands.regime import final_of, regime, stages_of, strained
 from sweeps.commands.strain import Row
 from sweeps.compare.stages import Task, check_moves
+from sweeps.runner.progress import quiet, say
 from sweeps.systems import registry, yz
 from sweeps.systems.experiment import Experiment, made
 
@@ -42,6 +43,8 @@ TIMES = 64
 """Number of recorded times of the flow."""
 LOSSES = 256
 """Number of recorded times of the loss of any other problem, which is interpolated between them."""
+
+READY = "compiling, or loading what is kept"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +149,8 @@ def shown(row: Row) -> tuple[str, str]:
 
 def run(config: Explain) -> None:
     """Predict and print."""
-    found = explain(config.run)
+    config.run.check(rounded=False)
+    found = _explained(config.run)
     if config.json:
         table = dataclasses.asdict(found) | {"strained": found.strained}
         print(json.dumps(output.as_json(table), indent=2))
@@ -174,9 +178,14 @@ def explain(run: Any = "yz", /, **settings: Any) -> Explanation:
     """
     asked = made(run, **settings)
     asked.check(rounded=False)
-    layer = registry.system_of(asked).name == "yz"
+    with quiet():
+        return _explained(asked)
+
+
+def _explained(run: Experiment) -> Explanation:
+    layer = registry.system_of(run).name == "yz"
     with precision("float64"):
-        return _of_layer(asked) if layer else _of_problem(asked)
+        return _of_layer(run) if layer else _of_problem(run)
 
 
 def _of_layer(run: Experiment) -> Explanation:
@@ -188,6 +197,7 @@ def _of_layer(run: Experiment) -> Explanation:
         raise ValueError(f"start = {layer.start!r}: the prediction starts from zero weights")
     check_moves(run)
     task = yz.classes_of(run)
+    say(f"{READY}: closed form; descent, or a flow and its first steps")
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     theory, solved = _solve(task, rule, steps, record)
     status = dynsim.Status(int(solved.status))
@@ -244,6 +254,8 @@ def _of_problem(run: Experiment) -> Explanation:
     problem, rule = run.built
     key, steps = jax.random.fold_in(jax.random.key(0), run.seed), run.steps
     known = {name: each for name, each in engines.items() if "loss" in each.observables.names()}
+    means = [engine.title or name for name, engine in known.items()][:1]
+    say(f"{READY}: {'; '.join([*means, NOISE.title, 'training to compare them with'])}")
     noise, checked, apart = scatter.noise(problem, rule, key, steps, run.batch), [], None
     if known:
         name, engine = next(iter(known.items()))

@@ -126,6 +126,9 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
         if places:
             _check_places(offer, given)
         check_flags()
+        if places and offer.command.talks and not given.get("quiet"):
+            # Printed first, as the imports of a command take seconds.
+            to_stderr(f"{name}: {summary(name)}")
         settings, run_command = _made(offer, given)
     except ValueError as error:
         to_stderr(f"dynsim: {reason(error)}")

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 import dynsim
 import odes
 from dynsim import Problem, Rule, Status, Trajectory
+from dynsim.compiling import called
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.checks import flow_table, has_population, measured
@@ -51,6 +52,9 @@ NOTHING = 1e-9
 """Share of the largest value below which differences are rounding errors."""
 BATCHES = 32
 """Number of batches drawn at the start to measure the scatter of squared gradients."""
+
+
+_started = eqx.filter_jit(started)
 
 
 class HeldOut(Problem):
@@ -153,7 +157,7 @@ def noise(
         return Noise()
     few = few_squares(problem, rule, key, steps, batch)
     # In one program: an orthogonal start alone takes many.
-    weights = eqx.filter_jit(started)(problem, key, None, "float64")
+    weights = called(_started, problem, key, None, "float64")
     whole = weights.whole(weights.params)
     # Operations for the loss of an example; a gradient takes three times as many. The theory needs
     # it forwards and, for each number, backwards; averages of squares need all gradients.

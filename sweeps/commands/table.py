@@ -65,7 +65,7 @@ class Command(NamedTuple):
 
 TABLE = """
 compare compare.command:Compare
-explain commands.explain:Explain still quick
+explain commands.explain:Explain still
 sweep commands.sweep:SweepCommand own still file
 info commands.reading:Info still quick store
 check commands.reading:Check still store

@@ -2,11 +2,10 @@
 time, that the device has left. On a CPU, by the estimated run time."""
 
 import math
-from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from dynsim.compiling import CALL, Cost
 from dynsim.precision import Device
 
 SHARE = 0.8
@@ -14,11 +13,8 @@ SHARE = 0.8
 MOST_RUNS = 2**16
 """Maximum number of runs per tile; more would not keep a device busier."""
 SOON = 5.0
-"""Maximum seconds per tile on a CPU, as estimated by `seconds` within a factor of about three. The
-first chunk is then stored within about 20 seconds."""
-CALL, ENTRY, PRODUCT = 1e-7, 1e-10, 4e-11
-"""Core seconds per operation, per entry of its result, and per product that a matrix multiplication
-sums. They give the order of magnitude for training of the built-in systems."""
+"""Maximum seconds per tile on a CPU, as estimated by `dynsim.compiling.cost` within a factor of
+about three. The first chunk is then stored within about 20 seconds."""
 
 
 def memory_of(device: Device) -> int | None:
@@ -52,44 +48,12 @@ def smaller(tile: tuple[int, int], times: float = 2) -> tuple[int, int]:
     return max(seeds >> left, 1), fewer
 
 
-def paced(estimate: tuple[float, float], runs: int) -> tuple[int, int]:
+def paced(estimate: Cost, runs: int) -> tuple[int, int]:
     """Return the factor by which to shrink a tile of `runs` runs so that it takes about `SOON`
     seconds, and how many such tiles take `SOON` together. Tiles are not shrunk below the size at
     which call overhead takes as long as the array entries."""
-    calls, entries = estimate
+    _, calls, entries = estimate
     times = 1
     while times < runs and calls + entries / times > SOON and entries / times > calls:
         times *= 2
     return times, max(int(SOON / max(calls + entries / times, CALL)), 1)
-
-
-def seconds(program: Jaxpr) -> tuple[float, float]:
-    """Estimate the core seconds of a program: those independent of array sizes, and those that grow
-    with them. A loop of unknown length counts as one iteration. The estimate counts operations and
-    measures nothing: tiles affect rounding, so they must not depend on how busy the machine is."""
-    calls = entries = 0.0
-    for each in program.eqns:
-        inner = [
-            seconds(found.jaxpr if isinstance(found, ClosedJaxpr) else found)
-            for value in each.params.values()
-            for found in (value if isinstance(value, tuple | list) else [value])
-            if isinstance(found, Jaxpr | ClosedJaxpr)
-        ]
-        turns = each.params["length"] if each.primitive.name == "scan" else 1
-        calls += turns * sum(found[0] for found in inner)
-        entries += turns * sum(found[1] for found in inner)
-        if inner:
-            continue
-        size = sum(math.prod(_shape(made)) for made in each.outvars)
-        calls += CALL
-        entries += size * ENTRY
-        if each.primitive.name == "dot_general":
-            summed: tuple[int, ...] = each.params["dimension_numbers"][0][0]
-            shape = _shape(each.invars[0])
-            entries += size * PRODUCT * math.prod(shape[i] for i in summed)
-    return calls, entries
-
-
-def _shape(variable: Any) -> tuple[int, ...]:
-    # Effect tokens have no shape.
-    return getattr(variable.aval, "shape", ())

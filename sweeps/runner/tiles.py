@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
+from dynsim.compiling import DRAWN, QUICK, TURNS, Options, available, cost, inside
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for, precision
 from dynsim.problem.base import as_built
 from dynsim.training.course import Checkpoint, packed, unpacked
@@ -47,11 +49,13 @@ class Program:
 
     def __init__(self, job: "Job") -> None:
         self._job = job
-        self._kept = kept.find(job.kept)
+        self._kept = kept.find(job.kept, job.turns)
         if self._kept is None:
             draws, (program, _) = self._traced
-            about = fit.seconds(program.jaxpr.jaxpr), draws is not None
-            self.known = kept.Known(program.out_info, *about)
+            jaxpr, of_seed = program.jaxpr.jaxpr, None
+            if not job.engine.trains and job.mesh.devices.flat[0].platform == "cpu":
+                of_seed = cost(_of_seed(jaxpr) or jaxpr, TURNS)
+            self.known = kept.Known(program.out_info, cost(jaxpr), draws is not None, of_seed)
         else:
             self.known = self._kept.known
         # Recorded weights also have names, which are known only here.
@@ -66,6 +70,11 @@ class Program:
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of the results."""
         return self.known.shapes
+
+    @property
+    def ready(self) -> bool:
+        """Whether it need not be compiled: it is kept on disk, or has been started."""
+        return bool(self._kept or self._compiled)
 
     def start(self) -> Future[Sequence[Any]]:
         """Start to compile unless that has begun. The result is the program, and the one that draws
@@ -96,10 +105,11 @@ class Program:
                 return found
             read = kept.number_read()
             draws, program = self._traced
-            drawing = None if draws is None else draws.compiled(self._job.mesh)
-            made = program.compiled(self._job.mesh), drawing
+            on, short = self._job.mesh, self.known.short(self._job.turns)
+            drawing = draws and draws.compiled(on, DRAWN)
+            made = program.compiled(on, QUICK if short else {}), drawing
         if kept.number_read() == read:
-            kept.save(self._job.kept, self.known, *made)
+            kept.save(self._job.kept, self.known, self._job.turns, *made)
         return made
 
 
@@ -125,6 +135,9 @@ class Job(NamedTuple):
         identity: hash of the text of the program of a run, if it contains code that may change.
             Programs traced or compiled for another hash are not reused.
         kept: key under which other processes find the program; empty if it is not kept.
+        turns: how often the sweep computes the runs of one seed at the points of a tile. It only
+            affects how the program is compiled. It is that of the whole sweep, so that each part
+            of it, in whichever process and on whichever devices, is computed in the same way.
     """
 
     task: PyTree
@@ -136,6 +149,7 @@ class Job(NamedTuple):
     state: int = 0
     identity: str = ""
     kept: str = ""
+    turns: int = 1
 
 
 class Traced(NamedTuple):
@@ -144,11 +158,13 @@ class Traced(NamedTuple):
     program: jax.stages.Traced
     arguments: tuple[Any, ...]
 
-    def compiled(self, mesh: Mesh) -> jax.stages.Compiled:
-        """Compile it for these devices."""
-        several = mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
+    def compiled(self, mesh: Mesh, options: Options) -> jax.stages.Compiled:
+        """Compile it for these devices, on a CPU with options of the compiler."""
+        if mesh.devices.flat[0].platform != "cpu":
+            return self.program.lower().compile()
+        several = mesh.size > 1
         found = traces.unbatched(self.program, *self.arguments) if several else self.program
-        return found.lower().compile()
+        return found.lower().compile(available(options))
 
 
 def trace(job: Job) -> tuple[Traced | None, Traced]:
@@ -160,7 +176,7 @@ def trace(job: Job) -> tuple[Traced | None, Traced]:
     states = None
     if job.state:
         states = np.zeros((job.mesh.size, *job.tile, job.state), np.uint8)
-    root, (_, _, _, engine, settings, on, _, identity, _) = np.uint32(0), job
+    root, engine, settings, on = np.uint32(0), job.engine, job.settings, job.mesh
     known = {"engine": engine, "settings": settings, "mesh": on}
     # Arguments are flat, because the tree structures of modules cannot be serialized.
     leaves, task = jax.tree.flatten(job.task)
@@ -178,7 +194,7 @@ def trace(job: Job) -> tuple[Traced | None, Traced]:
         return run_tiles(*given, states, **known)
 
     draws, drawn = None, []
-    anew = traces.anew() if identity else contextlib.nullcontext()
+    anew = traces.anew() if job.identity else contextlib.nullcontext()
     with compiled_for(job.mesh.devices.flat[0].platform), anew:
         if job.engine.draw is not None:
             draws = Traced(jax.jit(draw).trace(leaves, seeds, root), (leaves, seeds, root))
@@ -195,9 +211,13 @@ def program(job: Job) -> Program:
     """Return the program for arrays shaped like those of the job, made at the first call."""
     leaves, structure = jax.tree.flatten(job.task)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-    key = (_classes(job.settings), shapes, structure, *job[1:])
+    key = (_classes(job.settings), shapes, structure, *job._replace(task=None, turns=0))
+    both = ((short, PROGRAMS.get((key, short))) for short in (True, False))
+    same = (each for short, each in both if each and each.known.short(job.turns) is short)
+    made = next(same, None) or Program(job)
     # Reinsert it, so that the most recently used program is last.
-    made = PROGRAMS.pop(key, None) or Program(job)
+    key = key, made.known.short(job.turns)
+    PROGRAMS.pop(key, None)
     PROGRAMS[key] = made
     dropped = list(PROGRAMS)[: MOST_PROGRAMS // 2] if len(PROGRAMS) > MOST_PROGRAMS else _gone()
     if dropped:
@@ -228,8 +248,17 @@ def _gone() -> list[Any]:
         # The class that was used last is the current one.
         return current.setdefault((cls.__module__, cls.__qualname__), cls) is not cls
 
-    found = [key for key in reversed(PROGRAMS) if any([*map(replaced, key[0])])]
+    found = [key for key in reversed(PROGRAMS) if any([*map(replaced, key[0][0])])]
     return found if len(found) > MOST_GONE else []
+
+
+def _of_seed(program: Jaxpr) -> Jaxpr | None:
+    """Return the body of the loop over the seeds of a tile, if there is one."""
+    for each in program.eqns:
+        for found in inside(each):
+            if body := found if each.primitive.name == "scan" else _of_seed(found):
+                return body
+    return None
 
 
 def forget() -> None:

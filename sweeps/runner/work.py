@@ -130,7 +130,7 @@ class Work:
             return 1, CHUNK_TILES
         sweep = self.sweep
         longest = max(sweep.some_slices(), key=lambda chosen: sweep.plane(chosen).steps or 0)
-        return fit.paced(self.program(_hashable(longest))[1].known.seconds, math.prod(self.tile))
+        return fit.paced(self.program(_hashable(longest))[1].known.cost, math.prod(self.tile))
 
     def compute(
         self,
@@ -252,8 +252,15 @@ class Work:
 
     def start(self, region: tuple[slice, ...]) -> None:
         """Start to compile the program of a chunk."""
+        self._of(region).start()
+
+    def first(self) -> tiles.Program:
+        """Return the program of the first chunk."""
+        return self._of(self.plan.layout.region(0))
+
+    def _of(self, region: tuple[slice, ...]) -> tiles.Program:
         chosen, _ = self._runs(region)
-        self.program(_hashable(chosen))[1].start()
+        return self.program(_hashable(chosen))[1]
 
     def _shapes(self, chosen: Mapping[str, float]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         """Return shape (without the sweep's axes) and dtype of each array of its program."""
@@ -294,15 +301,18 @@ class Work:
             settings = settings._replace(checkpoint=Checkpoint(self.begin))
         names, rules = tuple(problem.numbers), self.sweep.rules
         made = prepared, names, self.tile, rules, settings, self.mesh, self.state
+        sizes = {dim.name: dim.size for dim in self.sweep.dims if not dim.static}
+        turns = sizes.pop("seed", 1) * -(-math.prod(sizes.values()) // self.tile[1])
         if self.identity.outside:
-            return prepared, tiles.program(tiles.Job(*made, self.identity.text(chosen).digest))
+            outside = self.identity.text(chosen).digest
+            return prepared, tiles.program(tiles.Job(*made, outside, turns=turns))
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
         key = ""
         # A subclass may have another engine of the same name.
         if type(self.sweep) is Sweep:
             named = self.sweep.system.name, self.sweep.engine
             key = kept.key_of(self.mesh, *named, shapes, names, self.tile, settings, self.state)
-        return prepared, tiles.program(tiles.Job(*made, kept=key))
+        return prepared, tiles.program(tiles.Job(*made, kept=key, turns=turns))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:
         """Return the drawn data of these seeds, cached until other seeds are requested."""
@@ -379,15 +389,21 @@ class Work:
 
 def begin(sweeps: Iterable[Sweep]) -> None:
     """Trace the programs of several sweeps, so that errors in equations are raised before any sweep
-    runs, and start to compile them in parallel."""
+    runs, and start to compile them in parallel. Prints which they are."""
     programs.keep()
+    wanted = list(sweeps)
+    number = progress.count(len(wanted), "program")
+    progress.say(f"{number}: {', '.join(each.engine for each in wanted)}")
     works = []
-    for sweep in sweeps:
+    for sweep in progress.each(wanted, "program", lambda each: each.engine):
         with precision(sweep.dtype):
             works.append(Work(sweep, tiles.mesh(dtype=sweep.dtype)))
             works[-1].variables()
-    for work in works:
-        work.start(work.plan.layout.region(0))
+    first = [work.first() for work in works]
+    if missing := sum(not each.ready for each in first):
+        progress.say(f"compiling {missing} of {number}")
+    for each in first:
+        each.start()
 
 
 def layout_of(dims: Sequence[Dimension], size: int) -> Layout:

@@ -252,7 +252,7 @@ def test_what_jax_and_xla_do_not_take_from_the_environment_is_named(
 ) -> None:
     """XLA would end the process with a trace of C++."""
     ran = subprocess.run(
-        [sys.executable, "-c", "from sweeps import cli; cli.main(['explain'])"],
+        [sys.executable, "-c", "from sweeps import cli; cli.main(['explain', '--quiet'])"],
         capture_output=True,
         text=True,
         env={**os.environ, name: value},
@@ -308,7 +308,7 @@ def test_ctrl_c_ends_any_command_with_a_line(
 
     settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, interrupted))
-    assert cli.main(["explain"]) == 130
+    assert cli.main(["explain", "--quiet"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
 
 
@@ -316,7 +316,7 @@ def test_another_package_of_the_name_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sweeps, "__all__", ["sweep"])
-    assert cli.main(["explain"]) == 2
+    assert cli.main(["explain", "--quiet"]) == 2
     assert capsys.readouterr().err.startswith("dynsim: the package sweeps is not dynsim's: ")
 
 
@@ -339,7 +339,7 @@ def test_output_that_cannot_be_written_ends_a_command(
     monkeypatch.setattr(os, "dup2", lambda opened, number: discarded.append(number))
     monkeypatch.setattr(sys.stdout, "flush", flush)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 7)
-    assert cli.main(["explain"]) == (141 if lost is BrokenPipeError else 2)
+    assert cli.main(["explain", "--quiet"]) == (141 if lost is BrokenPipeError else 2)
     monkeypatch.undo()
     assert discarded == [7]
     told = "" if lost is BrokenPipeError else "dynsim: the output could not be written: no space\n"
@@ -358,7 +358,7 @@ def test_a_stopped_program_waits_for_no_thread(
 
     settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, interrupted))
-    monkeypatch.setattr(sys, "argv", ["dynsim", "explain"])
+    monkeypatch.setattr(sys, "argv", ["dynsim", "explain", "--quiet"])
     monkeypatch.setattr(os, "_exit", codes.append)
     assert cli.main() == 128 + number
     assert codes == [128 + number]
@@ -372,7 +372,7 @@ def test_chunks_that_failed_are_an_error_of_the_command(
 
     settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, failing))
-    assert cli.main(["explain"]) == 1
+    assert cli.main(["explain", "--quiet"]) == 1
     assert "runs/a: 1 chunk failed" in capsys.readouterr().err
 
 
@@ -416,7 +416,7 @@ def test_closed_streams_change_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "stderr", None)
     settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, lambda config: print(1)))
-    assert cli.main(["explain"]) == 0
+    assert cli.main(["explain", "--quiet"]) == 0
     assert ended(["sweep", "no-such"]) == 2
     for stream in (sys.stdout, sys.stderr):
         stream.close()
@@ -444,18 +444,18 @@ def test_signals_and_code_from_outside_end_no_command_without_a_word(
     settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, stopped))
     before = signal.signal(number, signal.SIG_DFL)
-    assert cli.main(["explain"]) == 128 + number
+    assert cli.main(["explain", "--quiet"]) == 128 + number
     assert signal.getsignal(number) == signal.SIG_DFL
     assert capsys.readouterr().err == f"dynsim: stopped by {number.name}\n"
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, within_a_sweep))
-    assert cli.main(["explain"]) == 128 + number
+    assert cli.main(["explain", "--quiet"]) == 128 + number
     message = "dynsim: stopped: 3 runs. Run the same command again to resume.\n"
     assert capsys.readouterr().err == message
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, leaving))
-    assert cli.main(["explain"]) == 2
+    assert cli.main(["explain", "--quiet"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, without_a_device))
-    assert cli.main(["explain"]) == 2
+    assert cli.main(["explain", "--quiet"]) == 2
     said = "dynsim: JAX cannot use the devices that its environment names: Unable to init"
     assert capsys.readouterr().err.startswith(said)
     signal.signal(number, before)
@@ -490,7 +490,7 @@ def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
     monkeypatch.setattr(table.Command, "load", lambda command: (settings, collecting))
     before, hook = signal.signal(number, signal.default_int_handler), sys.unraisablehook
     try:
-        assert cli.main(["explain"]) == 128 + number
+        assert cli.main(["explain", "--quiet"]) == 128 + number
     finally:
         gc.callbacks.remove(callback)
         signal.signal(number, before)
@@ -522,3 +522,19 @@ def test_a_signal_that_comes_while_jax_is_loaded_waits(monkeypatch: pytest.Monke
 def test_what_would_break_a_line_is_escaped() -> None:
     # A line end, a bell, a code that turns the direction of writing, and a letter that stays.
     assert lines.printable("a\nb\x07\u202e\u00e9") == r"a\nb\x07\u202e" + "\u00e9"
+
+
+@pytest.mark.parametrize("command", ["compare", "explain", "phase"])
+def test_the_first_words_come_before_the_imports(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def imports(*arguments: object) -> typing.NoReturn:
+        raise ValueError("imports")
+
+    monkeypatch.setattr(line, "_made", imports)
+    for words, number in ((), 2), (("--quiet",), 1):
+        with pytest.raises(SystemExit):
+            line.understood([command, *words])
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == number
+        assert said[0].startswith(f"{command}: " if number == 2 else "dynsim: imports")

@@ -3,9 +3,11 @@ them, which would take longer than the runs of a small job.
 
 The key of a program covers everything that determines it: its static arguments, in which names
 stand for the numbers that are arguments of the program, the shapes of its arrays, the options of
-JAX, the devices, and the size and modification time of the source files it is traced from. Only the
-command line keeps programs, and only for problems of this project: a Python session may have
-replaced functions, which no file would show.
+JAX, the devices, and the size and modification time of the source files it is traced from. Programs
+that are compiled quickly (`dynsim.compiling`) have files of their own next to those that are
+compiled for speed, as the number of runs decides which of them a sweep uses. Only the command line
+keeps programs, and only for problems of this project: a Python session may have replaced functions,
+which no file would show.
 """
 
 import contextlib
@@ -21,6 +23,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +31,7 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
+from dynsim.compiling import Cost
 from sweeps.language.describe import name_of
 from sweeps.output import programs
 
@@ -53,13 +57,21 @@ class Known(NamedTuple):
 
     Attributes:
         shapes: shapes of its results.
-        seconds: seconds that it takes, as `sweeps.runner.fit.seconds` estimates.
+        cost: its estimated cost.
         draws: whether it needs the arrays that a second program draws.
+        of_seed: estimated cost of the runs of a seed, of which it computes one or several; None for
+            programs that are always compiled for speed.
     """
 
     shapes: dict[str, jax.ShapeDtypeStruct]
-    seconds: tuple[float, float]
+    cost: Cost
     draws: bool
+    of_seed: Cost | None = None
+
+    def short(self, turns: int) -> bool:
+        """Return whether to compile it quickly, for a sweep that computes the runs of a seed so
+        many times."""
+        return self.of_seed is not None and self.of_seed.short(turns)
 
 
 def key_of(mesh: Mesh, *static: Any) -> str:
@@ -142,18 +154,24 @@ class KeptProgram(NamedTuple):
     content: bytes
 
 
-def find(key: str) -> KeptProgram | None:
-    """Return the kept program of a key; None if there is none."""
-    if not key:
-        return None
-    # An incomplete or foreign file counts as missing.
-    with contextlib.suppress(Exception), (programs.TRACED[-1].folder / key).open("rb") as file:
-        os.utime(file.name)
-        known, uses_lapack = pickle.load(file)
-        if uses_lapack:
-            _initialise_lapack()
-        return KeptProgram(Known(*known), file.read())
+def find(key: str, turns: int) -> KeptProgram | None:
+    """Return the kept program of a key, compiled for so many `turns` (see `Known.short`); None if
+    there is none."""
+    for short in (True, False) if key else ():
+        # An incomplete or foreign file counts as missing.
+        with contextlib.suppress(Exception), _file(key, short).open("rb") as file:
+            known, uses_lapack = pickle.load(file)
+            if Known(*known).short(turns) is short:
+                os.utime(file.name)
+                if uses_lapack:
+                    _initialise_lapack()
+                return KeptProgram(Known(*known), file.read())
     return None
+
+
+def _file(key: str, short: bool) -> Path:
+    """Return the file of a program, which is compiled quickly if it is `short`."""
+    return programs.TRACED[-1].folder / (f"{key}-quick" if short else key)
 
 
 def load(found: KeptProgram, mesh: Mesh) -> list[Any] | None:
@@ -196,20 +214,20 @@ def _counted() -> Counter[int]:
     return found
 
 
-def save(key: str, known: Known, *compiled: jax.stages.Compiled | None) -> None:
-    """Keep a program, unless it calls back into Python."""
+def save(key: str, known: Known, turns: int, *compiled: jax.stages.Compiled | None) -> None:
+    """Keep a program that was compiled for so many `turns`, unless it calls back into Python."""
     if not key:
         return
     called = {each for made in compiled if made for each in CALLED.findall(made.as_text() or "")}
     if not all(each.startswith(SAFE) for each in called):
         return
     with contextlib.suppress(Exception):
-        folder = programs.TRACED[-1].folder
+        path = _file(key, known.short(turns))
         made = [each and serialize_executable.serialize(each) for each in compiled]
-        written = folder / f"{key}.{os.getpid()}"
+        written = path.with_suffix(f".{os.getpid()}")
         uses_lapack = any(each.startswith(LAPACK) for each in called)
         written.write_bytes(pickle.dumps((tuple(known), uses_lapack)) + pickle.dumps(made))
-        written.rename(folder / key)
-        old = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]
+        written.rename(path)
+        old = sorted(path.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]
         for path in old:
             path.unlink(missing_ok=True)

@@ -19,8 +19,10 @@ import xarray as xr
 from contourpy import contour_generator
 from jaxtyping import Bool, Float, Int
 
+from sweeps.runner.progress import say
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
+from sweeps.runner.work import begin as compile_first
 from sweeps.studies.options import axis, begin, colour_range, scale_of
 from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.plane import (
@@ -110,6 +112,11 @@ def panels_of(
                 f"{name}: {len(values)} of {number} values differ in {config.run.dtype}, between "
                 "which refinement ends; --dtype float64 refines further"
             )
+
+    if config.refine:
+        say(f"{', '.join(wanted)}: a coarse grid first, once its program is compiled")
+    elif executor is None:
+        compile_first(wanted.values())
 
     def compute(sweep: Sweep, out: Path) -> xr.Dataset:
         return run_sweep(sweep, out, executor=executor).load()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -56,6 +57,7 @@ import sys, time
 from pathlib import Path
 import jax
 import numpy as np
+from dynsim.compiling import Cost
 from sweeps.output import programs
 from sweeps.runner import tiles
 from sweeps.runner.program import kept
@@ -63,9 +65,9 @@ programs.TRACED.append(programs.Traced(Path(sys.argv[1]), time.time()))
 functions = {"twice": lambda x: 2 * x, "inverse": jax.numpy.linalg.inv}
 x, mesh = np.diag([2.0, 4.0]).astype("float32"), tiles.mesh(jax.devices()[:1])
 for name, function in functions.items():
-    if (found := kept.find(name)) is None:
+    if (found := kept.find(name, 1)) is None:
         compiled = jax.jit(function).lower(x).compile()
-        kept.save(name, kept.Known({}, (0.0, 0.0), False), compiled, None)
+        kept.save(name, kept.Known({}, Cost(), False), 1, compiled, None)
     else:
         program, _ = kept.load(found, mesh)
         print(*np.diag(program(x)), "scipy.linalg" in sys.modules)
@@ -251,6 +253,23 @@ def test_what_decides_a_program_is_compared(
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     again()
     assert len(traced) > number, "other options of the compiler"
+
+
+def test_programs_for_few_and_for_many_runs_are_kept_apart(
+    traced: list[tiles.Job], tmp_path: Path
+) -> None:
+    """They are compiled with other options, and both are found again."""
+
+    def make(runs: int) -> None:
+        tiles.PROGRAMS.clear()
+        axes = {"eta_z": np.linspace(0.1, 0.2, runs)}
+        sweep = Sweep(RUN, axes, "descent", ("loss",), "end")
+        with precision(sweep.dtype):
+            Work(sweep, tiles.mesh(jax.devices()[:1]), tile=4).first().start().result()
+
+    for runs, number in ((4, 1), (10**6, 2), (4, 2), (8, 2), (10**6, 2)):
+        make(runs)
+        assert len(traced) == len(list(tmp_path.iterdir())) == number, runs
 
 
 LAYER = {"problem": "yz", "task": "syn-small", "steps": 5, "batch": 4}

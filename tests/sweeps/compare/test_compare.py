@@ -201,7 +201,7 @@ def test_bad_input_ends_with_one_line_and_writes_nothing(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "out"
-    assert ended(["compare", "--out", str(out), *options]) == 2
+    assert ended(["compare", "--quiet", "--out", str(out), *options]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1

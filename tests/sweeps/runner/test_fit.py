@@ -1,7 +1,10 @@
 """Tiles fit into the memory of a device, by measurement; and where they compute."""
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +15,12 @@ import pytest
 from jax.extend.core import Jaxpr
 
 import sweeps
+from dynsim.compiling import CALL, ENTRY, PRODUCT, Cost, cost
 from dynsim.precision import compiled_for, host, precision
 from sweeps import Sweep, experiment
-from sweeps.runner import fit, tiles
+from sweeps.runner import fit, progress, tiles
 from sweeps.runner.program import kept
-from sweeps.runner.work import Work
+from sweeps.runner.work import Work, begin
 
 TRAINING = experiment(steps=2, length=8, batch=8)
 GRID = Sweep(TRAINING, {"eta_y": [1.0, 2.0, 3.0, 4.0], "seed": {"range": 4}}, record=("loss",))
@@ -53,7 +57,7 @@ def test_a_tile_is_halved_until_its_program_takes_no_more_than_there_is(
     class Sized:
         def __init__(self, job: tiles.Job) -> None:
             self.bytes = 1000 * math.prod(job.tile) + 500
-            self.known = kept.Known({}, (0.0, 0.0), draws=False)
+            self.known = kept.Known({}, Cost(), draws=False)
 
     monkeypatch.setattr(tiles, "Program", Sized)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
@@ -163,12 +167,12 @@ def test_slow_runs_are_stored_a_few_at_a_time() -> None:
 
         return jax.make_jaxpr(jax.vmap(run))(np.zeros((16, 100, 100))).jaxpr
 
-    calls, entries = fit.seconds(tiled(1000))
+    _, calls, entries = cost(tiled(1000))
     assert calls == pytest.approx(1000 * 1e-7)
     assert entries == pytest.approx(1000 * 16 * (1e6 * 4e-11 + 1e4 * 1e-10))
     a_run = entries / 16 / 1000
     of_tile = 5 / 16 / a_run
-    paced = lambda steps: fit.paced(fit.seconds(tiled(round(steps))), 16)
+    paced = lambda steps: fit.paced(cost(tiled(round(steps))), 16)
     assert paced(of_tile / 4.5) == (1, 4)
     assert paced(of_tile * 3) == (4, 1)
     assert paced(of_tile * 100) == (16, 1), "one run, however long it takes"
@@ -181,11 +185,11 @@ def test_products_are_those_of_the_summed_axes() -> None:
         return jnp.einsum("bij,bjk->bik", a, b).sum()
 
     program = jax.make_jaxpr(run)(np.zeros((7, 3, 5)), np.zeros((7, 5, 2))).jaxpr
-    calls, entries = fit.seconds(program)
+    _, calls, entries = cost(program)
     product, total = 7 * 3 * 2, 1
-    assert calls == pytest.approx(len(program.eqns) * fit.CALL)
+    assert calls == pytest.approx(len(program.eqns) * CALL)
     other = sum(math.prod(v.aval.shape) for e in program.eqns for v in e.outvars) - product - total
-    want = (product + total + other) * fit.ENTRY + product * 5 * fit.PRODUCT
+    want = (product + total + other) * ENTRY + product * 5 * PRODUCT
     assert entries == pytest.approx(want)
 
 
@@ -207,7 +211,7 @@ def test_products_are_those_of_the_summed_axes() -> None:
 def test_a_tile_takes_five_seconds(
     calls: float, entries: float, runs: int, want: tuple[int, int]
 ) -> None:
-    assert fit.paced((calls, entries), runs) == want
+    assert fit.paced(Cost(1, calls, entries), runs) == want
 
 
 def test_memory_is_what_compiler_and_device_say() -> None:
@@ -230,7 +234,7 @@ def test_where_calls_take_the_time_a_smaller_tile_saves_none() -> None:
         return jax.lax.fori_loop(0, 10**9, lambda _, x: x + 1, x)
 
     program = jax.make_jaxpr(jax.vmap(run))(np.zeros((16, 3))).jaxpr
-    assert fit.paced(fit.seconds(program), 16) == (1, 1)
+    assert fit.paced(cost(program), 16) == (1, 1)
 
 
 def test_runs_of_an_adaptive_theory_are_sorted_over_many_tiles(
@@ -241,7 +245,7 @@ def test_runs_of_an_adaptive_theory_are_sorted_over_many_tiles(
 
     class Known:
         def __init__(self, job: tiles.Job) -> None:
-            self.known = kept.Known({}, (0.0, 0.0), draws=False)
+            self.known = kept.Known({}, Cost(), draws=False)
 
     monkeypatch.setattr(tiles, "Program", Known)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
@@ -250,3 +254,108 @@ def test_runs_of_an_adaptive_theory_are_sorted_over_many_tiles(
     with precision("float64"):
         plan = Work(sweep, tiles.mesh(jax.devices()[:1])).plan
     assert math.prod(plan.layout.chunk) == 8 * math.prod(plan.tile) == 512
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
+    """The numbers of programs since the last call that were compiled quickly, and as those that
+    draw: with options by which the compiler writes each program to a folder."""
+    folders = {name: tmp_path / name for name in ("QUICK", "DRAWN")}
+    for name, folder in folders.items():
+        options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
+        monkeypatch.setattr(tiles, name, options)
+    monkeypatch.setattr(tiles, "PROGRAMS", {})
+
+    def numbers() -> tuple[int, int]:
+        found = [list(each.glob("*before_optimizations.txt")) for each in folders.values()]
+        for file in itertools.chain(*found):
+            file.unlink()
+        # An empty program tells whether the compiler knows the options.
+        sizes = (sum(".jit_nothing." not in file.name for file in files) for files in found)
+        return next(sizes), next(sizes)
+
+    return numbers
+
+
+DESCENT = experiment("saxe", eta=0.1, steps=20)
+"""A run of milliseconds; 1000 of them take longer than they are compiled."""
+
+
+def test_a_theory_of_few_runs_is_compiled_quickly_and_a_grid_for_speed(
+    compiled: Callable[[], tuple[int, int]],
+) -> None:
+    sizes = {1: 1, 8: 1, 100_000: 0}
+    for size, want in sizes.items():
+        sweep = Sweep(DESCENT, {"eta": np.linspace(0.01, 0.1, size)}, "descent", ("loss",), "end")
+        with precision(sweep.dtype):
+            work = Work(sweep, tiles.mesh(jax.devices()[:1]), tile=4)
+            work.first().start().result()
+        assert compiled()[0] == want, size
+
+
+def test_training_is_compiled_for_speed_and_its_draws_are_not(
+    compiled: Callable[[], tuple[int, int]],
+) -> None:
+    run = experiment(task="syn-small", steps=3, batch=4)
+    sweeps.run(Sweep(run, {"seed": {"range": 2}}, record=("loss",)), progress=False)
+    assert compiled() == (0, 1)
+
+
+def test_accelerators_have_the_compilers_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Any, ...]] = []
+    lowered = SimpleNamespace(compile=lambda *options: given.append(options))
+    traced = tiles.Traced(SimpleNamespace(lower=lambda: lowered), ())
+    for platform in ("gpu", "tpu"):
+        mesh = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform=platform)]))
+        traced.compiled(mesh, {"xla_dump_hlo_as_text": False})
+    assert given == [(), ()]
+
+
+AXES = {"seeds": {"seed": {"range": 6}}, "rates": {"eta": np.linspace(0.1, 0.2, 40)}}
+
+
+@pytest.mark.parametrize("axes", AXES.values(), ids=list(AXES))
+def test_how_a_sweep_is_compiled_depends_on_nothing_but_the_sweep(
+    axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices, chunks and what is left of it change neither the estimate nor the number of runs."""
+    sweep = Sweep(DESCENT, axes, "descent", ("loss",))
+    made, found = tiles.program, set()
+
+    def program(job: tiles.Job) -> tiles.Program:
+        found.add((made(job).known.of_seed, job.turns))
+        return made(job)
+
+    monkeypatch.setattr(tiles, "program", program)
+    with precision(sweep.dtype):
+        for devices in (1, 2, 4):
+            for options in ({}, {"chunk": 16}, {"chunk_tiles": 1}):
+                Work(sweep, tiles.mesh(jax.devices()[:devices]), **options).first()
+    assert len(found) == 1
+
+
+def test_programs_are_named_before_they_are_traced_and_counted_before_they_are_compiled(
+    compiled: Callable[[], tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    both = [Sweep(DESCENT, {"seed": [0]}, name, ("loss",)) for name in ("descent", "simulation")]
+    trace = tiles.trace
+
+    def stop(job: tiles.Job) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tiles, "trace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        begin(both)
+    assert capsys.readouterr().err.splitlines()[:1] == ["2 programs: descent, simulation"]
+    monkeypatch.setattr(tiles, "trace", trace)
+    begin(both[:1])
+    assert "compiling 1 of 1 program\n" in capsys.readouterr().err
+    begin(both)
+    assert "compiling 1 of 2 programs\n" in capsys.readouterr().err
+    begin(both)
+    assert "compiling" not in capsys.readouterr().err
+    with progress.quiet():
+        begin(both)
+    assert capsys.readouterr().err == ""

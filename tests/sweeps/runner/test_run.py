@@ -8,6 +8,7 @@ import types
 import weakref
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ import xarray as xr
 
 import dynsim
 import sweeps
+from dynsim.compiling import Cost
 from odes.yz import population
 from sweeps import Sweep, experiment
 from sweeps.runner import labels, progress, tiles, work
@@ -199,7 +201,9 @@ def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(
 ) -> None:
     """Also where their arrays are of the same shapes."""
     monkeypatch.setattr(tiles, "PROGRAMS", {})
-    monkeypatch.setattr(tiles, "Program", lambda job: object())
+    # Of 10 operations without arrays, which run for longer than they compile from some turns on.
+    costs = kept.Known({}, Cost(), draws=False, of_seed=Cost(10, 1e-3, 0.0))
+    monkeypatch.setattr(tiles, "Program", lambda job: SimpleNamespace(known=costs))
     engine, settings = GRID.rules, GRID.problem({}).settings
     job = tiles.Job((np.zeros(3),), ("eta",), (2, 4), engine, settings, tiles.mesh())
     first = tiles.program(job)
@@ -214,9 +218,11 @@ def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(
         {"settings": settings._replace(record=("loss",))},
         {"mesh": tiles.mesh(jax.devices()[:1])},
         {"state": 8},
+        {"turns": 10**6},
     ):
         assert tiles.program(job._replace(**change)) is not first, change
         assert tiles.program(job) is first
+    assert tiles.program(job._replace(turns=2)) is first, "two turns are as short as one"
 
 
 def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
@@ -233,7 +239,7 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
             kinds = {"loss": "f4", "status": "i1", "first_bad_step": "i4"}
             runs = (job.mesh.size, *job.tile)
             shapes = {n: jax.ShapeDtypeStruct(runs, kind) for n, kind in kinds.items()}
-            self.known = kept.Known(shapes, (0.0, 0.0), draws=False)
+            self.known = kept.Known(shapes, Cost(), draws=False)
 
         def start(self) -> Future[Any]:
             compiled = Future[Any]()

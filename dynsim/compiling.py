@@ -1,0 +1,183 @@
+"""How a program is compiled on a CPU: for speed, or to be ready sooner if it runs only for
+milliseconds.
+
+Most theories of a single run are solved in milliseconds, after seconds of compilation. `QUICK`
+takes away two thirds of that, and the program then runs for two to ten times as long. Measured with
+jax 0.10.1 on two cores, in CPU seconds of a process:
+
+================================  ===============  ================
+program                           compile          run
+================================  ===============  ================
+Eq. 10, an adaptive solve         3.5 -> 1.4       0.004 -> 0.009
+flow of the attention layer       3.4 -> 1.2       0.005 -> 0.03
+its descent, 1000 steps           2.0 -> 0.4       0.007 -> 0.02
+spread across seeds, 1000 steps   6.3 -> 1.7       0.45 -> 1.7
+training, 8 seeds, 1000 steps     4.2 -> 0.9       2.3 -> 25
+================================  ===============  ================
+
+So `QUICK` is for programs that are estimated to lose little (`Cost.short`), on a CPU only. Training
+on batches is never compiled in this way: rounding may grow, so that its result must not depend on
+the number of runs. A single option would not be free for it either: without fusion emitters it is
+compiled in two thirds of the time, and takes 1.5 to 2 times as long.
+
+Options of a single program are used, which change nothing else in the user's process. Those that
+XLA_FLAGS sets prevail.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from dynsim import checks
+from dynsim.precision import host, on_cpu
+
+Result = TypeVar("Result")
+Options = dict[str, str | bool]
+
+QUICK: Options = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+"""Options for programs that run for milliseconds. jax 0.12 does not have the last one; a flow is
+then compiled in 1.5 s in place of 2.7."""
+DRAWN: Options = {"xla_cpu_use_fusion_emitters": False}
+"""Options for programs that draw random numbers. They are compiled in half to nine tenths of the
+time, and run as fast and to the same bits."""
+SAVED = 4e-4
+"""Seconds per operation of a program that `QUICK` may cost in all its runs. It saves 1 to 2.5 times
+as much when the program is compiled, and a kept program is compiled only once."""
+LOST = (0.2, 8.0)
+"""Seconds that a program compiled with `QUICK` runs longer, per second of `Cost.calls` and of
+`Cost.entries`: its loops over entries are not vectorised."""
+TURNS = 100
+"""Assumed number of turns of a loop of unknown length: steps of an adaptive solver."""
+CALL, ENTRY, PRODUCT = 1e-7, 1e-10, 4e-11
+"""Core seconds per operation, per entry of its result, and per product that a matrix multiplication
+sums. They give the order of magnitude for training of the built-in systems."""
+MOST = 256
+"""Maximum number of remembered decisions about programs of this process."""
+
+
+class Cost(NamedTuple):
+    """The estimated cost of a program. It counts operations and measures nothing: how a program is
+    compiled and cut into tiles affects rounding, so that must not depend on how busy the machine
+    is.
+
+    Attributes:
+        operations: number of operations in the program.
+        calls: core seconds that do not depend on the sizes of arrays.
+        entries: core seconds that grow with these sizes.
+    """
+
+    operations: int = 0
+    calls: float = 0.0
+    entries: float = 0.0
+
+    def short(self, times: int = 1) -> bool:
+        """Return whether `QUICK` pays for a program that runs so many times."""
+        lost = LOST[0] * self.calls + LOST[1] * self.entries
+        return times * lost < SAVED * self.operations
+
+
+def cost(program: Jaxpr, unknown: int = 1) -> Cost:
+    """Return the cost of a program, where an outermost loop of unknown length has `unknown` turns
+    and loops of unknown length within it have one."""
+    operations, calls, entries = 0, 0.0, 0.0
+    for each in program.eqns:
+        loop = each.primitive.name == "while"
+        inner = [cost(found, 1 if loop else unknown) for found in inside(each)]
+        turns = each.params["length"] if each.primitive.name == "scan" else unknown if loop else 1
+        operations += sum(found.operations for found in inner) or 1
+        calls += turns * sum(found.calls for found in inner)
+        entries += turns * sum(found.entries for found in inner)
+        if inner:
+            continue
+        size = sum(math.prod(_shape(made)) for made in each.outvars)
+        calls += CALL
+        entries += size * ENTRY
+        if each.primitive.name == "dot_general":
+            summed: tuple[int, ...] = each.params["dimension_numbers"][0][0]
+            shape = _shape(each.invars[0])
+            entries += size * PRODUCT * math.prod(shape[i] for i in summed)
+    return Cost(operations, calls, entries)
+
+
+def inside(operation: Any) -> list[Jaxpr]:
+    """Return the programs within an operation, such as the body of a loop."""
+    return [
+        found.jaxpr if isinstance(found, ClosedJaxpr) else found
+        for value in operation.params.values()
+        for found in (value if isinstance(value, tuple | list) else [value])
+        if isinstance(found, Jaxpr | ClosedJaxpr)
+    ]
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    # Effect tokens have no shape.
+    return getattr(variable.aval, "shape", ())
+
+
+def available(options: Options) -> Options:
+    """Return those options that this build of XLA knows and that XLA_FLAGS does not set."""
+    return _available(tuple(options.items()), os.environ.get("XLA_FLAGS", ""))
+
+
+@functools.cache
+def _available(options: tuple[tuple[str, str | bool], ...], flags: str) -> Options:
+    free = {name: value for name, value in options if name not in flags}
+
+    def nothing() -> None: ...
+
+    def known(some: Options) -> bool:
+        with jax.default_device(host()):
+            empty = jax.jit(nothing).lower()
+        try:
+            empty.compile(some)
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
+    every = known(free)
+    return {name: value for name, value in free.items() if every or known({name: value})}
+
+
+def called(program: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Call a function made by `equinox.filter_jit`, compiled for how long it will run."""
+    leaves, structure = jax.tree.flatten((arguments, options))
+    # Options are those of a whole program. In one that is being traced, new arrays are tracers.
+    part = checks.is_traced((leaves, jnp.asarray(np.zeros(()))))
+    quick = available(QUICK) if on_cpu() and not part else {}
+    if not quick:
+        return program(*arguments, **options)
+    about = ((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
+    key = (program, structure, *about)
+    if key not in _SHORT:
+        made, _, _ = eqx.filter_make_jaxpr(program)(*arguments, **options)
+        if len(_SHORT) >= MOST:
+            _SHORT.clear()
+        _SHORT[key] = cost(made.jaxpr, TURNS).short()
+    found = _quickly(program, tuple(quick.items())) if _SHORT[key] else program
+    return found(*arguments, **options)
+
+
+@functools.cache
+def _quickly(
+    program: Callable[..., Result], quick: tuple[tuple[str, str | bool], ...]
+) -> Callable[..., Result]:
+    how: Any = {"compiler_options": dict(quick)}
+    # Calls the program, so that JAX finds the trace from which the cost was estimated.
+    return eqx.filter_jit(lambda *arguments, **options: program(*arguments, **options), **how)
+
+
+_SHORT: dict[Any, bool] = {}
+"""Whether programs of this process run for milliseconds, by their functions and the shapes and
+static values of their arguments."""
