@@ -184,7 +184,8 @@ def _solve(
     record: Recording,
     follow: int,
 ) -> Trajectory:
-    problem, parts, rule, times = _without_derivatives((problem, parts, rule, times))
+    arrays, others = eqx.partition((problem, parts, rule, times), eqx.is_inexact_array)
+    problem, parts, rule, times = eqx.combine(_without_derivatives(arrays), others)
     numbers, rest = eqx.partition(problem, eqx.is_array)
     gradient = gradient_of(parts, rest)
     # Without a denominator, coupled and decoupled decay are the same.

@@ -21,6 +21,9 @@ from sweeps.lines import assignments, to_stderr
 from sweeps.systems import kinds
 
 HELP = ("-h", "--help")
+AT_ONCE = ("compare", "explain", "phase")
+"""Commands that say what they do before they import JAX: they compile for seconds before they have
+progress to show."""
 NAMES = {
     "theories": ("best",),
     "theory": ("auto", "best", "none"),
@@ -126,7 +129,7 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
         if places:
             _check_places(offer, given)
         check_flags()
-        if places and offer.command.talks and not given.get("quiet"):
+        if places and name in AT_ONCE and not given.get("quiet"):
             # Printed first, as the imports of a command take seconds.
             to_stderr(f"{name}: {summary(name)}")
         settings, run_command = _made(offer, given)

@@ -103,6 +103,8 @@ class Sweep:
         for name, kind in (("engine", str), ("checkpoint", bool), ("title", str)):
             checks.kind(name, getattr(self, name), kind)
         decoding.check_stated(self)
+        if isinstance(self.run, Experiment):
+            self.run.check_rates()
         put = functools.partial(object.__setattr__, self)
         put("zip", self.varied.zipped)
         put("times", _times(self.times))

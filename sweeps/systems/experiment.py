@@ -27,7 +27,7 @@ from dynsim.training.course import check_rule, check_step_times
 from dynsim.training.rule import UpdateRule
 from sweeps.language import tree
 from sweeps.language.describe import TRACED, Objects
-from sweeps.language.fields import Field, Table, is_array, is_branch
+from sweeps.language.fields import Field, Table, is_array, is_branch, is_by_group
 from sweeps.language.grammar import Language
 from sweeps.language.tree import build, check_fields, encode
 from sweeps.systems import budget
@@ -100,8 +100,21 @@ class Experiment:
             ValueError: for an unknown name or an invalid value.
         """
         checks.kind("settings", settings, Mapping)
+        self.check_rates()
         objects: Objects = {}
         return _assigned(encode(language(), self, objects, full=False), settings, objects)
+
+    def check_rates(self) -> None:
+        """Raise `ValueError` for a rule without a rate for one of the problem's groups. In text,
+        such a group has the rate of all."""
+        table = encode(language(), self, {}, full=False)
+        rules: list[Any] = [each["rule"] for each in (table, language().complete(table))]
+        own, every = (each.get("eta") for each in rules)
+        if is_by_group(own) and is_by_group(every) and (missing := [*every.keys() - own.keys()]):
+            raise ValueError(
+                f"rule.eta: has no rate for the group {', '.join(map(repr, missing))} of "
+                f"{type(self.problem).__name__}"
+            )
 
     def setting(self, name: str) -> Any:
         """Return the value of a setting in text form, by full or abbreviated name: a number, a
