@@ -5,15 +5,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 
-.PHONY: demo check check_devices check-devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery tables release clean
+.PHONY: demo check check_devices check-devices test test-more test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery tables release clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/demo --overwrite
 
-check: lint types test
+check: lint types test test-more
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
+
+# The tests that take longer than a second and a half each, with all their cases.
+test-more: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "more and not full"
 
 # Also what trains at full size, and each of many where a few stand for all.
 test-full: $(VENV)/.installed-test
@@ -39,7 +43,7 @@ mutants: $(VENV)/.installed-mutants
 test-lowest:
 	mkdir -p .venv-lowest
 	$(PYTHON) .ci/lowest.py > .venv-lowest/lowest.txt
-	PIP_CONSTRAINT=$(CURDIR)/.venv-lowest/lowest.txt $(MAKE) test VENV=.venv-lowest
+	PIP_CONSTRAINT=$(CURDIR)/.venv-lowest/lowest.txt $(MAKE) test test-more VENV=.venv-lowest
 
 # Compiles every engine for a TPU and a GPU that need not be there, in an environment of its own:
 # JAX would look for the devices whose compilers it finds.

@@ -141,6 +141,7 @@ UNEVEN = {
 
 
 @pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.more
 def test_settings_cannot_be_changed_and_what_is_zipped_is_equally_long(room: str) -> None:
     """Dataclasses are frozen but for one, and no option is given its default."""
     uneven, thawed = {}, []

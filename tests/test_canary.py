@@ -33,6 +33,7 @@ def test_jit_vmap_of_a_reduction_is_computed_correctly(
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", [pytest.param("flow", marks=pytest.mark.full), "training"])
+@pytest.mark.more
 def test_optimised_code_computes_the_same(kind: str, optimised: Options) -> None:
     task, record = dynsim.syn_small(), ("loss", "entropy", "z_top_distinct", "speed", "xi")
 

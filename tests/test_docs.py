@@ -79,6 +79,7 @@ def alike(printed: str, shown: str, units: float = 1.0, share: float = 0.0) -> b
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON)
+@pytest.mark.more
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for printed, shown in printed_by(page):
@@ -104,6 +105,7 @@ def test_other_output_than_a_page_shows_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.more
 def test_commands_parse_and_links_resolve(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

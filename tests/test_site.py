@@ -231,6 +231,7 @@ BOTH = [
 
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.parametrize(("name", "theory"), BOTH)
+@pytest.mark.more
 def test_theories_without_inertia_are_those_that_the_table_names(name: str, theory: str) -> None:
     """Momentum mu at the rate eta is SGD at eta / (1 - mu) for them, and for no others."""
     rules = tables.described(name, theory)

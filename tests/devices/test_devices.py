@@ -52,6 +52,7 @@ def test_kernels_and_questions_of_a_step_are_counted() -> None:
     assert hlo.read("ENTRY %main (a: f32[4]) -> f32[4] {\n}") == hlo.Program(None, 0)
 
 
+@pytest.mark.more
 def test_a_device_that_differs_from_its_host_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,11 +64,13 @@ def test_a_device_that_differs_from_its_host_is_named(
 
 
 @pytest.mark.parametrize("system", kinds.BUILT_IN)
+@pytest.mark.more
 def test_every_engine_has_a_run_to_compile(system: str) -> None:
     engines = {case.engine for case in programs.cases((system,))}
     assert engines == set(registry.engines(registry.system(system)))
 
 
+@pytest.mark.more
 def test_no_step_of_an_accelerator_asks_its_host() -> None:
     """The program for an accelerator, compiled for this machine's CPU."""
     case = next(programs.cases(("yz",)))
@@ -172,6 +175,7 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         pytest.param("joma", "plain", marks=pytest.mark.full),
     ],
 )
+@pytest.mark.more
 def test_a_sweep_plans_what_the_program_takes(system: str, engine: str) -> None:
     """Within a factor of 2.5, because some versions of the compiler need four times as much as
     others. A theory that reduces the problem to a few numbers is planned with all weights."""

@@ -136,6 +136,7 @@ def test_what_is_lost_is_less_than_what_is_saved(
     assert not many.short(math.ceil(most * 1e6 * 1.01))
 
 
+@pytest.mark.more
 def test_one_solve_of_a_theory_is_compiled_quickly(quick: Callable[[], int]) -> None:
     """Eq. 10 takes 4 ms, after 3.5 s of compilation for speed."""
     times = np.linspace(0, 10, 4)
@@ -150,6 +151,7 @@ def test_one_solve_of_a_theory_is_compiled_quickly(quick: Callable[[], int]) -> 
         np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.more
 def test_descent_is_compiled_for_how_long_it_runs_and_training_for_speed(
     quick: Callable[[], int],
 ) -> None:

@@ -95,6 +95,7 @@ def is_long(name: str) -> bool:
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[FULL] if is_long(n) else []) for n in FIRST.values()]
 )
+@pytest.mark.more
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(text(NAMES[name]), dict(KNOWN))

@@ -37,6 +37,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("toy_quadratic", None)
 
 
+@pytest.mark.more
 def test_its_system_is_compared_with_its_theory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +56,7 @@ def test_its_system_is_compared_with_its_theory(
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
+@pytest.mark.more
 def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
     rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--theory", "flow"]
@@ -140,6 +142,7 @@ def test_an_import_does_not_change_the_precision_of_others(
 
 # Last, because the fixture stays for the rest of the file.
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path: Path) -> None:
     few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
     result = sweeps.compare.compare(theories=("still",), out=tmp_path, **few)

@@ -118,6 +118,7 @@ def test_theories_of_finite_length_describe_what_those_of_infinite_length_do() -
             assert "length = inf" in (both[0].why_not(infinite, rule, 4) or "")
 
 
+@pytest.mark.more
 def test_classes_without_a_length_have_sequences_of_128_tokens() -> None:
     """A layer has its own."""
     theory, layer = odes.theories(TASK)["symmetric-finite-t"], dynsim.layer(TASK, 64)

@@ -165,6 +165,7 @@ def noise_of(problem: dynsim.Problem, examples: int) -> Any:
 
 
 @pytest.mark.parametrize("problem", [Bowl(), of_set(Bowl(), FOUR)], ids=["drawn", "fixed"])
+@pytest.mark.more
 def test_noise_has_the_covariance_of_the_gradient_of_a_batch(problem: dynsim.Problem) -> None:
     """As it is drawn, and as it is estimated from three examples of a step."""
     want, steps = ROOT @ ROOT.T / 8, jnp.arange(10_000)
@@ -191,6 +192,7 @@ def test_squares_of_normal_noise_have_twice_its_squared_covariance() -> None:
     np.testing.assert_allclose(found, want, atol=3 * 0.66 / 8000**0.5 * np.abs(want).max())
 
 
+@pytest.mark.more
 def test_two_starts_have_the_variance_of_two() -> None:
     class Random(Bowl):
         def init(self, key):
@@ -235,6 +237,7 @@ class Known(dynsim.Problem):
 @pytest.mark.parametrize(
     ("kind", "kurtosis"), [("normal", 3), ("laplace", 6), ("rademacher", 1)], ids=str
 )
+@pytest.mark.more
 def test_the_error_of_a_standard_deviation_is_that_of_as_many_examples(
     kind: str, kurtosis: float
 ) -> None:
@@ -275,6 +278,7 @@ def test_the_loss_of_a_batch_has_the_errors_of_its_examples() -> None:
 
 
 @pytest.mark.parametrize(("starts", "share"), [(4, 0.75), (8, 0.83), (40, 0.9)])
+@pytest.mark.more
 def test_the_own_error_of_random_starts_covers_the_truth(starts: int, share: float) -> None:
     """In 200 repetitions, for starts with variances of 1 and of |w|^2 that are known: the number
     within two errors is at least that of a chi-square, less its sampling error."""
@@ -316,6 +320,7 @@ def test_errors_of_starts_are_their_scatter_across_repetitions(
     assert 0.9 < np.sqrt(np.mean(errors.variance)) / np.std(found) < most
 
 
+@pytest.mark.more
 def test_averages_of_squares_have_the_error_of_their_examples() -> None:
     """Across repetitions: the mean follows the variance of the gradient, and the variance of a
     squared gradient is itself sampled."""
@@ -367,6 +372,7 @@ def test_the_loss_of_a_batch_has_the_noise_of_the_batch_itself() -> None:
     assert found.std["batch_loss"][0] ** 2 == pytest.approx(np.var(FOUR @ START) / 8)
 
 
+@pytest.mark.more
 def test_the_spread_of_the_starts_is_added() -> None:
     class Random(Bowl):
         def init(self, key):
@@ -393,6 +399,7 @@ def test_between_passes_the_covariance_is_interpolated() -> None:
 
 
 @pytest.mark.parametrize("squares", [False, True])
+@pytest.mark.more
 def test_the_layer_has_the_numbers_of_its_own_theory(squares: bool) -> None:
     task = dynsim.sequence_classes(
         [[0.5, 0.3, 0.2, 0], [0.2, 0.2, 0, 0.6], [0, 0.4, 0.5, 0.1]], query=[0, 1, 1]
@@ -459,6 +466,7 @@ def ratios(
 @pytest.mark.parametrize(
     "rule", [dynsim.sgd(0.3), dynsim.sgd(0.05, momentum=0.9), dynsim.rmsprop(3e-3)], ids=str
 )
+@pytest.mark.more
 def test_seeds_of_a_softmax_classifier_scatter_as_predicted(rule: dynsim.Rule) -> None:
     found = ratios(Softmax(), rule, [4, 40], 256, batch=32)
     for ratio, error in found.values():
@@ -489,6 +497,7 @@ def test_a_step_has_sixteen_batches_of_examples_or_512(batch: int, examples: int
     assert examples_of(batch) == examples
 
 
+@pytest.mark.more
 def test_statistics_are_observables_by_name() -> None:
     names = ["weights_std", "batch_loss", "weights_std_error", "weights_error"]
     found = solve(Bowl(), dynsim.sgd(0.2), [3], record=names)
@@ -574,6 +583,7 @@ class Straight(Softmax):
         return {"weights": lambda self, params: params}
 
 
+@pytest.mark.more
 def test_beyond_the_steps_with_few_squares_seeds_scatter_as_predicted_under_adam() -> None:
     """The squares of this gradient have a relative variance of 1.2, by which 12 steps would do if
     only the scatter of the last average counted: there the deviation is 0.9 of the measured one."""

@@ -47,6 +47,7 @@ def predicted(rate: Any, start: Any, k: int) -> tuple[Array, Array]:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("derive", [jax.jacrev, jax.jacfwd])
+@pytest.mark.more
 def test_linear_noise(derive: Callable[..., Any]) -> None:
     """The covariance is computed at two of the times; the mean is followed to all of them."""
 
@@ -72,6 +73,7 @@ def test_linear_noise(derive: Callable[..., Any]) -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("derive", [jax.grad, jax.jacfwd])
+@pytest.mark.more
 def test_a_path_of_the_stochastic_equation(derive: Callable[..., Any]) -> None:
     def last(rate: Any) -> Array:
         options: dict[str, Any] = {"batch": BATCH, "key": jax.random.key(0), "record": "w"}

@@ -100,6 +100,7 @@ def time_of_paths(problem: Any, eta: float, order: int) -> float:
     ],
     ids=repr,
 )
+@pytest.mark.more
 def test_noise_that_depends_on_the_weight_changes_the_escape_rate(problem: Any, eta: float) -> None:
     start, barrier, _ = ENDS[type(problem)]
     slope, s, c = SLOPES[type(problem)][0], problem.s, problem.c
@@ -116,6 +117,7 @@ def test_noise_that_depends_on_the_weight_changes_the_escape_rate(problem: Any, 
         assert abs(found.multiplicative - ratio) < 0.6 * eta
 
 
+@pytest.mark.more
 def test_skewed_noise_changes_the_escape_rate_by_more_at_a_smaller_rate() -> None:
     """Batches of exponential examples have a gamma distribution."""
     problem, batch = Well(40.0, 0.0), 1600
@@ -153,6 +155,7 @@ def test_a_mirrored_well_has_the_same_error_and_a_batch_is_less_noise() -> None:
     assert four.multiplicative == pytest.approx(4 * one.multiplicative, rel=1e-6)
 
 
+@pytest.mark.more
 def test_examples_that_are_drawn_give_an_error() -> None:
     rule, options = dynsim.sgd(0.05), {"batch": 1, "order": 2, "examples": 256}
     found = [
@@ -187,6 +190,7 @@ class Two(Well):
         (Well(), dynsim.sgd(0.1), {"barrier": 0.9}, "barrier = 0.9: the loss must rise"),
     ],
 )
+@pytest.mark.more
 def test_what_it_does_not_describe_is_an_error(
     problem: Any, rule: Any, options: dict[str, Any], words: str
 ) -> None:

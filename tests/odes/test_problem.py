@@ -102,6 +102,7 @@ SHOWN = {("corrected", "by group"), ("adamw", "constant")}
         for schedule in ("constant", "cosine", "steps", "by group")
     ],
 )
+@pytest.mark.more
 def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: str) -> None:
     """Half the rate for twice the steps divides the error by two, by four in a corrected flow,
     once momentum has built up."""
@@ -123,6 +124,7 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: s
 
 
 @pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.more
 def test_plain_flow_is_the_closed_form_in_eta_time(decoupled: bool) -> None:
     """p = exp(-(1 + lambda) sum of rates), across the kinks of a warm-up and its end."""
     eta = schedules.warmup_stable_decay(0.05, 20, 30, 40, 0.1)
@@ -161,6 +163,7 @@ WEIGHTS = {"all": lambda problem, params: params}
 
 
 @pytest.mark.parametrize("kind", ["rmsprop", "matched-rmsprop"])
+@pytest.mark.more
 def test_rmsprop_under_a_constant_force_is_an_area_cosine(kind: str) -> None:
     """p' = -eta / sqrt(1 - exp(-lambda u)), of which 2/lambda arcosh(exp(lambda u/2)) is the
     integral; descent adds up eta / sqrt(1 - b2^k)."""
@@ -190,6 +193,7 @@ def test_rmsprop_under_a_constant_force_is_an_area_cosine(kind: str) -> None:
 
 
 @pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.full), 0.8])
+@pytest.mark.more
 def test_signs_under_a_constant_force_move_by_the_sum_of_the_rates(momentum: float) -> None:
     eta = schedules.warmup_stable_decay(0.05, 3, 30, 40, 0.1)
     rule, times = dynsim.sign(eta, momentum=momentum), [0.0, 1, 2, 20, 60, 100]
@@ -210,6 +214,7 @@ class Slide(dynsim.Problem):
         return 4 * (x - y / 2) ** 2 + 20 * y
 
 
+@pytest.mark.more
 def test_a_sign_flow_slides_along_the_zero_of_a_derivative() -> None:
     """Filippov's solution: x rises to y / 2 and stays there at half of the rate, where descent
     chatters. The force on x that is left is 1/2 of the width, |H| eta or more."""
@@ -266,6 +271,7 @@ def test_flows_of_signs_are_descent_to_first_order(
     assert 1.5 < errors[0] / errors[1] < 3
 
 
+@pytest.mark.more
 def test_nesterovs_flows_on_a_parabola_are_what_their_equations_give() -> None:
     """Descent by the roots of r^2 - (1 + mu)(1 - eta h) r + mu (1 - eta h), which corrected flows
     follow to second order; the matched flow by the exponential of its matrix."""
@@ -334,6 +340,7 @@ class Unlearned(dynsim.Problem):
         ({"times": [3, 1]}, "times = [3, 1]: must be increasing and >= 0"),
     ],
 )
+@pytest.mark.more
 def test_what_no_flow_describes_is_refused(changes: dict[str, Any], message: str | None) -> None:
     given = {"problem": Line(), "rule": dynsim.sgd(0.1), "times": [1.0], "key": KEY} | changes
     if message is None:

@@ -60,6 +60,7 @@ ONE_RATE: dict[str, tuple[Any, int, float]] = {
 
 
 @pytest.mark.parametrize("name", ONE_RATE)
+@pytest.mark.more
 def test_the_flow_of_one_rate_is_the_closed_form_in_the_sum_of_the_rates(name: str) -> None:
     eta, steps, total = ONE_RATE[name]
     flow = odes.flow(Quadratic(), dynsim.sgd(eta), [0, steps], key=KEY)
@@ -80,6 +81,7 @@ def test_warm_restarts_are_summed_step_by_step() -> None:
     np.testing.assert_allclose(flow["loss"][-1], loss(total, total), rtol=1e-6)
 
 
+@pytest.mark.more
 def test_groups_of_weights_have_pulses_of_their_own() -> None:
     """One of them in the very last step."""
     rates = {"a": pulse(700, 705), "b": pulse(799, 800, 0.9)}
@@ -100,6 +102,7 @@ RULES: dict[str, tuple[Callable[..., dynsim.Rule], str]] = {
 
 
 @pytest.mark.parametrize("name", RULES)
+@pytest.mark.more
 def test_a_pulse_after_a_long_rest_moves_weights_as_descent_does(name: str) -> None:
     """For 500 steps nothing moves and averages settle, so that a solver takes long steps."""
     make, kind = RULES[name]
@@ -146,6 +149,7 @@ def test_formulas_have_the_sum_of_a_function() -> None:
     ],
     ids=["population", "symmetric"],
 )
+@pytest.mark.more
 def test_a_layer_learns_in_a_pulse_as_in_as_many_steps(solve: Any) -> None:
     task = dynsim.syn(1, 3, num_common=0, num_distinct=2)
     pulsed = solve(task, dynsim.sgd(pulse(500, 510, 1.3)), [0, 600], record="loss")
@@ -165,6 +169,7 @@ def test_training_records_the_sum_of_a_function() -> None:
     np.testing.assert_allclose(run["eta_time"], [0, 0.5, 1], rtol=1e-6)
 
 
+@pytest.mark.more
 def test_stops_at_the_jumps_of_a_rate_are_no_steps_of_the_tolerance() -> None:
     """A rough rate ends a step of the solver in each of 500 steps."""
     rough = np.random.default_rng(0).uniform(0, 4e-3, 500)

@@ -34,6 +34,7 @@ def check(script: ModuleType, monkeypatch: pytest.MonkeyPatch, case: str, parts:
         assert (error < 0.5).all()
 
 
+@pytest.mark.more
 def test_ratios_of_small_runs(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     check(script, monkeypatch, "softmax", ["runs", "linear noise"])
 

@@ -85,6 +85,7 @@ def assert_moments(paths: Any, mean: np.ndarray, covariance: np.ndarray, share: 
         assert (np.abs(found - want) < 2**0.5 * slack * np.outer(std[k], std[k])).all(), k
 
 
+@pytest.mark.more
 def test_a_bowl_has_the_moments_of_an_ornstein_uhlenbeck_process() -> None:
     eta, times = 0.2, np.array([1, 5, 20])
     paths = solve(Exact(), dynsim.sgd(eta), times)
@@ -112,6 +113,7 @@ def linear_sde(A: np.ndarray, b: np.ndarray, start: np.ndarray, t: float) -> np.
     return moments[:-1].reshape(n, n)
 
 
+@pytest.mark.more
 def test_momentum_in_a_bowl_has_the_moments_of_the_linear_equation_of_weight_and_velocity() -> None:
     eta, mu, times = 0.1, 0.8, [2, 20]
     paths = solve(Exact(), dynsim.sgd(eta, momentum=mu), times)
@@ -159,6 +161,7 @@ def errors(mu: float | None, order: int) -> np.ndarray:
     # equation with it has one of 0.6 %.
     [(None, 0.017), pytest.param(0.5, 0.012, marks=pytest.mark.full)],
 )
+@pytest.mark.more
 def test_second_order_has_mean_and_deviation_of_descent_to_second_order(
     mu: float | None, most: float
 ) -> None:
@@ -182,6 +185,7 @@ def path_of(problem: dynsim.Problem, rule: dynsim.Rule, examples: int, order: in
 
 
 @pytest.mark.parametrize("problem", [Line(), Bowl()], ids=["with population", "without"])
+@pytest.mark.more
 def test_the_noise_of_a_step_has_the_covariance_of_its_examples(problem: dynsim.Problem) -> None:
     """Over the batch, less what their mean has where there is no population; at a rate that
     falls, of which half of the schedule is over."""
@@ -211,6 +215,7 @@ def test_second_order_with_momentum_changes_the_noise_of_a_step() -> None:
 
 
 @pytest.mark.parametrize("problem", [Line(), Bowl()], ids=["with population", "without"])
+@pytest.mark.more
 def test_second_order_with_momentum_begins_with_noise_of_the_velocity(
     problem: dynsim.Problem,
 ) -> None:
@@ -230,6 +235,7 @@ def test_second_order_with_momentum_begins_with_noise_of_the_velocity(
 
 
 @pytest.mark.parametrize("problem", [Exact(), Bowl()], ids=["with population", "without"])
+@pytest.mark.more
 def test_the_loss_of_a_batch_scatters_as_batches_do(problem: dynsim.Problem) -> None:
     """Whatever part of it the examples of the gradient have."""
     found = solve(problem, dynsim.sgd(0.1), [0], record="batch_loss").across_runs()["batch_loss"]
@@ -257,6 +263,7 @@ class Cubic(dynsim.Problem):
         return {"weights": lambda self, params: params}
 
 
+@pytest.mark.more
 def test_second_order_has_what_noise_adds_to_the_mean() -> None:
     """In a potential without symmetry noise moves the mean, here to -0.03."""
     eta, steps, rng = 0.4, 8, np.random.default_rng(0)
@@ -276,6 +283,7 @@ def test_second_order_has_what_noise_adds_to_the_mean() -> None:
     ("order", "kind", "substeps"),
     [(2, "corrected", 2), pytest.param(1, "matched", 1, marks=pytest.mark.full)],
 )
+@pytest.mark.more
 def test_without_noise_it_is_the_flow(order: int, kind: str, substeps: int) -> None:
     class Grouped(Exact):
         def init(self, key):
@@ -391,6 +399,7 @@ def test_a_network_scatters_as_training_and_linear_noise_have_it() -> None:
     assert np.asarray(linear.std["output"]) == pytest.approx(paths["output"].std, rel=0.15)
 
 
+@pytest.mark.more
 def test_each_path_is_that_of_its_key_and_a_diverging_one_has_a_status() -> None:
     class Cubic(Exact):
         def loss(self, params, data):
@@ -440,6 +449,7 @@ def test_each_path_is_that_of_its_key_and_a_diverging_one_has_a_status() -> None
         (KEPT, dynsim.sgd(0.1), {}, "data.replace = False"),
     ],
 )
+@pytest.mark.more
 def test_what_it_does_not_describe_is_an_error(
     problem: dynsim.Problem, rule: dynsim.Rule, options: dict[str, Any], words: str
 ) -> None:

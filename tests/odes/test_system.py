@@ -94,6 +94,7 @@ def test_a_formula_gets_the_sum_of_the_rates_over_one_minus_momentum() -> None:
     assert (found.status, found.first_bad_step) == (Status.DIVERGED, 10)
 
 
+@pytest.mark.more
 def test_it_starts_where_training_starts() -> None:
     run = dynsim.train(Line(), dynsim.sgd(0.1), KEY, steps=1, batch=1, record="square")
     found = SQUARE.solve(Line(), dynsim.sgd(0.1), [0, 1], key=KEY, batch=1)
@@ -121,6 +122,7 @@ def test_schedules_are_followed_across_their_jumps() -> None:
     np.testing.assert_allclose(found["square"], expected, **CLOSE)
 
 
+@pytest.mark.more
 def test_the_mean_of_training_is_the_theory() -> None:
     """Exact for the mean: it is linear in the square. The flow is right to first order in eta."""
     rule, keys = dynsim.sgd(0.01), jax.random.split(KEY, 4000)
@@ -136,6 +138,7 @@ def test_the_mean_of_training_is_the_theory() -> None:
     assert abs(runs.mean() - silent) > 10 * error
 
 
+@pytest.mark.more
 def test_a_stop_ends_the_run_with_a_status() -> None:
     until = theory(stop=lambda t, square, training: square < 0.5, solver=diffrax.Dopri5())
     found = until.solve(Line(0.0), dynsim.sgd(0.05), TIMES, init=jnp.asarray(3.0), batch=1)
@@ -179,6 +182,7 @@ def test_a_theory_of_any_rule_says_itself_what_it_describes() -> None:
     assert SQUARE.why_not(Line(), dynsim.adam(0.1)) is not None
 
 
+@pytest.mark.more
 def test_sweeps_tell_it_batch_and_steps() -> None:
     run = sweeps.Experiment(Line(), dynsim.sgd(0.05), steps=60, batch=2)
     axes = {"spread": [0.1, 1.0], "batch": [1, 8], "seed": [0, 5]}

@@ -101,6 +101,7 @@ POSITIVE = {"u0", "alpha", "strength", "scale", "fraction"}
 
 
 @pytest.mark.parametrize("cls", SMALLEST, ids=lambda cls: cls.__name__)
+@pytest.mark.more
 def test_the_smallest_settings_work_and_smaller_ones_are_named(cls: type[dynsim.Problem]) -> None:
     allowed = SMALLEST[cls]
     problem = cls(**allowed)
@@ -158,6 +159,7 @@ DRAWN = (
 
 
 @pytest.mark.parametrize("problem", DRAWN, ids=lambda problem: type(problem).__name__)
+@pytest.mark.more
 def test_the_mean_of_the_loss_is_that_of_many_examples(problem: Any) -> None:
     """Within four standard errors, at weights away from the start."""
 
@@ -181,6 +183,7 @@ FLOWING = [*DRAWN[1:], *(pytest.param(problem, marks=FULL) for problem in (DRAWN
 
 
 @pytest.mark.parametrize("problem", FLOWING, ids=lambda problem: type(problem).__name__)
+@pytest.mark.more
 def test_a_theory_begins_with_a_step_of_descent(problem: Any) -> None:
     """All that it records, and its derivative along the gradient of the mean loss."""
     (theory,), eta = problem.theories(), 1e-6
@@ -417,6 +420,7 @@ def test_weights_are_counted_whatever_axes_the_numbers_have() -> None:
         assert size_of(saxe.DeepLinear(u0=u0)) == 2 * 4 * 4
 
 
+@pytest.mark.more
 def test_escape_takes_the_logarithm_of_the_inputs() -> None:
     """Steps / N until m = 1/2 grow by ln N / (6 gamma (1 - q)), at a rate of gamma / N."""
     gamma = 0.2
@@ -508,6 +512,7 @@ def test_overlapping_embeddings_have_no_margins_of_their_own() -> None:
     assert "dimension" in why
 
 
+@pytest.mark.more
 def test_averages_over_units_are_those_of_the_flow_of_all_weights() -> None:
     """Of SciPy, with the gradient of a network of which each unit is written out."""
     problem, rate = kumar.LazyToRich(D=4, width=6, examples=30, alpha=2.0), 1.0
@@ -536,6 +541,7 @@ def test_averages_over_units_are_those_of_the_flow_of_all_weights() -> None:
     assert abs(found["test"][-1] - sample.mean()) < 4 * error
 
 
+@pytest.mark.more
 def test_lazier_training_generalises_later() -> None:
     """Steps from a training error of 0.1 to a test error of 0.1."""
     times = np.arange(0, 2001, 10)
@@ -603,6 +609,7 @@ def edge_of(width: int) -> tuple[self_stabilisation.Network, Any]:
     return problem, {"a": jnp.asarray(a), "w": jnp.asarray(abs(w) * np.sign(a)), "v": 0 * a}
 
 
+@pytest.mark.more
 def test_the_projected_gradient_is_that_of_all_weights() -> None:
     """Of SciPy: from where |a|^2 is 2 / (eta strength) on, a moves across itself only."""
     (problem, start), eta, times = edge_of(3), 0.01, [0.0, 100, 250, 400, 900]
@@ -631,6 +638,7 @@ def test_the_projected_gradient_is_that_of_all_weights() -> None:
 
 
 @pytest.mark.parametrize("eta", [0.01, 0.02])
+@pytest.mark.more
 def test_at_the_edge_one_unit_learns_at_a_speed_without_the_rate(eta: float) -> None:
     problem, start = edge_of(1)
     found = self_stabilisation.PROJECTED.solve(
@@ -654,6 +662,7 @@ def test_an_edge_that_has_fallen_is_approached_within_a_step() -> None:
     assert speed(0.499, 0.2) == pytest.approx(eta * 2 * 0.8 * 0.2, rel=1e-5)
 
 
+@pytest.mark.more
 def test_training_stays_at_the_sharpness_of_the_paper() -> None:
     """2 / eta on average over time, with the oscillation that holds it there."""
     problem, rule = self_stabilisation.Network(strength=1000.0), dynsim.sgd(4e-3)
@@ -715,6 +724,7 @@ def entropy(guess: Any) -> float:
     return integrate.dblquad(at, 0, 1, 0, 1, epsabs=1e-5)[0]
 
 
+@pytest.mark.more
 def test_tokens_are_counted_before_the_previous_one_is_looked_at() -> None:
     """At the loss of the best guess from frequencies, attention is nearly as at the start."""
     unigrams = entropy(lambda P, pi: np.stack([pi, pi]))
@@ -731,6 +741,7 @@ def test_tokens_are_counted_before_the_previous_one_is_looked_at() -> None:
     assert bigrams < risk[-1] < 0.75 * bigrams + 0.25 * unigrams
 
 
+@pytest.mark.more
 def test_training_follows_the_theory_of_long_contexts() -> None:
     problem, rule, names = induction.Chains(lags=5), dynsim.sgd(2.0), ["previous", "match", "risk"]
     options = {"times": [50, 150, 250], "key": jax.random.key(0), "record": names}
@@ -772,6 +783,7 @@ def test_two_students_mix_tokens_by_softmax() -> None:
     np.testing.assert_allclose(own["theta"], abs(params["w"][:, 1]) / 4, rtol=1e-6)
 
 
+@pytest.mark.more
 def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do(
     optimised: dict[str, Any],
 ) -> None:
@@ -794,6 +806,7 @@ def test_the_minima_are_those_of_the_authors_and_cross_where_theirs_do(
     assert found["gap"][0] < 0 < found["gap"][1]
 
 
+@pytest.mark.more
 def test_more_points_do_not_change_the_minima(
     monkeypatch: pytest.MonkeyPatch, optimised: dict[str, Any]
 ) -> None:
@@ -841,6 +854,7 @@ def test_help_of_a_paper_has_no_words_of_the_layer(
     assert not LAYER.findall(shown)
 
 
+@pytest.mark.more
 def test_a_phase_diagram_of_a_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -329,6 +329,7 @@ def refused(
 
 
 @pytest.mark.parametrize(("line", "message"), COMMANDS)
+@pytest.mark.more
 def test_bad_command_lines_are_named(
     line: str,
     message: str,

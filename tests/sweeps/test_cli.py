@@ -169,6 +169,7 @@ HELPED += [["sweep", "fig6", "--set", "run.momentm=0.5"], ["sweep", "fig6", "--s
 
 
 @pytest.mark.parametrize("words", [*HELPED, ["info", "magic"], ["plot", "magic", "--x", "time"]])
+@pytest.mark.more
 def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -> None:
     code = f"from sweeps import cli\ntry: cli.main({words})\nexcept SystemExit: pass"
     found = imported(code)
@@ -188,6 +189,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
     assert not any(name.startswith("sweeps.") for name in found - light)
 
 
+@pytest.mark.more
 def test_what_computes_does_not_import_matplotlib() -> None:
     code = f"import sweeps, {', '.join(COMPUTING)}\n[getattr(sweeps, n) for n in sweeps.__all__]"
     found = imported(code)

@@ -23,6 +23,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", fuzz.CLASSES)
+@pytest.mark.more
 def test_whatever_is_given_is_accepted_or_refused_by_us(name: str) -> None:
     found = fuzz.count(name, EXAMPLES[name])
     assert not [key for key in found if " at " in key]

@@ -143,6 +143,7 @@ def matrices_per_call(program: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.more
 def test_each_call_of_lapack_gets_one_matrix_and_returns_the_same(name: str) -> None:
     batch = jax.vmap(CALLS[name])
     traced = jax.jit(batch).trace(POSITIVE)
@@ -195,6 +196,7 @@ np.testing.assert_allclose(found.blocks, np.linalg.norm(blocks, 2, (-2, -1)), rt
 """
 
 
+@pytest.mark.more
 def test_runs_that_call_lapack_on_two_devices_do_not_wait_for_each_other() -> None:
     """Without loops they do for ever in jaxlib 0.10; here it takes seconds."""
     ran = subprocess.run(

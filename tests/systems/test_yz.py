@@ -31,6 +31,7 @@ def named(system: Layer, theory: str, *, full: bool) -> object:
 @pytest.mark.parametrize(
     ("system", "theory"), [named(*case, full=case not in FEW) for case in SYSTEMS]
 )
+@pytest.mark.more
 def test_theories_through_the_solver(system: Layer, theory: str) -> None:
     system.check(theory)
 
@@ -87,5 +88,6 @@ def test_theories_under_a_schedule(system: Layer, theory: str) -> None:
     # Variants of eq. 10 differ in a factor.
     [named(*c, full=c[1].startswith("eq10-")) for c in SYSTEMS if c not in FEW],
 )
+@pytest.mark.more
 def test_theories_in_equal_steps(system: Layer, theory: str) -> None:
     system.check(theory)

@@ -88,6 +88,7 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
         assert stats.ks_2samp(read(fast), read(slow)).pvalue > P_VALUE
 
 
+@pytest.mark.more
 def test_means_over_sequences_are_those_of_equation_15() -> None:
     """E[beta beta^T] = E[S^2] is diagonal and has the gains, E[y beta x^T] is Lambda^2. All means
     are compared at once by Hotelling's statistic, which knows how they are correlated."""

@@ -88,6 +88,7 @@ def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.held_out["y"], Y[10:])
 
 
+@pytest.mark.more
 def test_a_file_is_a_setting_and_a_store_knows_what_was_in_it(tmp_path: Path) -> None:
     path = saved(tmp_path / "line.npz")
     other = saved(tmp_path / "other.npz", scale=2.0)
@@ -223,6 +224,7 @@ def at_end(problem: Any, way: str) -> float:
 
 @pytest.mark.parametrize("way", ["train", "flow", "sweep"])
 @pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.more
 def test_complex_numbers_keep_both_parts(entry: str, way: str) -> None:
     y = NUMBERS + 1j * NUMBERS**2
     # w follows the mean of the real parts; the rest of the loss stays.
@@ -236,6 +238,7 @@ def test_complex_numbers_keep_both_parts(entry: str, way: str) -> None:
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.parametrize("way", ["train", "flow", "sweep"])
 @pytest.mark.parametrize("kind", [">f4", np.longdouble, ">i8"])
+@pytest.mark.more
 def test_other_layouts_of_the_same_numbers_give_the_same_run(kind: Any, way: str) -> None:
     w = NUMBERS.mean() * (1 - (np.exp(-0.5) if way == "flow" else 0.9**5))
     want = np.mean((w - NUMBERS) ** 2) / 2

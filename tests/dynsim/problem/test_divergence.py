@@ -42,6 +42,7 @@ def ended(problem: Any, rule: Any, steps: int, **options: Any) -> tuple[int, flo
         (dynsim.sgd(0.1, momentum=0.9, noise=1.0), 60),
     ],
 )
+@pytest.mark.more
 def test_noise_around_a_minimum_is_no_divergence(rule: Any, steps: int, start: float) -> None:
     # The usual loss, 1.5, must not matter: the problem knows only its minimum.
     status, loss = ended(Bowl(start), rule, steps)

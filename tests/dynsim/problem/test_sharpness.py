@@ -65,6 +65,7 @@ def descended(problem: dynsim.Problem, rule: Any, *names: str, **options: Any) -
         pytest.param(300, "float64", marks=pytest.mark.full),
     ],
 )
+@pytest.mark.more
 def test_several_equal_and_negative_eigenvalues_are_found(n: int, dtype: Any) -> None:
     values = [7.0, 5.0, 5.0, 5.0, 3.0]
     problem = Quadratic(matrix(values, n))
@@ -335,6 +336,7 @@ class Net(dynsim.Problem):
 
 
 @pytest.mark.parametrize("width", [8, pytest.param(20, marks=FULL)])
+@pytest.mark.more
 def test_a_network_has_the_eigenvalues_of_the_hessian_of_the_next_batch(width: int) -> None:
     problem, rule = Net(width), dynsim.sgd(0.1)
     options = {"steps": 8, "batch": 16, "times": [0, 1, 8], "dtype": "float32"}
@@ -352,6 +354,7 @@ def test_a_network_has_the_eigenvalues_of_the_hessian_of_the_next_batch(width: i
         np.testing.assert_allclose(found["sharpness_3"][i], want[2], rtol=RTOL)
 
 
+@pytest.mark.more
 def test_runs_of_a_batch_have_the_sharpness_that_they_have_alone() -> None:
     """Also beside one that diverges, whose sharpness is not a number at its end."""
     problem = Quadratic(matrix([7.0, 5.0], 300), bend=1.0)
@@ -369,6 +372,7 @@ def test_runs_of_a_batch_have_the_sharpness_that_they_have_alone() -> None:
 
 
 @pytest.mark.parametrize("n", [12, 300])
+@pytest.mark.more
 def test_the_sharpness_has_derivatives_of_both_modes(n: int) -> None:
     """By the coefficient of the quartic: w^2 of the last weight, the top eigenvector."""
     A = np.diag(np.linspace(0, 1, n))
@@ -396,6 +400,7 @@ def test_flows_record_the_sharpness_of_their_weights() -> None:
         odes.flow(problem, dynsim.adam(0.1), [1], key=KEY, record="preconditioned_sharpness")
 
 
+@pytest.mark.more
 def test_where_no_population_loss_holds_the_sharpness_is_that_of_the_next_batch() -> None:
     """JoMA's is one of infinite sequences, so that finite ones have that of their batch."""
     task = dynsim.sequence_classes([[0.6, 0.4, 0.0], [0.3, 0.0, 0.7]], [0, 0])
@@ -412,6 +417,7 @@ def test_where_no_population_loss_holds_the_sharpness_is_that_of_the_next_batch(
     np.testing.assert_allclose(run["sharpness"][0], want[0], rtol=1e-4)
 
 
+@pytest.mark.more
 def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     """Two-stage weights are a sum, of which gradients move one part."""
     task, rule = dynsim.prompts(3, 5, tau_0=0.25, pool=8, num_test=2), dynsim.sgd(0.1)
@@ -430,6 +436,7 @@ def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     np.testing.assert_allclose(run["sharpness"][0], want[0], rtol=1e-4)
 
 
+@pytest.mark.more
 def test_a_resumed_run_goes_on_with_the_same_eigenvectors() -> None:
     problem = Quadratic(matrix([7.0, 6.9], 300), bend=1.0)
     train = functools.partial(
@@ -443,6 +450,7 @@ def test_a_resumed_run_goes_on_with_the_same_eigenvectors() -> None:
     )
 
 
+@pytest.mark.more
 def test_what_has_no_sharpness_is_refused() -> None:
     problem = Quadratic(np.eye(4))
     with pytest.raises(ValueError, match="'sharpness_5': at most 4 can be found with 4 weights"):

@@ -112,6 +112,7 @@ def test_population_descent_is_the_closed_form() -> None:
     assert int(found.params["steps"]) == 7
 
 
+@pytest.mark.more
 def test_an_equinox_network_is_the_loop_that_one_would_write() -> None:
     """AdamW with warm-up, cosine and clipping, by optax, on the batches of the same keys."""
     rate = schedules.warmup_cosine(0.03, 5, 30)
@@ -168,6 +169,7 @@ def test_a_batch_of_runs_is_the_single_runs_of_one_program() -> None:
 
 
 @pytest.mark.parametrize("rule", [dynsim.sgd(0.3, momentum=0.5, noise=0.1), dynsim.adam(0.1)])
+@pytest.mark.more
 def test_a_resumed_run_is_the_run_in_one_go(rule: dynsim.Rule) -> None:
     options = {"batch": 4, "record": ["w", "update_norm"], "checkpoint": True}
     whole = dynsim.train(Line(), rule, KEY, steps=20, times=[20], **options)
@@ -593,6 +595,7 @@ def test_what_observables_returns_is_named_unless_it_is_functions_by_name(value:
         dynsim.train(problem, SGD, KEY, steps=3, batch=4)
 
 
+@pytest.mark.more
 def test_recorded_weights_are_those_of_descent() -> None:
     """Whose closed form is slope (1 - (1 - eta)^k) on the population; a flow has 1 - e^(-eta t)."""
     times, eta = [0, 1, 5], 0.1
@@ -615,6 +618,7 @@ def test_weights_are_not_recorded_where_a_theory_has_none() -> None:
         odes.flow(Line(), dynsim.sgd(0.1), [1], reduction=reduction, record="params")
 
 
+@pytest.mark.more
 def test_a_full_batch_is_descended_as_its_examples_at_every_step() -> None:
     """And a finite batch draws from them."""
     fixed = dynsim.full_batch(Net(), jax.random.key(1), 12)

@@ -92,6 +92,7 @@ def numpy_descent(p: dict, data: yz.Examples, rule: str, rates: dict, frozen: tu
         ("adam", ("U",)),
     ],
 )
+@pytest.mark.more
 def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -> None:
     eta = 0.7, 0.3
     optimizer = {
@@ -118,6 +119,7 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
     """To first order in 1/L, loss and gradient are the averages over all count vectors of L tokens,
     each with its multinomial probability."""
@@ -232,6 +234,7 @@ def test_the_positional_prior_weighs_the_same_sequences() -> None:
     np.testing.assert_allclose(got["loss"][0], loss(start, TASK, yz.population(TASK)), rtol=1e-5)
 
 
+@pytest.mark.more
 def test_statuses_and_relative_loss_are_those_of_simulate_under_vmap() -> None:
     def run(eta: float | jax.Array, value_scale: float | jax.Array) -> dynsim.Trajectory:
         problem = QKV(TASK, math.inf, width=TASK.M, embedding="identity")

@@ -91,6 +91,7 @@ def as_numpy(params: Embedded) -> dict:
         pytest.param("none", "practice", False, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.more
 def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> None:
     """`rich`: with the residual, two heads and an untied decoder."""
     params = weights(
@@ -159,6 +160,7 @@ def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> N
     ],
     ids=["orthogonal", "identity-residual", "narrow-untied"],
 )
+@pytest.mark.more
 def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
     params = weights(5, architecture)
     layer = EFFECTIVE(params, TASK)
@@ -179,6 +181,7 @@ def test_effective_weights_make_the_same_layer(architecture: QKV) -> None:
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_heads_add_up_and_are_measured_by_their_mean() -> None:
     params = weights(7, layer(TASK.M, heads=2, scale=2.0, tied=False))
     layers = [EFFECTIVE(params, TASK), EFFECTIVE(params, TASK, 1)]

@@ -48,6 +48,7 @@ THEIRS = {
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", OURS)
+@pytest.mark.more
 def test_rates_are_those_of_optax(name: str) -> None:
     want = [float(THEIRS[name](int(k))) for k in STEPS]
     # optax computes some of them in float32.
@@ -84,6 +85,7 @@ ALL = {**OURS, **{name: as_schedule("eta", each) for name, each in FUNCTIONS.ite
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.more
 def test_a_flow_has_the_rate_of_each_step_during_the_step(name: str) -> None:
     """Three nodes of Gauss integrate a parabola exactly. Where the rate does not jump it is
     continuous, and nothing depends on how far a table goes."""
@@ -107,6 +109,7 @@ def test_a_flow_has_the_rate_of_each_step_during_the_step(name: str) -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.more
 def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:
     """To rounding, and linear within a step."""
     ours = ALL[name]
@@ -132,6 +135,7 @@ def test_a_function_is_evaluated_at_the_steps_of_the_run_only() -> None:
     assert {type(k) for k in seen} == {int}
 
 
+@pytest.mark.more
 def test_a_long_decay_needs_few_stops_and_a_short_one_stops_at_each_step() -> None:
     with jax.enable_x64(True):
         long = np.asarray(schedules.warmup_cosine(1.0, 100, 5000).table(5000).jumps())
@@ -281,6 +285,7 @@ def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) 
         (lambda: as_schedule("eta", "fast"), "eta = 'fast': must be a real number"),
     ],
 )
+@pytest.mark.more
 def test_bad_input_is_named(make, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()

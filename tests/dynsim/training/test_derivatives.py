@@ -62,6 +62,7 @@ def trained(rule: dynsim.Rule, record: Any = "loss", **options: Any) -> Array:
 @pytest.mark.parametrize(
     ("kind", "options"), [("adam", {}), ("rmsprop", {}), ("adam", {"clip": 0.3})]
 )
+@pytest.mark.more
 def test_a_weight_without_gradient_adds_nothing(
     kind: str, options: dict, derive: Callable[..., Any]
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_weight_without_gradient_adds_nothing(
 @pytest.mark.parametrize(
     "make", [dynsim.adam, dynsim.rmsprop, lambda rate: dynsim.sgd(rate, clip=0.3), dynsim.sign]
 )
+@pytest.mark.more
 def test_nothing_moves_at_a_minimum(make: Callable[..., dynsim.Rule]) -> None:
     """All gradients are zero, and so are their norms."""
     record = ["loss", "gradient_norm", "update_norm"]

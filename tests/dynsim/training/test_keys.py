@@ -99,6 +99,7 @@ RULES: dict[str, dynsim.Rule] = {
 
 
 @pytest.mark.parametrize("name", RULES)
+@pytest.mark.more
 def test_runs_scatter_by_the_noise_of_their_optimiser(name: str) -> None:
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(SEEDS))
     train = lambda key: dynsim.train(Quadratic(), RULES[name], key, steps=STEPS, batch=1).params
@@ -110,6 +111,7 @@ def test_runs_scatter_by_the_noise_of_their_optimiser(name: str) -> None:
     assert abs(np.corrcoef(last.T)[0, 1]) < 4 / math.sqrt(SEEDS)
 
 
+@pytest.mark.more
 def test_the_key_of_the_optimiser_matters_too() -> None:
     """As do the keys of the data: other numbers in the same run."""
 
@@ -136,6 +138,7 @@ def test_only_keys_change() -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("rbg", "float32"), ("own, PRNGKey", "float64")])
+@pytest.mark.more
 def test_a_resumed_run_is_the_same_to_the_last_bit(name: str, dtype: Any) -> None:
     options: dict[str, Any] = {"batch": 2, "dtype": dtype}
     key, rule = jax.random.key(2), RULES[name]
@@ -146,6 +149,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(name: str, dtype: Any) -> Non
     assert not np.array_equal(half.params, whole.params)
 
 
+@pytest.mark.more
 def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
     """The state also has a truth value, whether the last gradient was finite."""
     rule = dynsim.from_optax(lambda rate: optax.apply_if_finite(noisy(rate), 3), rate=ETA)
@@ -165,6 +169,7 @@ def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
     np.testing.assert_allclose(whole.loss[2, 1], alone["loss"][-1], rtol=1e-5)
 
 
+@pytest.mark.more
 def test_the_noise_of_an_own_rule_differs_between_equal_weights() -> None:
     """The layer stores equal columns of Y once. Each must draw its own numbers."""
     layer = dynsim.layer(dynsim.syn_small(), length=16)

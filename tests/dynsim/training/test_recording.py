@@ -99,6 +99,7 @@ LARGE = (train_text, train_prompts, solve_two_stage)
     "run",
     [pytest.param(r, marks=[pytest.mark.full] if r in LARGE else [], id=r.__name__) for r in RUNS],
 )
+@pytest.mark.more
 def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
     name, provided = RUNS[run]
     found = run(name)
@@ -116,6 +117,7 @@ def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
     ],
     ids=["simulate", "train_prompts", "descend"],
 )
+@pytest.mark.more
 def test_names_and_functions_mix(run: Callable[[object], Trajectory], mine: Observable) -> None:
     name, provided = RUNS[run]
     found = run([*provided, {"mine": mine}, name, name])
@@ -220,6 +222,7 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     packages.forget()
 
 
+@pytest.mark.more
 def test_registered_observables_are_recorded_by_name(register: Callable[..., None]) -> None:
     register(**{"yz.margin": "margin", "transformer.steep": "steep"})
     found = simulate(["margin", {"again": lambda task, s: s.logits.max()}])

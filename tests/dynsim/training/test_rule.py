@@ -96,6 +96,7 @@ PAIRS = {
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.more
 def test_every_step_is_that_of_optax(name: str) -> None:
     rule, other = PAIRS[name]
     # optax computes its schedules and the bias correction of Adam in float32.
@@ -264,6 +265,7 @@ class Odd(dynsim.Rule):
         (Odd(0.1), "cannot unpack non-iterable NoneType object"),
     ],
 )
+@pytest.mark.more
 def test_what_a_rule_of_ones_own_returns_is_named(rule: Rule, message: str) -> None:
     """Without compiling: a loop would tell it in the words of JAX's scan."""
     gradient = {"w": jnp.ones(3)}

@@ -88,6 +88,7 @@ def test_what_reads_as_a_number_and_is_none_is_refused(eta: Any) -> None:
         dynsim.sgd(eta, 0.1)
 
 
+@pytest.mark.more
 def test_ratio_of_rates() -> None:
     """Y moves by the ratio times the scheduled rate of Z."""
     layer, key = dynsim.layer(dynsim.syn_small()), jax.random.key(0)

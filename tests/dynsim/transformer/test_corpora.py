@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.more
 def test_training_reads_the_corpus() -> None:
     corpus = synthetic_corpus()
     prompt = corpus.held_out[None, 7:12]

@@ -62,6 +62,7 @@ attention = jax.jit(Transformer.attention)
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_training_is_a_plain_loop(task: Text) -> None:
     """Windows are those of the run's key, from the definition; gradients and updates are a loop's,
     and the records those of the weights of each step. The run is one of two in a batch."""

@@ -38,6 +38,7 @@ def numpy_grads(W, V, batch, coupling, beta=0.0):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_a_run_is_the_algorithm_step_by_step() -> None:
     """The draws are those of the run's key; everything done with them is NumPy's. The weights are
     updated as a whole, so that signal + noise being U is tested as well. The bias alone neither
@@ -100,6 +101,7 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 6])
+@pytest.mark.more
 def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     d: int, length: int, shape: tuple[int, ...], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +147,7 @@ def test_parts_divide_the_batch_and_fit_the_cache() -> None:
 
 
 @pytest.mark.parametrize(("d", "length"), [(model.TERMS + 1, 3), (2, 8 * model.TERMS + 2)])
+@pytest.mark.more
 def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
     sample = jax.jit(sample_prompts, static_argnums=2)
     pool = sample(prompts(d, length), jax.random.key(0), 2)
@@ -245,6 +248,7 @@ def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
         np.testing.assert_allclose(together["V_norm"][i], alone["V_norm"], rtol=1e-5)
 
 
+@pytest.mark.more
 def test_a_run_that_blows_up_is_data() -> None:
     task = prompts(3, 5, gamma0=1e15, tau_0=1e15, pool=4, num_test=4)
     rule = noisy_sgd(0.2, 0.2, 0.2, 1e15)
@@ -276,6 +280,7 @@ def test_schedules_and_controls() -> None:
         assert float(rule.eta_time(control.last)) == pytest.approx(130)
 
 
+@pytest.mark.more
 def test_starting_weights_are_stationary_under_the_rule() -> None:
     """Unless their deviation is given, which may be an integer."""
     sizes = {"d": 3, "length": 5, "pool": 8, "num_test": 8}

@@ -23,6 +23,7 @@ from tests.systems.sequences import TASK, enumerated, losses_of, weights
         (True, 4),
     ],
 )
+@pytest.mark.more
 def test_losses_gradient_and_slope_are_those_of_the_full_hessian(
     residual: bool, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

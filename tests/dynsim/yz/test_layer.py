@@ -23,6 +23,7 @@ RULE = dynsim.momentum(1.0, 0.5, 0.9)
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("length", [20, 300, math.inf], ids=str)
+@pytest.mark.more
 def test_batches_are_what_is_drawn(length: float, platform: str) -> None:
     layer = dynsim.layer(TASK, length)
     with compiled_for(platform):
@@ -60,6 +61,7 @@ def test_batches_of_other_layers_are_what_is_drawn(length: float) -> None:
         pytest.param(math.inf, "zero", marks=pytest.mark.full),
     ],
 )
+@pytest.mark.more
 def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> None:
     layer = dynsim.layer(TASK, length, start).astype("float64")
     rng = np.random.default_rng(0)
@@ -158,6 +160,7 @@ def test_a_task_is_a_layer_with_its_settings() -> None:
     ],
     ids=["settings", "joma", "yz", "qkv"],
 )
+@pytest.mark.more
 def test_a_described_problem_is_trained_as_a_built_one(described: Problem, built: Problem) -> None:
     rule, record = dynsim.sgd({"Y": 1.0, "Z": 0.1}), ["loss", "entropy", "params"]
     options = {"steps": 5, "batch": 8, "record": record}

@@ -37,6 +37,7 @@ def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
 
 @pytest.mark.parametrize("queries", [2, gradients.FEW_QUERIES + 1])
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_gradient_of_a_merged_column_is_that_of_each_output_in_it(queries: int) -> None:
     task = TASKS["few outputs"]
     if queries > 2:
@@ -67,6 +68,7 @@ def test_gradient_of_a_merged_column_is_that_of_each_output_in_it(queries: int) 
         ("outputs that never occur", "adam"),
     ],
 )
+@pytest.mark.more
 def test_merged_columns_train_as_all_of_them_do(name: str, rule: str) -> None:
     task = TASKS[name]
     few = gradients.merged_outputs(task, "float32").count

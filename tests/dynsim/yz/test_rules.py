@@ -89,6 +89,7 @@ SHOWN = {"nesterov", "clipped", "sign", "rmsprop", "adamw"}
     "name",
     [pytest.param(n, marks=[] if n in SHOWN else [pytest.mark.full]) for n in RULES],
 )
+@pytest.mark.more
 def test_rules_are_those_of_the_textbook(name: str) -> None:
     found = simulate(RULES[name], length=math.inf, batch=math.inf).params
     for got, want in zip((found.Y, found.Z), descended(RULES[name], STEPS), strict=True):
@@ -133,6 +134,7 @@ def test_noise_differs_from_key_to_key_and_needs_one() -> None:
     ],
     ids=["joma", "qkv"],
 )
+@pytest.mark.more
 def test_other_layers_take_any_rule_too(layer: dynsim.Problem) -> None:
     """Options that change nothing leave a run as it is, to rounding; a schedule that ends, ends
     it."""

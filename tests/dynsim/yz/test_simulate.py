@@ -23,6 +23,7 @@ TASK = dynsim.syn_small()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.more
 def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -> None:
     with np.load(data_folder / "authors_fig4_sgd.npz") as file:
         run = dict(file)
@@ -60,6 +61,7 @@ def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -
     [TASK, pytest.param(dynsim.syn_medium(2), marks=pytest.mark.full)],
     ids=["one query", "two queries"],
 )
+@pytest.mark.more
 def test_an_accelerators_program_is_that_of_a_cpu(task: dynsim.SequenceClasses) -> None:
     """Written with products and long legs, and run on a CPU here."""
     run = functools.partial(
@@ -156,6 +158,7 @@ def test_row_sums_stay_zero_and_records_stand_at_their_times() -> None:
     [(32, 16), *(pytest.param(math.inf, n, marks=pytest.mark.full) for n in (16, math.inf))],
     ids=str,
 )
+@pytest.mark.more
 def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
     length: float, batch: float
 ) -> None:

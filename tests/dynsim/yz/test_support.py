@@ -54,6 +54,7 @@ def test_tokens_are_told_apart_by_the_classes_that_hold_them() -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, [])) for n in TASKS])
+@pytest.mark.more
 def test_loss_and_gradient_are_those_of_the_dense_model(name: str) -> None:
     task, batch = TASKS[name]
     rng = np.random.default_rng(0)

@@ -73,6 +73,7 @@ def test_a_valley_is_the_closed_form() -> None:
     np.testing.assert_array_equal(found["x"], 0)
 
 
+@pytest.mark.more
 def test_a_falling_rate_moves_the_edge_and_a_drop_leaves_it() -> None:
     """2/eta = 1 + y^2 while the rate falls slowly from 0.3 to 0.2. Another rate halves at step 150:
     then y moves freely, at eta b, up to the new edge."""
@@ -147,6 +148,7 @@ class Parabola(dynsim.Problem):
     ],
     ids=["parabola beyond by decay", "parabola", "valley that starts beyond"],
 )
+@pytest.mark.more
 def test_what_no_oscillation_holds_is_a_status(problem: Any, rule: dynsim.Rule) -> None:
     found = odes.central_flow(problem, rule, [0, 5], key=KEY)
     assert (found.status, found.first_bad_step) == (Status.BEYOND_EDGE, 1)
@@ -171,6 +173,7 @@ def test_what_no_oscillation_holds_is_a_status(problem: Any, rule: dynsim.Rule) 
     ],
     ids=["schedules by group, decoupled decay", "rmsprop"],
 )
+@pytest.mark.more
 def test_off_the_edge_it_is_the_flow(rule: dynsim.Rule) -> None:
     record = {"all": lambda _, p: jnp.append(p["b"], p["a"])}
     kind = "corrected" if rule.name == "sgd" else "rmsprop"
@@ -258,6 +261,7 @@ def test_a_run_beyond_the_edge_does_not_slow_down_its_batch(turns: list[int]) ->
     assert sum(n > 0 for n in turns) == 1 < 20 < len(turns)
 
 
+@pytest.mark.more
 def test_iterated_eigenvectors_are_those_of_the_whole_matrix() -> None:
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(60, 60))

@@ -44,6 +44,7 @@ def test_of_separate_eigenvalues_is_least_squares_without_negative_numbers() -> 
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [("float64", 1e-7), ("float32", 1e-2)])
+@pytest.mark.more
 def test_random_problems_satisfy_all_conditions(dtype: str, atol: float) -> None:
     for k in (2, 3, 4):
         problems = [random_problem(k, seed, spread=0.5) for seed in range(8)]

@@ -131,6 +131,7 @@ def test_one_gain_fixes_all_distinct_tokens() -> None:
     ],
     ids=["one query", "one query, paper", "a query per class", "a query per class, paper"],
 )
+@pytest.mark.more
 def test_theorem_4_is_its_flow(shape: tuple[int, int], convention: str) -> None:
     task, eta_y, eta_z = one_common(*shape), 0.8, 0.5
     run = single_common.solve(

@@ -141,6 +141,7 @@ def test_only_the_sum_over_queries_is_conserved() -> None:
     assert drift[0.01] < 0.05 * np.abs(moved[0] - moved[1]).max()
 
 
+@pytest.mark.more
 def test_theorem_2_is_the_flow_up_to_the_blow_up() -> None:
     # Of unequal priors; the second token occurs in both classes alike, and stays.
     probs, prior = [[0.5, 0.375, 0.125, 0], [0.125, 0.125, 0.5, 0.25]], [0.25, 0.75]
@@ -182,6 +183,7 @@ def test_a_blow_up_is_a_status_in_training_and_in_the_flow() -> None:
     assert flow.status != Status.OK
 
 
+@pytest.mark.more
 def test_salient_components_first() -> None:
     """The toy's quadrature against its equation in SciPy, from a start that is not zero, and the
     constants of the notes."""
@@ -321,6 +323,7 @@ START = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((2, 4)))
 # Last, because the fixture stays for the rest of the file.
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=lambda shape: shape.attention)
+@pytest.mark.more
 def test_equation_2_and_theorem_1_in_equal_steps(shape: Shape) -> None:
     check_equation_2_and_theorem_1(shape)
 

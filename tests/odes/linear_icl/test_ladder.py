@@ -60,6 +60,7 @@ START = narrowed(THREE.init(loop.split_key(jax.random.key(0))[0]), "float32")
 TIMES = (0.0, 5.0, 20.0, 60.0, 200.0)
 
 
+@pytest.mark.more
 def test_the_flow_is_equation_14() -> None:
     state = np.concatenate([np.ravel(leaf) for leaf in (START.v, START.k, START.q)])
     # eta = 1/2 makes tau one step.

@@ -86,6 +86,7 @@ def test_descent_on_the_factors_converges_to_the_flow_at_first_order(case: str) 
     "case",
     [pytest.param(c, marks=[] if "residual" in c else [pytest.mark.full]) for c in CASES],
 )
+@pytest.mark.more
 def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case: str) -> None:
     init = start(CASES[case])
     examples, d = yz.population(TASK), init.width
@@ -194,6 +195,7 @@ def layered(k: float) -> tuple[Embedded, yz.YZ]:
 @pytest.mark.parametrize(
     "rule", [dynsim.sgd, pytest.param(dynsim.momentum, marks=pytest.mark.full)]
 )
+@pytest.mark.more
 def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule: Callable) -> None:
     init, layer = layered(np.sqrt(TASK.M))
     times = np.array([0.0, 40.0])

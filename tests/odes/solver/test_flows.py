@@ -149,6 +149,7 @@ def test_theories_return_the_start_at_step_zero_and_a_loop_is_a_vector() -> None
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others() -> None:
     times = np.array([0.0, 5.0, 100.0])
 
@@ -233,6 +234,7 @@ def test_a_theory_that_does_not_apply_says_why(
     ],
 )
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.more
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

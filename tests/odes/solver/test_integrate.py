@@ -41,6 +41,7 @@ def growing(max_steps: int):
     )  # fmt: skip
 
 
+@pytest.mark.more
 def test_a_solve_that_ends_early_has_a_status() -> None:
     solve = growing(2**10)
     # It is 2 at ln 2 = 0.69.
@@ -99,6 +100,7 @@ def test_steps_are_equal_but_for_the_jump(jump: float, grid: list[float]) -> Non
     assert (found.status, found.first_bad_step) == (0, -1)
 
 
+@pytest.mark.more
 def test_it_may_begin_later_and_a_single_time_at_the_start_is_the_start() -> None:
     found = jax.jit(lambda: solve(0.0, [1.0, 3.0], num_steps=2, jump=9.0, begin=1.0))()
     np.testing.assert_allclose(found.saved, [1, 2.5 * 3.5], rtol=1e-12)

@@ -157,6 +157,7 @@ def sample(params: YZ, key: jax.Array) -> YZ:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "divided"), some("momentum", "adam", "rmsprop divided"))
+@pytest.mark.more
 def test_drift_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
     rule, h = RULES[name].astype("float64"), 1e-3
     found = jax.jit(

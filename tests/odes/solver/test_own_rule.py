@@ -38,6 +38,7 @@ class Averaged(dynsim.Rule):
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.more
 def test_its_flow_is_what_it_says(decoupled: bool) -> None:
     rule = Averaged(ETA, decay=DECAY, decoupled=decoupled)
     found = odes.flow(Line(), rule, TIMES, key=KEY, record="loss", tolerances=PRECISE)
@@ -90,6 +91,7 @@ def test_only_its_own_flow_describes_it() -> None:
         checked_flow(Averaged(ETA, clip=1.0))
 
 
+@pytest.mark.more
 def test_the_engine_flow_of_sweeps_solves_it() -> None:
     run = sweeps.Experiment(Line(), Averaged(ETA), steps=7, batch=float("inf"))
     sweep = sweeps.Sweep(run, {"beta": [0.5, BETA]}, "flow", "loss", times=(7,))

@@ -86,6 +86,7 @@ def test_moments_are_those_of_sampled_gradients(magnitude: float, walk: float, g
     assert (np.abs(got.variance - mean[:, 1]) < 0.04 * mean[:, 1] + 4 * error[:, 1]).all()
 
 
+@pytest.mark.more
 def test_training_escapes_when_the_theory_does() -> None:
     times = np.arange(0, 161, 4)
     runs = jax.jit(

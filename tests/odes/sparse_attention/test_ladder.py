@@ -92,6 +92,7 @@ def test_a_step_has_the_law_of_its_tokens() -> None:
         (dynsim.adam(0.01), "matched-adam", 0.02),
     ],
 )
+@pytest.mark.more
 def test_descent_on_all_weights_is_the_flow_of_four_numbers(
     optimizer: dynsim.Rule, theory: str, rtol: float
 ) -> None:

@@ -28,6 +28,7 @@ CONTEXT = 40.0
         ),
     ],
 )
+@pytest.mark.more
 def test_loss_and_gradient_are_those_of_the_full_layer(
     task: dynsim.SequenceClasses, merged: bool
 ) -> None:
@@ -70,6 +71,7 @@ def test_large_tasks_have_finite_length_at_the_same_cost() -> None:
     assert abs(found["loss"][-1] / infinite["loss"][-1] - 1) > 0.01
 
 
+@pytest.mark.more
 def test_a_run_diverges_above_ten_times_the_loss_of_guessing() -> None:
     """Which is 16.1. Decay beyond its edge turns all weights round in each step, and doubles
     them: the loss is 8 after two steps, and 26 after four."""
@@ -84,6 +86,7 @@ def test_a_run_diverges_above_ten_times_the_loss_of_guessing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["momentum", pytest.param("adam", marks=pytest.mark.full)])
+@pytest.mark.more
 def test_spread_is_that_of_the_full_layer(kind: str) -> None:
     own, common = [0.15, 0.15, 0.2], [0.25, 0.25, 0]
     task = dynsim.sequence_classes([own + 3 * [0] + common, 3 * [0] + own + common], [8, 8])

@@ -50,6 +50,7 @@ def apart(params, name):
 
 
 @pytest.mark.parametrize("name", ["distinct", "common"])
+@pytest.mark.more
 def test_the_block_is_closed_and_that_of_the_full_hessian(name):
     with precision("float64"):
         state, params = after(7)
@@ -197,6 +198,7 @@ def test_a_short_sequence_has_as_many_tokens_as_it_has_besides_the_query():
         np.testing.assert_allclose(np.exp(2 * found[5, kind]), (x[:, 0] ** 2).sum() / tokens)
 
 
+@pytest.mark.more
 def test_flow_and_descent_agree_where_steps_are_small_and_batches_do_not_matter():
     task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
     flow, descent = (
@@ -211,6 +213,7 @@ def test_flow_and_descent_agree_where_steps_are_small_and_batches_do_not_matter(
     np.testing.assert_allclose(flow[30:] - four[30:], np.log(2), rtol=1e-9)
 
 
+@pytest.mark.more
 def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
     rule, task = dynsim.momentum(1.0, 1.0), symmetric.symmetric_task(dynsim.syn_small())
     record = "z_top_distinct"
@@ -227,6 +230,7 @@ def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
     np.testing.assert_allclose(np.std(drawn), linear.std[record][0, 0], rtol=0.15)
 
 
+@pytest.mark.more
 def test_noise_vanishes_with_the_batch_and_breaks_ties():
     task = symmetric.symmetric_task(dynsim.syn_small())
     rule = dynsim.momentum(1.0, 1.0)

@@ -47,6 +47,7 @@ def test_the_noise_is_that_of_counts_in_two_of_six_classes() -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("length", [LENGTH, None])
+@pytest.mark.more
 def test_a_batch_gives_the_gradient_of_its_counts(length: float | None) -> None:
     """Of classes in states of their own, by differences of the probabilities of their tokens."""
     rng, h = np.random.default_rng(0), 1e-6

@@ -95,6 +95,7 @@ def test_the_covariance_is_that_of_all_sequences() -> None:
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_tokens_of_a_kind_have_counts_of_their_own() -> None:
     alike = symmetric.symmetric_profiles([0.2, 0.2], [0.3, 0.3], K=2, M=4)
     few = symmetric.merged(alike)

@@ -49,6 +49,7 @@ def expand(task: dynsim.SequenceClasses, state: symmetric.State) -> yz.YZ:
     ],
     ids=["shared-queries", "no-distinct", "one-class", "no-common-K=M"],
 )
+@pytest.mark.more
 def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(
     sizes: tuple[int, int], options: dict
 ) -> None:
@@ -253,6 +254,7 @@ def test_one_compilation_serves_all_sizes_and_rates() -> None:
 
 
 @pytest.mark.parametrize("mode", ["forward", pytest.param("reverse", marks=pytest.mark.full)])
+@pytest.mark.more
 def test_derivatives_by_rates_and_probabilities(mode: str) -> None:
     times = np.array([0.0, 200.0])
     base = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)

@@ -178,6 +178,7 @@ def predicted(task: Prompts, state: ReducedState) -> tuple[jax.Array, jax.Array]
     ],
     ids=["noisy-c=0", "learned-c=1"],
 )
+@pytest.mark.more
 def test_loss_and_gradient_are_those_of_sampled_prompts(
     coupling: float, state: ReducedState, sample: Callable[..., jax.Array]
 ) -> None:
@@ -290,5 +291,6 @@ def test_total_weighs_the_losses() -> None:
     np.testing.assert_allclose(found.K2, (found.K2_pos + found.K2_neg) / 2, rtol=1e-15)
 
 
+@pytest.mark.more
 def test_blocks_cover_the_weights() -> None:
     assert sum(jax.tree.leaves(block_sizes(5))) == 2 * 25

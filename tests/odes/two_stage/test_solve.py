@@ -29,6 +29,7 @@ RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
 TIGHT = Tolerances(1e-9, 1e-12)
 
 
+@pytest.mark.more
 def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     optimizer = noisy_sgd()
     found = two_stage.solve(prompts(tau_0=0.25), optimizer, TIMES, record=RECORD)
@@ -52,6 +53,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     np.testing.assert_allclose(found.params.b, found["V_trace"][-1], rtol=1e-14)
 
 
+@pytest.mark.more
 def test_restart_where_the_rate_changes_continues_the_run() -> None:
     task, optimizer = prompts(tau_0=0.25), noisy_sgd()
     early, late = [0, 10, 25, 40], [50, 55, 2000, 5000, 8000]
@@ -186,6 +188,7 @@ def test_path_without_noise_is_the_ode() -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.15)
 
 
+@pytest.mark.more
 def test_noise_of_the_paths_follows_the_rate() -> None:
     # Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights.
     task = prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6, tau_0=0.2)

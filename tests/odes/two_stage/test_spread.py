@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 START = (0.3, 0.6, 0.03, 0.03, 0.04, 0.015, 0.01)
 
 
+@pytest.mark.more
 def test_spread_where_the_loss_is_a_weight_decay() -> None:
     """Without P, for hardly any zeta and small outputs the loss is log 2 + Var/8 of N_V, the same
     pull c = s2^4 kappa / 8L on every entry: of v_M, of the signal of an entry and of the mean of
@@ -108,6 +109,7 @@ def test_signals_of_a_seed_move_as_their_equations_say() -> None:
     )
 
 
+@pytest.mark.more
 def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
     """Losses with the variance of that of a prompt over their number, and traces. Without noise an
     entry R is its signal and its start, which decays as e = exp(-lambda t): a - e a(0), and for the

@@ -124,6 +124,7 @@ def test_early_signal_and_margin() -> None:
     np.testing.assert_allclose(thresholds.unsaturated_margin(task, 0.025), margin, rtol=1e-12)
 
 
+@pytest.mark.more
 def test_stationary_signal_balances_and_has_derivatives() -> None:
     task, decay = GENERIC, 0.025
     found = thresholds.stationary_signal(task, decay)

@@ -186,6 +186,7 @@ LOCAL = local_task()
 RECORD = ("loss", "z", "attention")
 
 
+@pytest.mark.more
 def test_a_prior_on_the_logits_tilts_the_probabilities() -> None:
     z0 = np.random.default_rng(0).normal(size=(LOCAL.num_queries, LOCAL.M))
     of_class = z0[np.asarray(LOCAL.query_index)]
@@ -228,6 +229,7 @@ def test_descent_of_the_residual_converges_to_its_flow_at_first_order() -> None:
 
 
 @pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.more
 def test_the_residual_lets_locally_distinct_tokens_gain(residual: bool) -> None:
     start = yz.init_zero(LOCAL, "float64", residual=residual)
     # Each class's logits towards the tokens in all classes, in one of each query, in it alone.

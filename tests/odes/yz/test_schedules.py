@@ -71,6 +71,7 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
         for name in NAMES
     ],
 )
+@pytest.mark.more
 def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind: str, name: str) -> None:
     make = RULES[kind]
     reason = KNOWN[name].why_not(APART, make(1.0, 1.0))
@@ -117,6 +118,7 @@ CLOSED = ("lemma3", "eq10", "eq10-finite-m", "eq10-paper", "eq10-remark-1", "the
 
 
 @pytest.mark.parametrize("name", ["eq10", "theorem4"])
+@pytest.mark.more
 def test_closed_forms_are_flows_in_the_integral(name: str) -> None:
     """A schedule of jumps is three runs at constant rates: after 20 steps at the peak, 10 at a
     fifth of it and 40 at half of it, the state is that of 42 steps at the peak."""
@@ -186,6 +188,7 @@ def test_clipping_and_noise_have_no_flow(flow: str) -> None:
     ],
     ids=["nesterov", "rmsprop"],
 )
+@pytest.mark.more
 def test_noise_of_batches_is_carried_through_schedules_and_decay(rule: Rule) -> None:
     """The linear theory's mean is descent, whatever the rule."""
     found = spread.solve(SMALL, rule, (0, 7, 20), batch=16.0, length=32.0, record="loss")
@@ -211,6 +214,7 @@ def test_noise_of_batches_needs_a_rule_that_is_linear_in_it(rule: Rule) -> None:
         spread.solve(SMALL, rule, (0, 7), batch=16.0, length=32.0)
 
 
+@pytest.mark.more
 def test_stages_come_when_the_schedule_has_learned_as_much() -> None:
     """A linear warm-up of w steps to the rate 1 has made t (t - 1) / (2 w) steps at the peak rate
     by step t, and t - w/2 - 1/2 after it; a cosine to zero of n steps (n + 1)/2 in all."""

@@ -86,6 +86,7 @@ def of_logits(found: dynsim.Trajectory, step: int) -> np.ndarray:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("length", [3, pytest.param(math.inf, marks=pytest.mark.full)])
+@pytest.mark.more
 def test_the_first_step_has_the_noise_of_a_batch(length: float) -> None:
     found, want = solve(batch=16, length=length), noise_of_the_first_step(length) / 16
     assert list(found.observables) == ["logits", "z"]
@@ -134,6 +135,7 @@ def trained(init: dynsim.YZ, shares: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_moments_are_those_of_all_batches() -> None:
     rng = np.random.default_rng(1)
     init = dynsim.YZ(rng.normal(size=(4, 4)), rng.normal(size=(1, 4)))
@@ -191,6 +193,7 @@ def divided(init: dynsim.YZ, shares: np.ndarray, b2: float, eps: float, per: flo
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("drift_alone", [False, True])
+@pytest.mark.more
 def test_rmsprop_divides_by_the_noise_of_all_batches_once(drift_alone: bool) -> None:
     """In the path or in the drift: B times what both add to the mean, at large B."""
     rng, b2, eps = np.random.default_rng(1), 0.6, 1.0
@@ -218,6 +221,7 @@ def test_rmsprop_divides_by_the_noise_of_all_batches_once(drift_alone: bool) -> 
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_noise_is_that_of_all_sequences() -> None:
     # Classes of unequal prior, in directions of all weights.
     task = sequences.TASK.astype("float64")
@@ -294,6 +298,7 @@ def test_a_sample_has_the_noise_of_all_sequences_and_their_mean_gradient() -> No
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_with_tails_it_is_that_of_the_symmetric_reduction() -> None:
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], query=[0, 0])
     rule, asked = dynsim.sgd(5.0, 1.0), {"batch": 8, "length": 33, "record": ["loss"]}
@@ -410,6 +415,7 @@ def test_bad_arguments_of_second_order_are_named(changes: dict, message: str) ->
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("residual", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.more
 def test_the_variance_of_each_entry_is_that_of_all_sequences(residual: bool) -> None:
     params, task = sequences.weights(residual=residual), sequences.TASK
 

@@ -79,6 +79,7 @@ def test_descent_is_followed_for_1e5_steps_and_a_flow_at_64_times(
     assert asked[2] == (*dynsim.log_times(1000, 64), "loss")
 
 
+@pytest.mark.more
 def test_strained_assumptions_are_named_where_they_are_strained(tmp_path: Path) -> None:
     strained = " ".join(explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5).strained)
     for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "those of finite T"):
@@ -169,6 +170,7 @@ def test_what_cannot_move_is_refused() -> None:
         explain(start="uniform")
 
 
+@pytest.mark.more
 def test_steps_too_large_for_the_flow_of_adam_are_said() -> None:
     """Classes that are not alike have a flow alone; descent without noise ends elsewhere."""
     probs = [[0.5, 0.3, 0.2, 0, 0], [0.4, 0, 0, 0.4, 0.2]]

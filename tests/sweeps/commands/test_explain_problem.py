@@ -90,6 +90,7 @@ def test_a_schedule_is_in_the_times_and_its_parts_are_told() -> None:
     assert half == pytest.approx(np.interp(-level, -loss, np.arange(101)), abs=0.1)
 
 
+@pytest.mark.more
 def test_a_pulse_of_the_rate_is_resolved() -> None:
     """Ten steps of 400: the loss falls like exp(-2 eta bend t) in them, and nowhere else."""
     eta, shares = (lambda k: jnp.where((k >= 300) & (k < 310), 0.05, 0.0)), (0.5, 0.9)
@@ -159,6 +160,7 @@ def normal() -> Explanation:
     return sweeps.explain(f"{__name__}:Normal", **settings(eta=ETA, batch=BATCH, steps=STEPS))
 
 
+@pytest.mark.more
 def test_what_is_recorded_is_tested_without_a_population_loss(normal: Explanation) -> None:
     """w^2 / 2 of a normal w with variance v has the standard deviation (m^2 v + v^2 / 2)^(1/2), of
     which linear noise has only the first part; that of w itself is exact."""
@@ -217,6 +219,7 @@ class Wells(dynsim.Problem):
 
 
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_noise_is_tested_in_the_whole_run_and_the_worst_step_told() -> None:
     """At the end, all runs are in a well, where linear noise is right about the square."""
     steps, batch, eta = 400, 4, 0.1
@@ -256,6 +259,7 @@ class Pulled(dynsim.Problem):
 @pytest.mark.parametrize(
     ("steps", "strained"), [(20, False), pytest.param(250, True, marks=pytest.mark.full)]
 )
+@pytest.mark.more
 def test_noise_is_compared_with_runs(steps: int, strained: bool) -> None:
     eta, batch = 0.02, 16
     found = sweeps.explain(f"{__name__}:Pulled", **settings(eta=eta, batch=batch, steps=steps))
@@ -293,6 +297,7 @@ class Told(Pulled):
         return (theory,)
 
 
+@pytest.mark.more
 def test_the_theory_of_the_problem_comes_first() -> None:
     found = sweeps.explain(f"{__name__}:Told", **settings(eta=0.2, batch=8, steps=2))
     ends = [found[f"loss at the {name}"].prediction for name in ("start", "end")]
@@ -327,6 +332,7 @@ class Stiff(Pulled):
         return (odes.closed_form("blown", "blow up", "nothing", blown),)
 
 
+@pytest.mark.more
 def test_descent_that_diverges_is_said() -> None:
     found = sweeps.explain(NAME, **settings(eta=1.1, steps=500))
     row = found["deviation of descent, share of the fall"]
@@ -335,6 +341,7 @@ def test_descent_that_diverges_is_said() -> None:
     assert row.worst == pytest.approx(math.log(1000) / math.log(1.44), abs=2)
 
 
+@pytest.mark.more
 def test_the_command_prints_text_or_json_and_names_bad_input(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

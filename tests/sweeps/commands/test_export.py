@@ -30,6 +30,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.more
 def test_the_ending_decides_and_values_arrive(stored: Path, tmp_path: Path) -> None:
     made = sweeps.open(stored).load()
     seconds = sum(record.seconds for record in Store.open(stored).chunks.all().values())
@@ -59,6 +60,7 @@ def test_the_ending_decides_and_values_arrive(stored: Path, tmp_path: Path) -> N
             assert len(table) == made["z_top_distinct"].size
 
 
+@pytest.mark.more
 def test_what_a_format_cannot_hold_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def hits() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the cache folder is another one")
+@pytest.mark.more
 def test_another_process_finds_them(home: Path) -> None:
     assert hits() == 0
     kept = sorted(home.glob("dynsim/*/*-cache"))
@@ -214,6 +215,7 @@ def again(sweep: Sweep = SWEEP) -> xr.Dataset:
     return sweeps.run(sweep).load()
 
 
+@pytest.mark.more
 def test_a_kept_program_is_not_traced_and_computes_the_same(traced: list[tiles.Job]) -> None:
     first = again()
     number = len(traced)
@@ -222,6 +224,7 @@ def test_a_kept_program_is_not_traced_and_computes_the_same(traced: list[tiles.J
     assert len(traced) == number
 
 
+@pytest.mark.more
 def test_rates_and_seeds_are_arguments_of_a_kept_program(
     traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +240,7 @@ def test_rates_and_seeds_are_arguments_of_a_kept_program(
     assert len(traced) > number
 
 
+@pytest.mark.more
 def test_what_decides_a_program_is_compared(
     traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +259,7 @@ def test_what_decides_a_program_is_compared(
     assert len(traced) > number, "other options of the compiler"
 
 
+@pytest.mark.more
 def test_programs_for_few_and_for_many_runs_are_kept_apart(
     traced: list[tiles.Job], tmp_path: Path
 ) -> None:
@@ -276,6 +281,7 @@ LAYER = {"problem": "yz", "task": "syn-small", "steps": 5, "batch": 4}
 LINEAR, COSINE = ({"kind": kind, "peak": 0.5, "steps": 4} for kind in ("linear", "cosine"))
 
 
+@pytest.mark.more
 def test_a_schedule_of_another_kind_is_another_program(
     traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +358,7 @@ OPTIONS_OF_SWEEPS = {
 
 
 @pytest.mark.parametrize("name", [*CHOICES, *OPTIONS_OF_SWEEPS])
+@pytest.mark.more
 def test_every_choice_is_in_the_key(name: str, key: Callable[..., str]) -> None:
     if name in CHOICES:
         one, other = (key({**LAYER, **settings}, {}) for settings in CHOICES[name])
@@ -395,6 +402,7 @@ def test_an_edited_file_is_other_code(tmp_path: Path) -> None:
     assert list(kept._sources(str(tmp_path))) != before
 
 
+@pytest.mark.more
 def test_lapack_is_initialised_for_the_programs_that_call_it(tmp_path: Path) -> None:
     """Without it, the second program would crash; the import of SciPy takes a quarter second."""
     run = [sys.executable, "-c", CALLS, str(tmp_path)]
@@ -406,6 +414,7 @@ def test_lapack_is_initialised_for_the_programs_that_call_it(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("share", [0.01, 0.9])
+@pytest.mark.more
 def test_a_damaged_file_is_traced_again(
     share: float, traced: list[tiles.Job], tmp_path: Path
 ) -> None:
@@ -420,6 +429,7 @@ def test_a_damaged_file_is_traced_again(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the cache folder is another one")
+@pytest.mark.more
 def test_a_program_from_the_cache_of_jax_is_not_kept(home: Path) -> None:
     """It could be read, but not run."""
     run = [sys.executable, "-c", AGAIN]
@@ -438,6 +448,7 @@ def test_programs_that_jax_read_itself_are_counted_by_thread() -> None:
     assert kept.number_read() == before + 2
 
 
+@pytest.mark.more
 def test_those_used_longest_ago_go_first(
     traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +460,7 @@ def test_those_used_longest_ago_go_first(
     assert first != second
 
 
+@pytest.mark.more
 def test_only_the_command_line_keeps_them(
     traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ def dynsim(*words: str) -> int:
     return cli.main(list(words))
 
 
+@pytest.mark.more
 def test_other_settings_do_not_write_over_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

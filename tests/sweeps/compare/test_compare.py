@@ -44,6 +44,7 @@ def written(compared: LayerComparison) -> Path:
     return out
 
 
+@pytest.mark.more
 def test_the_report_is_what_the_arrays_say(written: Path) -> None:
     numbers = json.loads((written / "compare.json").read_text())
     with np.load(written / "compare.npz", allow_pickle=False) as arrays:

@@ -11,6 +11,7 @@ KEPT = json.loads(ran.RECORD.read_text())
 
 
 @pytest.mark.parametrize("name", ran.EXAMPLES)
+@pytest.mark.more
 def test_a_figure_prints_and_writes_what_is_recorded(name: str) -> None:
     """After a change that you wanted, run `python -m tests.sweeps.pictures.ran`."""
     found = json.loads(json.dumps(ran.EXAMPLES[name]()))

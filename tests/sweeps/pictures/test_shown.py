@@ -10,6 +10,7 @@ KEPT = json.loads(shown.RECORD.read_text())
 
 
 @pytest.mark.parametrize("name", shown.RECORDED)
+@pytest.mark.more
 def test_a_picture_shows_what_is_recorded(name: str) -> None:
     """Words, places and looks of all its parts. After a change that you wanted, look at the picture
     and run `python -m tests.sweeps.pictures.shown`."""
@@ -20,6 +21,7 @@ def test_a_picture_shows_what_is_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", printed.EXAMPLES)
+@pytest.mark.more
 def test_a_study_prints_what_is_recorded(name: str) -> None:
     assert printed.EXAMPLES[name]() == KEPT[f"{name}, printed"]
 

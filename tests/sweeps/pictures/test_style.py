@@ -30,6 +30,7 @@ def test_a_picture_is_of_its_kind_and_the_same_again(tmp_path: Path, kind: drawi
     assert contents[0] == contents[1]
 
 
+@pytest.mark.more
 def test_a_command_takes_both_and_changes_nothing_else(tmp_path: Path) -> None:
     before = dict(mpl.rcParams)
     options = ["--format", "svg", "--style", "ggplot", "--out", str(tmp_path)]

@@ -118,6 +118,7 @@ print("class", go("store"), go())
 """
 
 
+@pytest.mark.more
 def test_a_session_in_which_code_changes(tmp_path: Path) -> None:
     """`python -i`, where a global gets another value and a class is defined anew; what is kept in
     memory follows."""
@@ -135,6 +136,7 @@ def test_a_session_in_which_code_changes(tmp_path: Path) -> None:
         assert float(number) > 50 * memory
 
 
+@pytest.mark.more
 def test_a_global_that_changes_between_two_halves(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ def test_the_same_numbers_by_other_code_decide_nothing(
 
 
 @pytest.mark.usefixtures("other_version")
+@pytest.mark.more
 def test_numbers_decide_between_versions(
     stored: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +195,7 @@ def test_numbers_decide_between_versions(
 
 
 @pytest.mark.usefixtures("other_version")
+@pytest.mark.more
 def test_other_numbers_are_no_other_version(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 1.0001)
     with pytest.raises(StoreError, match=r"jax \S+ -> 99.*\n.*batch_loss of a stored run differs"):
@@ -211,6 +215,7 @@ class Called(Net):
         return jax.lax.stop_gradient(one) * super().loss(params, data)
 
 
+@pytest.mark.more
 def test_numbers_decide_what_no_device_here_can_be_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +261,7 @@ def test_rounding_that_is_carried_far_decides_nothing() -> None:
     assert agreement.compared("x", gone, gone, [gone], 1e-6) == 0
 
 
+@pytest.mark.more
 def test_reuse_takes_over_what_belongs_to_the_same_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +283,7 @@ def test_reuse_takes_over_what_belongs_to_the_same_program(
     assert not (tmp_path / "third").exists()
 
 
+@pytest.mark.more
 def test_processes_of_one_sweep_have_one_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +293,7 @@ def test_processes_of_one_sweep_have_one_code(
         sweeps.run(swept(), tmp_path / "s", tile=2, process=(1, 2))
 
 
+@pytest.mark.more
 def test_a_program_that_has_stored_nothing_is_forgotten(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +304,7 @@ def test_a_program_that_has_stored_nothing_is_forgotten(
     np.testing.assert_array_equal(found.batch_loss, sweeps.run(swept()).batch_loss)
 
 
+@pytest.mark.more
 def test_files_of_programs_are_checked_and_found_again(
     stored: Path,
     tmp_path: Path,
@@ -391,12 +400,14 @@ def frozen(how: str) -> Sweep:
         ("nothing", "neither Frozen.init nor Frozen.draw uses its key"),
     ],
 )
+@pytest.mark.more
 def test_what_is_drawn_without_a_key_is_an_error(how: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         sweeps.run(frozen(how), tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.more
 def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each further sweep of it is traced once, to see that it is still the same."""
     made, traced = [], identity._hash
@@ -410,6 +421,7 @@ def test_a_program_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("how", ["", "fixed data", "grid"])
+@pytest.mark.more
 def test_fixed_sets_and_keys_are_none(how: str) -> None:
     found = sweeps.run(frozen(how)).batch_loss.values
     assert found[0] != found[1]
@@ -442,6 +454,7 @@ def pool(kind: str) -> Iterator[Executor]:
 
 
 @pytest.mark.parametrize("kind", ["processes", pytest.param("dask", marks=pytest.mark.full)])
+@pytest.mark.more
 def test_a_worker_that_lives_on_is_found_out(kind: str, package: Path, tmp_path: Path) -> None:
     """It has imported a module before that was edited; and the sweep goes on by a new one. What the
     old one still writes after that does not stay."""
@@ -467,6 +480,7 @@ def test_a_worker_that_lives_on_is_found_out(kind: str, package: Path, tmp_path:
         assert (run("second", executor).batch_loss > 20 * first.batch_loss).all()
 
 
+@pytest.mark.more
 def test_a_module_that_is_loaded_again_is_the_same_code(package: Path, tmp_path: Path) -> None:
     """Its classes and functions are other objects, and on disk only its layout is another one."""
 
@@ -515,6 +529,7 @@ class Keyed(Net):
         return super().init(jax.random.fold_in(key, jax.random.bits(self.key)))
 
 
+@pytest.mark.more
 def test_a_key_that_a_problem_holds_is_compared_by_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

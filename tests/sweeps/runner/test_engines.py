@@ -30,6 +30,7 @@ def largest(task: Any, snapshot: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["spread", "eq10", "symmetric"])
+@pytest.mark.more
 def test_theories_record_functions(name: str) -> None:
     sweep = Sweep(experiment(steps=5), {"eta_z": [1.0]}, name, {"largest": largest}, (0, 5))
     with jax.enable_x64(True):
@@ -69,6 +70,7 @@ SHOWN = (
         if name != "theorem4"
     ],
 )
+@pytest.mark.more
 def test_every_engine_traces(name: str) -> None:
     # theorem4 needs a task with a single common token, which no named task has.
     rule: dict[str, Any] = {"rule": next((r for r in ("adam", "rmsprop") if r in name), "sgd")}

@@ -61,6 +61,7 @@ def assert_right(dataset: Any) -> None:
         for case in itertools.product(TASKS, OPTIMIZERS, [2, 4, float("inf")])
     ],
 )
+@pytest.mark.more
 def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not(
     name: str, optimizer: str, length: float, rare: str
 ) -> None:
@@ -89,6 +90,7 @@ def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.more
 def test_memory_counts_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = {"wide": lambda task, s: jnp.broadcast_to(s.logits.sum(), (1000,))}
     sweep = Sweep(experiment(steps=2, batch=4, length=8), {"seed": [0, 1]}, record=(wide,))

@@ -97,6 +97,7 @@ def test_fewer_points_and_then_fewer_seeds(
     assert fit.smaller(tile, times) == want
 
 
+@pytest.mark.more
 def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,6 +282,7 @@ DESCENT = experiment("saxe", eta=0.1, steps=20)
 """A run of milliseconds; 1000 of them take longer than they are compiled."""
 
 
+@pytest.mark.more
 def test_a_theory_of_few_runs_is_compiled_quickly_and_a_grid_for_speed(
     compiled: Callable[[], tuple[int, int]],
 ) -> None:
@@ -315,6 +317,7 @@ AXES = {"seeds": {"seed": {"range": 6}}, "rates": {"eta": np.linspace(0.1, 0.2, 
 
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=list(AXES))
+@pytest.mark.more
 def test_how_a_sweep_is_compiled_depends_on_nothing_but_the_sweep(
     axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +337,7 @@ def test_how_a_sweep_is_compiled_depends_on_nothing_but_the_sweep(
     assert len(found) == 1
 
 
+@pytest.mark.more
 def test_programs_are_named_before_they_are_traced_and_counted_before_they_are_compiled(
     compiled: Callable[[], tuple[int, int]],
     monkeypatch: pytest.MonkeyPatch,

@@ -144,6 +144,7 @@ def test_axes_have_names_as_arrays_have(
         (("w", "W"), "differs from 'params.W' only in case"),
     ],
 )
+@pytest.mark.more
 def test_weights_have_names_as_arrays_have(
     weights: tuple[str, str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_weights_have_names_as_arrays_have(
     refused(why, tmp_path, monkeypatch, record="params", weights=weights)
 
 
+@pytest.mark.more
 def test_fields_called_like_settings_of_the_run_are_named_by_their_paths() -> None:
     run = Experiment(Steps(), dynsim.sgd(0.1), 2, 2)
     with pytest.raises(ValueError, match=r"is ambiguous; write problem\.eta or rule\.eta"):
@@ -182,6 +184,7 @@ def test_an_array_of_no_numbers_is_an_error(
     refused("record = 'short': has type bfloat16", tmp_path, monkeypatch, record)
 
 
+@pytest.mark.more
 def test_names_of_other_alphabets_are_names(tmp_path: Path) -> None:
     record = ["batch_loss", {"größe η": Curve.first, "a-b.c": Curve.first}]
     sweep = Sweep(Experiment(Curve(), dynsim.sgd(0.1), 2, 2), RATES, record=record)

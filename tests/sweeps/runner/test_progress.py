@@ -107,6 +107,7 @@ def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\r" in shown
 
 
+@pytest.mark.more
 def test_an_interruption_says_what_is_stored_and_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ sys.exit(cli.main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.more
 def test_a_program_that_never_ends_is_stopped_by_the_first_signal(
     number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def assert_complete(workers: Workers) -> None:
         np.testing.assert_array_equal(got[name].values, want[name].values)
 
 
+@pytest.mark.more
 def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

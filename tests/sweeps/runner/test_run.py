@@ -60,6 +60,7 @@ def same(a: xr.Dataset, b: xr.Dataset, **tolerance: float) -> None:
         np.testing.assert_allclose(a[name].values, b[name].values, **{"rtol": 0, **tolerance})
 
 
+@pytest.mark.more
 def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> None:
     assert dict(whole.sizes) == {"ratio": 3, "seed": 2, "eta_z": 2, "time": 2}
     np.testing.assert_array_equal(whole.time, [0, 6])
@@ -176,6 +177,7 @@ def made_by_types(number: int) -> type:
     ],
     ids=["file", "function", "types", "rule"],
 )
+@pytest.mark.more
 def test_programs_of_classes_that_were_defined_again_are_dropped(
     problem: Any, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +268,7 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     assert not tiles.PROGRAMS
 
 
+@pytest.mark.more
 def test_static_axes_are_runs_of_their_own_shapes() -> None:
     # A rate that varies with the shapes comes first.
     sweep = Sweep(
@@ -290,6 +293,7 @@ def test_static_axes_are_runs_of_their_own_shapes() -> None:
     np.testing.assert_array_equal(small[:2, :33], sweeps.run(one).attention[0])
 
 
+@pytest.mark.more
 def test_steps_as_an_axis_record_at_their_own_times() -> None:
     sweep = Sweep(TRAINING, {"steps": [2, 6], "eta_z": [1.0]}, record=("loss",), times=3)
     found = sweeps.run(sweep)
@@ -381,6 +385,7 @@ def test_settings_and_axes_of_another_kind_are_named(make: Any, message: str) ->
         make(experiment(steps=1))
 
 
+@pytest.mark.more
 def test_sweeps_leave_nothing_behind_in_the_process(tmp_path: Path) -> None:
     """Apart from caches that are full: of a process that runs hundreds, memory does not grow."""
 
@@ -416,6 +421,7 @@ def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs"])
+@pytest.mark.more
 def test_runs_that_diverge_are_data_where_jax_stops_at_nan(name: str) -> None:
     sweep = Sweep(TRAINING, {"eta_y": [1.0, 1e38]}, record=("loss",))
     jax.config.update(name, True)
@@ -444,6 +450,7 @@ def test_seeds_at_once_are_seeds_in_turn() -> None:
     assert at_once.shape == (3, 5)
 
 
+@pytest.mark.more
 def test_progress_counts_each_run_of_a_chunk_once() -> None:
     sweep = Sweep(TRAINING, {"eta_z": [0.1, 0.2, 0.3], "seed": range(3)}, record=("loss",))
     found = work.Work(sweep, tiles.mesh(jax.devices()[:1], "float32"), chunk=9, tile=4)

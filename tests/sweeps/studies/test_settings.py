@@ -25,6 +25,7 @@ def test_some_are() -> None:
     "name",
     [pytest.param(n, marks=[pytest.mark.full] if n in LARGE else []) for n in planned.FIGURES],
 )
+@pytest.mark.more
 def test_every_sweep_of_a_figure_passes_its_check(name: str) -> None:
     wanted = planned.sweeps_of(name)
     assert wanted
@@ -49,6 +50,7 @@ def test_settings_and_results_of_studies_do_not_change() -> None:
 
 
 @pytest.mark.parametrize("name", planned.FIGURES)
+@pytest.mark.more
 def test_a_figure_computes_what_is_recorded(name: str) -> None:
     """After a change that you wanted, run `python -m tests.sweeps.studies.planned`."""
     assert planned.lines(name) == RECORDED[name]

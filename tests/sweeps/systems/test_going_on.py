@@ -40,6 +40,7 @@ def test_training_of_every_system_that_can_goes_on() -> None:
 
 
 @pytest.mark.parametrize(("system", "engine"), ENGINES)
+@pytest.mark.more
 def test_every_engine_that_can_go_on_leaves_a_checkpoint(system: str, engine: str) -> None:
     rules = registry.engines(registry.system(system))[engine]
     run = experiment(system, steps=5, **SMALL[system])

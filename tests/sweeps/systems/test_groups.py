@@ -149,6 +149,7 @@ def test_the_groups_of_a_problem_are_looked_up_once(monkeypatch: pytest.MonkeyPa
     assert len(asked) == number
 
 
+@pytest.mark.more
 def test_files_stores_and_figures_have_the_same_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +200,7 @@ def test_axes_of_a_phase_diagram_have_the_names_of_groups() -> None:
     np.testing.assert_allclose(last, exact, rtol=2e-3)
 
 
+@pytest.mark.more
 def test_built_in_layers_are_labelled_by_their_groups() -> None:
     made = Sweep(experiment("yz", steps=2), {"rule.eta.Z": [0.1, 0.2]}, record="loss")
     assert label(sweeps.run(made, progress=False)["rule.eta.Z"]).startswith("learning rate of Z")

@@ -89,6 +89,7 @@ def trained(rule: Any) -> np.ndarray:
     "name",
     [pytest.param(n, marks=[] if n in ("sgd", "adamw") else [pytest.mark.full]) for n in RULES],
 )
+@pytest.mark.more
 def test_an_axis_changes_the_run_or_is_an_error(name: str) -> None:
     rule, own = RULES[name]
     numbers = Experiment(Two(), rule, STEPS).numbers
@@ -111,6 +112,7 @@ def test_an_axis_changes_the_run_or_is_an_error(name: str) -> None:
     assert len(tiles.PROGRAMS) == programs
 
 
+@pytest.mark.more
 def test_momentum_is_an_axis_of_plain_descent() -> None:
     values = [0.0, 0.5, 0.9]
     found = swept(dynsim.sgd(0.1), {"momentum": values})
@@ -139,6 +141,7 @@ def test_a_number_that_the_rule_does_not_have_is_an_error(
         swept(rule, {axis: [0.1, 0.2]})
 
 
+@pytest.mark.more
 def test_numbers_by_group_change_the_run() -> None:
     axes = ("eta.a", "eta.b", "decay.a", "noise.b")
     values = {n: [0.1, *(0.3 if n == each else 0.1 for each in axes)] for n in axes}
@@ -157,6 +160,7 @@ class Own(dynsim.Rule):
         return optax.scale(self.b1)
 
 
+@pytest.mark.more
 def test_the_numbers_of_a_rule_of_ones_own_are_axes() -> None:
     found = swept(Own(dynsim.sgd(0.1).eta), {"b1": [0.5, 0.9]})
     for value, weights in zip([0.5, 0.9], found, strict=True):

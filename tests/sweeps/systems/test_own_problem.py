@@ -47,6 +47,7 @@ def test_the_example_is_short() -> None:
 
 
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_compare_holds_training_flow_and_closed_form_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_compare_holds_training_flow_and_closed_form_together(
     np.testing.assert_allclose(closed[1:], strengths(time[1:], 0.05), rtol=2e-3)
 
 
+@pytest.mark.more
 def test_sweep_files_name_it_and_its_stores_know_its_settings(tmp_path: Path) -> None:
     file, out = tmp_path / "deep.toml", tmp_path / "store"
     file.write_text(
@@ -248,6 +250,7 @@ class Bowl(dynsim.Problem):
         return {"weight": lambda problem, w: w}
 
 
+@pytest.mark.more
 def test_a_strained_prediction_is_called_so_in_its_row() -> None:
     """After 80 steps the slope of the loss is 0.9^80, while its curvature makes it scatter as half
     the square of a normal weight."""
@@ -272,6 +275,7 @@ def test_a_strained_prediction_is_called_so_in_its_row() -> None:
     assert [row[-1] for row in rows if row[:1] == ["weight"]][-1] == "-"
 
 
+@pytest.mark.more
 def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

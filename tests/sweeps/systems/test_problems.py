@@ -77,6 +77,7 @@ def alone(eta=0.03, warmup=2.0, decay=0.1, shift=0.5, width=3, batch=4, seed=0, 
     )
 
 
+@pytest.mark.more
 def test_a_run_of_a_sweep_is_the_run_that_train_makes() -> None:
     # A program for each width, which has a batch of its own.
     sizes = (("width", "batch"),)
@@ -98,6 +99,7 @@ class Clash(Net):
     decay: float = 0.0
 
 
+@pytest.mark.more
 def test_a_number_of_the_rule_that_the_problem_has_too_is_called_after_it() -> None:
     axes = {"problem.decay": [0.0, 1.0], "rule.decay": [0.0, 1.0]}
     found = sweeps.run(Sweep(Experiment(Clash(), RULE, 10, 4), axes, record="output")).output
@@ -105,11 +107,13 @@ def test_a_number_of_the_rule_that_the_problem_has_too_is_called_after_it() -> N
     assert not np.allclose(found[:, 0], found[:, 1])
 
 
+@pytest.mark.more
 def test_runs_that_diverge_are_data() -> None:
     found = sweeps.run(Sweep(Experiment(Net(), dynsim.sgd(0.1), 5, 4), {"eta": [0.1, 1e9]}))
     np.testing.assert_array_equal(found.status, [Status.OK, Status.DIVERGED])
 
 
+@pytest.mark.more
 def test_a_grid_of_numbers_is_one_program_and_found_again() -> None:
     tiles.forget()
     axes = {"eta.warmup": [1.0, 3.0], "decay": [0.0, 0.3], "shift": [0.0, 1.0]}
@@ -119,6 +123,7 @@ def test_a_grid_of_numbers_is_one_program_and_found_again() -> None:
     assert len(tiles.PROGRAMS) == 1
 
 
+@pytest.mark.more
 def test_any_optax_rule() -> None:
     rule = dynsim.from_optax(optax.lion, learning_rate=0.1, weight_decay=0.0)
     sweep = Sweep(Experiment(Net(), rule, 3, 4), {"weight_decay": [0.0, 0.5]}, record="output")
@@ -173,6 +178,7 @@ def test_a_store_is_resumed_extended_and_opened_without_the_problem(tmp_path: Pa
         sweeps.run(Sweep(Experiment(other, RULE, 12, 4), axes, **options), tmp_path / "first")
 
 
+@pytest.mark.more
 def test_a_store_is_not_resumed_with_another_loss(tmp_path: Path) -> None:
     """A class of the same name, of which a comment, or a number, is another one."""
 
@@ -308,6 +314,7 @@ def test_a_theory_is_asked_for_the_numbers_of_each_run() -> None:
         Sweep(run, {**axes, "a": [0.5, 1.5, 0.7]}, "decay", ["loss"]).check()
 
 
+@pytest.mark.more
 def test_functions_are_recorded_next_to_names(tmp_path: Path) -> None:
     record = ("output", {"deviation": deviation})
     sweep = Sweep(Experiment(Net(), RULE, 10, 4), {"peak": [0.01, 0.1]}, record=record)
@@ -392,6 +399,7 @@ class Tripled(Plain):
 @pytest.mark.parametrize(
     ("engine", "name"), [("simulation", "batch_loss"), ("descent", "loss"), ("flow", "loss")]
 )
+@pytest.mark.more
 def test_a_problem_is_built_once(engine: str, name: str) -> None:
     """A sweep has the runs that the problem has which `build` returns."""
     three, one = (

@@ -54,6 +54,7 @@ def test_memory_of_the_symmetric_engine_grows_with_what_it_records() -> None:
     assert bytes_per_run("loss", "attention") - bytes_per_run("loss") > 8 * task.M**2
 
 
+@pytest.mark.more
 def test_a_task_is_known_by_what_it_holds(tmp_path: Path) -> None:
     table, out = tmp_path / "mix.npz", tmp_path / "run"
     first, second = (dynsim.syn(1, 2, num_common=n, num_distinct=2) for n in (2, 3))

@@ -39,6 +39,7 @@ def numbers(text: str, name: str) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("without_library")
+@pytest.mark.more
 def test_the_page_has_the_numbers_of_the_store(
     stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_times_that_sweeps_share_are_found_in_each(runs: xr.Dataset, theory: xr.
 
 
 @pytest.mark.usefixtures("without_library")
+@pytest.mark.more
 def test_a_phase_diagram_opens_with_its_regions(diagram: Any, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert cli.main(["explore", str(diagram.out), "--out", str(out)]) == 0
@@ -289,6 +291,7 @@ def large(seeds: int, times: int) -> xr.Dataset:
 
 
 @pytest.mark.usefixtures("without_library")
+@pytest.mark.more
 def test_a_million_runs_are_thinned_and_it_is_said() -> None:
     found = page.fitted(content({"many": large(100, 20)}), 20)
     sizes = found.datasets["many"].sizes

@@ -201,6 +201,7 @@ def test_a_running_sweep_is_read_again(
         assert (codes != MISSING).sum() == done
 
 
+@pytest.mark.more
 def test_theory_is_that_of_the_reduction_at_the_settings_of_a_cell(
     stored: Path, started: Callable[..., serve.Server]
 ) -> None:

@@ -71,6 +71,7 @@ def assert_same(out: Path, whole: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(found[name].values, values)
 
 
+@pytest.mark.more
 def test_chunks_are_those_of_one_process(
     workers: ThreadPoolExecutor, whole: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
@@ -271,6 +272,7 @@ FOUR = Sweep(
 
 
 @pytest.mark.parametrize("numbers", [{1}, {0, 3}, {0, 1, 2, 3}])
+@pytest.mark.more
 def test_a_chunk_over_which_three_workers_die_is_named_and_the_others_are_done(
     numbers: set[int], lethal: set[int], tmp_path: Path
 ) -> None:
@@ -403,6 +405,7 @@ def called(scale: np.ndarray) -> np.ndarray:
 LINE = called.__code__.co_firstlineno + 1
 
 
+@pytest.mark.more
 def test_an_error_of_a_callback_is_one_message_with_its_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

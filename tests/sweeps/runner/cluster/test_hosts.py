@@ -44,6 +44,7 @@ def test_processes_that_do_not_find_each_other_are_given_up(
         Hosts(coordinator="host0:1234", processes=2, process=1, patience=0).connect()
 
 
+@pytest.mark.more
 def test_processes_find_each_other_before_jax_is_used(tmp_path: Path) -> None:
     """Which it would refuse afterwards; in a process of its own, as this one has used it."""
     with socket.socket() as probe:

@@ -393,6 +393,7 @@ def marked(names: Iterable[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", marked(ROWS))
+@pytest.mark.more
 def test_other_code_never_takes_part_in_what_is_stored(name: str, twice: Twice) -> None:
     before, after = twice(name)
     assert isinstance(before, float), before

@@ -118,6 +118,7 @@ def lines(row: str) -> list[str]:
 
 
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.more
 def test_what_a_function_reads_changes_and_the_function_does_not(few: bool, tmp_path: Path) -> None:
     """In memory the numbers are the new ones, and a store is not resumed."""
     rows = [row for row in (*ROWS, *OTHERS) if (row in FEW) == few]

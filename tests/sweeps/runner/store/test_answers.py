@@ -22,6 +22,7 @@ SWEEP = Sweep(
 
 
 @pytest.mark.parametrize(("put", "times"), [(409, 2), (409, -1), (404, -1)])
+@pytest.mark.more
 def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
     put: int, times: int, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_whether_a_store_is_there_is_asked_once_a_second(monkeypatch: pytest.Mon
         bucket.own()
 
 
+@pytest.mark.more
 def test_a_web_page_in_place_of_a_bucket_is_an_outage(
     s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

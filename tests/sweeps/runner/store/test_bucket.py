@@ -415,6 +415,7 @@ def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
     assert all(there[key] == files[key] for key in files if ".programs" not in key)
 
 
+@pytest.mark.more
 def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(
     s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def assert_seen(counts: dict[str, int], ways: int, *told: str) -> None:
     assert len({each.split(": ")[0] for each in counts}) == ways
 
 
+@pytest.mark.more
 def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damage) -> None:
     assert_seen(flips(damage, 25), 3, "same")
     records = Store.open(damage.out).place.records

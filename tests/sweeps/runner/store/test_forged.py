@@ -247,6 +247,7 @@ def looked_at(out: Path, way: str) -> bool:
 
 
 @pytest.mark.parametrize("how", FORGED)
+@pytest.mark.more
 def test_a_forged_store_is_an_error_at_once(
     how: str, good: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

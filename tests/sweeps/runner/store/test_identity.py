@@ -59,6 +59,7 @@ def wholes(stores: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("action", ["moved", "removed", "removed with its lock"])
+@pytest.mark.more
 def test_a_writer_whose_store_is_taken_away_ends_within_a_chunk(
     action: str, wholes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ MISPLACED: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("how", MISPLACED)
+@pytest.mark.more
 def test_what_lies_in_a_wrong_place_is_never_a_result(
     how: str, one: Path, other: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def alone(curves: Any, form: str, rule: dynsim.Rule, seed: int) -> dynsim.Trajec
     return dynsim.train(problem, rule, key, steps=6, batch=4, times=[6], record=("params",))
 
 
+@pytest.mark.more
 def test_each_run_is_what_it_is_alone(stored: Path, curves: Any) -> None:
     found = sweeps.open(stored).load()
     assert found.rule.values.tolist() == ["momentum", "adam"]
@@ -203,6 +204,7 @@ PLAIN = "axes.rule={momentum={kind='sgd', momentum=0.5}, "
     ],
     ids=["one more kind", "a number of one kind", "fewer kinds", "one kind alone", "a number"],
 )  # fmt: skip
+@pytest.mark.more
 def test_stores_grow_by_kinds(
     changes: list[str], new: int, stored: Path, file: Path, computed: list[int]
 ) -> None:
@@ -217,6 +219,7 @@ def test_stores_grow_by_kinds(
         np.testing.assert_array_equal(have.params, old.params)
 
 
+@pytest.mark.more
 def test_kinds_that_differ_in_a_number_are_runs_of_an_axis_of_it(
     curves: Any, tmp_path: Path, computed: list[int]
 ) -> None:

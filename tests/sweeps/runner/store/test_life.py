@@ -32,6 +32,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "s[1]*"
 
 
+@pytest.mark.more
 def test_a_store_is_copied_moved_linked_and_read_where_nobody_may_write(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ class Disk:
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.more
 def test_a_durable_chunk_outlasts_a_loss_of_power_at_any_moment(
     begun: bool, eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.more
 def test_what_is_there_is_not_computed_again(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def longer(
     return Sweep(start, axes, record=("loss", "xi"), times=times, checkpoint=True, **change)
 
 
+@pytest.mark.more
 def test_runs_go_on_for_more_steps(
     begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +190,7 @@ def test_what_keeps_no_checkpoint_says_so(tmp_path: Path, sweep: Sweep, message:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.more
 def test_a_schedule_of_another_length_is_another_run(tmp_path: Path) -> None:
     def cosine(steps: int, end: float) -> Sweep:
         rule = dynsim.sgd(schedules.cosine(0.1, end))
@@ -246,6 +249,7 @@ RULES = {"plain": dynsim.sgd({"Y": 1.0, "Z": 0.1}), "adam": "adam"}
     ],
     ids=["name", "labels", "within kinds", "kinds within", "zip", "numbers", "steps"],
 )
+@pytest.mark.more
 def test_runs_are_found_by_their_settings(
     old: dict[str, Any],
     new: dict[str, Any],
@@ -263,6 +267,7 @@ def test_runs_are_found_by_their_settings(
     assert found == computed
 
 
+@pytest.mark.more
 def test_axes_that_vary_together_on_one_side_are_an_error(tmp_path: Path) -> None:
     axes = {"eta_y": [0.5, 2.0], "eta_z": [0.1, 0.2]}
     zipped, grid = Sweep(run(), axes, zip=[tuple(axes)]), Sweep(run(), axes)
@@ -277,6 +282,7 @@ def identity(weights: Any) -> Any:
     return weights
 
 
+@pytest.mark.more
 def test_runs_of_a_problem_of_ones_own_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

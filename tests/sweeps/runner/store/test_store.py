@@ -116,6 +116,7 @@ def whole() -> Any:
     return sweeps.run(SWEEP, chunk=2).load()
 
 
+@pytest.mark.more
 def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
     kept: Kept, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
 
 
 @pytest.mark.parametrize(("chunk", "runs"), [(5, 4), (1000, RUNS)])
+@pytest.mark.more
 def test_a_sweep_resumes_by_the_command_that_began_it(
     chunk: int, runs: int, tmp_path: Path, whole: Any
 ) -> None:
@@ -179,6 +181,7 @@ def test_what_is_read_is_what_zarr_reads(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.status.values != -1, there)
 
 
+@pytest.mark.more
 def test_truth_values_and_complex_numbers_are_kept(tmp_path: Path) -> None:
     own = {
         "top": lambda task, s: s.logits.max(),
@@ -343,6 +346,7 @@ def test_a_file_in_memory_is_put_once() -> None:
     assert memory.read("a") == b"first"
 
 
+@pytest.mark.more
 def test_what_the_chunks_took_is_in_their_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def descended(task: Any, rows: np.ndarray, weight: np.ndarray, steps: int) -> np
     return np.array([loss(params, probs, np.asarray(task.prior)).real, params[M * M + 1]])
 
 
+@pytest.mark.more
 def test_errors_are_those_of_descent_on_count_vectors() -> None:
     """The uncertainty is half of the distance between two samples."""
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.4, 0.1]], [0, 1])

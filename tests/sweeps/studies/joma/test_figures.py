@@ -28,6 +28,7 @@ def runs(loss: list[list[float]], **arrays: tuple[tuple[str, ...], np.ndarray]) 
     )
 
 
+@pytest.mark.more
 def test_the_toy_course_is_the_recursion_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """v += 0.02 (mu - v) o softmax(v^2 / 3) from 0.05, which ends at mu, and its limit of small
     steps, on which the entropy falls first."""

@@ -49,6 +49,7 @@ class Quadratic(dynsim.Problem):
         return jnp.sum(jnp.array([1.0, self.flat]) * params["w"] ** 2) / 2
 
 
+@pytest.mark.more
 def test_descent_on_a_quadratic_has_the_best_rate_of_the_closed_form() -> None:
     """w_n = (1 - eta lambda)^n, which grows from eta = 2 / lambda on."""
     axes = {"eta": {"logspace": [0.55, 4.4, 49]}, "steps": [10, 400]}
@@ -152,6 +153,7 @@ def test_runs_that_diverged_never_win_and_say_where_divergence_begins() -> None:
 
 
 @pytest.mark.parametrize("seeds", [2, 12])
+@pytest.mark.more
 def test_the_error_is_that_of_the_mean_over_seeds(seeds: int) -> None:
     """Parabolas around x_s have a mean around the mean of x_s, of error sd / sqrt(n), of which t
     with n - 1 degrees of freedom makes an interval at 95.4 %."""

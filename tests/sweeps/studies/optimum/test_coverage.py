@@ -80,6 +80,7 @@ def test_a_parabola_is_known_by_five_of_its_points(sign: int) -> None:
 
 @pytest.mark.parametrize("spacing", [2.0, 4.0])
 @pytest.mark.parametrize("seeds", [2, 3, 8])
+@pytest.mark.more
 def test_the_best_rate_of_two_powers_is_within_two_errors(spacing: float, seeds: int) -> None:
     share, _ = coverage(valley, LOWEST, spacing, 0.02, seeds)
     # Of 300 draws at 95 % a share below 0.91 is one in a thousand.

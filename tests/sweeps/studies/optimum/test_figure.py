@@ -23,6 +23,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "docs" / "howto"))
 
 
+@pytest.mark.more
 def test_a_sweep_ends_with_its_best_cell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +116,7 @@ def test_an_axis_is_too_coarse_where_its_shape_is_most_of_the_error() -> None:
     )
 
 
+@pytest.mark.more
 def test_the_figure_writes_the_best_rates_of_training_and_theory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def noisy(rng: np.random.Generator, exponent: float, seeds: int) -> xr.Dataset:
     return xr.Dataset(found, {"batch": BATCH, "eta": eta})
 
 
+@pytest.mark.more
 def test_a_known_exponent_is_recovered_within_its_error_in_most_draws() -> None:
     rng, away = np.random.default_rng(0), []
     for _ in range(30):

@@ -19,6 +19,7 @@ from sweeps.studies.paper.recall import Figure11
 
 @pytest.mark.usefixtures("optimised_sweeps")
 @pytest.mark.parametrize("ratios", [[1, 10], pytest.param([1, 2, 5, 10], marks=pytest.mark.full)])
+@pytest.mark.more
 def test_published_cells_are_reproduced(ratios: list[int]) -> None:
     # Of the 32 known cells, those of one query at the ends of eta_Z, by default of both axes:
     # the whole figure takes long, and `dynsim figure 6` makes it.

@@ -93,6 +93,7 @@ def places(table: xr.Dataset, level: float, of: str = "share") -> tuple[np.ndarr
 
 
 @pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.more
 def test_curves_are_where_the_share_of_the_seeds_is_the_level(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_curves_are_where_the_share_of_the_seeds_is_the_level(
 
 
 @pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.more
 def test_the_boundary_is_within_its_stated_error(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

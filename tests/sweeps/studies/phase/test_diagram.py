@@ -192,6 +192,7 @@ def test_colours_are_logarithmic_over_decades(values: list[float], middle: float
     assert panels.colours_of(np.array(values))(middle) == pytest.approx(0.5)
 
 
+@pytest.mark.more
 def test_one_engine_is_one_panel(tmp_path: Path) -> None:
     """Of descent, whose plane is that of its single runs."""
     words = ["--engine", "symmetric", "--x", "eta_y:0.1:10:3", "--y", "eta_z:0.1:1:2"]

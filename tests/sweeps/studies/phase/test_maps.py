@@ -27,6 +27,7 @@ def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, xr.Dataset]
     return out, sweeps.phase.maps(options(out, refine=True))[ENGINE]
 
 
+@pytest.mark.more
 def test_a_refined_diagram_has_the_regions_of_the_full_one(
     refined: tuple[Path, xr.Dataset], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def test_bad_input_is_named(options: dict, message: str, tmp_path: Path) -> None
         run(FigureQKV(out=tmp_path, **options))
 
 
+@pytest.mark.more
 def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything moves at a speed: descent at one that its starting weights have by chance, the
     plain flow at eta_Z + 10 eta_Y, and the flow of factors at its own rate of W_Q and W_K, eta_Z d

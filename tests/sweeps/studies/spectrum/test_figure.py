@@ -23,6 +23,7 @@ TINY = {
 }
 
 
+@pytest.mark.more
 def test_both_stages_of_every_run_are_examined_at_their_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

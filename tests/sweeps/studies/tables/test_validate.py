@@ -58,6 +58,7 @@ def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
     assert errors.speed < 0.1 < errors.logit
 
 
+@pytest.mark.more
 def test_the_table_of_rules_has_the_orders_of_flows() -> None:
     tested = rules.RULES["SGD"]
     network = rules.PROBLEMS["tanh network"]
@@ -119,6 +120,7 @@ def test_steps_have_the_width_that_is_asked_for(law: stats.rv_continuous) -> Non
     assert unit == pytest.approx(high - low, rel=1e-9)
 
 
+@pytest.mark.more
 def test_verdicts_on_steps_of_known_widths_are_false_as_often_as_the_level_says() -> None:
     def shares(number: int, seeds: int, column: str, draws: int) -> Any:
         curve, widths = verdicts.COLUMNS[column]
@@ -135,6 +137,7 @@ def test_verdicts_on_steps_of_known_widths_are_false_as_often_as_the_level_says(
     assert narrow[Verdict.TRANSITION] > 0.4
 
 
+@pytest.mark.more
 def test_the_networks_with_bursts_have_73_weights_and_the_sharpness_of_numpy() -> None:
     problem = bursts.network(1)
     assert problem.begin.size == 73

@@ -143,6 +143,7 @@ def test_the_edge_is_computed_drawn_and_told_where_it_is_asked_for(
         (np.nan, np.nan, (0, 0), "no boundary: no run trained"),
     ],
 )
+@pytest.mark.more
 def test_the_boundary_is_summarised(
     slope: float, error: float, region: tuple[int, int], text: str
 ) -> None:

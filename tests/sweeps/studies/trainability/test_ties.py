@@ -21,6 +21,7 @@ from sweeps.systems.experiment import experiment
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 
+@pytest.mark.more
 def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     run = experiment(momentum=0.9, steps=60)
     plane = sweeps.Sweep(run, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)})
@@ -34,6 +35,7 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     assert values.sel(eta_z=1.0).max() < 0 < point
 
 
+@pytest.mark.more
 def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
     run = experiment(momentum=0.9, steps=60, length=np.inf)
     found = limits.tie_lines(sweeps.Sweep(run, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)}))
@@ -94,6 +96,7 @@ def test_there_is_no_line_where_the_theory_says_nothing(settings: dict, axis: st
     assert limits.tie_lines(sweeps.Sweep(experiment(**settings), axes)) == {}
 
 
+@pytest.mark.more
 def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> None:
     options = sweeps.phase.Phase(
         experiment(steps=10),
@@ -108,6 +111,7 @@ def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> Non
     np.testing.assert_allclose(found.share.sum("code"), 1)
 
 
+@pytest.mark.more
 def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> None:
     # Syn-Small has two classes of 34 tokens: with the first step alone, which has no momentum, the
     # speed peaks in closed form from eta_Y = 6.6 on.

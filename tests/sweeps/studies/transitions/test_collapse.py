@@ -145,6 +145,7 @@ def flow() -> dict[str, xr.Dataset]:
 
 
 @pytest.mark.parametrize("name", ["eta_y", "both"])
+@pytest.mark.more
 def test_a_larger_decoder_rate_snaps_earlier(flow: dict[str, xr.Dataset], name: str) -> None:
     peak = flow[name].measured_peak.values[:2]  # the third one is within the first step
     assert peak[1] < peak[0] / 5
@@ -256,6 +257,7 @@ def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.Monkey
     assert float(rows[0]["rise_end"]) == pytest.approx(2 * np.log(34) / 0.1, rel=1e-4)
 
 
+@pytest.mark.more
 def test_collapse_is_drawn_for_any_number_of_families() -> None:
     for names in (["size"], ["overlap", "momentum", "sampling"]):
         found = {}

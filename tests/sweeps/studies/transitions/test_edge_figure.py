@@ -221,6 +221,7 @@ def test_shares_of_the_map_are_those_of_its_points() -> None:
     )
 
 
+@pytest.mark.more
 def test_runs_begin_where_descent_at_the_smallest_rate_has_come() -> None:
     """Weights whose names in a record are in another order than in the model."""
     regression = dynsim.regression(2, 5, scale=0.5)

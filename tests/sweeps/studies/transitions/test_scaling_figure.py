@@ -21,6 +21,7 @@ def scaled(out: Path, run: Experiment, **options: Any) -> dict:
     return json.loads((out / "scaling.json").read_text())
 
 
+@pytest.mark.more
 def test_the_divergence_line_of_a_quadratic_sharpens_with_the_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

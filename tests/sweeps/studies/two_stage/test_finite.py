@@ -22,6 +22,7 @@ LENGTHS = (9, 33)
 
 
 @pytest.mark.parametrize("loss", ["K1", "K2"])
+@pytest.mark.more
 def test_remainders_are_means_of_losses_of_drawn_contexts(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
     ("engine", "coupling"),
     [("infinite", 0.0), pytest.param("ode", 0.5, marks=pytest.mark.full)],
 )
+@pytest.mark.more
 def test_theory_engines_are_the_solver(engine: str, coupling: float) -> None:
     found = sweeps.run(
         Sweep(of_two_stages(coupling=coupling), {"tau": [0.1, 0.5]}, engine, ("K1", "K2"), "end")
