@@ -32,7 +32,7 @@ fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.sweeps.fuzz $(FUZZ_MINUTES) $(FUZZ_SEED)
 	$(BIN)/python -m tests.sweeps.runner.store.damage $(FUZZ_FLIPS)
 
-# How many of COUNT single mistakes in the source the default tests notice: in MUTATE, drawn by SEED.
+# How many of COUNT single mistakes in the source the tests of `make check` notice: in MUTATE, drawn by SEED.
 COUNT ?= 200
 SEED ?= 0
 MUTATE ?= dynsim odes sweeps/runner

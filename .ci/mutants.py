@@ -39,7 +39,7 @@ from mutations import Mutation, mutations
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "out" / "mutants"
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full"]
 READS = "tests/test_architecture.py"
 """Tests that read all of the source, which coverage does not see."""
 # Python recognises compiled files by second and size, which a mutation may leave as they were.
