@@ -146,6 +146,7 @@ def test_regression_has_the_covariance_of_a_lyapunov_recursion() -> None:
     np.testing.assert_allclose(found.covariance[0], sigma, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.more
 def test_drawn_examples_estimate_the_covariance() -> None:
     found = solve(Bowl(), dynsim.sgd(0.2), [40], starts=64, examples=16)
     a = np.outer(1 - 0.2 * H, 1 - 0.2 * H)
@@ -255,6 +256,7 @@ def test_the_error_of_a_standard_deviation_is_that_of_as_many_examples(
     np.testing.assert_array_equal(found.mean_error["weights"], 0)
 
 
+@pytest.mark.more
 def test_estimated_gradients_move_the_mean_by_a_share_of_a_deviation() -> None:
     found = solve(Bowl(), dynsim.sgd(0.2), [5, 40], batch=8, examples=512)
     share = np.asarray(found.mean_error["weights"] / found.std["weights"])

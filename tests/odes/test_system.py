@@ -66,6 +66,7 @@ TIMES = [0.0, 10.0, 50.0, 100.0]
 CLOSE = {"rtol": 1e-6}
 
 
+@pytest.mark.more
 def test_a_linear_field_is_its_closed_form() -> None:
     eta, B, noise = 0.05, 4, 0.2
     found = SQUARE.solve(Line(noise), dynsim.sgd(eta), TIMES, key=KEY, batch=B)
@@ -104,6 +105,7 @@ def test_it_starts_where_training_starts() -> None:
     assert given["square"] == [4.0]
 
 
+@pytest.mark.more
 def test_schedules_are_followed_across_their_jumps() -> None:
     eta = dynsim.schedules.steps(0.3, [20, 60], [0.1, 0.01])
     found = SQUARE.solve(Line(0.5), dynsim.sgd(eta), TIMES, key=KEY, batch=2)

@@ -209,6 +209,7 @@ def test_a_theory_begins_with_a_step_of_descent(problem: Any) -> None:
         np.testing.assert_allclose(step, slope[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.more
 def test_the_equations_of_the_committee_are_averages_over_inputs() -> None:
     """Of 200 000 inputs, by NumPy: every entry within four standard errors."""
     Q, R = np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.3, -0.1], [0.2, 0.25]])
@@ -234,6 +235,7 @@ def test_the_equations_of_the_committee_are_averages_over_inputs() -> None:
         assert (np.abs(found - sample.mean(0)) < 4 * error).all()
 
 
+@pytest.mark.more
 def test_the_committee_rests_on_the_plateau_of_the_paper() -> None:
     """All units alike with Q = 1/(2 K - 1) and R = sqrt(Q/K), at a small rate."""
     problem, rule = saad_solla.Committee(N=400, K=3), dynsim.sgd(0.2 / 400)
@@ -249,6 +251,7 @@ def test_the_committee_rests_on_the_plateau_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("K", "known"), [(2, 2.30683), (3, 1.62067), pytest.param(4, 1.24939, marks=pytest.mark.full)]
 )
+@pytest.mark.more
 def test_the_largest_rate_of_the_committee_is_that_of_its_deviations(K: int, known: float) -> None:
     """Above it the overlaps P of the deviations grow, of which a matrix of second moments of the
     slopes g' of the teacher decides, here by Gauss-Hermite integration; the cited rate drops those
@@ -440,6 +443,7 @@ def test_escape_takes_the_logarithm_of_the_inputs() -> None:
     assert slope == pytest.approx(1 / (6 * gamma * (1 - q)), rel=0.02)
 
 
+@pytest.mark.more
 def test_without_an_overlap_weights_rest_below_a_rate_and_grow_above() -> None:
     """The rate (sqrt(10) - 1) / 6, where the two lengths at which they rest meet."""
     largest = (math.sqrt(10) - 1) / 6

@@ -209,6 +209,7 @@ def test_the_front_has_its_names_and_no_others() -> None:
         _ = sweeps.opne
 
 
+@pytest.mark.more
 def test_the_package_is_a_command_and_says_its_version() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "dynsim", "--version"], capture_output=True, text=True, check=True
@@ -249,6 +250,7 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
         ("XLA_FLAGS", "xla_dump_to=x", "must be flags, --NAME=VALUE, or a file"),
     ],
 )
+@pytest.mark.more
 def test_what_jax_and_xla_do_not_take_from_the_environment_is_named(
     name: str, value: str, said: str
 ) -> None:
@@ -285,6 +287,7 @@ def test_modules_of_the_current_folder_are_found(
 
 
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.full)])
+@pytest.mark.more
 def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
     """Whether Python writes at once, or what it has kept when it ends."""
     reading = subprocess.Popen(
@@ -395,6 +398,7 @@ def test_the_environment_is_set_before_libraries_are_imported(
     assert "TF_CPP_MIN_LOG_LEVEL" not in os.environ
 
 
+@pytest.mark.more
 def test_only_a_process_of_its_own_leaves_imports_out_of_garbage_collection(
     tmp_path: Path,
 ) -> None:

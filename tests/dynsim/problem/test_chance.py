@@ -89,6 +89,7 @@ def doubled(key: Any, batch: int) -> Any:
     return jax.pure_callback(lambda x: 2 * np.asarray(x), like, normal(key, batch))
 
 
+@pytest.mark.more
 def test_functions_of_the_key_are_no_chance() -> None:
     # A callback is another object in each trace.
     steps, batch = 3, 4

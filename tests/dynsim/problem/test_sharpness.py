@@ -387,6 +387,7 @@ def test_the_sharpness_has_derivatives_of_both_modes(n: int) -> None:
         np.testing.assert_allclose(derivative(jnp.float32(20.0)), 0.25, rtol=1e-3)
 
 
+@pytest.mark.more
 def test_flows_record_the_sharpness_of_their_weights() -> None:
     """Of an exact quartic: the Hessian along the flow of its only bent weight."""
     problem = Quadratic(np.diag([0.0, 0.0, 0.0, 2.0]), bend=3.0)

@@ -135,6 +135,7 @@ def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("slope", [0.0, 0.3])
+@pytest.mark.more
 def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> None:
     settings = {"residual": True, "placement": "practice", "normalisation": "rms"}
     params = weights(3, layer(9, heads=2, scale=2.0, embedding="gaussian", **settings))
@@ -221,6 +222,7 @@ def test_what_goes_back_in_practice_is_the_gradient_by_the_attended_tokens() -> 
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_starting_weights_have_the_stated_law() -> None:
     params = weights(9, layer(100, heads=2, scale=2.0, value_scale=0.5, tied=False))
     np.testing.assert_allclose(params.U @ params.U.T, np.eye(TASK.M), atol=1e-13)

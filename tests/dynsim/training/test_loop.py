@@ -151,6 +151,7 @@ def test_a_run_resumes_after_its_checkpoint(times: list[int], steps: int, said: 
 
 
 @pytest.mark.parametrize("course", COURSES)
+@pytest.mark.more
 def test_runs_are_judged_by_their_last_stretch(course: str) -> None:
     found = jax.vmap(lambda losses: run(losses, [1, STEPS], course))(LOSSES)
     np.testing.assert_array_equal(found.first_bad_step, FIRST_BAD)

@@ -106,6 +106,7 @@ def test_every_step_is_that_of_optax(name: str) -> None:
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_groups_have_rates_of_their_own() -> None:
     rule = dynsim.sgd({"slow": 0.1, "fast": RATE})
     found = ours(rule, {"a": "slow", "b": "fast"})[-1]

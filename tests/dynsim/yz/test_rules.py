@@ -158,6 +158,7 @@ def test_other_layers_take_any_rule_too(layer: dynsim.Problem) -> None:
         (0.1, "rule = 0.1: must be of type dynsim.Rule"),
     ],
 )
+@pytest.mark.more
 def test_rules_that_are_none_of_the_layer_are_refused(rule: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         simulate(rule, batch=8, length=16)

@@ -197,6 +197,7 @@ def test_what_is_recorded_between_changes_nothing() -> None:
         np.testing.assert_allclose(many[name][-1], few[name][-1], rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.more
 def test_a_batch_of_rates_is_one_program() -> None:
     """One below the edge throughout, one that gets there, one that starts beyond; and two that are
     by 0.08 and by 0.13 beyond it in their first step, of which 0.1 is too much."""

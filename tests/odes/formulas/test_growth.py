@@ -261,6 +261,7 @@ def test_tasks_outside_theorem_4_are_named(
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.more
 def test_an_unknown_convention_is_named() -> None:
     with pytest.raises(ValueError, match="convention = 'wall'"):
         growth.bound(1.0, 1.0, 1.0, 2, 10, c0=1.0, convention="wall")

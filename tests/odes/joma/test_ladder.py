@@ -123,6 +123,7 @@ def test_equation_2_and_theorem_1_where_z_crosses_zero() -> None:
     check_equation_2_and_theorem_1(SHAPES[0])
 
 
+@pytest.mark.more
 def test_only_the_sum_over_queries_is_conserved() -> None:
     """Descent at half the rate has half the drift of the sum; a query's own law is broken by the
     order of how far it moves."""

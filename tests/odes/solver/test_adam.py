@@ -144,6 +144,7 @@ def stacked(state: Any) -> list[np.ndarray]:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["adam", "matched-adam", "rmsprop", "matched-rmsprop"])
+@pytest.mark.more
 def test_a_flow_obeys_the_equations_that_its_module_states(kind: str) -> None:
     """With rates that fall by group and decoupled decay; averages are integrals over the past."""
     matched, of_adam = kind.startswith("matched"), kind.endswith("adam")

@@ -87,6 +87,7 @@ steps_around = jax.jit(lambda jump: solve(0.0, TIMES, num_steps=5, jump=jump))
         (2.2, [0, 0.5, 1, 1.5, 2.2, 2.5]),
     ],
 )
+@pytest.mark.more
 def test_steps_are_equal_but_for_the_jump(jump: float, grid: list[float]) -> None:
     y = [1.0]
     for t, after in itertools.pairwise(grid):

@@ -115,6 +115,7 @@ def start() -> YZ:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "divided"), some("nesterov", "rmsprop", "adam divided"))
+@pytest.mark.more
 def test_covariance_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
     rule, h = RULES[name].astype("float64"), 1e-5
     found = jax.jit(lambda: linear_noise.spread(descent(rule, divided), start(), TIMES))()
@@ -132,6 +133,7 @@ def test_covariance_is_that_of_perturbation_theory(name: str, divided: bool) -> 
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.more
 def test_squares_of_the_noise_scatter_too() -> None:
     rule, h, size = RULES["adam"].astype("float64"), 1e-5, np.array([0.7, 1.9])
     along = lambda params, k, mu: jnp.stack([mu.Y[:, 0, 0], mu.Z[:, 0, 0]]).T @ np.diag(size)

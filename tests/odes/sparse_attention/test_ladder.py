@@ -51,6 +51,7 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     np.testing.assert_array_equal(x[:, -1], x[:, -3])
 
 
+@pytest.mark.more
 def test_a_step_has_the_law_of_its_tokens() -> None:
     """Loss and gradient of batches drawn by what they read, and drawn as tokens."""
     task, number = dynsim.retrieval(5, 3, 2, 0.3), 10_000

@@ -25,6 +25,7 @@ STATE = ReducedState(1.3, 0.9, 0.02, 0.011, 0.03, 0.05, 0.004)
 
 
 @pytest.mark.parametrize(("m", "s"), [(0.3, 1.7), (-2.0, 0.4), (1e-4, 1.0), (2.0, 0.0)])
+@pytest.mark.more
 def test_folded_normal_and_its_derivatives(m: float, s: float) -> None:
     if s:
         density = scipy.stats.norm(m, s).pdf
@@ -57,6 +58,7 @@ def population_Q(V: jax.Array, x_L: jax.Array, task: Prompts) -> jax.Array:
     return -0.25 * task.kappa * loss.D(task.r * v[:, 0], task.s2 * across)
 
 
+@pytest.mark.more
 def test_population_maps_are_those_of_long_prompts() -> None:
     task = prompts(16, 8000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
     weight_key, key = jax.random.split(jax.random.key(1))
@@ -89,6 +91,7 @@ def test_population_maps_are_those_of_long_prompts() -> None:
         assert 0.5 < np.std(off) < 1.6
 
 
+@pytest.mark.more
 def test_floor_of_the_specialised_loss() -> None:
     task = prompts(8, 65, r=2.0)
     sample = jax.jit(lambda key: sample_prompts(task, key, 500, "float64").Q[:, -1])

@@ -24,6 +24,7 @@ from tests.sweeps.ending import ended
 from tests.systems.layers import simulate
 
 
+@pytest.mark.more
 def test_the_prediction_is_what_descent_does() -> None:
     found = explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40)
     run = simulate(
@@ -136,6 +137,7 @@ def test_the_reduced_form_without_a_table_is_that_of_the_table(task: dynsim.Task
     assert starting_overlap(found)[1] == full.support.shape[1]
 
 
+@pytest.mark.more
 def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:
     found = explain(task="overlapping", K=10**5, eta_y=1e5, steps=40)
     # Classes are visited K times less often: t0' = K ln(M) / eta_Y.

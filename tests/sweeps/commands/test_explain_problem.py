@@ -308,6 +308,7 @@ def test_the_theory_of_the_problem_comes_first() -> None:
     assert not any("eta -> 0" in each for each in found.strained)
 
 
+@pytest.mark.more
 def test_a_theory_that_fails_is_named_with_the_step() -> None:
     """RMSProp around the minimum of a deep linear loss, whose flow takes too many steps."""
     found = sweeps.explain(f"{__name__}:Stiff", **settings(eta=1e-3, steps=200))

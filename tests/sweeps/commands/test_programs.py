@@ -382,6 +382,7 @@ def test_programs_with_functions_that_have_no_name_are_not_kept(key: Callable[..
         assert key({**LAYER, "eta": f"of_a_user:{name}"}, {}) == ""
 
 
+@pytest.mark.more
 def test_code_that_changed_after_the_process_began_is_not_kept(
     traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ QUICK = ("figure 3", "figure 6, one", "plot, panels", "two_stage_finite")
     "name",
     [pytest.param(n, marks=() if n in QUICK else pytest.mark.full, id=n) for n in EXAMPLES],
 )
+@pytest.mark.more
 def test_a_picture_can_be_read(name: str) -> None:
     with drawing.style(None):
         figure = EXAMPLES[name]()

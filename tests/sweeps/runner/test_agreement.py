@@ -158,6 +158,7 @@ def test_a_global_that_changes_between_two_halves(
         sweeps.run(swept(), stored, accept_code=name)
 
 
+@pytest.mark.more
 def test_the_same_numbers_by_other_code_decide_nothing(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

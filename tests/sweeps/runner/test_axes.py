@@ -71,6 +71,7 @@ EQUAL = "1 and 1.00000001 are equal in float32"
         ({"seed": [2**24, 2**24 + 1], "steps": [2**24, 2**24 + 1]}, (), None),
     ],
 )
+@pytest.mark.more
 def test_runs_that_float32_makes_equal_are_an_error_before_anything_is_compiled(
     axes: dict[str, Any], zipped: Any, message: str | None
 ) -> None:

@@ -73,6 +73,7 @@ def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not(
         assert (dataset.status == Status.DIVERGED).sel(eta_y=1e300, eta_z=1e300)
 
 
+@pytest.mark.more
 def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

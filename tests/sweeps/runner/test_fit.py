@@ -295,6 +295,7 @@ def test_a_theory_of_few_runs_is_compiled_quickly_and_a_grid_for_speed(
         assert compiled()[0] == want, size
 
 
+@pytest.mark.more
 def test_training_is_compiled_for_speed_and_its_draws_are_not(
     compiled: Callable[[], tuple[int, int]],
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_name_of_what_is_recorded_in_any_case_is_an_error(
         ),
     ],
 )
+@pytest.mark.more
 def test_a_name_of_two_things_is_an_error(
     record: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +178,7 @@ def test_two_numbers_of_one_name_are_an_error() -> None:
         sweeps.run(Sweep(Experiment(Anything(inner=inner), dynsim.sgd(0.1), 2, 2), RATES))
 
 
+@pytest.mark.more
 def test_an_array_of_no_numbers_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
         pytest.param(7, None, 3, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.more
 def test_chunks_tiles_and_devices_do_not_matter(
     whole: xr.Dataset, chunk: int, tile: int | None, devices: int
 ) -> None:
@@ -408,6 +409,7 @@ def test_the_values_of_an_axis_may_be_an_array_of_jax() -> None:
     assert Sweep(run, {"eta_y": jnp.array([0.5, 1.0])}).dims[0].axes == {"eta_y": (0.5, 1.0)}
 
 
+@pytest.mark.more
 def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(progress.Runs, "stored", lambda self, *numbers: told.append(numbers))
@@ -471,6 +473,7 @@ def test_small_sweeps_have_many_chunks_and_full_tiles() -> None:
     assert [chunks(number) for number in (3, 100, 4 * 32 * 3, 10**4)] == [(3,), (4,), (12,), (32,)]
 
 
+@pytest.mark.more
 def test_seeds_of_one_point_are_divided_among_devices() -> None:
     def parts(**axes: Any) -> tuple[tuple[int, int], int]:
         mesh = tiles.mesh(jax.devices()[:4], "float32")

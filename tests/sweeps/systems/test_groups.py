@@ -58,6 +58,7 @@ def descended(rates: list[float], steps: int = STEPS) -> float:
 
 
 @pytest.mark.parametrize("name", ["eta.W1", "eta_W1", "eta-w1", "rule.eta.W1", "ETA w1"])
+@pytest.mark.more
 def test_a_rate_has_many_spellings(name: str) -> None:
     run = experiment(Deep(), steps=STEPS, batch=float("inf"), **{name: 0.05, "eta_W0": 0.02})
     assert run.rule.schedules.keys() == {"W0", "W1"}

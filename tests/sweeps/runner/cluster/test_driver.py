@@ -115,6 +115,7 @@ def test_a_chunk_that_always_fails_is_named_and_the_others_are_done(
     assert_same(tmp_path / "s", whole)
 
 
+@pytest.mark.more
 def test_a_worker_that_fails_at_everything_spoils_no_chunk(
     workers: ThreadPoolExecutor,
     whole: dict[str, np.ndarray],

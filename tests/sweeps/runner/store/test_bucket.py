@@ -443,6 +443,7 @@ def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(
     assert sweeps.open(out).equals(whole)
 
 
+@pytest.mark.more
 def test_the_commands_read_and_write_a_bucket(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -253,6 +253,7 @@ SHOWN = {(1, False), (3, False), (5, False), (1, True), (6, True), (9, True)}
         for at in range(1, last + 1)
     ],
 )
+@pytest.mark.more
 def test_a_put_that_comes_after_the_lease_has_ended_changes_nothing(
     at: int, left: bool, wholes: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

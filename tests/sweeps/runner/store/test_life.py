@@ -67,6 +67,7 @@ def test_the_lock_is_that_of_the_folder_whatever_it_is_called(out: Path, tmp_pat
     assert sweeps.run(SWEEP, link).identical(sweeps.open(out))
 
 
+@pytest.mark.more
 def test_a_killed_creation_is_swept_up_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_killed_creation_is_swept_up_by_the_next(
     assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"s", ".s-notes"}
 
 
+@pytest.mark.more
 def test_who_reads_while_others_write_sees_whole_chunks_alone(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,6 +269,7 @@ def test_the_most_common_region_wins_over_seeds() -> None:
         )
 
 
+@pytest.mark.more
 def test_the_report_and_the_files_have_the_boundary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -247,6 +247,7 @@ def test_the_same_seed_asks_for_the_same_points() -> None:
     assert (one.asked != other.asked).any()
 
 
+@pytest.mark.more
 def test_a_tolerance_is_a_share_of_the_range_of_colours() -> None:
     linear, decades = colour_range(np.array([1, 3, np.nan])), colour_range(np.array([1e-4, 1]))
     values = np.array([[1, 1.15], [1, 1.25], [np.nan, 1], [np.nan, np.nan]])

@@ -37,6 +37,7 @@ def mean_of_the_last(losses: np.ndarray) -> float:
         (33, 5e4),
     ],
 )
+@pytest.mark.more
 def test_the_relative_loss_is_that_of_the_batch_losses(steps: int, eta_y: float) -> None:
     run = simulate(
         SMALL,

@@ -71,6 +71,7 @@ def test_each_region_has_its_rule() -> None:
 
 
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.more
 def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> None:
     """At the start, where it is exact for a small output; the flow takes the output to 0."""
     axes = {
