@@ -92,7 +92,7 @@ def trace(name: str) -> None:
     clock, begin = Clock(), time.perf_counter()
     cli = importlib.import_module("sweeps.cli")
     cli.tell()
-    kept, tiles = (importlib.import_module(f"sweeps.runner.{n}") for n in ("kept", "tiles"))
+    kept, tiles = (importlib.import_module(f"sweeps.runner.{n}") for n in ("program.kept", "tiles"))
     compares = name == "compare"
     own = (
         ("sweeps.compare.layer", "sweeps.systems.yz")
