@@ -15,10 +15,13 @@ spread across seeds, 1000 steps   6.3 -> 1.7       0.45 -> 1.7
 training, 8 seeds, 1000 steps     4.2 -> 0.9       2.3 -> 25
 ================================  ===============  ================
 
-So `QUICK` is for programs that are estimated to lose little (`Cost.short`), on a CPU only. Training
-on batches is never compiled in this way: rounding may grow, so that its result must not depend on
-the number of runs. A single option would not be free for it either: without fusion emitters it is
-compiled in two thirds of the time, and takes 1.5 to 2 times as long.
+`REDUCED` takes away a third of the clock time and half of the CPU time, and the program runs for
+1.1 to 1.5 times as long: the spread is compiled in 3.6 s of CPU time, and runs for 0.44 s.
+
+Each program is compiled in the way by which it is estimated to be done first (`Cost.effort`), on a
+CPU only. Training on batches is always optimised: rounding may grow, so that its result must not
+depend on the number of runs. A single option would not be free for it either: without fusion
+emitters it is compiled in two thirds of the time, and takes 1.5 to 2 times as long.
 
 Options of a single program are used, which change nothing else in the user's process. Those that
 XLA_FLAGS sets prevail.
@@ -40,24 +43,51 @@ from dynsim import checks
 from dynsim.precision import host, on_cpu
 
 Result = TypeVar("Result")
-Options = dict[str, str | bool]
+Option = str | bool
+Options = dict[str, Option]
 
 QUICK: Options = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": "1",
 }
-"""Options for programs that run for milliseconds. jax 0.12 does not have the last one; a flow is
-then compiled in 1.5 s in place of 2.7."""
+"""Options for programs that run for milliseconds. jax 0.12 does not have the fusion emitters; a
+flow is then compiled in 1.5 s in place of 2.7."""
+REDUCED: Options = {
+    "xla_backend_optimization_level": "1",
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
+"""Options for programs that run for about as long as they are compiled."""
 DRAWN: Options = {"xla_cpu_use_fusion_emitters": False}
 """Options for programs that draw random numbers. They are compiled in half to nine tenths of the
 time, and run as fast and to the same bits."""
-SAVED = 4e-4
-"""Seconds per operation of a program that `QUICK` may cost in all its runs. It saves 1 to 2.5 times
-as much when the program is compiled, and a kept program is compiled only once."""
-LOST = (0.2, 8.0)
-"""Seconds that a program compiled with `QUICK` runs longer, per second of `Cost.calls` and of
-`Cost.entries`: its loops over entries are not vectorised."""
+
+
+class Effort(NamedTuple):
+    """How much the compiler optimises a program.
+
+    Attributes:
+        options: options of the compiler.
+        saved: seconds of compilation that they save, per operation. A kept program is compiled only
+            once, so this is half of what is measured.
+        calls, entries: seconds that the program runs longer, per second of `Cost.calls` and of
+            `Cost.entries`: with `QUICK`, its loops over entries are not vectorised.
+    """
+
+    options: Options
+    saved: float
+    calls: float
+    entries: float
+
+
+FULL = "full"
+EFFORTS = {
+    FULL: Effort({}, 0.0, 0.0, 0.0),
+    "reduced": Effort(REDUCED, 2e-4, 0.05, 0.5),
+    "quick": Effort(QUICK, 4e-4, 0.2, 8.0),
+}
 TURNS = 100
 """Assumed number of turns of a loop of unknown length: steps of an adaptive solver."""
 CALL, ENTRY, PRODUCT = 1e-7, 1e-10, 4e-11
@@ -82,10 +112,15 @@ class Cost(NamedTuple):
     calls: float = 0.0
     entries: float = 0.0
 
-    def short(self, times: int = 1) -> bool:
-        """Return whether `QUICK` pays for a program that runs so many times."""
-        lost = LOST[0] * self.calls + LOST[1] * self.entries
-        return times * lost < SAVED * self.operations
+    def effort(self, times: int = 1) -> str:
+        """Return the name of the effort with which a program that runs so many times is compiled
+        and done first."""
+
+        def gain(effort: Effort) -> float:
+            longer = effort.calls * self.calls + effort.entries * self.entries
+            return effort.saved * self.operations - times * longer
+
+        return max(EFFORTS, key=lambda name: gain(EFFORTS[name]))
 
 
 def cost(program: Jaxpr, unknown: int = 1) -> Cost:
@@ -132,7 +167,7 @@ def available(options: Options) -> Options:
 
 
 @functools.cache
-def _available(options: tuple[tuple[str, str | bool], ...], flags: str) -> Options:
+def _available(options: tuple[tuple[str, Option], ...], flags: str) -> Options:
     free = {name: value for name, value in options if name not in flags}
 
     def nothing() -> None: ...
@@ -155,29 +190,29 @@ def called(program: Callable[..., Result], *arguments: Any, **options: Any) -> R
     leaves, structure = jax.tree.flatten((arguments, options))
     # Options are those of a whole program. In one that is being traced, new arrays are tracers.
     part = checks.is_traced((leaves, jnp.asarray(np.zeros(()))))
-    quick = available(QUICK) if on_cpu() and not part else {}
-    if not quick:
+    if part or not on_cpu():
         return program(*arguments, **options)
     about = ((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
     key = (program, structure, *about)
-    if key not in _SHORT:
+    if key not in _KNOWN:
         made, _, _ = eqx.filter_make_jaxpr(program)(*arguments, **options)
-        if len(_SHORT) >= MOST:
-            _SHORT.clear()
-        _SHORT[key] = cost(made.jaxpr, TURNS).short()
-    found = _quickly(program, tuple(quick.items())) if _SHORT[key] else program
+        if len(_KNOWN) >= MOST:
+            _KNOWN.clear()
+        _KNOWN[key] = cost(made.jaxpr, TURNS).effort()
+    chosen = available(EFFORTS[_KNOWN[key]].options)
+    found = _with_options(program, tuple(chosen.items())) if chosen else program
     return found(*arguments, **options)
 
 
 @functools.cache
-def _quickly(
-    program: Callable[..., Result], quick: tuple[tuple[str, str | bool], ...]
+def _with_options(
+    program: Callable[..., Result], chosen: tuple[tuple[str, Option], ...]
 ) -> Callable[..., Result]:
-    how: Any = {"compiler_options": dict(quick)}
+    how: Any = {"compiler_options": dict(chosen)}
     # Calls the program, so that JAX finds the trace from which the cost was estimated.
     return eqx.filter_jit(lambda *arguments, **options: program(*arguments, **options), **how)
 
 
-_SHORT: dict[Any, bool] = {}
-"""Whether programs of this process run for milliseconds, by their functions and the shapes and
-static values of their arguments."""
+_KNOWN: dict[Any, str] = {}
+"""Efforts for programs of this process, by their functions and the shapes and static values of
+their arguments."""

@@ -195,6 +195,8 @@ def noise(
         passes=len(at),
         record=names,
     )
+    # NumPy computes the rows: JAX would compile each operation on its own.
+    linear = jax.device_get(linear)
     status, bad = int(linear.status), int(linear.first_bad_step)
     mean = None
     if not known:
@@ -206,7 +208,7 @@ def noise(
     train = functools.partial(dynsim.train, problem, rule, steps=None, init=whole, dtype="float64")
     one = functools.partial(train, times=times[at], batch=batch, record=names)
     keys = jax.random.split(jax.random.fold_in(fresh, 1), runs)
-    rows = compared(linear, jax.vmap(one)(keys), at, names)
+    rows = compared(linear, jax.device_get(jax.vmap(one)(keys)), at, names)
     if held and mean:
         # The groups of examples share one run, so that they differ by their sampling error alone.
         record = {"groups": _groups}

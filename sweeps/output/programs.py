@@ -20,7 +20,7 @@ import platformdirs
 
 LARGEST = 2**30
 """Maximum bytes of the cache; the least recently used programs are removed first."""
-QUICKEST = 0.2
+QUICKEST = 0.1
 """Minimum seconds of compilation for a program to be cached."""
 LOUD = (0, 12)
 """Before this version, JAX prints long spurious errors about processor instructions for each

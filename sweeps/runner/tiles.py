@@ -22,7 +22,7 @@ from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
-from dynsim.compiling import DRAWN, QUICK, TURNS, Options, available, cost, inside
+from dynsim.compiling import DRAWN, EFFORTS, TURNS, Options, available, cost, inside
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for, precision
 from dynsim.problem.base import as_built
 from dynsim.training.course import Checkpoint, packed, unpacked
@@ -80,7 +80,11 @@ class Program:
         """Start to compile unless that has begun. The result is the program, and the one that draws
         for it or None."""
         if self._compiled is None:
-            self._compiled = COMPILERS.submit(self._compile)
+            drawing = None
+            if self._kept is None and self._traced[0] is not None:
+                drawing = COMPILERS.submit(self._made, self._traced[0], DRAWN)
+            # After the other, for which it waits.
+            self._compiled = COMPILERS.submit(self._compile, drawing)
         return self._compiled
 
     @property
@@ -98,19 +102,28 @@ class Program:
         list that `draw` returns."""
         return _called(self.start().result()[0], task, *others)
 
-    def _compile(self) -> Sequence[Any]:
+    def _compile(self, drawing: "Future[tuple[Any, bool]] | None") -> Sequence[Any]:
         # Threads do not inherit the precision of the thread that starts them.
         with precision(self._job.settings.dtype):
             if self._kept and (found := kept.load(self._kept, self._job.mesh)):
                 return found
-            read = kept.number_read()
             draws, program = self._traced
-            on, short = self._job.mesh, self.known.short(self._job.turns)
-            drawing = draws and draws.compiled(on, DRAWN)
-            made = program.compiled(on, QUICK if short else {}), drawing
-        if kept.number_read() == read:
-            kept.save(self._job.kept, self.known, self._job.turns, *made)
-        return made
+            effort = EFFORTS[self.known.effort(self._job.turns)]
+            made, whole = self._made(program, effort.options)
+            drawn = None
+            if draws:
+                drawn, also = drawing.result() if drawing else self._made(draws, DRAWN)
+                whole &= also
+        if whole:
+            kept.save(self._job.kept, self.known, self._job.turns, made, drawn)
+        return made, drawn
+
+    def _made(self, traced: "Traced", options: Options) -> tuple[Any, bool]:
+        """Compile a program, and return whether it can be serialized."""
+        read = kept.number_read()
+        with precision(self._job.settings.dtype):
+            made = traced.compiled(self._job.mesh, options)
+        return made, kept.number_read() == read
 
 
 def _called(compiled: Any, task: PyTree, *others: PyTree) -> Any:
@@ -212,11 +225,11 @@ def program(job: Job) -> Program:
     leaves, structure = jax.tree.flatten(job.task)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
     key = (_classes(job.settings), shapes, structure, *job._replace(task=None, turns=0))
-    both = ((short, PROGRAMS.get((key, short))) for short in (True, False))
-    same = (each for short, each in both if each and each.known.short(job.turns) is short)
+    every = ((effort, PROGRAMS.get((key, effort))) for effort in EFFORTS)
+    same = (each for effort, each in every if each and each.known.effort(job.turns) == effort)
     made = next(same, None) or Program(job)
     # Reinsert it, so that the most recently used program is last.
-    key = key, made.known.short(job.turns)
+    key = key, made.known.effort(job.turns)
     PROGRAMS.pop(key, None)
     PROGRAMS[key] = made
     dropped = list(PROGRAMS)[: MOST_PROGRAMS // 2] if len(PROGRAMS) > MOST_PROGRAMS else _gone()

@@ -389,21 +389,19 @@ class Work:
 
 def begin(sweeps: Iterable[Sweep]) -> None:
     """Trace the programs of several sweeps, so that errors in equations are raised before any sweep
-    runs, and start to compile them in parallel. Prints which they are."""
+    runs. Each starts to compile while the next is traced. Prints which they are."""
     programs.keep()
     wanted = list(sweeps)
-    number = progress.count(len(wanted), "program")
+    number, missing = progress.count(len(wanted), "program"), 0
     progress.say(f"{number}: {', '.join(each.engine for each in wanted)}")
-    works = []
     for sweep in progress.each(wanted, "program", lambda each: each.engine):
         with precision(sweep.dtype):
-            works.append(Work(sweep, tiles.mesh(dtype=sweep.dtype)))
-            works[-1].variables()
-    first = [work.first() for work in works]
-    if missing := sum(not each.ready for each in first):
+            work = Work(sweep, tiles.mesh(dtype=sweep.dtype))
+            work.variables()
+        missing += not work.first().ready
+        work.first().start()
+    if missing:
         progress.say(f"compiling {missing} of {number}")
-    for each in first:
-        each.start()
 
 
 def layout_of(dims: Sequence[Dimension], size: int) -> Layout:

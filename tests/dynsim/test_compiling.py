@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import compiling
-from dynsim.compiling import CALL, ENTRY, LOST, SAVED, TURNS, Cost, available, called, cost
+from dynsim.compiling import CALL, EFFORTS, ENTRY, FULL, TURNS, Cost, available, called, cost
 from dynsim.precision import compiled_for, precision
 from odes.yz import eq10
 
 
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """The number of programs since the last call that were compiled with `QUICK`, whose options
-    are those by which the compiler writes each program to a folder."""
+    """The number of programs since the last call that were compiled with the effort "quick", whose
+    options are those by which the compiler writes each program to a folder."""
     options = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_text": True}
-    monkeypatch.setattr(compiling, "QUICK", options)
+    monkeypatch.setitem(EFFORTS, "quick", EFFORTS["quick"]._replace(options=options))
 
     def number() -> int:
         files = list(tmp_path.glob("*before_optimizations.txt"))
@@ -53,8 +52,9 @@ def test_short_programs_are_compiled_quickly_and_long_ones_for_speed(
     assert quick() == 0, "the same program"
     np.testing.assert_allclose(called(one, SMALL, factor=3.0), 3 * np.sin(SMALL), rtol=1e-6)
     assert quick() == 1, "another constant"
-    # Each of two operations makes as many entries as it takes to lose what is saved.
-    most = SAVED / (LOST[1] * ENTRY)
+    # Each of two operations makes as many entries as it takes to lose what is saved in addition.
+    effort, reduced = EFFORTS["quick"], EFFORTS["reduced"]
+    most = (effort.saved - reduced.saved) / ((effort.entries - reduced.entries) * ENTRY)
     for share, want in ((0.9, 1), (1.1, 0)):
         called(one, np.ones(round(share * most), np.float32))
         assert quick() == want
@@ -92,7 +92,7 @@ def test_options_that_xla_does_not_know_are_left_out(monkeypatch: pytest.MonkeyP
     unknown = {"xla_cpu_no_such_option": True, "xla_nor_this": "1"}
     assert available({**unknown, **known}) == known
     assert available(unknown) == {}
-    monkeypatch.setattr(compiling, "QUICK", unknown)
+    monkeypatch.setitem(EFFORTS, "quick", EFFORTS["quick"]._replace(options=unknown))
     np.testing.assert_allclose(called(program(), SMALL), 2 * np.sin(SMALL), rtol=1e-6)
 
 
@@ -124,16 +124,21 @@ def test_a_loop_of_unknown_length_is_that_of_a_solver() -> None:
 @pytest.mark.parametrize(
     ("operations", "calls", "entries"), [(1000, 1.0, 0.0), (1000, 0.0, 1.0), (50, 1.0, 2.0)]
 )
-def test_what_is_lost_is_less_than_what_is_saved(
+def test_the_effort_is_that_by_which_a_program_is_done_first(
     operations: int, calls: float, entries: float
 ) -> None:
-    most = SAVED * operations / (LOST[0] * calls + LOST[1] * entries)
-    found = Cost(operations, calls, entries)
-    assert found._replace(calls=calls * most / 1.01, entries=entries * most / 1.01).short()
-    assert not found._replace(calls=calls * most * 1.01, entries=entries * most * 1.01).short()
-    many = found._replace(calls=calls / 1e6, entries=entries / 1e6)
-    assert many.short(math.floor(most * 1e6 / 1.01))
-    assert not many.short(math.ceil(most * 1e6 * 1.01))
+    one = Cost(operations, calls / 1e6, entries / 1e6)
+
+    def longer(effort: str, times: int) -> float:
+        """Seconds until it has run so many times, beyond those with full optimisation."""
+        _, saved, *lost = EFFORTS[effort]
+        return times * np.dot(lost, one[1:]) - saved * operations
+
+    chosen = []
+    for times in np.geomspace(1, 1e9, 100).astype(int).tolist():
+        chosen.append(one.effort(times))
+        assert longer(chosen[-1], times) <= min(longer(each, times) for each in EFFORTS)
+    assert list(dict.fromkeys(chosen)) == ["quick", "reduced", FULL]
 
 
 @pytest.mark.more

@@ -3,11 +3,10 @@ them, which would take longer than the runs of a small job.
 
 The key of a program covers everything that determines it: its static arguments, in which names
 stand for the numbers that are arguments of the program, the shapes of its arrays, the options of
-JAX, the devices, and the size and modification time of the source files it is traced from. Programs
-that are compiled quickly (`dynsim.compiling`) have files of their own next to those that are
-compiled for speed, as the number of runs decides which of them a sweep uses. Only the command line
-keeps programs, and only for problems of this project: a Python session may have replaced functions,
-which no file would show.
+JAX, the devices, and the size and modification time of the source files it is traced from. A
+program has a file for each effort with which it was compiled (`dynsim.compiling`), as the number of
+runs decides which of them a sweep uses. Only the command line keeps programs, and only for problems
+of this project: a Python session may have replaced functions, which no file would show.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
-from dynsim.compiling import Cost
+from dynsim.compiling import EFFORTS, FULL, Cost
 from sweeps.language.describe import name_of
 from sweeps.output import programs
 
@@ -68,10 +67,10 @@ class Known(NamedTuple):
     draws: bool
     of_seed: Cost | None = None
 
-    def short(self, turns: int) -> bool:
-        """Return whether to compile it quickly, for a sweep that computes the runs of a seed so
-        many times."""
-        return self.of_seed is not None and self.of_seed.short(turns)
+    def effort(self, turns: int) -> str:
+        """Return the effort with which to compile it (`dynsim.compiling`), for a sweep that
+        computes the runs of a seed so many times."""
+        return FULL if self.of_seed is None else self.of_seed.effort(turns)
 
 
 def key_of(mesh: Mesh, *static: Any) -> str:
@@ -155,13 +154,13 @@ class KeptProgram(NamedTuple):
 
 
 def find(key: str, turns: int) -> KeptProgram | None:
-    """Return the kept program of a key, compiled for so many `turns` (see `Known.short`); None if
+    """Return the kept program of a key, compiled for so many `turns` (see `Known.effort`); None if
     there is none."""
-    for short in (True, False) if key else ():
+    for effort in EFFORTS if key else ():
         # An incomplete or foreign file counts as missing.
-        with contextlib.suppress(Exception), _file(key, short).open("rb") as file:
+        with contextlib.suppress(Exception), _file(key, effort).open("rb") as file:
             known, uses_lapack = pickle.load(file)
-            if Known(*known).short(turns) is short:
+            if Known(*known).effort(turns) == effort:
                 os.utime(file.name)
                 if uses_lapack:
                     _initialise_lapack()
@@ -169,9 +168,8 @@ def find(key: str, turns: int) -> KeptProgram | None:
     return None
 
 
-def _file(key: str, short: bool) -> Path:
-    """Return the file of a program, which is compiled quickly if it is `short`."""
-    return programs.TRACED[-1].folder / (f"{key}-quick" if short else key)
+def _file(key: str, effort: str) -> Path:
+    return programs.TRACED[-1].folder / f"{key}-{effort}"
 
 
 def load(found: KeptProgram, mesh: Mesh) -> list[Any] | None:
@@ -222,7 +220,7 @@ def save(key: str, known: Known, turns: int, *compiled: jax.stages.Compiled | No
     if not all(each.startswith(SAFE) for each in called):
         return
     with contextlib.suppress(Exception):
-        path = _file(key, known.short(turns))
+        path = _file(key, known.effort(turns))
         made = [each and serialize_executable.serialize(each) for each in compiled]
         written = path.with_suffix(f".{os.getpid()}")
         uses_lapack = any(each.startswith(LAPACK) for each in called)

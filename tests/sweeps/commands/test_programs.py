@@ -143,7 +143,7 @@ def test_programs_that_were_not_written_to_their_end_are_removed(home: Path) -> 
     assert own
     options = jax.config.values
     assert options["jax_compilation_cache_max_size"] == 2**30
-    assert options["jax_persistent_cache_min_compile_time_secs"] == 0.2
+    assert options["jax_persistent_cache_min_compile_time_secs"] == 0.1
     for name in ("whole-cache", "whole-atime", "half-cache", "other"):
         (own / name).touch()
     jax.config.update("jax_compilation_cache_dir", None)

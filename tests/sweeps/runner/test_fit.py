@@ -15,7 +15,7 @@ import pytest
 from jax.extend.core import Jaxpr
 
 import sweeps
-from dynsim.compiling import CALL, ENTRY, PRODUCT, Cost, cost
+from dynsim.compiling import CALL, EFFORTS, ENTRY, PRODUCT, Cost, cost
 from dynsim.precision import compiled_for, host, precision
 from sweeps import Sweep, experiment
 from sweeps.runner import fit, progress, tiles
@@ -261,14 +261,14 @@ def test_runs_of_an_adaptive_theory_are_sorted_over_many_tiles(
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
     """The numbers of programs since the last call that were compiled quickly, and as those that
     draw: with options by which the compiler writes each program to a folder."""
-    folders = {name: tmp_path / name for name in ("QUICK", "DRAWN")}
-    for name, folder in folders.items():
-        options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
-        monkeypatch.setattr(tiles, name, options)
+    folders = [tmp_path / name for name in ("quick", "drawn")]
+    quick, drawn = ({"xla_dump_to": str(f), "xla_dump_hlo_as_text": True} for f in folders)
+    monkeypatch.setitem(EFFORTS, "quick", EFFORTS["quick"]._replace(options=quick))
+    monkeypatch.setattr(tiles, "DRAWN", drawn)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
 
     def numbers() -> tuple[int, int]:
-        found = [list(each.glob("*before_optimizations.txt")) for each in folders.values()]
+        found = [list(each.glob("*before_optimizations.txt")) for each in folders]
         for file in itertools.chain(*found):
             file.unlink()
         # An empty program tells whether the compiler knows the options.
