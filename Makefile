@@ -45,7 +45,7 @@ test-lowest:
 	$(PYTHON) .ci/lowest.py > .venv-lowest/lowest.txt
 	PIP_CONSTRAINT=$(CURDIR)/.venv-lowest/lowest.txt $(MAKE) test test-more VENV=.venv-lowest
 
-# Compiles every engine for a TPU and a GPU that need not be there, in an environment of its own:
+# Compiles training and all theories for a TPU and a GPU that need not be there, in an environment of its own:
 # JAX would look for the devices whose compilers it finds.
 check_devices check-devices:
 	$(MAKE) .venv-devices/.installed-check-gpu .venv-devices/.installed-check-tpu VENV=.venv-devices

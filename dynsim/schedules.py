@@ -85,7 +85,7 @@ AnyRate = Annotated[AnyNotNegative, decoding.Unit("1/step")]
 
 
 class Schedule(eqx.Module):
-    """A learning rate that depends on the step. Create one with a function of this module.
+    """A learning rate that depends on the step.
 
     Attributes:
         peak: rate after the warm-up, 1/step.
@@ -307,7 +307,15 @@ class PiecewiseConstant(Schedule):
 
 
 class Constant(PiecewiseConstant):
-    """A constant rate, after an optional warm-up."""
+    """A constant rate, after a linear warm-up if `warmup` steps are given.
+
+    Raises:
+        ValueError: for a negative number.
+
+    Example:
+        >>> dynsim.schedules.constant(0.1, warmup=10).rate(5)
+        Array(0.05, dtype=float32, weak_type=True)
+    """
 
     SHORT: ClassVar = "peak"
 
@@ -387,6 +395,9 @@ class Fall(Schedule):
     Attributes:
         steps: when the decay ends, in steps from the start of the run, including the warm-up.
         end: the final rate over the peak.
+
+    Raises:
+        ValueError: for a number out of its range, or a warm-up that is longer than `steps`.
     """
 
     steps: AnyPositive
@@ -411,7 +422,10 @@ class Linear(Fall):
 
 
 class Cosine(Fall):
-    """A decay along half a period of a cosine."""
+    """A decay along half a period of a cosine.
+
+    `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
+    """
 
     def after_warmup(self) -> tuple[Piece, ...]:
         speed = jnp.pi / positive(self.steps - self.risen)
@@ -437,7 +451,11 @@ class Exponential(Schedule):
 
 
 class InverseSqrt(Schedule):
-    """A rate proportional to one over the square root of the step, after the warm-up."""
+    """A linear warm-up, then `peak` times sqrt(warmup / step), as in *Attention Is All You Need*.
+
+    Raises:
+        ValueError: unless `warmup` is at least 1.
+    """
 
     def __check_init__(self) -> None:
         checks.real("warmup", self.warmup, 1)
@@ -472,17 +490,25 @@ class WarmupStableDecay(Schedule):
 
 
 class Steps(PiecewiseConstant):
-    """A rate that jumps at given steps.
+    """A rate that jumps: from step `at[i]` on it is `factors[i]` times `peak`.
 
     Attributes:
         at: the steps at which it jumps.
         factors: the rate after each of them, over the peak.
+
+    Raises:
+        ValueError: for sequences of different lengths, steps that do not increase after `warmup`,
+            or a negative factor.
     """
 
-    at: tuple[Real[Number, "*#P"], ...]
-    factors: tuple[Real[Number, "*#P"], ...]
+    at: tuple[Real[Number, "*#P"], ...] = eqx.field(converter=tuple)
+    factors: tuple[Real[Number, "*#P"], ...] = eqx.field(converter=tuple)
 
     def __check_init__(self) -> None:
+        if len(self.at) != len(self.factors) or not self.at:
+            raise ValueError(
+                f"at, factors: need one factor for each step, got {self.at} and {self.factors}"
+            )
         if not checks.is_traced((self.at, self.risen)):
             for before, after in zip((self.risen, *self.at[:-1]), self.at, strict=True):
                 # Both may be arrays of many runs.
@@ -503,101 +529,21 @@ class Steps(PiecewiseConstant):
         )
 
 
-def constant(eta: Values, warmup: Values | None = None) -> Schedule:
-    """A constant rate, after a linear warm-up if `warmup` steps are given.
-
-    Raises:
-        ValueError: for a negative number.
-
-    Example:
-        >>> dynsim.schedules.constant(0.1, warmup=10).rate(5)
-        Array(0.05, dtype=float32, weak_type=True)
-    """
-    return Constant(eta, warmup=warmup)
+constant = Constant
+linear = Linear
+cosine = Cosine
+exponential = Exponential
+inverse_sqrt = InverseSqrt
+warmup_stable_decay = WarmupStableDecay
+steps = Steps
 
 
-def linear(
-    peak: Values, steps: Values, end: Values = 0.0, warmup: Values | None = None
-) -> Schedule:
-    """A linear decay from `peak` to `end` times `peak` at step `steps`.
-
-    Args:
-        peak: the highest rate, 1/step.
-        steps: when the decay ends, in steps from the start of the run, including the warm-up.
-        end: the final rate over the peak, in [0, inf).
-        warmup: number of steps of a linear rise from 0 to `peak`, at most `steps`.
-
-    Raises:
-        ValueError: for a number out of its range, naming it.
-    """
-    return Linear(peak, steps, end, warmup=warmup)
-
-
-def cosine(
-    peak: Values, steps: Values, end: Values = 0.0, warmup: Values | None = None
-) -> Schedule:
-    """A decay along half a cosine from `peak` to `end` times `peak`; otherwise like `linear`.
-
-    `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
-    """
-    return Cosine(peak, steps, end, warmup=warmup)
-
-
-def warmup_cosine(peak: Values, warmup: Values, steps: Values, end: Values = 0.0) -> Schedule:
-    """`cosine` after a linear warm-up: the usual schedule of language models.
+def warmup_cosine(peak: Values, warmup: Values, steps: Values, end: Values = 0.0) -> Cosine:
+    """`cosine` after a linear warm-up, the usual schedule of language models, with its arguments in
+    the order of `optax.warmup_cosine_decay_schedule`.
 
     Example:
         >>> eta = dynsim.schedules.warmup_cosine(1e-2, warmup=10, steps=200)
         >>> rule = dynsim.adamw(eta, decay=1e-3, clip=1.0)
     """
-    return cosine(peak, steps, end, warmup)
-
-
-def exponential(
-    peak: Values, steps: Values, factor: Values, warmup: Values | None = None
-) -> Schedule:
-    """An exponential decay: every `steps` steps after the warm-up multiply the rate by `factor`.
-
-    Raises:
-        ValueError: unless `steps` and `factor` are positive and `warmup` is not negative.
-    """
-    return Exponential(peak, steps, factor, warmup=warmup)
-
-
-def inverse_sqrt(peak: Values, warmup: Values) -> Schedule:
-    """A linear warm-up, then `peak` times sqrt(warmup / step), as in *Attention Is All You Need*.
-
-    Raises:
-        ValueError: unless `warmup` is at least 1.
-    """
-    return InverseSqrt(peak, warmup=warmup)
-
-
-def warmup_stable_decay(
-    peak: Values, warmup: Values, stable: Values, cooldown: Values, end: Values = 0.0
-) -> Schedule:
-    """A linear warm-up, a constant rate, and a linear decay to `end` times `peak`.
-
-    Args:
-        peak: the highest rate, 1/step.
-        warmup, stable, cooldown: number of steps of each stage.
-        end: the final rate over the peak, in [0, inf).
-
-    Raises:
-        ValueError: for a negative number, naming it.
-    """
-    return WarmupStableDecay(peak, stable, cooldown, end, warmup=warmup)
-
-
-def steps(
-    peak: Values, at: Sequence[Values], factors: Sequence[Values], warmup: Values | None = None
-) -> Schedule:
-    """A rate that jumps: from step `at[i]` on it is `factors[i]` times `peak`.
-
-    Raises:
-        ValueError: for sequences of different lengths, steps that do not increase after `warmup`,
-            or a negative factor.
-    """
-    if len(at) != len(factors) or not len(at):
-        raise ValueError(f"at, factors: need one factor for each step, got {at!r} and {factors!r}")
-    return Steps(peak, tuple(at), tuple(factors), warmup=warmup)
+    return Cosine(peak, steps, end, warmup=warmup)

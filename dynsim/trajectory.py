@@ -50,7 +50,7 @@ def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
 
 
 class Static(NamedTuple):
-    """The parts of the weights that are not arrays, such as functions of a module; hashable."""
+    """A pytree without arrays, such as the functions among weights; hashable."""
 
     leaves: tuple[Any, ...]
     structure: Any
@@ -59,6 +59,11 @@ class Static(NamedTuple):
     def of(cls, tree: PyTree) -> "Static":
         leaves, structure = jax.tree.flatten(tree)
         return cls(tuple(leaves), structure)
+
+    @property
+    def tree(self) -> PyTree:
+        """The pytree."""
+        return jax.tree.unflatten(self.structure, self.leaves)
 
 
 class Across(NamedTuple):
@@ -128,7 +133,7 @@ class Trajectory(eqx.Module):
         that can be called. For a batch of runs, its arrays have the axes of the batch."""
         if self.fixed is None:
             return self.params
-        return eqx.combine(self.params, jax.tree.unflatten(self.fixed.structure, self.fixed.leaves))
+        return eqx.combine(self.params, self.fixed.tree)
 
     def __getitem__(self, name: str) -> AnyArray:
         """Return the observable `name`; `KeyError` with the recorded names otherwise."""
@@ -333,14 +338,3 @@ def log_times(steps: int, num: int = 64) -> np.ndarray:
     """
     steps, num = checks.steps("steps", steps), checks.integer("num", num, 2)
     return np.unique(np.r_[0, np.rint(np.geomspace(1, steps, num))]).astype(np.int64)
-
-
-def to_arrays(trajectory: Trajectory) -> Mapping[str, Any]:
-    """Return a trajectory as plain NumPy arrays, named for storage without pickle."""
-    arrays = {name: np.asarray(values) for name, values in trajectory.observables.items()}
-    return {
-        **arrays,
-        "times": np.asarray(trajectory.times),
-        "status": np.asarray(trajectory.status),
-        "first_bad_step": np.asarray(trajectory.first_bad_step),
-    }

@@ -167,27 +167,6 @@ def speed(h: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]
     return (M - 1) * h * decayed / (decayed + 1)
 
 
-def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, "..."]) -> Float[Array, "..."]:
-    r"""Return :math:`\gamma \sim \eta_Y s = \eta_Y t / K`, the first stage of Theorem 1b.
-
-    It holds for :math:`t \le t_0'` and :math:`M \to \infty`. At finite M the limit of
-    :math:`\gamma / (\eta_Y s)` for :math:`s \to 0` is :math:`((M-1)/M)^2`.
-    """
-    return jnp.asarray(s) * eta_y
-
-
-def gamma_decaying(
-    s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
-) -> Float[Array, "..."]:
-    r"""Return :math:`\gamma \sim \ln(M \eta_Y s) / (\eta_Y s)`, the second stage of Theorem 1b.
-
-    Here s = t/K and :math:`t \ge t_0`. At finite M the limit of the quotient for
-    :math:`s \to \infty` is again :math:`((M-1)/M)^2`. `s` must be positive.
-    """
-    tau = jnp.asarray(s) * eta_y
-    return jnp.log(M * tau) / tau
-
-
 @functools.partial(jax.jit, inline=True)
 def gamma_integral(
     s: Real[Number, "..."],

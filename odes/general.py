@@ -21,17 +21,16 @@ from dynsim.training.rules import SGD, why_not_known
 from dynsim.trajectory import Times
 from odes.problem import (
     Reduction,
-    checked_arguments,
     flow,
     from_start,
-    in_own_program,
     recorded_of_flow,
+    solved,
 )
 from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Flow, why_not_described
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import Inapplicable, Theory, Training, always, reason, refusal
+from odes.theory import AnyTheory, Inapplicable, Theory, Training, always, reason, refusal
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 """(problem, starting weights, integral of the learning rate) -> observables by name."""
@@ -41,7 +40,7 @@ def flows(
     reduction: Reduction | None = None,
     tolerances: Tolerances | None = None,
     inapplicable: Inapplicable = always,
-) -> tuple[Theory[Any, Any], ...]:
+) -> tuple[AnyTheory, ...]:
     """Return the flow theories of the weights, or of the variables of a `reduction`.
     `inapplicable` returns reasons, besides the rule, why they do not describe a training."""
 
@@ -66,7 +65,7 @@ def flows(
     )
 
 
-WHOLE: Theory[Any, Any] = Theory(
+WHOLE: AnyTheory = Theory(
     "flow",
     "flow of all weights",
     "batch -> infinity, eta -> 0",
@@ -76,12 +75,12 @@ WHOLE: Theory[Any, Any] = Theory(
     ),
     variant=True,
     needs=("key",),
-    single=True,
+    at_once=1,
 )
 """The flow of all weights. Unlike reduced flows, it can record the sharpness."""
 
 
-def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any]:
+def at(theory: AnyTheory, limit: str, **settings: Any) -> AnyTheory:
     """Return the theory for the problem with these `settings`, and with the text `limit` added to
     its assumptions."""
 
@@ -103,7 +102,7 @@ def computed(
     recorded: Callable[[Problem, Record | None], Any] = recorded_of_flow,
     tolerances: Tolerances | None = None,
     **about: Any,
-) -> Theory[Any, Any]:
+) -> AnyTheory:
     """Make a theory from your own solver, which is compiled and whose arguments are checked.
 
     Args:
@@ -147,17 +146,14 @@ def computed(
         problem, rule = built(problem, rule, dtype)
         if why := reason(inapplicable, Training(problem, rule, batch, steps)):
             raise ValueError(why)
-        starts = "key" in needs
-        init = checked_arguments(problem, rule, times, key, init, dtype, starts=starts)
         told = {name: each for name, each in (("batch", batch), ("steps", steps)) if name in needs}
         options = {"solver": solver, "record": recorded(problem, record), **told}
         if tolerances is not None and not adaptive:
             raise ValueError(f"tolerances: theory {name!r} has no adaptive solver; leave them out")
         if adaptive:
             options["tolerances"] = checked_tolerances(tolerances or usual_tolerances, dtype)
-        given = (key, init, dtype) if starts else (None, None, dtype)
-        options["of_problem"] = _from_weights
-        return in_own_program(from_start, problem, rule, times, *given, **options)
+        options |= {"of_problem": _from_weights, "from_weights": "key" in needs}
+        return solved(from_start, problem, rule, times, key, init, dtype, **options)
 
     about |= {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
     return Theory(name, title, assumes, solve, inapplicable, **about)
@@ -189,7 +185,7 @@ def closed_form(
     names: tuple[str, ...] = (),
     refused: Mapping[str, str] | None = None,
     variant: bool = False,
-) -> Theory[Any, Any]:
+) -> AnyTheory:
     r"""Make a theory from a closed-form formula in the integral of the learning rate.
 
     It describes SGD with any schedule, and momentum through the rate :math:`\eta / (1 - \mu)`.

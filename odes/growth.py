@@ -31,7 +31,6 @@ Example:
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -52,12 +51,6 @@ class Bounds(NamedTuple):
 
     lower: Float[Array, "..."]
     upper: Float[Array, "..."]
-
-
-def relative_gain(f: Numbers, other: Numbers) -> Float[Array, "..."]:
-    r"""Return :math:`r_{l/l' \mid n} = f_{nl}^2 / f_{nl'}^2 - 1` from the normalised attention on l
-    and on l'."""
-    return (jnp.asarray(f) / other) ** 2 - 1
 
 
 def growth_factor(z: Numbers, start: Numbers) -> Float[Array, "..."]:
@@ -126,60 +119,23 @@ def bound_from_drive(
     return (jnp.log(c0 + inner) if printed else jnp.log1p(inner / c0)) / (4 * q)
 
 
-def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
-    """Make B_n(t, eta_y, eta_z, K, M, *, c0, convention, classes_per_query, printed) from Gamma."""
-
-    def bound(
-        t: Numbers,
-        eta_y: Numbers,
-        eta_z: Numbers,
-        K: Numbers,
-        M: Numbers,
-        *,
-        c0: Numbers,
-        convention: Convention = "sgd",
-        classes_per_query: Numbers = 1,
-        printed: bool = False,
-    ) -> Float[Array, "..."]:
-        gamma = big_gamma(jnp.asarray(t), eta_y, jnp.asarray(K), jnp.asarray(M))
-        driven = class_weight(K, convention) * eta_z * gamma
-        return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
-
-    # Not `functools.wraps`, which would show the arguments of Gamma as those of the bound.
-    bound.__doc__, bound.__name__ = big_gamma.__doc__, big_gamma.__name__
-    bound.__qualname__ = big_gamma.__qualname__
-    return bound
-
-
-@_bound
-def bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
+def bound(
+    t: Numbers,
+    eta_y: Numbers,
+    eta_z: Numbers,
+    K: Numbers,
+    M: Numbers,
+    *,
+    c0: Numbers,
+    convention: Convention = "sgd",
+    classes_per_query: Numbers = 1,
+    printed: bool = False,
+) -> Float[Array, "..."]:
     r"""Return :math:`B_n(t)` of Theorem 4 at step `t`, from the exact :math:`\Gamma` (Eq. 128)."""
-    return decoder.gamma_integral(t / K, eta_y, M, K)
-
-
-@_bound
-def scanning_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    r"""Return :math:`B_n` in the first stage, :math:`t < t_0'`, where
-
-    .. math::
-
-        4 \eta_Z \Gamma \sim \frac{2 (M-1)^2}{K M^2}\, \eta_Y \eta_Z\, t^2.
-    """
-    return ((M - 1) / M) ** 2 * eta_y * t**2 / (2 * K)
-
-
-@_bound
-def snapping_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    r"""Return :math:`B_n` in the second stage, :math:`t \ge t_0`, where
-
-    .. math::
-
-        4 \eta_Z \Gamma \sim \frac{2 K (M-1)^2}{M^2}\, \frac{\eta_Z}{\eta_Y}
-        \ln^2 \frac{M \eta_Y t}{K},
-
-    so that :math:`B_n = O(\ln \ln t)`. `t` must exceed :math:`K / (M \eta_Y)`.
-    """
-    return K * ((M - 1) / M * jnp.log(M * eta_y * t / K)) ** 2 / (2 * jnp.asarray(eta_y))
+    K = jnp.asarray(K)
+    gamma = decoder.gamma_integral(jnp.asarray(t) / K, eta_y, jnp.asarray(M), K)
+    driven = class_weight(K, convention) * eta_z * gamma
+    return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
 
 
 def bound_at_snap(K: Numbers, M: Numbers, nu: Numbers, **options: Any) -> Float[Array, "..."]:

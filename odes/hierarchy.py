@@ -34,11 +34,11 @@ from odes import (
     yz,
 )
 from odes.batch_noise import paths
-from odes.theory import Theory
+from odes.theory import AnyTheory, Theory
 
 GROUP = "dynsim.theories"
 """Entry-point group of registered theories."""
-BUILT_IN: Mapping[type[Problem], tuple[Theory[Any, Any], ...]] = {
+BUILT_IN: Mapping[type[Problem], tuple[AnyTheory, ...]] = {
     Layer: yz.THEORIES,
     AttentionLayer: yz.THEORIES,
     QKV: qkv.THEORIES,
@@ -55,14 +55,14 @@ TRAINED_BY = (
 """Methods that determine how a problem trains."""
 
 
-class Theories(dict[str, Theory[Any, Any]]):
+class Theories(dict[str, AnyTheory]):
     """Theories by name. An unknown name raises `ValueError` with the reason."""
 
-    def __init__(self, cls: type[Problem], known: Mapping[str, Theory[Any, Any]]) -> None:
+    def __init__(self, cls: type[Problem], known: Mapping[str, AnyTheory]) -> None:
         self.cls = cls
         super().__init__(known)
 
-    def __missing__(self, name: str) -> Theory[Any, Any]:
+    def __missing__(self, name: str) -> AnyTheory:
         if (entry := f"{self.cls.NAME}.{name}") in plugins.entry_points(GROUP):
             return _loaded(entry)
         try:
@@ -102,10 +102,10 @@ def theories(problem: Problem) -> Theories:
 
 
 @functools.lru_cache(maxsize=64)
-def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
+def of_class(cls: type[Problem]) -> dict[str, AnyTheory]:
     """Return the theories of a problem class by name, without registered ones."""
-    known: list[Theory[Any, Any]] = []
-    built_in: tuple[Theory[Any, Any], ...] = ()
+    known: list[AnyTheory] = []
+    built_in: tuple[AnyTheory, ...] = ()
     if why_not_inherited(cls) is None:
         built_in = next((BUILT_IN[each] for each in cls.__mro__ if each in BUILT_IN), ())
         with checks.code_of_user(f"{cls.__name__}.theories"):
@@ -118,13 +118,13 @@ def of_class(cls: type[Problem]) -> dict[str, Theory[Any, Any]]:
     # Problems with built-in theories have their own theories of batch noise.
     if not built_in and cls.draw is not Problem.draw and cls.loss is not Problem.loss:
         known += (batch_noise.THEORY, *paths.THEORIES)
-    found: dict[str, Theory[Any, Any]] = {}
+    found: dict[str, AnyTheory] = {}
     for theory in known:
         found.setdefault(theory.name, theory)
     return found
 
 
-def _loaded(entry: str) -> Theory[Any, Any]:
+def _loaded(entry: str) -> AnyTheory:
     point, (system, _, name) = plugins.described(GROUP, entry), entry.partition(".")
     if not system or not name:
         raise ValueError(f"{point}: must be named <problem>.<theory>")

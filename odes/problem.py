@@ -115,8 +115,6 @@ def flow(
         raise ValueError(f"{type(problem).__name__} needs population_loss for a flow")
     problem.check_population()
     chosen = checked_flow(rule, kind)
-    starts = reduction is None or reduction.from_weights
-    init = checked_arguments(problem, rule, times, key, init, dtype, starts=starts)
     recording = recorded_of_flow(problem, record, whole=reduction is None)
     if PRECONDITIONED in recording.provided and rule.is_adaptive:
         raise ValueError(f"record = {PRECONDITIONED!r}: for {rule.name}, only training records it")
@@ -128,9 +126,10 @@ def flow(
         )
     if reduction is not None and PARAMS in recording.provided:
         raise ValueError(f"record = {PARAMS!r}: this theory does not solve for all weights")
-    return in_own_program(
+    return solved(
         from_start,
-        *(problem, rule, times, key if starts else None, init if starts else None, dtype),
+        *(problem, rule, times, key, init, dtype),
+        from_weights=reduction is None or reduction.from_weights,
         of_problem=_solve,
         kind=chosen,
         record=recording,
@@ -146,7 +145,7 @@ def recorded_of_flow(problem: Problem, record: Record | None, whole: bool = Fals
     return table.resolve(usual(problem, table.functions) if record is None else record)
 
 
-def in_own_program(
+def solved(
     solve: Callable[..., Result],
     problem: Problem,
     rule: Rule,
@@ -155,10 +154,34 @@ def in_own_program(
     init: PyTree,
     dtype: DType,
     *numbers: PyTree,
+    from_weights: bool = True,
     **options: Any,
 ) -> Result:
-    """Return `solve(problem, rule, key, init, times, *numbers, **options)` from a separately
-    compiled program in `dtype`. The problem's arrays found by `split` are traced."""
+    """Check the inputs that all solves of a problem share, convert them to arrays of one precision,
+    and return `solve(problem, rule, key, init, times, *numbers, **options)` from a program that is
+    compiled on its own.
+
+    Args:
+        solve: the same function in each call, which would otherwise compile again.
+        problem, rule: as `built`. Their arrays and numbers are traced.
+        times, key, init: as the caller passes them.
+        dtype: precision of the solve.
+        numbers: further numbers, which are traced.
+        from_weights: whether the solve starts from the weights of a run, so that it needs a key or
+            `init`. It gets neither otherwise.
+        options: static options.
+
+    Raises:
+        ValueError: for numbers with axes, invalid starting weights or times, and missing starting
+            weights, before anything is compiled.
+    """
+    check_single("rule", rule)
+    init = checked_init(problem, init, dtype)
+    if from_weights and key is None and init is None:
+        raise ValueError("key = None: starting weights are random; pass a key, or `init`")
+    check_times(times)
+    if not from_weights:
+        key = init = None
     traced, static = split(problem)
     return in_program(
         solve,
@@ -176,26 +199,6 @@ def in_own_program(
     )
 
 
-def checked_arguments(
-    problem: Problem,
-    rule: Rule,
-    times: Times,
-    key: PRNGKeyArray | None,
-    init: PyTree,
-    dtype: DType,
-    *,
-    starts: bool,
-) -> PyTree:
-    """Return `checked_init`. Raises `ValueError` for numbers with axes, invalid starting weights or
-    times, and missing starting weights if the theory `starts` from them."""
-    check_single("rule", rule)
-    init = checked_init(problem, init, dtype)
-    if starts and key is None and init is None:
-        raise ValueError("key = None: starting weights are random; pass a key, or `init`")
-    check_times(times)
-    return init
-
-
 def from_start(
     given: Problem,
     rule: Rule,
@@ -206,7 +209,7 @@ def from_start(
     of_problem: Callable[..., Trajectory],
     **options: Any,
 ) -> Trajectory:
-    """Return `of_problem(problem, start, rule, times, **options)`, for use in `in_own_program`.
+    """Return `of_problem(problem, start, rule, times, **options)`, for use in `solved`.
     `start` are the `Parts` of the starting weights, None without `key` and `init`."""
     dtype: Any = times.dtype.name
     start = None if key is None and init is None else started(given, key, init, dtype)

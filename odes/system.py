@@ -14,7 +14,7 @@ from odes.general import computed, no_sgd, own_names, resolved
 from odes.solver.integrate import Solver, StepTime, integrate
 from odes.solver.posed import jumps
 from odes.solver.tolerances import Tolerances
-from odes.theory import Inapplicable, Theory, Training, always
+from odes.theory import AnyTheory, Inapplicable, Training, always
 
 VectorField = Callable[[Float[Array, ""], PyTree, Training], PyTree]
 """(t, state, training) -> derivative of the state with respect to t, in optimiser steps."""
@@ -43,7 +43,7 @@ def system(
     tolerances: Tolerances | None = None,
     refused: Mapping[str, str] | None = None,
     variant: bool = False,
-) -> Theory[Any, Any]:
+) -> AnyTheory:
     r"""Make a theory from a vector field, such as the equations of motion of order parameters.
 
     dynsim checks the arguments, compiles the solver, maps it over the runs of a sweep, records at

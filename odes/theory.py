@@ -3,21 +3,30 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import equinox as eqx
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
 
-from dynsim import checks
+from dynsim import checks, schedules
+from dynsim.precision import DType
+from dynsim.problem.checks import flow_table
+from dynsim.problem.memory import bytes_of
+from dynsim.problem.train import started
+from dynsim.training.course import Checkpoint
+from dynsim.training.recording import Record, Table
 from dynsim.training.rule import UpdateRule
-from dynsim.trajectory import Trajectory
-from odes.solver.tolerances import Tolerances
+from dynsim.trajectory import Times, Trajectory
+from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 
 Task = TypeVar("Task", bound=Any)
 Rates = TypeVar("Rates", bound=Any)
 
 
 class Training(eqx.Module):
-    """A training run, as a theory sees it.
+    """A training run, as a theory sees it. It is a pytree, so that one object may stand for many
+    runs, whose numbers have a leading axis.
 
     Attributes:
         problem: the problem that is trained.
@@ -81,10 +90,13 @@ class Theory(Generic[Task, Rates]):
             predicts; all observables of the problem if None.
         adaptive: whether its solver is adaptive and has tolerances.
         drawn: whether a run is a random path, so that seeds differ.
-        single: whether a sweep solves its runs one at a time, because each fills the memory or the
-            processor. Such a flow of all weights can record the sharpness.
-        held: (batch, steps, number of observables) -> the memory of a solve, as a multiple of a
-            run's without its batch, and the number of additional examples; one run's if None.
+        at_once: number of runs that a sweep solves together on a CPU. Of 1, each fills the memory
+            or the processor; such a flow of all weights can record the sharpness.
+        memory: (training, number of times, names to record) -> bytes of a solve; those of a few
+            copies of the weights if None.
+        trains: whether it is training, in the precision of the run; theories are solved in float64.
+        resumes: whether its runs can save a checkpoint and resume from it.
+        batched: whether `run` computes many runs at once, from a rule with numbers (P,).
 
     Raises:
         ValueError: from `check` and `solve`, with the reason, if it does not describe a training.
@@ -107,8 +119,96 @@ class Theory(Generic[Task, Rates]):
     predicts: Callable[[Task], tuple[str, ...]] | None = None
     adaptive: bool = True
     drawn: bool = False
-    single: bool = False
-    held: Callable[[int | float, int | None, int], tuple[int, int]] | None = None
+    at_once: int = 64
+    memory: Callable[[Training, int, tuple[Any, ...]], int] | None = None
+
+    resumes: bool = False
+
+    trains: ClassVar[bool] = False
+    batched: ClassVar[bool] = False
+    reduce: ClassVar[Callable[[Any, tuple[Any, ...]], Any] | None] = None
+    """(problem, names to record) -> the problem that `run` takes, made once on the host; None if it
+    takes the problem itself."""
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a run depends on its starting weights or on random numbers."""
+        return not {"init", "key"}.isdisjoint(self.needs)
+
+    def reads(self, problem: Task) -> bool:
+        """Return whether `solve` needs nothing but a training of the problem."""
+        return {*self.needs} <= {"init", "key", "batch", "steps", *problem.__dataclass_fields__}
+
+    def observables(self, problem: Task) -> Table:
+        """Return what it can record for a problem."""
+        every = self.predicts is None
+        known = flow_table(problem, whole=self.at_once == 1 and every)
+        if self.predicts is not None:
+            names = {name: known.functions.get(name, abs) for name in self.predicts(problem)}
+            known = dataclasses.replace(known, functions=names)
+        refused = {n: why for n, why in known.refused.items() if n not in known.functions}
+        return dataclasses.replace(known, refused={**refused, **self.refused})
+
+    def bytes_per_run(
+        self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
+    ) -> int:
+        """Estimate the memory of a solve that records at a number of `times`: that of its state,
+        and of the rates of all steps."""
+        problem, batch, steps = training.problem, training.batch, training.steps
+        changing = sum(not each.is_held for each in training.rule.schedules.values())
+        rates = np.dtype(dtype).itemsize * changing * len(dataclasses.fields(schedules.Table))
+        rates *= steps or 0
+        if self.memory is not None:
+            return rates + self.memory(training, times, record)
+        return rates + bytes_of(problem, batch, steps, dtype, trains=self.drawn)
+
+    def draws(self, training: Training) -> bool:
+        """Return whether `run` also takes the result of `draw`."""
+        del training
+        return False
+
+    def draw(self, training: Training, key: PRNGKeyArray) -> PyTree:
+        """Draw data that all runs with one key share, whatever their numbers."""
+        raise NotImplementedError
+
+    def run(
+        self,
+        training: Training,
+        key: PRNGKeyArray,
+        times: Times,
+        *,
+        record: Record,
+        dtype: DType = "float64",
+        rtol: float | None = None,
+        checkpoint: Checkpoint | bool = False,
+        drawn: PyTree = None,
+    ) -> Trajectory:
+        """Compute a training, with what `needs` names of it; vmappable.
+
+        Args:
+            training: the problem, the rule, and batch and steps.
+            key: random key of the run, as in `dynsim.train`.
+            times, record, dtype: as in the solver.
+            rtol: relative tolerance of an adaptive solver, by default its own.
+            checkpoint: as in `dynsim.train`, if it `resumes`.
+            drawn: the result of `draw`, if it `draws`.
+        """
+        del checkpoint, drawn
+        problem, rule = training.problem, training.rule
+        given = {"key": key, "batch": training.batch, "steps": training.steps}
+        options: dict[str, Any] = {"record": record, "dtype": dtype}
+        for name in self.needs:
+            if name == "init":
+                start = started(problem, key, None, dtype)
+                options[name] = start.whole(start.params)
+            else:
+                options[name] = given[name] if name in given else getattr(problem, name)
+        if self.adaptive:
+            usual = self.tolerances or DEFAULT_TOLERANCES[dtype]
+            rtol = usual.rtol if rtol is None else rtol
+            # Keep the ratio of absolute to relative tolerance.
+            options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
+        return self.solve(problem, rule, times, **options)
 
     def why_not(
         self, problem: Task, rule: Rates, batch: int | float = math.inf, steps: int | None = None
@@ -126,12 +226,14 @@ class Theory(Generic[Task, Rates]):
             raise ValueError(f"theory {self.name!r} does not apply: {reason}")
 
 
+AnyTheory = Theory[Any, Any]
+"""A theory of the training of any problem."""
 FINITE = "-finite-t"
 """Suffix of the names of finite-T theories."""
 
 
 def named(name: str, finite: bool) -> str:
-    """Return the name of a theory or engine for infinite or `finite` T."""
+    """Return the name of a theory for infinite or `finite` T."""
     return name + FINITE if finite else name
 
 

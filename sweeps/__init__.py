@@ -20,17 +20,15 @@ if TYPE_CHECKING:
     from sweeps.runner.tiles import forget
     from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import maps as phase
-    from sweeps.systems.base import Engine, Labels, Settings, System
+    from sweeps.systems.base import Labels, System
     from sweeps.systems.experiment import Experiment, experiment
     from sweeps.systems.registry import register
 
 __all__ = [
     "ChunksFailed",
-    "Engine",
     "Experiment",
     "Interrupted",
     "Labels",
-    "Settings",
     "StoreError",
     "Sweep",
     "System",
@@ -51,7 +49,7 @@ __all__ = [
 ]
 
 _SOURCES = {
-    **{name: f"sweeps.systems.base:{name}" for name in ("Engine", "Labels", "Settings", "System")},
+    **{name: f"sweeps.systems.base:{name}" for name in ("Labels", "System")},
     "register": "sweeps.systems.registry:register",
     "ChunksFailed": "sweeps.runner.driver:ChunksFailed",
     "Interrupted": "sweeps.runner.progress:Interrupted",

@@ -184,7 +184,8 @@ def test_every_recorded_quantity_is_explained(name: str) -> None:
     """`observables` raises for names without an entry in the file of formulas, and entries without
     a name; what is said by hand of who records one is checked below."""
     table = tables.observables(name)
-    for each in registry.system(name).engines["simulation"].observables.names():
+    problem = sweeps.experiment(name).bare
+    for each in registry.system(name).theories["simulation"].observables(problem).names():
         assert f"* - `{each}`\n" in table
 
 
@@ -250,9 +251,9 @@ def test_theories_without_inertia_are_those_that_the_table_names(name: str, theo
     # SGD has no flow called "rescaled": it is the plain one of a larger rate.
     other = theory if "sgd" in rules else "plain"
 
-    def last(engine: str, **given: Any) -> float:
+    def last(by: str, **given: Any) -> float:
         run = sweeps.experiment(name, **given, steps=20)
-        found = sweeps.run(sweeps.Sweep(run, {"seed": [0]}, engine, ("loss",)))
+        found = sweeps.run(sweeps.Sweep(run, {"seed": [0]}, by, ("loss",)))
         return float(found["loss"].squeeze())
 
     by_sgd, by_momentum = last(other, **of_sgd, **larger), last(theory, **of_momentum)

@@ -1,8 +1,8 @@
 """Sphinx extension with tables that are made from the code during the build.
 
 Two directives: `optimisers NAME` lists the optimisers that each theory of a system describes,
-according to the engines in the registry and the hierarchies in `odes`; `observables NAME` lists the
-quantities that a system records. Their names, units and axes come from the system's engines and
+according to the registry and the hierarchies in `odes`; `observables NAME` lists the
+quantities that a system records. Their names, units and axes come from the system's theories and
 labels. Their meaning and formula are in docs/reference/observables.toml, which must have exactly
 these names.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sweeps
-from odes.theory import FINITE, Theory, Training, refusal
+from odes.theory import FINITE, AnyTheory, Training, refusal
 from sweeps.runner import labels
 from sweeps.systems import registry
-from sweeps.systems.base import Engine, System
+from sweeps.systems.base import System
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -106,7 +106,7 @@ def setup(app: "Sphinx") -> dict[str, bool]:
 
 
 def optimisers(name: str) -> str:
-    """Tabulate the engines and theories of a system, with the rules and assumptions of each."""
+    """Tabulate training and the theories of a system, with the rules and assumptions of each."""
     system = registry.system(name)
     rules = update_rules(name)
     head = ["theory", *(HEADS[rule] for rule in rules), "assumes"]
@@ -120,9 +120,9 @@ def optimisers(name: str) -> str:
 
 
 def theories(system: System) -> dict[str, tuple[str, str, bool]]:
-    """Return title, assumptions, and whether there is a finite-T variant, by name, for the engines
-    of a system and the theories in its hierarchy that are not engines."""
-    every: dict[str, Engine | Theory[Any, Any]] = dict(system.engines)
+    """Return title, assumptions, and whether there is a finite-T variant, by name, for the
+    theories of a system in sweeps, and those in its hierarchy that sweeps do not have."""
+    every: dict[str, AnyTheory] = dict(system.theories)
     every = {**every, **{n: each for n, each in hierarchy(system.name).items() if n not in every}}
     found = {}
     for name, each in every.items():
@@ -133,7 +133,7 @@ def theories(system: System) -> dict[str, tuple[str, str, bool]]:
     return found
 
 
-def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
+def hierarchy(name: str) -> Mapping[str, AnyTheory]:
     """Return the theories of a system by name; empty for a system without theories."""
     try:
         package = importlib.import_module(f"odes.{name}")
@@ -163,10 +163,10 @@ def described(name: str, theory: str) -> tuple[str, ...]:
 
 def _describes(name: str, theory: str, run: sweeps.Experiment) -> bool:
     run.check()
-    engines = registry.system(name).engines
-    if theory not in engines:
+    known = registry.system(name).theories
+    if theory not in known:
         return hierarchy(name)[theory].inapplicable(Training(*run.built)) is None
-    return refusal(engines[theory].check_run, run) is None
+    return refusal(registry.check_run, known[theory], run) is None
 
 
 def observables(name: str) -> str:
@@ -177,11 +177,11 @@ def observables(name: str) -> str:
     if lacking or unknown:
         raise ValueError(f"{FORMULAS}: {name} lacks {lacking}, and records no {unknown}")
     rows = []
-    for each, engines in recorded.items():
+    for each, names in recorded.items():
         entry = about[each]
         formula = f"\n\n    $\\displaystyle {entry['formula']}$" if "formula" in entry else ""
         axes = entry.get("axes") or _axes(system, each)
-        by = entry.get("by") or _recorders(system, engines)
+        by = entry.get("by") or _recorders(system, names)
         rows.append([f"`{each}`", entry["text"] + formula, axes, _unit(system, each), by])
     default = f"By default, `dynsim.train` records {_listed(system.problems[0].RECORD)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
@@ -200,23 +200,25 @@ def formulas(name: str) -> dict[str, dict[str, str]]:
 
 
 def recorders(system: System) -> dict[str, list[str]]:
-    """Return the engines that record each quantity, by its name. Statistics predicted for every
-    quantity NAME, such as the standard deviation, have one entry, NAME_std; so have standard
-    errors, also those of NAME_std."""
+    """Return the names of the theories that record each quantity, by its name. Statistics predicted
+    for every quantity NAME, such as the standard deviation, have one entry, NAME_std; so have
+    standard errors, also those of NAME_std."""
     found: dict[str, list[str]] = {}
-    for engine, each in system.engines.items():
-        for name in each.observables.names():
+    problem = sweeps.experiment(system.name).bare
+    for theory, each in system.theories.items():
+        known = each.observables(problem)
+        for name in known.names():
             base, _, end = name.rpartition("_")
-            predicted = end in ("std", "drift", "error") and base in each.observables.functions
-            engines = found.setdefault(f"NAME_{end}" if predicted else name, [])
-            if engine not in engines:
-                engines.append(engine)
+            predicted = end in ("std", "drift", "error") and base in known.functions
+            names = found.setdefault(f"NAME_{end}" if predicted else name, [])
+            if theory not in names:
+                names.append(theory)
     return found
 
 
-def _recorders(system: System, engines: Iterable[str]) -> str:
-    every = list(dict.fromkeys(name.removesuffix(FINITE) for name in system.engines))
-    mine = list(dict.fromkeys(name.removesuffix(FINITE) for name in engines))
+def _recorders(system: System, names: Iterable[str]) -> str:
+    every = list(dict.fromkeys(name.removesuffix(FINITE) for name in system.theories))
+    mine = list(dict.fromkeys(name.removesuffix(FINITE) for name in names))
     others = [name for name in every if name not in mine]
     if others == ["simulation"]:
         return "theories"

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Real
+from jaxtyping import Array, Float, Real
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
@@ -158,16 +158,6 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     if s.B is None:
         raise ValueError(f"record = 'B': {_NO_BOUND}")
     return s.B
-
-
-def z_of(tokens: Int[AnyArray, " L"] | Sequence[int]) -> Observable:
-    """Return an observable (K, L): logits of the chosen `tokens` for each class's query."""
-    chosen = np.asarray(tokens)
-
-    def z_chosen(task: SequenceClasses, s: Snapshot) -> Float[Array, "K L"]:
-        return s.z[:, chosen]
-
-    return z_chosen
 
 
 RECALL_THRESHOLDS = np.geomspace(0.01, 10, 61)

@@ -45,16 +45,17 @@ from dynsim.precision import DType
 from dynsim.problem.base import FullBatch, built
 from dynsim.problem.checks import flow_table, has_population, usual
 from dynsim.problem.data import Data
+from dynsim.problem.memory import COPIES, bytes_of
 from dynsim.problem.train import started
 from dynsim.training.course import whole_steps
 from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Times
 from odes.batch_noise.noise import Asked, Noise, Reached, of_starts
-from odes.problem import checked_arguments, in_own_program
+from odes.problem import solved
 from odes.solver import linear_noise as solver
 from odes.solver.integrate import judge
-from odes.theory import Theory, Training, refusal
+from odes.theory import AnyTheory, Theory, Training, refusal
 
 STD, ERROR = "_std", "_error"
 """Suffixes of the names of standard deviations, and of standard errors of estimates."""
@@ -146,7 +147,6 @@ def linear_noise(
     problem, rule = built(problem, rule, dtype)
     if reason := _why_not_described(problem, rule, batch):
         raise ValueError(reason)
-    init = checked_arguments(problem, rule, times, key, init, dtype, starts=True)
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
     examples = checks.integer("examples", examples_of(batch) if examples is None else examples, 2)
@@ -186,9 +186,7 @@ def orders(
     """Return `linear_noise`, and with `draws` also its next order, from one program. `settings` are
     passed to `_solve` without checks."""
     asked = asked_of(problem, record)
-    found = in_own_program(
-        _solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings
-    )
+    found = solved(_solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings)
     return tuple(_named(each, asked) for each in found)
 
 
@@ -374,7 +372,17 @@ def _solve(
     return tuple(map(trajectory, orders))
 
 
-THEORY: Theory[Any, Any] = Theory(
+def _memory(training: Training, times: int, record: tuple[Any, ...]) -> int:
+    """Return the bytes of the derivatives of each observable with respect to all weights, of the
+    states of a segment, and of the examples of a step with their losses."""
+    del times
+    problem, steps = training.problem, training.steps
+    states = len(record) + 2 * math.isqrt(steps or 1)
+    examples = bytes_of(problem, examples_of(training.batch), steps, trains=True)
+    return states * bytes_of(problem, math.inf, steps) + COPIES * examples
+
+
+THEORY: AnyTheory = Theory(
     "linear-noise",
     "descent with linear batch noise",
     "batch noise to first order",
@@ -384,11 +392,7 @@ THEORY: Theory[Any, Any] = Theory(
     predicts=_predicts,
     adaptive=False,
     variant=True,
-    single=True,
-    # The derivatives of each observable with respect to all weights, and the states of a segment.
-    held=lambda batch, steps, observables: (
-        observables + 2 * math.isqrt(steps or 1),
-        examples_of(batch),
-    ),
+    at_once=1,
+    memory=_memory,
 )
 """The theory of every problem with `draw` and `loss`, from the starting weights of one run."""

@@ -71,11 +71,11 @@ from dynsim.training.rules import SGD
 from dynsim.trajectory import Static, Times
 from odes.batch_noise import asked_of, table_of, without_noise
 from odes.batch_noise.noise import Asked, Noise
-from odes.problem import checked_arguments, in_own_program
+from odes.problem import solved
 from odes.solver.flows import checked_flow, decayed, posed_flow
 from odes.solver.integrate import integrate_ito, judge
 from odes.solver.posed import GroupedRule
-from odes.theory import Theory, Training, refusal
+from odes.theory import AnyTheory, Theory, Training, refusal
 
 BEFORE = -1.0
 """Time of the examples for the starting velocity, which are not those of the first step."""
@@ -155,7 +155,6 @@ def sde(
         raise ValueError(f"order = {order}: must be 1 or 2")
     if reason := why_not_described(problem, rule, batch, order):
         raise ValueError(reason)
-    init = checked_arguments(problem, rule, times, key, init, dtype, starts=True)
     steps = whole_steps(times)
     checks.integer("batch", batch, 1)
     if key is None:
@@ -175,7 +174,7 @@ def sde(
     if asked.statistics:
         name = asked.statistics[0][0]
         raise ValueError(f"record = {name!r}: one path has none; use `across_runs`")
-    return in_own_program(
+    return solved(
         _solve,
         *(problem, rule, times, key, init, dtype, batch),
         steps=steps,
@@ -382,7 +381,7 @@ def _solve(
     return jax.vmap(one)(jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(paths)))
 
 
-def _theory(name: str, title: str, assumes: str, order: int) -> Theory[Any, Any]:
+def _theory(name: str, title: str, assumes: str, order: int) -> AnyTheory:
     def inapplicable(training: Training) -> str | None:
         return why_not_described(training.problem, training.rule, training.batch, order)
 
@@ -397,6 +396,7 @@ def _theory(name: str, title: str, assumes: str, order: int) -> Theory[Any, Any]
         adaptive=False,
         variant=True,
         drawn=True,
+        at_once=16,
     )
 
 

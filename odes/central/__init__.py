@@ -40,11 +40,11 @@ from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD, RMSProp, why_not_known
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import STEPS, Edge, Moved
-from odes.problem import checked_arguments, from_start, gradient_of, in_own_program
+from odes.problem import from_start, gradient_of, solved
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Gradient, GroupedRule
-from odes.theory import Theory, Training, refusal
+from odes.theory import AnyTheory, Theory, Training, refusal
 
 MOST = 4
 """Largest number of eigenvalues that can be followed at the edge."""
@@ -112,9 +112,8 @@ def central_flow(
     problem.check_population()
     if reason := why_not_described(rule):
         raise ValueError(reason)
-    init = checked_arguments(problem, rule, times, key, init, dtype, starts=True)
     checks.integer("follow", follow, 1, MOST)
-    return in_own_program(
+    return solved(
         from_start,
         *(problem, rule, times, key, init, dtype),
         of_problem=_solve,
@@ -141,7 +140,7 @@ def _inapplicable(training: Training) -> str | None:
     return why_not_described(training.rule) or refusal(training.problem.check_population)
 
 
-THEORY: Theory[Any, Any] = Theory(
+THEORY: AnyTheory = Theory(
     "central",
     "central flow",
     "batch -> infinity, oscillations near equilibrium at the edge of stability",

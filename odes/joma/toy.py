@@ -28,8 +28,6 @@ the increases of :math:`l_j` equals t [ours]:
 This gives the paper's Fig. 4 without a solver.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,11 +98,6 @@ def delay(mu: Real[Number, ""]) -> Float[Array, ""]:
     r"""Return the constant :math:`c(\mu)` of the late-time expansion above."""
     s, weight = _nodes(FAR)
     return jnp.sum(weight * jnp.expm1(mu**2 / 2 * (1 - (1 - jnp.exp(-s)) ** 2)))
-
-
-def speed_up(mu: Real[Number, ""], other: Real[Number, ""]) -> float:
-    r"""Return the limit of Theorem 4, :math:`e^{(\mu_j^2 - \mu_k^2)/2}` of `mu` and `other`."""
-    return math.exp((float(mu) ** 2 - float(other) ** 2) / 2)
 
 
 def _nodes(end: Real[Number, "*B"]) -> tuple[Float[Array, "*B n"], Float[Array, "*B n"]]:

@@ -50,7 +50,7 @@ from dynsim.trajectory import Times, Trajectory
 from odes.general import closed_form, flows, no_sgd
 from odes.problem import Reduction, flow
 from odes.sparse_attention import finite_batch
-from odes.theory import Theory, Training, reason
+from odes.theory import AnyTheory, Theory, Training, reason
 
 __all__ = ["THEORIES", "escape_time", "finite_batch", "growth_rate", "linear_escape_time"]
 
@@ -183,7 +183,7 @@ _TWO_NUMBERS = Reduction(
     lambda task, state: jax.tree.map(jnp.negative, field(task, state)),
     lambda task, state: (printed_snapshot(state, task),),
 )
-THEORIES: tuple[Theory[Any, Any], ...] = (
+THEORIES: tuple[AnyTheory, ...] = (
     *flows(ALIKE),
     Theory(
         "printed",

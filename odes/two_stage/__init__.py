@@ -33,11 +33,16 @@ __all__ = [
     "solve_seed",
 ]
 
+NUMBERS = 2**15
+"""Bytes of an adaptive solver of a few numbers, including its observables by quadrature."""
+# Solves of a few numbers wait for the stiffest run of a batch.
 _theory = functools.partial(
     Theory,
     inapplicable=inapplicable,
     tolerances=DEFAULT_TOLERANCES,
     predicts=lambda task: tuple(OBSERVABLES),
+    at_once=32,
+    memory=lambda *_: NUMBERS,
 )
 _infinite = functools.partial(solve, finite_length=False)
 _path = functools.partial(_theory, adaptive=False, drawn=True)

@@ -169,11 +169,6 @@ def growth_time(task: Prompts, tau: Numbers, decay: Numbers) -> Float[Array, "..
     return jnp.where(rate > 0, needed / jnp.where(rate > 0, rate, 1), jnp.inf)
 
 
-def early_signal(task: Prompts, t: Numbers) -> Float[Array, "..."]:
-    r"""Return :math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0, unsaturated."""
-    return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4
-
-
 def unsaturated_margin(task: Prompts, decay: Numbers) -> Float[Array, "..."]:
     r"""Return the mean :math:`\kappa^2 \bar p^4 / (32 \lambda)` of :math:`y N_W` at the end of the
     first stage, after the eta-time :math:`1/(4\lambda)`, if outputs did not saturate. P is learned
@@ -225,23 +220,6 @@ def _balance(
     x = jax.lax.fori_loop(0, _NEWTON_STEPS, lambda _, x: newton(x), jnp.zeros_like(decay))
     # Two more steps at the root supply its derivatives.
     return newton(newton(jax.lax.stop_gradient(x)))
-
-
-def noise_variance(
-    task: Prompts, stages: Annealing, times: Real[Number, "*S"]
-) -> Float[Array, "*S"]:
-    r"""Return the variance, after `times` optimiser steps, of weights on which the loss does not
-    act: :math:`v' = -2 \lambda v + \eta\, \tau_\xi^2` from :math:`\tau_0^2`, stage by stage."""
-    before = jnp.minimum(jnp.asarray(times), stages.first) * stages.eta_1
-    after = jnp.maximum(jnp.asarray(times) - stages.first, 0) * stages.eta_2
-
-    def relax(
-        start: Real[Number, "*S"], eta: Real[Number, ""], elapsed: Float[Array, "*S"]
-    ) -> Float[Array, "*S"]:
-        end = eta * stages.noise**2 / (2 * stages.decay)
-        return jnp.exp(-2 * stages.decay * elapsed) * (start - end) + end
-
-    return relax(relax(task.starting_noise**2, stages.eta_1, before), stages.eta_2, after)
 
 
 def waiting_time(decay: Numbers) -> Float[Array, "..."]:

@@ -13,7 +13,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from odes import general, symmetric
 from odes.symmetric.solve import inapplicable
-from odes.theory import Theory, of_finite_length
+from odes.theory import Theory, Training, of_finite_length
 from odes.yz import eq10, fixed_attention, lemma3, population, theorem4
 
 
@@ -55,7 +55,24 @@ _DECODER = "Lemma 3's decoder"
 _EQ10 = f"{_START}, 1/M -> 0, {_DECODER}"
 _REMARK_1 = "slowed down by 1 - rho as for identical overlaps rho and K = M"
 
-THEORIES: tuple[Theory, ...] = (
+BY_CLASS = {"lemma3": 24, "eq10": 12, "theorem4": 3, "fixed_attention": 1}
+"""Number of (K, M) arrays in theories without an array of all weights, by the part of the name
+before the first dash."""
+
+
+def _memory(training: Training, times: int, record: tuple[Any, ...], arrays: int) -> int:
+    task = training.problem
+    return 8 * (arrays * task.K * task.M + times * len(record) * task.K)
+
+
+def _sized(theory: Theory) -> Theory:
+    """Return the theory with an estimate of its memory, if it holds such arrays."""
+    if not (arrays := BY_CLASS.get(theory.name.split("-")[0])):
+        return theory
+    return dataclasses.replace(theory, memory=functools.partial(_memory, arrays=arrays))
+
+
+_ALL: tuple[Theory, ...] = (
     *_flow("plain", "population flow"),
     *_flow("matched"),
     *_flow("corrected", variant=True),
@@ -95,4 +112,5 @@ THEORIES: tuple[Theory, ...] = (
         decoder="discrete",
     ),
 )
+THEORIES = tuple(map(_sized, _ALL))
 """The theories, most exact first."""

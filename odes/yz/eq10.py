@@ -42,7 +42,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes import coefficients, decoder, growth
 from odes.solver.posed import Rescaled
-from odes.theory import Theory, Training
+from odes.theory import AnyTheory, Training
 from odes.yz import population
 
 
@@ -96,7 +96,7 @@ def theory(
     finite_m: bool = False,
     remark_1: bool = False,
     variant: bool = False,
-) -> Theory[Any, Any]:
+) -> AnyTheory:
     """Make the theory for options of `solve`; the other arguments are as in `Theory`."""
     checks.choice("convention", convention, ("sgd", "paper"))
     asked = {"paper": convention == "paper", "finite-m": finite_m, "remark-1": remark_1}

@@ -40,7 +40,7 @@ from odes import decoder as closed_form
 from odes.decoder import h_star
 from odes.solver.integrate import check_times, judge
 from odes.solver.posed import Rescaled
-from odes.theory import Theory, Training
+from odes.theory import AnyTheory, Training
 from odes.yz import population
 
 Decoder = Literal["closed", "discrete"]
@@ -75,7 +75,7 @@ def solve(
     return theory(decoder=decoder).solve(task, optimizer, times, **options)
 
 
-def theory(title: str = "", assumes: str = "", *, decoder: Decoder = "closed") -> Theory[Any, Any]:
+def theory(title: str = "", assumes: str = "", *, decoder: Decoder = "closed") -> AnyTheory:
     """Make the theory for a `decoder` of `solve`; the other arguments are as in `Theory`."""
     discrete = checks.choice("decoder", decoder, ("closed", "discrete")) == "discrete"
 

@@ -51,7 +51,7 @@ from odes.problem import flow as flow_of
 from odes.solver.integrate import VectorField, integrate
 from odes.solver.posed import Rescaled, why_not_described
 from odes.solver.tolerances import Tolerances
-from odes.theory import Inapplicable, Theory, Training, named, refusal
+from odes.theory import AnyTheory, Inapplicable, Training, named, refusal
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
@@ -69,7 +69,7 @@ def eliminated(
     *,
     bounded: bool = False,
     **options: Any,
-) -> Theory[Any, Any]:
+) -> AnyTheory:
     """Make a theory that eliminates the decoder from a `solver` and `options` as in
     `odes.general.computed`. If `bounded`, it also records the growth factor bound."""
     table = PREDICTED if bounded else MEASURED

@@ -44,7 +44,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes import decoder, growth
 from odes.solver.posed import Rescaled
-from odes.theory import Theory, Training, refusal
+from odes.theory import AnyTheory, Training, refusal
 from odes.yz import population
 
 # Priors and P(c|n) typed with a few decimals count as equal.
@@ -65,7 +65,7 @@ def solve(
     return theory(convention=convention).solve(task, optimizer, times, **options)
 
 
-def theory(assumes: str = "", *, convention: growth.Convention = "sgd") -> Theory[Any, Any]:
+def theory(assumes: str = "", *, convention: growth.Convention = "sgd") -> AnyTheory:
     """Make the theory for a `convention` of `solve`, with the text of its assumptions."""
     checks.choice("convention", convention, ("sgd", "paper"))
     pose = population.same(_pose, convention=convention)

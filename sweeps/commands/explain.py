@@ -246,19 +246,20 @@ def _solve(
 def _of_problem(run: Experiment) -> Explanation:
     """Return the prediction of any other problem, from the first applicable theory of its loss."""
     # Their imports take half as long as the layer's prediction.
-    from sweeps.compare.comparison import applicable_engines
+    from sweeps.compare.comparison import applicable
     from sweeps.runner.run import run as run_sweep
     from sweeps.runner.spec import Sweep
 
-    engines, refused = applicable_engines(run)
+    theories, refused = applicable(run)
     problem, rule = run.built
     key, steps = jax.random.fold_in(jax.random.key(0), run.seed), run.steps
-    known = {name: each for name, each in engines.items() if "loss" in each.observables.names()}
-    means = [engine.title or name for name, engine in known.items()][:1]
+    predicting = (n for n, each in theories.items() if "loss" in each.observables(problem).names())
+    known = {name: theories[name] for name in predicting}
+    means = [each.title or name for name, each in known.items()][:1]
     say(f"{READY}: {'; '.join([*means, NOISE.title, 'training to compare them with'])}")
     noise, checked, apart = scatter.noise(problem, rule, key, steps, run.batch), [], None
     if known:
-        name, engine = next(iter(known.items()))
+        name, best = next(iter(known.items()))
         times: Any = LOSSES
         changing = [x for x in rule.schedules.values() if x.warmup or not isinstance(x, Constant)]
         if steps is not None and changing:
@@ -268,7 +269,7 @@ def _of_problem(run: Experiment) -> Explanation:
             times = tuple(np.unique([*dynsim.log_times(steps, LOSSES), *np.ravel(moved)]).tolist())
         sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), times)
         solved = run_sweep(sweep).load().isel(seed=0)
-        theory, status, bad = engine.title or name, int(solved.status), int(solved.first_bad_step)
+        theory, status, bad = best.title or name, int(solved.status), int(solved.first_bad_step)
         times, loss = solved.time.values, np.asarray(solved["loss"].values, np.float64)
         mean = Mean(times, loss, np.where(times == 0, 0.0, math.nan))
         # A theory that depends on the batch is no limit of large batches and small steps.
@@ -298,7 +299,7 @@ def _of_problem(run: Experiment) -> Explanation:
         theory,
         dynsim.Status(status).name,
         (*rows, *checked, *noise.rows),
-        {name: each.title or name for name, each in engines.items()},
+        {name: each.title or name for name, each in theories.items()},
         refused,
         noise.compared,
     )

@@ -26,11 +26,13 @@ AT_ONCE = ("compare", "explain", "phase")
 progress to show."""
 NAMES = {
     "theories": ("best",),
-    "theory": ("auto", "best", "none"),
-    "engine": (),
+    "theory": (),
+    "Optimum.theory": ("auto", "best", "none"),
+    "against": ("auto", "best", "none"),
     "observable": (),
 }
-"""Options that name engines or observables of the problem, and the other words that they accept."""
+"""Options that name theories or observables of the problem, of any command or of one class, and the
+other words that they accept."""
 NEEDS = {
     "Explore": {
         "port": "serve",
@@ -51,7 +53,7 @@ is given, or one is omitted."""
 NUMBERED = re.compile(r"sharpness_\d+")
 """Names of individual sharpness eigenvalues."""
 FINITE = "-finite-t"
-"""Suffix of the names of finite-T engines."""
+"""Suffix of the names of finite-T theories."""
 USAGE = """usage: {prog} [-h] [--version] COMMAND [OPTIONS]
 
 Train attention models, solve their theories, and compare both.
@@ -216,13 +218,18 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
                 raise LanguageError(name, error.reason, word) from None
         if name in NAMES:
             _check_names(name, offer, table)
-    for name, others in NEEDS.get(offer.kind.word.partition(":")[2], {}).items():
+    for name, others in NEEDS.get(class_of(offer), {}).items():
         if name in table and not any(_holds(each, offer, table) for each in others.split("|")):
             alone = others.startswith("no-")
             words = " or ".join(f"--{each.removeprefix('no-')}" for each in others.split("|"))
             reason = f"has no effect {'with' if alone else 'without'} {words}; leave it out"
             raise LanguageError(name, reason, table[name])
     return table
+
+
+def class_of(offer: Offer) -> str:
+    """Return the name of the class of the command's settings."""
+    return offer.kind.word.partition(":")[2]
 
 
 def _holds(needed: str, offer: Offer, table: Table) -> bool:
@@ -238,7 +245,8 @@ def _check_names(option: str, offer: Offer, table: Table) -> None:
     known = offer.names(option, table)
     # Figures may use derived observables that runs do not record, such as divergence.
     usual = [default] if isinstance(default, str) else []
-    names = [*dict.fromkeys((*NAMES[option], *known, *usual))]
+    others = NAMES.get(f"{class_of(offer)}.{option}", NAMES[option])
+    names = [*dict.fromkeys((*others, *known, *usual))]
     for word in map(str, asked if isinstance(asked, list) else [asked]):
         if known and word not in names and not NUMBERED.fullmatch(word):
             own = {each: each.removesuffix(FINITE) for each in names}

@@ -72,7 +72,7 @@ def info(config: Info) -> None:
     if config.json:
         print(json.dumps(about, indent=2))
         return
-    lines = [f"{config.path}: {about['title'] or 'a sweep'}", f"engine {about['engine']}"]
+    lines = [f"{config.path}: {about['title'] or 'a sweep'}", f"theory {about['theory']}"]
     for name, values in about["axes"].items():
         lines.append(f"  {name:<16} {_shown(values)}")
     run = {name: value for name, value in about["run"].items() if name != "kind"}
@@ -115,7 +115,7 @@ def describe(store: Store) -> dict[str, Any]:
     return {
         "path": store.name,
         "title": attributes["title"],
-        "engine": config["engine"],
+        "theory": config["theory"],
         "dimensions": dict(zip(dims, store.layout.shape, strict=True)),
         "axes": config["axes"],
         "run": config["run"],

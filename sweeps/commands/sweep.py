@@ -109,13 +109,13 @@ def _seconds(work: Work) -> float:
     sweep = work.sweep
     steps, paths = sweep.first.steps or 0, {axis.path for axis in sweep.varied.named.values()}
     fixed = ("steps",) not in paths and not isinstance(sweep.times, tuple)
-    if not (sweep.rules.trains and fixed and steps > 2 * FEW[1]):
+    if not (sweep.method.trains and fixed and steps > 2 * FEW[1]):
         return _timed(work)
     took = []
     for number in FEW:
         shorter = sweep.first.at({"steps": number})
         # Checkpointed runs may end before their schedules.
-        resumed = sweep.rules.goes_on
+        resumed = sweep.method.resumes
         short = dataclasses.replace(sweep, run=shorter, times="end", checkpoint=resumed)
         tile = math.prod(work.tile)
         took.append(_timed(Work(short, work.mesh, layout=work.plan.layout, tile=tile)))
@@ -149,7 +149,7 @@ class SweepCommand(cluster.Hosts):
         file: TOML file of the sweep, or the name of a built-in sweep, such as fig6.
         out: folder for the results, or an address such as s3://bucket/run; by default runs/NAME,
             with the name of the file.
-        set: override settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]' engine=best. KEY=
+        set: override settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]' theory=best. KEY=
             removes KEY from the file; run={...} and axes={...} change the keys that they name.
         chunk: number of runs in a chunk. A chunk is computed and then stored as a whole, so an
             interruption loses at most one; by default few enough to store the first within about

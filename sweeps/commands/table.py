@@ -3,6 +3,7 @@
 The module of a command is imported on demand, so that help is fast.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import re
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from sweeps.language.derived import derived
 from sweeps.language.fields import Field, Kind, Table, fold
 from sweeps.language.grammar import Language, Pairs
 from sweeps.lines import unstopped
@@ -139,9 +141,48 @@ def group(first: str) -> dict[str, Command]:
     return {words[1]: found for words, found in names.items() if words[0] == first and words[1:]}
 
 
+@functools.cache
+def metadata() -> dict[str, Any]:
+    """Return facts about commands and built-in problems that help is made of: "commands", with
+    their settings, the defaults of their runs, and options without names; and "theories", the names
+    of theories, of training and of observables by problem."""
+    return derived("commands", _metadata)
+
+
+def _metadata() -> dict[str, Any]:
+    from odes import two_stage
+    from sweeps.language.describe import describe
+    from sweeps.systems import registry
+
+    classes = {name: command.load()[0] for name, command in COMMANDS.items()}
+    for first, others in OF_PROBLEM.items():
+        words = {w: COMMANDS[first]._replace(settings=each) for w, each in others.items()}
+        classes |= {f"{first} {word}": command.load()[0] for word, command in words.items()}
+    commands = {}
+    for name, cls in classes.items():
+        kind = describe(cls)
+        run = getattr(cls, "RUN", {}) if RUN in kind.fields else None
+        commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
+    theories = {}
+    for name in kinds.BUILT_IN:
+        system = registry.system(name)
+        names = [each for each, theory in system.theories.items() if not theory.trains]
+        others = [each for each in system.theories if each not in names]
+        if name == "two_stage":
+            # Those that need more than a run are compared, and are not swept.
+            names = list(dict.fromkeys((*names, *(each.name for each in two_stage.THEORIES))))
+        # Made without a device: a command may have to find other processes before JAX has one.
+        assert system.like is not None
+        known = system.theories["simulation"].observables(system.like)
+        observables = [*dict.fromkeys((*known.functions, *known.provided))]
+        for cls in system.problems:
+            theories[kinds.language().kind_of(cls).word] = [names, others, observables]
+    return {"commands": commands, "theories": theories}
+
+
 def summary(name: str) -> str:
     """Return a one-line summary of a command, from the docstring of its settings."""
-    about = kinds.metadata()["commands"][name][0]["about"]
+    about = metadata()["commands"][name][0]["about"]
     return textwrap.shorten(re.split(r"[:;] |\.(?: (?=[A-Z])|$)", about)[0], 88, placeholder=" ...")
 
 
@@ -176,7 +217,7 @@ class Offer(NamedTuple):
     @classmethod
     def of(cls, name: str, problem: str = "") -> "Offer":
         """Return the options of a command for runs of a problem."""
-        commands = kinds.metadata()["commands"]
+        commands = metadata()["commands"]
         command, own = COMMANDS[name], OF_PROBLEM.get(name, {})
         asked = fold(problem or (commands[name][1] or {}).get("problem", USUAL))
         # The name of a preset begins with that of its system.
@@ -207,11 +248,11 @@ class Offer(NamedTuple):
         return {n: value for n, value in given.items() if n not in (*self.options, "kind")}
 
     def names(self, option: str, given: Table) -> list[str]:
-        """Return the allowed values of `--theories`, `--theory`, `--engine` or `--observable` for a
-        built-in problem; empty for others, and where packages may add some."""
+        """Return the allowed values of `--theories`, `--theory`, `--against` or `--observable` for
+        a built-in problem; empty for others, and where packages may add some."""
         group = "observables" if option == "observable" else "theories"
         problem: Any = given.get("problem", {"kind": ""})
-        known = kinds.metadata()["engines"].get(problem["kind"])
+        known = metadata()["theories"].get(problem["kind"])
         if not known or importlib.metadata.entry_points(group=f"dynsim.{group}"):
             return []
         theories, others, observables = known

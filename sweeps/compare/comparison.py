@@ -21,16 +21,16 @@ from odes import central
 from odes.batch_noise import ERROR, STD
 from odes.batch_noise import THEORY as NOISE
 from odes.general import WHOLE
-from odes.theory import refusal
+from odes.theory import AnyTheory, refusal
 from sweeps import output
 from sweeps.compare import scatter
 from sweeps.compare.scatter import Scatter, average, spread
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.labels import difference
+from sweeps.runner.program import traces
 from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
-from sweeps.systems.base import Engine
 from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Comparison:
         simulation: the runs, over `seed`.
         predictions: datasets by theory, over `seed`: a run per seed or path, or one if all are
             equal.
-        engines: engines of the theories.
+        theories: the theories by name.
         names: observables that runs and theories share.
         extra: datasets of further sweeps.
     """
@@ -65,16 +65,16 @@ class Comparison:
     config: CompareOptions
     simulation: xr.Dataset
     predictions: Mapping[str, xr.Dataset]
-    engines: Mapping[str, Engine]
+    theories: Mapping[str, AnyTheory]
     names: tuple[str, ...]
     extra: Mapping[str, xr.Dataset] = dataclasses.field(default_factory=dict)
 
     NAMES: ClassVar[tuple[str, ...]] = ()
     """Observables to compare; if empty, all that training and theories share."""
     ALSO: ClassVar[tuple[str, ...]] = ()
-    """Additional observables, recorded by engines that have them."""
+    """Additional observables, recorded by theories that have them."""
     ALWAYS: ClassVar[tuple[str, ...]] = ()
-    """Engines shown next to the theories, whichever are requested."""
+    """Theories that are shown whichever are requested."""
     MEASURED: ClassVar[tuple[str, ...]] = ()
     """Theories that start from measured states of the runs; `from_runs` solves them."""
     SETTINGS: ClassVar[str] = "sweeps.compare.settings:CompareOptions"
@@ -87,10 +87,10 @@ class Comparison:
         return {}
 
     @classmethod
-    def known(cls, run: Experiment) -> dict[str, Engine]:
-        """Return the engines of the theories by name, most exact first."""
-        found = registry.engines(registry.system_of(run))
-        return {name: engine for name, engine in found.items() if not engine.trains}
+    def known(cls, run: Experiment) -> dict[str, AnyTheory]:
+        """Return the theories of the system by name, most exact first."""
+        found = registry.theories(registry.system_of(run))
+        return {name: theory for name, theory in found.items() if not theory.trains}
 
     @classmethod
     def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
@@ -98,15 +98,16 @@ class Comparison:
         raise NotImplementedError
 
     @classmethod
-    def seeds(cls, config: CompareOptions, engine: Engine) -> int:
-        """Return the number of runs of an engine: one if all would be the same."""
-        drawn = engine.trains or engine.noisy or (engine.seeded and not _starts_alike(config.run))
-        scatters = any(name.endswith(STD) for name in engine.observables.names())
+    def seeds(cls, config: CompareOptions, theory: AnyTheory) -> int:
+        """Return the number of runs of training or of a theory: one if all would be the same."""
+        drawn = theory.trains or theory.drawn or (theory.seeded and not _starts_alike(config.run))
+        known = theory.observables(config.run.bare).names()
+        scatters = any(name.endswith(STD) for name in known)
         return min(config.seeds, MOST_STARTS if scatters else config.seeds) if drawn else 1
 
     def about(self, theory: str) -> tuple[str, str]:
         """Return the title of a theory and its assumptions."""
-        return self.engines[theory].title or theory, self.engines[theory].assumes
+        return self.theories[theory].title or theory, self.theories[theory].assumes
 
     @property
     def times(self) -> np.ndarray:
@@ -166,7 +167,7 @@ class Comparison:
     def scattered(self, theory: str, name: str) -> Scatter | None:
         """Return predicted and measured standard deviation across seeds; None if not predicted."""
         mean, runs = self.runs_of(theory, name), self.runs_of(TRAINING, name)
-        if self.engines[theory].noisy:
+        if self.theories[theory].drawn:
             return scatter.over_paths(mean, runs)
         if name + STD not in self.predictions[theory]:
             return None
@@ -270,9 +271,9 @@ class Comparison:
 
 @functools.lru_cache(maxsize=1)
 def _starts_alike(run: Experiment) -> bool:
-    """Return whether all seeds start from the same weights: JAX then drops the unused key."""
+    """Return whether all seeds start from the same weights: whether they ignore the key."""
     init = jax.jit(lambda key: eqx.filter(run.built[0].init(key), eqx.is_array))
-    return "@main()" in init.lower(jax.eval_shape(lambda: jax.random.key(0))).as_text()
+    return not traces.reads(init.trace(jax.eval_shape(lambda: jax.random.key(0))))[0]
 
 
 def _times(dataset: xr.Dataset) -> np.ndarray:
@@ -299,18 +300,18 @@ def deliver(result: Comparison, figure: "Figure", name: str = "compare") -> list
     return None if config.json else paths
 
 
-def applicable_engines(
-    run: Experiment, known: Mapping[str, Engine] | None = None
-) -> tuple[dict[str, Engine], dict[str, str]]:
-    """Return the engines of the theories that describe a run, most exact first, and the reasons why
-    others do not apply. Variants are omitted unless requested. If none describes the rule, such as
+def applicable(
+    run: Experiment, known: Mapping[str, AnyTheory] | None = None
+) -> tuple[dict[str, AnyTheory], dict[str, str]]:
+    """Return the theories that describe a run, most exact first, and the reasons why others do not
+    apply. Variants are omitted unless requested. If none describes the rule, such as
     a user's own, the flow of all weights is used if there is one."""
     known = known or Comparison.known(run)
     theories = {name: each for name, each in known.items() if not each.variant}
-    reasons = {name: refusal(each.check_run, run) for name, each in theories.items()}
+    reasons = {name: refusal(registry.check_run, each, run) for name, each in theories.items()}
     found = {name: each for name, each in theories.items() if reasons[name] is None}
     for name in (WHOLE.name, NOISE.name):
-        if not found and name in known and refusal(known[name].check_run, run) is None:
+        if not found and name in known and refusal(registry.check_run, known[name], run) is None:
             found = {name: known[name]}
     refused = {n: each.rpartition("does not apply: ")[2] for n, each in reasons.items() if each}
     return found, refused

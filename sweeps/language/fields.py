@@ -108,6 +108,15 @@ class Kind(NamedTuple):
     endings: Sequence[Any] | None = None
     short: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the kind as a JSON value, whose fields omit defaults."""
+        usual = Field()._asdict()
+        fields = {
+            name: {n: v for n, v in field._asdict().items() if v != usual[n]}
+            for name, field in self.fields.items()
+        }
+        return {**self._asdict(), "fields": fields}
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
         """Return the kind of a JSON value, whose fields omit defaults."""

@@ -14,7 +14,7 @@ from sweeps.language.grammar import Language
 from sweeps.lines import assignments
 
 FOLDER = Path(__file__).parent
-KEYS = ("run", "axes", "engine", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
+KEYS = ("run", "axes", "theory", "record", "times", "zip", "rtol", "root", "checkpoint", "title")
 """Top-level keys of a file: the fields of a `Sweep`."""
 
 

@@ -265,7 +265,7 @@ class Agreement:
     def _rounding(self) -> float:
         """The relative tolerance for rounding."""
         own = ROUNDING * float(np.finfo(self.sweep.dtype).eps)
-        if not self.sweep.rules.adaptive:
+        if not self.sweep.method.adaptive:
             return own
         # Another version of a solver takes different steps.
         return max(own, 10 * (self.sweep.rtol or DEFAULT_TOLERANCES[self.sweep.dtype].rtol))

@@ -30,7 +30,7 @@ def config_of(sweep: Sweep) -> dict[str, Any]:
     return {name: value for name, value in optional.items() if value} | {
         "title": sweep.title,
         "system": sweep.system.name,
-        "engine": sweep.engine,
+        "theory": sweep.theory_name,
         "record": list(sweep.names),
         "times": list(sweep.times) if isinstance(sweep.times, tuple) else sweep.times,
         "root": sweep.root,

@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import pickle
-import pkgutil
 import socket
 import threading
 import time
@@ -175,7 +174,7 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
         return found
     try:
         # Comes with Dask; pickles classes and functions of a notebook by value.
-        dumps = pkgutil.resolve_name("cloudpickle:dumps")
+        from cloudpickle import dumps
     except ImportError:
         dumps = pickle.dumps
     try:

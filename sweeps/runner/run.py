@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-import pkgutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -122,6 +121,8 @@ def run(
         if value is not None:
             checks.integer(name, value, 1)
     _check_arguments(devices, process, reuse, report)
+    if not isinstance(sweep.theory, str):
+        _check_in_memory(sweep.theory.name, out, reuse)
     where = place(out)
     where.durable |= durable
     if executor is not None:
@@ -151,7 +152,8 @@ def run(
                 report(str(work.plan))
         else:
             # Imported on demand: most sweeps have no executor.
-            driver: Any = pkgutil.resolve_name("sweeps.runner.driver")
+            from sweeps.runner import driver
+
             job = driver.job(sweep, where, tile, strict)
         # Locked before anything is created, so that a rejected call leaves nothing behind.
         with where.lock(*process, report) as check:
@@ -221,6 +223,17 @@ def _check_arguments(devices: Any, process: Any, reuse: Any, report: Any) -> Non
     checks.kind("reuse", reuse, str, os.PathLike, list, tuple)
     if report is not None and not isinstance(report, Callable):
         raise ValueError(f"report = {report!r}: must be a function of a line of text")
+
+
+def _check_in_memory(theory: str, out: Any, reuse: Any) -> None:
+    """Raise `ValueError` if the runs of a theory that the problem does not have are to be stored,
+    or copied from a store: only a name identifies a theory there."""
+    for name, given in (("out", out), ("reuse", reuse or None)):
+        if given is not None:
+            raise ValueError(
+                f"theory = {theory}: only a theory of the problem can be stored; return it from "
+                f"the problem's `theories`, or leave out `{name}`"
+            )
 
 
 def _check_executor(

@@ -9,26 +9,29 @@ import reprlib
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import annotated_types as at
+import jax
 import numpy as np
-from jaxtyping import ArrayLike, PyTree
 
 from dynsim import checks, decoding
 from dynsim.decoding import Seed
 from dynsim.precision import DType
 from dynsim.problem.base import Measured
-from dynsim.training.recording import NamedFunction
+from dynsim.training.recording import NamedFunction, Table
+from dynsim.trajectory import Static
+from odes.theory import AnyTheory, Theory
 from sweeps import recipes
 from sweeps.language.axes import Axes, Axis, Dimension
 from sweeps.language.fields import is_number
 from sweeps.language.values import equal_in
 from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
 from sweeps.systems import budget, registry
-from sweeps.systems.base import Engine, Settings, System, Times, names_of
+from sweeps.systems.base import Call, Runs, System, Times, divided, names_of
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
+from sweeps.systems.training import check_runs
 
 Names = Sequence[str | NamedFunction | Mapping[str, Measured]] | str | Mapping[str, Measured]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
@@ -37,15 +40,6 @@ USUAL = ("loss", "accuracy", "entropy")
 FURTHER = "choose values further apart, or dtype = 'float64' for the runs"
 FEW = 64
 """Maximum number of combinations of static values that are all checked before anything runs."""
-
-
-class Problem(NamedTuple):
-    """All runs at one combination of static values: their task, their traced numbers as arrays that
-    broadcast, with a dimension per traced axis, and the settings of the engine."""
-
-    task: PyTree
-    numbers: Mapping[str, ArrayLike]
-    settings: Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +58,9 @@ class Sweep:
             end]. `seed` determines starting weights and data, so runs with the same seed see the
             same batches at any learning rate. The dimensions of the results have the names given
             here.
-        engine: "simulation", "descent" at infinite batch, or a theory of the problem; or "best",
-            the most exact theory that describes all runs.
+        theory: "simulation", which is training; "descent" at infinite batch; the name of another
+            theory of the problem; or "best", the most exact theory that describes all runs. In
+            Python also an `odes.Theory` that the problem does not have; its runs cannot be stored.
         record: names of observables; in Python also `{"mine": function}`, with a function of the
             same arguments as the problem's observables. If omitted, those of loss, accuracy and
             entropy that the problem has, or else its first observable.
@@ -88,7 +83,7 @@ class Sweep:
 
     run: Experiment | Mapping[str, Any] | list[Mapping[str, Any]]
     axes: Mapping[str, Any]
-    engine: str = "simulation"
+    theory: str | AnyTheory = "simulation"
     record: Names | None = None
     times: Times = "end"
     zip: Sequence[Sequence[str]] = ()
@@ -100,7 +95,8 @@ class Sweep:
     def __post_init__(self) -> None:
         checks.kind("run", self.run, Experiment, Mapping, list)
         checks.kind("axes", self.axes, Mapping)
-        for name, kind in (("engine", str), ("checkpoint", bool), ("title", str)):
+        checks.kind("theory", self.theory, str, Theory)
+        for name, kind in (("checkpoint", bool), ("title", str)):
             checks.kind(name, getattr(self, name), kind)
         decoding.check_stated(self)
         if isinstance(self.run, Experiment):
@@ -109,11 +105,11 @@ class Sweep:
         put("zip", self.varied.zipped)
         put("times", _times(self.times))
         put("root", checks.integer("root", self.root, 0, 2**32 - 1))
-        if self.engine == registry.BEST:
+        if self.theory == registry.BEST:
             planes = map(self.plane, self.some_slices())
-            put("engine", registry.best(self.system, tuple(planes)))
+            put("theory", registry.best(self.system, tuple(planes)))
         if self.record is None:
-            known = self.rules.observables.names()
+            known = self.observables.names()
             usual = tuple(name for name in USUAL if name in known)
             put("record", usual or known[:1])
         put("record", _asked(self.record))
@@ -160,18 +156,32 @@ class Sweep:
     def system(self) -> System:
         return registry.system_of(self.first)
 
+    @property
+    def theory_name(self) -> str:
+        """The name of the theory."""
+        return self.theory if isinstance(self.theory, str) else self.theory.name
+
     @functools.cached_property
-    def rules(self) -> Engine:
-        """The engine of the runs; raises `ValueError` if the system has no such engine."""
-        known = registry.engines(self.system)
+    def method(self) -> AnyTheory:
+        """The theory, or training, that computes the runs; raises `ValueError` if the problem has
+        none of that name."""
+        if not isinstance(self.theory, str):
+            return self.theory
+        known = registry.theories(self.system)
         try:
-            return known[checks.choice("engine", self.engine, (*known, registry.BEST))]
+            return known[checks.choice("theory", self.theory, (*known, registry.BEST))]
         except ValueError as error:
             problem = self.first.built[0]
             if problem.has("population_loss"):
                 raise
             name = type(problem).__name__
             raise ValueError(f"{error}; descent and flows need {name}.population_loss") from None
+
+    @functools.cached_property
+    def observables(self) -> Table:
+        """What the theory, or training, can record."""
+        # Building a problem would start JAX, which has to wait for other processes.
+        return self.method.observables(self.system.like or self.first.bare)
 
     @functools.cached_property
     def fields(self) -> dict[str, tuple[Any, ...]]:
@@ -181,7 +191,7 @@ class Sweep:
     @property
     def dtype(self) -> DType:
         """Precision of the runs."""
-        return self.first.dtype if self.rules.trains else "float64"
+        return self.first.dtype if self.method.trains else "float64"
 
     def point(self, chosen: Mapping[str, Any]) -> Experiment:
         """Return the run at the `chosen` values of axes. Values of traced axes may be arrays that
@@ -238,12 +248,12 @@ class Sweep:
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
-        if self.rtol is not None and not self.rules.adaptive:
-            raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not use it")
-        if self.checkpoint and not self.rules.goes_on:
-            able = [name for name, each in registry.engines(self.system).items() if each.goes_on]
+        if self.rtol is not None and not self.method.adaptive:
+            raise ValueError(f"rtol = {self.rtol}: theory {self.theory_name!r} does not use it")
+        if self.checkpoint and not self.method.resumes:
+            able = [name for name, each in registry.theories(self.system).items() if each.resumes]
             raise ValueError(
-                f"checkpoint = true: engine {self.engine!r} of {self.system.name} keeps none; "
+                f"checkpoint = true: theory {self.theory_name!r} of {self.system.name} keeps none; "
                 f"those that do: {', '.join(able) or 'none of this system'}"
             )
         if CHECKPOINT in self.names:
@@ -253,7 +263,7 @@ class Sweep:
         for name in self.names:
             if self.names.count(name) > 1:
                 raise ValueError(f"record = {name!r}: is named twice")
-        self.rules.observables.resolve(self.recorded)
+        self.observables.resolve(self.recorded)
         check_names(("", OF_STORES), ("axes", self.fields), ("record", self.names))
         for dim in self.dims:
             if same := equal_in(self.dtype, [_exact(axis) for axis in dim.members]):
@@ -271,35 +281,39 @@ class Sweep:
                     f"axes: their problems are of several systems, {self.system.name} and {other}, "
                     "whose theories and observables differ; sweep each of them"
                 )
-            runs = self.plane(chosen)
-            problem = self._problem(runs)
-            budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
+            runs = self.runs(chosen)
+            budget.check_memory(runs.bytes_per_run)
             # Rules and problems as values of an axis may differ in numbers alone.
+            numbers, arrays, _ = map(jax.tree.leaves, divided(runs.training))
             exact, rounded = (
-                tuple(np.asarray(each, kind).tobytes() for each in runs.numbers.values())
+                tuple(np.asarray(each, kind).tobytes() for each in numbers)
                 for kind in (np.float64, self.dtype)
             )
-            before, first = seen.setdefault((problem.settings, rounded), (exact, chosen))
-            if before != exact and runs.has_arrays_of(self.plane(first)):
-                name = next(name for name in chosen if chosen[name] != first[name])
-                raise ValueError(
-                    f"axes.{name}: {first[name]} and {chosen[name]} are equal in {self.dtype}; "
-                    f"{FURTHER}"
-                )
+            before, first = seen.setdefault((runs.call, rounded), (exact, chosen))
+            if before != exact:
+                others = jax.tree.leaves(divided(self.runs(first).training)[1])
+                if len(arrays) == len(others) and all(map(np.array_equal, arrays, others)):
+                    name = next(name for name in chosen if chosen[name] != first[name])
+                    raise ValueError(
+                        f"axes.{name}: {first[name]} and {chosen[name]} are equal in {self.dtype}; "
+                        f"{FURTHER}"
+                    )
 
-    def problem(self, chosen: Mapping[str, Any]) -> Problem:
-        """Return the task and the settings of the runs at the `chosen` values of static axes.
-        Raises `ValueError` as `check` does, which examines only some of very many combinations."""
-        return self._problem(self.plane(chosen))
-
-    def _problem(self, runs: Experiment) -> Problem:
-        runs.check(resumed=self.checkpoint, rounded=self.rules.trains)
-        times = runs.steps_recorded(self.times)
-        self.rules.check_run(runs)
-        settings = Settings(
-            runs.fixed, times, self.recorded, self.dtype, self.rtol, self.checkpoint
-        )
-        return Problem(self.rules.task(runs), runs.numbers, settings)
+    def runs(self, chosen: Mapping[str, Any]) -> Runs:
+        """Return the runs at the `chosen` values of static axes. Raises `ValueError` as `check`
+        does, which examines only some of very many combinations."""
+        plane, method = self.plane(chosen), self.method
+        plane.check(resumed=self.checkpoint, rounded=method.trains)
+        times = plane.steps_recorded(self.times)
+        training = registry.training_of(method, plane)
+        check_runs(method, training)
+        given = training
+        if method.reduce is not None:
+            given = plane.training(method.reduce(training.problem, self.recorded))
+        numbers, arrays, rest = divided(given)
+        options = self.rtol, method.draws(given), self.checkpoint, plane.spread
+        call = Call(method, Static.of(rest), times, self.recorded, self.dtype, *options)
+        return Runs(training, numbers, arrays, call)
 
 
 def _exact(axis: Axis) -> Sequence[float] | Sequence[str]:

@@ -2,7 +2,7 @@
 
 A tile is a batch of seeds times points (learning rates and other traced numbers); each device works
 on one tile at a time. Data and starting weights depend only on the seed, so the points of a tile
-share them; tiles also share them if the engine draws them separately. The program does not depend
+share them; tiles also share them if the theory draws them separately. The program does not depend
 on the grid or its values.
 """
 
@@ -11,7 +11,7 @@ import ctypes
 import functools
 import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -24,13 +24,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.compiling import DRAWN, EFFORTS, TURNS, Options, available, cost, inside
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for, precision
-from dynsim.problem.base import as_built
 from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as
+from odes.theory import AnyTheory
 from sweeps.runner import fit
 from sweeps.runner.program import kept, traces
 from sweeps.runner.store import CHECKPOINT, check_names
-from sweeps.systems.base import Engine, Settings, names_of
+from sweeps.systems.base import Call, names_of, names_of_numbers
 
 
 def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> Mesh:
@@ -53,7 +53,7 @@ class Program:
         if self._kept is None:
             draws, (program, _) = self._traced
             jaxpr, of_seed = program.jaxpr.jaxpr, None
-            if not job.engine.trains and job.mesh.devices.flat[0].platform == "cpu":
+            if not job.call.theory.trains and job.mesh.devices.flat[0].platform == "cpu":
                 of_seed = cost(_of_seed(jaxpr) or jaxpr, TURNS)
             self.known = kept.Known(program.out_info, cost(jaxpr), draws is not None, of_seed)
         else:
@@ -92,19 +92,19 @@ class Program:
         """The memory that the program requires on each device; waits for compilation."""
         return fit.needed(self.start().result()[0])
 
-    def draw(self, task: PyTree, *others: PyTree) -> list[Array]:
-        """Return the leaves of the result of `draw_tiles`; [] if the engine draws nothing."""
+    def draw(self, arrays: PyTree, *others: PyTree) -> list[Array]:
+        """Return the leaves of the result of `draw_tiles`; [] if the theory draws nothing."""
         drawing = self.start().result()[1]
-        return [] if drawing is None else _called(drawing, task, *others)
+        return [] if drawing is None else _called(drawing, arrays, *others)
 
-    def __call__(self, task: PyTree, *others: PyTree) -> dict[str, Array]:
+    def __call__(self, arrays: PyTree, numbers: PyTree, *others: PyTree) -> dict[str, Array]:
         """Return the result of `run_tiles`, waiting for compilation. The argument `drawn` is the
         list that `draw` returns."""
-        return _called(self.start().result()[0], task, *others)
+        return _called(self.start().result()[0], arrays, flat(numbers), *others)
 
     def _compile(self, drawing: "Future[tuple[Any, bool]] | None") -> Sequence[Any]:
         # Threads do not inherit the precision of the thread that starts them.
-        with precision(self._job.settings.dtype):
+        with precision(self._job.call.dtype):
             if self._kept and (found := kept.load(self._kept, self._job.mesh)):
                 return found
             draws, program = self._traced
@@ -115,21 +115,23 @@ class Program:
                 drawn, also = drawing.result() if drawing else self._made(draws, DRAWN)
                 whole &= also
         if whole:
-            kept.save(self._job.kept, self.known, self._job.turns, made, drawn)
+            traced = [each.program.jaxpr.jaxpr for each in (program, draws) if each]
+            used = {name for each in traced for name in traces.operations(each)}
+            kept.save(self._job.kept, self.known, self._job.turns, used, made, drawn)
         return made, drawn
 
     def _made(self, traced: "Traced", options: Options) -> tuple[Any, bool]:
         """Compile a program, and return whether it can be serialized."""
         read = kept.number_read()
-        with precision(self._job.settings.dtype):
+        with precision(self._job.call.dtype):
             made = traced.compiled(self._job.mesh, options)
         return made, kept.number_read() == read
 
 
-def _called(compiled: Any, task: PyTree, *others: PyTree) -> Any:
+def _called(compiled: Any, arrays: PyTree, *others: PyTree) -> Any:
     # Runs that diverge are data, whatever the user's JAX does at NaN.
     with jax.debug_nans(False), jax.debug_infs(False):
-        return compiled(jax.tree.leaves(task), *others)
+        return compiled(jax.tree.leaves(arrays), *others)
 
 
 COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
@@ -139,10 +141,10 @@ class Job(NamedTuple):
     """The values that a program is compiled for.
 
     Attributes:
-        task: the arrays of the task, or arrays of the same shapes.
-        numbers: names of the traced numbers.
+        arrays: the arrays that the runs share, or others of the same shapes.
+        numbers: the numbers of the runs, of any shape.
         tile: seeds and points of the batch that a device works on at once.
-        engine, settings: of the runs.
+        call: what computes a run.
         mesh: the devices.
         state: bytes of the state from which each run resumes; 0 for runs that start from step 0.
         identity: hash of the text of the program of a run, if it contains code that may change.
@@ -153,11 +155,10 @@ class Job(NamedTuple):
             of it, in whichever process and on whichever devices, is computed in the same way.
     """
 
-    task: PyTree
-    numbers: tuple[str, ...]
+    arrays: PyTree
+    numbers: PyTree
     tile: tuple[int, int]
-    engine: Engine
-    settings: Settings
+    call: Call
     mesh: Mesh
     state: int = 0
     identity: str = ""
@@ -181,50 +182,73 @@ class Traced(NamedTuple):
 
 
 def trace(job: Job) -> tuple[Traced | None, Traced]:
-    """Trace `draw_tiles`, if the engine draws anything, and `run_tiles` for the shapes of a job and
+    """Trace `draw_tiles`, if the theory draws anything, and `run_tiles` for the shapes of a job and
     the platform of its devices."""
-    points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
-    numbers = dict.fromkeys(job.numbers, points)
+    points = np.zeros((job.mesh.size, job.tile[1]), job.call.dtype)
     seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
     states = None
     if job.state:
         states = np.zeros((job.mesh.size, *job.tile, job.state), np.uint8)
-    root, engine, settings, on = np.uint32(0), job.engine, job.settings, job.mesh
-    known = {"engine": engine, "settings": settings, "mesh": on}
+    root, options = np.uint32(0), {"call": job.call, "mesh": job.mesh}
     # Arguments are flat, because the tree structures of modules cannot be serialized.
-    leaves, task = jax.tree.flatten(job.task)
+    leaves, arrays = jax.tree.flatten(job.arrays)
+    of_runs = [points] * len(jax.tree.leaves(job.numbers))
     shared = [jax.tree.structure(None)]
 
     def draw(leaves: list[Array], seeds: Array, root: Array) -> list[Array]:
-        found = draw_tiles(task.unflatten(leaves), seeds, root, **known)
+        found = draw_tiles(arrays.unflatten(leaves), seeds, root, **options)
         shared.append(jax.tree.structure(found))
         return jax.tree.leaves(found)
 
     def run(
-        leaves: list[Array], numbers: Any, seeds: Array, root: Array, drawn: Any, states: Any
+        leaves: list[Array],
+        of_runs: list[Array],
+        seeds: Array,
+        root: Array,
+        drawn: Any,
+        states: Any,
     ) -> dict[str, Array]:
-        given = task.unflatten(leaves), numbers, seeds, root, shared[-1].unflatten(drawn)
-        return run_tiles(*given, states, **known)
+        runs = arrays.unflatten(leaves), unflat(job.numbers, of_runs)
+        return run_tiles(*runs, seeds, root, shared[-1].unflatten(drawn), states, **options)
 
     draws, drawn = None, []
     anew = traces.anew() if job.identity else contextlib.nullcontext()
     with compiled_for(job.mesh.devices.flat[0].platform), anew:
-        if job.engine.draw is not None:
+        if job.call.draws:
             draws = Traced(jax.jit(draw).trace(leaves, seeds, root), (leaves, seeds, root))
             placed = NamedSharding(job.mesh, PartitionSpec("devices"))
             drawn = [
                 jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placed)
                 for each in draws.program.out_info
             ]
-        arguments = leaves, numbers, seeds, root, drawn, states
+        arguments = leaves, of_runs, seeds, root, drawn, states
         return draws, Traced(jax.jit(run).trace(*arguments), arguments)
+
+
+def flat(numbers: PyTree) -> list[Any]:
+    """Return the leaves in the order in which programs take them. The order of arguments affects
+    the last bit of results, so it must not change with the order of fields."""
+    leaves = jax.tree.leaves(numbers)
+    return [leaves[i] for i in _order(numbers)]
+
+
+def unflat(like: PyTree, leaves: Sequence[Any]) -> PyTree:
+    """Return a pytree like another one from its `flat` leaves."""
+    places = sorted(range(len(leaves)), key=_order(like).__getitem__)
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[i] for i in places])
+
+
+def _order(numbers: PyTree) -> list[int]:
+    names = names_of_numbers(numbers)
+    return sorted(range(len(names)), key=names.__getitem__)
 
 
 def program(job: Job) -> Program:
     """Return the program for arrays shaped like those of the job, made at the first call."""
-    leaves, structure = jax.tree.flatten(job.task)
+    leaves, structure = jax.tree.flatten(job.arrays)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-    key = (_classes(job.settings), shapes, structure, *job._replace(task=None, turns=0))
+    like = structure, jax.tree.structure(job.numbers)
+    key = (_classes(job.call), shapes, *like, *job._replace(arrays=None, numbers=None, turns=0))
     every = ((effort, PROGRAMS.get((key, effort))) for effort in EFFORTS)
     same = (each for effort, each in every if each and each.known.effort(job.turns) == effort)
     made = next(same, None) or Program(job)
@@ -240,10 +264,9 @@ def program(job: Job) -> Program:
     return made
 
 
-def _classes(settings: Settings) -> tuple[type, ...]:
+def _classes(call: Call) -> tuple[type, ...]:
     """Return the classes of the problem, the rule and their parts."""
-    about = jax.tree.leaves(settings._replace(times=()))
-    left, found = [each for each in about if isinstance(each, jax.tree_util.PyTreeDef)], []
+    left, found = [call.rest.structure], []
     while left:
         structure = left.pop()
         left += structure.children()
@@ -304,22 +327,19 @@ PROGRAMS: dict[Any, Program] = {}
 """The most recently used programs of this process, the latest one last."""
 
 
-@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
+@functools.partial(jax.jit, static_argnames=("call", "mesh"))
 def draw_tiles(
-    task: PyTree,
+    arrays: PyTree,
     seeds: Int[Array, "D S"],
     root: Int[Array, ""],
     *,
-    engine: Engine,
-    settings: Settings,
+    call: Call,
     mesh: Mesh,
 ) -> PyTree:
     """Draw the shared data of each seed's runs on each device, (D, S, ...); see `run_tiles`."""
-    assert engine.draw is not None
-    draw = functools.partial(engine.draw, settings)
 
-    def tile(task: PyTree, seeds: Int[Array, "1 S"], root: Int[Array, ""]) -> PyTree:
-        found = jax.lax.map(functools.partial(draw, task), _keys(seeds[0], root))
+    def tile(arrays: PyTree, seeds: Int[Array, "1 S"], root: Int[Array, ""]) -> PyTree:
+        found = jax.lax.map(functools.partial(call.draw, arrays), _keys(seeds[0], root))
         return jax.tree.map(lambda x: x[None], found)
 
     devices = PartitionSpec("devices")
@@ -329,20 +349,19 @@ def draw_tiles(
         in_specs=(PartitionSpec(), devices, PartitionSpec()),
         out_specs=devices,
         check_vma=False,
-    )(task, seeds, root)
+    )(arrays, seeds, root)
 
 
-@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
+@functools.partial(jax.jit, static_argnames=("call", "mesh"))
 def run_tiles(
-    task: PyTree,
-    numbers: Mapping[str, Float[Array, "D P"]],
+    arrays: PyTree,
+    numbers: PyTree[Float[Array, "D P"]],
     seeds: Int[Array, "D S"],
     root: Int[Array, ""],
     drawn: PyTree,
     states: UInt8[Array, "D S P N"] | None = None,
     *,
-    engine: Engine,
-    settings: Settings,
+    call: Call,
     mesh: Mesh,
 ) -> dict[str, Array]:
     """Run one tile on each of the D devices of `mesh`: S seeds at P points of traced `numbers`. A
@@ -356,35 +375,29 @@ def run_tiles(
     """
 
     def tile(
-        task: PyTree,
-        numbers: Mapping[str, Float[Array, "1 P"]],
+        arrays: PyTree,
+        numbers: PyTree[Float[Array, "1 P"]],
         seeds: Int[Array, "1 S"],
         root: Int[Array, ""],
         drawn: PyTree,
         states: UInt8[Array, "1 S P N"] | None,
     ) -> dict[str, Array]:
-        def run(
-            key: Array, drawn: PyTree, point: Mapping[str, Array], state: Array | None
-        ) -> dict[str, Array]:
-            shared = () if drawn is None else (drawn,)
-            made = engine.assemble(settings, task, point)
-            start = settings.checkpoint
+        def run(key: Array, drawn: PyTree, point: PyTree, state: Array | None) -> dict[str, Array]:
+            start = call.checkpoint
             if isinstance(start, Checkpoint) and state is not None:
-                fresh = settings._replace(checkpoint=True)
-                with as_built():
-                    like = jax.eval_shape(lambda: engine.run(fresh, *made, key, *shared).checkpoint)
+                fresh = call._replace(checkpoint=True)
+                like = jax.eval_shape(lambda: fresh.run(point, arrays, key, drawn).checkpoint)
                 start = unpacked(state, like, start.step)
-            with as_built():
-                found = engine.run(settings._replace(checkpoint=start), *made, key, *shared)
+            found = call._replace(checkpoint=start).run(point, arrays, key, drawn)
             recorded = {
                 name: jnp.asarray(found[name])
-                for asked in names_of(settings.record)
+                for asked in names_of(call.record)
                 for name in recorded_as(asked, found.observables)
             }
-            if isinstance(settings.times, int):
+            if isinstance(call.times, int):
                 recorded["time"] = jnp.asarray(found.times)
-            if settings.num_times == 1:
-                axis = 1 if engine.batched else 0
+            if call.num_times == 1:
+                axis = 1 if call.theory.batched else 0
                 recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
             if found.checkpoint is not None:
                 recorded[CHECKPOINT] = packed(found.checkpoint)
@@ -394,7 +407,7 @@ def run_tiles(
                 "first_bad_step": jnp.asarray(found.first_bad_step),
             }
 
-        one_seed = run if engine.batched else _over_points(run, engine.trains)
+        one_seed = run if call.theory.batched else _over_points(run, call.theory.trains)
         points = jax.tree.map(lambda x: x[0], numbers)
         shared, begun = jax.tree.map(lambda x: x[0], (drawn, states))
         each = _keys(seeds[0], root), shared, begun
@@ -409,7 +422,7 @@ def run_tiles(
         in_specs=(PartitionSpec(), devices, devices, PartitionSpec(), devices, devices),
         out_specs=devices,
         check_vma=False,
-    )(task, numbers, seeds, root, drawn, states)
+    )(arrays, numbers, seeds, root, drawn, states)
 
 
 def _over_points(
@@ -421,9 +434,9 @@ def _over_points(
     batch = jax.vmap(run, (None, None, 0, 0))
 
     def one_seed(
-        key: Array, shared: PyTree, points: Mapping[str, Array], states: Array | None
+        key: Array, shared: PyTree, points: PyTree, states: Array | None
     ) -> dict[str, Array]:
-        if trains or any(len(values) > 1 for values in points.values()):
+        if trains or any(len(values) > 1 for values in jax.tree.leaves(points)):
             return batch(key, shared, points, states)
         found = run(key, shared, *jax.tree.map(lambda x: x[0], (points, states)))
         return jax.tree.map(lambda x: x[None], found)
@@ -448,7 +461,7 @@ def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
     return power(max(size // points, 1), num_seeds), points
 
 
-def default_tile(memory: int, engine: Engine, device: Device) -> int:
+def default_tile(memory: int, theory: AnyTheory, device: Device) -> int:
     """Return the number of runs per tile before any program has been measured. `memory` is an
     estimate of bytes per run.
 
@@ -456,7 +469,7 @@ def default_tile(memory: int, engine: Engine, device: Device) -> int:
     exceed its memory, measurements shrink the tile later (`sweeps.runner.fit`).
     """
     if device.platform == "cpu":
-        return engine.tile
+        return theory.at_once
     available = fit.memory_of(device)
     fits = fit.MOST_RUNS if available is None else max(available // memory, 1)
     return 2 ** (min(fits, fit.MOST_RUNS).bit_length() - 1)
@@ -464,7 +477,7 @@ def default_tile(memory: int, engine: Engine, device: Device) -> int:
 
 def over_seeds(
     one_seed: Callable[..., dict[str, Array]],
-    points: Mapping[str, Array],
+    points: PyTree,
     each: tuple[Array, PyTree, PyTree],
     *,
     in_turn: bool,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, PyTree, UInt8
+from jaxtyping import Array, Float, PyTree, UInt8
 
 from dynsim.precision import precision
 from dynsim.training.course import Checkpoint
@@ -22,6 +22,7 @@ from sweeps.runner.program import kept
 from sweeps.runner.program.identity import Identity
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT, Layout, Variable
+from sweeps.systems.base import names_of_numbers
 
 CHUNK_TILES = 8
 """Default maximum of tiles per chunk: enough to keep several devices busy between writes."""
@@ -82,7 +83,7 @@ class Work:
         self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, list[Array]] = (None, [])
         memory = max(map(self._estimate, self.sweep.some_slices()))
-        size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
+        size = tile or tiles.default_tile(memory, sweep.method, mesh.devices.flat[0])
         cut = functools.partial(self._cut, mesh, layout, chunk)
         cut(chunk_tiles, size)
         if tile is None:
@@ -106,7 +107,7 @@ class Work:
             total = math.prod(dim.size for dim in self.sweep.dims)
             # Store a small sweep's first runs soon, but limit the number of chunks of a large one.
             few = max(total // (FEW_CHUNKS * size), mesh.size)
-            if self.sweep.rules.adaptive:
+            if self.sweep.method.adaptive:
                 # Runs of a chunk are sorted by stiffness; small chunks take a third longer.
                 few = chunk_tiles
             size_of_chunk = chunk or max(size * min(few, chunk_tiles), -(-total // MAX_CHUNKS))
@@ -162,12 +163,13 @@ class Work:
         check: Callable[[int], None],
         states: UInt8[np.ndarray, "*region N"] | None,
     ) -> dict[str, np.ndarray]:
-        chosen, seeds = self._runs(region)
-        prepared, program = self.program(_hashable(chosen))
-        numbers = self._numbers(chosen, region)
-        order = np.arange(len(next(iter(numbers.values()))))
-        if self.sweep.rules.adaptive:
-            order = np.argsort(self.sweep.system.stiffness(numbers), kind="stable")
+        chosen, seeds = self._region(region)
+        arrays, program = self.program(_hashable(chosen))
+        numbers, points = self._numbers(chosen, region)
+        order = np.arange(points)
+        if self.sweep.method.adaptive:
+            stiffness = np.broadcast_to(self.sweep.system.stiffness(numbers), order.shape)
+            order = np.argsort(stiffness, kind="stable")
         rows = None if states is None else self._by_seed(states, len(seeds))
         found: dict[str, np.ndarray] = {}
         computed = 0
@@ -180,16 +182,16 @@ class Work:
             computed += sum(len({*s.tolist()}) * len({*p.tolist()}) for s, p in block)
             chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
             result = program(
-                prepared,
-                {name: values[np.stack([p for _, p in block])] for name, values in numbers.items()},
+                arrays,
+                jax.tree.map(lambda x, b=block: x[np.stack([p for _, p in b])], numbers),
                 chosen_seeds,
                 np.uint32(self.sweep.root),
                 self._shared(_hashable(chosen), chosen_seeds),
                 None if rows is None else np.stack([rows[np.ix_(s, p)] for s, p in block]),
             )
-            arrays: list[Any] = [*result.values()]
-            if not all(each.is_ready() for each in arrays):
-                progress.wait(functools.partial(jax.block_until_ready, arrays), checked)
+            pending: list[Any] = [*result.values()]
+            if not all(each.is_ready() for each in pending):
+                progress.wait(functools.partial(jax.block_until_ready, pending), checked)
             for name, array in jax.device_get(result).items():
                 if name not in found:
                     shape = (len(seeds), len(order), *array.shape[3:])
@@ -215,10 +217,11 @@ class Work:
 
         def order(region: tuple[slice, ...]) -> tuple[list[int], list[int]]:
             found = zip(self.sweep.dims, region, strict=True)
-            drawn = self.sweep.rules.draw is not None
-            seeds = [part.start for dim, part in found if drawn and dim.name == "seed"]
+            seeds = [part.start for dim, part in found if draws and dim.name == "seed"]
             return program(region), seeds
 
+        first = _hashable(next(self.sweep.slices()))
+        draws = self.identity.entering(first).call.draws
         groups = [
             list(group) for _, group in itertools.groupby(sorted(regions, key=order), program)
         ]
@@ -259,7 +262,7 @@ class Work:
         return self._of(self.plan.layout.region(0))
 
     def _of(self, region: tuple[slice, ...]) -> tiles.Program:
-        chosen, _ = self._runs(region)
+        chosen, _ = self._region(region)
         return self.program(_hashable(chosen))[1]
 
     def _shapes(self, chosen: Mapping[str, float]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
@@ -286,8 +289,7 @@ class Work:
 
     def _estimate(self, chosen: Mapping[str, float]) -> int:
         """Estimate the bytes per run before a program is compiled."""
-        problem, _ = self.identity.entering(_hashable(chosen))
-        return self.sweep.rules.bytes_per_run(problem.task, problem.settings)
+        return self.identity.entering(_hashable(chosen)).bytes_per_run
 
     def _shrink(self, times: float) -> None:
         self.tile = fit.smaller(self.tile, times)
@@ -295,36 +297,39 @@ class Work:
         self._drawn = (None, [])
 
     def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
-        problem, prepared = self.identity.entering(chosen)
-        settings = problem.settings
+        runs = self.identity.entering(chosen)
+        arrays, call = runs.arrays, runs.call
         if self.begin:
-            settings = settings._replace(checkpoint=Checkpoint(self.begin))
-        names, rules = tuple(problem.numbers), self.sweep.rules
-        made = prepared, names, self.tile, rules, settings, self.mesh, self.state
+            call = call._replace(checkpoint=Checkpoint(self.begin))
+        made = arrays, runs.numbers, self.tile, call, self.mesh, self.state
         sizes = {dim.name: dim.size for dim in self.sweep.dims if not dim.static}
         turns = sizes.pop("seed", 1) * -(-math.prod(sizes.values()) // self.tile[1])
         if self.identity.outside:
             outside = self.identity.text(chosen).digest
-            return prepared, tiles.program(tiles.Job(*made, outside, turns=turns))
-        shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), prepared)
+            return arrays, tiles.program(tiles.Job(*made, outside, turns=turns))
+        # The problem may have another theory of the same name.
         key = ""
-        # A subclass may have another engine of the same name.
-        if type(self.sweep) is Sweep:
-            named = self.sweep.system.name, self.sweep.engine
-            key = kept.key_of(self.mesh, *named, shapes, names, self.tile, settings, self.state)
-        return prepared, tiles.program(tiles.Job(*made, kept=key, turns=turns))
+        if isinstance(self.sweep.theory, str):
+            # Theories have no text that other processes know; their names do.
+            named = self.sweep.system.name, self.sweep.theory, call._replace(theory=None)
+            shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves(arrays)]
+            names = names_of_numbers(runs.numbers)
+            key = kept.key_of(self.mesh, *named, shapes, names, self.tile, self.state)
+        return arrays, tiles.program(tiles.Job(*made, kept=key, turns=turns))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:
         """Return the drawn data of these seeds, cached until other seeds are requested."""
-        prepared, program = self.program(chosen)
+        arrays, program = self.program(chosen)
+        if not program.known.draws:
+            return []
         wanted = (chosen, seeds.tobytes())
-        if program.known.draws and self._drawn[0] != wanted:
+        if self._drawn[0] != wanted:
             # Free the old arrays before new ones are allocated.
             self._drawn = (None, [])
-            self._drawn = (wanted, program.draw(prepared, seeds, np.uint32(self.sweep.root)))
+            self._drawn = (wanted, program.draw(arrays, seeds, np.uint32(self.sweep.root)))
         return self._drawn[1]
 
-    def _runs(self, region: tuple[slice, ...]) -> tuple[dict[str, float], np.ndarray]:
+    def _region(self, region: tuple[slice, ...]) -> tuple[dict[str, float], np.ndarray]:
         """Return a region's static values, and its seeds."""
         seeds = np.array([self.sweep.first.seed])
         for dim, part in zip(self.sweep.dims, region, strict=True):
@@ -334,19 +339,21 @@ class Work:
 
     def _numbers(
         self, chosen: Mapping[str, float], region: tuple[slice, ...]
-    ) -> dict[str, np.ndarray]:
-        """Return (P,) traced numbers for all points of a chunk, the last dimension fastest."""
+    ) -> tuple[PyTree[Float[np.ndarray, " P"]], int]:
+        """Return the numbers of all P points of a chunk, the last dimension fastest, and P."""
         traced = [
             (dim.size, part)
             for dim, part in zip(self.sweep.dims, region, strict=True)
             if not dim.static and dim.name != "seed"
         ]
         shape, within = tuple(size for size, _ in traced), tuple(part for _, part in traced)
-        return {
-            name: np.asarray(np.broadcast_to(value, shape)[within], self.sweep.dtype).ravel()
-            * (1 + self.nudge)
-            for name, value in self.identity.entering(_hashable(chosen))[0].numbers.items()
-        }
+
+        def along(value: Any) -> np.ndarray:
+            each = np.asarray(np.broadcast_to(value, shape)[within], self.sweep.dtype)
+            return each.ravel() * (1 + self.nudge)
+
+        numbers = jax.tree.map(along, self.identity.entering(_hashable(chosen)).numbers)
+        return numbers, math.prod(part.stop - part.start for part in within)
 
     def _rounds(
         self, num_seeds: int, order: np.ndarray
@@ -393,8 +400,8 @@ def begin(sweeps: Iterable[Sweep]) -> None:
     programs.keep()
     wanted = list(sweeps)
     number, missing = progress.count(len(wanted), "program"), 0
-    progress.say(f"{number}: {', '.join(each.engine for each in wanted)}")
-    for sweep in progress.each(wanted, "program", lambda each: each.engine):
+    progress.say(f"{number}: {', '.join(each.theory_name for each in wanted)}")
+    for sweep in progress.each(wanted, "program", lambda each: each.theory_name):
         with precision(sweep.dtype):
             work = Work(sweep, tiles.mesh(dtype=sweep.dtype))
             work.variables()

@@ -34,10 +34,10 @@ def computed(config: Study) -> dict[str, xr.Dataset]:
     return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
 
 
-def by_theory(sweep: Sweep, engine: str) -> Sweep:
+def by_theory(sweep: Sweep, theory: str) -> Sweep:
     """Return the same runs without their seeds, computed by a deterministic theory."""
     axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
-    return dataclasses.replace(sweep, axes=axes, engine=engine)
+    return dataclasses.replace(sweep, axes=axes, theory=theory)
 
 
 def on_task(sweep: Sweep, task: Task | None) -> Sweep:

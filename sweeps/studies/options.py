@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import xarray as xr
 from annotated_types import Ge, Le
-from jaxtyping import Bool, Float
-from numpy.typing import ArrayLike
+from jaxtyping import Float
 from scipy import stats
 
 from dynsim import checks
@@ -19,8 +18,10 @@ from sweeps import output
 from sweeps.language import grammar
 from sweeps.language.fields import LanguageError, Table, is_array
 from sweeps.language.tree import check_fields, encode
+from sweeps.output.cells import cell_edges
 from sweeps.runner import cluster
 from sweeps.runner.spec import Sweep
+from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 from sweeps.systems.registry import system_of
@@ -34,8 +35,6 @@ Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 
 Queries = tuple[str, ...]
 """Numbers of queries; one option may list several, separated by commas: --num-queries 1,3."""
-MANY_DECADES = 1e3
-"""Ratio of the largest to the smallest value above which colours are logarithmic."""
 
 
 def begin(config: Any) -> None:
@@ -52,14 +51,15 @@ def begin(config: Any) -> None:
 
 
 UNREDUCED = {"symmetric": "plain", "symmetric-descent": "descent"}
-"""The engine for arbitrary classes that computes the same as each engine for symmetric ones."""
+"""The theory of arbitrary classes that equals each theory of symmetric ones."""
 
 
 def unreduced(sweep: Sweep) -> Sweep:
-    """Switch to the engine for arbitrary classes if the symmetric reduction does not apply."""
-    if sweep.engine not in UNREDUCED or refusal(sweep.rules.check_run, sweep.first) is None:
+    """Switch to the theory of arbitrary classes if the symmetric reduction does not apply."""
+    other = UNREDUCED.get(sweep.theory_name)
+    if other is None or refusal(registry.check_run, sweep.method, sweep.first) is None:
         return sweep
-    return dataclasses.replace(sweep, engine=UNREDUCED[sweep.engine])
+    return dataclasses.replace(sweep, theory=other)
 
 
 def queries(given: Sequence[str]) -> list[int]:
@@ -115,62 +115,6 @@ def heat_map(
     Values that are not finite get the colour of bad values. Returns the mesh, for a colour bar."""
     edges = (cell_edges(values[dim], scale) for dim in values.dims)
     return ax.pcolormesh(*edges, values.values.T, rasterized=True, **options)
-
-
-def scale_of(values: ArrayLike) -> str:
-    """Choose an axis scale: "linear" for values evenly spaced or not all positive, else "log"."""
-    numbers = np.asarray(values)
-    steps = np.diff(numbers)
-    # Evenly spaced values that were rounded to integers differ by up to 1 in their steps.
-    rounding = 1 if numbers.dtype.kind in "iu" else 1e-6 * abs(numbers).max()
-    even = steps.size > 1 and np.ptp(steps) <= rounding
-    return "linear" if even or numbers.min() <= 0 else "log"
-
-
-def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
-    """Return the edges of cells around increasing `values`, on `scale` or that of `scale_of`."""
-    logarithmic = (scale or scale_of(values)) == "log"
-    centres = np.asarray(values, np.float64)
-    centres = np.log(centres) if logarithmic else centres
-    if centres.size == 1:
-        found = centres + np.array([-0.5, 0.5])
-    else:
-        middle = (centres[1:] + centres[:-1]) / 2
-        ends = 2 * centres[[0, -1]] - middle[[0, -1]]
-        found = np.concatenate([ends[:1], middle, ends[1:]])
-    return np.exp(found) if logarithmic else found
-
-
-class ColourRange(NamedTuple):
-    """Smallest and largest value of a colour scale, and whether it is logarithmic."""
-
-    low: float
-    high: float
-    logarithmic: bool
-
-    def apart(self, values: Float[np.ndarray, "N C"], tolerance: float) -> Bool[np.ndarray, " N"]:
-        """Return which rows differ by more than `tolerance` times the colour range, or have both
-        NaN and other values."""
-        if self.logarithmic:
-            values = np.log(np.maximum(values, self.low))
-        ends = np.log([self.low, self.high]) if self.logarithmic else (self.low, self.high)
-        lost = np.isnan(values)
-        largest = np.where(lost, -np.inf, values).max(axis=1)
-        smallest = np.where(lost, np.inf, values).min(axis=1)
-        some = lost.any(axis=1) & ~lost.all(axis=1)
-        return some | (largest - smallest > tolerance * (ends[1] - ends[0]))
-
-
-def colour_range(values: np.ndarray) -> ColourRange:
-    """Choose a colour range for the finite values. It is logarithmic if the middle 90 % of them
-    span decades; a few values near zero must not hide how the others differ."""
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    if not 0 < low * MANY_DECADES < high:
-        return ColourRange(low, high, False)
-    some = np.quantile(finite, 0.05, method="lower")
-    most = np.quantile(finite, 0.95, method="higher")
-    return ColourRange(low, high, bool(some * MANY_DECADES < most))
 
 
 MOST_VALUES = 2**24

@@ -29,7 +29,7 @@ from sweeps.systems.experiment import experiment
 FALLEN = 0.8
 """Share of the starting loss at which the plateau is over."""
 TIMES = 600
-ENGINES = ("simulation", "plain", "printed")
+THEORIES = ("simulation", "plain", "printed")
 LENGTHS, SIZES, COPIES = (256, 512, 1024, 2048, 4096), (16, 64), (1, 2, 4, 8)
 WIDE = LENGTHS[:-1]
 """Sequence lengths at d = 256."""
@@ -61,7 +61,7 @@ class FigureSparseAttention:
     out: Path = Path("out/sparse_attention")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All sweeps of the figure, by panel and engine."""
+        """All sweeps of the figure, by panel and theory."""
         run = experiment("sparse_attention", batch=self.batch)
         long = run.at({"steps": self.steps, "batch": math.inf})
         short = long.at({"length": 256, "steps": 4000})
@@ -75,8 +75,8 @@ class FigureSparseAttention:
         seeds = {"seed": {"range": self.seeds}}
         found["wide/plain"] = Sweep(wide, {"length": WIDE}, "plain", ("loss",), TIMES)
         found["square/simulation"] = Sweep(square, seeds, "simulation", ("loss",), TIMES)
-        for engine in ENGINES:
-            found[f"copies/{engine}"] = Sweep(short, {"B": COPIES}, engine, ("loss",), TIMES)
+        for theory in THEORIES:
+            found[f"copies/{theory}"] = Sweep(short, {"B": COPIES}, theory, ("loss",), TIMES)
         for name, (rule, steps, flow, end) in RULES.items():
             sampled = run.at({"rule": rule, "steps": steps})
             found[f"{name}/simulation"] = Sweep(sampled, seeds, "simulation", ("loss",), TIMES)
@@ -217,7 +217,7 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 def plot_copies(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Length of the plateau over the number of copies."""
-    steps = {e: plateau(found[f"copies/{e}"]) for e in ENGINES}
+    steps = {e: plateau(found[f"copies/{e}"]) for e in THEORIES}
     points: dict[str, Any] = {"marker": "o", "ms": 9, "ls": "none"}
     ax.plot(COPIES, steps["simulation"], color=drawing.colour(0), label="descent", **points)
     ax.plot(COPIES, steps["plain"], "kx", label="flow")

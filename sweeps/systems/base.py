@@ -1,27 +1,31 @@
-"""The interface of systems for sweeps, comparison and diagrams: problems, engines and labels. Also
-the division of a problem and a rule into traced numbers by name, and arrays by position, for
-compiled programs.
+"""The interface of systems for sweeps, comparison and diagrams: what computes runs, and labels.
 
-An engine computes the trajectories of a run (`sweeps.systems.experiment`); labels name the recorded
-quantities.
+A run is a pytree, `odes.Training`: a problem, a rule, and static settings. A sweep gives its
+numbers a leading axis. `odes.Theory` has the methods that compute it; training is a subclass,
+`sweeps.systems.training.Simulation`. Labels name the recorded quantities.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Rule, Trajectory, decoding
+from dynsim import Problem, Trajectory, decoding
 from dynsim.precision import DType
+from dynsim.problem.base import as_built
 from dynsim.problem.checks import has_population
-from dynsim.schedules import NUMBERS
 from dynsim.training.course import Checkpoint
-from dynsim.training.recording import PRECONDITIONED, SHARPNESS, NamedFunction, Table
+from dynsim.training.recording import PRECONDITIONED, SHARPNESS, NamedFunction
+from dynsim.trajectory import Static
+from odes.theory import AnyTheory, Training
 from sweeps.language.describe import docs_of
 
 MOST_TIMES = 2**20
@@ -31,124 +35,146 @@ Times = Literal["end"] | int | tuple[int, ...]
 steps."""
 
 
-class Template(NamedTuple):
-    """A pytree without its numbers, hashable. `leaves` of `structure` are names of traced numbers,
-    positions of shared arrays, or values in tuples of length one."""
-
-    structure: Any
-    leaves: tuple[str | int | tuple[Any], ...]
-
-    def filled(self, numbers: Mapping[str, Any], arrays: tuple[Any, ...]) -> PyTree:
-        """Insert numbers by name and arrays by position."""
-        found = []
-        for leaf in self.leaves:
-            if isinstance(leaf, tuple):
-                found.append(leaf[0])
-            else:
-                found.append(numbers[leaf] if isinstance(leaf, str) else arrays[leaf])
-        return jax.tree.unflatten(self.structure, found)
-
-
-class Taken(NamedTuple):
-    """A pytree split into its template, its numbers by name, and its arrays."""
-
-    template: Template
-    numbers: dict[str, Any]
-    arrays: tuple[Any, ...]
-
-
-class Settings(NamedTuple):
-    """Settings of all runs of one program besides their numbers, all hashable.
+class Call(NamedTuple):
+    """What a compiled program computes: runs that differ in numbers, arrays and keys. Hashable.
 
     Attributes:
-        fixed: the value of `Experiment.fixed`.
+        theory: the theory, or training, that computes the runs.
+        rest: the static rest of the runs, with 1 in place of each number.
         times: optimiser steps at which to record, or their number if the run chooses them.
         record: names of observables, or named functions.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
-        checkpoint: as in `dynsim.train`, for engines whose runs can resume.
-
-    Example:
-        >>> settings = sweeps.Settings((), (0, 10), ("loss",), "float32", rtol=None)
-        >>> settings.checkpoint
-        False
+        checkpoint: as in `dynsim.train`, for theories whose runs can resume.
+        draws: whether the runs of a seed share data that `draw` returns.
+        spread: (rule, number) -> that many recording steps up to the end, for such rules.
     """
 
-    fixed: Any
+    theory: AnyTheory
+    rest: Static
     times: tuple[int, ...] | int
     record: tuple[Any, ...]
     dtype: DType
-    rtol: float | None
+    rtol: float | None = None
+    draws: bool = False
     checkpoint: Checkpoint | bool = False
+    spread: Callable[[Any, int], Any] | None = None
 
     @property
     def num_times(self) -> int:
         """The number of recorded steps."""
         return self.times if isinstance(self.times, int) else len(self.times)
 
-    @property
-    def width(self) -> int:
-        """Bytes of a number."""
-        return np.dtype(self.dtype).itemsize
+    def run(
+        self, numbers: Training, arrays: Training, key: PRNGKeyArray, drawn: PyTree = None
+    ) -> Trajectory:
+        """Compute a run."""
+        training = eqx.combine(numbers, arrays, self.rest.tree)
+        with as_built():
+            return self.theory.run(
+                training,
+                key,
+                self._times(training.rule),
+                record=self.record,
+                dtype=self.dtype,
+                rtol=self.rtol,
+                checkpoint=self.checkpoint,
+                drawn=drawn,
+            )
+
+    def draw(self, arrays: Training, key: PRNGKeyArray) -> PyTree:
+        """Draw the data that the runs of one seed share, whatever their numbers."""
+        return self.theory.draw(eqx.combine(arrays, self.rest.tree), key)
+
+    def _times(self, rule: Any) -> Any:
+        if not isinstance(self.times, int):
+            return np.asarray(self.times)
+        assert self.spread is not None
+        return jnp.rint(jnp.asarray(self.spread(rule, self.times)))
 
 
-class Engine(NamedTuple):
-    """An engine computes runs.
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """All runs of one program.
 
     Attributes:
-        run: function that computes one run from (settings, task, rule, key), with task and rule
-            from `assemble`; vmappable. If `batched`, it computes all runs of one seed, from a rule
-            with numbers (P,). With `draw`, it also receives the result of that.
-        assemble: function that returns task and update rule of a run from (settings, prepared task,
-            traced numbers); it is called inside the compiled program.
-        observables: quantities that the engine can record.
-        bytes_per_run: estimate of the memory per run, from (task, settings).
-        check: function that raises `ValueError` if the engine does not describe (fixed, task,
-            rule).
-        adaptive: whether the runs of a batch wait for the stiffest run.
-        tile: number of runs in a batch on a CPU, where small ones stay in the cache.
-        prepare: function of the task and the names to record that returns a pytree of arrays, the
-            program's input instead of the task.
-        trains: whether it is descent in the precision of the run, not theory in float64.
-        batched: see `run`.
-        task: function that returns the part of a run to prepare, by default its trained problem.
-        draw: function of (settings, prepared task, key) that returns the shared data of all runs of
-            one seed, if it is worth caching between batches.
-        variant: whether comparisons omit it unless it is requested.
-        goes_on: whether its runs can save a checkpoint and resume from it.
-        noisy: whether it is a stochastic theory, so that seeds differ.
-        seeded: whether its runs depend on the seed when starting weights do.
-        title: title for legends and tables.
-        assumes: its assumptions, in words.
-
-    Example:
-        >>> from sweeps.systems import registry
-        >>> sorted(registry.system("yz").engines)[:2]
-        ['adam', 'adam-finite-t']
+        training: the runs, whose numbers are arrays that broadcast.
+        numbers, arrays: parts of them as the theory takes them: those that differ, and those that
+            all runs share.
+        call: the program.
     """
 
-    run: Callable[..., Trajectory]
-    assemble: Callable[[Settings, Any, Mapping[str, Array]], tuple[Any, Any]]
-    observables: Table
-    bytes_per_run: Callable[[Any, Settings], int] = lambda task, settings: 2**16
-    check: Callable[[Any, Any, Any], None] = lambda fixed, task, rule: None
-    adaptive: bool = False
-    tile: int = 16
-    prepare: Callable[[Any, tuple[Any, ...]], Any] = lambda task, record: task
-    trains: bool = False
-    batched: bool = False
-    task: Callable[[Any], Any] = lambda run: run.built[0]
-    draw: Callable[[Settings, Any, PRNGKeyArray], PyTree] | None = None
-    variant: bool = False
-    goes_on: bool = False
-    noisy: bool = False
-    seeded: bool = True
-    title: str = ""
-    assumes: str = ""
+    training: Training
+    numbers: Training
+    arrays: Training
+    call: Call
 
-    def check_run(self, run: Any) -> None:
-        """Raise `ValueError` if it does not describe a run, a `sweeps.Experiment`."""
-        self.check(run.fixed, self.task(run), run.rule.build())
+    @property
+    def bytes_per_run(self) -> int:
+        """An estimate of the memory of a run."""
+        _, arrays, rest = divided(self.training)
+        call = self.call
+        one = eqx.combine(arrays, rest)
+        return call.theory.bytes_per_run(one, call.num_times, call.record, call.dtype)
+
+
+def divided(training: Training) -> tuple[Training, Training, Training]:
+    """Divide runs into the numbers that may differ between them, the arrays that they share, and
+    the rest, which is static, with 1 in place of each number.
+
+    Numbers are those of the rule, fields of the problem annotated `float`, and floating-point
+    scalars. They may be arrays that broadcast, one entry per run.
+    """
+    problem = training.problem
+    # A reduced problem has arrays alone.
+    reals = {*decoding.reals(problem)} if isinstance(problem, Problem) else None
+    left_out = getattr(problem, "LEFT_OUT_AT_ZERO", ())
+
+    def kind(path: tuple[Any, ...], leaf: Any) -> str:
+        array = isinstance(leaf, jax.Array | np.ndarray)
+        if isinstance(leaf, bool) or not (array or isinstance(leaf, float | int | np.number)):
+            return "static"
+        if path[0].name == "rule":
+            return "number"
+        if reals is None:
+            return "array"
+        name = path_of(path[1:])
+        if name in left_out and not np.ndim(leaf) and leaf == 0:
+            return "zero"
+        scalar = array and np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, np.floating)
+        if name in reals or scalar or isinstance(leaf, float):
+            return "number"
+        return "array" if array else "static"
+
+    kinds = jax.tree.map_with_path(kind, training)
+    numbers = eqx.filter(training, jax.tree.map(lambda each: each == "number", kinds))
+    arrays = eqx.filter(training, jax.tree.map(lambda each: each == "array", kinds))
+    stand_ins = {"number": lambda _: 1.0, "zero": lambda _: 0.0, "array": lambda _: None}
+    rest = jax.tree.map(lambda k, x: stand_ins.get(k, lambda _: x)(x), kinds, training)
+    return numbers, arrays, rest
+
+
+def names_of_numbers(numbers: Training) -> list[str]:
+    """Return the names of the numbers of runs, in the order of their leaves: paths in the problem
+    or the rule, such as "decay", or "eta.Y" for the peak of a schedule. Numbers of the rule that
+    are named like a field of the problem are prefixed with `rule.`."""
+    fields = getattr(numbers.problem, "__dataclass_fields__", {})
+
+    def name(path: tuple[Any, ...]) -> str:
+        words = path_of(path[1:]).split(".")
+        if path[0].name != "rule":
+            return ".".join(words)
+        if words[0] == "eta" and words[-1] == "peak":
+            words = words[:-1]
+        found = ".".join(words[1:] if words[0] == "numbers" else words)
+        return f"rule.{found}" if found in fields else found
+
+    return [name(path) for path, _ in jax.tree.leaves_with_path(numbers)]
+
+
+def path_of(path: tuple[Any, ...]) -> str:
+    """Return the path of a leaf as text, such as "task.probs"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 class Labels(NamedTuple):
@@ -186,16 +212,10 @@ def described(problem: Problem) -> dict[str, tuple[str, str]]:
     }
 
 
-def rates(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+def rates(training: Training) -> Float[np.ndarray, "*P"]:
     """Return the learning rate, or the sum over all groups."""
-    found = [value for name, value in numbers.items() if _is_peak(name)]
-    return np.sum(found, axis=0) if found else np.zeros_like(next(iter(numbers.values())))
-
-
-def _is_peak(name: str) -> bool:
-    """Return whether a name is `eta`, or `eta.NAME` of a group, and not a number of a schedule."""
-    first, _, rest = name.removeprefix("rule.").partition(".")
-    return first == "eta" and rest not in NUMBERS and "." not in rest
+    peaks = [np.asarray(each.peak) for each in training.rule.schedules.values()]
+    return functools.reduce(np.add, peaks)
 
 
 class System(NamedTuple):
@@ -204,13 +224,15 @@ class System(NamedTuple):
     Attributes:
         name: its name in sweep files and on the command line.
         problems: classes of its problems; the first one has the name of the system.
-        engines: its engines by name. Training is called "simulation".
+        theories: its theories by name, and training, which is called "simulation".
         labels: names and units for its results.
         compare: class used by `dynsim compare NAME`, as "module:Class", a subclass of
             `sweeps.compare.comparison.Comparison`; None for that class itself.
-        more: engines of theories that other packages register, looked up on demand.
-        stiffness: function of the traced numbers that returns (P,) values that grow with the number
-            of steps of an adaptive solver.
+        more: theories that other packages register, looked up on demand.
+        like: a problem with the observables of all of them, made without touching a device; None if
+            each run's own problem is to be asked.
+        stiffness: function of the runs, whose numbers have shape (P,), that returns values (P,)
+            that grow with the number of steps of an adaptive solver.
 
     Example:
         >>> from sweeps.systems import registry
@@ -220,11 +242,12 @@ class System(NamedTuple):
 
     name: str
     problems: tuple[type[Problem], ...]
-    engines: Mapping[str, Engine]
+    theories: Mapping[str, AnyTheory]
     labels: Labels = Labels()
     compare: str | None = None
-    more: Callable[[], Mapping[str, Engine]] = dict
-    stiffness: Callable[[Mapping[str, np.ndarray]], np.ndarray] = rates
+    more: Callable[[], Mapping[str, AnyTheory]] = dict
+    like: Problem | None = None
+    stiffness: Callable[[Training], np.ndarray] = rates
 
 
 def names_of(record: tuple[str | NamedFunction, ...]) -> tuple[str, ...]:
@@ -237,55 +260,3 @@ def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
     if isinstance(times, int):
         raise TypeError("times: the runs of this system set their own")
     return times
-
-
-def of_problem(problem: Problem) -> Taken:
-    """Split a problem. Its numbers are fields annotated `float`, and floating-point scalars."""
-    return _taken(problem, {*decoding.reals(problem)}, _path)
-
-
-def of_rule(rule: Rule, problem: Problem) -> Taken:
-    """Split a rule, in which everything is a number. Numbers named like a field of the problem are
-    prefixed with `rule.`."""
-    clashing = problem.__dataclass_fields__
-
-    def name(path: tuple[Any, ...]) -> str:
-        # `eta` for `eta.peak`, `eta.Y` for `eta.Y.peak`, `b1` for `numbers.b1`.
-        words = _path(path).split(".")
-        if words[0] == "eta" and words[-1] == "peak":
-            words = words[:-1]
-        found = ".".join(words[1:] if words[0] == "numbers" else words)
-        return f"rule.{found}" if found in clashing else found
-
-    return _taken(rule, None, name)
-
-
-def _taken(tree: PyTree, reals: set[str] | None, name_of: Any) -> Taken:
-    leaves, structure = jax.tree.flatten_with_path(tree)
-    left_out = getattr(tree, "LEFT_OUT_AT_ZERO", ())
-    kept: list[str | int | tuple[Any]] = []
-    numbers: dict[str, Any] = {}
-    arrays: list[Any] = []
-    for path, leaf in leaves:
-        name = name_of(path)
-        array = isinstance(leaf, jax.Array | np.ndarray)
-        scalar = array and np.ndim(leaf) == 0 and jax.numpy.issubdtype(leaf.dtype, np.floating)
-        number = array or isinstance(leaf, float | int | np.number)
-        zero = name in left_out and not np.ndim(leaf) and leaf == 0
-        if isinstance(leaf, bool) or not number or zero:
-            kept.append((0.0 if zero else leaf,))
-        elif reals is None or name in reals or scalar or isinstance(leaf, float):
-            if name in numbers:
-                raise ValueError(f"{type(tree).__name__}: has two numbers named {name!r}")
-            numbers[name] = leaf if array else float(leaf)
-            kept.append(name)
-        elif array:
-            kept.append(len(arrays))
-            arrays.append(leaf)
-        else:
-            kept.append((leaf,))
-    return Taken(Template(structure, tuple(kept)), numbers, tuple(arrays))
-
-
-def _path(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")

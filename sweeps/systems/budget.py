@@ -97,6 +97,6 @@ def check_table(task: Task) -> None:
         raise ValueError(
             f"K = {K}: its table of K x M = {K} x {M} probabilities would take "
             f"{8 * K * M / 2**30:.1f} GiB, more than {LARGEST_TABLE / 2**30:.0f} GiB, and "
-            "training more; without a table, at any K: dynsim explain, and sweeps with engine = "
+            "training more; without a table, at any K: dynsim explain, and sweeps with theory = "
             "'symmetric' or 'symmetric-descent'"
         )

@@ -1,7 +1,5 @@
 """The systems of this project, one function each, which the registry calls on demand."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from dynsim import (
@@ -18,9 +16,9 @@ from dynsim import (
 from dynsim.linear_icl.regression import Regression
 from dynsim.sparse_attention import Retrieval
 from dynsim.yz.observables import RECALL_THRESHOLDS
-from sweeps.systems.base import Engine, Labels, System
-from sweeps.systems.engines import of_infinite_length, system
-from sweeps.systems.yz import engines as of_layer
+from sweeps.systems.base import Labels, System
+from sweeps.systems.training import of_infinite_length, system
+from sweeps.systems.yz import theories as of_layer
 
 ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
 # In NumPy: importing this module must not initialise a device.
@@ -78,7 +76,7 @@ def yz() -> System:
         LAYER,
         "yz",
         problems=(AttentionLayer, Layer),
-        engines=of_layer,
+        theories=of_layer,
         labels=LABELS,
         compare="sweeps.compare.layer:LayerComparison",
     )
@@ -86,7 +84,7 @@ def yz() -> System:
 
 def qkv() -> System:
     """Return the attention layer in ordinary parameters U, W_Q, W_K and W_V."""
-    return system(QKV(LAYER), "qkv", engines=of_infinite_length, labels=LABELS, tile=8)
+    return system(QKV(LAYER), "qkv", theories=of_infinite_length, labels=LABELS, at_once=8)
 
 
 def joma() -> System:
@@ -94,7 +92,7 @@ def joma() -> System:
     return system(
         JoMA(LAYER),
         "joma",
-        engines=of_infinite_length,
+        theories=of_infinite_length,
         labels=Labels(
             about={
                 "eta_y": ("learning rate of the MLP", "1/step"),
@@ -109,7 +107,7 @@ def joma() -> System:
                 "attended": ("class", "token"),
             },
         ),
-        tile=32,
+        at_once=32,
     )
 
 
@@ -130,7 +128,7 @@ def linear_icl() -> System:
                 "matrix": ("row", "column"),
             },
         ),
-        tile=256,
+        at_once=256,
     )
 
 
@@ -146,7 +144,7 @@ def sparse_attention() -> System:
                 "loss": ("population mean square error / 2", "1"),
             }
         ),
-        tile=8,
+        at_once=8,
     )
 
 
@@ -169,37 +167,23 @@ def transformer() -> System:
                 "attention": ("prompt", "layer", "head", "query", "key"),
             },
         ),
-        tile=1,
+        at_once=1,
     )
-
-
-NUMBERS = 2**15
-"""Bytes of an adaptive solver of a few numbers, including its observables by quadrature."""
 
 
 def two_stage() -> System:
     """Return normalised-ReLU attention on P/Q prompts (two-stage dynamics) and its reduced ODE."""
 
-    def engines(found: Mapping[str, Engine]) -> Mapping[str, Engine]:
-        """Adapt the engines: runs step from record to record and save no checkpoint; adaptive
-        solves of a few numbers wait for the stiffest run of a batch. Theories that start from
-        measured states are not engines."""
-        return {
-            name: engine._replace(goes_on=False)
-            if engine.trains
-            else engine._replace(tile=32, bytes_per_run=lambda task, settings: NUMBERS)
-            for name, engine in found.items()
-        }
-
     return system(
         Prompts(),
         "two_stage",
         problems=(Prompts, FastPrompts, JointPrompts),
-        engines=engines,
-        tile=1,
+        at_once=1,
+        # Runs step from record to record.
+        resumes=False,
         compare="sweeps.studies.two_stage.compare:TwoStageComparison",
         # The noise-free growth rate of Q increases with r.
-        stiffness=lambda numbers: numbers["r"],
+        stiffness=lambda training: training.problem.r,
         labels=Labels(
             about={
                 "loss": ("joint logistic loss", "nat"),

@@ -1,8 +1,6 @@
 """A run: what is trained, by which rule, for how long. A sweep is many of them.
 
-The problem and the rule may be settings from which others are built. Compiled programs receive
-traced numbers by name and arrays by position. The names are fields of the problem and numbers of
-the rule, such as `eta`, `eta.Y` and `eta.warmup`.
+The problem and the rule may be settings from which others are built.
 """
 
 import dataclasses
@@ -10,12 +8,11 @@ import functools
 import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import ArrayLike
 
 from dynsim import AttentionLayer, Problem, SynSmall, checks, decoding, log_times
 from dynsim.classes.task import Task
@@ -25,33 +22,17 @@ from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
 from dynsim.training.course import check_rule, check_step_times
 from dynsim.training.rule import UpdateRule
+from odes.theory import Training
 from sweeps.language import tree
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Field, Table, is_array, is_branch, is_by_group
 from sweeps.language.grammar import Language
 from sweeps.language.tree import build, check_fields, encode
 from sweeps.systems import budget
-from sweeps.systems.base import MOST_TIMES, Taken, Template, Times, of_problem, of_rule
+from sweeps.systems.base import MOST_TIMES, Times
 from sweeps.systems.kinds import language
 
 AnySeed = Annotated[Seed, TRACED]
-
-
-class Fixed(NamedTuple):
-    """The static part of the runs of one program.
-
-    Attributes:
-        problem, rule: templates without their numbers.
-        steps: steps of a run; None if the rule determines them.
-        batch: examples per step.
-        spread: function for such rules, (rule, number) -> that many recording steps, up to the end.
-    """
-
-    problem: Template
-    rule: Template
-    steps: int | None
-    batch: int | float
-    spread: Callable[[Any, int], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,33 +134,22 @@ class Experiment:
         check_parts(self.bare, not math.isinf(self.batch), False)
         if self.steps is not None:
             check_rule(rule, self.steps, resumed)
-        elif self.fixed.spread is None:
+        elif self.spread is None:
             raise ValueError(f"steps = None: {rule.name} does not determine when a run ends")
         if rounded:
             for node in _nodes(self):
                 _check_rounded(node, self.dtype)
 
-    @property
-    def numbers(self) -> dict[str, ArrayLike]:
-        """Traced numbers of problem and rule, by name."""
-        problem, rule = self._apart
-        return {**problem.numbers, **rule.numbers}
-
-    def has_arrays_of(self, other: "Experiment") -> bool:
-        """Return whether the problem has the same arrays as another run's, besides its numbers."""
-        mine, theirs = (run._apart[0].arrays for run in (self, other))
-        return len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+    def training(self, problem: Any = None) -> Training:
+        """Return what a theory computes, of another `problem` if it is given."""
+        made = self.built[0] if problem is None else problem
+        return Training(made, self.rule.build(), self.batch, self.steps)
 
     @property
-    def fixed(self) -> Fixed:
-        """The static part of the compiled program."""
-        problem, rule = self._apart
-        spread = None if self.steps is not None else getattr(type(self.rule), "spread", None)
-        return Fixed(problem.template, rule.template, self.steps, self.batch, spread)
-
-    @functools.cached_property
-    def _apart(self) -> tuple[Taken, Taken]:
-        return of_problem(self.bare), of_rule(self.rule.build(), self.bare)
+    def spread(self) -> Callable[[Any, int], Any] | None:
+        """The function (rule, number) -> that many recording steps, up to the end, of a rule that
+        determines the number of steps."""
+        return None if self.steps is not None else getattr(type(self.rule), "spread", None)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
         """Return the optimiser steps to record, or only their number if the rule determines them.

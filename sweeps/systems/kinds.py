@@ -1,8 +1,7 @@
 """Systems and classes of this project by name, and the language that describes runs.
 
-Names and metadata of classes are read from a file, because deriving them imports JAX, which takes
-seconds. `python -m tests.sweeps.commands.table` updates it; `WORD=MODULE:CLASS` adds a class under
-the word that selects it as a `kind`.
+The classes say what their settings are. Deriving that imports JAX, which takes seconds, so it is
+kept in the cache folder until the code changes.
 """
 
 import contextlib
@@ -10,13 +9,60 @@ import functools
 import importlib.metadata
 import json
 import pkgutil
-from pathlib import Path
 from typing import Any
 
+from sweeps.language.derived import derived
 from sweeps.language.fields import Field, Kind, Table
 from sweeps.language.grammar import Groups, Language
 
-FILE = Path(__file__).with_name("metadata.json")
+CLASSES = {
+    "experiment": "sweeps.systems.experiment:Experiment",
+    "yz": "dynsim.yz.layer:AttentionLayer",
+    "qkv": "dynsim.qkv:QKV",
+    "two_stage": "dynsim.two_stage.task:Prompts",
+    "two_stage-fast": "dynsim.two_stage.task:FastPrompts",
+    "two_stage-joint": "dynsim.two_stage.task:JointPrompts",
+    "transformer": "dynsim.transformer.model:LanguageModel",
+    "linear_icl": "dynsim.linear_icl.regression:Regression",
+    "sparse_attention": "dynsim.sparse_attention:Retrieval",
+    "joma": "dynsim.joma:JoMA",
+    "syn-small": "dynsim.classes.tasks:SynSmall",
+    "syn-medium": "dynsim.classes.tasks:SynMedium",
+    "syn": "dynsim.classes.tasks:Syn",
+    "overlapping": "dynsim.classes.tasks:Overlapping",
+    "file": "dynsim.classes.tasks:TaskFile",
+    "table": "dynsim.classes.tasks:TaskTable",
+    "joma-classes": "dynsim.joma:JoMAClasses",
+    "synthetic": "dynsim.transformer.task:SyntheticText",
+    "text": "dynsim.transformer.task:TextFile",
+    "folder": "dynsim.transformer.task:TextFolder",
+    "arrays": "dynsim.problem.data:Arrays",
+    "npz": "dynsim.problem.data:ArrayFile",
+    "linear-spectrum": "dynsim.linear_icl.model:LinearSpectrum",
+    "white": "dynsim.linear_icl.model:WhiteSpectrum",
+    "geometric": "dynsim.linear_icl.model:GeometricSpectrum",
+    "eigenvalues": "dynsim.linear_icl.model:GivenSpectrum",
+    "merged": "dynsim.linear_icl.model:MergedHeads",
+    "separate": "dynsim.linear_icl.model:SeparateHeads",
+    "network": "dynsim.linear_icl.model:LinearNetwork",
+    "sgd": "dynsim.training.rules:SGD",
+    "adam": "dynsim.training.rules:Adam",
+    "adamw": "dynsim.training.rules:AdamW",
+    "rmsprop": "dynsim.training.rules:RMSProp",
+    "sign": "dynsim.training.rules:Sign",
+    "optax": "dynsim.training.rules:OptaxRule",
+    "annealed": "dynsim.two_stage.annealing:Annealed",
+    "ratio": "dynsim.training.rule:Ratio",
+    "constant": "dynsim.schedules:Constant",
+    "linear": "dynsim.schedules:Linear",
+    "cosine": "dynsim.schedules:Cosine",
+    "exponential": "dynsim.schedules:Exponential",
+    "inverse-sqrt": "dynsim.schedules:InverseSqrt",
+    "step": "dynsim.schedules:Steps",
+    "warmup-stable-decay": "dynsim.schedules:WarmupStableDecay",
+}
+"""The words that choose a class in files and on the command line, as its `kind`; the first is that
+of the run."""
 GROUP = "dynsim.systems"
 """Entry-point group in which other packages register a `System` under its name."""
 BUILT_IN = ("yz", "qkv", "two_stage", "transformer", "linear_icl", "sparse_attention", "joma")
@@ -28,18 +74,17 @@ _GROUPS: dict[Any, Groups] = {}
 
 
 @functools.cache
-def metadata() -> dict[str, Any]:
-    """Return the contents of the file: "kinds", the first of which is the run; "commands", with
-    their settings; and "engines", the names of theories, other engines and observables by
-    problem."""
-    return json.loads(FILE.read_text())
-
-
-@functools.cache
 def language() -> Language:
     """Return the language with all classes of this project."""
-    kinds = map(Kind.from_json, metadata()["kinds"])
+    kinds = map(Kind.from_json, derived("kinds", _described))
     return Language(kinds, _of_package, _of_packages, _groups)
+
+
+def _described() -> list[dict[str, Any]]:
+    from sweeps.language.describe import describe
+
+    found = ((word, pkgutil.resolve_name(location)) for word, location in CLASSES.items())
+    return [describe(cls, word).to_json() for word, cls in found]
 
 
 @functools.cache
@@ -53,10 +98,10 @@ def _of_package(word: str) -> Kind | None:
     """Return the kind of the problem that another package registers under a name."""
     if word not in names() or word in BUILT_IN:
         return None
-    from sweeps.language.describe import describe
-
     # Imported here, because the registry describes runs in this language.
-    system = pkgutil.resolve_name("sweeps.systems.registry:system")
+    from sweeps.language.describe import describe
+    from sweeps.systems.registry import system
+
     return describe(system(word).problems[0], word)
 
 
@@ -68,8 +113,9 @@ def _groups(language: Language, field: Field, part: Table) -> Groups:
         _GROUPS[key] = ()
         # Code of others can raise anything; the error appears when the problem is trained.
         with contextlib.suppress(Exception):
-            find = pkgutil.resolve_name("sweeps.systems.experiment:groups_of")
-            _GROUPS[key] = find(language, field, part)
+            from sweeps.systems.experiment import groups_of
+
+            _GROUPS[key] = groups_of(language, field, part)
     return _GROUPS[key]
 
 

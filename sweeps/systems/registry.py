@@ -1,16 +1,17 @@
 """The registry of systems: built-in ones, and those that other packages register."""
 
-import pkgutil
 import warnings
 from collections.abc import Collection, Iterator
 
 from dynsim import Problem, checks, plugins
-from odes.theory import refusal
+from odes.theory import AnyTheory, Training, refusal
 from sweeps.language.describe import name_of
-from sweeps.systems.base import Engine, System
-from sweeps.systems.engines import system as of_problem
+from sweeps.systems import yz
+from sweeps.systems.base import System
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import BUILT_IN, GROUP
+from sweeps.systems.training import check_runs
+from sweeps.systems.training import system as of_problem
 
 BEST = "best"
 """Name that selects the most exact theory that describes the runs."""
@@ -23,7 +24,7 @@ def register(system: System) -> None:
     `GROUP` makes it available on the command line too.
 
     Raises:
-        ValueError: if the name is taken, or the system has no engine "simulation".
+        ValueError: if the name is taken, or the system has no theory "simulation".
 
     Example:
         >>> from sweeps.systems import registry
@@ -49,7 +50,9 @@ def system(name: str) -> System:
     """
     if name not in _KNOWN:
         if checks.choice("system", name, names()) in BUILT_IN:
-            _KNOWN[name] = pkgutil.resolve_name(f"sweeps.systems.built_in:{name}")()
+            from sweeps.systems import built_in
+
+            _KNOWN[name] = getattr(built_in, name)()
         else:
             found, described = plugins.load(GROUP, name), plugins.described(GROUP, name)
             if isinstance(found, type) and issubclass(found, Problem):
@@ -87,15 +90,26 @@ def _registered(cls: type[Problem]) -> Iterator[System]:
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
 
 
-def engines(system: System) -> dict[str, Engine]:
-    """Return all engines of a system; those of other packages come last."""
+def theories(system: System) -> dict[str, AnyTheory]:
+    """Return training and all theories of a system; those of other packages come last."""
     more = system.more()
     for name in more:
-        if name in system.engines:
+        if name in system.theories:
             raise ValueError(
-                f"theory {name!r} of a package: {system.name} already has an engine of that name"
+                f"theory {name!r} of a package: {system.name} already has a theory of that name"
             )
-    return {**system.engines, **more}
+    return {**system.theories, **more}
+
+
+def training_of(theory: AnyTheory, run: Experiment) -> Training:
+    """Return a run, or many, as a theory describes it: one that reduces the problem also takes a
+    task whose table would be too large."""
+    return run.training(None if theory.reduce is None else yz.classes_of(run))
+
+
+def check_run(theory: AnyTheory, run: Experiment) -> None:
+    """Raise `ValueError` if a theory does not describe a run, or many."""
+    check_runs(theory, training_of(theory, run))
 
 
 def best(system: System, planes: Collection[Experiment]) -> str:
@@ -105,22 +119,22 @@ def best(system: System, planes: Collection[Experiment]) -> str:
         ValueError: if there is none, with the reason why the first one does not apply.
     """
 
-    def reason(engine: Engine) -> str | None:
-        return next(filter(None, (refusal(engine.check_run, runs) for runs in planes)), None)
+    def reason(theory: AnyTheory) -> str | None:
+        return next(filter(None, (refusal(check_run, theory, runs) for runs in planes)), None)
 
-    theories = {
+    reasons = {
         name: reason(each)
-        for name, each in engines(system).items()
-        if not (each.trains or each.goes_on or each.variant)
+        for name, each in theories(system).items()
+        if not (each.trains or each.resumes or each.variant)
     }
-    for name, why in theories.items():
+    for name, why in reasons.items():
         if why is None:
             return name
-    why = next(iter(theories.values()), f"{system.name} has none")
-    raise ValueError(f"engine = {BEST!r}: no theory describes these runs; {why}")
+    why = next(iter(reasons.values()), f"{system.name} has none")
+    raise ValueError(f"theory = {BEST!r}: no theory describes these runs; {why}")
 
 
 def _checked(system: System) -> System:
-    if not system.engines.get("simulation"):
-        raise ValueError(f"system {system.name!r}: needs an engine called 'simulation'")
+    if not system.theories.get("simulation"):
+        raise ValueError(f"system {system.name!r}: needs a theory called 'simulation'")
     return system

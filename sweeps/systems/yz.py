@@ -1,6 +1,6 @@
-"""Engines of the attention layer in Y and Z (Scan and Snap): training, and all theories.
+"""The attention layer in Y and Z (Scan and Snap) in sweeps: training, and all theories.
 
-This module adds engines that `engines_of` cannot derive from a problem: flow and descent of the
+This module adds theories that `theories_of` cannot derive from a problem: flow and descent of the
 symmetric reduction, with T infinite, finite or noisy, also for tasks with too many classes for a
 table; and the standard deviation across seeds.
 """
@@ -9,10 +9,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
+import equinox as eqx
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from dynsim import (
     Overlapping,
@@ -25,9 +26,11 @@ from dynsim import (
     Trajectory,
     checks,
 )
-from dynsim.problem.train import started
+from dynsim.precision import DType
+from dynsim.problem.memory import COPIES
 from dynsim.training import loop
 from dynsim.training.recording import Table
+from dynsim.trajectory import Times
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer, layer
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
@@ -36,19 +39,27 @@ from odes.batch_noise import STD
 from odes.general import WHOLE
 from odes.symmetric.reduction import DESCENDED, PLACED, Placed
 from odes.symmetric.state import SymmetricTask
-from odes.theory import FINITE, Theory, named
+from odes.theory import FINITE, AnyTheory, Training, named, refusal
 from odes.yz import THEORIES, spread
 from sweeps.systems import budget
-from sweeps.systems.base import Engine, Settings, known, names_of
-from sweeps.systems.engines import COPIES, descent, of_infinite_length, solved
+from sweeps.systems.base import names_of
+from sweeps.systems.training import Descent, Simulation, of_infinite_length
 
 
-def classes_of(run: Any) -> SequenceClasses | SymmetricTask:
-    """Return the sequence classes of a run of the attention layer, in reduced form if their table
-    would be too large. Raises `ValueError` if such a task has no reduced form."""
+class Unlisted(SymmetricTask):
+    """A reduced task whose table of classes would be too large, and the settings of its layer."""
+
+    length: float = eqx.field(static=True, kw_only=True)
+    start: str = eqx.field(static=True, kw_only=True)
+
+
+def classes_of(run: Any) -> Layer | Unlisted:
+    """Return the layer of a run, or a reduced task if its table would be too large. Raises
+    `ValueError` if such a task has no reduced form."""
     task = getattr(run.problem, "task", None)
     if task is not None and budget.is_large(task) and (found := reduced(task)) is not None:
-        return found
+        fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+        return Unlisted(**fields, length=run.problem.length, start=run.problem.start)
     return run.built[0]
 
 
@@ -71,90 +82,24 @@ def reduced(task: Task) -> SymmetricTask | None:
     return symmetric.merged(symmetric.symmetric_profiles(p / total, rho / total, K, M, num_queries))
 
 
-AnyTask = SequenceClasses | SymmetricTask
+AnyTask = Layer | Unlisted
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
 """Maximum number of classes that noisy descent tracks."""
 
 
-def _symmetric(finite: bool) -> Theory:
-    return next(each for each in THEORIES if each.name == named("symmetric", finite))
+class Reduced(eqx.Module):
+    """A task as the reduction takes it.
 
+    Attributes:
+        task: the reduced task; with the full one if an observable needs full weights.
+        length: sequence length T; inf for theories of infinite T.
+        classes: number of classes whose noise is tracked; 0 without noise.
+    """
 
-class Followed(NamedTuple):
-    """A reduced task, and an array with one entry per tracked class."""
-
-    task: SymmetricTask
-    classes: np.ndarray
-
-
-def _layer(fixed: Any) -> Layer:
-    """Return the layer without its arrays, which reduced tasks do not have."""
-    return fixed.problem.filled({}, (None,) * len(fixed.problem.leaves))
-
-
-def _length(settings: Settings, finite: bool) -> int | float:
-    return _layer(settings.fixed).length if finite else math.inf
-
-
-def _assemble(
-    settings: Settings, task: SymmetricTask | Placed, numbers: Mapping[str, Array]
-) -> tuple[SymmetricTask | Placed, Rule]:
-    return task, settings.fixed.rule.filled(numbers, ())
-
-
-def _solve(
-    settings: Settings,
-    task: SymmetricTask | Placed,
-    optimizer: Rule,
-    key: PRNGKeyArray,
-    *,
-    theory: Theory,
-) -> Trajectory:
-    del key
-    length = _length(settings, theory.name.endswith(FINITE))
-    reduced = dataclasses.replace(theory, solve=symmetric.solve)
-    return solved(reduced, settings, task, optimizer, length=length)
-
-
-def _descend(
-    settings: Settings,
-    task: SymmetricTask | Followed,
-    optimizer: Rule,
-    key: PRNGKeyArray,
-    *,
-    finite: bool,
-) -> Trajectory:
-    noise = {}
-    if isinstance(task, Followed):
-        noise = {"batch": settings.fixed.batch, "classes": len(task.classes)}
-        # The key that draws the batches in training.
-        noise["key"] = loop.split_key(key)[1]
-        task = task.task
-    return symmetric.descend(
-        task,
-        optimizer,
-        steps=settings.fixed.steps,
-        length=_length(settings, finite),
-        times=known(settings.times),
-        record=settings.record,
-        dtype=settings.dtype,
-        **noise,
-    )
-
-
-def _followed(task: AnyTask, record: tuple[str, ...]) -> Followed:
-    """Reduce the task without merging tokens: noise breaks the tie of equal probabilities."""
-    del record
-    found = task if isinstance(task, SymmetricTask) else symmetric.symmetric_task(task)
-    return Followed(found, np.zeros(min(int(found.K), MOST_CLASSES)))
-
-
-def _check_noise(fixed: Any, task: AnyTask, optimizer: Rule) -> None:
-    checks.integer("batch", fixed.batch, 1)
-    finite = math.isfinite(_layer(fixed).length)
-    theory = _symmetric(finite)
-    _check(fixed, task, optimizer, theory=theory, descends=True)
+    task: SymmetricTask | Placed
+    length: float = eqx.field(static=True)
+    classes: int = eqx.field(static=True, default=0)
 
 
 def of_finite_length(task: SequenceClasses) -> Layer:
@@ -166,29 +111,10 @@ def of_finite_length(task: SequenceClasses) -> Layer:
     return found
 
 
-def _check(fixed: Any, task: AnyTask, optimizer: Rule, *, theory: Theory, descends: bool) -> None:
-    """Check the task and, for the flow only, the rule: descent supports all rules."""
-    start = _layer(fixed).start
-    if start != "zero":
-        raise ValueError(f"start = {start!r}: {theory.name} starts from zero weights")
-    finite = theory.name.endswith(FINITE)
-    if isinstance(task, SymmetricTask):
-        if finite:
-            raise ValueError(
-                f"K = {task.K}: theories of finite T need the table of a task, which would be too "
-                "large"
-            )
-    elif not descends:
-        theory.check(task, optimizer)
-    else:
-        symmetric.placed(task)
-        if finite:
-            of_finite_length(task)
-
-
-def _merged(task: AnyTask, record: tuple[str, ...]) -> SymmetricTask | Placed:
+def _merged(task: AnyTask, record: tuple[Any, ...], finite: bool) -> Reduced:
     """Return the reduced task, with the full one if an observable requires full weights."""
-    if isinstance(task, SymmetricTask):
+    length = float(task.length) if finite else math.inf
+    if isinstance(task, Unlisted):
         if _takes_full_weights(record):
             known = ", ".join(DESCENDED.names())
             full = [name for name in names_of(record) if name not in DESCENDED.names()]
@@ -196,20 +122,24 @@ def _merged(task: AnyTask, record: tuple[str, ...]) -> SymmetricTask | Placed:
                 f"record: {', '.join(full)} need all weights, which are too many for "
                 f"K = {task.K} classes; must be of {known}"
             )
-        return task
+        return Reduced(task, length)
     found = symmetric.placed(task, merged=True)
-    return found if _takes_full_weights(record) else found.reduced
+    return Reduced(found if _takes_full_weights(record) else found.reduced, length)
 
 
-def _takes_full_weights(record: tuple[str, ...]) -> bool:
+def _takes_full_weights(record: tuple[Any, ...]) -> bool:
     return not set(record) <= set(DESCENDED.names())
 
 
-def recorded(task: Any, settings: Settings) -> int:
-    """Return the bytes that a run records."""
-    # Reduced tasks record one class for all.
-    classes = 1 if isinstance(task, SymmetricTask) else task.K
-    return settings.width * settings.num_times * len(settings.record) * classes
+def _why_not_reduced(problem: AnyTask, name: str, finite: bool) -> str | None:
+    if problem.start != "zero":
+        return f"start = {problem.start!r}: {name} starts from zero weights"
+    if finite and isinstance(problem, Unlisted):
+        return (
+            f"K = {problem.K}: theories of finite T need the table of a task, which would be too "
+            "large"
+        )
+    return None
 
 
 def weights(task: Any) -> int:
@@ -217,66 +147,156 @@ def weights(task: Any) -> int:
     return (task.M + task.num_queries) * task.M
 
 
-def _bytes(task: Any, settings: Settings, full: bool = False) -> int:
-    """Return the bytes of reduced variables, of recorded values, and of all weights if `full`."""
-    # Each kind of distinct token has four numbers, each kind of common token three.
+def _numbers(task: AnyTask, recorded: int, full: bool = False) -> int:
+    """Return how many numbers a run holds: copies of the reduced variables, and of all weights if
+    `full`, and those that it records."""
+    # Each kind of distinct token has four numbers, each kind of common token three. Of a task
+    # without a table, one class is recorded for all.
     if isinstance(task, SymmetricTask):
-        numbers = 4 * (np.size(task.p) + np.size(task.rho))
-    else:
-        numbers = 4 * task.support.shape[1]
-    numbers += weights(task) if full else 0
-    return COPIES * settings.width * numbers + recorded(task, settings)
+        return COPIES * 4 * (np.size(task.p) + np.size(task.rho)) + recorded
+    of_weights = weights(task) if full else 0
+    return COPIES * (4 * task.support.shape[1] + of_weights) + recorded * task.K
 
 
-def _bytes_of_flow(task: Any, settings: Settings) -> int:
-    return _bytes(task, settings, _takes_full_weights(settings.record))
+@dataclasses.dataclass(frozen=True)
+class ReducedFlow(AnyTheory):
+    """The flow of the reduction, also for tasks without a table."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether T is finite."""
+        return self.name.endswith(FINITE)
+
+    def observables(self, problem: Any) -> Table:
+        """Return those of the weights, and those that only the reduction has."""
+        del problem
+        return PLACED
+
+    def reduce(self, problem: AnyTask, record: tuple[Any, ...]) -> Reduced:
+        """Reduce the task."""
+        return _merged(problem, record, self.finite)
+
+    def why_not(
+        self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
+    ) -> str | None:
+        """Return why the task is not symmetric, or the rule has no flow."""
+        if (why := _why_not_reduced(problem, self.name, self.finite)) is not None:
+            return why
+        of_table = isinstance(problem, SymmetricTask)
+        return None if of_table else super().why_not(problem, rule, batch, steps)
+
+    def bytes_per_run(
+        self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
+    ) -> int:
+        """Return the bytes of reduced variables, of recorded values, and of all weights if they are
+        recorded."""
+        full = _takes_full_weights(record)
+        return 8 * _numbers(training.problem, times * len(record), full)
 
 
-def of_reduction(
-    finite: bool, theories: Mapping[str, Engine], descent: Engine
-) -> dict[str, Engine]:
-    """Return the engines of flow and descent of the reduction by name, from `theories` and the
-    `descent` of the full layer."""
-    theory = _symmetric(finite)
-    return {
-        theory.name: theories[theory.name]._replace(
-            run=functools.partial(_solve, theory=theory),
-            assemble=_assemble,
-            observables=PLACED,
-            bytes_per_run=_bytes_of_flow,
-            prepare=_merged,
-            check=functools.partial(_check, theory=theory, descends=False),
-            task=classes_of,
-        ),
-        named("symmetric-descent", finite): Engine(
-            functools.partial(_descend, finite=finite),
-            _assemble,
-            DESCENDED,
-            _bytes,
-            functools.partial(_check, theory=theory, descends=True),
-            tile=4096,
-            task=classes_of,
-            prepare=_merged,
-            trains=True,
-            batched=True,
-            variant=True,
-            title=f"{descent.title}, reduced",
-            assumes=f"{descent.assumes}, symmetric task, zero weights at the start",
-        ),
-    }
+@dataclasses.dataclass(frozen=True)
+class ReducedDescent(Simulation):
+    """Descent of the reduction at infinite batch, all runs of a seed at once."""
+
+    at_once: int = 4096
+    resumes: bool = False
+    variant: bool = True
+
+    batched: ClassVar[bool] = True
+
+    def observables(self, problem: Any) -> Table:
+        """Return those of the reduction."""
+        del problem
+        return DESCENDED
+
+    def reduce(self, problem: AnyTask, record: tuple[Any, ...]) -> Reduced:
+        """Reduce the task."""
+        return _merged(problem, record, self.name.endswith(FINITE))
+
+    def why_not(
+        self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
+    ) -> str | None:
+        """Return why the task is not symmetric; descent supports all rules."""
+        return self._why_not(problem, self.name.endswith(FINITE))
+
+    def _why_not(self, problem: AnyTask, finite: bool) -> str | None:
+        if (why := _why_not_reduced(problem, self.name, finite)) is not None:
+            return why
+        if isinstance(problem, SymmetricTask):
+            return None
+        why = refusal(symmetric.placed, problem)
+        return why or (refusal(of_finite_length, problem) if finite else None)
+
+    def bytes_per_run(
+        self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
+    ) -> int:
+        """Return the bytes of reduced variables and of recorded values."""
+        return np.dtype(dtype).itemsize * _numbers(training.problem, times * len(record))
+
+    def draws(self, training: Training) -> bool:
+        """Return False: there are no batches."""
+        return False
+
+    def run(
+        self,
+        training: Training,
+        key: PRNGKeyArray,
+        times: Any,
+        *,
+        record: Any,
+        dtype: DType,
+        **_: Any,
+    ) -> Trajectory:
+        """Descend the population loss, with the noise of batches if classes are tracked."""
+        given, noise = training.problem, {}
+        if given.classes:
+            noise = {"batch": training.batch, "classes": given.classes}
+            # The key that draws the batches in training.
+            noise["key"] = loop.split_key(key)[1]
+        assert training.steps is not None
+        return symmetric.descend(
+            given.task,
+            training.rule,
+            steps=training.steps,
+            length=given.length,
+            times=times,
+            record=record,
+            dtype=dtype,
+            **noise,
+        )
 
 
-def noisy(descent: Engine) -> Engine:
-    """Return the engine of noisy reduced descent, from that of finite T without noise."""
-    return descent._replace(
-        check=_check_noise,
-        prepare=_followed,
-        tile=1024,
-        noisy=True,
-        title="descent of each class with the noise of batches, reduced",
-        assumes="1/T^2 -> 0, normal noise, classes share no noise, symmetric task, zero weights at "
-        "the start",
-    )
+@dataclasses.dataclass(frozen=True)
+class NoisyDescent(ReducedDescent):
+    """Descent of the reduction with the noise of batches, which breaks the tie of equal
+    probabilities, so that tokens are not merged."""
+
+    at_once: int = 1024
+    drawn: bool = True
+
+    def reduce(self, problem: AnyTask, record: tuple[Any, ...]) -> Reduced:
+        """Reduce the task without merging tokens."""
+        del record
+        found = problem if isinstance(problem, Unlisted) else symmetric.symmetric_task(problem)
+        return Reduced(found, float(problem.length), min(int(found.K), MOST_CLASSES))
+
+    def why_not(
+        self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
+    ) -> str | None:
+        """Return why the task is not symmetric, or that there is no batch."""
+        why = refusal(checks.integer, "batch", batch, 1)
+        return why or self._why_not(problem, math.isfinite(problem.length))
+
+
+def _reduced_flow(finite: bool) -> ReducedFlow:
+    theory = next(each for each in THEORIES if each.name == named("symmetric", finite))
+
+    def solve(given: Reduced, rule: Rule, times: Times, **options: Any) -> Trajectory:
+        return symmetric.solve(given.task, rule, times, length=given.length, **options)
+
+    fields: dict[str, Any] = {n.name: getattr(theory, n.name) for n in dataclasses.fields(theory)}
+    fields["solve"] = solve
+    return ReducedFlow(**fields)
 
 
 DRIFT = "_drift"
@@ -287,113 +307,120 @@ _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 
 
 def _spread(
-    settings: Settings,
     task: Layer,
-    optimizer: Rule,
-    key: PRNGKeyArray,
+    rule: Rule,
+    times: Times,
     *,
-    squares: bool = False,
+    init: Any,
+    key: PRNGKeyArray,
+    batch: int,
+    record: tuple[Any, ...],
+    dtype: DType,
+    squares: bool,
 ) -> Trajectory:
-    fixed = settings.fixed
-    asked = names_of(settings.record)
+    asked = names_of(record)
     bases = (
         each.removesuffix(STD).removesuffix(DRIFT) if isinstance(each, str) else each
-        for each in settings.record
+        for each in record
     )
     common: dict[str, Any] = {
-        "batch": fixed.batch,
+        "batch": batch,
         "length": task.length,
-        "init": started(task, key, None, settings.dtype).params,
+        "init": init,
         "record": tuple(dict.fromkeys(bases)),
-        "dtype": settings.dtype,
+        "dtype": dtype,
         "squares": squares,
     }
-    times = np.asarray(known(settings.times))
-    found = spread.solve(task, optimizer, times, **common)
+    found = spread.solve(task, rule, times, **common)
     values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
     if any(name.endswith(DRIFT) for name in asked):
         # Split from the key that draws the batches in training.
         draw = loop.split_key(key)[1]
-        moved = spread.drift(task, optimizer, times, draw, draws=DRAWS, **common)
+        moved = spread.drift(task, rule, times, draw, draws=DRAWS, **common)
         values |= {name + DRIFT: value for name, value in moved.observables.items()}
     recorded = {name: values[name] for name in asked}
     return dataclasses.replace(found, observables=recorded, covariance=None)
 
 
-def _check_spread(fixed: Any, task: Layer, optimizer: Rule) -> None:
-    del optimizer
-    checks.integer("batch", fixed.batch, 1)
-    task.check_population()
-
-
-def _bytes_of_spread(task: Layer, settings: Settings) -> int:
+def _memory_of_spread(training: Training, times: int, record: tuple[Any, ...]) -> int:
+    del times
     # Per recorded number, its derivative by all weights; and the states between checkpoints.
-    shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
-    return COPIES * settings.width * shapes * weights(task)
+    task, states = training.problem, 2 * math.isqrt(training.steps or 1)
+    return 8 * COPIES * (len(record) * task.K + states) * weights(task)
 
 
-def of_spread(simulation: Engine, squares: bool = False) -> Engine:
-    """Return the engine of linear noise, from that of training. It records noise-free means, and
-    with suffixes `STD` and `DRIFT` the effects of noise; with `squares`, Adam's denominator is
-    noisy."""
-    names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}
-    return simulation._replace(
-        run=functools.partial(_spread, squares=squares),
-        observables=Table(names),
-        bytes_per_run=_bytes_of_spread,
-        check=_check_spread,
-        trains=False,
-        goes_on=False,
-        draw=None,
-        variant=True,
-        title="descent, T finite, batch infinite, and spread over seeds"
+def _inapplicable_spread(training: Training) -> str | None:
+    batch, problem = training.batch, training.problem
+    return refusal(checks.integer, "batch", batch, 1) or refusal(problem.check_population)
+
+
+class _Spread(AnyTheory):
+    """Linear noise, which records noise-free means, and with suffixes `STD` and `DRIFT` the effects
+    of noise."""
+
+    def observables(self, problem: Any) -> Table:
+        del problem
+        return Table({n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()})
+
+
+def _of_spread(squares: bool = False) -> AnyTheory:
+    """Return the theory of linear noise; with `squares`, Adam's denominator is noisy."""
+    return _Spread(
+        "spread-squares" if squares else "spread",
+        "descent, T finite, batch infinite, and spread over seeds"
         + ", noise in Adam's denominator" * squares,
-        assumes="1/T^2 -> 0, noise of batches to first order",
+        "1/T^2 -> 0, noise of batches to first order",
+        functools.partial(_spread, squares=squares),
+        _inapplicable_spread,
+        variant=True,
+        needs=("init", "key", "batch"),
+        adaptive=False,
+        at_once=16,
+        memory=_memory_of_spread,
     )
 
 
-BY_CLASS = {"lemma3": 24, "eq10": 12, "theorem4": 3, "fixed_attention": 1}
-"""Number of (K, M) arrays in theories without an array of all weights, by the part of the name
-before the first dash."""
+FLOWS = {each.name: each for each in map(_reduced_flow, (True, False))}
+SPREADS = {each.name: each for each in map(_of_spread, (False, True))}
 
 
-def engines(found: Mapping[str, Engine]) -> dict[str, Engine]:
-    """Return the engines of training, of training with an infinite batch (on all parameters, or on
-    the reduced ones of a symmetric task), of all theories, and of finite-batch effects."""
-    finite_t = named("descent", finite=True)
-    descents = {
-        finite_t: descent(found["simulation"], of_finite_length)._replace(
-            variant=False,
-            title="descent, T finite, batch infinite",
-            assumes="1/T^2 -> 0, batch -> infinity",
-        ),
-        "descent": of_infinite_length(found)["descent"]._replace(
-            variant=False,
-            title="descent, T infinite, batch infinite",
-            assumes="T -> infinity, batch -> infinity",
-        ),
-    }
-    theories = {each.name: _theory(each.name, found[each.name]) for each in THEORIES}
-    reduced_finite = of_reduction(True, theories, descents[finite_t])
+def theories(found: Mapping[str, AnyTheory]) -> dict[str, AnyTheory]:
+    """Return training, training with an infinite batch (on all parameters, or on the reduced ones
+    of a symmetric task), all theories, and those of finite-batch effects."""
+    infinite: Any = of_infinite_length(found)["descent"]
+    finite = dataclasses.replace(
+        infinite,
+        at=of_finite_length,
+        variant=False,
+        title="descent, T finite, batch infinite",
+        assumes="1/T^2 -> 0, batch -> infinity",
+    )
+    infinite = dataclasses.replace(
+        infinite,
+        variant=False,
+        title="descent, T infinite, batch infinite",
+        assumes="T -> infinity, batch -> infinity",
+    )
+
+    def reduced(finite: bool, descent: Descent) -> ReducedDescent:
+        assumes = f"{descent.assumes}, symmetric task, zero weights at the start"
+        name = named("symmetric-descent", finite)
+        return ReducedDescent(name, f"{descent.title}, reduced", assumes)
+
+    noisy = NoisyDescent(
+        NOISE,
+        "descent of each class with the noise of batches, reduced",
+        "1/T^2 -> 0, normal noise, classes share no noise, symmetric task, zero weights at the "
+        "start",
+    )
+    every = [
+        *(reduced(True, finite), found[WHOLE.name], *SPREADS.values(), reduced(False, infinite)),
+        noisy,
+    ]
     return {
         "simulation": found["simulation"],
-        **descents,
-        **theories,
-        **reduced_finite,
-        WHOLE.name: found[WHOLE.name],
-        "spread": of_spread(found["simulation"]),
-        "spread-squares": of_spread(found["simulation"], squares=True),
-        **of_reduction(False, theories, descents["descent"]),
-        NOISE: noisy(reduced_finite[named("symmetric-descent", finite=True)]),
+        named("descent", finite=True): finite,
+        "descent": infinite,
+        **{each.name: FLOWS.get(each.name, each) for each in THEORIES},
+        **{each.name: each for each in every},
     }
-
-
-def _theory(name: str, engine: Engine) -> Engine:
-    """Adjust the memory estimate of a theory's engine if it holds such arrays."""
-    if not (arrays := BY_CLASS.get(name.split("-")[0])):
-        return engine
-
-    def bytes_per_run(task: SequenceClasses, settings: Settings) -> int:
-        return settings.width * arrays * task.K * task.M + recorded(task, settings)
-
-    return engine._replace(bytes_per_run=bytes_per_run)

@@ -199,9 +199,9 @@ def studies(small: bool) -> dict[str, tuple[Sweep, Callable[[], Sweep]]]:
     }
 
 
-def _twice(side: int, training: Any, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
+def _twice(side: int, training: Any, theory: str) -> tuple[Sweep, Callable[[], Sweep]]:
     def build(shift: float) -> Sweep:
-        return Sweep(training, maps.plane(side, shift), engine, ("entropy",))
+        return Sweep(training, maps.plane(side, shift), theory, ("entropy",))
 
     return build(1.0), functools.partial(build, 1.1)
 

@@ -28,7 +28,7 @@ def report(check: bool = False) -> Iterator[str]:
         np.median([seconds(functools.partial(sweeps.run, rooted(sweep, i))) for i in (1, 2, 3)])
     )
     yield f"{len(jax.devices())} devices, {torch.get_num_threads()} threads in PyTorch"
-    yield f"sweep engine, 640 runs: {warm:.2f} s warm, {cold:.2f} s cold (compilation included)"
+    yield f"sweep, 640 runs: {warm:.2f} s warm, {cold:.2f} s cold (compilation included)"
     totals = {"PyTorch, one-hot": 0.0, "PyTorch, gathered": 0.0, "jitted single runs": 0.0}
     for number in sweep.fields["num_queries"]:
         task = dynsim.syn_medium(int(number))
@@ -43,7 +43,7 @@ def report(check: bool = False) -> Iterator[str]:
             took = float(np.median([seconds(functools.partial(one, s)) for s in range(LOOPS)]))
             totals[name] += per_query * took
             yield f"  {name}, {number} queries: {took:.3f} s a run"
-    yield "640 runs one after the other, and how much faster the sweep engine is:"
+    yield "640 runs one after the other, and how much faster the sweep is:"
     for name, total in totals.items():
         yield f"  {name}: {total:.0f} s, {total / warm:.0f}x warm, {total / cold:.0f}x cold"
     if check:

@@ -1,6 +1,6 @@
-"""Compile every engine for an accelerator that need not be present, and inspect the programs.
-Runs that resume from a checkpoint are compiled as well. With `here`, run every engine on the device
-of this machine instead, and compare the results with those of the host's CPU:
+"""Compile every theory, and training, for an accelerator that need not be present, and inspect the
+programs. Runs that resume from a checkpoint are compiled as well. With `here`, run all of them on
+the device of this machine instead, and compare the results with those of the host's CPU:
 
     python -m tests.devices h100
     python -m tests.devices here
@@ -25,7 +25,7 @@ def main() -> None:
     )
     parser.add_argument("target", choices=("h100", "tpu-v5e", "here"))
     parser.add_argument("--systems", nargs="*", default=())
-    parser.add_argument("--engines", nargs="*", default=())
+    parser.add_argument("--theories", nargs="*", default=())
     asked = parser.parse_args()
     # Before the import of Equinox, which would otherwise let solvers call the host.
     cli.tell()
@@ -33,9 +33,9 @@ def main() -> None:
 
     try:
         if asked.target == "here":
-            present.run(asked.systems, asked.engines)
+            present.run(asked.systems, asked.theories)
         else:
-            check.run(asked.target, asked.systems, asked.engines)
+            check.run(asked.target, asked.systems, asked.theories)
     except ValueError as error:
         parser.exit(1, f"{error}\n")
 

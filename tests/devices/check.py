@@ -1,4 +1,4 @@
-"""Compile the engines for an accelerator, and print a line about each of them."""
+"""Compile training and the theories for an accelerator, and print a line about each of them."""
 
 import math
 import time
@@ -13,9 +13,9 @@ from tests.devices import hlo, programs
 from tests.devices.target import TARGETS, Target
 
 BEGIN = 50
-"""Step from which runs resume, for engines that can resume."""
+"""Step from which runs resume, for theories that can resume."""
 HEAD = (
-    "engine",
+    "theory",
     "compiled in",
     "bytes/run",
     "estimate",
@@ -26,13 +26,13 @@ HEAD = (
 )
 
 
-def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
-    """Print a line for each engine as soon as it is compiled; `ValueError` at the end if one fails.
+def run(name: str, systems: Sequence[str] = (), theories: Sequence[str] = ()) -> None:
+    """Print a line for each theory as soon as it is compiled; `ValueError` at the end if one fails.
 
     Args:
         name: name of the accelerator.
         systems: systems to compile; all if empty.
-        engines: engines to compile, by name; all if empty.
+        theories: theories to compile, by name; all if empty.
     """
     # Otherwise JAX starts the devices whose compilers are installed.
     jax.config.update("jax_platforms", "cpu")
@@ -42,13 +42,13 @@ def run(name: str, systems: Sequence[str] = (), engines: Sequence[str] = ()) -> 
     print(line(HEAD))
     failed = []
     for case in programs.cases(tuple(systems)):
-        label = f"{case.system} {case.engine}{case.note}"
-        if engines and case.engine not in engines:
+        label = f"{case.system} {case.theory}{case.note}"
+        if theories and case.theory not in theories:
             continue
         if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:
             print(f"{label:<40} float64: computed by the host", flush=True)
             continue
-        for begin in (0, BEGIN) if case.sweep.rules.goes_on else (0,):
+        for begin in (0, BEGIN) if case.sweep.method.resumes else (0,):
             part = f"{label}, from step {begin}" if begin else label
             try:
                 print(line((part, *_checked(case, target, begin))), flush=True)
@@ -73,8 +73,7 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
         compiled = target.compile(traced)
     took = time.perf_counter() - began
     runs = math.prod(job.tile)
-    task = case.sweep.rules.task(case.sweep.plane({}))
-    estimate = case.sweep.rules.bytes_per_run(task, job.settings)
+    estimate = case.sweep.runs({}).bytes_per_run
     try:
         found = hlo.read(compiled.as_text() or "")
     except jax.errors.JaxRuntimeError:

@@ -1,4 +1,4 @@
-"""Run the engines on the device of this machine, and compare with the CPU of its host."""
+"""Run training and theories on the device of this machine, and compare with the CPU of its host."""
 
 import dataclasses
 import functools
@@ -20,25 +20,25 @@ training of 100 steps; in float64, solvers with a tolerance of 1e-8 may take dif
 TIMES = 4
 """Number of recorded times besides step 0. At the end alone, a loss can be 1e-11 of the first one,
 and the devices draw its float32 starting weights with other last bits."""
-HEAD = ("engine", "differs by", "cold, device", "cold, host")
+HEAD = ("theory", "differs by", "cold, device", "cold, host")
 
 
-def run(systems: Sequence[str] = (), engines: Sequence[str] = ()) -> None:
-    """Print a line for each engine as soon as it has run; `ValueError` at the end if one fails or
+def run(systems: Sequence[str] = (), theories: Sequence[str] = ()) -> None:
+    """Print a line for each theory as soon as it has run; `ValueError` at the end if one fails or
     differs.
 
     Args:
         systems: systems to run; all if empty.
-        engines: engines to run, by name; all if empty.
+        theories: theories to run, by name; all if empty.
     """
     device = jax.devices()[0]
-    print(f"{device.device_kind}: {programs.SEEDS} seeds of each engine, against the host")
+    print(f"{device.device_kind}: {programs.SEEDS} seeds of each theory, against the host")
     print(line(HEAD))
     failed = []
     for case in programs.cases(tuple(systems)):
-        if engines and case.engine not in engines:
+        if theories and case.theory not in theories:
             continue
-        label = f"{case.system} {case.engine}{case.note}"
+        label = f"{case.system} {case.theory}{case.note}"
         if case.sweep.dtype == "float64" and device.platform in WITHOUT_FLOAT64:
             print(f"{label:<40} float64: computed by the host", flush=True)
             continue

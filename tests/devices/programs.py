@@ -1,4 +1,4 @@
-"""One program for every engine of every system, of the size used in sweeps."""
+"""One program for training and every theory of every system, of the size used in sweeps."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ import jax
 
 from dynsim.training.course import Checkpoint
 from dynsim.training.recording import SHARPNESS
+from odes.theory import AnyTheory
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT
 from sweeps.systems import registry
-from sweeps.systems.base import Engine, Settings
 from sweeps.systems.experiment import experiment
 from sweeps.systems.kinds import BUILT_IN
 
@@ -30,7 +30,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"attention": "exp", "activation": "linear", "head": "signal"},
     {"width": 4},
 )
-"""Changes to the defaults of a run, tried in turn until the engine describes the run."""
+"""Changes to the defaults of a run, tried in turn until the theory describes the run."""
 SCHEDULED: dict[str, Any] = {
     "rule": {"kind": "adamw", "decay": 0.1, "clip": 1.0},
     "eta": {"kind": "cosine", "peak": 0.1, "steps": 100, "warmup": 10},
@@ -42,22 +42,22 @@ STEPS = {"steps": 100}
 
 
 class Case(NamedTuple):
-    """An engine of a system, its sweep, and a note about the settings."""
+    """A theory of a system, or training, its sweep, and a note about the settings."""
 
     system: str
-    engine: str
+    theory: str
     sweep: Sweep
     note: str = ""
 
 
 def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
-    """Yield all engines of the built-in systems, or of those in `only`."""
+    """Yield training and all theories of the built-in systems, or of those in `only`."""
     for name in only or BUILT_IN:
         system = registry.system(name)
         sized = SIZES.get(name, {"problem": name, **STEPS})
-        for engine, rules in registry.engines(system).items():
-            yield Case(name, engine, _sweep(sized, engine, rules))
-        trained = _sweep(sized, TRAINING, system.engines[TRAINING])
+        for theory, method in registry.theories(system).items():
+            yield Case(name, theory, _sweep(sized, theory, method))
+        trained = _sweep(sized, TRAINING, system.theories[TRAINING])
         sharp = dataclasses.replace(trained, record=(*trained.recorded, SHARPNESS))
         yield Case(name, TRAINING, sharp, ", sharpness")
         if name not in SIZES:
@@ -66,37 +66,30 @@ def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
             yield Case(name, TRAINING, sweep, ", AdamW with a schedule")
 
 
-def _sweep(sized: dict[str, Any], engine: str, rules: Engine) -> Sweep:
+def _sweep(sized: dict[str, Any], theory: str, method: AnyTheory) -> Sweep:
     reasons = []
-    names = rules.observables.names()
+    names = method.observables(experiment(**sized).bare).names()
     record = ("loss",) if "loss" in names else tuple(names)[:1]
     for change in VARIANTS:
         try:
-            found = Sweep(experiment(**sized, **change), {"seed": {"range": SEEDS}}, engine, record)
+            found = Sweep(experiment(**sized, **change), {"seed": {"range": SEEDS}}, theory, record)
             found.check()
         except ValueError as error:
             reasons.append(str(error))
         else:
             return found
-    raise ValueError(f"{sized} {engine}: describes none of the runs tried: {'; '.join(reasons)}")
+    raise ValueError(f"{sized} {theory}: describes none of the runs tried: {'; '.join(reasons)}")
 
 
 def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
     """Return the job to compile for a case."""
-    sweep = case.sweep
-    runs = sweep.plane({})
-    settings = Settings(
-        runs.fixed, runs.steps_recorded(sweep.times), sweep.recorded, sweep.dtype, sweep.rtol
-    )
-    task = sweep.rules.prepare(sweep.rules.task(runs), sweep.recorded)
-    prepared = jax.tree.map(jax.numpy.asarray, task)
-    shape = (SEEDS, POINTS)
-    return tiles.Job(prepared, tuple(runs.numbers), shape, sweep.rules, settings, mesh)
+    runs = case.sweep.runs({})
+    arrays = jax.tree.map(jax.numpy.asarray, runs.arrays)
+    return tiles.Job(arrays, runs.numbers, (SEEDS, POINTS), runs.call, mesh)
 
 
 def going_on(job: tiles.Job, begin: int) -> tiles.Job:
     """Return the job that resumes the same runs from step `begin`."""
-    kept = job._replace(settings=job.settings._replace(checkpoint=True))
-    _, (traced, _) = tiles.trace(kept)
-    settings = job.settings._replace(checkpoint=Checkpoint(begin))
-    return job._replace(settings=settings, state=traced.out_info[CHECKPOINT].shape[-1])
+    _, (traced, _) = tiles.trace(job._replace(call=job.call._replace(checkpoint=True)))
+    call = job.call._replace(checkpoint=Checkpoint(begin))
+    return job._replace(call=call, state=traced.out_info[CHECKPOINT].shape[-1])

@@ -65,21 +65,21 @@ def test_a_device_that_differs_from_its_host_is_named(
 
 @pytest.mark.parametrize("system", kinds.BUILT_IN)
 @pytest.mark.more
-def test_every_engine_has_a_run_to_compile(system: str) -> None:
-    engines = {case.engine for case in programs.cases((system,))}
-    assert engines == set(registry.engines(registry.system(system)))
+def test_every_theory_has_a_run_to_compile(system: str) -> None:
+    theories = {case.theory for case in programs.cases((system,))}
+    assert theories == set(registry.theories(registry.system(system)))
 
 
 @pytest.mark.more
 def test_no_step_of_an_accelerator_asks_its_host() -> None:
     """The program for an accelerator, compiled for this machine's CPU."""
     case = next(programs.cases(("yz",)))
-    assert case.engine == "simulation"
+    assert case.theory == "simulation"
     job = programs.job(case, tiles.mesh(jax.devices()[:1]))
     with compiled_for("gpu"), precision("float32"):
-        # Only the engine's part: with a mesh of CPU devices it would be written for a CPU.
-        task, rule = job.engine.assemble(job.settings, job.task, dict.fromkeys(job.numbers, 0.1))
-        train = jax.jit(lambda key: job.engine.run(job.settings, task, rule, key))
+        # Only the theory's part: with a mesh of CPU devices it would be written for a CPU.
+        numbers = jax.tree.map(lambda _: 0.1, job.numbers)
+        train = jax.jit(lambda key: job.call.run(numbers, job.arrays, key))
         compiled = train.lower(jax.random.key(0)).compile()
     step = hlo.read(compiled.as_text() or "").step
     assert step is not None
@@ -96,21 +96,21 @@ from tests.devices import programs
 
 wanted = {wanted}
 for case in programs.cases(tuple(wanted)):
-    if case.engine not in wanted[case.system]:
+    if case.theory not in wanted[case.system]:
         continue
     with precision(case.sweep.dtype), compiled_for("gpu"):
         job = programs.job(case, tiles.mesh(jax.devices()[:1]))
-        known = {{"engine": job.engine, "settings": job.settings, "mesh": job.mesh}}
-        numbers = dict.fromkeys(job.numbers, np.zeros((1, 2), job.settings.dtype))
+        known = {{"call": job.call, "mesh": job.mesh}}
+        numbers = jax.tree.map(lambda _: np.zeros((1, 2), job.call.dtype), job.numbers)
         seeds, root, drawn = np.zeros((1, 1), np.uint32), np.uint32(0), None
-        if job.engine.draw is not None:
+        if job.call.draws:
             draw = functools.partial(tiles.draw_tiles, **known)
-            drawn = jax.eval_shape(draw, job.task, seeds, root)
+            drawn = jax.eval_shape(draw, job.arrays, seeds, root)
         exported = jax.export.export(tiles.run_tiles, platforms=("cpu", "cuda", "tpu"))(
-            job.task, numbers, seeds, root, drawn, **known
+            job.arrays, numbers, seeds, root, drawn, **known
         )
         assert "callback" not in exported.mlir_module(), case
-        print(case.system, case.engine, case.note, *exported.platforms)
+        print(case.system, case.theory, case.note, *exported.platforms)
 """
 
 
@@ -159,7 +159,7 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("unchecked")
 # As in a sweep: a tile for a CPU, whose points share the draws of a seed.
 @pytest.mark.parametrize(
-    ("system", "engine"),
+    ("system", "theory"),
     [
         pytest.param("yz", "eq10", marks=pytest.mark.full),
         ("yz", "fixed_attention"),
@@ -176,16 +176,15 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 @pytest.mark.more
-def test_a_sweep_plans_what_the_program_takes(system: str, engine: str) -> None:
+def test_a_sweep_plans_what_the_program_takes(system: str, theory: str) -> None:
     """Within a factor of 2.5, because some versions of the compiler need four times as much as
     others. A theory that reduces the problem to a few numbers is planned with all weights."""
-    case = next(case for case in programs.cases((system,)) if case.engine == engine)
-    tile = case.sweep.rules.tile
+    case = next(case for case in programs.cases((system,)) if case.theory == theory)
+    tile = case.sweep.method.at_once
     with precision(case.sweep.dtype):
         job = programs.job(case, tiles.mesh())._replace(tile=(1, tile))
         needed = fit.needed(tiles.trace(job)[1].program.lower().compile()) / tile
-    task = case.sweep.rules.task(case.sweep.plane({}))
-    planned = case.sweep.rules.bytes_per_run(task, job.settings)
-    reduced = (system, engine) in {("linear_icl", "plain"), ("sparse_attention", "plain")}
+    planned = case.sweep.runs({}).bytes_per_run
+    reduced = (system, theory) in {("linear_icl", "plain"), ("sparse_attention", "plain")}
     assert needed / 2.5 <= planned
     assert reduced or planned <= 2.5 * needed

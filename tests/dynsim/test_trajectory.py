@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from dynsim import Status, Trajectory, log_times
-from dynsim.trajectory import counts, to_arrays
+from dynsim.trajectory import counts
 
 STATUS = np.array([[0, 1, 0], [3, 1, 0]])
 
@@ -134,9 +134,6 @@ def test_axes_without_names_are_numbered_and_units_are_told() -> None:
     assert made["status"].attrs["flag_values"] == [0, 1, 2, 3, 4]
     assert made.attrs == {"source": "eq10"}
     np.testing.assert_array_equal(made["first_bad_step"], STATUS - 1)
-    plain = to_arrays(run)
-    assert {*plain} == {"loss", "xi", "times", "status", "first_bad_step"}
-    np.testing.assert_array_equal(plain["status"], STATUS)
     for inner in ({"xi": ("a",)}, {"xi": ("a", "a")}, {"xi": "ab"}):
         with pytest.raises(ValueError, match=r"inner\['xi'\] = .*: must be 2 different names"):
             run.to_xarray(inner=inner)

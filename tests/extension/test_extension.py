@@ -59,7 +59,7 @@ def test_its_system_is_compared_with_its_theory(
 @pytest.mark.more
 def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
-    rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--theory", "flow"]
+    rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--against", "flow"]
     rule += ["--seeds", "8", "--band", "1"]
     assert cli.main(["phase", "toy", *axes, *rule, "--out", str(tmp_path)]) == 0
     with np.load(tmp_path / "phase.npz") as arrays:
@@ -101,7 +101,7 @@ def test_what_is_wrong_with_a_system_is_said() -> None:
     toy = registry.system("toy")
     with pytest.raises(ValueError, match="system 'yz': is already registered"):
         sweeps.register(toy._replace(name="yz"))
-    with pytest.raises(ValueError, match="system 'mine': needs an engine called 'simulation'"):
+    with pytest.raises(ValueError, match="system 'mine': needs a theory called 'simulation'"):
         sweeps.register(System("mine", toy.problems, {}))
     message = (
         f"system = 'toi': did you mean 'toy'? It must be one of {', '.join(registry.BUILT_IN)}, toy"
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_a_system_is_said() -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         registry.system("toi")
     sweep = sweeps.Sweep(experiment("toy"), {"eta": [0.1]}, "plain", ("loss",))
-    with pytest.raises(ValueError, match=r"engine = 'plain': must be one of simulation, flow"):
+    with pytest.raises(ValueError, match=r"theory = 'plain': must be one of simulation, flow"):
         sweep.check()
 
 

@@ -6,7 +6,6 @@ w_k = (1 - eta a)^k w_0, the flow w(t) = w_0 exp(-eta a t) with t in steps.
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +20,8 @@ from dynsim.classes.task import Task
 from dynsim.decoding import NotNegative
 from dynsim.training.recording import Table
 from odes import Theory, population
-from sweeps import Engine, Labels, Settings, System
+from odes.theory import always
+from sweeps import Labels, System
 from sweeps.studies.phase.regions import Rule
 
 LEARNED = 0.01
@@ -47,58 +47,64 @@ class Quadratic(dynsim.Problem):
         return self.curvature * params**2 / 2
 
 
-def assemble(settings: Settings, task: tuple, numbers: Mapping[str, Array]) -> tuple[Any, Any]:
-    return task, numbers
-
-
-def first_weight(settings: Settings, key: PRNGKeyArray) -> Array:
-    return Quadratic().init(key).astype(settings.dtype)
+def first_weight(key: PRNGKeyArray, dtype: str) -> Array:
+    return Quadratic().init(key).astype(dtype)
 
 
 def descend(
-    settings: Settings, task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
+    problem: Quadratic, rule: Any, times: Any, *, key: PRNGKeyArray, steps: int, **options: Any
 ) -> Trajectory:
-    eta, a = rule["eta"], rule["curvature"]
-    start = first_weight(settings, key)
+    eta, a = rule.eta.peak, problem.curvature
     loss = lambda w: a * w**2 / 2
 
     def step(w: Array, _: None) -> tuple[Array, Array]:
         return w - eta * jax.grad(loss)(w), w
 
-    last, before = jax.lax.scan(step, start, length=settings.fixed.steps)
-    return recorded(settings, a, jnp.append(before, last)[jnp.array(settings.times)], "simulation")
+    last, before = jax.lax.scan(step, first_weight(key, options["dtype"]), length=steps)
+    return recorded(a, jnp.append(before, last)[jnp.array(times)], times, "simulation", **options)
 
 
 def flow(
-    settings: Settings, task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
+    problem: Quadratic, rule: Any, times: Any, *, key: PRNGKeyArray, **options: Any
 ) -> Trajectory:
-    start = first_weight(settings, key)
-    decay = jnp.exp(-rule["eta"] * rule["curvature"] * jnp.array(settings.times))
-    return recorded(settings, rule["curvature"], start * decay, "flow")
+    start = first_weight(key, options["dtype"])
+    decay = jnp.exp(-rule.eta.peak * problem.curvature * jnp.array(times))
+    return recorded(problem.curvature, start * decay, times, "flow", **options)
 
 
-def recorded(settings: Settings, a: Array, weights: Array, source: str) -> Trajectory:
+def recorded(
+    a: Array, weights: Array, times: Any, source: str, *, record: Any, dtype: Any
+) -> Trajectory:
     finite = jnp.isfinite(weights)
     status = jnp.where(finite.all(), Status.OK, Status.DIVERGED)
-    first_bad = jnp.where(finite.all(), -1, jnp.array(settings.times)[jnp.argmin(finite)])
-    values = TABLE.resolve(settings.record)(a, weights)
-    times = jnp.array(settings.times, settings.dtype)
-    return Trajectory(times, values, weights[-1], status, first_bad, source)
+    first_bad = jnp.where(finite.all(), -1, jnp.array(times)[jnp.argmin(finite)])
+    values = TABLE.resolve(record)(a, weights)
+    return Trajectory(jnp.array(times, dtype), values, weights[-1], status, first_bad, source)
 
 
-def nothing(task: Quadratic, record: tuple[str, ...]) -> tuple[()]:
-    return ()
+class Recorded(Theory):
+    """Records two quantities."""
+
+    def observables(self, problem: Any) -> Table:
+        return TABLE
+
+
+class Simulation(Recorded):
+    """Training, in the precision of the run."""
+
+    trains = True
 
 
 TABLE = Table(OBSERVABLES)
+KEY, EXACT = ("key",), {"adaptive": False}
 SYSTEM = System(
     name="toy",
     problems=(Quadratic,),
-    engines={
-        "simulation": Engine(descend, assemble, TABLE, prepare=nothing, trains=True),
-        "flow": Engine(
-            flow, assemble, TABLE, prepare=nothing, title="exact flow", assumes="eta -> 0"
+    theories={
+        "simulation": Simulation(
+            "simulation", "", "", descend, always, needs=("key", "steps"), **EXACT
         ),
+        "flow": Recorded("flow", "exact flow", "eta -> 0", flow, always, needs=KEY, **EXACT),
     },
     labels=Labels(about={"loss": ("quadratic loss", "1")}),
 )

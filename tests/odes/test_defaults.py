@@ -5,8 +5,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import dynsim
 import odes
 from odes import batch_noise, decoder, growth, hierarchy, theory
 from odes.general import closed_form
@@ -46,8 +49,6 @@ FORMULA = {"finite_m": False, "remark_1": False}
         (decoder.gamma_integral, {"K": 1}),
         (decoder.h_star, {"momentum": 0}),
         (growth.bound, BOUND),
-        (growth.scanning_bound, BOUND),
-        (growth.snapping_bound, BOUND),
         (growth.bound_from_drive, {"classes_per_query": 1, "printed": False}),
         (eq10.solve, {"convention": "sgd", **FORMULA}),
         (eq10.theory, {"convention": "sgd", "variant": False, **FORMULA}),
@@ -61,7 +62,7 @@ FORMULA = {"finite_m": False, "remark_1": False}
         # noise, and for any number of runs at once.
         (
             theory.Theory,
-            {"variant": False, "needs": (), "adaptive": True, "drawn": False, "single": False},
+            {"variant": False, "needs": (), "adaptive": True, "drawn": False, "at_once": 64},
         ),
         (theory.Training, {"batch": math.inf, "steps": None}),
         (closed_form, {"needs": (), "names": (), "variant": False}),
@@ -97,10 +98,29 @@ def test_tolerances_go_down_to_what_a_precision_can_reach() -> None:
         Tolerances(max_steps=0).check("float64")
 
 
+class Walk(dynsim.Problem):
+    """A weight on examples of one number."""
+
+    def init(self, key: Any) -> Any:
+        return jnp.zeros(1)
+
+    def draw(self, key: Any, batch: int) -> Any:
+        return jax.random.normal(key, (batch,))
+
+    def loss(self, params: Any, data: Any) -> Any:
+        return jnp.mean((params - data) ** 2)
+
+
 def test_memory_of_linear_noise_is_that_of_its_examples_and_segments() -> None:
     """Derivatives of all observables, and twice the states of a segment of sqrt(steps) steps, each
     with the size of the weights; and the examples of a step."""
-    held = batch_noise.THEORY.held
-    assert held is not None
-    assert held(40, 1000, 3) == (3 + 2 * 31, 640)
-    assert held(4, 0, 5) == held(4, None, 5) == (5 + 2, 512)
+    memory = batch_noise.THEORY.memory
+    assert memory is not None
+    for batch, steps, names, states, examples in (
+        (40, 1000, 3, 3 + 2 * 31, 640),
+        (4, 0, 5, 7, 512),
+    ):
+        run = odes.Training(Walk(), dynsim.sgd(0.1), batch, steps)
+        # One weight and examples of one number.
+        one, all_of_them = (8 * 8 * size + 2**14 for size in (1, 1 + examples))
+        assert memory(run, 2, ("loss",) * names) == states * one + 8 * all_of_them

@@ -127,7 +127,7 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: s
 @pytest.mark.more
 def test_plain_flow_is_the_closed_form_in_eta_time(decoupled: bool) -> None:
     """p = exp(-(1 + lambda) sum of rates), across the kinks of a warm-up and its end."""
-    eta = schedules.warmup_stable_decay(0.05, 20, 30, 40, 0.1)
+    eta = schedules.warmup_stable_decay(0.05, 30, 40, 0.1, warmup=20)
     rule = dynsim.sgd(eta, decay=0.5, decoupled=decoupled)
     times = np.array([0.0, 7.5, 20, 60, 100])
     found = odes.flow(Line(), rule, times, key=KEY, tolerances=PRECISE)
@@ -195,7 +195,7 @@ def test_rmsprop_under_a_constant_force_is_an_area_cosine(kind: str) -> None:
 @pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.full), 0.8])
 @pytest.mark.more
 def test_signs_under_a_constant_force_move_by_the_sum_of_the_rates(momentum: float) -> None:
-    eta = schedules.warmup_stable_decay(0.05, 3, 30, 40, 0.1)
+    eta = schedules.warmup_stable_decay(0.05, 30, 40, 0.1, warmup=3)
     rule, times = dynsim.sign(eta, momentum=momentum), [0.0, 1, 2, 20, 60, 100]
     found = odes.flow(Pull(), rule, times, key=KEY, record=WEIGHTS, tolerances=PRECISE)
     descent = odes.descent(Pull(), rule, times, key=KEY, record=WEIGHTS)

@@ -1,7 +1,10 @@
 """Theories that users write as vector fields."""
 
+import dataclasses
 import functools
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import diffrax
@@ -188,7 +191,7 @@ def test_a_theory_of_any_rule_says_itself_what_it_describes() -> None:
 def test_sweeps_tell_it_batch_and_steps() -> None:
     run = sweeps.Experiment(Line(), dynsim.sgd(0.05), steps=60, batch=2)
     axes = {"spread": [0.1, 1.0], "batch": [1, 8], "seed": [0, 5]}
-    found = sweeps.run(sweeps.Sweep(run, axes, engine="square", record=["square"], times=(0, 60)))
+    found = sweeps.run(sweeps.Sweep(run, axes, theory="square", record=["square"], times=(0, 60)))
     for noise, B, seed in ((0.1, 8, 5), (1.0, 1, 0)):
         y = found.square.sel(spread=noise, batch=B, seed=seed).values
         rate, force = -0.1 + 0.0025 * (1 + 2 / B), 0.0025 * noise**2 / B
@@ -196,14 +199,34 @@ def test_sweeps_tell_it_batch_and_steps() -> None:
         np.testing.assert_allclose(y[1], expected, **CLOSE)
 
 
-def test_engines_refuse_what_the_theory_refuses() -> None:
+def test_sweeps_refuse_what_the_theory_refuses() -> None:
     class Single(Line):
         @classmethod
         def theories(cls) -> Any:
             return (theory(inapplicable=lambda t: None if t.batch == 1 else f"batch = {t.batch}"),)
 
     run = sweeps.Experiment(Single(), dynsim.sgd(0.1), steps=10, batch=64)
-    engine = registry.engines(registry.system_of(run))["square"]
+    square = registry.theories(registry.system_of(run))["square"]
     with pytest.raises(ValueError, match="theory 'square' does not apply: batch = 64"):
-        engine.check_run(run)
-    engine.check_run(run.at({"batch": 1}))
+        registry.check_run(square, run)
+    registry.check_run(square, run.at({"batch": 1}))
+
+
+def test_a_theory_that_the_problem_does_not_have_is_swept_in_memory(tmp_path: Path) -> None:
+    """With the numbers of the theory of the same equations that it has."""
+    run = sweeps.Experiment(Line(), dynsim.sgd(0.1), steps=10, batch=2)
+    named = sweeps.Sweep(run, {"spread": [0.1, 1.0]}, "square", ("square",), 4)
+    own = dataclasses.replace(named, theory=dataclasses.replace(SQUARE, name="mine"))
+    want, got = sweeps.run(named, tmp_path / "square").load(), sweeps.run(own).load()
+    np.testing.assert_array_equal(got.square, want.square)
+    assert json.loads(got.attrs["config"])["theory"] == "mine"
+    message = "^theory = mine: only a theory of the problem can be stored; return it from the "
+    for place, left_out in (
+        ({"out": tmp_path / "mine"}, "out"),
+        ({"reuse": tmp_path / "square"}, "reuse"),
+    ):
+        with pytest.raises(ValueError, match=f"{message}problem's `theories`, .* `{left_out}`$"):
+            sweeps.run(own, **place)
+    assert not list(tmp_path.glob("*mine*"))
+    with pytest.raises(ValueError, match=r"theory = 3: must be of type str or odes\.Theory"):
+        dataclasses.replace(named, theory=3)

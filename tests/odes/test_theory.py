@@ -229,7 +229,7 @@ def test_sweeps_are_told_what_a_theory_is(
     known = odes.hierarchy.of_class(problem).values()
     whole = {"central"} if problem is not dynsim.Prompts else set()
     assert {each.name for each in known if each.drawn} == drawn
-    assert {each.name for each in known if each.single} == single
+    assert {each.name for each in known if each.at_once == 1} == single
     assert {each.name for each in known if not each.adaptive} == steps | whole
     for each in known:
         # A path needs a key, and so does whatever starts at random weights.

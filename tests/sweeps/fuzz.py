@@ -43,7 +43,7 @@ SETTINGS = {
     for name in registry.BUILT_IN
 }
 """Settings of the runs of each problem, as they are by default."""
-ENGINES = {name: tuple(registry.engines(registry.system(name))) for name in SETTINGS}
+THEORIES = {name: tuple(registry.theories(registry.system(name))) for name in SETTINGS}
 READ = {
     name: [each.name for each in settings if is_number(each.value) and not each.shared]
     for name, settings in SETTINGS.items()
@@ -141,7 +141,7 @@ class Parts(NamedTuple):
     axes: st.SearchStrategy[Any]
     wrong_axes: st.SearchStrategy[Any]
     run: st.SearchStrategy[Any]
-    engine: st.SearchStrategy[Any]
+    theory: st.SearchStrategy[Any]
 
 
 def parts_of(problem: str, given: st.SearchStrategy[Any]) -> Parts:
@@ -157,7 +157,7 @@ def parts_of(problem: str, given: st.SearchStrategy[Any]) -> Parts:
         st.builds(operator.or_, numbers, st.one_of(st.just({}), *words)),
         st.dictionaries(every, st.one_of(spaced, given), max_size=2),
         st.dictionaries(every, given, max_size=2),
-        st.sampled_from(ENGINES[problem]),
+        st.sampled_from(THEORIES[problem]),
     )
 
 
@@ -175,7 +175,7 @@ def tables(given: st.SearchStrategy[Any] = value) -> st.SearchStrategy[dict[str,
             made["run"] |= draw(own.run)
         made["record"] = ["loss"]
         if draw(seldom):
-            made["engine"] = draw(own.engine)
+            made["theory"] = draw(own.theory)
         if draw(seldom):
             made["times"] = draw(time_points)
         if draw(often):

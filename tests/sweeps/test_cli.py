@@ -168,7 +168,14 @@ HELPED += [["compare", "--rule", "nowhere:F"], ["compare", "--eta", "nowhere:f"]
 HELPED += [["sweep", "fig6", "--set", "run.momentm=0.5"], ["sweep", "fig6", "--set", "recrd=loss"]]
 
 
+@pytest.fixture(scope="module")
+def kept() -> None:
+    """The facts that help is made of, derived from the code as it is."""
+    imported("from sweeps.commands.table import metadata as m, kinds as k\nm(), k.language()")
+
+
 @pytest.mark.parametrize("words", [*HELPED, ["info", "magic"], ["plot", "magic", "--x", "time"]])
+@pytest.mark.usefixtures("kept")
 @pytest.mark.more
 def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -> None:
     code = f"from sweeps import cli\ntry: cli.main({words})\nexcept SystemExit: pass"
@@ -182,7 +189,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.commands.line",
         "sweeps.commands.table",
     }
-    language = ("axes", "fields", "grammar")
+    language = ("axes", "derived", "fields", "grammar")
     light |= {"sweeps.language", *(f"sweeps.language.{name}" for name in language)}
     light |= {"sweeps.systems", "sweeps.systems.kinds"}
     light |= {"sweeps.recipes", "sweeps.lines"}

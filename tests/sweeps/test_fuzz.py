@@ -38,7 +38,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"run": 3}, "run = 3: must be a table"),
     ({"axes": "abc"}, "axes = 'abc': must be a table"),
     ({"axes": {}}, "axes: needs a table with at least one axis"),
-    ({"engine": []}, "engine = list: must be of type str"),
+    ({"theory": []}, "theory = list: must be of type str"),
     ({"record": 0.5}, "record = 0.5: must be names"),
     ({"record": ["loss", 3]}, "record = ['loss', 3]: must be names"),
     ({"zip": 3}, "zip = 3: must be a list of lists"),

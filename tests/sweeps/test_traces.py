@@ -203,3 +203,51 @@ def test_runs_that_call_lapack_on_two_devices_do_not_wait_for_each_other() -> No
         [sys.executable, "-c", WAITS], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+@jax.jit
+def first_of(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.sin(x), x + y
+
+
+READERS: dict[str, tuple[Callable[..., Any], list[bool]]] = {
+    "neither": (lambda x, y: jnp.ones(3), [False, False]),
+    "one": (lambda x, y: (x * y, x + 1)[1], [True, False]),
+    "a result of a function": (lambda x, y: first_of(x, y)[0], [True, False]),
+    "both results of it": (first_of, [True, True]),
+    "a function within one": (inner(lambda x: first_of(x, A)[0]), [True]),
+    "its own derivative": (lambda x, y: (jax.nn.relu(y), jax.nn.relu(x))[1], [True, False]),
+    "computed again": (jax.checkpoint(lambda x, y: first_of(x, y)[0]), [True, False]),
+    "a key": (lambda x, y: jax.random.normal(jax.random.key(0), x.shape) + y, [False, True]),
+    "of the shape": (lambda x, y: jnp.zeros_like(x) + y, [False, True]),
+    "a callback": (lambda x, y: (jax.debug.callback(print, x), y)[1], [True, True]),
+    "turns": (lambda x, y: jax.lax.fori_loop(0, 3, lambda _, z: z + y, x), [True, True]),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_arguments_that_no_result_depends_on_are_those_that_jax_drops(name: str) -> None:
+    function, want = READERS[name]
+    made = jax.jit(lambda *given: function(*given)).trace(*[X, A][: len(want)])
+    assert traces.reads(made) == want
+    # Arguments of the lowered program, each with its type.
+    (head,) = re.findall(r"func.func public @main\((.*?)\) ->", made.lower().as_text())
+    assert head.count("%arg") == sum(want)
+
+
+def test_what_loops_and_branches_take_counts_as_read() -> None:
+    def looped(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda c, _: ((c[0] + 1, c[1] * 2), None), (x, y), None, 3)[0][0]
+
+    def chosen(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.lax.cond(x[0, 0] > 0, lambda x, y: x, lambda x, y: x + 1, x, y)
+
+    for function in (looped, chosen):
+        assert traces.reads(jax.jit(function).trace(X, A)) == [True, True]
+
+
+def test_operations_are_those_of_inner_programs_too() -> None:
+    drawn = lambda x: jax.lax.map(lambda k: jax.random.normal(k), jax.random.split(x, 3))
+    for function, want in ((drawn, True), (jnp.sin, False)):
+        made = jax.jit(function).trace(jax.random.key(0) if want else X)
+        assert ("random_bits" in traces.operations(made.jaxpr.jaxpr)) == want

@@ -144,3 +144,15 @@ def on_grids(task: Prompts, x: Float[np.ndarray, "7"]) -> tuple[Output, Output, 
         variance = kappa / L * (s**2 / 2 + m**2 / 4 - D**2 / 16)
         found.append(Output(DENSITY, -y * kappa * D / 4, variance, m, np.asarray(s)))
     return found[0], found[1], found[2]
+
+
+def variance_of_noise(task: Prompts, stages: Annealing, times: np.ndarray) -> np.ndarray:
+    """Variance after some optimiser steps of weights on which the loss does not act, v' = -2 decay
+    v + eta noise^2, stage by stage."""
+    before = np.minimum(times, stages.first) * stages.eta_1
+    after = np.maximum(times - stages.first, 0) * stages.eta_2
+    found = np.asarray(task.starting_noise) ** 2
+    for eta, elapsed in ((stages.eta_1, before), (stages.eta_2, after)):
+        end = eta * stages.noise**2 / (2 * stages.decay)
+        found = end + (found - end) * np.exp(-2 * stages.decay * elapsed)
+    return found

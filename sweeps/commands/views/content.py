@@ -366,7 +366,7 @@ def _store(name: str, dataset: xr.Dataset, common: np.ndarray) -> dict[str, Any]
     arrays = {n: dataset[n] for n in (*dataset.data_vars, *({"time"} & {*dataset.coords}))}
     return {
         "name": name,
-        "engine": json.loads(dataset.attrs.get("config", "{}")).get("engine", ""),
+        "theory": json.loads(dataset.attrs.get("config", "{}")).get("theory", ""),
         "arrays": {
             str(n): {"dims": [str(d) for d in each.dims], "shape": list(each.shape)}
             for n, each in arrays.items()

@@ -1,7 +1,6 @@
 """Phase diagrams in the explorer: the sweeps in a diagram's folder, and regions of runs."""
 
 import json
-import pkgutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ from sweeps.runner.store.arrays import MISSING
 from sweeps.studies.phase.regions import BY_STATUS, NAMED, RULE, Rule, named
 from sweeps.systems.experiment import about
 
-PHASE = "sweeps.studies.phase"
-"""Module that draws diagrams. It is imported on demand, as it loads matplotlib and theories."""
 PARTS = ("-refined", "-seeds")
-"""Suffixes of folders with further runs of an engine, each at some points of the plane."""
+"""Suffixes of folders with further runs of a panel, each at some points of the plane."""
 NOWHERE = -1
 """Region code of missing runs, which no legend uses."""
 
@@ -69,26 +66,28 @@ def _opened(path: str, report: Report) -> xr.Dataset:
 
 def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
     """Yield the sweeps of a diagram that recorded its regions' observables, training first."""
-    titles = pkgutil.resolve_name(f"{PHASE}.figure:TITLES")
-    engines: dict[str, list[Path]] = {}
+    # Imported on demand, here and below: they load matplotlib and theories.
+    from sweeps.studies.phase.figure import TITLES
+
+    theories: dict[str, list[Path]] = {}
     for path in _sweeps(folder):
         top = path.relative_to(folder).parts[0]
-        engine = next((top.removesuffix(end) for end in PARTS if top.endswith(end)), top)
-        engines.setdefault(engine, []).append(path)
+        theory = next((top.removesuffix(end) for end in PARTS if top.endswith(end)), top)
+        theories.setdefault(theory, []).append(path)
     settings = _settings(folder)
     points = None
-    for engine in sorted(engines, key=lambda name: name != "simulation"):
-        paths = engines[engine]
+    for theory in sorted(theories, key=lambda name: name != "simulation"):
+        paths = theories[theory]
         datasets = [_opened(str(path), report) for path in paths]
         config = json.loads(datasets[0].attrs["config"])
         rule = _rule(config["system"], datasets[0], settings, report)
         # Zipped points that refine nothing only correct a theory in the figure.
-        refined = f"{engine}{PARTS[0]}" in paths[0].parts
+        refined = f"{theory}{PARTS[0]}" in paths[0].parts
         if rule is None or (config["zip"] and not refined):
             continue
         if datasets[0]["status"].ndim and (len(paths) > 1 or config["zip"]):
-            title = titles.get(engine, engine)
-            dataset = gathered(datasets, rule, _map(folder, engine)).assign_attrs(
+            title = TITLES.get(theory, theory)
+            dataset = gathered(datasets, rule, _map(folder, theory)).assign_attrs(
                 {PYTHON: _python(folder, title)}
             )
         else:
@@ -103,7 +102,7 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         if points is None:
             dataset.attrs[LINES] = _lines(folder, datasets[0], dataset, rule)
         points = grid
-        yield titles.get(engine, engine), dataset
+        yield TITLES.get(theory, theory), dataset
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -132,14 +131,14 @@ def _regions(dataset: xr.Dataset, rule: Rule) -> xr.DataArray:
     return found.where(dataset["status"] != MISSING, NOWHERE)
 
 
-def _map(folder: Path, engine: str) -> dict[str, np.ndarray]:
+def _map(folder: Path, theory: str) -> dict[str, np.ndarray]:
     """Return the axes of a diagram and the region at each point, as in its figure."""
     path = folder / "phase.npz"
     if not path.exists():
         return {}
     with np.load(path) as file:
         axes = {name: file[name] for name in file if "/" not in name and file[name].ndim == 1}
-        return {**axes, REGION: file[f"{engine}/region"]} if f"{engine}/region" in file else axes
+        return {**axes, REGION: file[f"{theory}/region"]} if f"{theory}/region" in file else axes
 
 
 def _python(folder: Path, title: str) -> list[str]:
@@ -153,7 +152,7 @@ def gathered(parts: Sequence[xr.Dataset], rule: Rule, drawn: dict[str, np.ndarra
     """Combine runs at different points of a plane into one dataset over the whole plane.
 
     Args:
-        parts: sweeps of one engine, over the plane or over points of it whose axes are zipped.
+        parts: sweeps of one panel, over the plane or over points of it whose axes are zipped.
         rule: of the regions.
         drawn: values of the axes, and the `region` at each point, which replaces missing runs;
             empty if no figure was drawn.
@@ -208,9 +207,11 @@ def _places(name: str, axis: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def _lines(folder: Path, first: xr.Dataset, panel: xr.Dataset, rule: Rule) -> list[dict[str, Any]]:
     """Return lines of theory, and those of the rule, over a diagram."""
+    from sweeps.commands.views.outlines import outlines
+    from sweeps.studies.phase.maps import on_grid
+
     x, y = json.loads(panel.attrs["config"])["axes"][:2]
     region = panel[REGION].isel(seed=0) if "seed" in panel.dims else panel[REGION]
-    runs = first if y in first.dims else pkgutil.resolve_name(f"{PHASE}.maps:on_grid")(first, x, y)
+    runs = first if y in first.dims else on_grid(first, x, y)
     own = rule.lines(runs) if rule.lines else {}
-    found = pkgutil.resolve_name("sweeps.commands.views.outlines:outlines")
-    return found(folder, region.transpose(x, y), own)
+    return outlines(folder, region.transpose(x, y), own)

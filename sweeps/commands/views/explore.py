@@ -2,7 +2,6 @@
 
 import dataclasses
 import html
-import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -68,7 +67,9 @@ def run(config: Explore) -> list[Path]:
         _check_unread(config)
     if config.serve:
         # Imported on demand: it imports theories, which takes seconds.
-        pkgutil.resolve_name("sweeps.commands.views.serve:run")(config)
+        from sweeps.commands.views import serve
+
+        serve.run(config)
         return []
     if not config.paths:
         raise ValueError("paths: must name a stored sweep, or --serve shows theory alone")

@@ -52,8 +52,8 @@ def outlines(
         for line in _lines(stored, region, dict(own), right)
     ]
     for path in sorted(folder.glob("phase-boundary*.nc")):
-        engine = path.stem.removeprefix("phase-boundary").removeprefix("-")
-        found += _boundary(path, axes, f" of {engine}" if engine else "")
+        theory = path.stem.removeprefix("phase-boundary").removeprefix("-")
+        found += _boundary(path, axes, f" of {theory}" if theory else "")
     return found
 
 
@@ -97,8 +97,8 @@ def _drawn(line: Line, right: float | None, axes: Sequence[str]) -> dict[str, An
     return _entry(f"{_plain(line.text)}{share}", axes, places, colour, dashes, width)
 
 
-def _boundary(path: Path, axes: Sequence[str], engine: str) -> Iterator[dict[str, Any]]:
-    """Yield the boundary curves of an engine's regions."""
+def _boundary(path: Path, axes: Sequence[str], theory: str) -> Iterator[dict[str, Any]]:
+    """Yield the boundary curves of the regions of training or of a theory."""
     with xr.open_dataset(path, engine="h5netcdf") as file:
         table = file.load()
     level, is_share = table["level"].values, table["of"].values == "share"
@@ -108,7 +108,7 @@ def _boundary(path: Path, axes: Sequence[str], engine: str) -> Iterator[dict[str
         columns = [table[name].values[here] for name in ("x", "y")]
         places = [tuple(c[numbers == piece] for c in columns) for piece in np.unique(numbers)]
         if places:
-            yield _entry(text + engine, axes, places, style["color"], style["ls"], style["lw"])
+            yield _entry(text + theory, axes, places, style["color"], style["ls"], style["lw"])
 
 
 def _entry(

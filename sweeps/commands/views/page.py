@@ -10,7 +10,6 @@ import html
 import importlib.util
 import json
 import math
-import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -141,7 +140,9 @@ def _thinned(dataset: xr.Dataset, times: np.ndarray, seeds: float) -> xr.Dataset
 
 
 def _plotly() -> str:
-    return pkgutil.resolve_name("plotly.offline:get_plotlyjs")()
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
 
 
 def _inside(about: object) -> str:

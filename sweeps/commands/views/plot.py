@@ -22,14 +22,15 @@ from sweeps.commands.views.content import check_systems
 from sweeps.language.fields import fold
 from sweeps.language.values import find_value
 from sweeps.output import drawing
+from sweeps.output.cells import cell_edges, colour_range
 from sweeps.runner import progress
 from sweeps.runner.labels import aligned_with, label, select, shown, valid, worded
 from sweeps.runner.run import open_sweep
 
+FAR = 1e2
+"""Ratio of the largest to the smallest value above which colours are logarithmic."""
 LEVELS = 5
 """Number of contours per theory."""
-DECADES = 2
-"""Range in powers of ten above which colours are logarithmic."""
 FAILED = {"hatch": "////", "lw": 0, "ec": "0.5", "cmap": ListedColormap(["none"])}
 HALO: list[AbstractPathEffect] = [withStroke(linewidth=3, foreground="white")]
 """White edge of contours, which lie on dark and light colours."""
@@ -61,7 +62,10 @@ def draw_heatmap(
     figure, (axes,) = drawing.panels(1, len(maps), width=5.6, height=4.2)
     failed = data.isnull()
     failed = (failed.any("seed") if "seed" in failed.dims else failed).transpose(y, x).values
-    borders = [edges(_places(data, name), _is_log(data, name)) for name in (x, y)]
+    borders = [
+        cell_edges(_places(data, name), "log" if _is_log(data, name) else "linear")
+        for name in (x, y)
+    ]
     norms = [_norm(each.values) for each in maps]
     for ax, values, norm in zip(axes, maps, norms, strict=True):
         mesh = ax.pcolormesh(*borders, values, cmap="viridis", norm=norm)
@@ -119,18 +123,6 @@ def contours(theory: xr.DataArray, norm: Normalize, place: int, ax: Axes) -> Axe
     return ax
 
 
-def edges(places: np.ndarray, log: bool) -> np.ndarray:
-    """Return the borders of cells around places, (n + 1,) from (n,): the midpoints, of the
-    logarithms if the axis is logarithmic."""
-    inside = np.log(places) if log else np.asarray(places, float)
-    if len(inside) == 1:
-        found = inside[0] + np.array([-0.5, 0.5])
-    else:
-        middle = (inside[1:] + inside[:-1]) / 2
-        found = np.concatenate(([2 * inside[0] - middle[0]], middle, [2 * inside[-1] - middle[-1]]))
-    return np.exp(found) if log else found
-
-
 def _mean(data: xr.DataArray) -> xr.DataArray:
     return data.mean("seed", keep_attrs=True) if "seed" in data.dims else data
 
@@ -146,13 +138,11 @@ def _is_log(data: xr.DataArray, name: str) -> bool:
 
 
 def _norm(values: np.ndarray) -> Normalize:
-    """Return the colour scale: logarithmic if the values span `DECADES`."""
-    finite = values[np.isfinite(values)]
-    if not finite.size:
+    """Return the colour scale."""
+    if not np.isfinite(values).any():
         raise ValueError("view = 'heatmap': none of these runs ended well")
-    low, high = float(finite.min()), float(finite.max())
-    far = low > 0 and high / low >= 10**DECADES
-    return LogNorm(low, high) if far else Normalize(low, high)
+    low, high, logarithmic = colour_range(values, FAR)
+    return LogNorm(low, high) if logarithmic else Normalize(low, high)
 
 
 MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22

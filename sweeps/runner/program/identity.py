@@ -20,21 +20,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from dynsim import Problem
 from dynsim.precision import compiled_for, precision
-from dynsim.problem.base import as_built, ask, split
+from dynsim.problem.base import ask, split
 from dynsim.problem.checks import NO_KEY, NOT_REPEATED
 from dynsim.training.keys import has_keys
 from dynsim.training.recording import NamedFunction
+from odes.theory import Training
 from sweeps.runner import tiles
 from sweeps.runner.program import code, traces
-from sweeps.runner.spec import Problem as Runs
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import SHORT
 from sweeps.runner.store.records import CALLS
-from sweeps.systems.base import Engine, Settings, of_problem
+from sweeps.systems.base import Runs, divided, names_of_numbers, path_of
 from sweeps.systems.experiment import Experiment
 
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
@@ -46,10 +46,12 @@ JAX keeps each trace."""
 
 
 class Method(NamedTuple):
-    """A method of a problem as JAX traces it: its operations, and the text of its program."""
+    """A method of a problem as JAX traces it: the text of its program, whether its results depend
+    on its first argument, and whether it draws random numbers."""
 
-    operations: str
     text: str
+    reads_first: bool
+    draws: bool
 
 
 class Text(NamedTuple):
@@ -61,7 +63,7 @@ class Text(NamedTuple):
 
 
 class Identity:
-    """The programs of a sweep. At some values of static axes, `entering` returns all runs and the
+    """The programs of a sweep. At some values of static axes, `entering` returns all runs with the
     arrays that enter their program, and `program` the hash of its text and of all that enters, for
     a platform as in `text`."""
 
@@ -77,11 +79,10 @@ class Identity:
         code may change while this process runs."""
         return {code.package(each) for each in _named(self.sweep)} - {""}
 
-    def _entering(self, chosen: tuple[tuple[str, Any], ...]) -> tuple[Runs, PyTree]:
+    def _entering(self, chosen: tuple[tuple[str, Any], ...]) -> Runs:
         with precision(self.sweep.dtype):
-            runs = self.sweep.problem(dict(chosen))
-            prepared = self.sweep.rules.prepare(runs.task, self.sweep.recorded)
-            return runs, jax.tree.map(jnp.asarray, prepared)
+            runs = self.sweep.runs(dict(chosen))
+            return dataclasses.replace(runs, arrays=jax.tree.map(jnp.asarray, runs.arrays))
 
     def text(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> Text:
         """Return the text of the program at some values of static axes, lowered for a platform
@@ -89,17 +90,17 @@ class Identity:
         return self._texts(chosen, platform or self.platform)
 
     def _traced(self, chosen: tuple[tuple[str, Any], ...], platform: str) -> Text:
-        runs, prepared = self.entering(chosen)
-        about = self.sweep.rules, runs.settings, tuple(runs.numbers), platform
+        runs = self.entering(chosen)
         if self.outside:
             _count_trace()
             code.renew()
             with traces.anew():
-                return _hash(prepared, *about)
-        leaves, structure = jax.tree.flatten(prepared)
-        key = tuple((each.shape, str(each.dtype)) for each in leaves), structure, *about
+                return _hash(runs, platform)
+        leaves, structure = jax.tree.flatten(runs.arrays)
+        shapes = tuple((each.shape, str(each.dtype)) for each in leaves)
+        key = shapes, structure, jax.tree.structure(runs.numbers), runs.call, platform
         if key not in _PROGRAMS:
-            _PROGRAMS[key] = _hash(prepared, *about)
+            _PROGRAMS[key] = _hash(runs, platform)
         return _PROGRAMS[key]
 
     def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
@@ -107,8 +108,8 @@ class Identity:
         return digest(repr((self.text(chosen, platform).digest, entering)))
 
     def _contents(self, chosen: tuple[tuple[str, Any], ...]) -> dict[str, str]:
-        runs, prepared = self.entering(chosen)
-        return contents(runs.task, prepared, runs.numbers, self.sweep.dtype)
+        runs = self.entering(chosen)
+        return contents(runs.arrays, divided(runs.training)[0], self.sweep.dtype)
 
     @property
     def _task(self) -> Any:
@@ -135,7 +136,7 @@ class Identity:
         for every key, or different ones in each trace. Each program is checked once per process."""
         if not self.outside:
             return
-        text, trains = self.text(self._first), self.sweep.rules.trains
+        text, trains = self.text(self._first), self.sweep.method.trains
         checked = text.digest, trains, self._several
         if checked in _CHECKED:
             return
@@ -159,8 +160,9 @@ class Identity:
         """Return which of `init` and `draw` ignore their key; `ValueError` if they should not."""
         problem, batch, several = self._task, self._batch, self._several
         name, found = type(problem).__name__, self._methods
-        frozen = {n for n in ("init", "draw") if _ignores_key(found.get(f"{name}.{n}"))}
-        drawn = {n for n in frozen if "random_bits" in found[f"{name}.{n}"].operations}
+        keyed = {n: found[f"{name}.{n}"] for n in ("init", "draw") if f"{name}.{n}" in found}
+        frozen = {n for n, method in keyed.items() if not method.reads_first}
+        drawn = {n for n in frozen if keyed[n].draws}
         if "draw" in frozen and "draw" not in drawn and _many(problem, int(batch)):
             drawn.add("draw")
         if "draw" in drawn:
@@ -206,7 +208,8 @@ def of_run(run: Experiment) -> dict[str, str]:
     problem = run.bare
     if not code.package(type(problem)):
         return {}
-    entering = contents(problem, of_problem(problem).arrays, run.numbers, run.dtype)
+    numbers, arrays, _ = divided(run.training(problem))
+    entering = contents(arrays, numbers, run.dtype)
     return hashes(methods(problem, run.batch)) | entering
 
 
@@ -215,21 +218,14 @@ def hashes(found: Mapping[str, Method]) -> dict[str, str]:
     return {name: digest(each.text)[:SHORT] for name, each in found.items()}
 
 
-def contents(
-    task: Any, arrays: PyTree, numbers: Mapping[str, ArrayLike], dtype: str
-) -> dict[str, str]:
+def contents(arrays: Training, numbers: Training, dtype: str) -> dict[str, str]:
     """Return the numbers that enter a program, and short hashes of arrays, by name."""
-    leaves = jax.tree.leaves_with_path(arrays)
-    named = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
-    if isinstance(task, Problem):
-        own, kept = jax.tree.leaves_with_path(task), of_problem(task).template.leaves
-        paths = [path for (path, _), each in zip(own, kept, strict=True) if isinstance(each, int)]
-        if len(paths) == len(named):
-            named = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
-    entering = [
-        *((f"array {name}", leaf) for name, (_, leaf) in zip(named, leaves, strict=True)),
-        *((f"number {name}", np.asarray(value, dtype)) for name, value in numbers.items()),
+    entering: list[tuple[str, Any]] = [
+        (f"array {path_of(path[1:])}", leaf) for path, leaf in jax.tree.leaves_with_path(arrays)
     ]
+    values = jax.tree.leaves(numbers)
+    for name, value in zip(names_of_numbers(numbers), values, strict=True):
+        entering.append((f"number {name}", np.asarray(value, dtype)))
     found = {}
     for name, value in entering:
         is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
@@ -260,7 +256,9 @@ def methods(problem: Any, batch: float) -> dict[str, Method]:
         # Functions among the weights cannot be arguments.
         arrays, others = eqx.partition(arguments, _is_array)
         found = jax.jit(lambda given: function(*eqx.combine(given, others))).trace(arrays)
-        return Method(str(found.jaxpr), _unnamed(found.lower().as_text()))
+        draws = "random_bits" in traces.operations(found.jaxpr.jaxpr)
+        reads_first = next(iter(traces.reads(found)), True)
+        return Method(_unnamed(found.lower().as_text()), reads_first, draws)
 
     with precision("float32"), traces.anew():
         found = {f"{name}.init": traced(at("init"), key)}
@@ -285,25 +283,21 @@ _TRACES = [0]
 """Number of traced programs with code of other packages."""
 
 
-def _hash(
-    task: PyTree, engine: Engine, settings: Settings, names: tuple[str, ...], platform: str
-) -> Text:
+def _hash(runs: Runs, platform: str) -> Text:
     """Return the text of the program of a run."""
+    call = runs.call
 
-    def run(
-        task: PyTree, numbers: Mapping[str, Array], seed: Int[Array, ""], root: Int[Array, ""]
-    ) -> PyTree:
+    def run(arrays: PyTree, given: Any, seed: Int[Array, ""], root: Int[Array, ""]) -> PyTree:
         key = jax.random.fold_in(jax.random.key(root, impl="threefry2x32"), seed)
-        shared = None if engine.draw is None else engine.draw(settings, task, key)
-        made = engine.assemble(settings, task, numbers)
-        with as_built():
-            found = engine.run(settings, *made, key, *(() if shared is None else (shared,)))
+        shared = call.draw(arrays, key) if call.draws else None
+        found = call.run(tiles.unflat(runs.numbers, given), arrays, key, shared)
         return found.observables, found.status, found.first_bad_step, found.checkpoint
 
-    number = np.zeros((1,) * engine.batched, settings.dtype)
-    arguments = task, dict.fromkeys(names, number), np.uint32(0), np.uint32(0)
+    number = np.zeros((1,) * call.theory.batched, call.dtype)
+    given = [number] * len(jax.tree.leaves(runs.numbers))
+    arguments = runs.arrays, given, np.uint32(0), np.uint32(0)
     native = platform == jax.default_backend()
-    with precision(settings.dtype), compiled_for(platform):
+    with precision(call.dtype), compiled_for(platform):
         # A fresh function: JAX would reuse the trace of a function that it has seen.
         traced = jax.jit(lambda *given: run(*given)).trace(*arguments)
         form = traces.form(traced)
@@ -337,12 +331,6 @@ def _is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _ignores_key(method: Method | None) -> bool:
-    """Return whether the result of a function is independent of its key. JAX drops arguments that a
-    program does not read."""
-    return method is not None and "func.func public @0()" in method.text
-
-
 def _many(problem: Problem, batch: int) -> bool:
     """Return whether `draw` returns `batch` examples that are not all the same, and another number
     of them on request, so that they are drawn and not a fixed set."""
@@ -366,10 +354,10 @@ def _count_trace() -> None:
 
 def _named(sweep: Sweep) -> Iterator[Any]:
     """Yield the classes and functions that a sweep uses."""
-    run, engine = sweep.first, sweep.rules
+    run, method = sweep.first, sweep.method
     parts: list[Any] = [run.problem, run.rule, run.bare, run.rule.build()]
-    parts += [engine.run, engine.assemble, engine.task]
+    parts += [method]
     parts += [each.function for each in sweep.recorded if isinstance(each, NamedFunction)]
-    parts += [function for _, function in engine.observables.resolve(sweep.recorded).functions]
+    parts += [function for _, function in sweep.observables.resolve(sweep.recorded).functions]
     for part in parts:
         yield from code.within(part)

@@ -18,7 +18,6 @@ import importlib.util
 import os
 import pickle
 import pkgutil
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,6 +32,7 @@ from jax.sharding import Mesh
 from dynsim.compiling import EFFORTS, FULL, Cost
 from sweeps.language.describe import name_of
 from sweeps.output import programs
+from sweeps.runner.program import traces
 
 PACKAGES = ("dynsim", "odes", "sweeps", "diffrax", "equinox", "lineax", "optax", "jax")
 """Packages whose code is traced into programs. Their files are compared; other packages are
@@ -40,10 +40,6 @@ compared only by version."""
 VERSIONS = ("jaxlib", "numpy")
 VARIABLES = ("XLA_FLAGS", "EQX_ON_ERROR")
 """Environment variables that programs depend on."""
-CALLED = re.compile(r'custom_call_target="([^"]+)"')
-LAPACK = "lapack_"
-SAFE = (LAPACK, "TopK", "__")
-"""Prefixes of functions that compiled code may call: LAPACK and the compiler's own."""
 READ = "/jax/compilation_cache/cache_hits"
 """Event that JAX records when it reads a program from its own cache instead of compiling it."""
 MOST = 500
@@ -212,19 +208,19 @@ def _counted() -> Counter[int]:
     return found
 
 
-def save(key: str, known: Known, turns: int, *compiled: jax.stages.Compiled | None) -> None:
-    """Keep a program that was compiled for so many `turns`, unless it calls back into Python."""
+def save(
+    key: str, known: Known, turns: int, used: set[str], *compiled: jax.stages.Compiled | None
+) -> None:
+    """Keep a program of the operations `used`, compiled for so many `turns`. One that calls back
+    into Python is not kept: it cannot be serialized."""
     if not key:
-        return
-    called = {each for made in compiled if made for each in CALLED.findall(made.as_text() or "")}
-    if not all(each.startswith(SAFE) for each in called):
         return
     with contextlib.suppress(Exception):
         path = _file(key, known.effort(turns))
         made = [each and serialize_executable.serialize(each) for each in compiled]
         written = path.with_suffix(f".{os.getpid()}")
-        uses_lapack = any(each.startswith(LAPACK) for each in called)
-        written.write_bytes(pickle.dumps((tuple(known), uses_lapack)) + pickle.dumps(made))
+        about = tuple(known), bool(used & traces.LAPACK)
+        written.write_bytes(pickle.dumps(about) + pickle.dumps(made))
         written.rename(path)
         old = sorted(path.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]
         for path in old:

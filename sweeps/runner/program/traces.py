@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
+from dynsim.compiling import inside
+
 LAPACK = {
     *("cholesky", "cholesky_update", "eig", "eigh", "geqp3", "geqrf", "hessenberg"),
     *("householder_product", "lu", "ormqr", "qr", "schur", "svd", "symmetric_product"),
@@ -51,6 +53,39 @@ def called(program: Any) -> Iterator[Callable[..., Any]]:
             if each.primitive.name in ("pure_callback", "io_callback"):
                 yield each.params["callback"].callback_func
             yield from called([*each.params.values()])
+
+
+def reads(traced: jax.stages.Traced) -> list[bool]:
+    """Return for each array among a program's arguments whether the results may depend on it. Loops
+    and branches count as reading all that they take."""
+    return _reads(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.jaxpr.outvars))
+
+
+def _reads(program: Jaxpr, wanted: list[bool]) -> list[bool]:
+    results = zip(program.outvars, wanted, strict=True)
+    live = {each for each, want in results if want and isinstance(each, Var)}
+    for each in reversed(program.eqns):
+        outputs = [result in live for result in each.outvars]
+        if not any(outputs) and not each.effects:
+            continue
+        needed = [True] * len(each.invars)
+        inner = inside(each)
+        if len(inner) == 1 and each.primitive.name not in ("scan", "while"):
+            # A call of a function: with the same arguments and results.
+            taken, made = inner[0].invars, inner[0].outvars
+            if (len(taken), len(made)) == (len(each.invars), len(outputs)):
+                needed = _reads(inner[0], outputs)
+        arguments = zip(each.invars, needed, strict=True)
+        live |= {one for one, need in arguments if need and isinstance(one, Var)}
+    return [each in live for each in program.invars]
+
+
+def operations(program: Jaxpr) -> Iterator[str]:
+    """Yield the names of all operations of a program, including those of loops and functions."""
+    for each in program.eqns:
+        yield each.primitive.name
+        for inner in inside(each):
+            yield from operations(inner)
 
 
 def form(traced: jax.stages.Traced) -> Hashable | None:

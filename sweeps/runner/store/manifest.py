@@ -50,7 +50,7 @@ Read = Callable[[Iterable[str]], list[bytes | None]]
 class _Config:
     title: str
     system: str
-    engine: str
+    theory: str
     record: list[str]
     root: int
     axes: list[str]

@@ -4,7 +4,6 @@ which may also be a bucket."""
 import contextlib
 import itertools
 import os
-import pkgutil
 import shutil
 import stat
 import tempfile
@@ -340,4 +339,6 @@ def place(where: str | Path | Place | None) -> Place:
     if address is None:
         return Folder(Path(where))
     # Imported on demand: most sweeps are stored in folders.
-    return pkgutil.resolve_name("sweeps.runner.store.bucket:Bucket")(address)
+    from sweeps.runner.store.bucket import Bucket
+
+    return Bucket(address)

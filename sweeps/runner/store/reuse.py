@@ -25,7 +25,7 @@ from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 from sweeps.systems.base import known
 
-ALIKE = ("system", "engine", "root", "rtol")
+ALIKE = ("system", "theory", "root", "rtol")
 """Fields that two sweeps must share besides the settings of their runs."""
 Region = tuple[slice, ...]
 Arrays = dict[str, np.ndarray]

@@ -156,8 +156,8 @@ class FiniteSize:
             record = tuple(name + end for end in ("", STD) for name in OBSERVABLES)
             trained = Sweep(training, seeds, "simulation", OBSERVABLES, "end")
             found[f"{name}/simulation"] = trained
-            engine = "spread-squares" if rule.make is dynsim.adam else "spread"
-            found[f"{name}/spread"] = Sweep(training, axes, engine, record, "end")
+            theory = "spread-squares" if rule.make is dynsim.adam else "spread"
+            found[f"{name}/spread"] = Sweep(training, axes, theory, record, "end")
         return found
 
 

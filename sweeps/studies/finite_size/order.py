@@ -205,7 +205,7 @@ def second_order(
 ) -> xr.Dataset:
     """Solve Syn-Small for `steps` steps, for each rule (by its rate eta_Z) and each batch.
 
-    Standard deviations are named as in the engine `spread`; their relative errors from the draws
+    Standard deviations are named as in the theory `spread`; their relative errors from the draws
     have `DRAWN` appended to the name. `status` is that of descent.
     """
     task, keys = dynsim.syn_small(), jax.random.split(jax.random.key(0), GROUPS)

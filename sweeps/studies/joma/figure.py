@@ -210,11 +210,11 @@ class FigureJoMA:
     out: Path = Path("out/joma")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All sweeps of the figure, by panel and engine."""
+        """All sweeps of the figure, by panel and theory."""
         record = ("weight", "loss")
         found = {
-            f"growth/{engine}": Sweep(GROWTH, {"seed": {"range": 1}}, engine, record, 200)
-            for engine in ("simulation", "erf")
+            f"growth/{theory}": Sweep(GROWTH, {"seed": {"range": 1}}, theory, record, 200)
+            for theory in ("simulation", "erf")
         }
         return found | sweeps(self.dense_steps, self.dense_seeds)
 

@@ -18,7 +18,7 @@ LASTING = 1.25
 
 def rate(run: Experiment) -> float:
     """Number of units tau of time in one step."""
-    return 2 * float(np.asarray(run.numbers["eta"]))
+    return 2 * float(np.asarray(run.rule.build().schedules[""].peak))
 
 
 def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:

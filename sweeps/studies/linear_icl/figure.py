@@ -47,7 +47,7 @@ class FigureLinearICL:
     out: Path = Path("out/linear_icl")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """The sweeps of all panels, by panel and engine."""
+        """The sweeps of all panels, by panel and theory."""
         merged = experiment(
             "linear_icl",
             attention="merged",
@@ -67,10 +67,10 @@ class FigureLinearICL:
         found = {}
         axes = {"scale": SCALES, **one}
         found["network/simulation"] = Sweep(network, axes, "simulation", record, TIMES)
-        for engine in ("simulation", "sigmoid"):
-            found[f"merged/{engine}"] = Sweep(merged, axes, engine, record, TIMES)
-        for engine in ("simulation", "plain", "scalar"):
-            found[f"separate/{engine}"] = Sweep(separate, seeds, engine, record, TIMES)
+        for theory in ("simulation", "sigmoid"):
+            found[f"merged/{theory}"] = Sweep(merged, axes, theory, record, TIMES)
+        for theory in ("simulation", "plain", "scalar"):
+            found[f"separate/{theory}"] = Sweep(separate, seeds, theory, record, TIMES)
         axes = {"rank": RANKS, **one}
         found["ranks/simulation"] = Sweep(ranked, axes, "simulation", record, TIMES)
         return found
@@ -107,10 +107,10 @@ def draw(
 
 def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -> list[str]:
     """List the times, in tau, at which each run leaves its plateaus, in training and theory."""
-    engines = ("simulation", "plain", "scalar")
+    theories = ("simulation", "plain", "scalar")
     columns = []
-    for engine in engines:
-        dataset = found[f"separate/{engine}"]
+    for theory in theories:
+        dataset = found[f"separate/{theory}"]
         loss = valid(dataset)["loss"].transpose("seed", "time").values
         levels = np.broadcast_to(level, (len(loss), len(level)))
         columns.append(linear_icl.escapes(dataset.time.values * rate, loss, levels))
@@ -118,7 +118,7 @@ def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -
     for seed, times in enumerate(np.stack(columns, axis=-1)):
         cells = (" / ".join(f"{t:.0f}" if np.isfinite(t) else "-" for t in row) for row in times)
         rows.append(("", str(seed), *cells))
-    about = f"Time in tau at which the loss is halfway to the next plateau: {' / '.join(engines)}"
+    about = f"Time in tau at which the loss is halfway to the next plateau: {' / '.join(theories)}"
     return [about, "", *output.aligned(rows, 0, 4, 25)]
 
 

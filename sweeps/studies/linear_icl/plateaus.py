@@ -20,10 +20,11 @@ from matplotlib.figure import Figure
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.output.cells import cell_edges
 from sweeps.runner.labels import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies import computed, linear_icl
-from sweeps.studies.options import Several, cell_edges, heat_map
+from sweeps.studies.options import Several, heat_map
 from sweeps.systems.experiment import experiment
 
 LEFT = 0.02

@@ -16,16 +16,17 @@ from dynsim import checks
 from dynsim.decoding import Positive
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.output.cells import scale_of
 from sweeps.runner.labels import WIDTH, label, shown, valid, wrapped
 from sweeps.runner.spec import Sweep
 from sweeps.studies import computed
 from sweeps.studies.optimum.best import AT_END, FEWEST, Place, at_end, best, transfer
-from sweeps.studies.options import AxisWord, Several, axis, described, scale_of
+from sweeps.studies.options import AxisWord, Several, axis, described
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment, experiment
 
 LIMITS = ("descent-finite-t", "descent")
-"""Engines of theory "auto", the first that applies: descent at infinite batch. Flows, which never
+"""Theories that "auto" tries, the first that applies: descent at infinite batch. Flows, which never
 diverge, often have their best rate at the end of the axis."""
 VALUES, RATES = 6, 23
 """Default numbers of values of the axes."""
@@ -53,7 +54,7 @@ class Optimum:
         rate: learning rates to try, in the same form.
         rules: update rules, one panel each; momentum and nesterov are sgd with momentum.
         observable: quantity to minimise, or to maximise if it is an accuracy.
-        theory: engine to draw next to training; auto for descent at infinite batch, best for the
+        theory: what to draw next to training; auto for descent at infinite batch, best for the
             most exact theory of each rule, or none.
         seeds: number of runs at each point.
         within: largest excess over the best in the shaded range, as a share of the best.
@@ -94,8 +95,8 @@ class Optimum:
             found[name] = values
         return found
 
-    def sweep(self, engine: str, rules: tuple[str, ...], without: str = "") -> Sweep:
-        """Return the runs of some rules by an engine, `without` one of the axes."""
+    def sweep(self, theory: str, rules: tuple[str, ...], without: str = "") -> Sweep:
+        """Return the runs of some rules by training or a theory, `without` one of the axes."""
         momentum = getattr(self.run.rule, "momentum", None) or MOMENTUM
         heavy = {
             rule: {"kind": "sgd", "momentum": momentum, "nesterov": rule == "nesterov"}
@@ -104,21 +105,21 @@ class Optimum:
         named = {rule: heavy.get(rule, rule) for rule in rules}
         axes: Any = {"rule": named, **self.axes(), "seed": {"range": self.seeds}}
         axes = {name: values for name, values in axes.items() if name != without}
-        return Sweep(self.run, axes, engine, (self.observable,))
+        return Sweep(self.run, axes, theory, (self.observable,))
 
     def theories(self) -> tuple[dict[str, Sweep], dict[str, str]]:
         """Return sweeps of the theory by rule, and the reason for each rule without one."""
-        known = tuple(registry.engines(registry.system_of(self.run)))
+        known = tuple(registry.theories(registry.system_of(self.run)))
         if self.theory not in ("auto", "best", "none"):
             checks.choice("theory", self.theory, ("auto", "best", "none", *known))
         limits = tuple(name for name in LIMITS if name in known)
-        engines = {"auto": limits, "none": ()}.get(self.theory, (self.theory,))
+        names = {"auto": limits, "none": ()}.get(self.theory, (self.theory,))
         found, refused = {}, {}
         for rule in self.rules:
-            for engine in engines:
+            for name in names:
                 try:
                     # Theory assumes an infinite batch.
-                    made = self.sweep(engine, (rule,), "batch")
+                    made = self.sweep(name, (rule,), "batch")
                     made.check()
                 except ValueError as error:
                     refused.setdefault(rule, str(error))
@@ -171,7 +172,7 @@ def run(config: Optimum) -> list[Path]:
     lines = [*table(trained, predicted, along), "", *verdicts(trained, predicted, laws, along)]
     lines += [f"{rule}: no theory; {why}" for rule, why in refused.items()]
     print("\n".join(lines))
-    names = dict.fromkeys(each.rules.title or each.engine for each in theories.values())
+    names = dict.fromkeys(each.method.title or each.theory_name for each in theories.values())
     title = f"{described(config.run, ('rule', along, over))}, mean of {config.seeds} seeds"
     figure = draw(found["training"], trained, predicted, laws, ", ".join(names), title)
     arrays: dict[str, Any] = {"training": trained, "law": laws.drop_vars("verdict")}

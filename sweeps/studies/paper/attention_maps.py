@@ -77,8 +77,8 @@ def run(config: Figure4 | Figure5) -> list[Path]:
     stored = {name: data.rename({next(iter(sweep.axes)): "eta_y"}) for name, data in stored.items()}
     found = {"training": stored["simulation"].isel(seed=0), "flow": valid(stored["flow"])}
     layer: Any = sweep.first.problem
-    numbers = sweep.first.numbers
-    eta_z = float(np.asarray(numbers["eta.Z"])) if "eta.Z" in numbers else None
+    rates = sweep.first.rule.build().schedules
+    eta_z = float(np.asarray(rates["Z"].peak)) if "Z" in rates else None
     used = np.flatnonzero(np.asarray(layer.classes.probs).any(0))
     arrays = {
         "attention": found["training"].attention,

@@ -55,8 +55,8 @@ class Figure6:
     theory: bool = True
     task: Task | None = None
 
-    def engines(self) -> tuple[str, ...]:
-        """The engines to run."""
+    def theories(self) -> tuple[str, ...]:
+        """The names of what is run: training, theories, or both."""
         if not (self.training or self.theory):
             raise ValueError("training, theory = False, False: leaves nothing to draw")
         if not self.theory:
@@ -64,9 +64,9 @@ class Figure6:
         return (TRAINING, THEORY, *LIMITS) if self.training else (THEORY,)
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All sweeps of the figure, by engine."""
+        """All sweeps of the figure, by the name of the theory."""
         sweep = fig6(self.num_queries, ("1,3,5,10",), self.seeds, self.task)
-        return {engine: variant(sweep, engine) for engine in self.engines()}
+        return {name: variant(sweep, name) for name in self.theories()}
 
     out: Path = Path("out/fig6")
 
@@ -74,12 +74,12 @@ class Figure6:
 def run(config: Figure6) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
     stored = computed(config)
-    found = {engine: by_queries(valid(dataset), config.task) for engine, dataset in stored.items()}
+    found = {theory: by_queries(valid(dataset), config.task) for theory, dataset in stored.items()}
     known = published() if config.task is None else {}
     entropy = next(iter(found.values())).entropy
     print("\n".join(summary(found, known)))
     arrays = {str(dim): entropy[dim] for dim in entropy.dims}
-    arrays |= {f"{engine}/entropy": dataset.entropy for engine, dataset in found.items()}
+    arrays |= {f"{theory}/entropy": dataset.entropy for theory, dataset in found.items()}
     text = {"csv": table(found, known)}
     return output.write(config.out, "fig6", figure=draw(found, known), arrays=arrays, text=text)
 
@@ -101,13 +101,13 @@ def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
         1, len(panels), width=width / len(panels), height=4.4, sharey=True
     )
     for ax, number in zip(axes[0], panels, strict=True):
-        plot({engine: ds.sel(num_queries=number) for engine, ds in found.items()}, known, ax=ax)
+        plot({theory: ds.sel(num_queries=number) for theory, ds in found.items()}, known, ax=ax)
     axes[0, 0].set_ylabel("entropy on distinct tokens (nat)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     shown = {
         text: style
-        for engine, (text, *style) in STYLES.items()
-        if engine in (*found, *["known"] * bool(known))
+        for theory, (text, *style) in STYLES.items()
+        if theory in (*found, *["known"] * bool(known))
     }
     handles += [drawing.key("", ls=ls, marker=mark, mfc="none") for ls, mark in shown.values()]
     columns = int(width // LEGEND_COLUMN)
@@ -124,17 +124,17 @@ STYLES = {
     "descent": ("descent, T = ∞", ":", ""),
     "known": ("published means", "", "s"),
 }
-"""Text, line and marker by engine."""
+"""Text, line and marker of training, of each theory, and of the published means."""
 
 
-def variant(sweep: Sweep, engine: str) -> Sweep:
-    """Return the sweep with another engine, recording only the entropy."""
-    if engine == TRAINING:
+def variant(sweep: Sweep, theory: str) -> Sweep:
+    """Return the sweep by a theory, recording only the entropy."""
+    if theory == TRAINING:
         return sweep
-    if engine == THEORY:
-        return dataclasses.replace(sweep, engine=engine, record=RECORD)
-    rtol = FLOW_RTOL if engine == "matched" else None
-    return dataclasses.replace(sweep, engine=engine, record=("entropy",), rtol=rtol)
+    if theory == THEORY:
+        return dataclasses.replace(sweep, theory=theory, record=RECORD)
+    rtol = FLOW_RTOL if theory == "matched" else None
+    return dataclasses.replace(sweep, theory=theory, record=("entropy",), rtol=rtol)
 
 
 def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes) -> Axes:
@@ -143,7 +143,7 @@ def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes) -> Axes:
     colours = drawing.shades(first.sizes["eta_z"])
     ratio = first.ratio.values
     for eta_z, colour in zip(first.eta_z.values, colours, strict=True):
-        line = {engine: ds.sel(eta_z=eta_z) for engine, ds in found.items()}
+        line = {theory: ds.sel(eta_z=eta_z) for theory, ds in found.items()}
         ax.plot([], [], "o", color=colour, label=rf"$\eta_Z = {eta_z:g}$")
         if TRAINING in line:
             mean, std = trained(line[TRAINING])
@@ -151,10 +151,10 @@ def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes) -> Axes:
         if THEORY in line:
             mean, std = predicted(line[THEORY])
             ax.fill_between(ratio, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
-        for engine in (THEORY, *LIMITS):
-            if engine in line:
-                curve = of_theory(line[engine]).mean("seed")
-                ax.plot(ratio, curve, STYLES[engine][1], color=colour, lw=1.2)
+        for theory in (THEORY, *LIMITS):
+            if theory in line:
+                curve = of_theory(line[theory]).mean("seed")
+                ax.plot(ratio, curve, STYLES[theory][1], color=colour, lw=1.2)
         keys = [(float(first.num_queries), float(eta_z), float(r)) for r in ratio]
         at = [r for r, key in zip(ratio, keys, strict=True) if key in known]
         means = [known[key][0] for key in keys if key in known]
@@ -205,10 +205,10 @@ def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
     """Report how far theory is from training with the same starts, and from the published means."""
     lines = []
     if TRAINING in found:
-        for engine in (THEORY, *LIMITS):
-            if engine in found:
-                apart = np.abs((of_theory(found[engine]) - found[TRAINING].entropy).mean("seed"))
-                text = STYLES[engine][0].split(" (")[0]
+        for theory in (THEORY, *LIMITS):
+            if theory in found:
+                apart = np.abs((of_theory(found[theory]) - found[TRAINING].entropy).mean("seed"))
+                text = STYLES[theory][0].split(" (")[0]
                 lines.append(
                     f"{text} against training from the same starts: median deviation "
                     f"{float(apart.median()):.4f} nat, largest {float(apart.max()):.4f}"
@@ -237,9 +237,9 @@ def table(found: Mapping[str, xr.Dataset], known: Cells) -> str:
         columns["seeds"] = found[TRAINING].entropy.count("seed")
     if THEORY in found:
         columns["theory"], columns["theory_std"] = predicted(found[THEORY])
-    for engine, name in LIMITS.items():
-        if engine in found:
-            columns[f"{name}mean"], columns[f"{name}std"] = trained(found[engine])
+    for theory, name in LIMITS.items():
+        if theory in found:
+            columns[f"{name}mean"], columns[f"{name}std"] = trained(found[theory])
     rows: list[Sequence[object]] = [(*Cell._fields, *columns, "published_mean", "published_std")]
     for cell in cells(next(iter(found.values()))):
         at = [values.sel(cell._asdict()).item() for values in columns.values()]

@@ -48,21 +48,21 @@ class Phase(Plane):
 
     Attributes:
         run: the run whose settings each point changes; it is measured after its `steps`.
-        engine: simulation; symmetric (exact, fast descent of a symmetric task with T and batch
-            infinite); or a theory.
-        theory: a second engine to draw next to the first, with the difference: best (the most exact
+        theory: simulation; symmetric (exact, fast descent of a symmetric task with T and batch
+            infinite); or another theory.
+        against: a second one to draw next to the first, with the difference: best (the most exact
             flow that describes the runs), none, or a name. auto means best for a simulation, else
             none.
         noise: next to a theory, also predict where batch noise decides the outcome of training.
     """
 
-    THEORIES: ClassVar = ("auto", "best", "none")
+    AGAINST: ClassVar = ("auto", "best", "none")
     ALIASES: ClassVar = {"symmetric": DESCENT}
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Phase.RUN))
     x: AxisWord = "eta_y:1e-3:1e2"
     y: AxisWord = "eta_z:1e-2:1e2"
-    theory: str = "auto"
+    against: str = "auto"
     observable: str = "entropy"
     noise: bool = True
     regions: str = "sweeps.studies.phase.regions:RULE"
@@ -72,16 +72,16 @@ class Phase(Plane):
         steps = checks.integer("steps", self.run.steps, 2)
         return tuple(dynsim.log_times(steps, min(NUM_TIMES, steps)).tolist())
 
-    def engines(self) -> tuple[str, ...]:
-        """The engines to draw: one, or two to be compared."""
-        first = self.ALIASES.get(self.engine, self.engine)
-        theory = self.theory
-        if theory == "auto":
-            theory = "best" if first == "simulation" else "none"
-        if theory == "none":
+    def theories(self) -> tuple[str, ...]:
+        """The names of what is drawn, simulation or theories: one, or two to be compared."""
+        first = self.ALIASES.get(self.theory, self.theory)
+        against = self.against
+        if against == "auto":
+            against = "best" if first == "simulation" else "none"
+        if against == "none":
             return (first,)
-        if theory != "best":
-            return first, theory
+        if against != "best":
+            return first, against
         wanted = sweep(self, "simulation")
         # Of the settings on the plane, only T determines which theories apply.
         layer, rule = wanted.plane(next(wanted.slices())).built
@@ -96,9 +96,9 @@ class Phase(Plane):
         """The sweep that predicts mean and standard deviation of `LOGIT` at the last step, on a
         coarser plane; None unless training and a theory are drawn, and T is infinite or an
         expansion in 1/T holds."""
-        if not self.noise or self.theory == "none" or math.isinf(self.run.batch):
+        if not self.noise or self.against == "none" or math.isinf(self.run.batch):
             return None
-        if "simulation" not in self.engines():
+        if "simulation" not in self.theories():
             return None
         layer = self.run.built[0]
         if math.isfinite(layer.length) and not self._expands(layer):
@@ -192,6 +192,7 @@ def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
 def closed_forms(run: Experiment) -> dict[str, jax.Array | float]:
     """The quantities of `lines` for one task; learning rates and momentum may be arrays."""
     task, steps = yz.classes_of(run), run.steps
+    assert steps is not None
     if isinstance(task, SymmetricTask):
         # Too large for a table. All classes are alike, so one of them is enough.
         common = np.asarray(task.rho)

@@ -93,7 +93,7 @@ def theory(
     noise: xr.DataArray | None,
     own: Mapping[str, xr.DataArray],
 ) -> list[Prediction]:
-    """Compare the other engine, and each line of theory, with the regions of the first engine."""
+    """Compare the second theory, and each line of theory, with the regions of the first map."""
     (_, first), *others = drawn.items()
     told = []
     for name, other in others:
@@ -128,7 +128,7 @@ def with_steps(
 
 
 def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Iterator[str]:
-    """Yield lines on the share of the plane where theory predicts the region of engine `name`."""
+    """Yield lines on the share of the plane where theory predicts the region of the map `name`."""
     if told:
         alone = np.unique(region, return_counts=True)[1].max() / region.size
         yield (

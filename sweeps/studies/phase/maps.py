@@ -19,11 +19,12 @@ import xarray as xr
 from contourpy import contour_generator
 from jaxtyping import Bool, Float, Int
 
+from sweeps.output.cells import colour_range, scale_of
 from sweeps.runner.progress import say
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import begin as compile_first
-from sweeps.studies.options import axis, begin, colour_range, scale_of
+from sweeps.studies.options import axis, begin
 from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.plane import (
     MOST_COARSE,
@@ -59,11 +60,12 @@ def maps(
         executor: executor whose workers run the sweeps, as in `sweeps.run`.
 
     Returns:
-        A dataset for each engine, over the two axes: `region`, the rule's code of the most common
-        region over seeds; the observable at the last step, averaged over classes and seeds, NaN
-        where it was not computed or no run ended well; `computed`, False where the region was
-        inferred from the corners of the point's cell; `drawn`, the observable, interpolated between
-        the corners where it was not computed; and `seeds`, the number of runs at each point.
+        A dataset for training and each theory, over the two axes: `region`, the rule's code of the
+        most common region over seeds; the observable at the last step, averaged over classes and
+        seeds, NaN where it was not computed or no run ended well; `computed`, False where the
+        region was inferred from the corners of the point's cell; `drawn`, the observable,
+        interpolated between the corners where it was not computed; and `seeds`, the number of runs
+        at each point.
 
         With several seeds it also has, for the `code` and `name` of each region: `probability`, the
         share of the seeds that end in it; `low` and `high`, the ends of its Clopper-Pearson
@@ -135,7 +137,7 @@ def panels_of(
         else:
             whole, runs = None, compute(sweep, out)
             tally.add(np.argwhere(tally.seeds == 0), runs)
-        if config.band is not None and sweep.engine == "simulation":
+        if config.band is not None and sweep.theory == "simulation":
             seeds = out.with_name(f"{out.name}-seeds")
             about["band"] = add_seeds(sweep, config, tally, seeds, compute)
         found[name] = as_map(tally, whole, axes, runs).assign_attrs(about), runs

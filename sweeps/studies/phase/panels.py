@@ -15,8 +15,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps.output import drawing
+from sweeps.output.cells import colour_range, scale_of
 from sweeps.runner.labels import wrapped
-from sweeps.studies.options import colour_range, described, heat_map, scale_of
+from sweeps.studies.options import described, heat_map
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
 from sweeps.systems import registry
@@ -41,7 +42,7 @@ NOISE_COLOUR = "#c2185b"
 BOUND: dict[str, Any] = {"colors": "k", "linewidths": 0.8}
 BOUNDARY_COLOUR = "#D55E00"
 DIFFERENT = "0.4"
-"""Colour of points where the engines are in different regions."""
+"""Colour of points where both maps are in different regions."""
 BOUNDARY: tuple[tuple[str, dict[str, Any]], ...] = (
     ("50 % of the seeds", {"color": BOUNDARY_COLOUR, "ls": "-", "lw": 2.0}),
     ("10 and 90 % of the seeds", {"color": BOUNDARY_COLOUR, "ls": "-", "lw": 0.8}),
@@ -78,8 +79,8 @@ def draw(
     told: Sequence[Prediction],
     seeded: Mapping[str, xr.Dataset],
 ) -> Figure:
-    """Draw the observable above the regions, in a column for each engine and, for two engines, one
-    for their difference. `seeded` has the boundaries of engines with several seeds."""
+    """Draw the observable above the regions, in a column for each map of `found` and, for two maps,
+    one for their difference. `seeded` has the boundaries of maps with several seeds."""
     maps = {name: each["drawn"] for name, each in found.items()}
     areas = {name: each["region"] for name, each in found.items()}
     compared = len(maps) == 2
@@ -91,12 +92,12 @@ def draw(
         "cmap": ListedColormap([colour for _, colour in rule.legend.values()]),
         "norm": BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
     }
-    engines = registry.engines(registry.system_of(config.run))
+    theories = registry.theories(registry.system_of(config.run))
     bound = closed.get("bound")
     bound = None if bound is None or not np.isfinite(bound).all() else bound
     for (name, values), (upper, lower) in zip(maps.items(), axes.T, strict=False):
         mesh = plot_map(values, norm, ax=upper)
-        upper.set_title(TITLES.get(name) or engines[name].title or name)
+        upper.set_title(TITLES.get(name) or theories[name].title or name)
         area = areas[name]
         plot_cells(area.copy(data=np.searchsorted(codes, area.values)), ax=lower, **colours)
         if bound is not None:

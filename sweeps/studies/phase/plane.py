@@ -168,8 +168,8 @@ class Plane:
             :lin at the end.
         y: vertical axis, in the same form.
         resolution: number of values of an axis without a NUMBER.
-        engine: simulation, or a theory.
-        theory: a second engine to draw next to the first, with the difference; or none.
+        theory: simulation, or a theory.
+        against: a second one to draw next to the first, with the difference; or none.
         observable: quantity shown as colour, at the last step.
         seeds: number of runs at each point of a simulation, or of a theory with noise.
         regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule`, which classifies the runs; or
@@ -188,17 +188,17 @@ class Plane:
     """
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
-    THEORIES: ClassVar[tuple[str, ...]] = ("none",)
-    """Values of `theory` besides the engines."""
+    AGAINST: ClassVar[tuple[str, ...]] = ("none",)
+    """Values of `against` besides simulation and the theories."""
     ALIASES: ClassVar[Mapping[str, str]] = {}
-    """Values of `engine` besides the engines, and the engines that they mean."""
+    """Other values of `theory`, and the theories that they stand for."""
 
     run: Experiment
     x: AxisWord
     y: AxisWord
     resolution: Several = 64
-    engine: str = "simulation"
-    theory: str = "none"
+    theory: str = "simulation"
+    against: str = "none"
     observable: str = "loss"
     seeds: int = 1
     regions: str = "sweeps.studies.phase.regions:BY_STATUS"
@@ -217,8 +217,8 @@ class Plane:
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of each axis by name, the horizontal one first."""
         found = dict(axis(word, self.resolution, self.run) for word in (self.x, self.y))
-        known = registry.engines(registry.system_of(self.run)) if self.refine else {}
-        drawn = {self.ALIASES.get(self.engine, self.engine), self.theory}
+        known = registry.theories(registry.system_of(self.run)) if self.refine else {}
+        drawn = {self.ALIASES.get(self.theory, self.theory), self.against}
         trained = any(known[name].trains for name in drawn & {*known})
         if trained:
             # Runs round the numbers, and between equal ones nothing is left to refine.
@@ -248,9 +248,9 @@ class Plane:
             raise ValueError(f"tolerance = {self.tolerance}: only refine reads it")
         if self.band is None:
             return found
-        if self.engine != "simulation":
+        if self.theory != "simulation":
             raise ValueError(
-                f"band = {self.band}: engine = {self.engine!r} has no seeds; must be simulation"
+                f"band = {self.band}: theory = {self.theory!r} has no seeds; must be simulation"
             )
         if self.seeds < FEWEST:
             raise ValueError(
@@ -261,17 +261,17 @@ class Plane:
             raise ValueError(f"max_seeds = {self.max_seeds}: must be at least seeds = {self.seeds}")
         return found
 
-    def engines(self) -> tuple[str, ...]:
-        """The engines to draw: one, or two to be compared."""
-        return (self.engine,) if self.theory == "none" else (self.engine, self.theory)
+    def theories(self) -> tuple[str, ...]:
+        """The names of what is drawn, simulation or theories: one, or two to be compared."""
+        return (self.theory,) if self.against == "none" else (self.theory, self.against)
 
     def sweeps(self) -> dict[str, Sweep]:
-        """The sweeps behind the panels, by engine."""
-        known = registry.engines(registry.system_of(self.run))
-        checks.choice("engine", self.engine, tuple(known))
-        if self.theory not in self.THEORIES:
-            checks.choice("theory", self.theory, (*self.THEORIES, *known))
-        return {engine: sweep(self, engine) for engine in self.engines()}
+        """The sweeps behind the panels, by the name of the theory."""
+        known = registry.theories(registry.system_of(self.run))
+        checks.choice("theory", self.theory, tuple(known))
+        if self.against not in self.AGAINST:
+            checks.choice("against", self.against, (*self.AGAINST, *known))
+        return {name: sweep(self, name) for name in self.theories()}
 
     def random_start(self) -> bool:
         """Whether a theory needs a seed, to start from the weights of a run."""
@@ -290,18 +290,18 @@ class Plane:
         return None
 
 
-def sweep(config: Plane, engine: str) -> Sweep:
-    """Return the sweep behind the panel of an engine."""
+def sweep(config: Plane, theory: str) -> Sweep:
+    """Return the sweep behind the panel of simulation or of a theory."""
     found: dict[str, Any] = dict(config.axes())
-    known = registry.engines(registry.system_of(config.run))
+    known = registry.theories(registry.system_of(config.run))
     # The regions of a theory with noise are probabilities.
-    if engine == "simulation" or (engine in known and known[engine].noisy):
+    if theory == "simulation" or (theory in known and known[theory].drawn):
         found["seed"] = {"range": checks.integer("seeds", config.seeds, 1)}
     elif config.random_start():
         found["seed"] = {"range": 1}
     record = tuple(dict.fromkeys((*config.rule().record, config.observable)))
-    made = Sweep(config.run, found, engine, record, config.times())
-    checks.choice("observable", config.observable, made.rules.observables.names())
+    made = Sweep(config.run, found, theory, record, config.times())
+    checks.choice("observable", config.observable, made.observables.names())
     return made
 
 

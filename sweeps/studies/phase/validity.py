@@ -64,7 +64,7 @@ class Validity:
     out: Path = Path("out/validity")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """Return the sweeps by plane and engine: over learning rates on Syn-Small, and over overlap
+        """Return the sweeps by plane and theory: over learning rates on Syn-Small, and over overlap
         and classes at fixed rates."""
         for name in self.theories:
             checks.choice("theories", name, (*KNOWN, NOISE))
@@ -84,7 +84,7 @@ class Validity:
             trained = Sweep(run, axes, "simulation", (QUANTITY,), NUM_TIMES)
             wanted[f"{plane}/simulation"] = trained
             for name in self.theories:
-                solved = dataclasses.replace(trained, engine=name)
+                solved = dataclasses.replace(trained, theory=name)
                 wanted[f"{plane}/{name}"] = solved if name == NOISE else by_theory(trained, name)
         return wanted
 

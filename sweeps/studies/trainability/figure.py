@@ -48,7 +48,7 @@ class Trainability:
         run: the run that is varied, of the attention layer; all runs share its seed. With the
             default length, some sequences show no token of their class, and their loss grows with
             the rates.
-        engine: engine of the runs; all except simulation assume infinite T and batch.
+        theory: simulation, or a theory, which assumes infinite T and batch.
         eta_y: first and last learning rate of Y (1/step).
         eta_z: first and last learning rate of Z (1/step).
         cells: number of cells along each side of the coarse grid.
@@ -62,7 +62,7 @@ class Trainability:
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100, "length": 4, "batch": 32}
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Trainability.RUN))
-    engine: Literal["simulation", "descent", "symmetric-descent"] = "simulation"
+    theory: Literal["simulation", "descent", "symmetric-descent"] = "simulation"
     eta_y: tuple[float, float] = (30.0, 1e4)
     eta_z: tuple[float, float] = (1e-3, 1e5)
     cells: Count = 16
@@ -119,7 +119,7 @@ def refine(config: Trainability) -> Refinement:
     plane = Sweep(
         dataclasses.replace(config.run, rule=rule),
         axes={**config.axes(side), "seed": [config.run.seed]},
-        engine=config.engine,
+        theory=config.theory,
         record=("relative_loss",),
         title="trainability",
     )
@@ -177,7 +177,7 @@ def draw(
         plot_lines(drawn, ax=left)
         keys = [drawing.key(each.text, color=COLOUR, ls=each.style[1]) for each in drawn]
         left.legend(handles=keys, loc="lower left")
-    figure.suptitle(f"{config.engine}: {described(config.run, ('eta',))}")
+    figure.suptitle(f"{config.theory}: {described(config.run, ('eta',))}")
     levels = found.levels()
     left.set_title(summary(levels, dimension, fit))
     plot_counts(levels, dimension, fit, ax=right)

@@ -161,7 +161,7 @@ def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
     Raises:
         ValueError: with the reason, for runs that have no edge or no flow of all weights.
     """
-    if WHOLE.name not in registry.engines(registry.system_of(run)):
+    if WHOLE.name not in registry.theories(registry.system_of(run)):
         raise ValueError("the problem has no population loss")
     rule = run.built[1]
     check_threshold(rule)

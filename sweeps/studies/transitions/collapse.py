@@ -84,9 +84,9 @@ FAMILIES = {
         "batch {batch:g}, T = {length:g}",
     ),
 }
-ENGINES = ("simulation", "symmetric", "symmetric-descent")
+THEORIES = ("simulation", "symmetric", "symmetric-descent")
 LIMIT = ("batch", "length")
-"""Axes that the symmetric engines take as infinite."""
+"""Axes that the symmetric theories take as infinite."""
 
 
 def of_task(task: Task) -> Family:
@@ -96,7 +96,7 @@ def of_task(task: Task) -> Family:
 
 
 def variants(family: Family, seeds: int) -> dict[str, Sweep]:
-    """The sweeps of a family: training, and both symmetric engines at infinite T and batch."""
+    """The sweeps of a family: training, and both symmetric theories at infinite T and batch."""
     rates = tuple(rate * (1 - family.run.get("momentum", 0)) for rate in RATES)
     rate_axes = {"eta_y": rates, "eta_z": tuple(rate / RATIO for rate in rates)}
     zipped = (("eta_y", "eta_z"),)
@@ -126,12 +126,12 @@ def variants(family: Family, seeds: int) -> dict[str, Sweep]:
     exact = {field: values for field, values in axes.items() if field not in LIMIT}
     run["dtype"] = "float64"
     return {"simulation": simulation} | {
-        engine: unreduced(
+        theory: unreduced(
             dataclasses.replace(
-                simulation, axes={**exact, **rate_axes}, run=experiment(**run), engine=engine
+                simulation, axes={**exact, **rate_axes}, run=experiment(**run), theory=theory
             )
         )
-        for engine in ENGINES[1:]
+        for theory in THEORIES[1:]
     }
 
 
@@ -166,11 +166,11 @@ class Collapse:
         return {**{name: FAMILIES[name] for name in names}, **own}
 
     def sweeps(self) -> dict[str, Sweep]:
-        """The sweeps of all chosen families, by family and engine."""
+        """The sweeps of all chosen families, by family and theory."""
         return {
-            f"{name}-{engine}": sweep
+            f"{name}-{theory}": sweep
             for name, family in self.chosen().items()
-            for engine, sweep in variants(family, self.seeds).items()
+            for theory, sweep in variants(family, self.seeds).items()
         }
 
 
@@ -179,7 +179,7 @@ def run(config: Collapse) -> list[Path]:
     stored, wanted, chosen = computed(config), config.sweeps(), config.chosen()
     found = {
         name: peaks(
-            wanted[f"{name}-simulation"], {e: valid(stored[f"{name}-{e}"]) for e in ENGINES}
+            wanted[f"{name}-simulation"], {e: valid(stored[f"{name}-{e}"]) for e in THEORIES}
         )
         for name in chosen
     }
@@ -192,7 +192,7 @@ def run(config: Collapse) -> list[Path]:
 
 
 def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Peak times (optimiser steps) of a family: `predicted`, measured by engine, and `gamma`,
+    """Peak times (optimiser steps) of a family: `predicted`, measured by theory, and `gamma`,
     measured in the same way on the closed-form curve, which shows the error of measuring."""
     found = {
         "predicted": over_points(sweep, predicted_peak),
@@ -202,28 +202,28 @@ def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
 
 def table(found: Mapping[str, xr.Dataset]) -> str:
-    """CSV with one line per family and engine: number of points, those with a peak before the last
+    """CSV with one line per family and theory: number of points, those with a peak before the last
     step, and median and worst relative deviation from the closed form, over all points and over
     late peaks."""
     late = f"peak >= {LATE} steps"
-    columns = ["family", "engine", "points", "measured", "median_%", "worst_%"]
+    columns = ["family", "theory", "points", "measured", "median_%", "worst_%"]
     lines: list[list[Any]] = [[*columns, f"median_% ({late})", f"worst_% ({late})"]]
     for name, ds in found.items():
-        for engine in (*ENGINES, "gamma"):
-            error = deviation(ds, engine)
+        for theory in (*THEORIES, "gamma"):
+            error = deviation(ds, theory)
             if "seed" in error.dims:
                 error = error.mean("seed")
             error, predicted = xr.broadcast(error, ds.predicted)
             numbers = error.values[np.isfinite(error.values)]
             slow = error.values[np.isfinite(error.values) & (predicted.values >= LATE)]
             row = [f"{value:+.2f}" for part in (numbers, slow) for value in extremes(part)]
-            lines.append([name, engine, error.size, numbers.size, *row])
+            lines.append([name, theory, error.size, numbers.size, *row])
     return output.as_csv(lines)
 
 
-def deviation(peaks: xr.Dataset, engine: str) -> xr.DataArray:
+def deviation(peaks: xr.Dataset, theory: str) -> xr.DataArray:
     """Relative deviation of the measured peak time from the predicted one, in %."""
-    return 100 * (peaks[engine] / peaks.predicted - 1)
+    return 100 * (peaks[theory] / peaks.predicted - 1)
 
 
 def extremes(values: np.ndarray) -> tuple[float, float]:

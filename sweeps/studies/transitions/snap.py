@@ -62,7 +62,7 @@ CONTROLS = {
         r"both at $\eta_Y = 10\,\eta_Z$", {"eta_y": (0.1, 10), "eta_z": (0.01, 1)}, r"\eta_Y", 1
     ),
 }
-ENGINES = {"simulation": "simulation", "symmetric": "exact flow", "eq10": "Eq. 10"}
+THEORIES = {"simulation": "simulation", "symmetric": "exact flow", "eq10": "Eq. 10"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,18 +85,18 @@ class Snap:
     out: Path = Path("out/snap")
 
     def sweeps(self) -> dict[str, Sweep]:
-        """All sweeps of the figure, by control and engine."""
-        pairs = itertools.product(CONTROLS, ENGINES)
-        return {f"{name}-{engine}": variant(self, name, engine) for name, engine in pairs}
+        """All sweeps of the figure, by control and theory."""
+        pairs = itertools.product(CONTROLS, THEORIES)
+        return {f"{name}-{theory}": variant(self, name, theory) for name, theory in pairs}
 
 
 def run(config: Snap) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
     stored, wanted = computed(config), config.sweeps()
     found = {
-        (name, engine): with_stages(wanted[each], valid(stored[each]))
-        for name, engine in itertools.product(CONTROLS, ENGINES)
-        for each in [f"{name}-{engine}"]
+        (name, theory): with_stages(wanted[each], valid(stored[each]))
+        for name, theory in itertools.product(CONTROLS, THEORIES)
+        for each in [f"{name}-{theory}"]
     }
     text = table(found)
     print(text)
@@ -104,18 +104,18 @@ def run(config: Snap) -> list[Path]:
     return output.write(config.out, "snap", figure=draw(found), arrays=arrays, text={"csv": text})
 
 
-def variant(config: Snap, name: str, engine: str) -> Sweep:
-    """The sweep of one control with one engine; a theory has `DENSE` times as many rates."""
+def variant(config: Snap, name: str, theory: str) -> Sweep:
+    """The sweep of one control; a theory has `DENSE` times as many rates as training."""
     ends = CONTROLS[name].ends
-    size = config.rates if engine == "simulation" else DENSE * (config.rates - 1) + 1
+    size = config.rates if theory == "simulation" else DENSE * (config.rates - 1) + 1
     varied = {f: np.geomspace(*e, size).tolist() for f, e in ends.items() if e[0] != e[1]}
     fixed = {field: float(e[0]) for field, e in ends.items() if e[0] == e[1]}
-    seeds = {"seed": {"range": config.seeds}} if engine == "simulation" else {}
+    seeds = {"seed": {"range": config.seeds}} if theory == "simulation" else {}
     sweep = Sweep(
         experiment(steps=config.steps).at(fixed),
         {**varied, **seeds},
-        engine=engine,
-        record=("entropy", "z_top_distinct", "speed", *(("B",) if engine == "eq10" else ())),
+        theory=theory,
+        record=("entropy", "z_top_distinct", "speed", *(("B",) if theory == "eq10" else ())),
         times=60,
         zip=(tuple(varied),) if len(varied) > 1 else (),
     )
@@ -147,18 +147,18 @@ def slope(rates: np.ndarray, values: np.ndarray) -> float:
 
 
 def table(found: Mapping[tuple[str, str], xr.Dataset]) -> str:
-    """CSV with one line per control, engine and trained rate: transition times and final values."""
-    columns = ["control", "engine", "eta_y", "eta_z", *STAGES, "measured_peak"]
+    """CSV with one line per control, theory and trained rate: transition times and final values."""
+    columns = ["control", "theory", "eta_y", "eta_z", *STAGES, "measured_peak"]
     lines = [[*columns, "entropy", "entropy_sd", "gain", "gain_sd", "B"]]
-    for (name, engine), ds in found.items():
-        every = 1 if engine == "simulation" else DENSE
+    for (name, theory), ds in found.items():
+        every = 1 if theory == "simulation" else DENSE
         peak = ds.measured_peak
         peak = peak.mean("seed") if "seed" in peak.dims else peak
         numbers = [ds.eta_y_used, ds.eta_z_used, *(ds[stage] for stage in STAGES), peak]
         values = [*final(ds, "entropy"), *final(ds, "z_top_distinct")]
         values.append(final(ds, "B")[0] if "B" in ds else np.full(ds.sizes["rate"], np.nan))
         rows = np.stack([*(n.values for n in numbers), *values], axis=1)[::every]
-        lines += [[name, engine, *(f"{value:.5g}" for value in row)] for row in rows]
+        lines += [[name, theory, *(f"{value:.5g}" for value in row)] for row in rows]
     return output.as_csv(lines)
 
 
@@ -166,7 +166,7 @@ def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
     """Draw a column for each control: entropy over time, and final logit gain against the rate."""
     figure, axes = drawing.panels(2, 3, height=3.6, sharey="row")
     for column, name in zip(axes.T, CONTROLS, strict=True):
-        data = {engine: found[name, engine] for engine in ENGINES}
+        data = {theory: found[name, theory] for theory in THEORIES}
         plot_curves(data, CONTROLS[name], ax=column[0])
         plot_final(data, CONTROLS[name], ax=column[1])
     # Room for the legends below the curves.
@@ -209,11 +209,11 @@ def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Ax
     exponents."""
     styles = {"simulation": "o", "symmetric": "--", "eq10": ":"}
     colours = ("k", drawing.colour(0), drawing.colour(1))
-    for (engine, title), colour in zip(ENGINES.items(), colours, strict=True):
-        rate = data[engine].rate.values
-        mean, spread = final(data[engine], "z_top_distinct")
+    for (theory, title), colour in zip(THEORIES.items(), colours, strict=True):
+        rate = data[theory].rate.values
+        mean, spread = final(data[theory], "z_top_distinct")
         label = f"{title}: slope ${slope(rate, mean):+.2f}$"
-        how = {"fmt": styles[engine], "color": colour, "capsize": 2, "label": label}
+        how = {"fmt": styles[theory], "color": colour, "capsize": 2, "label": label}
         ax.errorbar(rate, mean, spread if spread.any() else None, **how)
     B = final(data["eq10"], "B")[0]
     label = f"bound B, Eq. 10: slope ${slope(rate, B):+.2f}$"

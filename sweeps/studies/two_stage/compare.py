@@ -20,6 +20,7 @@ from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
 from dynsim.two_stage.observables import first_below
+from odes.theory import AnyTheory
 from odes.two_stage import THEORIES, thresholds
 from odes.two_stage.field import solve_anchored
 from odes.two_stage.loss import ReducedState
@@ -31,8 +32,6 @@ from sweeps.compare.settings import CompareOptions
 from sweeps.runner.progress import count
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.claims import COMPARED, LEARNED, Runs, Times, modulus, settings
-from sweeps.systems.base import Engine
-from sweeps.systems.engines import ProblemKey, of_theory
 from sweeps.systems.experiment import Experiment
 
 __all__ = ["CompareTwoStage", "TwoStageComparison", "run"]
@@ -75,11 +74,10 @@ class TwoStageComparison(Comparison):
     PICTURE: ClassVar[str] = "sweeps.studies.two_stage.figure:draw_comparison"
 
     @classmethod
-    def known(cls, run: Experiment) -> dict[str, Engine]:
-        """Engines of the theories by name, including the one that starts from measured states."""
-        found, like = super().known(run), ProblemKey(run.built[0])
-        own = {each.name: found.pop(each.name, None) or of_theory(each, like) for each in THEORIES}
-        return own | found
+    def known(cls, run: Experiment) -> dict[str, AnyTheory]:
+        """The theories by name, including the one that starts from measured states."""
+        found = super().known(run)
+        return {each.name: found.pop(each.name, each) for each in THEORIES} | found
 
     @classmethod
     def from_runs(cls, config: CompareOptions, theory: str, simulation: xr.Dataset) -> xr.Dataset:
@@ -97,9 +95,9 @@ class TwoStageComparison(Comparison):
         return found.to_xarray(("seed",))
 
     @classmethod
-    def seeds(cls, config: CompareOptions, engine: Engine) -> int:
-        """Number of runs, or paths, of an engine."""
-        return PATHS if engine.noisy else super().seeds(config, engine)
+    def seeds(cls, config: CompareOptions, theory: AnyTheory) -> int:
+        """Number of runs, or paths, of training or of a theory."""
+        return PATHS if theory.drawn else super().seeds(config, theory)
 
     @functools.cached_property
     def runs(self) -> Runs:

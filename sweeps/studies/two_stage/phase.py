@@ -18,11 +18,12 @@ from dynsim.precision import precision
 from odes.two_stage import thresholds
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.output.cells import cell_edges
 from sweeps.runner.labels import valid
 from sweeps.runner.progress import count
 from sweeps.runner.spec import Sweep
 from sweeps.studies import computed
-from sweeps.studies.options import Several, cell_edges, heat_map
+from sweeps.studies.options import Several, heat_map
 from sweeps.studies.two_stage.claims import settings
 from sweeps.systems.experiment import Experiment, experiment
 

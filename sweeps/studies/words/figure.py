@@ -32,7 +32,7 @@ from dynsim.decoding import (
 from sweeps import output
 from sweeps.language.tree import check_fields
 from sweeps.output import drawing
-from sweeps.studies.options import cell_edges
+from sweeps.output.cells import cell_edges
 from sweeps.studies.words.fates import Fates, fates, table, title
 
 RIGHT, WRONG = 0, 1

@@ -1,1 +1,1 @@
-"""Loops in PyTorch with which the sweep engine is compared."""
+"""Loops in PyTorch with which sweeps are compared."""

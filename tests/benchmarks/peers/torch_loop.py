@@ -1,6 +1,6 @@
 """The training loop of Fig. 6 as typically written in PyTorch, one run at a time.
 
-The sweep engine is compared with it. Tokens are drawn on the host with NumPy; the model is written
+Sweeps are compared with it. Tokens are drawn on the host with NumPy; the model is written
 in the paper's symbols, with X the one-hot matrix of the contextual tokens; gradients come from
 autograd. `compact=True` replaces the products with X by gathering and scattering.
 """

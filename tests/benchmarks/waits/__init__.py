@@ -149,7 +149,7 @@ def _first_and_later(work: Callable[[float], object]) -> Costs:
     return {"first": costs[0], "warm": later}
 
 
-def _swept(run: Any, axes: Any, engine: str, record: Any, **options: Any) -> None:
+def _swept(run: Any, axes: Any, theory: str, record: Any, **options: Any) -> None:
     """Sweep over a run, or (problem, rule, steps, batch), with the API of either checkout."""
     import sweeps
     from sweeps.runner.spec import Sweep
@@ -157,13 +157,13 @@ def _swept(run: Any, axes: Any, engine: str, record: Any, **options: Any) -> Non
     made: Any = Sweep
     if not hasattr(sweeps, "Experiment"):
         sweep = (
-            made(*run[:2], axes, *run[2:], engine=engine, record=record, **options)
+            made(*run[:2], axes, *run[2:], theory=theory, record=record, **options)
             if isinstance(run, tuple)
-            else made(axes, run, engine, record, **options)
+            else made(axes, run, theory, record, **options)
         )
     else:
         run = sweeps.Experiment(*run) if isinstance(run, tuple) else run
-        sweep = made(run, axes, engine, record, **options)
+        sweep = made(run, axes, theory, record, **options)
     sweeps.run(sweep, progress=False).load()
 
 
@@ -181,12 +181,12 @@ def _fig6() -> Costs:
     return _first_and_later(lambda _: sweeps.run(sweep, progress=False).load())
 
 
-def _map(resolution: int, engine: str, **seeds: Any) -> Costs:
+def _map(resolution: int, theory: str, **seeds: Any) -> Costs:
     run = _run_of(momentum=0.9, steps=100)
 
     def work(shift: float) -> None:
         rates = {"logspace": [0.01 * shift, 100 * shift, resolution]}
-        _swept(run, {"eta_y": rates, "eta_z": rates, **seeds}, engine, ("loss", "entropy", "speed"))
+        _swept(run, {"eta_y": rates, "eta_z": rates, **seeds}, theory, ("loss", "entropy", "speed"))
 
     return _first_and_later(work)
 

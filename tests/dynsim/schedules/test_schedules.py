@@ -15,15 +15,15 @@ from dynsim.schedules import Schedule, as_schedule, proportional
 STEPS = np.arange(300)
 PEAK, END, WARMUP, LAST = 0.1, 0.1, 20, 200
 OURS = {
-    "constant": schedules.constant(PEAK, WARMUP),
-    "linear": schedules.linear(PEAK, LAST, END, WARMUP),
+    "constant": schedules.constant(PEAK, warmup=WARMUP),
+    "linear": schedules.linear(PEAK, LAST, END, warmup=WARMUP),
     "cosine": schedules.cosine(PEAK, LAST, END),
     "warmup_cosine": schedules.warmup_cosine(PEAK, WARMUP, LAST, END),
-    "exponential": schedules.exponential(PEAK, 50, 0.3, WARMUP),
-    "exponential that stays": schedules.exponential(PEAK, 50, 1.0, WARMUP),
-    "inverse_sqrt": schedules.inverse_sqrt(PEAK, WARMUP),
-    "warmup_stable_decay": schedules.warmup_stable_decay(PEAK, WARMUP, 80, 100, END),
-    "steps": schedules.steps(PEAK, (50, 120), (0.5, 0.1), WARMUP),
+    "exponential": schedules.exponential(PEAK, 50, 0.3, warmup=WARMUP),
+    "exponential that stays": schedules.exponential(PEAK, 50, 1.0, warmup=WARMUP),
+    "inverse_sqrt": schedules.inverse_sqrt(PEAK, warmup=WARMUP),
+    "warmup_stable_decay": schedules.warmup_stable_decay(PEAK, 80, 100, END, warmup=WARMUP),
+    "steps": schedules.steps(PEAK, (50, 120), (0.5, 0.1), warmup=WARMUP),
 }
 RISE = optax.linear_schedule(0, PEAK, WARMUP)
 THEIRS = {
@@ -179,13 +179,13 @@ def test_all_numbers_are_traced() -> None:
 
 
 def test_schedules_are_proportional_that_differ_only_in_their_peaks() -> None:
-    cosine, function = schedules.cosine(0.1, 20, 0.2, 3), lambda k: 0.1 / (k + 1)
+    cosine, function = schedules.cosine(0.1, 20, 0.2, warmup=3), lambda k: 0.1 / (k + 1)
     for other, alike in (
-        (schedules.cosine(0.7, 20, 0.2, 3), True),
-        (schedules.linear(0.1, 20, 0.2, 3), False),
-        (schedules.cosine(0.1, 21, 0.2, 3), False),
-        (schedules.cosine(0.1, 20, 0.3, 3), False),
-        (schedules.cosine(0.1, 20, 0.2, 4), False),
+        (schedules.cosine(0.7, 20, 0.2, warmup=3), True),
+        (schedules.linear(0.1, 20, 0.2, warmup=3), False),
+        (schedules.cosine(0.1, 21, 0.2, warmup=3), False),
+        (schedules.cosine(0.1, 20, 0.3, warmup=3), False),
+        (schedules.cosine(0.1, 20, 0.2, warmup=4), False),
         (schedules.cosine(0.1, 20, 0.2), False),
         (schedules.constant(0.1), False),
     ):
@@ -197,7 +197,7 @@ def test_schedules_are_proportional_that_differ_only_in_their_peaks() -> None:
     assert not proportional(steps, schedules.steps(0.1, (5, 9), (0.5, 0.2)))
 
     def traced(end: jax.Array) -> jax.Array:
-        assert proportional(cosine, schedules.cosine(0.1, 20, end, 3))
+        assert proportional(cosine, schedules.cosine(0.1, 20, end, warmup=3))
         return end
 
     jax.eval_shape(traced, 0.5)
@@ -248,11 +248,11 @@ def test_a_function_of_the_step_that_is_none_is_named(function: Any, message: st
         (schedules.constant(1.0), (), 0),
         (schedules.constant(1.0, warmup=5), (5,), 5),
         (schedules.warmup_cosine(1.0, 5, 20), (5, 20), 20),
-        (schedules.warmup_stable_decay(1.0, 5, 10, 20), (5, 15, 35), 35),
+        (schedules.warmup_stable_decay(1.0, 10, 20, warmup=5), (5, 15, 35), 35),
         (schedules.steps(1.0, (7, 9), (0.5, 0.1), warmup=3), (3, 7, 9), 9),
         (schedules.steps(1.0, (7, 9, 12), (0.5, 0.2, 0.1)), (7, 9, 12), 12),
-        (schedules.inverse_sqrt(1.0, 4), (4,), 4),
-        (schedules.exponential(1.0, 50, 0.3, 4), (4,), 4),
+        (schedules.inverse_sqrt(1.0, warmup=4), (4,), 4),
+        (schedules.exponential(1.0, 50, 0.3, warmup=4), (4,), 4),
         (schedules.linear(1.0, 20), (20,), 20),
     ],
 )
@@ -272,8 +272,11 @@ def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) 
         (lambda: schedules.linear(1.0, 10, end=-0.1), "end = -0.1: must be"),
         (lambda: schedules.exponential(1.0, 10, 0), "factor = 0.0: must be"),
         (lambda: schedules.exponential(1.0, 0, 0.5), "steps = 0.0: must be"),
-        (lambda: schedules.inverse_sqrt(1.0, 0), "warmup = 0.0: must be finite and in [1, inf)"),
-        (lambda: schedules.warmup_stable_decay(1.0, 1, -1, 1), "stable = -1.0: must be"),
+        (
+            lambda: schedules.inverse_sqrt(1.0, warmup=0),
+            "warmup = 0.0: must be finite and in [1, inf)",
+        ),
+        (lambda: schedules.warmup_stable_decay(1.0, -1, 1, warmup=1), "stable = -1.0: must be"),
         (lambda: schedules.steps(1.0, (5, 3), (1, 1)), "at = 3.0: must be finite and in [5, inf)"),
         (
             lambda: schedules.steps(1.0, (np.array([5, 6]), np.array([7, 3])), (1, 1)),

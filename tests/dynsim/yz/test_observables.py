@@ -8,7 +8,7 @@ from scipy.special import log_softmax, softmax
 
 import dynsim
 from dynsim.yz import observables
-from dynsim.yz.observables import MEASURED, RECALL_THRESHOLDS, z_of
+from dynsim.yz.observables import MEASURED, RECALL_THRESHOLDS
 
 # Class 0 has two distinct tokens, class 1 one, class 2 none, class 3 no common one, and token 7 is
 # in no class; unequal priors; the most probable token of a kind is not the first of its kind.
@@ -66,14 +66,12 @@ def test_observables_are_those_of_numpy(residual: bool) -> None:
         "normalised_attention": f,
         "z": z,
         "recall": [(above > 10 ** (k / 20) / 8).mean() for k in range(-40, 21)],
-        "two": z[:, [6, 1]],
     }
-    functions = {**MEASURED.functions, "two": z_of([6, 1])}
 
     @jax.jit
     def observed(task: dynsim.SequenceClasses, Y: jax.Array, Z: jax.Array) -> dict[str, jax.Array]:
         s = observables.measure(task, dynsim.YZ(Y, Z, residual))
-        found = {name: function(task, s) for name, function in functions.items()}
+        found = {name: function(task, s) for name, function in MEASURED.functions.items()}
         # The entropy of the classes that have distinct tokens: 0 and 1 have common ones as before.
         part = jax.tree.map(lambda leaf: leaf[jnp.array([0, 1, 3])], s)
         return {**found, "some": observables.entropy(FEWER, part)}

@@ -210,7 +210,6 @@ def test_salient_components_first() -> None:
     ends, times = np.array([[toy.FAR + 30], [toy.FAR - 10]]), late(toy.FAR + np.array([30, -10]))
     level = toy.level_after(times[:, None], np.float64([2.0]), np.zeros(1))
     np.testing.assert_allclose(level, ends, rtol=1e-6)
-    assert toy.speed_up(3.0, 2.0) == pytest.approx(np.exp(2.5), rel=1e-12)
 
 
 @pytest.mark.full(

@@ -92,7 +92,7 @@ def test_only_its_own_flow_describes_it() -> None:
 
 
 @pytest.mark.more
-def test_the_engine_flow_of_sweeps_solves_it() -> None:
+def test_the_theory_flow_of_sweeps_solves_it() -> None:
     run = sweeps.Experiment(Line(), Averaged(ETA), steps=7, batch=float("inf"))
     sweep = sweeps.Sweep(run, {"beta": [0.5, BETA]}, "flow", "loss", times=(7,))
     found = sweeps.run(sweep).loss.values.ravel()

@@ -18,8 +18,9 @@ from odes.solver.tolerances import Tolerances
 from odes.two_stage import ReducedState, Rule
 from odes.two_stage.field import solve_anchored
 from odes.two_stage.sde import solve_sde
-from odes.two_stage.thresholds import noise_variance, stationary_signal
+from odes.two_stage.thresholds import stationary_signal
 from tests.systems.runge_kutta import runge_kutta_instead
+from tests.systems.two_stage import variance_of_noise
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -118,7 +119,7 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
     optimizer = noisy_sgd()
     times = np.r_[0, 25, 50, 2000, 12050]
     found = two_stage.solve(task, optimizer, times, record=("state",), tolerances=TIGHT)
-    want = noise_variance(task, Annealing.of(optimizer), times)
+    want = variance_of_noise(task, Annealing.of(optimizer), times)
     # Without its Gaussian part Q has no noise to be hidden by, and v_u alone has any effect.
     for k in (2, 3, 4, 6):
         np.testing.assert_allclose(found["state"][:, k], want, rtol=1e-7)
@@ -233,7 +234,8 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
     for blocks in found["state"][[0, -1], :, 2:]:
         np.testing.assert_allclose(blocks, np.tile(square, (5, 1)).T, rtol=1e-9)
     # The flow itself: a step of 0.3 at a decay of 0.2 errs by 3 % at most.
-    np.testing.assert_allclose(square, noise_variance(task, stages, np.r_[0, 13, 513]), rtol=0.03)
+    want = variance_of_noise(task, stages, np.r_[0, 13, 513])
+    np.testing.assert_allclose(square, want, rtol=0.03)
 
 
 @pytest.mark.full(

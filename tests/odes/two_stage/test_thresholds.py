@@ -16,6 +16,7 @@ from odes import two_stage
 from odes.two_stage import field, thresholds
 from odes.two_stage.loss import ReducedState
 from tests.systems.runge_kutta import runge_kutta_instead
+from tests.systems.two_stage import variance_of_noise
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -117,9 +118,10 @@ def drift_without_noise(state: ReducedState) -> ReducedState:
 def test_early_signal_and_margin() -> None:
     task = GENERIC
     found = drift_without_noise(ReducedState(*map(jnp.asarray, 7 * (0.0,))))
-    # The rule's mean of |g| misses by 6e-4.
-    np.testing.assert_allclose(found.a, thresholds.early_signal(task, 1.0), rtol=1e-3)
-    a = thresholds.early_signal(task, 1 / (4 * 0.025))
+    # a grows by this per unit of eta-time. The rule's mean of |g| misses by 6e-4.
+    slope = task.kappa * task.mean_margin**2 / 4
+    np.testing.assert_allclose(found.a, slope, rtol=1e-3)
+    a = slope / (4 * 0.025)
     margin = task.kappa / 2 * task.mean_margin**2 * a
     np.testing.assert_allclose(thresholds.unsaturated_margin(task, 0.025), margin, rtol=1e-12)
 
@@ -150,7 +152,7 @@ def test_waiting_time_is_that_of_the_noise() -> None:
     optimizer = Annealing.of(noisy_sgd())
     wait = thresholds.waiting_time(0.025)
     assert wait == pytest.approx(20)
-    start, later, end = thresholds.noise_variance(
+    start, later, end = variance_of_noise(
         prompts(tau_0=0.25), optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
     )
     np.testing.assert_allclose((later - end) / (start - end), np.exp(-1), rtol=1e-10)

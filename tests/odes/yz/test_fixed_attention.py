@@ -167,18 +167,15 @@ def test_stages_of_gamma_are_its_limits() -> None:
     share = ((M - 1) / M) ** 2
     s = np.array([1e-9, 1e-7])
     # The next term of gamma is of relative size M eta s.
-    np.testing.assert_allclose(
-        decoder.gamma(s, eta, M), share * decoder.gamma_rising(s, eta), rtol=1e-4
-    )
+    np.testing.assert_allclose(decoder.gamma(s, eta, M), share * eta * s, rtol=1e-4)
     s = np.array([1e12, 1e15])
     # The next terms are ln(A)/A relative for A = M eta s / ((M-1) ln), here below 1e-9.
-    np.testing.assert_allclose(
-        decoder.gamma(s, eta, M), share * decoder.gamma_decaying(s, eta, M), rtol=1e-9
-    )
-    # They cross within the two stages, and gamma stays below both.
+    decaying = np.log(M * eta * s) / (eta * s)
+    np.testing.assert_allclose(decoder.gamma(s, eta, M), share * decaying, rtol=1e-9)
+    # Between the two stages, gamma stays below the first.
     s = np.geomspace(1e-3, 1e6, 200)
     gamma = decoder.gamma(s, eta, M)
-    assert (gamma < decoder.gamma_rising(s, eta)).all()
+    assert (gamma < eta * s).all()
     np.testing.assert_allclose(gamma, decoder.speed(decoder.h(s, eta, M), M), rtol=1e-15)
 
 

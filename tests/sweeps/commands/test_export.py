@@ -224,8 +224,8 @@ def test_theory_minus_simulation_keeps_status_and_units(stored: Path) -> None:
 
 def test_every_axis_and_observable_has_a_name_and_a_unit() -> None:
     for name in registry.names():
-        system = registry.system(name)
-        observables = [e.observables.names() for e in registry.engines(system).values()]
+        system, problem = registry.system(name), experiment(name).bare
+        observables = [e.observables(problem).names() for e in registry.theories(system).values()]
         for each in itertools.chain(*observables):
             assert set(labels.about(system, each)) == {"long_name", "units"}, (name, each)
     assert labels.about(registry.system("two_stage"), "K2_neg")["units"] == "nat"

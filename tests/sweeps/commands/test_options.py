@@ -1,6 +1,5 @@
 """What is told of options before anything is imported."""
 
-import json
 import re
 import reprlib
 from typing import Any
@@ -11,15 +10,6 @@ from sweeps import cli
 from sweeps.commands import line
 from sweeps.commands.table import COMMANDS, Offer
 from sweeps.lines import assignments
-from sweeps.systems import kinds
-from tests.sweeps.commands.table import written
-
-
-def test_the_file_is_that_of_the_classes() -> None:
-    assert kinds.FILE.read_text() == written(), "run python -m tests.sweeps.commands.table"
-    more = json.loads(written({"mine": "tests.sweeps.language.catalog:Adam"}))["kinds"]
-    assert more[:-1] == kinds.metadata()["kinds"]
-    assert more[-1]["word"] == "mine"
 
 
 def given(*words: str, problem: str = "") -> Any:
@@ -87,15 +77,15 @@ def test_what_is_wrong_is_told_at_once(words: str, message: str) -> None:
         given(*words.split())
 
 
-def test_engines_are_known_of_problems_of_this_project_alone() -> None:
+def test_theories_are_known_of_problems_of_this_project_alone() -> None:
     names_for = lambda word, option: Offer.of("compare").names(option, {"problem": {"kind": word}})
     assert "factors" in names_for("qkv", "theories")
     assert "anchored" in names_for("two_stage-fast", "theories")
-    assert "symmetric-descent" in names_for("yz", "engine")
+    assert "symmetric-descent" in names_for("yz", "against")
     assert "simulation" not in names_for("yz", "theories")
     assert "entropy" in names_for("yz", "observable")
     for word in ("qkv_of_mine:Net", "qkv-mine", ""):
-        assert names_for(word, "engine") == []
+        assert names_for(word, "theory") == []
 
 
 def test_observables_are_known_of_the_problem_of_a_figure() -> None:

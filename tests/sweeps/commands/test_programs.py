@@ -60,14 +60,16 @@ import numpy as np
 from dynsim.compiling import Cost
 from sweeps.output import programs
 from sweeps.runner import tiles
-from sweeps.runner.program import kept
+from sweeps.runner.program import kept, traces
 programs.TRACED.append(programs.Traced(Path(sys.argv[1]), time.time()))
 functions = {"twice": lambda x: 2 * x, "inverse": jax.numpy.linalg.inv}
+functions["callback"] = lambda x: jax.lax.map(lambda y: jax.pure_callback(np.sin, y, y), x)
 x, mesh = np.diag([2.0, 4.0]).astype("float32"), tiles.mesh(jax.devices()[:1])
 for name, function in functions.items():
     if (found := kept.find(name, 1)) is None:
-        compiled = jax.jit(function).lower(x).compile()
-        kept.save(name, kept.Known({}, Cost(), False), 1, compiled, None)
+        traced = jax.jit(function).trace(x)
+        used = {*traces.operations(traced.jaxpr.jaxpr)}
+        kept.save(name, kept.Known({}, Cost(), False), 1, used, traced.lower().compile(), None)
     else:
         program, _ = kept.load(found, mesh)
         print(*np.diag(program(x)), "scipy.linalg" in sys.modules)
@@ -350,9 +352,9 @@ OPTIONS_OF_SWEEPS = {
     "record": ({"record": ["loss"]}, {"record": ["entropy"]}),
     "order of records": ({"record": ["loss", "entropy"]}, {"record": ["entropy", "loss"]}),
     "times": ({"times": (0, 5)}, {"times": (1, 5)}),
-    "engine": ({"engine": "simulation"}, {"engine": "descent"}),
-    "flow": ({"engine": "plain"}, {"engine": "corrected"}),
-    "tolerance": tuple({"engine": "plain", "rtol": rtol} for rtol in (1e-4, 1e-5)),
+    "theory": ({"theory": "simulation"}, {"theory": "descent"}),
+    "flow": ({"theory": "plain"}, {"theory": "corrected"}),
+    "tolerance": tuple({"theory": "plain", "rtol": rtol} for rtol in (1e-4, 1e-5)),
     "checkpoint": ({"checkpoint": False}, {"checkpoint": True}),
 }
 

@@ -107,7 +107,7 @@ def test_a_plan_counts_what_is_left(
 
 ABOUT: dict[str, Any] = {
     "title": "some rates",
-    "engine": "simulation",
+    "theory": "simulation",
     "axes": {"eta_y": [0.1, 1e-7], "n": list(range(8)), "seed": list(range(9))},
     "run": {
         "kind": "yz",
@@ -143,7 +143,7 @@ def test_a_stored_sweep_is_told_in_lines(
 ) -> None:
     usual = [
         "runs/a: some rates",
-        "engine simulation",
+        "theory simulation",
         f"  {'eta_y':<16} 0.1, 1e-07",
         f"  {'n':<16} 0, 1, 2, 3, 4, 5, 6, 7",
         f"  {'seed':<16} 0, 1, 2, ... 8 (9 values)",
@@ -196,7 +196,7 @@ def test_a_store_is_described_by_its_records(tmp_path: Path) -> None:
     environment = lambda digest: {"jax": digest}
     store: Any = SimpleNamespace(
         attributes={"title": "some", "environment": {"jax": "a"}},
-        config={"engine": "plain", "axes": {}, "run": {}},
+        config={"theory": "plain", "axes": {}, "run": {}},
         dims=("eta", "seed"),
         done=lambda: np.isin(np.arange(5), [*records]),
         chunks=SimpleNamespace(all=lambda: records, environment=environment),

@@ -230,7 +230,7 @@ def test_rtol_is_that_of_the_theories_with_an_adaptive_solver(
     config = Compare(experiment("saxe", batch=8), times=3, theories=names, rtol=1e-5)
     with pytest.raises(pytest.fail.Exception, match="planned"):
         compare(config)
-    found = {each.engine: each.rtol for each in planned}
+    found = {each.theory: each.rtol for each in planned}
     assert found == {"simulation": None, "plain": 1e-5, "linear-noise": None}
 
 
@@ -272,7 +272,7 @@ def datasets(**values: np.ndarray) -> xr.Dataset:
     ("names", "drawn", "seeds", "number"),
     [
         (("loss",), {"trains": True}, 40, 40),
-        (("loss", "loss_std"), {"noisy": True}, 40, 32),
+        (("loss", "loss_std"), {"drawn": True}, 40, 32),
         (("loss", "loss_std"), {"trains": True}, 5, 5),
         (("loss", "loss_std"), {}, 40, 1),
     ],
@@ -280,10 +280,11 @@ def datasets(**values: np.ndarray) -> xr.Dataset:
 def test_the_scatter_is_predicted_from_32_starts(
     names: tuple[str, ...], drawn: dict[str, bool], seeds: int, number: int
 ) -> None:
-    flags = dict.fromkeys(("trains", "noisy", "seeded"), False) | drawn
-    engine = SimpleNamespace(observables=SimpleNamespace(names=lambda: names), **flags)
-    config = SimpleNamespace(seeds=seeds)
-    assert comparison.Comparison.seeds(config, engine) == number  # pyright: ignore
+    flags = dict.fromkeys(("trains", "drawn", "seeded"), False) | drawn
+    table = SimpleNamespace(names=lambda: names)
+    theory = SimpleNamespace(observables=lambda problem: table, **flags)
+    config = SimpleNamespace(seeds=seeds, run=SimpleNamespace(bare=None))
+    assert comparison.Comparison.seeds(config, theory) == number  # pyright: ignore
 
 
 def test_times_that_runs_have_of_their_own_are_those_of_the_first() -> None:
@@ -381,12 +382,12 @@ def test_a_predicted_deviation_is_drawn_with_its_error() -> None:
     """As a line on each side of the mean, within a band."""
     ok, rng = np.zeros(3, int), np.random.default_rng(0)
     names = {"loss": 5.0, "loss_std": 2.0, "loss_error": 0.0, "loss_std_error": 0.25}
-    theory = datasets(**{n: np.full((1, 4), x) for n, x in names.items()}, status=ok[:1])
+    predicted = datasets(**{n: np.full((1, 4), x) for n, x in names.items()}, status=ok[:1])
     trained = datasets(loss=rng.normal(size=(3, 4)), status=ok)
-    engine = SimpleNamespace(noisy=False, title="theory", assumes="")
+    theory = SimpleNamespace(drawn=False, title="theory", assumes="")
     made = comparison.Comparison(
-        *(Compare(experiment(**RUN)), trained, {"theory": theory}),
-        {"theory": engine},  # pyright: ignore
+        *(Compare(experiment(**RUN)), trained, {"theory": predicted}),
+        {"theory": theory},  # pyright: ignore
         ("loss",),
     )
     figure, ax = plt.subplots()

@@ -23,7 +23,6 @@ from dynsim.schedules import Constant, Cosine, Exponential, Linear, Steps
 from dynsim.training.rules import KNOWN
 from sweeps.language.describe import describe, words
 from sweeps.language.fields import Field, Kind, LanguageError
-from tests.sweeps.commands.table import to_json
 from tests.sweeps.language import catalog
 from tests.sweeps.language.catalog import LANGUAGE
 
@@ -135,9 +134,9 @@ def test_defaults_leave_out_what_is_a_default_of_their_class() -> None:
 
 def test_json_has_all_of_a_kind() -> None:
     for kind in LANGUAGE.kinds:
-        text = json.dumps(to_json(kind), allow_nan=False)
+        text = json.dumps(kind.to_json(), allow_nan=False)
         again = Kind.from_json(json.loads(text))
-        assert json.dumps(to_json(again)) == text
+        assert json.dumps(again.to_json()) == text
         assert [*again.fields] == [*kind.fields]
 
 

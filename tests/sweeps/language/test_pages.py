@@ -12,7 +12,6 @@ from sweeps.commands.line import settings_page
 from sweeps.commands.schema import json_schema
 from sweeps.language.grammar import Language
 from sweeps.language.tree import encode
-from tests.sweeps.commands.table import to_json
 from tests.sweeps.language.catalog import (
     LANGUAGE,
     SGD,
@@ -104,7 +103,7 @@ assert not {"jax", "numpy", "equinox", "dynsim", "tests"} & {*sys.modules}
 
 
 def test_names_errors_and_help_do_without_jax(tmp_path: Path) -> None:
-    (tmp_path / "kinds.json").write_text(json.dumps([to_json(kind) for kind in LANGUAGE.kinds]))
+    (tmp_path / "kinds.json").write_text(json.dumps([kind.to_json() for kind in LANGUAGE.kinds]))
     command = [sys.executable, "-c", WITHOUT_JAX, str(tmp_path / "kinds.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     first, second, third, page = done.stdout.split("\n", 3)

@@ -52,7 +52,7 @@ def test_a_problem_has_a_task_and_rates_by_default(
 def test_a_plain_number_stands_for_a_constant_rate() -> None:
     constant = dynsim.schedules.constant
     run = decode(LANGUAGE, {"eta": {"Y": 2, "Z": {"kind": "constant", "peak": 1, "warmup": 5}}})
-    assert eqx.tree_equal(run.rule, dynsim.sgd({"Y": constant(2.0), "Z": constant(1.0, 5)}))
+    assert eqx.tree_equal(run.rule, dynsim.sgd({"Y": constant(2.0), "Z": constant(1.0, warmup=5)}))
     assert encode(LANGUAGE, run)["rule"]["eta"]["Y"] == 2.0
     assert encode(LANGUAGE, run)["rule"]["eta"]["Z"]["warmup"] == 5.0
 

@@ -11,6 +11,7 @@ import dynsim
 import odes
 from dynsim import Status, Trajectory
 from odes.decoder import Stages
+from odes.theory import Theory, always
 from sweeps.commands.views import plot
 from sweeps.compare import picture
 from sweeps.compare import theories as figure_theories
@@ -25,14 +26,13 @@ from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
 from sweeps.studies.transitions import collapse, snap
 from sweeps.studies.transitions.collapse import FAMILIES
 from sweeps.systems import registry
-from sweeps.systems.base import Engine
 from sweeps.systems.experiment import experiment
 
 TIMES = np.unique(np.geomspace(1, 1000, 30).astype(int))
 ALL = tuple(
     name
     for name in odes.applicable(dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True)
-    if name in registry.engines(registry.system_of(experiment()))
+    if name in registry.theories(registry.system_of(experiment()))
 )
 """The theories of plain descent that sweeps compute, which are most of them."""
 
@@ -93,12 +93,12 @@ def compare(*theories: str, **settings: object) -> Figure:
     return picture.draw_layer(comparison(*theories, **settings))
 
 
-def generic_compare(theories: int) -> Figure:
+def generic_compare(number: int) -> Figure:
     """A comparison of a system without panels of its own."""
     titles = ("descent, T and batch infinite", "matched momentum flow", "flow of order one", "d")
-    names = tuple(f"theory-{i}" for i in range(theories))
-    engines = {
-        name: Engine(run=None, assemble=None, observables=None, title=title)  # pyright: ignore
+    names = tuple(f"theory-{i}" for i in range(number))
+    theories = {
+        name: Theory(name, title, "", lambda *_: None, always)  # pyright: ignore
         for name, title in zip(names, titles, strict=False)
     }
     predictions = {name: trajectory(1, name, 0.02 * i) for i, name in enumerate(names)}
@@ -111,15 +111,15 @@ def generic_compare(theories: int) -> Figure:
         for name, found in predictions.items()
     }
     config = CompareOptions(experiment())
-    return picture.draw(Comparison(config, simulation, predictions, engines, shown))
+    return picture.draw(Comparison(config, simulation, predictions, theories, shown))
 
 
-def plane(config: phase.Plane, engine: str, shift: float = 0.0) -> xr.Dataset:
-    """What an engine says of a plane: the smaller both rates, the less is learned."""
+def plane(config: phase.Plane, theory: str, shift: float = 0.0) -> xr.Dataset:
+    """What training, or a theory, says of a plane: the smaller both rates, the less is learned."""
     axes = config.axes()
     (x, xs), (y, ys) = axes.items()
     fast = np.linspace(0, 1, len(xs))[:, None] * np.linspace(0.3, 1, len(ys))
-    fast = fast + (0.02 if engine != "simulation" else shift)
+    fast = fast + (0.02 if theory != "simulation" else shift)
     time = np.array([0, 1, 3, 10, 30, 100])
     rising = np.where(fast[..., None] > 0.5, np.exp(-((time - 10) ** 2) / 400), time / 100)
     loss = 3 - 2.9 * fast[..., None] * (time / 100)
@@ -148,9 +148,9 @@ def mapped(config: phase.Phase, rule: Rule, found: dict[str, xr.Dataset]) -> dic
 
 def phase_diagram(compared: bool, seeds: int = 1, **settings: object) -> Figure:
     """A diagram with the lines of the closed form, where noise rules, and boundaries of seeds."""
-    config = phase.Phase(resolution=24, **{"engine": "simulation", **settings})
-    engines = ("simulation", "symmetric-finite-t")[: 1 + compared]
-    found = {name: plane(config, name) for name in engines}
+    config = phase.Phase(resolution=24, **{"theory": "simulation", **settings})
+    theories = ("simulation", "symmetric-finite-t")[: 1 + compared]
+    found = {name: plane(config, name) for name in theories}
     (x, xs), (y, ys) = config.axes().items()
     grid = np.linspace(-3, 2, len(xs)) + 0 * np.linspace(0, 1, len(ys))[:, None]
     closed = {
@@ -168,7 +168,7 @@ def phase_diagram(compared: bool, seeds: int = 1, **settings: object) -> Figure:
 
 def phase_by_status() -> Figure:
     """A diagram that theory draws no lines on, over whole numbers and a linear axis."""
-    config = phase.Phase(x="batch:1:64:12", y="momentum:0:0.95:6:lin", theory="none")
+    config = phase.Phase(x="batch:1:64:12", y="momentum:0:0.95:6:lin", against="none")
     return drawn(config, BY_STATUS, {"simulation": plane(config, "simulation")}, {}, None)
 
 
@@ -236,15 +236,15 @@ def snapped() -> Figure:
     found = {}
     for name, control in snap.CONTROLS.items():
         ends = next(ends for ends in control.ends.values() if ends[0] != ends[1])
-        for engine in snap.ENGINES:
-            rate = np.geomspace(*ends, 5 if engine == "simulation" else 4 * snap.DENSE + 1)
+        for theory in snap.THEORIES:
+            rate = np.geomspace(*ends, 5 if theory == "simulation" else 4 * snap.DENSE + 1)
             start = 20 / rate[:, None]
             entropy = 2.2 / (1 + (time / start) ** 0.5)
             gain = np.log1p(time / start)
-            seeds = ("seed",) if engine == "simulation" else ()
+            seeds = ("seed",) if theory == "simulation" else ()
             widen = lambda v, several=bool(seeds): v[..., None] * np.ones(4) if several else v
             over = ("rate", "time", *seeds)
-            found[name, engine] = xr.Dataset(
+            found[name, theory] = xr.Dataset(
                 {
                     "entropy": (over, widen(entropy)),
                     "z_top_distinct": (over, widen(gain * rate[:, None] ** control.gain)),
@@ -298,7 +298,7 @@ EXAMPLES = {
     "theories, few": lambda: figure_theories.draw(comparison("plain", "eq10")),
     "phase, compared": functools.partial(phase_diagram, True),
     "phase, several seeds": functools.partial(phase_diagram, True, seeds=12),
-    "phase, alone": functools.partial(phase_diagram, False, theory="none"),
+    "phase, alone": functools.partial(phase_diagram, False, against="none"),
     "phase, whole numbers": phase_by_status,
     "validity": functools.partial(validity_maps, 13, 4),
     "validity, one": functools.partial(validity_maps, 5, 1),

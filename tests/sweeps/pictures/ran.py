@@ -76,9 +76,9 @@ def made(sweep: Sweep, **entries: tuple[str, ...]) -> xr.Dataset:
     recorded = sweep.first.steps_recorded(sweep.times)
     # Two-stage runs set their own times.
     steps = np.linspace(0, 100, 21) if isinstance(recorded, int) else np.array(recorded, float)
-    # Of runs that are alike but for the engine nothing else differs.
+    # Of runs that are alike but for the theory nothing else differs.
     apart = 0.05 * (np.arange(np.prod(shape)).reshape(*shape, 1) * 0.618 % 1)
-    apart = apart + 0.001 * len(sweep.engine)
+    apart = apart + 0.001 * len(sweep.theory)
     switch = steps[-1] * (0.1 + apart)
     fall = 1 / (1 + (steps / switch) ** 4)
     found = {}

@@ -607,7 +607,7 @@ def test_the_number_of_runs_and_the_largest_difference_decide() -> None:
 def test_numbers_may_differ_by_rounding_or_by_a_solvers_tolerance(
     dtype: str, adaptive: bool, rtol: float | None, want: float
 ) -> None:
-    sweep = SimpleNamespace(dtype=dtype, rtol=rtol, rules=SimpleNamespace(adaptive=adaptive))
+    sweep = SimpleNamespace(dtype=dtype, rtol=rtol, method=SimpleNamespace(adaptive=adaptive))
     found = Agreement._rounding.fget(SimpleNamespace(sweep=sweep))
     assert found == pytest.approx(want, rel=1e-12)
 

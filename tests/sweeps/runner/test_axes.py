@@ -88,7 +88,7 @@ def test_runs_that_float32_makes_equal_are_an_error_before_anything_is_compiled(
     # Double precision tells them apart, in training and in theory.
     dataclasses.replace(sweep, run=run.at({"dtype": "float64"})).check()
     if not {"seed", "momentum", "decay"} & {*axes}:
-        dataclasses.replace(sweep, run=experiment(), engine="eq10").check()
+        dataclasses.replace(sweep, run=experiment(), theory="eq10").check()
 
 
 @pytest.mark.parametrize(
@@ -143,22 +143,22 @@ def test_runs_that_float32_makes_equal_are_an_error_before_anything_is_compiled(
             "steps = 0: must be an integer from 1",
         ),
         (
-            {"axes": {"eta_y": [1]}, "ingine": "x"},
-            "key = 'ingine': did you mean",
+            {"axes": {"eta_y": [1]}, "thory": "x"},
+            "key = 'thory': did you mean",
         ),
         (
-            {"axes": {"eta_y": [1]}, "engine": "x"},
-            "engine = 'x': must be one of simulation",
+            {"axes": {"eta_y": [1]}, "theory": "x"},
+            "theory = 'x': must be one of simulation",
         ),
-        ({"axes": {"eta_y": [1]}, "engine": "matched"}, "'matched' does not apply"),
+        ({"axes": {"eta_y": [1]}, "theory": "matched"}, "'matched' does not apply"),
         (
             {"axes": {"eta_y": [1]}, "record": ["x"]},
             "record = 'x': did you mean 'xi'?",
         ),
         ({"axes": {"eta_y": [1]}, "record": []}, "record = []: needs at least one"),
-        ({"axes": {"eta_y": [1]}, "rtol": 0.1}, "rtol = 0.1: engine 'simulation' does not use"),
+        ({"axes": {"eta_y": [1]}, "rtol": 0.1}, "rtol = 0.1: theory 'simulation' does not use"),
         (
-            {"axes": {"eta_y": [1]}, "engine": "plain", "rtol": 1.0},
+            {"axes": {"eta_y": [1]}, "theory": "plain", "rtol": 1.0},
             "rtol = 1.0: must be finite",
         ),
         (
@@ -224,8 +224,8 @@ def test_the_papers_sweeps_are_valid(path: Path) -> None:
 
 
 def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
-    sweep = load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'engine = "descent"'])
-    assert (sweep.first.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
+    sweep = load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'theory = "descent"'])
+    assert (sweep.first.steps, sweep.fields["seed"], sweep.theory) == (7, (0, 1), "descent")
     with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
         load("fig6", ["run.steps"])
     with pytest.raises(ValueError, match="no such file; built-in sweeps: fig4, fig5"):
@@ -245,8 +245,8 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
         {**base, "axes": {"seed": [0], "eta_z": [1, 2]}},
         {**base, "record": ["loss"]},
         {**base, "times": [0, 5]},
-        {**base, "engine": "plain"},
-        {**base, "engine": "plain", "rtol": 1e-6},
+        {**base, "theory": "plain"},
+        {**base, "theory": "plain", "rtol": 1e-6},
         {**base, "axes": {"eta_z": [1, 2], "eta_y": [1, 2]}},
         {**base, "axes": {"eta_z": [1, 2], "eta_y": [1, 2]}, "zip": [["eta_z", "eta_y"]]},
     ]

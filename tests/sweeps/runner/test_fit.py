@@ -105,7 +105,7 @@ def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
     called, call = [], tiles.Program.__call__
 
     def scarce(self: tiles.Program, task: Any, numbers: Any, seeds: Any, *more: Any) -> Any:
-        runs = seeds.shape[1] * next(iter(numbers.values())).shape[1]
+        runs = seeds.shape[1] * jax.tree.leaves(numbers)[0].shape[1]
         called.append(runs)
         if runs > 4:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
@@ -155,7 +155,7 @@ def test_an_accelerator_begins_with_the_power_of_two_that_fits(
     for available, want in ((100, 64), (128, 128), (None, 65_536), (1, 1)):
         room = None if available is None else available * 2**20
         monkeypatch.setattr(fit, "memory_of", lambda device, room=room: room)
-        assert tiles.default_tile(2**20, GRID.rules, Fake("gpu")) == want
+        assert tiles.default_tile(2**20, GRID.method, Fake("gpu")) == want
 
 
 def test_slow_runs_are_stored_a_few_at_a_time() -> None:

@@ -168,16 +168,6 @@ def test_fields_called_like_settings_of_the_run_are_named_by_their_paths() -> No
         assert bool((first != second).all()) is matters
 
 
-class Anything(Curve):
-    inner: Any = None
-
-
-def test_two_numbers_of_one_name_are_an_error() -> None:
-    inner = {"x.y": 1.0, "x": {"y": 2.0}}
-    with pytest.raises(ValueError, match=r"Anything: has two numbers named 'inner.x.y'"):
-        sweeps.run(Sweep(Experiment(Anything(inner=inner), dynsim.sgd(0.1), 2, 2), RATES))
-
-
 @pytest.mark.more
 def test_an_array_of_no_numbers_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

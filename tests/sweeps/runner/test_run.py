@@ -1,4 +1,4 @@
-"""The sweep engine: its runs are single runs, whatever the chunks, tiles and devices."""
+"""Sweeps: their runs are single runs, whatever the chunks, tiles and devices."""
 
 import dataclasses
 import gc
@@ -207,18 +207,18 @@ def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(
     # Of 10 operations without arrays, which run for longer than they compile from some turns on.
     costs = kept.Known({}, Cost(), draws=False, of_seed=Cost(10, 1e-3, 0.0))
     monkeypatch.setattr(tiles, "Program", lambda job: SimpleNamespace(known=costs))
-    engine, settings = GRID.rules, GRID.problem({}).settings
-    job = tiles.Job((np.zeros(3),), ("eta",), (2, 4), engine, settings, tiles.mesh())
+    call: Any = GRID.runs({}).call
+    job = tiles.Job((np.zeros(3),), {"eta": 0.1}, (2, 4), call, tiles.mesh())
     first = tiles.program(job)
-    assert tiles.program(job._replace(task=(np.ones(3),))) is first
+    assert tiles.program(job._replace(arrays=(np.ones(3),), numbers={"eta": 0.2})) is first
     for change in (
-        {"task": (np.zeros(4),)},
-        {"task": (np.zeros(3, int),)},
-        {"task": [np.zeros(3)]},
-        {"numbers": ("eta", "clip")},
+        {"arrays": (np.zeros(4),)},
+        {"arrays": (np.zeros(3, int),)},
+        {"arrays": [np.zeros(3)]},
+        {"numbers": {"eta": 0.1, "clip": 0.1}},
         {"tile": (4, 2)},
-        {"engine": engine._replace(trains=False)},
-        {"settings": settings._replace(record=("loss",))},
+        {"call": call._replace(theory=dataclasses.replace(call.theory, at_once=1))},
+        {"call": call._replace(record=("loss",))},
         {"mesh": tiles.mesh(jax.devices()[:1])},
         {"state": 8},
         {"turns": 10**6},
@@ -252,7 +252,7 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
         def __call__(self, *arguments: Any) -> Any:
             seen.append(len(made))
             found = {n: np.zeros(each.shape, each.dtype) for n, each in self.shapes.items()}
-            found["loss"] += arguments[1]["eta.Z"][:, None]
+            found["loss"] += arguments[1].rule.eta["Z"].peak[:, None]
             return jax.device_put(found)
 
     monkeypatch.setattr(tiles, "Program", Counted)
@@ -318,7 +318,7 @@ def test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells() -
     assert fast[0] > 2 * fast[2]
 
 
-# A sweep of each engine.
+# A sweep of each theory.
 @pytest.mark.full(
     "test_a_run_of_a_sweep_is_the_run_that_simulate_makes",
     "test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells",
@@ -328,8 +328,8 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
     steps = 3
     training = experiment(steps=steps, start="uniform")
     flow, descent, simulated = (
-        sweeps.run(Sweep(training, axes, engine=engine, record=("loss",), times=(0, steps)))
-        for engine in ("plain", "descent", "simulation")
+        sweeps.run(Sweep(training, axes, theory=theory, record=("loss",), times=(0, steps)))
+        for theory in ("plain", "descent", "simulation")
     )
     key = jax.random.fold_in(jax.random.key(0), 4)
     start = initial_weights(dynsim.syn_small(), "uniform", key)
@@ -343,10 +343,10 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
         np.testing.assert_allclose(other.loss[..., 0], flow.loss[..., 0], rtol=1e-5)
 
 
-def test_an_engine_of_another_system_is_refused() -> None:
-    message = "engine = 'ode': must be one of simulation, des"
+def test_a_theory_of_another_system_is_refused() -> None:
+    message = "theory = 'ode': must be one of simulation, des"
     with pytest.raises(ValueError, match=re.escape(message)):
-        Sweep(TRAINING, {"eta_z": [1.0]}, engine="ode").check()
+        Sweep(TRAINING, {"eta_z": [1.0]}, theory="ode").check()
 
 
 @pytest.mark.parametrize(
@@ -490,13 +490,13 @@ def test_seeds_of_one_point_are_divided_among_devices() -> None:
     assert grids == [((1, 16), 4)] * 2
 
 
-@pytest.mark.parametrize(("engine", "by_seed"), [("simulation", True), ("descent", False)])
+@pytest.mark.parametrize(("theory", "by_seed"), [("simulation", True), ("descent", False)])
 def test_chunks_are_computed_by_program_and_by_seed_where_seeds_draw(
-    engine: str, by_seed: bool, monkeypatch: pytest.MonkeyPatch
+    theory: str, by_seed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = experiment(task="overlapping", steps=2, length=8, batch=4, start="uniform")
     axes = {"eta_y": [0.1, 0.2], "K": [2, 3, 4, 5], "seed": {"range": 3}}
-    sweep = Sweep(run, axes, engine, record=("loss",))
+    sweep = Sweep(run, axes, theory, record=("loss",))
     started: list[int] = []
     monkeypatch.setattr(work.Work, "start", lambda self, region: started.append(region[1].start))
     one = work.Work(sweep, tiles.mesh(jax.devices()[:1], sweep.dtype), chunk=1, tile=1)

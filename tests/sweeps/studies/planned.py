@@ -29,14 +29,14 @@ def sweeps_of(figure: str) -> list[Sweep]:
 
 
 def lines(figure: str) -> list[str]:
-    """The run, engine, record, times and axes of each sweep."""
+    """The run, theory, record, times and axes of each sweep."""
     return [_line(sweep) for sweep in sweeps_of(figure)]
 
 
 def _line(sweep: Sweep) -> str:
     axes = [f"{name} = {_values(list(each))}" for name, each in sweep.fields.items()]
     times = sweep.times if isinstance(sweep.times, str) else _values(np.ravel(sweep.times))
-    words = [described(sweep.first, list(sweep.fields)), sweep.engine, *sweep.names, f"at {times}"]
+    words = [described(sweep.first, list(sweep.fields)), sweep.theory, *sweep.names, f"at {times}"]
     return ", ".join([*words, *axes, sweep.title])
 
 

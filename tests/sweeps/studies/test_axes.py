@@ -51,11 +51,11 @@ def test_bad_axes_are_named(word: str, message: str) -> None:
         axis(word, 9, RUN)
 
 
-def test_the_symmetric_engines_give_way_to_those_for_any_classes() -> None:
+def test_the_symmetric_theories_give_way_to_those_for_any_classes() -> None:
     skewed = RUN.at({"task": dynsim.TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])})
-    of = lambda run, engine: unreduced(Sweep(run, {"eta_z": (0.1, 1.0)}, engine)).engine
-    for engine, other in (("symmetric", "plain"), ("symmetric-descent", "descent")):
-        assert (of(RUN, engine), of(skewed, engine)) == (engine, other)
+    of = lambda run, theory: unreduced(Sweep(run, {"eta_z": (0.1, 1.0)}, theory)).theory
+    for theory, other in (("symmetric", "plain"), ("symmetric-descent", "descent")):
+        assert (of(RUN, theory), of(skewed, theory)) == (theory, other)
     assert of(skewed, "simulation") == "simulation"
 
 

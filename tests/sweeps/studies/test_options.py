@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from dynsim.trajectory import crossings
+from sweeps.output import cells
 from sweeps.studies import options
 
 NAN = math.nan
@@ -58,9 +59,9 @@ def test_crossings_are_between_the_first_point_beyond_and_the_one_before() -> No
     ],
 )
 def test_cells_around_values(values: list, scale: str, edges: list[float]) -> None:
-    assert options.scale_of(values) == scale
-    np.testing.assert_allclose(options.cell_edges(values), edges, atol=1e-12)
-    np.testing.assert_allclose(options.cell_edges(values, scale), edges, atol=1e-12)
+    assert cells.scale_of(values) == scale
+    np.testing.assert_allclose(cells.cell_edges(values), edges, atol=1e-12)
+    np.testing.assert_allclose(cells.cell_edges(values, scale), edges, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +77,14 @@ def test_cells_around_values(values: list, scale: str, edges: list[float]) -> No
     ],
 )
 def test_evenly_spaced_values_are_on_a_linear_scale(values: list, scale: str) -> None:
-    assert options.scale_of(values) == scale
+    assert cells.scale_of(values) == scale
 
 
 @pytest.mark.parametrize(("last", "logarithmic"), [(1000.0, False), (1001.0, True)])
 def test_two_values_of_41_at_either_end_decide_no_scale(last: float, logarithmic: bool) -> None:
     values = np.array([1e-9, 1e-9, 1.0, *[1.1] * 35, last, 1e9, 1e9])
     rng = np.random.default_rng(0)
-    assert options.colour_range(rng.permutation(values)) == (1e-9, 1e9, logarithmic)
+    assert cells.colour_range(rng.permutation(values)) == (1e-9, 1e9, logarithmic)
 
 
 @pytest.mark.parametrize(
@@ -100,25 +101,25 @@ def test_two_values_of_41_at_either_end_decide_no_scale(last: float, logarithmic
     ],
 )
 def test_colours_are_logarithmic_beyond_three_decades(values: list, found: tuple) -> None:
-    assert options.colour_range(np.array(values)) == found
+    assert cells.colour_range(np.array(values)) == found
 
 
 @pytest.mark.parametrize(
     ("colours", "values", "apart"),
     [
-        (options.ColourRange(0, 10, False), [4.0, 5.0], False),
-        (options.ColourRange(0, 10, False), [4.0, 5.1], True),
-        (options.ColourRange(5, 15, False), [5.1, 4.0], True),
-        (options.ColourRange(0, 10, False), [NAN, 5.0], True),
-        (options.ColourRange(0, 10, False), [NAN, NAN], False),
+        (cells.ColourRange(0, 10, False), [4.0, 5.0], False),
+        (cells.ColourRange(0, 10, False), [4.0, 5.1], True),
+        (cells.ColourRange(5, 15, False), [5.1, 4.0], True),
+        (cells.ColourRange(0, 10, False), [NAN, 5.0], True),
+        (cells.ColourRange(0, 10, False), [NAN, NAN], False),
         # A tenth of four decades is a factor of 2.5; what is below the lowest has its colour.
-        (options.ColourRange(1, 1e4, True), [2.0, 4.9], False),
-        (options.ColourRange(1, 1e4, True), [2.0, 5.1], True),
-        (options.ColourRange(1, 1e4, True), [1e-9, 2.4], False),
+        (cells.ColourRange(1, 1e4, True), [2.0, 4.9], False),
+        (cells.ColourRange(1, 1e4, True), [2.0, 5.1], True),
+        (cells.ColourRange(1, 1e4, True), [1e-9, 2.4], False),
     ],
 )
 def test_values_are_apart_by_a_share_of_the_colours(
-    colours: options.ColourRange, values: list, apart: bool
+    colours: cells.ColourRange, values: list, apart: bool
 ) -> None:
     assert colours.apart(np.array([values]), 0.1).tolist() == [apart]
 

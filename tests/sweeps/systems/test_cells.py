@@ -3,14 +3,17 @@
 import math
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
 
 import dynsim
 from dynsim.two_stage.annealing import noisy_sgd
+from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
+from sweeps.systems.base import divided, names_of_numbers
 from sweeps.systems.experiment import experiment
 
 
@@ -75,13 +78,13 @@ def test_a_cell_has_the_task_and_the_rule_of_its_values(system: str) -> None:
     axes = {name: [value / 2, value] for name, value in cell.items()}
     sweep = Sweep(experiment(system, **settings), {**axes, "seed": [0, 1]}, record=("loss",))
     assert len(list(sweep.slices())) == 1, "its numbers share a program"
-    problem = sweep.problem({})
-    numbers = sweep.point(cell).numbers
-    assert set(numbers) == set(problem.numbers)
-    prepared = sweep.rules.prepare(problem.task, sweep.record)
-    found = sweep.rules.assemble(problem.settings, prepared, numbers)
-    wanted = (found[0] if task is None else task, rule)
-    ours, theirs = (jax.tree.leaves(each) for each in (found, wanted))
+    runs = sweep.runs({})
+    given = divided(sweep.point(cell).training())[0]
+    assert names_of_numbers(given) == names_of_numbers(runs.numbers)
+    numbers = tiles.unflat(runs.numbers, tiles.flat(given))
+    found = eqx.combine(numbers, runs.arrays, runs.call.rest.tree)
+    wanted = (found.problem if task is None else task, rule)
+    ours, theirs = (jax.tree.leaves(each) for each in ((found.problem, found.rule), wanted))
     for got, want in zip(ours, theirs, strict=True):
         if isinstance(want, str):
             assert got == want

@@ -1,4 +1,4 @@
-"""Every engine whose runs can go on: in two parts a run ends where it ends at once, to the bit."""
+"""Every theory whose runs can go on: in two parts a run ends where it ends at once, to the bit."""
 
 import dataclasses
 from pathlib import Path
@@ -27,58 +27,58 @@ SMALL: dict[str, dict[str, Any]] = {
         "rule": "adam",
     },
 }
-ENGINES = [
-    (system, engine)
+THEORIES = [
+    (system, theory)
     for system in registry.BUILT_IN
-    for engine, rules in registry.engines(registry.system(system)).items()
-    if rules.goes_on
+    for theory, method in registry.theories(registry.system(system)).items()
+    if method.resumes
 ]
 
 
 def test_training_of_every_system_that_can_goes_on() -> None:
-    assert {name for name, _ in ENGINES} == set(registry.BUILT_IN) - {"two_stage"}
+    assert {name for name, _ in THEORIES} == set(registry.BUILT_IN) - {"two_stage"}
 
 
-@pytest.mark.parametrize(("system", "engine"), ENGINES)
+@pytest.mark.parametrize(("system", "theory"), THEORIES)
 @pytest.mark.more
-def test_every_engine_that_can_go_on_leaves_a_checkpoint(system: str, engine: str) -> None:
-    rules = registry.engines(registry.system(system))[engine]
+def test_every_theory_that_can_go_on_leaves_a_checkpoint(system: str, theory: str) -> None:
+    method = registry.theories(registry.system(system))[theory]
     run = experiment(system, steps=5, **SMALL[system])
-    sweep = Sweep(run, {"seed": [1]}, engine, rules.observables.names()[:1], checkpoint=True)
-    problem = sweep.problem({})
+    names = method.observables(run.bare).names()
+    sweep = Sweep(run, {"seed": [1]}, theory, names[:1], checkpoint=True)
+    runs = sweep.runs({})
 
-    def ended(settings: Any) -> Any:
-        prepared = rules.prepare(problem.task, sweep.record)
-        task, rule = rules.assemble(settings, prepared, sweep.point({}).numbers)
+    def ended(checkpoint: Any) -> Any:
         key = jax.random.key(0)
-        drawn = () if rules.draw is None else (rules.draw(settings, prepared, key),)
-        return rules.run(settings, task, rule, key, *drawn)
+        drawn = runs.call.draw(runs.arrays, key) if runs.call.draws else None
+        call = runs.call._replace(checkpoint=checkpoint)
+        return call.run(runs.numbers, runs.arrays, key, drawn)
 
     with precision(sweep.dtype):
-        left = jax.eval_shape(lambda: ended(problem.settings).checkpoint)
+        left = jax.eval_shape(lambda: ended(True).checkpoint)
         assert left.step == 5
         # It begins there, as it says where no step is left to make.
         at = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), left)
         with pytest.raises(ValueError, match="must be larger than step 5 of the checkpoint"):
-            jax.eval_shape(lambda: ended(problem.settings._replace(checkpoint=at)))
+            jax.eval_shape(lambda: ended(at))
 
 
-# Three programs for each engine.
+# Three programs for each theory.
 @pytest.mark.full(
-    "test_every_engine_that_can_go_on_leaves_a_checkpoint",
+    "test_every_theory_that_can_go_on_leaves_a_checkpoint",
     "sweeps/runner/store/test_reuse.py::test_runs_go_on_for_more_steps",
     "dynsim/training/test_loop.py::test_two_parts_are_the_run",
 )
 # Traced numbers stand in fields for floats where a problem is made from another.
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("system", "engine"), ENGINES)
-def test_two_parts_are_the_run(system: str, engine: str, tmp_path: Path) -> None:
-    names = registry.engines(registry.system(system))[engine].observables.names()
+@pytest.mark.parametrize(("system", "theory"), THEORIES)
+def test_two_parts_are_the_run(system: str, theory: str, tmp_path: Path) -> None:
+    run = experiment(system, steps=5, **SMALL[system])
+    names = registry.theories(registry.system(system))[theory].observables(run.bare).names()
     record = ("loss",) if "loss" in names else tuple(names)[:1]
     if system == "transformer":
         record = (*record, "change")
-    run = experiment(system, steps=5, **SMALL[system])
-    short = Sweep(run, {"seed": [1]}, engine, record, (0, 3, 5), checkpoint=True)
+    short = Sweep(run, {"seed": [1]}, theory, record, (0, 3, 5), checkpoint=True)
     sweeps.run(short, tmp_path / "short")
     long = dataclasses.replace(short, run=run.at({"steps": 8}), times=(0, 3, 5, 7, 8))
     found = sweeps.run(long, tmp_path / "long", reuse=[tmp_path / "short"])

@@ -1,4 +1,4 @@
-"""In-context regression in the sweep engine and in `dynsim compare --task linear-icl`."""
+"""In-context regression in sweeps and in `dynsim compare --task linear-icl`."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "engine", "message"),
+    ("axes", "theory", "message"),
     [
         ({"ratio": [2.0]}, "simulation", "ratio = 2.0"),
         ({"scale": [0.0]}, "simulation", "scale = 0.0"),
@@ -68,7 +68,7 @@ def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_sweeps_are_refused(axes: dict, engine: str, message: str) -> None:
+def test_bad_sweeps_are_refused(axes: dict, theory: str, message: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011  (message checked below)
-        Sweep(RUN, axes, engine, ("loss",)).check()
+        Sweep(RUN, axes, theory, ("loss",)).check()
     assert message in str(error.value)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import dynsim
+import odes
 from sweeps.runner.spec import Sweep
-from sweeps.systems import budget, built_in, engines, registry
+from sweeps.systems import budget, built_in, registry, training
 from sweeps.systems.experiment import Experiment, experiment
 
 
@@ -31,11 +32,10 @@ class Line(dynsim.Problem):
         return {"first": lambda self, params: params[0]}
 
 
-def estimated(run: Any, engine: str, record: tuple[str, ...], times: Any = (0, 5, 10)) -> int:
+def estimated(run: Any, theory: str, record: tuple[str, ...], times: Any = (0, 5, 10)) -> int:
     """Bytes of a run of the sweep."""
-    sweep = Sweep(run, {"seed": [0]}, engine, record, times)
-    problem = sweep.problem({})
-    return sweep.rules.bytes_per_run(problem.task, problem.settings)
+    sweep = Sweep(run, {"seed": [0]}, theory, record, times)
+    return sweep.runs({}).bytes_per_run
 
 
 def test_training_holds_eight_copies_of_weights_and_batch() -> None:
@@ -67,11 +67,11 @@ M = LAYER.built[0].M
 
 
 @pytest.mark.parametrize(
-    ("engine", "arrays"), [("lemma3", 24), ("eq10", 12), ("theorem4", 3), ("fixed_attention", 1)]
+    ("theory", "arrays"), [("lemma3", 24), ("eq10", 12), ("theorem4", 3), ("fixed_attention", 1)]
 )
-def test_theories_of_classes_hold_arrays_of_classes_by_tokens(engine: str, arrays: int) -> None:
+def test_theories_of_classes_hold_arrays_of_classes_by_tokens(theory: str, arrays: int) -> None:
     # Three times of two observables of each class.
-    assert estimated(LAYER, engine, ("loss", "speed")) == 8 * (arrays * K * M + 3 * 2 * K)
+    assert estimated(LAYER, theory, ("loss", "speed")) == 8 * (arrays * K * M + 3 * 2 * K)
 
 
 def test_the_reduction_holds_four_numbers_a_token_and_full_weights_where_they_are_asked() -> None:
@@ -114,11 +114,11 @@ def test_batches_of_16_megabytes_are_drawn_once(
         assert (steps, batch) == (10, 7)
         return jnp.zeros(size, jnp.uint8)
 
-    monkeypatch.setattr(engines, "drawn", drawn)
+    monkeypatch.setattr(training, "batches_of", drawn)
     sweep = Sweep(experiment(Line(), eta=0.1, steps=10, batch=7), {"seed": [0]}, record="loss")
-    settings, draw = sweep.problem({}).settings, sweep.rules.draw
-    assert draw is not None
-    found = draw(settings, (), jax.random.key(0))
+    runs = sweep.runs({})
+    assert runs.call.draws
+    found = runs.call.draw(runs.arrays, jax.random.key(0))
     assert (found is not None) == kept
     if kept:
         assert found["data"].size == size
@@ -134,19 +134,17 @@ def test_of_many_runs_a_theory_looks_at_a_thousand() -> None:
         seen.append(float(rule.eta.peak))
 
     theory = SimpleNamespace(name="own", why_not=why_not, check=check)
-    fixed = SimpleNamespace(batch=7, steps=10)
-    engines._check(fixed, Line(), dynsim.sgd(rates), theory=theory)  # pyright: ignore
+    runs = odes.Training(Line(), dynsim.sgd(rates), 7, 10)
+    training.check_runs(theory, runs)  # pyright: ignore
     assert (seen[0], seen[-1], len({*seen})) == (rates[0], rates[-1], 1000)
     assert np.ptp(np.diff(np.searchsorted(rates, seen))) <= 1
 
 
 @pytest.mark.parametrize(("K", "followed"), [(3, 3), (9, 8)])
 def test_noisy_descent_follows_eight_classes(K: int, followed: int) -> None:
-    engine = registry.system("yz").engines["symmetric-noise"]
-    task = dynsim.overlapping(K)
-    prepare = engine.prepare
-    assert prepare is not None
-    assert len(prepare(task, ()).classes) == followed
+    theory = registry.system("yz").theories["symmetric-noise"]
+    assert theory.reduce is not None
+    assert theory.reduce(dynsim.overlapping(K), ()).classes == followed
 
 
 def test_the_smallest_layer_is_that_of_one_class_and_two_tokens() -> None:

@@ -13,6 +13,7 @@ import sweeps
 from dynsim import schedules
 from sweeps import Experiment, Sweep
 from sweeps.runner import tiles
+from sweeps.systems.base import divided, names_of_numbers
 
 
 class Two(dynsim.Problem):
@@ -41,27 +42,27 @@ LARGE = {"b1": 0.5, "b2": 0.6, "eps": 0.1}
 RULES: dict[str, tuple[dynsim.Rule, tuple[str, ...]]] = {
     "sgd": (dynsim.sgd(0.1, **EVERY), ("momentum",)),
     "momentum": (
-        dynsim.sgd(schedules.linear(0.1, 6, 0.3, 2), momentum=0.4, **EVERY),
+        dynsim.sgd(schedules.linear(0.1, 6, 0.3, warmup=2), momentum=0.4, **EVERY),
         ("momentum", "eta.warmup", "eta.steps", "eta.end"),
     ),
     "nesterov": (
-        dynsim.sgd(schedules.cosine(0.1, 6, 0.3, 2), momentum=0.4, nesterov=True, **EVERY),
+        dynsim.sgd(schedules.cosine(0.1, 6, 0.3, warmup=2), momentum=0.4, nesterov=True, **EVERY),
         ("momentum", "eta.warmup", "eta.steps", "eta.end"),
     ),
     "rmsprop": (
-        dynsim.rmsprop(schedules.exponential(0.1, 6, 0.5, 2), b2=0.6, eps=0.1, **EVERY),
+        dynsim.rmsprop(schedules.exponential(0.1, 6, 0.5, warmup=2), b2=0.6, eps=0.1, **EVERY),
         ("b2", "eps", "eta.warmup", "eta.steps", "eta.factor"),
     ),
     "adam": (
-        dynsim.adam(schedules.inverse_sqrt(0.1, 3), **LARGE, **EVERY),
+        dynsim.adam(schedules.inverse_sqrt(0.1, warmup=3), **LARGE, **EVERY),
         ("b1", "b2", "eps", "eta.warmup"),
     ),
     "adamw": (
-        dynsim.adamw(schedules.warmup_stable_decay(0.1, 2, 2, 3, 0.3), **LARGE, **EVERY),
+        dynsim.adamw(schedules.warmup_stable_decay(0.1, 2, 3, 0.3, warmup=2), **LARGE, **EVERY),
         ("b1", "b2", "eps", "eta.warmup", "eta.stable", "eta.cooldown", "eta.end"),
     ),
     "sign": (
-        dynsim.sign(schedules.steps(0.1, [4, 7], [0.5, 0.2], 2), momentum=0.4, **EVERY),
+        dynsim.sign(schedules.steps(0.1, [4, 7], [0.5, 0.2], warmup=2), momentum=0.4, **EVERY),
         ("momentum", "eta.warmup"),
     ),
 }
@@ -92,9 +93,10 @@ def trained(rule: Any) -> np.ndarray:
 @pytest.mark.more
 def test_an_axis_changes_the_run_or_is_an_error(name: str) -> None:
     rule, own = RULES[name]
-    numbers = Experiment(Two(), rule, STEPS).numbers
+    numbers = divided(Experiment(Two(), rule, STEPS).training())[0]
+    usual = dict(zip(names_of_numbers(numbers), jax.tree.leaves(numbers), strict=True))
     peak = "eta.peak" if "eta.warmup" in own else "eta"
-    usual = {peak: numbers["eta"], **numbers}
+    usual[peak] = rule.eta.peak
     read = (peak, *EVERY, *own)
     # The first run is the rule itself, and each of the others changes one number.
     axes = {number: [usual.get(number, 0.0)] * (1 + len(read)) for number in read}

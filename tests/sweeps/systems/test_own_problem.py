@@ -202,10 +202,10 @@ def test_runs_of_one_program() -> None:
     run = experiment(NAME, steps=5, batch=4, decay=0.1, eta=cosine)
     axes = {"eta.peak": [0.1, 0.2], "warmup": [1, 2], "decay": [0.0, 0.1], "u0": [0.1, 0.2]}
     tiles.forget()
-    for engine in ("simulation", "descent"):
+    for theory in ("simulation", "descent"):
         for first in (0.1, 0.3):
             axes["eta.peak"] = [first, 0.2]
-            sweeps.run(Sweep(run, axes, engine, ("loss",)))
+            sweeps.run(Sweep(run, axes, theory, ("loss",)))
     assert len(tiles.PROGRAMS) == 2
 
 

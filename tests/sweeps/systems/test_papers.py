@@ -1,4 +1,4 @@
-"""Retrieval and JoMA in the sweep engine: one program for their numbers, equal to single runs."""
+"""Retrieval and JoMA in sweeps: one program for their numbers, equal to single runs."""
 
 import re
 
@@ -60,7 +60,7 @@ def test_joma_has_a_task_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "axes", "engine", "message"),
+    ("run", "axes", "theory", "message"),
     [
         ({"problem": "sparse_attention", "length": 8}, {"B": [9]}, "plain", "B = 9: must be less"),
         ({"problem": "sparse_attention"}, {"b1": [0.5]}, "plain", "sgd does not have it"),
@@ -80,6 +80,6 @@ def test_joma_has_a_task_of_its_own() -> None:
         ),
     ],
 )
-def test_bad_sweeps_are_refused(run: dict, axes: dict, engine: str, message: str) -> None:
+def test_bad_sweeps_are_refused(run: dict, axes: dict, theory: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        Sweep(run, axes, engine, ("loss",)).check()
+        Sweep(run, axes, theory, ("loss",)).check()

@@ -245,8 +245,8 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
         ({"steps": 5}, "eta: its schedule has 10 steps, but the run has steps = 5"),
         (
-            {"engine": "plain"},
-            "engine = 'plain': must be one of simulation, linear-noise, sde, corrected-sde, best; "
+            {"theory": "plain"},
+            "theory = 'plain': must be one of simulation, linear-noise, sde, corrected-sde, best; "
             "descent and flows need Net.population_loss",
         ),
         ({"rule": 0.1}, "rule = 0.1: must be a dynsim.Rule"),
@@ -255,9 +255,9 @@ def test_functions_are_named_and_have_no_address() -> None:
 def test_bad_input_is_named_before_anything_is_compiled(
     changes: dict[str, Any], message: str
 ) -> None:
-    def check(axes: Any = None, engine: str = "simulation", record: Any = None, **run: Any) -> None:
+    def check(axes: Any = None, theory: str = "simulation", record: Any = None, **run: Any) -> None:
         run = {"rule": RULE, "steps": 10, "batch": 4} | run
-        Sweep(Experiment(Net(), **run), axes or {"peak": [0.1]}, engine, record).check()
+        Sweep(Experiment(Net(), **run), axes or {"peak": [0.1]}, theory, record).check()
 
     with pytest.raises(ValueError, match=re.escape(message)):
         check(**changes)
@@ -397,17 +397,17 @@ class Tripled(Plain):
 
 
 @pytest.mark.parametrize(
-    ("engine", "name"), [("simulation", "batch_loss"), ("descent", "loss"), ("flow", "loss")]
+    ("theory", "name"), [("simulation", "batch_loss"), ("descent", "loss"), ("flow", "loss")]
 )
 @pytest.mark.more
-def test_a_problem_is_built_once(engine: str, name: str) -> None:
+def test_a_problem_is_built_once(theory: str, name: str) -> None:
     """A sweep has the runs that the problem has which `build` returns."""
     three, one = (
         sweeps.run(
             sweeps.Sweep(
                 sweeps.Experiment(problem, dynsim.sgd(0.1), 3, 4),
                 {"factor": values, "seed": [0, 1]},
-                engine=engine,
+                theory=theory,
                 record=[name],
             )
         )

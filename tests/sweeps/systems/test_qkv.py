@@ -1,4 +1,4 @@
-"""Ordinary parameters in the sweep engine."""
+"""Ordinary parameters in sweeps."""
 
 import jax
 import numpy as np
@@ -34,14 +34,14 @@ def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "engine", "message"),
+    ("axes", "theory", "message"),
     [
         ({"width": [20]}, "simulation", "width = 20: embedding = 'orthogonal' needs"),
         ({"scale": [-1.0]}, "simulation", "scale = -1.0"),
-        ({"eta_y": [1.0]}, "eq10", "engine = 'eq10'"),
+        ({"eta_y": [1.0]}, "eq10", "theory = 'eq10'"),
         ({"heads": [0]}, "simulation", "heads = 0"),
     ],
 )
-def test_bad_sweeps_are_refused(axes: dict, engine: str, message: str) -> None:
+def test_bad_sweeps_are_refused(axes: dict, theory: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Sweep(RUN, axes, engine).check()
+        Sweep(RUN, axes, theory).check()

@@ -22,11 +22,11 @@ TRAINING = experiment(task="syn", num_common=3, num_distinct=2, steps=30)
 
 
 @pytest.mark.full(
-    "test_memory_of_the_symmetric_engine_grows_with_what_it_records",
+    "test_memory_of_the_symmetric_theory_grows_with_what_it_records",
     "odes/symmetric/test_placement.py::test_a_merged_state_stands_for_one_of_single_tokens",
 )
-def test_the_symmetric_engine_records_what_any_theory_does() -> None:
-    own = registry.system("yz").engines["symmetric"].observables.names()
+def test_the_symmetric_theory_records_what_any_theory_does() -> None:
+    own = registry.system("yz").theories["symmetric"].observables(TRAINING.bare).names()
     assert {name for name in OBSERVABLES if name != "B"} < set(own)
     names = ("speed", "z", "attention", "overlap", "recall", "z_distinct")
     found, reduced = (
@@ -45,7 +45,7 @@ def test_the_symmetric_engine_records_what_any_theory_does() -> None:
     np.testing.assert_allclose(reduced.speed[..., 0], found.speed[..., 3], rtol=1e-12)
 
 
-def test_memory_of_the_symmetric_engine_grows_with_what_it_records() -> None:
+def test_memory_of_the_symmetric_theory_grows_with_what_it_records() -> None:
     def bytes_per_run(*record: str) -> int:
         sweep = Sweep(TRAINING, AXES, "symmetric", record)
         return Work(sweep, tiles.mesh(), tile=1).plan.bytes_per_device
@@ -110,20 +110,20 @@ def test_a_table_that_is_too_large_is_not_made(problem: str) -> None:
     assert not budget.is_large(dynsim.syn_small())
 
 
-def test_the_best_engine_is_the_most_exact_theory_of_all_runs(tmp_path: Path) -> None:
-    file = 'engine = "matched"\n[run]\nproblem = "yz"\n[axes]\neta_z = [0.1]\n'
+def test_the_best_is_the_most_exact_theory_of_all_runs(tmp_path: Path) -> None:
+    file = 'theory = "matched"\n[run]\nproblem = "yz"\n[axes]\neta_z = [0.1]\n'
     (tmp_path / "mine.toml").write_text(file)
-    words = ("engine=best", "run.steps=5", "record=[loss, entropy]")
+    words = ("theory=best", "run.steps=5", "record=[loss, entropy]")
     sweep = load(tmp_path / "mine.toml", words)
-    assert (sweep.engine, sweep.record, sweep.first.steps) == (
+    assert (sweep.theory, sweep.record, sweep.first.steps) == (
         "plain-finite-t",
         ("loss", "entropy"),
         5,
     )
     # Some of the sequences are infinitely long, and nothing has to be by default.
-    sweep = load(tmp_path / "mine.toml", ("engine=best", "axes.length=[16, inf]"))
-    assert sweep.engine == "plain"
-    assert load(tmp_path / "mine.toml", ("engine=",)).engine == "simulation"
-    assert load(tmp_path / "mine.toml", ("engine=best", "run.rule=adam")).engine == (
+    sweep = load(tmp_path / "mine.toml", ("theory=best", "axes.length=[16, inf]"))
+    assert sweep.theory == "plain"
+    assert load(tmp_path / "mine.toml", ("theory=",)).theory == "simulation"
+    assert load(tmp_path / "mine.toml", ("theory=best", "run.rule=adam")).theory == (
         "matched-adam-finite-t"
     )

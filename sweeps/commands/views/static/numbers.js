@@ -108,7 +108,7 @@ async function averaged(store, view, axes) {
   const [mean, sd] = [new Float32Array(number).fill(NaN), new Float32Array(number).fill(NaN)];
   const error = new Float32Array(number).fill(NaN);
   const [bad, missing] = [new Uint32Array(number), new Uint32Array(number)];
-  const exact = sizeOf(store, "status", "seed") === 1 && known.engine !== "simulation";
+  const exact = sizeOf(store, "status", "seed") === 1 && known.theory !== "simulation";
   const regions = regionsOf(name)?.map(([code]) => code);
   for (let cell = 0; cell < number; cell++) {
     let [count, sum, squares] = [0, 0, 0];

@@ -237,12 +237,12 @@ def sweeps(case: Case, resolution: int) -> dict[str, Sweep]:
         f"map-{drawn}": Sweep(
             Experiment(case.problem, dynsim.sgd(1.0), case.steps, math.inf),
             {name: np.geomspace(first, last, resolution), "eta": rates},
-            engine=engine,
+            theory=theory,
             record=("loss", "preconditioned_sharpness"),
             times=RECORDS,
             rtol=case.rtol if drawn == "flow" else None,
         )
-        for drawn, engine in (("training", "simulation"), ("flow", "flow"))
+        for drawn, theory in (("training", "simulation"), ("flow", "flow"))
     }
     return made
 

@@ -99,8 +99,8 @@ def _maps(part: Any, maps: xr.Dataset) -> None:
     part.legend(handles=keys, loc="outside right center")
 
 
-ENGINES = {"training": "simulation", "flow": "flow", "central": "central"}
-"""The engine that computes each curve."""
+THEORIES = {"training": "simulation", "flow": "flow", "central": "central"}
+"""The theory, or training, that computes each curve."""
 LOSSES = {"training": "loss", "flow": "loss", "central": "averaged_loss"}
 """The name of the loss averaged over oscillations, for each curve."""
 
@@ -140,7 +140,7 @@ class Edge:
     def sweeps(self) -> dict[str, Sweep]:
         """All sweeps, by the name of their curve or map."""
         case = self.case()
-        found = {name: followed(case, name) for name in ENGINES}
+        found = {name: followed(case, name) for name in THEORIES}
         if self.resolution and case.scale is not None:
             found |= edge.sweeps(case, self.resolution)
         return found
@@ -152,7 +152,7 @@ def followed(case: Case, name: str) -> Sweep:
     made: Any = Sweep(
         Experiment(case.begun(), dynsim.sgd(1.0), case.steps, math.inf),
         {"eta": case.rates},
-        engine=ENGINES[name],
+        theory=THEORIES[name],
         record=tuple(record),
         times=tuple(range(case.steps + 1)),
         rtol=case.rtol if name == "flow" else None,
@@ -169,18 +169,18 @@ def run(config: Edge) -> list[Path]:
     if maps is not None:
         lines += ["", *edge.report(maps)]
     print("\n".join(lines))
-    arrays = {f"{name}/{n}": v for name in ENGINES for n, v in found[name].variables.items()}
+    arrays = {f"{name}/{n}": v for name in THEORIES for n, v in found[name].variables.items()}
     report = {"system": config.system, "rates": rows}
     if maps is not None:
         arrays |= {f"map/{name}": values for name, values in maps.variables.items()}
         report["map"] = edge.shares(maps)
-    figure = draw({name: found[name] for name in ENGINES}, LOSSES, maps, config.system)
+    figure = draw({name: found[name] for name in THEORIES}, LOSSES, maps, config.system)
     return output.write(config.out, "edge", figure=figure, arrays=arrays, report=report)
 
 
 def row(case: Case, found: dict[str, xr.Dataset], rate: float) -> dict[str, Any]:
     """Return the errors of both flows at one learning rate."""
-    runs = {name: found[name].sel(eta=rate) for name in ENGINES}
+    runs = {name: found[name].sel(eta=rate) for name in THEORIES}
     training = runs["training"]
     ended = {name: Status(int(each.status)).name for name, each in runs.items()}
     mean = sharpness_of_mean(case.problem, training)

@@ -257,7 +257,7 @@ class ScalingFigure:
         level: largest probability of each false verdict: a transition where the width stays the
             same, at least among the larger sizes, a crossover where it falls as size^(-1/4). A
             smaller one leaves more undecided, as do few seeds.
-        engine: simulation, or a theory that starts from the weights of a seed.
+        theory: simulation, or a theory that starts from the weights of a seed.
         seeds: number of runs at each point.
         out: folder for the figure, scaling.npz and .json, and the stored sweep, from which the
             command resumes.
@@ -271,7 +271,7 @@ class ScalingFigure:
     observable: str = DIVERGED
     origin: float = 0.0
     level: Level = LEVEL
-    engine: str = "simulation"
+    theory: str = "simulation"
     seeds: Several = 128
     out: Path = Path("out/scaling")
 
@@ -298,7 +298,7 @@ class ScalingFigure:
         if self.observable != DIVERGED:
             asked["record"] = (self.observable,)
         axes = {**self.axes(), "seed": {"range": self.seeds}}
-        return {"runs": Sweep(self.run, axes, self.engine, **asked)}
+        return {"runs": Sweep(self.run, axes, self.theory, **asked)}
 
 
 @dataclasses.dataclass(frozen=True)

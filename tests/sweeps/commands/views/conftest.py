@@ -46,7 +46,7 @@ def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
         x="eta_y:1e-1:1e1:3",
         y="eta_z:1e1:1e2:2",
         seeds=3,
-        theory="symmetric-descent",
+        against="symmetric-descent",
         out=tmp_path_factory.mktemp("explore") / "phase",
     )
     sweeps.phase.maps(config)
@@ -98,7 +98,7 @@ def theory(runs: xr.Dataset) -> xr.Dataset:
     found = runs.isel(seed=0, drop=True).copy(deep=True)
     found["status"].values[:] = Status.OK
     found["loss"].values[:] = 1 + np.arange(found["loss"].size).reshape(found["loss"].shape)
-    config = json.loads(found.attrs["config"]) | {"engine": "matched", "title": "theory"}
+    config = json.loads(found.attrs["config"]) | {"theory": "matched", "title": "theory"}
     config["axes"] = ["eta_y", "eta_z"]
     times = found["time"].values
     found = found.reindex(time=[*times, times[-1] + 5], method="ffill")

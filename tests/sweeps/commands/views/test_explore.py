@@ -432,7 +432,7 @@ def test_runs_of_a_diagram_are_put_where_their_values_are() -> None:
 
 
 def test_what_scripts_are_told_of_sweeps() -> None:
-    theory = small(config=json.dumps({"engine": "plain"})).isel(seed=0, drop=True)
+    theory = small(config=json.dumps({"theory": "plain"})).isel(seed=0, drop=True)
     theory = theory.drop_vars("z").assign_coords(time=[0.0, 5.0, 9.0])
     found = content({"a": small(title="rates"), "b": theory})
     about = found.about
@@ -451,8 +451,8 @@ def test_what_scripts_are_told_of_sweeps() -> None:
     assert [each["name"] for each in about["observables"]] == ["loss", "z", "first_bad_step"]
     assert about["observables"][0]["label"] == "population loss (nat)"
     first, second = about["stores"]
-    assert (first["name"], first["engine"], first["seeds"]) == ("a", "", [4, 7])
-    assert (second["name"], second["engine"], second["seeds"]) == ("b", "plain", [])
+    assert (first["name"], first["theory"], first["seeds"]) == ("a", "", [4, 7])
+    assert (second["name"], second["theory"], second["seeds"]) == ("b", "plain", [])
     assert (first["at"], second["at"]) == ([0, 2], [0, 1])
     assert first["arrays"]["z"] == {
         "dims": ["eta", "seed", "time", "class"],

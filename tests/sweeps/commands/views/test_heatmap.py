@@ -47,13 +47,6 @@ def test_a_second_panel_has_the_error_of_the_mean(runs: xr.Dataset) -> None:
     np.testing.assert_allclose(np.ma.filled(colours.get_array(), np.nan), wanted, rtol=1e-4)
 
 
-def test_borders_lie_in_the_middle() -> None:
-    np.testing.assert_allclose(plot.edges(np.array([1, 2, 4]), False), [0.5, 1.5, 3, 5])
-    borders = plot.edges(np.array([0.1, 1, 10]), True)
-    np.testing.assert_allclose(borders, 10.0 ** np.array([-1.5, -0.5, 0.5, 1.5]))
-    np.testing.assert_allclose(plot.edges(np.array([3.0]), False), [2.5, 3.5])
-
-
 def test_a_single_run_has_no_error_of_the_mean(theory: xr.Dataset) -> None:
     config = plot.Plot("runs/some", observable="loss", view="heatmap", error=True)
     with pytest.raises(ValueError, match="error = True: no cell has two runs that ended well"):

@@ -478,7 +478,7 @@ def test_another_store_at_the_address_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("system", "engine", "axes", "times"),
+    ("system", "theory", "axes", "times"),
     [
         # An infinite number, integers and a list have to come back as what they are.
         ("yz", "simulation", {"length": [8, math.inf], "seed": [0, 3]}, (0, 3)),
@@ -489,18 +489,17 @@ def test_another_store_at_the_address_is_refused(
     ],
 )
 def test_workers_make_the_same_sweep_from_its_json(
-    system: str, engine: str, axes: dict[str, list[float]], times: Times
+    system: str, theory: str, axes: dict[str, list[float]], times: Times
 ) -> None:
-    sweep = Sweep(experiment(system), axes, engine, times=times, root=5)
+    sweep = Sweep(experiment(system), axes, theory, times=times, root=5)
     config = config_of(sweep)
     again = from_config(json.loads(json.dumps(config)))
     assert config_of(again) == config
     assert (again.dims, again.times) == (sweep.dims, sweep.times)
     ours, theirs = (next(s.slices()) for s in (sweep, again))
-    assert again.plane(theirs).fixed == sweep.plane(ours).fixed
-    jax.tree.map(
-        np.testing.assert_array_equal, again.plane(theirs).numbers, sweep.plane(ours).numbers
-    )
+    found, wanted = again.runs(theirs), sweep.runs(ours)
+    assert found.call == wanted.call
+    jax.tree.map(np.testing.assert_array_equal, found.numbers, wanted.numbers)
 
 
 def test_chunks_are_submitted_1024_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

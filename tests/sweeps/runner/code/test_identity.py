@@ -233,7 +233,7 @@ ENTERING: dict[str, tuple[Files, Files]] = {
         "    return dynsim.Trajectory(times, {'weight': weight}, weight, jnp.int32(0), -1)\n"
         "DECAY = odes.Theory('decay', 'decay', 'none', decay, lambda training: None,\n"
         "                    needs=('factor',), adaptive=False)\n"
-        "OPTIONS = {'engine': 'decay', 'axes': {'eta': [0.1, 0.2]}, 'record': ['weight']}"
+        "OPTIONS = {'theory': 'decay', 'axes': {'eta': [0.1, 0.2]}, 'record': ['weight']}"
     ),
     # Not named by anybody before.
     "nested_arrays": changed(

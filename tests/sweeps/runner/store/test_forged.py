@@ -281,7 +281,7 @@ def test_what_a_store_says_does_not_reach_the_terminal_as_it_is(
 
     def change(attributes: Json) -> None:
         attributes["title"] = attributes["config"]["title"] = BAD
-        attributes["config"]["engine"] = BAD
+        attributes["config"]["theory"] = BAD
         attributes["config"]["run"][BAD] = BAD
         attributes["environment"][BAD] = BAD
 

@@ -93,7 +93,7 @@ def test_part_of_a_sweep_is_found_in_it(small: Path, tmp_path: Path) -> None:
     [
         (swept(SMALL, root=1), "root = 0 there, 1 here"),
         (swept(SMALL, times=4), "times = 3 there, 4 here"),
-        (swept(SMALL, engine="plain"), 'engine = "simulation" there, "plain" here'),
+        (swept(SMALL, theory="plain"), 'theory = "simulation" there, "plain" here'),
         (swept(SMALL, record=("entropy",)), "has not recorded 'entropy'"),
         (
             Sweep(run(steps=5), SMALL, record=RECORD, times=3),
@@ -176,7 +176,7 @@ def test_what_cannot_go_on_is_refused(
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        (swept(SMALL, engine="plain", checkpoint=True), "engine 'plain' of yz keeps none; those"),
+        (swept(SMALL, theory="plain", checkpoint=True), "theory 'plain' of yz keeps none; those"),
         (swept(SMALL, record=("checkpoint",)), "set checkpoint = true instead"),
         (
             swept(SMALL, record=("relative_loss",), checkpoint=True),

@@ -59,7 +59,7 @@ def test_the_table_of_escapes_has_a_dash_where_a_plateau_is_never_left() -> None
     coords = {"time": np.arange(101.0), "seed": [0, 1]}
     runs = xr.Dataset({"loss": (("seed", "time"), [loss, rests_on])}, coords)
     runs["status"] = "seed", [0, 0]
-    found = {f"separate/{engine}": runs for engine in ("simulation", "plain", "scalar")}
+    found = {f"separate/{theory}": runs for theory in ("simulation", "plain", "scalar")}
     *_, first, second = figure.escape_table(found, 2.0, np.array([1.0, 0.6, 0.2]))
     assert re.split(r"\s{2,}", first.strip()) == ["0", "40 / 40 / 40", "100 / 100 / 100"]
     assert re.split(r"\s{2,}", second.strip()) == ["1", "40 / 40 / 40", "- / - / -"]
@@ -117,7 +117,7 @@ def test_theory_has_a_name_next_to_one_seed_or_component() -> None:
     time = np.array([0.0, 2, 5, 9])
     loss, learned = (("seed", "time"), [[1.0, 0.8, 0.3, 0.2]]), ("seed", "time", "component")
     runs = xr.Dataset({"loss": loss, "learned": (learned, np.ones((1, 4, 1)))}, {"time": time})
-    found = {f"separate/{engine}": runs for engine in ("simulation", "plain", "scalar")}
+    found = {f"separate/{theory}": runs for theory in ("simulation", "plain", "scalar")}
     both = plt.figure().subplots(2)
     figure.plot_separate(found, 0.5, np.array([1.0, 0.2]), ax=both[0])
     figure.plot_components(found, 0.5, ax=both[1])

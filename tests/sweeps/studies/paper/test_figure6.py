@@ -159,12 +159,12 @@ def test_theory_is_close_within_three_standard_errors_or_two_percent(
     assert line.endswith(f"in {close} of 1 cells")
 
 
-def test_engines_are_those_that_are_asked_for() -> None:
-    assert Figure6().engines() == ("simulation", "spread", "matched", "descent")
-    assert Figure6(theory=False).engines() == ("simulation",)
-    assert Figure6(training=False).engines() == ("spread",)
+def test_theories_are_those_that_are_asked_for() -> None:
+    assert Figure6().theories() == ("simulation", "spread", "matched", "descent")
+    assert Figure6(theory=False).theories() == ("simulation",)
+    assert Figure6(training=False).theories() == ("spread",)
     with pytest.raises(ValueError, match="leaves nothing to draw"):
-        Figure6(training=False, theory=False).engines()
+        Figure6(training=False, theory=False).theories()
     sweeps_ = Figure6(num_queries=("3",), seeds=2).sweeps()
     # The error of the flow is far below the spread over seeds, of a percent.
     assert {name: sweep.rtol for name, sweep in sweeps_.items()} == {

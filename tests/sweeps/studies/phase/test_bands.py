@@ -77,7 +77,7 @@ RULE = Rule(
 
 def options(out: Path, **settings: object) -> Plane:
     axes = {"x": f"eta_y:1:10:{SIDE}", "y": f"eta_z:1:10:{SIDE}"}
-    given = {"theory": "none", "observable": "loss", "noise": False, **axes, **settings}
+    given = {"against": "none", "observable": "loss", "noise": False, **axes, **settings}
     return sweeps.phase.Phase(sweeps.experiment(steps=20), **given, out=out)
 
 

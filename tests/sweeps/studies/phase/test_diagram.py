@@ -15,7 +15,7 @@ import dynsim
 from dynsim import Status
 from odes import growth, symmetric
 from sweeps import cli
-from sweeps.studies.options import cell_edges, scale_of
+from sweeps.output.cells import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
 from sweeps.studies.phase import figure, panels, regions
 from sweeps.studies.phase.regions import Region
@@ -140,12 +140,12 @@ def test_the_bound_is_that_of_theorem_4_at_the_most_probable_common_token() -> N
 
 # A plane of each theory.
 @pytest.mark.full(
-    "test_one_engine_is_one_panel",
+    "test_one_theory_is_one_panel",
     "odes/symmetric/test_solve.py::test_the_flow_is_the_full_population_flow",
 )
 def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
     # The same flow twice, on all parameters and on those that symmetry leaves.
-    options = ["--engine", "matched", "--length", "inf", "--theory", "best", "--resolution", "3"]
+    options = ["--theory", "matched", "--length", "inf", "--against", "best", "--resolution", "3"]
     words = [
         "--x",
         "eta_y:0.1:1",
@@ -193,9 +193,9 @@ def test_colours_are_logarithmic_over_decades(values: list[float], middle: float
 
 
 @pytest.mark.more
-def test_one_engine_is_one_panel(tmp_path: Path) -> None:
+def test_one_theory_is_one_panel(tmp_path: Path) -> None:
     """Of descent, whose plane is that of its single runs."""
-    words = ["--engine", "symmetric", "--x", "eta_y:0.1:10:3", "--y", "eta_z:0.1:1:2"]
+    words = ["--theory", "symmetric", "--x", "eta_y:0.1:10:3", "--y", "eta_z:0.1:1:2"]
     assert cli.main(["phase", *words, "--steps", "20", "--out", str(tmp_path)]) == 0
     with np.load(tmp_path / "phase.npz") as arrays:
         assert not [name for name in arrays if name.startswith("simulation")]
@@ -235,7 +235,7 @@ def test_the_closed_forms_say_nothing_of_adam() -> None:
         ({"x": "num_queries:1:4"}, "syn-small does not have it; syn-medium, syn do"),
         ({"run": experiment(steps=1)}, "steps = 1: must be an integer >= 2"),
         ({"run": "yz"}, "run = 'yz': must be"),
-        ({"engine": "magic"}, "engine = 'magic'"),
+        ({"theory": "magic"}, "theory = 'magic'"),
         ({"observable": "magic"}, "observable = 'magic'"),
     ],
 )
@@ -288,15 +288,15 @@ def test_normal_logits_make_a_winner_from_some_spread_on() -> None:
 def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> None:
     config = phase.Phase(resolution=48, out=tmp_path)
     short = experiment(length=8, steps=100)
-    assert config.engines() == ("simulation", "symmetric-finite-t")
+    assert config.theories() == ("simulation", "symmetric-finite-t")
     sweep = config.scatter()
-    assert sweep.engine == "spread"
+    assert sweep.theory == "spread"
     assert [dim.size for dim in sweep.dims] == [24, 24]
     random = phase.Phase(experiment(start="uniform"), resolution=4)
     assert [dim.size for dim in random.scatter().dims] == [4, 4, 1], "one seed of random weights"
-    for changes in ({"run": short}, {"engine": "symmetric"}, {"noise": False}, {"theory": "none"}):
+    for changes in ({"run": short}, {"theory": "symmetric"}, {"noise": False}, {"against": "none"}):
         assert phase.Phase(resolution=4, **changes).scatter() is None
-    assert phase.Phase(short).engines() == ("simulation", "symmetric")
+    assert phase.Phase(short).theories() == ("simulation", "symmetric")
 
 
 def test_cells_are_between_values_on_their_scale() -> None:

@@ -33,7 +33,7 @@ def test_closed_forms_are_zero_where_they_are_1_and_lie_over_the_plane_as_drawn(
     assert (rise.style[1], first.style[0]) == (":", "C0")
 
 
-def test_agreement_is_told_of_engines_noise_and_lines() -> None:
+def test_agreement_is_told_of_theories_noise_and_lines() -> None:
     first = xr.Dataset({"region": REGION.copy(data=[[0, 0], [1, 0], [1, 1]])})
     other = xr.Dataset({"region": REGION.copy(data=[[0, 0], [0, 0], [1, 1]])})
     closed = {"peak": np.array([[0.5, 2, 4], [0.5, 0.6, 4]])}
@@ -59,7 +59,7 @@ def test_theories_without_seeds_have_steps_where_they_are_large(
     seeded = xr.Dataset({"region": region, "share": region})
     drawn = {"simulation": first, "flow": first, "noisy": seeded, "calm": first}
     config = SimpleNamespace(run="run", observable="loss", out=tmp_path)
-    monkeypatch.setattr(figure, "sweep", lambda config, engine: engine)
+    monkeypatch.setattr(figure, "sweep", lambda config, theory: theory)
     asked: list[Any] = []
 
     def stepped(run: Any, flow: Any, ties: Any, noisy: str, tally: Any, out: Path) -> Any:

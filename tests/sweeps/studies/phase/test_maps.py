@@ -11,20 +11,20 @@ from sweeps.studies.phase import figure, maps
 from sweeps.studies.phase.plane import Plane, sampled
 from sweeps.systems.experiment import experiment
 
-ENGINE = "symmetric-descent"
+THEORY = "symmetric-descent"
 AXES = {"x": "eta_y:0.1:100:45", "y": "eta_z:0.1:10:3"}
 
 
 def options(out: Path, refine: bool) -> Plane:
     run = experiment(steps=20)
-    return sweeps.phase.Phase(run, **AXES, engine=ENGINE, out=out, refine=refine, probes=12)
+    return sweeps.phase.Phase(run, **AXES, theory=THEORY, out=out, refine=refine, probes=12)
 
 
 @pytest.fixture(scope="module")
 def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, xr.Dataset]:
     """A refined map, and the folder of its stores."""
     out = tmp_path_factory.mktemp("refined")
-    return out, sweeps.phase.maps(options(out, refine=True))[ENGINE]
+    return out, sweeps.phase.maps(options(out, refine=True))[THEORY]
 
 
 @pytest.mark.more
@@ -32,7 +32,7 @@ def test_a_refined_diagram_has_the_regions_of_the_full_one(
     refined: tuple[Path, xr.Dataset], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, found = refined
-    full = sweeps.phase.maps(options(tmp_path, refine=False))[ENGINE]
+    full = sweeps.phase.maps(options(tmp_path, refine=False))[THEORY]
     assert full.computed.all()
     assert len(np.unique(full.region)) > 1
     np.testing.assert_array_equal(found.region, full.region)
@@ -49,8 +49,8 @@ def test_a_refined_diagram_has_the_regions_of_the_full_one(
     assert f"about a boundary of dimension {found.attrs['dimension']:.2f};" in said
     with np.load(out / "phase.npz") as arrays:
         for name in ("region", "entropy", "computed"):
-            np.testing.assert_array_equal(arrays[f"{ENGINE}/{name}"], found[name])
-        assert arrays[f"{ENGINE}/bound"] == found.attrs["bound"]
+            np.testing.assert_array_equal(arrays[f"{THEORY}/{name}"], found[name])
+        assert arrays[f"{THEORY}/bound"] == found.attrs["bound"]
 
 
 def test_an_interrupted_refinement_resumes_to_the_same_map(
@@ -70,7 +70,7 @@ def test_an_interrupted_refinement_resumes_to_the_same_map(
         sweeps.phase.maps(options(tmp_path, refine=True))
     ran.append("resumed")
     xr.testing.assert_identical(
-        sweeps.phase.maps(options(tmp_path, refine=True))[ENGINE], refined[1]
+        sweeps.phase.maps(options(tmp_path, refine=True))[THEORY], refined[1]
     )
     # What was stored is not run again.
     assert ran[2] == ran[4]

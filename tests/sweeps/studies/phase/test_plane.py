@@ -73,10 +73,10 @@ def test_a_plane_that_float32_cannot_resolve_is_an_error_or_refined_as_far_as_it
         few.axes()
     # In double precision all differ, as in theories.
     wide = Plane(experiment(steps=4, dtype="float64"), ZOOM, "eta_z:1:2", refine=True)
-    theory = plane(ZOOM, refine=True, engine="symmetric")
+    theory = plane(ZOOM, refine=True, theory="symmetric")
     # `figure phase` has another meaning for this name, descent in the precision of the runs.
     run = experiment(steps=4)
-    assert len(Phase(run, ZOOM, refine=True, engine="symmetric").axes()["eta_y"]) == 85
+    assert len(Phase(run, ZOOM, refine=True, theory="symmetric").axes()["eta_y"]) == 85
     for config in (wide, theory):
         assert len(config.axes()["eta_y"]) == 1000
         for each in config.sweeps().values():

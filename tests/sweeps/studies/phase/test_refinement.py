@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from sweeps.studies.options import colour_range
+from sweeps.output.cells import colour_range
 from sweeps.studies.phase import refinement
 from sweeps.studies.phase.refinement import Guarded, Lattice, Refinement, guard, mixed
 

@@ -98,8 +98,8 @@ def test_plateaus_of_copies_and_exponents_of_rules_are_read_off_curves(
     asked = []
     monkeypatch.setattr(sparse_attention, "noisy", lambda batch: asked.append(batch) or 12.34)
     copies = {
-        f"copies/{engine}": curves({"B": [1, 2, 4, 8]}, lambda B, i=i: 800 / B + 10 * i)
-        for i, engine in enumerate(("simulation", "plain", "printed"))
+        f"copies/{theory}": curves({"B": [1, 2, 4, 8]}, lambda B, i=i: 800 / B + 10 * i)
+        for i, theory in enumerate(("simulation", "plain", "printed"))
     }
     lines = sparse_attention.copies_lines(copies)
     assert lines == [

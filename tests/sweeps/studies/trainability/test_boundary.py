@@ -78,15 +78,15 @@ def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> No
 def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     axes = {"eta_y": [1.0, 1e38], "eta_z": [1.0]}
     run = experiment(steps=30, length=4, batch=8)
-    for engine in ("simulation", "symmetric-descent"):
-        found = sweeps.run(sweeps.Sweep(run, axes, engine=engine, record=("relative_loss",)))
+    for theory in ("simulation", "symmetric-descent"):
+        found = sweeps.run(sweeps.Sweep(run, axes, theory=theory, record=("relative_loss",)))
         assert found.relative_loss.dims == ("eta_y", "eta_z")
         good, bad = found.relative_loss.values[:, 0]
         assert good < 1
         # A symmetric task trains at any rate, as long as float32 holds its weights.
-        assert (bad < 1) == (engine == "symmetric-descent")
+        assert (bad < 1) == (theory == "symmetric-descent")
         ok = trained(found.relative_loss.values, found.status.values)[:, 0]
-        assert ok.tolist() == [True, engine == "symmetric-descent"]
+        assert ok.tolist() == [True, theory == "symmetric-descent"]
     # Where every loss is NaN, from a start that is.
     broken = initial_weights(SMALL, "zero", jax.random.key(0))
     broken = jax.tree.map(lambda leaf: leaf + np.nan, broken)
@@ -103,16 +103,16 @@ def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     assert np.isnan(lost["relative_loss"]).all()
 
 
-# A program for each engine.
+# A program for each theory.
 @pytest.mark.full(
     "test_symmetric_descent_has_the_relative_loss_of_its_losses",
     "odes/symmetric/test_solve.py::test_descent_is_the_full_descent",
 )
 def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
-    def run(engine: str, *record: str) -> object:
+    def run(theory: str, *record: str) -> object:
         axes = {"eta_y": [0.5, 30.0], "eta_z": [2.0]}
         training = experiment(steps=25, dtype="float64", momentum=0.5)
-        return sweeps.run(sweeps.Sweep(training, axes, engine=engine, record=record))
+        return sweeps.run(sweeps.Sweep(training, axes, theory=theory, record=record))
 
     reduced = run("symmetric-descent", "relative_loss", "loss")
     full = run("descent", "relative_loss")

@@ -96,10 +96,10 @@ def test_arrays_are_those_of_the_runs_and_cells_are_cut_where_their_corners_diff
 def test_runs_have_the_rates_of_both_groups_and_the_settings_of_the_run(
     asked: list[tuple[Sweep, Path]], tmp_path: Path
 ) -> None:
-    config = Trainability(**OPTIONS, engine="descent", out=tmp_path)
+    config = Trainability(**OPTIONS, theory="descent", out=tmp_path)
     figure.refine(config).levels()
     for sweep, out in asked:
-        assert (sweep.engine, sweep.record, sweep.fields["seed"]) == (
+        assert (sweep.theory, sweep.record, sweep.fields["seed"]) == (
             "descent",
             ("relative_loss",),
             (config.run.seed,),

@@ -102,7 +102,7 @@ def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> Non
         experiment(steps=10),
         x="eta_y:0.01:0.1:2",
         y="eta_z:30:60:2",
-        engine="symmetric-noise",
+        theory="symmetric-noise",
         seeds=3,
         out=tmp_path,
     )
@@ -117,7 +117,7 @@ def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> N
     # speed peaks in closed form from eta_Y = 6.6 on.
     axes = {"x": "eta_y:6.3:7:2", "y": "eta_z:0.01:100:2"}
     run = experiment(steps=2, momentum=0.9)
-    options = sweeps.phase.Phase(run, **axes, seeds=2, theory="none", out=tmp_path)
+    options = sweeps.phase.Phase(run, **axes, seeds=2, against="none", out=tmp_path)
     axes = {name: list(values) for name, values in options.axes().items()}
     region = xr.DataArray(np.full((2, 2), 7), axes, tuple(axes))
     for unstable, moved in ((None, []), (0.1, [(0, 1)])):

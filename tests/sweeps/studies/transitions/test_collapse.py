@@ -82,11 +82,11 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
     variants = collapse.variants(collapse.FAMILIES["overlap"], seeds=1)
     assert variants["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
     axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
-    by_engine = {
-        engine: dataclasses.replace(variants[engine], axes=axes) for engine in collapse.ENGINES[1:]
+    by_theory = {
+        theory: dataclasses.replace(variants[theory], axes=axes) for theory in collapse.THEORIES[1:]
     }
-    stored = {engine: sweeps.run(sweep) for engine, sweep in by_engine.items()}
-    predicted = peaks.over_points(by_engine["symmetric"], peaks.predicted_peak)
+    stored = {theory: sweeps.run(sweep) for theory, sweep in by_theory.items()}
+    predicted = peaks.over_points(by_theory["symmetric"], peaks.predicted_peak)
     flow = peaks.measured_peak(stored["symmetric"]) / predicted - 1
     # Without overlap rows of W are independent: Lemma 6 is the flow itself, but for eta_Z.
     assert np.abs(flow.sel(overlap=0)).max() < 3e-3
@@ -232,16 +232,16 @@ def test_slope_is_the_exponent_of_a_power_law() -> None:
     assert snap.slope(rates, 3 * rates**-0.4) == pytest.approx(-0.4)
 
 
-# Three controls by three engines.
+# Three controls by three theories.
 @pytest.mark.full(
     "test_the_curves_and_bars_of_snap_are_its_arrays", "test_a_larger_decoder_rate_snaps_earlier"
 )
 def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eq. 10 takes long to compile; the exact flow stands in for it, with a B of its own.
     def run_sweep(sweep: Sweep, path: Path) -> xr.Dataset:
-        if sweep.engine != "eq10":
+        if sweep.theory != "eq10":
             return sweeps.run(sweep, path)
-        stand_in = dataclasses.replace(sweep, engine="symmetric", record=sweep.record[:-1])
+        stand_in = dataclasses.replace(sweep, theory="symmetric", record=sweep.record[:-1])
         found = sweeps.run(stand_in)
         return found.assign(B=2 * found.z_top_distinct)
 
@@ -264,10 +264,10 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
         for name in names:
             sweep = collapse.variants(collapse.FAMILIES[name], seeds=2)["simulation"]
             predicted = peaks.over_points(sweep, lambda run: run.steps / run.setting("eta_y"))
-            engines = dict.fromkeys((*collapse.ENGINES[1:], "gamma"), predicted)
+            theories = dict.fromkeys((*collapse.THEORIES[1:], "gamma"), predicted)
             seeds = xr.DataArray([1.0, 1.1], dims="seed")
             found[name] = xr.Dataset(
-                {"predicted": predicted, "simulation": predicted * seeds, **engines}
+                {"predicted": predicted, "simulation": predicted * seeds, **theories}
             )
         figure = collapse.draw(found)
         assert len(figure.axes) == 1 + len(names)
@@ -295,12 +295,12 @@ def test_bad_input_is_named_and_nothing_written(
     assert not out.exists()
 
 
-def test_a_task_of_ones_own_is_a_family_with_the_engines_that_describe_it() -> None:
+def test_a_task_of_ones_own_is_a_family_with_the_theories_that_describe_it() -> None:
     """One query has two classes, the other has one: no symmetric reduction."""
     probs = [[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0.5, 0, 0, 0.5]]
     task = dynsim.TaskTable(probs, query=[0, 1, 1])
     wanted = collapse.Collapse(task=task).sweeps()
-    assert {name: each.engine for name, each in wanted.items()} == {
+    assert {name: each.theory for name, each in wanted.items()} == {
         "task-simulation": "simulation",
         "task-symmetric": "plain",
         "task-symmetric-descent": "descent",
@@ -313,7 +313,7 @@ def test_a_task_of_ones_own_is_a_family_with_the_engines_that_describe_it() -> N
     np.testing.assert_allclose(found * found.eta_y, peak, rtol=1e-9)
     assert sweep.first.steps == np.ceil(collapse.HORIZON * peak / min(collapse.RATES))
     both = collapse.Collapse(families=("size",), task=dynsim.SynSmall()).sweeps()
-    assert both["task-symmetric"].engine == "symmetric"
+    assert both["task-symmetric"].theory == "symmetric"
     assert {name.split("-")[0] for name in both} == {"size", "task"}
 
 

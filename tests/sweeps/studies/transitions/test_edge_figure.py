@@ -19,7 +19,7 @@ from dynsim.training.recording import PRECONDITIONED
 from sweeps.studies.phase.regions import Stability
 from sweeps.studies.transitions import edge
 from sweeps.studies.transitions.edge import Case, Network
-from sweeps.studies.transitions.edge.figure import ENGINES, Edge, followed, run
+from sweeps.studies.transitions.edge.figure import THEORIES, Edge, followed, run
 
 
 def test_averages_are_those_of_all_stretches() -> None:
@@ -193,12 +193,12 @@ def test_two_stage_prompts_are_a_set_of_64() -> None:
 
 def test_sweeps_have_the_rates_of_a_case_and_flows_its_tolerance() -> None:
     case = Case(Network(), (0.1, 0.2, 0.5), 7, ("scale", 0.3, 3), rtol=1e-3)
-    found = {name: followed(case, name) for name in ENGINES} | edge.sweeps(case, 3)
+    found = {name: followed(case, name) for name in THEORIES} | edge.sweeps(case, 3)
     flows = {"flow", "map-flow"}
     assert {name: each.rtol for name, each in found.items()} == {
         name: 1e-3 if name in flows else None for name in found
     }
-    for name in ENGINES:
+    for name in THEORIES:
         assert found[name].fields == {"eta": case.rates}
         assert found[name].times == tuple(range(8))
     for name in ("map-training", "map-flow"):

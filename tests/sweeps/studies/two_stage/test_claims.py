@@ -247,7 +247,7 @@ def test_the_control_is_judged_at_its_end() -> None:
 
 def test_the_reduced_ode_of_runs_is_swept_at_their_times() -> None:
     sweep = ode(made_up({"K1": [[1.0] * 3] * 2}))
-    assert (sweep.engine, sweep.names, sweep.times) == ("ode", two_stage_claims.COMPARED, 3)
+    assert (sweep.theory, sweep.names, sweep.times) == ("ode", two_stage_claims.COMPARED, 3)
     assert sweep.fields == {"seed": (0,)}
 
 

@@ -22,7 +22,7 @@ from dynsim.two_stage.task import sample_prompts
 from odes import two_stage as reduced
 from odes.two_stage.loss import ReducedState
 from sweeps import cli
-from sweeps.compare.comparison import TRAINING, Comparison, applicable_engines
+from sweeps.compare.comparison import TRAINING, Comparison, applicable
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import compare, figure, finite
@@ -118,20 +118,20 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
-    ("engine", "coupling"),
+    ("theory", "coupling"),
     [("infinite", 0.0), pytest.param("ode", 0.5, marks=pytest.mark.full)],
 )
 @pytest.mark.more
-def test_theory_engines_are_the_solver(engine: str, coupling: float) -> None:
+def test_theories_are_the_solver(theory: str, coupling: float) -> None:
     found = sweeps.run(
-        Sweep(of_two_stages(coupling=coupling), {"tau": [0.1, 0.5]}, engine, ("K1", "K2"), "end")
+        Sweep(of_two_stages(coupling=coupling), {"tau": [0.1, 0.5]}, theory, ("K1", "K2"), "end")
     )
     problem, rule = of_two_stages(coupling=coupling, tau=0.5).built
     alone = reduced.solve(
         problem,
         rule,
         Annealing.of(rule).spread(1),
-        finite_length=engine == "ode",
+        finite_length=theory == "ode",
         record=("K1", "K2"),
     )
     for name in ("K1", "K2"):
@@ -257,7 +257,7 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
     default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
-    known = tuple(applicable_engines(of_two_stages(), TwoStageComparison.known(of_two_stages()))[0])
+    known = tuple(applicable(of_two_stages(), TwoStageComparison.known(of_two_stages()))[0])
     assert known == ("ode", "infinite", "anchored", "sde", "seeds")
     command = [
         "compare",
@@ -615,22 +615,22 @@ def test_bad_input_is_named_and_nothing_written(
 
 
 @pytest.mark.parametrize(
-    ("axes", "settings", "engine", "record", "message"),
+    ("axes", "settings", "theory", "record", "message"),
     [
         ({"eta_y": [1.0]}, {}, "simulation", "K1", "eta_y"),
         ({"r": [1.0, -1.0]}, {}, "simulation", "K1", "r = -1.0"),
-        ({"r": [1.0]}, {}, "plain", "K1", "engine = 'plain'"),
+        ({"r": [1.0]}, {}, "plain", "K1", "theory = 'plain'"),
         ({"r": [1.0]}, {}, "simulation", "loss", "record = 'loss'"),
         ({"r": [1.0]}, {"bias": True}, "ode", "K1", "bias = True"),
         ({"r": [1.0]}, {"core": "fixed"}, "ode", "K1", "core = 'fixed'"),
     ],
 )
 def test_bad_sweeps_are_named(
-    axes: dict, settings: dict, engine: str, record: str, message: str
+    axes: dict, settings: dict, theory: str, record: str, message: str
 ) -> None:
     run = experiment("two_stage", **settings)
     with pytest.raises(ValueError, match=message):
-        Sweep(run, axes, engine, record).check()
+        Sweep(run, axes, theory, record).check()
 
 
 @pytest.mark.full(

@@ -1,4 +1,4 @@
-"""What sweeps are told of each engine: which of them train, go on, draw, and are left out."""
+"""What sweeps are told of each theory: which of them train, go on, draw, and are left out."""
 
 import importlib.metadata
 import math
@@ -57,7 +57,7 @@ SEEDED = {
     "two_stage": {"simulation", "sde", "seeds"},
     "sparse_attention": {"simulation", "descent", "central", "flow"},
 }
-"""Engines that start from drawn weights; in other systems all but some."""
+"""Theories that start from drawn weights; in other systems all but some."""
 SEEDLESS = {
     "yz": {"symmetric-finite-t", "symmetric"},
     "qkv": set(),
@@ -72,28 +72,28 @@ OTHER_TILES |= {"symmetric-noise": 1024}
 
 
 @pytest.mark.parametrize("system", registry.BUILT_IN)
-def test_engines_are_known_for_what_they_do(system: str) -> None:
-    engines = registry.system(system).engines
-    which = lambda flag: {name for name, engine in engines.items() if getattr(engine, flag)}
-    assert which("trains") == {"simulation", *SYMMETRIC} & {*engines}
-    assert which("batched") == SYMMETRIC & {*engines}
+def test_theories_are_known_for_what_they_do(system: str) -> None:
+    theories = registry.system(system).theories
+    which = lambda flag: {name for name, theory in theories.items() if getattr(theory, flag)}
+    assert which("trains") == {"simulation", *SYMMETRIC} & {*theories}
+    assert which("batched") == SYMMETRIC & {*theories}
     assert which("variant") == VARIANTS.get(system, GENERAL)
-    assert which("noisy") == NOISY.get(system, set())
-    resumed = {"simulation", "descent", "descent-finite-t"} & {*engines}
-    assert which("goes_on") == (set() if system == "two_stage" else resumed)
-    assert which("adaptive") == {*engines} - STEPS - CLOSED
-    seeded = {*engines} - SEEDLESS[system] if system in SEEDLESS else SEEDED[system]
+    assert which("drawn") == NOISY.get(system, set())
+    resumed = {"simulation", "descent", "descent-finite-t"} & {*theories}
+    assert which("resumes") == (set() if system == "two_stage" else resumed)
+    assert which("adaptive") == {*theories} - STEPS - CLOSED
+    seeded = {*theories} - SEEDLESS[system] if system in SEEDLESS else SEEDED[system]
     assert which("seeded") == seeded
-    assert which("draw") == (
-        {"simulation"} if system in ("yz", "two_stage", "transformer") else set()
-    )
-    for name, engine in engines.items():
+    run = experiment(system, **({"corpus": "synthetic"} if system == "transformer" else {}))
+    drawing = {name for name, each in theories.items() if each.draws(run.training())}
+    assert drawing == ({"simulation"} if system in ("yz", "two_stage", "transformer") else set())
+    for name, theory in theories.items():
         trained = name in ("simulation", "descent", "descent-finite-t", *SPREAD)
         sampled = {"two_stage": 32, "transformer": 1 if name == "linear-noise" else 16}
-        theory = sampled.get(system, 64)
-        assert engine.tile == OTHER_TILES.get(name, TILES[system] if trained else theory), name
-        assert engine.title
-        assert trained or engine.assumes
+        usual = TILES[system] if trained else sampled.get(system, 64)
+        assert theory.at_once == OTHER_TILES.get(name, usual), name
+        assert theory.title
+        assert trained or theory.assumes
 
 
 class Sampled(dynsim.Problem):
@@ -142,8 +142,7 @@ def test_the_spread_of_a_sweep_is_that_of_the_layer(
     run = experiment("yz", steps=9, batch=4, length=32, rule="adam" if squares else "sgd")
     record = ("speed", "loss_std", "loss_drift")
     sweep = Sweep(run, {"seed": [0]}, "spread-squares" if squares else "spread", record, (0, 9))
-    settings = sweep.problem({}).settings
-    layer, rule = run.built
+    runs = sweep.runs({})
     asked: list[dict[str, Any]] = []
     codes = jnp.int32(Status.OK), jnp.int32(-1)
 
@@ -162,7 +161,7 @@ def test_the_spread_of_a_sweep_is_that_of_the_layer(
     monkeypatch.setattr(yz, "spread", SimpleNamespace(solve=solve, drift=drift))
     key = jax.random.key(5)
     with precision("float64"):
-        found = registry.system("yz").engines[sweep.engine].run(settings, layer, rule, key)
+        found = runs.call.run(runs.numbers, runs.arrays, key)
     numbers = {name: float(value[0]) for name, value in found.observables.items()}
     assert numbers == pytest.approx({"speed": 1.0, "loss_std": 0.2, "loss_drift": 60.0})
     assert found.covariance is None
@@ -176,11 +175,12 @@ def test_the_spread_of_a_sweep_is_that_of_the_layer(
 
 def test_weights_of_very_many_classes_are_not_recorded() -> None:
     run = experiment("yz", task="overlapping", K=10**6, steps=3, length=math.inf)
-    engine = registry.system("yz").engines["symmetric"]
-    task = engine.task(run)
-    assert engine.prepare(task, ("loss", "speed")) is task
+    theory = registry.system("yz").theories["symmetric"]
+    task = yz.classes_of(run)
+    assert theory.reduce is not None
+    assert theory.reduce(task, ("loss", "speed")).task is task
     with pytest.raises(ValueError, match=r"^record: z, attention need all weights, .* K = 1000000"):
-        engine.prepare(task, ("loss", "z", "attention"))
+        theory.reduce(task, ("loss", "z", "attention"))
 
 
 def test_a_broken_system_of_the_package_of_a_problem_is_left_out(

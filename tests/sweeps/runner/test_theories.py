@@ -1,4 +1,4 @@
-"""Every engine of the layer stands in a sweep, with another solver in place of the real one, which
+"""Every theory of the layer stands in a sweep, with another solver in place of the real one, which
 `tests/systems/test_yz.py` holds against the equations."""
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def test_theories_record_functions(name: str) -> None:
     assert made["largest"].shape == (2,)
 
 
-def test_adams_denominator_has_noise_by_the_engine_that_says_so(
+def test_adams_denominator_has_noise_by_the_theory_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class AskedError(Exception):
@@ -66,12 +66,12 @@ SHOWN = (
     "name",
     [
         pytest.param(name, marks=() if name in SHOWN else pytest.mark.full)
-        for name in registry.system("yz").engines
+        for name in registry.system("yz").theories
         if name != "theorem4"
     ],
 )
 @pytest.mark.more
-def test_every_engine_traces(name: str) -> None:
+def test_every_theory_traces(name: str) -> None:
     # theorem4 needs a task with a single common token, which no named task has.
     rule: dict[str, Any] = {"rule": next((r for r in ("adam", "rmsprop") if r in name), "sgd")}
     if name.removesuffix(FINITE) in ("matched", "heavy-ball", "rescaled", "corrected"):

@@ -1,0 +1,63 @@
+"""Facts that are derived from dynsim's own code and kept in the user's cache folder.
+
+Deriving the settings and options of all commands imports JAX and every command, which takes
+seconds. Help and the errors of a mistyped option must not wait for that.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+PACKAGES = ("dynsim", "odes", "sweeps")
+MOST = 4
+"""Maximum number of kept files of a name: the versions of dynsim that a user goes back and forth
+between."""
+
+
+def derived(name: str, derive: Callable[[], Any]) -> Any:
+    """Return the JSON value of `derive()`, which has to depend on nothing but dynsim's code. It is
+    read from the cache folder if it has been derived from the same code before."""
+    folder = platformdirs.user_cache_path("dynsim")
+    file = folder / f"{name}-{_code()}.json"
+    # An incomplete file counts as missing.
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(file.read_text())
+    text = json.dumps(derive())
+    # A folder that cannot be written is not an error: the next process derives it again.
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        written = file.with_suffix(f".{os.getpid()}")
+        written.write_text(text)
+        written.replace(file)
+        kept = sorted(folder.glob(f"{name}-*.json"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-MOST]:
+            old.unlink(missing_ok=True)
+    return json.loads(text)
+
+
+@functools.cache
+def _code() -> str:
+    """Return a hash of the code: names, sizes and times of its files, and the versions of Python
+    and of Equinox, whose classes are bases of dynsim's."""
+    root = Path(__file__).parents[2]
+    files = [each for package in PACKAGES for each in sorted(_sources(root / package))]
+    about = files, sys.version, importlib.metadata.version("equinox")
+    return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+
+
+def _sources(folder: Path) -> Iterator[tuple[str, int, int]]:
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from _sources(Path(entry.path))
+        elif entry.name.endswith(".py"):
+            found = entry.stat()
+            yield entry.path, found.st_size, found.st_mtime_ns

@@ -1,0 +1,67 @@
+"""Cells and colours of maps: where cells begin and end, and which scales are logarithmic."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
+
+FAR = 1e3
+"""Ratio of the largest to the smallest value above which colours are logarithmic by default."""
+
+
+def scale_of(values: ArrayLike) -> str:
+    """Choose an axis scale: "linear" for values evenly spaced or not all positive, else "log"."""
+    numbers = np.asarray(values)
+    steps = np.diff(numbers)
+    # Evenly spaced values that were rounded to integers differ by up to 1 in their steps.
+    rounding = 1 if numbers.dtype.kind in "iu" else 1e-6 * abs(numbers).max()
+    even = steps.size > 1 and np.ptp(steps) <= rounding
+    return "linear" if even or numbers.min() <= 0 else "log"
+
+
+def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
+    """Return the edges of cells around increasing `values`, on `scale` or that of `scale_of`."""
+    logarithmic = (scale or scale_of(values)) == "log"
+    centres = np.asarray(values, np.float64)
+    centres = np.log(centres) if logarithmic else centres
+    if centres.size == 1:
+        found = centres + np.array([-0.5, 0.5])
+    else:
+        middle = (centres[1:] + centres[:-1]) / 2
+        ends = 2 * centres[[0, -1]] - middle[[0, -1]]
+        found = np.concatenate([ends[:1], middle, ends[1:]])
+    return np.exp(found) if logarithmic else found
+
+
+class ColourRange(NamedTuple):
+    """Smallest and largest value of a colour scale, and whether it is logarithmic."""
+
+    low: float
+    high: float
+    logarithmic: bool
+
+    def apart(self, values: Float[np.ndarray, "N C"], tolerance: float) -> Bool[np.ndarray, " N"]:
+        """Return which rows differ by more than `tolerance` times the colour range, or have both
+        NaN and other values."""
+        if self.logarithmic:
+            values = np.log(np.maximum(values, self.low))
+        ends = np.log([self.low, self.high]) if self.logarithmic else (self.low, self.high)
+        lost = np.isnan(values)
+        largest = np.where(lost, -np.inf, values).max(axis=1)
+        smallest = np.where(lost, np.inf, values).min(axis=1)
+        some = lost.any(axis=1) & ~lost.all(axis=1)
+        return some | (largest - smallest > tolerance * (ends[1] - ends[0]))
+
+
+def colour_range(values: np.ndarray, far: float = FAR) -> ColourRange:
+    """Choose a colour range for the finite values. It is logarithmic if the largest of the middle
+    90 % of them is more than `far` times the smallest; a few values near zero must not hide how the
+    others differ."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if not 0 < low * far < high:
+        return ColourRange(low, high, False)
+    some = np.quantile(finite, 0.05, method="lower")
+    most = np.quantile(finite, 0.95, method="higher")
+    return ColourRange(low, high, bool(some * far < most))

@@ -1,0 +1,224 @@
+"""The theories of a problem in sweeps: training, descent, and all that describe it."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from dynsim import Problem, Trajectory, checks, train
+from dynsim.precision import DType, on_cpu
+from dynsim.problem.checks import table
+from dynsim.problem.memory import bytes_of
+from dynsim.problem.train import drawn as batches_of
+from dynsim.training.course import Checkpoint
+from dynsim.training.recording import Table
+from odes import hierarchy
+from odes.hierarchy import of_class
+from odes.theory import AnyTheory, Inapplicable, Training, always, refusal
+from sweeps.systems.base import Labels, System, described, divided
+
+DRAWN_AT_MOST = 2**24
+"""Maximum bytes of one seed's batches to cache."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation(AnyTheory):
+    """Training, `dynsim.train`, in the form of a theory."""
+
+    name: str = "simulation"
+    title: str = "training"
+    assumes: str = ""
+    solve: Callable[..., Trajectory] = train
+    inapplicable: Inapplicable = always
+    needs: tuple[str, ...] = ("key",)
+    adaptive: bool = False
+    at_once: int = 16
+    resumes: bool = True
+
+    trains: ClassVar[bool] = True
+
+    def observables(self, problem: Problem) -> Table:
+        """Return what training can record."""
+        return table(problem)
+
+    def check(
+        self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
+    ) -> None:
+        """Raise `ValueError` with the reason why a run cannot be trained in this way."""
+        if reason := self.why_not(problem, rule, batch, steps):
+            raise ValueError(reason)
+
+    def bytes_per_run(
+        self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
+    ) -> int:
+        """Return the bytes for copies of the weights, batch and shared data."""
+        del times, record
+        return bytes_of(training.problem, training.batch, training.steps, dtype, trains=True)
+
+    def draws(self, training: Training) -> bool:
+        """Return whether all runs of a seed have a pool of examples, or see the same batches."""
+        return training.problem.has("_prepared") or not _has_numbers(training)
+
+    def draw(self, training: Training, key: PRNGKeyArray) -> PyTree:
+        """Draw what the runs of a seed share: the arrays of `Problem._prepared`, or all batches.
+        The latter only on a CPU, where small tiles would draw them again and again."""
+        problem, steps, batch = training.problem, training.steps, training.batch
+        if problem.has("_prepared"):
+            with jax.enable_x64(False):
+                return {"shared": problem._prepared(key)[1]}
+        if steps is None or math.isinf(batch) or not on_cpu():
+            return None
+        draw = functools.partial(batches_of, problem, key, steps, int(batch))
+        leaves = jax.tree.leaves(jax.eval_shape(draw))
+        needed = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        return {"data": draw()} if needed <= DRAWN_AT_MOST else None
+
+    def run(
+        self,
+        training: Training,
+        key: PRNGKeyArray,
+        times: Any,
+        *,
+        record: Any,
+        dtype: DType = "float64",
+        rtol: float | None = None,
+        checkpoint: Checkpoint | bool = False,
+        drawn: Mapping[str, PyTree] | None = None,
+    ) -> Trajectory:
+        """Train."""
+        del rtol
+        return train(
+            training.problem,
+            training.rule,
+            key,
+            steps=training.steps,
+            batch=training.batch,
+            times=times,
+            record=record,
+            **(drawn or {}),
+            dtype=dtype,
+            checkpoint=checkpoint,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Descent(Simulation):
+    """Training at infinite batch. `at` maps the problem to the one to train."""
+
+    name: str = "descent"
+    title: str = "descent, batch infinite"
+    assumes: str = "batch -> infinity"
+    variant: bool = True
+    at: Callable[[Any], Problem] = lambda problem: problem
+
+    trains: ClassVar[bool] = False
+
+    def why_not(
+        self, problem: Any, rule: Any, batch: float = math.inf, steps: int | None = None
+    ) -> str | None:
+        """Return why the problem has no population loss."""
+        return refusal(lambda: self.at(problem).check_population())
+
+    def draws(self, training: Training) -> bool:
+        """Return False: there are no batches."""
+        return False
+
+    def run(self, training: Training, key: PRNGKeyArray, times: Any, **options: Any) -> Trajectory:
+        """Descend the population loss."""
+        problem = self.at(training.problem)
+        whole = Training(problem, training.rule, math.inf, training.steps)
+        return super().run(whole, key, times, **options)
+
+
+def _at_infinite_length(problem: Any) -> Problem:
+    return dataclasses.replace(problem, length=math.inf)
+
+
+def of_infinite_length(found: Mapping[str, AnyTheory]) -> Mapping[str, AnyTheory]:
+    """Replace descent by that of infinitely long sequences."""
+    descent: Any = found["descent"]
+    return {**found, "descent": dataclasses.replace(descent, at=_at_infinite_length)}
+
+
+def theories_of(problem: Problem, at_once: int = 16, resumes: bool = True) -> dict[str, AnyTheory]:
+    """Return training and the theories of a problem, by name."""
+    shared = {"at_once": at_once, "resumes": resumes}
+    found: dict[str, AnyTheory] = {"simulation": Simulation(**shared)}
+    if problem.has("population_loss"):
+        found["descent"] = Descent(**shared)
+    known = of_class(type(problem)).items()
+    return found | {name: each for name, each in known if each.reads(problem)}
+
+
+MOST_ASKED = 1000
+"""Maximum number of runs to check individually with a theory."""
+
+
+def check_runs(theory: AnyTheory, runs: Training) -> None:
+    """Raise `ValueError` if a theory does not describe all of the runs, whose numbers may be
+    arrays that broadcast."""
+    given = runs.batch, runs.steps
+    try:
+        each = [runs] if theory.why_not(runs.problem, runs.rule, *given) else []
+    except Exception:
+        # Numbers of axes are arrays, for which `if problem.a > 1` would be ambiguous.
+        each = _single(runs)
+    with checks.code_of_user(f"theory {theory.name!r}, inapplicable"):
+        for one in each:
+            theory.check(one.problem, one.rule, *given)
+
+
+def _single(runs: Training) -> Iterator[Training]:
+    """Yield runs one by one, with scalars. Of very many, only the first, the last and some between
+    them."""
+    numbers, arrays, rest = divided(runs)
+    shape = np.broadcast_shapes(*map(np.shape, jax.tree.leaves(numbers)))
+    size = math.prod(shape)
+    for place in np.unique(np.linspace(0, size - 1, min(size, MOST_ASKED)).astype(int)):
+        at = jax.tree.map(lambda x, i=place: np.broadcast_to(x, shape).flat[i].item(), numbers)
+        yield eqx.combine(at, arrays, rest)
+
+
+def _has_numbers(training: Training) -> bool:
+    return bool(jax.tree.leaves(divided(training)[0].problem))
+
+
+def system(
+    problem: Problem,
+    name: str,
+    *,
+    problems: tuple[type[Problem], ...] = (),
+    theories: Callable[[Mapping[str, AnyTheory]], Mapping[str, AnyTheory]] = lambda found: found,
+    labels: Labels = Labels(),  # noqa: B008  (immutable)
+    at_once: int = 16,
+    resumes: bool = True,
+    **options: Any,
+) -> System:
+    """Make the system of a problem: its theories and labels.
+
+    Args:
+        problem: the problem as trained.
+        name: its name in sweep files and on the command line.
+        problems: classes of settings for such a problem; by default the class of the problem.
+        theories: function that returns the system's theories, from training and those of the
+            problem.
+        labels: names and units, in addition to those of the docstring.
+        at_once: training runs per batch on a CPU.
+        resumes: whether training can save a checkpoint and resume from it.
+        **options: further fields of `System`.
+    """
+
+    def registered() -> dict[str, AnyTheory]:
+        built_in, every = of_class(type(problem)), hierarchy.theories(problem).items()
+        return {n: each for n, each in every if n not in built_in and each.reads(problem)}
+
+    labels = labels._replace(about={**described(problem), **labels.about})
+    found = theories(theories_of(problem, at_once, resumes))
+    known = {"labels": labels, "more": registered, "like": problem, **options}
+    return System(name, problems or (type(problem),), found, **known)
