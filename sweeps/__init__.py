@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from sweeps.commands.views.explore import explore
     from sweeps.runner.driver import ChunksFailed
     from sweeps.runner.labels import difference, valid
+    from sweeps.runner.program.jobs import forget
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
     from sweeps.runner.run import run
     from sweeps.runner.spec import Sweep, load
     from sweeps.runner.store import StoreError
-    from sweeps.runner.tiles import forget
     from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import maps as phase
     from sweeps.systems.base import Labels, System
@@ -62,7 +62,7 @@ _SOURCES = {
     "explain": "sweeps.commands.explain:explain",
     "difference": "sweeps.runner.labels:difference",
     "explore": "sweeps.commands.views.explore:explore",
-    "forget": "sweeps.runner.tiles:forget",
+    "forget": "sweeps.runner.program.jobs:forget",
     "load": "sweeps.runner.spec:load",
     "open": "sweeps.runner.run:open_sweep",
     "phase": "sweeps.studies.phase.maps",

@@ -166,8 +166,8 @@ def _few_programs_left() -> Iterator[None]:
     yield
     if resident() < MOST_MEMORY:
         return
-    if tiles := sys.modules.get("sweeps.runner.tiles"):
-        tiles.PROGRAMS.clear()
+    if jobs := sys.modules.get("sweeps.runner.program.jobs"):
+        jobs.PROGRAMS.clear()
     jax.clear_caches()
     gc.collect()
     # What is left stays: the next collection need not look at a million objects of modules again.

@@ -18,7 +18,7 @@ from dynsim.training.course import Checkpoint
 from sweeps.language.axes import Dimension
 from sweeps.output import programs
 from sweeps.runner import fit, labels, progress, tiles
-from sweeps.runner.program import kept
+from sweeps.runner.program import jobs, kept
 from sweeps.runner.program.identity import Identity
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT, Layout, Variable
@@ -257,11 +257,11 @@ class Work:
         """Start to compile the program of a chunk."""
         self._of(region).start()
 
-    def first(self) -> tiles.Program:
+    def first(self) -> jobs.Program:
         """Return the program of the first chunk."""
         return self._of(self.plan.layout.region(0))
 
-    def _of(self, region: tuple[slice, ...]) -> tiles.Program:
+    def _of(self, region: tuple[slice, ...]) -> jobs.Program:
         chosen, _ = self._region(region)
         return self.program(_hashable(chosen))[1]
 
@@ -296,7 +296,7 @@ class Work:
         self.program.cache_clear()
         self._drawn = (None, [])
 
-    def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
+    def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, jobs.Program]:
         runs = self.identity.entering(chosen)
         arrays, call = runs.arrays, runs.call
         if self.begin:
@@ -306,7 +306,7 @@ class Work:
         turns = sizes.pop("seed", 1) * -(-math.prod(sizes.values()) // self.tile[1])
         if self.identity.outside:
             outside = self.identity.text(chosen).digest
-            return arrays, tiles.program(tiles.Job(*made, outside, turns=turns))
+            return arrays, jobs.program(jobs.Job(*made, outside, turns=turns))
         # The problem may have another theory of the same name.
         key = ""
         if isinstance(self.sweep.theory, str):
@@ -315,7 +315,7 @@ class Work:
             shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves(arrays)]
             names = names_of_numbers(runs.numbers)
             key = kept.key_of(self.mesh, *named, shapes, names, self.tile, self.state)
-        return arrays, tiles.program(tiles.Job(*made, kept=key, turns=turns))
+        return arrays, jobs.program(jobs.Job(*made, kept=key, turns=turns))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> list[Array]:
         """Return the drawn data of these seeds, cached until other seeds are requested."""

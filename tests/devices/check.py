@@ -8,7 +8,8 @@ import jax
 
 from dynsim.precision import WITHOUT_FLOAT64, precision
 from sweeps import output
-from sweeps.runner import fit, tiles
+from sweeps.runner import fit
+from sweeps.runner.program import jobs
 from tests.devices import hlo, programs
 from tests.devices.target import TARGETS, Target
 
@@ -66,7 +67,7 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
         job = programs.job(case, target.mesh)
         if begin:
             job = programs.going_on(job, begin)
-        draws, (traced, _) = tiles.trace(job)
+        draws, (traced, _) = jobs.trace(job)
         began = time.perf_counter()
         if draws is not None:
             target.compile(draws.program)

@@ -9,7 +9,7 @@ import jax
 from dynsim.training.course import Checkpoint
 from dynsim.training.recording import SHARPNESS
 from odes.theory import AnyTheory
-from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT
 from sweeps.systems import registry
@@ -81,15 +81,15 @@ def _sweep(sized: dict[str, Any], theory: str, method: AnyTheory) -> Sweep:
     raise ValueError(f"{sized} {theory}: describes none of the runs tried: {'; '.join(reasons)}")
 
 
-def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
+def job(case: Case, mesh: jax.sharding.Mesh) -> jobs.Job:
     """Return the job to compile for a case."""
     runs = case.sweep.runs({})
     arrays = jax.tree.map(jax.numpy.asarray, runs.arrays)
-    return tiles.Job(arrays, runs.numbers, (SEEDS, POINTS), runs.call, mesh)
+    return jobs.Job(arrays, runs.numbers, (SEEDS, POINTS), runs.call, mesh)
 
 
-def going_on(job: tiles.Job, begin: int) -> tiles.Job:
+def going_on(job: jobs.Job, begin: int) -> jobs.Job:
     """Return the job that resumes the same runs from step `begin`."""
-    _, (traced, _) = tiles.trace(job._replace(call=job.call._replace(checkpoint=True)))
+    _, (traced, _) = jobs.trace(job._replace(call=job.call._replace(checkpoint=True)))
     call = job.call._replace(checkpoint=Checkpoint(begin))
     return job._replace(call=call, state=traced.out_info[CHECKPOINT].shape[-1])

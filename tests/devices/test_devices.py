@@ -10,6 +10,7 @@ import pytest
 
 from dynsim.precision import compiled_for, precision
 from sweeps.runner import fit, tiles
+from sweeps.runner.program import jobs
 from sweeps.systems import kinds, registry
 from tests.devices import hlo, present, programs
 from tests.devices.check import run
@@ -183,7 +184,7 @@ def test_a_sweep_plans_what_the_program_takes(system: str, theory: str) -> None:
     tile = case.sweep.method.at_once
     with precision(case.sweep.dtype):
         job = programs.job(case, tiles.mesh())._replace(tile=(1, tile))
-        needed = fit.needed(tiles.trace(job)[1].program.lower().compile()) / tile
+        needed = fit.needed(jobs.trace(job)[1].program.lower().compile()) / tile
     planned = case.sweep.runs({}).bytes_per_run
     reduced = (system, theory) in {("linear_icl", "plain"), ("sparse_attention", "plain")}
     assert needed / 2.5 <= planned

@@ -16,8 +16,8 @@ def solved_by(method: str) -> Iterator[None]:
     """What any thread traces meanwhile is of this method."""
 
     def drop_sweeps() -> None:
-        if tiles := sys.modules.get("sweeps.runner.tiles"):
-            tiles.PROGRAMS.clear()
+        if jobs := sys.modules.get("sweeps.runner.program.jobs"):
+            jobs.PROGRAMS.clear()
 
     before = METHOD.get_global()
     drop_sweeps()

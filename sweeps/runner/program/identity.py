@@ -30,7 +30,7 @@ from dynsim.training.keys import has_keys
 from dynsim.training.recording import NamedFunction
 from odes.theory import Training
 from sweeps.runner import tiles
-from sweeps.runner.program import code, traces
+from sweeps.runner.program import code, jobs, traces
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import SHORT
 from sweeps.runner.store.records import CALLS
@@ -349,7 +349,7 @@ def _count_trace() -> None:
     _TRACES[0] += 1
     if _TRACES[0] % MOST_TRACES == 0:
         _HASHES.clear()
-        tiles.release()
+        jobs.release()
 
 
 def _named(sweep: Sweep) -> Iterator[Any]:

@@ -92,7 +92,7 @@ def trace(name: str) -> None:
     clock, begin = Clock(), time.perf_counter()
     cli = importlib.import_module("sweeps.cli")
     cli.tell()
-    kept, tiles = (importlib.import_module(f"sweeps.runner.{n}") for n in ("program.kept", "tiles"))
+    kept, jobs = (importlib.import_module(f"sweeps.runner.program.{n}") for n in ("kept", "jobs"))
     compares = name == "compare"
     own = (
         ("sweeps.compare.layer", "sweeps.systems.yz")
@@ -112,7 +112,7 @@ def trace(name: str) -> None:
     jax.monitoring.register_event_duration_secs_listener(clock.heard)
     ready = lambda program: program.start().result()
     for each in ("__call__", "draw"):
-        clock.measure("run", tiles.Program, each, ready)
+        clock.measure("run", jobs.Program, each, ready)
     clock.measure("run", jax, "device_get")
     clock.measure("compile", kept, "load")
     for each in ("key_of", "find"):

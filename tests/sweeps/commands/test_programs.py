@@ -20,7 +20,7 @@ from dynsim.precision import precision
 from sweeps import Sweep, cli, experiment
 from sweeps.output import programs
 from sweeps.runner import tiles
-from sweeps.runner.program import kept
+from sweeps.runner.program import jobs, kept
 from sweeps.runner.work import Work
 
 COUNT = """
@@ -38,7 +38,7 @@ import time
 import jax
 import sweeps
 from sweeps.output import programs
-from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 run = sweeps.experiment(task="syn-small", steps=5, batch=4)
 sweep = sweeps.Sweep(run, {"eta_z": [0.1, 0.2], "seed": {"range": 2}}, record=("loss",))
 programs.QUICKEST = 0.0
@@ -49,7 +49,7 @@ with programs.keeping_traced(time.time()):
         if turn == 0:
             for path in folder.iterdir():
                 path.unlink()
-        tiles.PROGRAMS.clear()
+        jobs.PROGRAMS.clear()
         jax.clear_caches()
 """
 CALLS = """
@@ -60,7 +60,7 @@ import numpy as np
 from dynsim.compiling import Cost
 from sweeps.output import programs
 from sweeps.runner import tiles
-from sweeps.runner.program import kept, traces
+from sweeps.runner.program import jobs, kept, traces
 programs.TRACED.append(programs.Traced(Path(sys.argv[1]), time.time()))
 functions = {"twice": lambda x: 2 * x, "inverse": jax.numpy.linalg.inv}
 functions["callback"] = lambda x: jax.lax.map(lambda y: jax.pure_callback(np.sin, y, y), x)
@@ -197,28 +197,28 @@ def test_info_without_a_sweep_is_about_the_environment(
 
 
 @pytest.fixture
-def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tiles.Job]:
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[jobs.Job]:
     """The jobs that are traced, where programs are kept in a folder of their own."""
-    jobs, trace = [], tiles.trace
+    seen, trace = [], jobs.trace
 
-    def counted(job: tiles.Job) -> tuple[tiles.Traced | None, tiles.Traced]:
-        jobs.append(job)
+    def counted(job: jobs.Job) -> tuple[jobs.Traced | None, jobs.Traced]:
+        seen.append(job)
         return trace(job)
 
     monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, time.time())])
-    monkeypatch.setattr(tiles, "trace", counted)
-    monkeypatch.setattr(tiles, "PROGRAMS", {})
-    return jobs
+    monkeypatch.setattr(jobs, "trace", counted)
+    monkeypatch.setattr(jobs, "PROGRAMS", {})
+    return seen
 
 
 def again(sweep: Sweep = SWEEP) -> xr.Dataset:
     """What a sweep records in a process that has compiled nothing."""
-    tiles.PROGRAMS.clear()
+    jobs.PROGRAMS.clear()
     return sweeps.run(sweep).load()
 
 
 @pytest.mark.more
-def test_a_kept_program_is_not_traced_and_computes_the_same(traced: list[tiles.Job]) -> None:
+def test_a_kept_program_is_not_traced_and_computes_the_same(traced: list[jobs.Job]) -> None:
     first = again()
     number = len(traced)
     assert number
@@ -228,7 +228,7 @@ def test_a_kept_program_is_not_traced_and_computes_the_same(traced: list[tiles.J
 
 @pytest.mark.more
 def test_rates_and_seeds_are_arguments_of_a_kept_program(
-    traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
+    traced: list[jobs.Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of axes and those of the run."""
     again()
@@ -244,7 +244,7 @@ def test_rates_and_seeds_are_arguments_of_a_kept_program(
 
 @pytest.mark.more
 def test_what_decides_a_program_is_compared(
-    traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
+    traced: list[jobs.Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again()
     number = len(traced)
@@ -263,12 +263,12 @@ def test_what_decides_a_program_is_compared(
 
 @pytest.mark.more
 def test_programs_for_few_and_for_many_runs_are_kept_apart(
-    traced: list[tiles.Job], tmp_path: Path
+    traced: list[jobs.Job], tmp_path: Path
 ) -> None:
     """They are compiled with other options, and both are found again."""
 
     def make(runs: int) -> None:
-        tiles.PROGRAMS.clear()
+        jobs.PROGRAMS.clear()
         axes = {"eta_z": np.linspace(0.1, 0.2, runs)}
         sweep = Sweep(RUN, axes, "descent", ("loss",), "end")
         with precision(sweep.dtype):
@@ -285,7 +285,7 @@ LINEAR, COSINE = ({"kind": kind, "peak": 0.5, "steps": 4} for kind in ("linear",
 
 @pytest.mark.more
 def test_a_schedule_of_another_kind_is_another_program(
-    traced: list[tiles.Job], monkeypatch: pytest.MonkeyPatch
+    traced: list[jobs.Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names of their numbers are the same, and were all that was compared."""
     axes = {"seed": {"range": 2}}
@@ -309,7 +309,7 @@ def key(
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, time.time())])
-    monkeypatch.setattr(tiles, "program", lambda job: job)
+    monkeypatch.setattr(jobs, "program", lambda job: job)
 
     def of(settings: Mapping[str, object], options: Mapping[str, object]) -> str:
         options = {"axes": {"seed": [0]}, **options}
@@ -386,7 +386,7 @@ def test_programs_with_functions_that_have_no_name_are_not_kept(key: Callable[..
 
 @pytest.mark.more
 def test_code_that_changed_after_the_process_began_is_not_kept(
-    traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: list[jobs.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been imported before."""
     monkeypatch.setattr(programs, "TRACED", [programs.Traced(tmp_path, 1.0)])
@@ -419,7 +419,7 @@ def test_lapack_is_initialised_for_the_programs_that_call_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("share", [0.01, 0.9])
 @pytest.mark.more
 def test_a_damaged_file_is_traced_again(
-    share: float, traced: list[tiles.Job], tmp_path: Path
+    share: float, traced: list[jobs.Job], tmp_path: Path
 ) -> None:
     """Whether what is known of the program can be read or not."""
     first = again()
@@ -453,7 +453,7 @@ def test_programs_that_jax_read_itself_are_counted_by_thread() -> None:
 
 @pytest.mark.more
 def test_those_used_longest_ago_go_first(
-    traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: list[jobs.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "MOST", 1)
     again()
@@ -465,7 +465,7 @@ def test_those_used_longest_ago_go_first(
 
 @pytest.mark.more
 def test_only_the_command_line_keeps_them(
-    traced: list[tiles.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: list[jobs.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "TRACED", [])
     again()

@@ -16,8 +16,8 @@ import dynsim
 import sweeps
 from sweeps import recipes
 from sweeps.language.tree import toml
-from sweeps.runner import tiles
 from sweeps.runner.config import config_of, from_config
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep, from_table, load
 from sweeps.runner.store import manifest
 from sweeps.runner.work import layout_of
@@ -75,7 +75,7 @@ EQUAL = "1 and 1.00000001 are equal in float32"
 def test_runs_that_float32_makes_equal_are_an_error_before_anything_is_compiled(
     axes: dict[str, Any], zipped: Any, message: str | None
 ) -> None:
-    run, programs = experiment(decay=0.1, momentum=0.5), len(tiles.PROGRAMS)
+    run, programs = experiment(decay=0.1, momentum=0.5), len(jobs.PROGRAMS)
     sweep = Sweep(run, axes, record="loss", zip=zipped)
     if message is None:
         sweep.check()
@@ -84,7 +84,7 @@ def test_runs_that_float32_makes_equal_are_an_error_before_anything_is_compiled(
             sweep.check()
         with pytest.raises(ValueError, match="dtype = 'float64'"):
             sweeps.run(sweep)
-    assert len(tiles.PROGRAMS) == programs
+    assert len(jobs.PROGRAMS) == programs
     # Double precision tells them apart, in training and in theory.
     dataclasses.replace(sweep, run=run.at({"dtype": "float64"})).check()
     if not {"seed", "momentum", "decay"} & {*axes}:

@@ -19,7 +19,7 @@ from dynsim.compiling import CALL, EFFORTS, ENTRY, PRODUCT, Cost, cost
 from dynsim.precision import compiled_for, host, precision
 from sweeps import Sweep, experiment
 from sweeps.runner import fit, progress, tiles
-from sweeps.runner.program import kept
+from sweeps.runner.program import jobs, kept
 from sweeps.runner.work import Work, begin
 
 TRAINING = experiment(steps=2, length=8, batch=8)
@@ -55,12 +55,12 @@ def test_a_tile_is_halved_until_its_program_takes_no_more_than_there_is(
     whatever is said of it."""
 
     class Sized:
-        def __init__(self, job: tiles.Job) -> None:
+        def __init__(self, job: jobs.Job) -> None:
             self.bytes = 1000 * math.prod(job.tile) + 500
             self.known = kept.Known({}, Cost(), draws=False)
 
-    monkeypatch.setattr(tiles, "Program", Sized)
-    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    monkeypatch.setattr(jobs, "Program", Sized)
+    monkeypatch.setattr(jobs, "PROGRAMS", {})
     found = limited(monkeypatch, available)
     assert (found.tile, found.plan.bytes_per_device) == (tile, needed)
 
@@ -102,16 +102,16 @@ def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     want = sweeps.run(GRID).load()
-    called, call = [], tiles.Program.__call__
+    called, call = [], jobs.Program.__call__
 
-    def scarce(self: tiles.Program, task: Any, numbers: Any, seeds: Any, *more: Any) -> Any:
+    def scarce(self: jobs.Program, task: Any, numbers: Any, seeds: Any, *more: Any) -> Any:
         runs = seeds.shape[1] * jax.tree.leaves(numbers)[0].shape[1]
         called.append(runs)
         if runs > 4:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
         return call(self, task, numbers, seeds, *more)
 
-    monkeypatch.setattr(tiles.Program, "__call__", scarce)
+    monkeypatch.setattr(jobs.Program, "__call__", scarce)
     with pytest.warns(UserWarning, match="2x2 runs") as said:
         found = sweeps.run(GRID, chunk=8, tile=16, devices=jax.devices()[:1]).load()
     assert [str(each.message)[:10] for each in said] == ["a device r"], "it is said once"
@@ -119,10 +119,10 @@ def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
     np.testing.assert_allclose(found.loss, want.loss, rtol=1e-6)
     np.testing.assert_array_equal(found.status, want.status)
 
-    def broken(self: tiles.Program, *arguments: Any) -> Any:
+    def broken(self: jobs.Program, *arguments: Any) -> Any:
         raise jax.errors.JaxRuntimeError(reason)
 
-    monkeypatch.setattr(tiles.Program, "__call__", broken)
+    monkeypatch.setattr(jobs.Program, "__call__", broken)
     reason = "INTERNAL: something else"
     with pytest.raises(jax.errors.JaxRuntimeError, match="else"):
         sweeps.run(GRID)
@@ -245,11 +245,11 @@ def test_runs_of_an_adaptive_theory_are_sorted_over_many_tiles(
     has eight tiles, also where smaller ones would lose less."""
 
     class Known:
-        def __init__(self, job: tiles.Job) -> None:
+        def __init__(self, job: jobs.Job) -> None:
             self.known = kept.Known({}, Cost(), draws=False)
 
-    monkeypatch.setattr(tiles, "Program", Known)
-    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    monkeypatch.setattr(jobs, "Program", Known)
+    monkeypatch.setattr(jobs, "PROGRAMS", {})
     rates = {"logspace": [0.1, 10, 64]}
     sweep = Sweep(experiment(steps=10), {"eta_y": rates, "eta_z": rates}, "symmetric", ("loss",))
     with precision("float64"):
@@ -264,8 +264,8 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tu
     folders = [tmp_path / name for name in ("quick", "drawn")]
     quick, drawn = ({"xla_dump_to": str(f), "xla_dump_hlo_as_text": True} for f in folders)
     monkeypatch.setitem(EFFORTS, "quick", EFFORTS["quick"]._replace(options=quick))
-    monkeypatch.setattr(tiles, "DRAWN", drawn)
-    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    monkeypatch.setattr(jobs, "DRAWN", drawn)
+    monkeypatch.setattr(jobs, "PROGRAMS", {})
 
     def numbers() -> tuple[int, int]:
         found = [list(each.glob("*before_optimizations.txt")) for each in folders]
@@ -307,7 +307,7 @@ def test_training_is_compiled_for_speed_and_its_draws_are_not(
 def test_accelerators_have_the_compilers_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[Any, ...]] = []
     lowered = SimpleNamespace(compile=lambda *options: given.append(options))
-    traced = tiles.Traced(SimpleNamespace(lower=lambda: lowered), ())
+    traced = jobs.Traced(SimpleNamespace(lower=lambda: lowered), ())
     for platform in ("gpu", "tpu"):
         mesh = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform=platform)]))
         traced.compiled(mesh, {"xla_dump_hlo_as_text": False})
@@ -324,13 +324,13 @@ def test_how_a_sweep_is_compiled_depends_on_nothing_but_the_sweep(
 ) -> None:
     """Devices, chunks and what is left of it change neither the estimate nor the number of runs."""
     sweep = Sweep(DESCENT, axes, "descent", ("loss",))
-    made, found = tiles.program, set()
+    made, found = jobs.program, set()
 
-    def program(job: tiles.Job) -> tiles.Program:
+    def program(job: jobs.Job) -> jobs.Program:
         found.add((made(job).known.of_seed, job.turns))
         return made(job)
 
-    monkeypatch.setattr(tiles, "program", program)
+    monkeypatch.setattr(jobs, "program", program)
     with precision(sweep.dtype):
         for devices in (1, 2, 4):
             for options in ({}, {"chunk": 16}, {"chunk_tiles": 1}):
@@ -345,16 +345,16 @@ def test_programs_are_named_before_they_are_traced_and_counted_before_they_are_c
     capsys: pytest.CaptureFixture,
 ) -> None:
     both = [Sweep(DESCENT, {"seed": [0]}, name, ("loss",)) for name in ("descent", "simulation")]
-    trace = tiles.trace
+    trace = jobs.trace
 
-    def stop(job: tiles.Job) -> None:
+    def stop(job: jobs.Job) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tiles, "trace", stop)
+    monkeypatch.setattr(jobs, "trace", stop)
     with pytest.raises(KeyboardInterrupt):
         begin(both)
     assert capsys.readouterr().err.splitlines()[:1] == ["2 programs: descent, simulation"]
-    monkeypatch.setattr(tiles, "trace", trace)
+    monkeypatch.setattr(jobs, "trace", trace)
     begin(both[:1])
     assert "compiling 1 of 1 program\n" in capsys.readouterr().err
     begin(both)

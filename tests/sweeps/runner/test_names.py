@@ -13,7 +13,8 @@ import pytest
 import dynsim
 import sweeps
 from sweeps import Experiment, Sweep
-from sweeps.runner import fit, tiles
+from sweeps.runner import fit
+from sweeps.runner.program import jobs
 
 
 class Curve(dynsim.Problem):
@@ -62,7 +63,7 @@ def refused(
     **problem: Any,
 ) -> None:
     """Raises before anything is compiled, or written, in memory as well."""
-    monkeypatch.setattr(tiles.Program, "start", lambda _: pytest.fail("compiled"))
+    monkeypatch.setattr(jobs.Program, "start", lambda _: pytest.fail("compiled"))
     for out in (tmp_path / "in" / "s", None):
         sweep = Sweep(Experiment(Curve(**problem), dynsim.sgd(0.1), 2, 2), axes, record=record)
         with pytest.raises(ValueError, match=re.escape(why)):

@@ -24,7 +24,7 @@ from odes.yz import population
 from sweeps import Sweep, experiment
 from sweeps.runner import labels, progress, tiles, work
 from sweeps.runner.labels import valid
-from sweeps.runner.program import kept
+from sweeps.runner.program import jobs, kept
 from tests.systems.layers import initial_weights, simulate
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -117,14 +117,14 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
         axes = {"ratio": {"linspace": [1, 3, ratios]}, "seed": {"range": seeds}}
         sweeps.run(Sweep(BY_RATIO, axes, record=("loss",), **change), tile=4)
 
-    tiles.forget()
+    jobs.forget()
     run(4, 2)
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     run(11, 3)
     run(17, 2, root=5)
-    assert len(tiles.PROGRAMS) == before
+    assert len(jobs.PROGRAMS) == before
     run(2, 2)
-    assert len(tiles.PROGRAMS) == before + 1, "another tile is another program"
+    assert len(jobs.PROGRAMS) == before + 1, "another tile is another program"
 
 
 ANEW = """
@@ -183,18 +183,18 @@ def test_programs_of_classes_that_were_defined_again_are_dropped(
     problem: Any, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are no more than eight besides the current one. Programs of other classes are kept."""
-    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    monkeypatch.setattr(jobs, "PROGRAMS", {})
 
-    def traced(run: sweeps.Experiment) -> tiles.Program:
+    def traced(run: sweeps.Experiment) -> jobs.Program:
         made = work.Work(Sweep(run, {"eta": [0.1]}, record=("batch_loss",)), tiles.mesh())
         return made.program(())[1]
 
     other = sweeps.Experiment(OTHER(), dynsim.sgd(0.1), 1, 2)
     kept_one = traced(other)
-    number, alive = tiles.MOST_GONE + 2, []
+    number, alive = jobs.MOST_GONE + 2, []
     for i in range(number):
         alive.append(weakref.ref(traced(sweeps.Experiment(problem(i), rule(i), 1, 2))))
-        assert len(tiles.PROGRAMS) <= tiles.MOST_GONE + 2
+        assert len(jobs.PROGRAMS) <= jobs.MOST_GONE + 2
     assert [each() is not None for each in alive] == [False] * (number - 1) + [True]
     assert traced(other) is kept_one
 
@@ -203,14 +203,14 @@ def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where their arrays are of the same shapes."""
-    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    monkeypatch.setattr(jobs, "PROGRAMS", {})
     # Of 10 operations without arrays, which run for longer than they compile from some turns on.
     costs = kept.Known({}, Cost(), draws=False, of_seed=Cost(10, 1e-3, 0.0))
-    monkeypatch.setattr(tiles, "Program", lambda job: SimpleNamespace(known=costs))
+    monkeypatch.setattr(jobs, "Program", lambda job: SimpleNamespace(known=costs))
     call: Any = GRID.runs({}).call
-    job = tiles.Job((np.zeros(3),), {"eta": 0.1}, (2, 4), call, tiles.mesh())
-    first = tiles.program(job)
-    assert tiles.program(job._replace(arrays=(np.ones(3),), numbers={"eta": 0.2})) is first
+    job = jobs.Job((np.zeros(3),), {"eta": 0.1}, (2, 4), call, tiles.mesh())
+    first = jobs.program(job)
+    assert jobs.program(job._replace(arrays=(np.ones(3),), numbers={"eta": 0.2})) is first
     for change in (
         {"arrays": (np.zeros(4),)},
         {"arrays": (np.zeros(3, int),)},
@@ -223,9 +223,9 @@ def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(
         {"state": 8},
         {"turns": 10**6},
     ):
-        assert tiles.program(job._replace(**change)) is not first, change
-        assert tiles.program(job) is first
-    assert tiles.program(job._replace(turns=2)) is first, "two turns are as short as one"
+        assert jobs.program(job._replace(**change)) is not first, change
+        assert jobs.program(job) is first
+    assert jobs.program(job._replace(turns=2)) is first, "two turns are as short as one"
 
 
 def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
@@ -234,10 +234,10 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     made: list[int] = []
     seen: list[int] = []
 
-    class Counted(tiles.Program):
+    class Counted(jobs.Program):
         """Nothing is traced or compiled, and every run ends with its rate as its loss."""
 
-        def __init__(self, job: tiles.Job) -> None:
+        def __init__(self, job: jobs.Job) -> None:
             made.append(1)
             kinds = {"loss": "f4", "status": "i1", "first_bad_step": "i4"}
             runs = (job.mesh.size, *job.tile)
@@ -255,18 +255,18 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
             found["loss"] += arguments[1].rule.eta["Z"].peak[:, None]
             return jax.device_put(found)
 
-    monkeypatch.setattr(tiles, "Program", Counted)
-    monkeypatch.setattr(tiles, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(jobs, "Program", Counted)
+    monkeypatch.setattr(jobs, "MOST_PROGRAMS", 2)
     monkeypatch.setattr(work, "AHEAD", 1)
-    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    monkeypatch.setattr(jobs, "PROGRAMS", {})
     lengths = [4, 5, 6, 7]
     found = sweeps.run(Sweep(TRAINING, {"eta_z": [1.0, 2.0], "length": lengths}, record=("loss",)))
     # One is needed and one is ahead, until there are no more.
     assert seen == [2, 3, 4, 4]
-    assert len(tiles.PROGRAMS) <= 2
+    assert len(jobs.PROGRAMS) <= 2
     np.testing.assert_array_equal(found.loss, [4 * [1], 4 * [2]])
-    tiles.forget()
-    assert not tiles.PROGRAMS
+    jobs.forget()
+    assert not jobs.PROGRAMS
 
 
 @pytest.mark.more

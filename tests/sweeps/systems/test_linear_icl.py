@@ -10,7 +10,7 @@ import dynsim
 import odes
 import sweeps
 from sweeps import cli
-from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 
@@ -26,9 +26,9 @@ def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     cell = {"ratio": 1.0, "scale": 0.4, "eta": 1.0, "seed": 3}
     task = dynsim.regression(spectrum="geometric", ratio=1.0, scale=0.4)
     key = jax.random.fold_in(jax.random.key(0), 3)
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     found = sweeps.run(Sweep(RUN, axes, "simulation", ("loss", "learned"))).load()
-    assert len(tiles.PROGRAMS) == before + 1
+    assert len(jobs.PROGRAMS) == before + 1
     alone = dynsim.train(task, dynsim.sgd(1.0), key, steps=40, batch=float("inf"), times=[40])
     # float32, the same operations in another order over 40 steps.
     assert found.loss.sel(cell).item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)

@@ -12,7 +12,7 @@ import dynsim
 import sweeps
 from dynsim import schedules
 from sweeps import Experiment, Sweep
-from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 from sweeps.systems.base import divided, names_of_numbers
 
 
@@ -106,12 +106,12 @@ def test_an_axis_changes_the_run_or_is_an_error(name: str) -> None:
     np.testing.assert_allclose(first, trained(rule), rtol=1e-6)
     for number, other in zip(read, others, strict=True):
         assert not np.array_equal(first, other), number
-    programs = len(tiles.PROGRAMS)
+    programs = len(jobs.PROGRAMS)
     for number in READERS.keys() - set(read):
         message = rf"{number} = 0\.5: \w+ does not have it; {READERS[number]}"
         with pytest.raises(ValueError, match=message):
             swept(rule, {number: [0.5, 0.25]})
-    assert len(tiles.PROGRAMS) == programs
+    assert len(jobs.PROGRAMS) == programs
 
 
 @pytest.mark.more

@@ -18,6 +18,7 @@ from dynsim import Status
 from dynsim.decoding import Rate
 from sweeps import cli
 from sweeps.language.describe import describe
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep, from_table
 from sweeps.systems import base
 from sweeps.systems.experiment import experiment
@@ -196,17 +197,16 @@ def test_bad_input_is_named(
 )
 def test_runs_of_one_program() -> None:
     """Rates, warm-up, decay and a setting: all are numbers of one program, of theories too."""
-    from sweeps.runner import tiles
 
     cosine = {"kind": "cosine", "peak": 0.1, "steps": 5, "warmup": 1}
     run = experiment(NAME, steps=5, batch=4, decay=0.1, eta=cosine)
     axes = {"eta.peak": [0.1, 0.2], "warmup": [1, 2], "decay": [0.0, 0.1], "u0": [0.1, 0.2]}
-    tiles.forget()
+    jobs.forget()
     for theory in ("simulation", "descent"):
         for first in (0.1, 0.3):
             axes["eta.peak"] = [first, 0.2]
             sweeps.run(Sweep(run, axes, theory, ("loss",)))
-    assert len(tiles.PROGRAMS) == 2
+    assert len(jobs.PROGRAMS) == 2
 
 
 ALONE = """

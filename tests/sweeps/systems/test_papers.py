@@ -8,7 +8,7 @@ import pytest
 
 import dynsim
 import sweeps
-from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 
@@ -20,10 +20,10 @@ INFINITE = float("inf")
 )
 def test_sparse_attention_runs_are_the_single_ones() -> None:
     run = experiment("sparse_attention", length=8, d=4, steps=30, batch=4)
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     axes = {"eta": [0.5, 1.0], "p": [0.0, 0.5], "seed": [2]}
     found = sweeps.run(Sweep(run, axes, "simulation", ("loss", "attention"))).load()
-    assert len(tiles.PROGRAMS) == before + 1
+    assert len(jobs.PROGRAMS) == before + 1
     key = jax.random.fold_in(jax.random.key(0), 2)
     alone = dynsim.train(
         dynsim.retrieval(8, 4, p=0.5), dynsim.sgd(1.0), key, steps=30, batch=4, times=[30]
@@ -38,10 +38,10 @@ def test_sparse_attention_runs_are_the_single_ones() -> None:
 )
 def test_joma_runs_are_the_single_ones() -> None:
     run = experiment("joma", steps=20, length=16, batch=4, activation="tanh")
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     axes = {"temperature": [0.5, 1.0], "scale": [0.1, 0.3], "seed": [1]}
     found = sweeps.run(Sweep(run, axes, "simulation", ("loss", "entropy"))).load()
-    assert len(tiles.PROGRAMS) == before + 1
+    assert len(jobs.PROGRAMS) == before + 1
     problem = dynsim.JoMA(dynsim.syn_medium(1), 16, activation="tanh", scale=0.3, temperature=0.5)
     key = jax.random.fold_in(jax.random.key(0), 1)
     alone = dynsim.train(problem, dynsim.sgd(0.1), key, steps=20, batch=4, times=[20])

@@ -24,8 +24,8 @@ import odes
 import sweeps
 from dynsim import Status, schedules
 from sweeps import Experiment, Sweep
-from sweeps.runner import tiles
 from sweeps.runner.config import config_of
+from sweeps.runner.program import jobs
 
 
 class Net(dynsim.Problem):
@@ -115,12 +115,12 @@ def test_runs_that_diverge_are_data() -> None:
 
 @pytest.mark.more
 def test_a_grid_of_numbers_is_one_program_and_found_again() -> None:
-    tiles.forget()
+    jobs.forget()
     axes = {"eta.warmup": [1.0, 3.0], "decay": [0.0, 0.3], "shift": [0.0, 1.0]}
     for first in (0.1, 0.2):
         axes["peak"] = [first, 1.0]
         sweeps.run(Sweep(Experiment(Net(), RULE, 10, 4), axes))
-    assert len(tiles.PROGRAMS) == 1
+    assert len(jobs.PROGRAMS) == 1
 
 
 @pytest.mark.more

@@ -6,7 +6,7 @@ import pytest
 
 import dynsim
 import sweeps
-from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 
@@ -18,9 +18,9 @@ RUN = experiment("qkv", steps=6, length=12, batch=8, width=34, momentum=0.5)
 )
 def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
     axes = {"eta_z": [0.1, 1.0], "scale": [0.5, 2.0], "seed": [1]}
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     found = sweeps.run(Sweep(RUN, axes, "simulation", ("loss", "z_top_distinct"))).load()
-    assert len(tiles.PROGRAMS) == before + 1
+    assert len(jobs.PROGRAMS) == before + 1
     alone = dynsim.train(
         dynsim.QKV(dynsim.syn_small(), 12, width=34, scale=2.0), dynsim.momentum(1.0, 1.0, 0.5),
         jax.random.fold_in(jax.random.key(0), 1), steps=6, batch=8, times=[6],

@@ -8,8 +8,8 @@ import pytest
 
 import dynsim
 import sweeps
-from sweeps.runner import tiles
 from sweeps.runner.config import config_of
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 
@@ -23,11 +23,11 @@ TINY = experiment(
 )
 def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     axes = {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]}
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     found = sweeps.run(
         Sweep(TINY, axes, "simulation", ("entropy", "layer_change", "batch_loss"), 3)
     )
-    assert len(tiles.PROGRAMS) == before + 1
+    assert len(jobs.PROGRAMS) == before + 1
     assert found["layer_change"].dims == ("eta", "clip", "seed", "time", "layer")
     alone = dynsim.train(
         TINY.problem, dynsim.sgd(4.0, clip=0.1), jax.random.fold_in(jax.random.key(0), 2),

@@ -23,7 +23,7 @@ from odes import two_stage as reduced
 from odes.two_stage.loss import ReducedState
 from sweeps import cli
 from sweeps.compare.comparison import TRAINING, Comparison, applicable
-from sweeps.runner import tiles
+from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import compare, figure, finite
 from sweeps.studies.two_stage.claims import COMPARED, RECORD, Runs
@@ -72,9 +72,9 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
     """Rates change the number of steps, r and coupling the task: none of them the program."""
     axes = {"eta_1": [0.1, 0.2], "r": [1.0, 2.0], "coupling": [0.0, 0.7], "seed": [3]}
     run = of_two_stages(num_test=32)
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     found = sweeps.run(Sweep(run, axes, "simulation", ("K2", "V_trace", "eta_time"), 5)).load()
-    assert len(tiles.PROGRAMS) == before + 1
+    assert len(jobs.PROGRAMS) == before + 1
     assert found["K2"].dims == ("eta_1", "r", "coupling", "seed", "record")
     np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
     problem, rule = run.at({"eta_1": 0.1, "r": 2.0, "coupling": 0.7}).built
@@ -98,12 +98,12 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
     """Whatever the points, the chunks and the order of the axes; and anew for other sizes."""
     drawn: list[list[int]] = []
 
-    def draw(program: tiles.Program, task: object, seeds: np.ndarray, root: object) -> object:
+    def draw(program: jobs.Program, task: object, seeds: np.ndarray, root: object) -> object:
         drawn.append(seeds.ravel().tolist())
         return made(program, task, seeds, root)
 
-    made = tiles.Program.draw
-    monkeypatch.setattr(tiles.Program, "draw", draw)
+    made = jobs.Program.draw
+    monkeypatch.setattr(jobs.Program, "draw", draw)
     axes = {"length": [7, 5], "r": [1.0, 2.0], "seed": [3, 5], "tau": [0.1, 0.2]}
     sweep = Sweep(of_two_stages(num_test=16), axes, "simulation", ("K2",), "end")
     found = sweeps.run(sweep, chunk=1, devices=jax.devices()[:1])
@@ -466,9 +466,9 @@ def test_figures_resume_and_keep_what_they_draw(
         assert arrays[f"{control}/K2"].shape == (2, 6)
     verdicts = json.loads((out / "two_stage.json").read_text())
     assert {claim["name"] for claim in verdicts["preset"]} >= {"a.2", "trace", "threshold"}
-    before = len(tiles.PROGRAMS)
+    before = len(jobs.PROGRAMS)
     assert cli.main([*command, "--out", str(out)]) == 0
-    assert len(tiles.PROGRAMS) == before
+    assert len(jobs.PROGRAMS) == before
 
 
 @pytest.mark.full(
