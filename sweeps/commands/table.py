@@ -142,28 +142,39 @@ def group(first: str) -> dict[str, Command]:
 
 
 @functools.cache
-def metadata() -> dict[str, Any]:
-    """Return facts about commands and built-in problems that help is made of: "commands", with
-    their settings, the defaults of their runs, and options without names; and "theories", the names
-    of theories, of training and of observables by problem."""
-    return derived("commands", _metadata)
+def described(name: str) -> tuple[Kind, dict[str, Any] | None, Sequence[str]]:
+    """Return the settings of a command, as in "phase" or, with its own settings for a problem, as
+    in "compare two_stage"; the defaults of its runs, None without runs; and its options without
+    names."""
+    kind, usual, positional = derived(f"command-{file_name(name)}", lambda: _described(name))
+    return Kind.from_json(kind), usual, positional
 
 
-def _metadata() -> dict[str, Any]:
-    from odes import two_stage
+def _described(name: str) -> list[Any]:
     from sweeps.language.describe import describe
+
+    command = COMMANDS.get(name)
+    if command is None:
+        first, _, word = name.rpartition(" ")
+        command = COMMANDS[first]._replace(settings=OF_PROBLEM[first][word])
+    cls, _ = command.load()
+    kind = describe(cls)
+    usual = getattr(cls, "RUN", {}) if RUN in kind.fields else None
+    return [kind.to_json(), usual, getattr(cls, "POSITIONAL", ())]
+
+
+@functools.cache
+def names_by_problem() -> dict[str, tuple[list[str], list[str], list[str]]]:
+    """Return the names of theories, of training and of observables, by the word of a built-in
+    problem."""
+    return derived("names", _names_by_problem)
+
+
+def _names_by_problem() -> dict[str, Any]:
+    from odes import two_stage
     from sweeps.systems import registry
 
-    classes = {name: command.load()[0] for name, command in COMMANDS.items()}
-    for first, others in OF_PROBLEM.items():
-        words = {w: COMMANDS[first]._replace(settings=each) for w, each in others.items()}
-        classes |= {f"{first} {word}": command.load()[0] for word, command in words.items()}
-    commands = {}
-    for name, cls in classes.items():
-        kind = describe(cls)
-        run = getattr(cls, "RUN", {}) if RUN in kind.fields else None
-        commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
-    theories = {}
+    found = {}
     for name in kinds.BUILT_IN:
         system = registry.system(name)
         names = [each for each, theory in system.theories.items() if not theory.trains]
@@ -176,13 +187,13 @@ def _metadata() -> dict[str, Any]:
         known = system.theories["simulation"].observables(system.like)
         observables = [*dict.fromkeys((*known.functions, *known.provided))]
         for cls in system.problems:
-            theories[kinds.language().kind_of(cls).word] = [names, others, observables]
-    return {"commands": commands, "theories": theories}
+            found[kinds.language().kind_of(cls).word] = [names, others, observables]
+    return found
 
 
 def summary(name: str) -> str:
     """Return a one-line summary of a command, from the docstring of its settings."""
-    about = metadata()["commands"][name][0]["about"]
+    about = described(name)[0].about
     return textwrap.shorten(re.split(r"[:;] |\.(?: (?=[A-Z])|$)", about)[0], 88, placeholder=" ...")
 
 
@@ -217,14 +228,12 @@ class Offer(NamedTuple):
     @classmethod
     def of(cls, name: str, problem: str = "") -> "Offer":
         """Return the options of a command for runs of a problem."""
-        commands = metadata()["commands"]
         command, own = COMMANDS[name], OF_PROBLEM.get(name, {})
-        asked = fold(problem or (commands[name][1] or {}).get("problem", USUAL))
+        asked = fold(problem or (described(name)[1] or {}).get("problem", USUAL))
         # The name of a preset begins with that of its system.
         if word := next((each for each in own if asked.startswith(fold(each))), ""):
             command = command._replace(settings=own[word])
-        about, usual, positional = commands[f"{name} {word}".strip()]
-        kind = Kind.from_json(about)
+        kind, usual, positional = described(f"{name} {word}".strip())
         recorded = command.recorded and "out" in kind.fields
         options = {name: field for name, field in kind.fields.items() if name != RUN}
         wanted = recorded, command.draws, command.draws, command.talks
@@ -252,7 +261,7 @@ class Offer(NamedTuple):
         a built-in problem; empty for others, and where packages may add some."""
         group = "observables" if option == "observable" else "theories"
         problem: Any = given.get("problem", {"kind": ""})
-        known = metadata()["theories"].get(problem["kind"])
+        known = names_by_problem().get(problem["kind"])
         if not known or importlib.metadata.entry_points(group=f"dynsim.{group}"):
             return []
         theories, others, observables = known
