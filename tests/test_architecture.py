@@ -128,6 +128,31 @@ def test_imports_go_one_way(room: str) -> None:
         assert not {name.split(".")[0] for name in imported(path)} & forbidden, path
 
 
+BY_NAME = {
+    "dynsim.__main__": "the command line, which is above it",
+    "sweeps": "public names, imported when they are used",
+    "sweeps.commands.table": "modules of commands",
+    "sweeps.compare": "classes of comparisons, which a system names",
+    "sweeps.compare.command": "the same, and their pictures",
+    "sweeps.language.describe": "names in files of users",
+    "sweeps.runner.cluster": "packages of executors, where they are installed",
+    "sweeps.runner.program.kept": "whether a name leads back to its object",
+    "sweeps.systems.kinds": "classes by their words",
+}
+"""Modules that import by a name in a text, which the other tests here cannot read, and what."""
+
+
+def test_imports_are_statements() -> None:
+    calls = {"resolve_name", "import_module", "__import__"}
+    found = {
+        name
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in calls
+    }
+    assert found == {*BY_NAME}
+
+
 def test_diffrax_is_called_in_one_place() -> None:
     users = [name for name in within("odes") if "diffrax" in imported(modules()[name])]
     assert users == ["odes.solver.integrate"]
