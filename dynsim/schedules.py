@@ -395,9 +395,6 @@ class Fall(Schedule):
     Attributes:
         steps: when the decay ends, in steps from the start of the run, including the warm-up.
         end: the final rate over the peak.
-
-    Raises:
-        ValueError: for a number out of its range, or a warm-up that is longer than `steps`.
     """
 
     steps: AnyPositive
@@ -415,14 +412,19 @@ class Fall(Schedule):
 
 
 class Linear(Fall):
-    """A linear decay."""
+    """A linear decay from `peak` to `end` times `peak` at step `steps`, which counts from the start
+    of the run, including the warm-up.
+
+    Raises:
+        ValueError: for a number out of its range, or a warm-up that is longer than `steps`.
+    """
 
     def after_warmup(self) -> tuple[Piece, ...]:
         return line(self.risen, self.steps, 1, self.end), flat(jnp.inf, self.end)
 
 
 class Cosine(Fall):
-    """A decay along half a period of a cosine.
+    """A decay along half a cosine from `peak` to `end` times `peak`; otherwise like `Linear`.
 
     `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
     """
@@ -440,6 +442,9 @@ class Exponential(Schedule):
     Attributes:
         steps: number of steps, after the warm-up, that multiply the rate by `factor`.
         factor: rate after these steps, divided by the rate before them.
+
+    Raises:
+        ValueError: unless `steps` and `factor` are positive and `warmup` is not negative.
     """
 
     steps: AnyPositive
@@ -473,6 +478,9 @@ class WarmupStableDecay(Schedule):
         stable: number of steps at the peak.
         cooldown: number of steps of the decay.
         end: the final rate over the peak.
+
+    Raises:
+        ValueError: for a negative number, naming it.
     """
 
     stable: AnyNotNegative

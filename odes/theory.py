@@ -121,7 +121,6 @@ class Theory(Generic[Task, Rates]):
     drawn: bool = False
     at_once: int = 64
     memory: Callable[[Training, int, tuple[Any, ...]], int] | None = None
-
     resumes: bool = False
 
     trains: ClassVar[bool] = False

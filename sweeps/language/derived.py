@@ -49,15 +49,16 @@ def _code() -> str:
     """Return a hash of the code: names, sizes and times of its files, and the versions of Python
     and of Equinox, whose classes are bases of dynsim's."""
     root = Path(__file__).parents[2]
-    files = [each for package in PACKAGES for each in sorted(_sources(root / package))]
+    files = [each for package in PACKAGES for each in sorted(sources(root / package))]
     about = files, sys.version, importlib.metadata.version("equinox")
     return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
 
 
-def _sources(folder: Path) -> Iterator[tuple[str, int, int]]:
+def sources(folder: str | Path) -> Iterator[tuple[str, int, int]]:
+    """Yield path, size and modification time of each source file below a folder."""
     for entry in os.scandir(folder):
         if entry.is_dir():
-            yield from _sources(Path(entry.path))
+            yield from sources(entry.path)
         elif entry.name.endswith(".py"):
             found = entry.stat()
             yield entry.path, found.st_size, found.st_mtime_ns

@@ -157,7 +157,11 @@ def divided(training: Training) -> tuple[Training, Training, Training]:
 def names_of_numbers(numbers: Training) -> list[str]:
     """Return the names of the numbers of runs, in the order of their leaves: paths in the problem
     or the rule, such as "decay", or "eta.Y" for the peak of a schedule. Numbers of the rule that
-    are named like a field of the problem are prefixed with `rule.`."""
+    are named like a field of the problem are prefixed with `rule.`.
+
+    Raises:
+        ValueError: for two numbers of one name, which a store could not tell apart.
+    """
     fields = getattr(numbers.problem, "__dataclass_fields__", {})
 
     def name(path: tuple[Any, ...]) -> str:
@@ -169,7 +173,13 @@ def names_of_numbers(numbers: Training) -> list[str]:
         found = ".".join(words[1:] if words[0] == "numbers" else words)
         return f"rule.{found}" if found in fields else found
 
-    return [name(path) for path, _ in jax.tree.leaves_with_path(numbers)]
+    found: list[str] = []
+    for path, _ in jax.tree.leaves_with_path(numbers):
+        found.append(name(path))
+        if found[-1] in found[:-1]:
+            owner = type(getattr(numbers, path[0].name)).__name__
+            raise ValueError(f"{owner}: has two numbers named {found[-1]!r}")
+    return found
 
 
 def path_of(path: tuple[Any, ...]) -> str:

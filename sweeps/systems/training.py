@@ -16,7 +16,6 @@ from dynsim.precision import DType, on_cpu
 from dynsim.problem.checks import table
 from dynsim.problem.memory import bytes_of
 from dynsim.problem.train import drawn as batches_of
-from dynsim.training.course import Checkpoint
 from dynsim.training.recording import Table
 from odes import hierarchy
 from odes.hierarchy import of_class
@@ -85,13 +84,11 @@ class Simulation(AnyTheory):
         key: PRNGKeyArray,
         times: Any,
         *,
-        record: Any,
-        dtype: DType = "float64",
         rtol: float | None = None,
-        checkpoint: Checkpoint | bool = False,
         drawn: Mapping[str, PyTree] | None = None,
+        **options: Any,
     ) -> Trajectory:
-        """Train."""
+        """Train; `options` are the record, the precision and the checkpoint of `dynsim.train`."""
         del rtol
         return train(
             training.problem,
@@ -100,10 +97,8 @@ class Simulation(AnyTheory):
             steps=training.steps,
             batch=training.batch,
             times=times,
-            record=record,
             **(drawn or {}),
-            dtype=dtype,
-            checkpoint=checkpoint,
+            **options,
         )
 
 

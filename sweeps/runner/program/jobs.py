@@ -284,12 +284,8 @@ def release() -> None:
 MOST_PROGRAMS = 64
 """Maximum number of programs in memory: more than a figure needs, few enough for a long session.
 Above it, the least recently used half is dropped at once, because that clears JAX's caches."""
-
-
 MOST_GONE = 8
 """Maximum number of programs of classes that were defined again since, as in a notebook. JAX never
 forgets a class, so such programs are found by the names of their classes."""
-
-
 PROGRAMS: dict[Any, Program] = {}
 """The most recently used programs of this process, the latest one last."""

@@ -20,7 +20,7 @@ import pickle
 import pkgutil
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
 from dynsim.compiling import EFFORTS, FULL, Cost
+from sweeps.language.derived import sources
 from sweeps.language.describe import name_of
 from sweeps.output import programs
 from sweeps.runner.program import traces
@@ -127,19 +128,9 @@ def _code() -> tuple[str, int]:
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         for root in (spec and spec.submodule_search_locations) or ():
-            found += sorted(_sources(root))
+            found += sorted(sources(root))
     told = found, [importlib.metadata.version(each) for each in VERSIONS]
     return hashlib.sha256(repr(told).encode()).hexdigest(), max(each[2] for each in found)
-
-
-def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and modification time of each source file below a folder."""
-    for entry in os.scandir(folder):
-        if entry.is_dir():
-            yield from _sources(entry.path)
-        elif entry.name.endswith(".py"):
-            about = entry.stat()
-            yield entry.path, about.st_size, about.st_mtime_ns
 
 
 class KeptProgram(NamedTuple):

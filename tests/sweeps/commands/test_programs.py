@@ -18,6 +18,7 @@ import xarray as xr
 import sweeps
 from dynsim.precision import precision
 from sweeps import Sweep, cli, experiment
+from sweeps.language.derived import sources
 from sweeps.output import programs
 from sweeps.runner import tiles
 from sweeps.runner.program import jobs, kept
@@ -399,10 +400,10 @@ def test_an_edited_file_is_other_code(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     file = tmp_path / "inside" / "module.py"
     file.write_text("x = 1")
-    before = list(kept._sources(str(tmp_path)))
+    before = list(sources(str(tmp_path)))
     file.write_text("x = 10")
     assert len(before) == 1
-    assert list(kept._sources(str(tmp_path))) != before
+    assert list(sources(str(tmp_path))) != before
 
 
 @pytest.mark.more

@@ -155,6 +155,17 @@ def test_weights_have_names_as_arrays_have(
     refused(why, tmp_path, monkeypatch, record="params", weights=weights)
 
 
+class Anything(Curve):
+    inner: Any = None
+
+
+def test_two_numbers_of_one_name_are_an_error() -> None:
+    inner = {"x.y": 1.0, "x": {"y": 2.0}}
+    run = Experiment(Anything(inner=inner), dynsim.sgd(0.1), 2, 2)
+    with pytest.raises(ValueError, match=r"Anything: has two numbers named 'inner.x.y'"):
+        sweeps.run(Sweep(run, RATES, record="batch_loss"))
+
+
 @pytest.mark.more
 def test_fields_called_like_settings_of_the_run_are_named_by_their_paths() -> None:
     run = Experiment(Steps(), dynsim.sgd(0.1), 2, 2)
