@@ -18,10 +18,11 @@ training, 8 seeds, 1000 steps     4.2 -> 0.9       2.3 -> 25
 `REDUCED` takes away a third of the clock time and half of the CPU time, and the program runs for
 1.1 to 1.5 times as long: the spread is compiled in 3.6 s of CPU time, and runs for 0.44 s.
 
-Each program is compiled in the way by which it is estimated to be done first (`Cost.effort`), on a
-CPU only. Training on batches is always optimised: rounding may grow, so that its result must not
-depend on the number of runs. A single option would not be free for it either: without fusion
-emitters it is compiled in two thirds of the time, and takes 1.5 to 2 times as long.
+On a CPU, the compiler spends the effort for which compiling and running a program are estimated to
+take least time together (`Cost.effort`). Training on batches is always optimised: rounding may
+grow, so that its result must not depend on the number of runs. A single option would not be free
+for it either: without fusion emitters it is compiled in two thirds of the time, and takes 1.5 to 2
+times as long.
 
 Options of a single program are used, which change nothing else in the user's process. Those that
 XLA_FLAGS sets prevail.
@@ -113,8 +114,8 @@ class Cost(NamedTuple):
     entries: float = 0.0
 
     def effort(self, times: int = 1) -> str:
-        """Return the name of the effort with which a program that runs so many times is compiled
-        and done first."""
+        """Return the name of the effort for which compiling a program and running it so many times
+        take least time together."""
 
         def gain(effort: Effort) -> float:
             longer = effort.calls * self.calls + effort.entries * self.entries

@@ -19,8 +19,7 @@ import platformdirs
 
 PACKAGES = ("dynsim", "odes", "sweeps")
 MOST = 4
-"""Maximum number of kept files of a name: the versions of dynsim that a user goes back and forth
-between."""
+"""Maximum number of files kept of each name, for users who switch between versions of dynsim."""
 
 
 def derived(name: str, derive: Callable[[], Any]) -> Any:
