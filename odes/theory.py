@@ -95,6 +95,8 @@ class Theory(Generic[Task, Rates]):
         memory: (training, number of times, names to record) -> bytes of a solve; those of a few
             copies of the weights if None.
         trains: whether it is training, in the precision of the run; theories are solved in float64.
+        paths: number of random paths that a comparison draws, for a theory whose paths cost little;
+            None for as many as there are seeds.
         resumes: whether its runs can save a checkpoint and resume from it.
         batched: whether `run` computes many runs at once, from a rule with numbers (P,).
 
@@ -122,9 +124,12 @@ class Theory(Generic[Task, Rates]):
     at_once: int = 64
     memory: Callable[[Training, int, tuple[Any, ...]], int] | None = None
     resumes: bool = False
+    paths: int | None = None
 
     trains: ClassVar[bool] = False
     batched: ClassVar[bool] = False
+    records: ClassVar[int | None] = None
+    """Number of times at which a comparison records it, if each takes long; None for all."""
     reduce: ClassVar[Callable[[Any, tuple[Any, ...]], Any] | None] = None
     """(problem, names to record) -> the problem that `run` takes, made once on the host; None if it
     takes the problem itself."""

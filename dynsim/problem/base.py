@@ -38,6 +38,8 @@ class Problem(eqx.Module):
     Attributes:
         NAME: a short name, under which other packages register observables and theories.
         RECORD: names recorded by default, where they are known.
+        COMPARED: names that a comparison of training with theories shows; all that both have if
+            there are none.
         REFUSED: names that only some theories predict, with the reason why others do not.
         OBSERVABLES_FROM: names of other problems whose registered observables it shares.
         LEFT_OUT_AT_ZERO: numbers that become constants of the compiled program if they are 0, so
@@ -69,6 +71,7 @@ class Problem(eqx.Module):
 
     NAME: ClassVar[str] = ""
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
+    COMPARED: ClassVar[tuple[str, ...]] = ()
     REFUSED: ClassVar[Mapping[str, str]] = {}
     OBSERVABLES_FROM: ClassVar[tuple[str, ...]] = ()
     LEFT_OUT_AT_ZERO: ClassVar[tuple[str, ...]] = ()
@@ -106,6 +109,28 @@ class Problem(eqx.Module):
     def observables(self) -> Mapping[str, Measured]:
         """Return the quantities that can be recorded, by name: functions of (problem, weights) that
         return an array."""
+        return {}
+
+    def summary(
+        self, times: Float[np.ndarray, " S"], recorded: Mapping[str, np.ndarray]
+    ) -> Mapping[str, float]:
+        """Return numbers that say how a run went, such as the step at which a part of the task is
+        learned, by name. A comparison measures them in each run of training and of each theory.
+
+        Args:
+            times: (S,) optimiser steps at which the run recorded.
+            recorded: observables by name, (S, ...) each, at least those in `COMPARED`.
+
+        Returns:
+            Numbers by name; inf for a step that is not reached.
+
+        Example:
+            >>> class Net(DeepLinear):
+            ...     def summary(self, times, recorded):
+            ...         below = recorded["loss"] < 0.1
+            ...         return {"learned": times[below.argmax()] if below.any() else np.inf}
+        """
+        del times, recorded
         return {}
 
     def groups(self, params: PyTree) -> PyTree:

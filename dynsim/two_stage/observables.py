@@ -136,6 +136,7 @@ OBSERVABLES: dict[str, Observable] = {
     "V_noise_norm": lambda s: _norm(s.weights.noise.V),
     "W_trace": lambda s: jnp.trace(s.weights.signal.W),
     "V_trace": lambda s: jnp.trace(s.weights.signal.V),
+    "V_trace_abs": lambda s: jnp.abs(jnp.trace(s.weights.signal.V)),
     "W_singular": lambda s: _singular(s.weights.signal.W),
     "V_singular": lambda s: _singular(s.weights.signal.V),
     "state": lambda s: reduced_state(s.weights.total),
@@ -151,6 +152,8 @@ TABLE = Table(OBSERVABLES, ("two_stage",))
 """Observables of weights at one time."""
 DEFAULT_RECORD = ("K1", "K2", "auc_Q", "W_norm", "V_norm", "W_trace", "V_trace")
 """Names recorded by default."""
+LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
+"""A component counts as learned when its loss falls below this (section 4 of the theory)."""
 
 
 def first_below(

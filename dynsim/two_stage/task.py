@@ -16,6 +16,7 @@ import annotated_types as at
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
@@ -26,7 +27,14 @@ from dynsim.training.rule import Rule, UpdateRule
 from dynsim.two_stage import model
 from dynsim.two_stage.annealing import Annealed, Control
 from dynsim.two_stage.model import PQ, Laid, PromptBatch, Split, data_loss
-from dynsim.two_stage.observables import DEFAULT_RECORD, OBSERVABLES, PromptSnapshot, measure
+from dynsim.two_stage.observables import (
+    DEFAULT_RECORD,
+    LEARNED,
+    OBSERVABLES,
+    PromptSnapshot,
+    first_below,
+    measure,
+)
 
 Core = Literal["fresh", "fixed"]
 Block = Annotated[Size, at.Ge(2)]
@@ -109,7 +117,8 @@ class Prompts(Problem):
         K2_gated: logistic loss of component Q by the signal part, gated by all [nat].
         K2_pos: logistic loss of component Q on positive labels [nat].
         K2_neg: logistic loss of component Q on negative labels [nat].
-        V_trace: trace of the signal part of V.
+        V_trace: trace of the signal part of V, whose sign is random.
+        V_trace_abs: modulus of the trace of the signal part of V.
 
     Raises:
         ValueError: unless d >= 2, length >= 2, num_test >= 2, r > 0, gamma0, s1, s2, tau_0 >= 0 and
@@ -125,6 +134,7 @@ class Prompts(Problem):
 
     NAME: ClassVar = "two_stage"
     RECORD: ClassVar = DEFAULT_RECORD
+    COMPARED: ClassVar = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace_abs", "auc_Q")
     LEFT_OUT_AT_ZERO: ClassVar = ("coupling",)
     RUN_DEFAULTS: ClassVar = {"rule": {"kind": "annealed"}, "batch": 128, "steps": None}
 
@@ -252,6 +262,13 @@ class Prompts(Problem):
         """Outputs on the fresh prompts of the run."""
         task = self if self.held is not None else self._prepared(jax.random.key(0))[0]
         return (measure(params, task.held.test),)
+
+    def summary(self, times: Float[np.ndarray, " S"], recorded: Any) -> dict[str, float]:
+        """The steps at which P and Q are learned: at which K1 falls below 0.2, and K2 below 0.6."""
+        return {
+            f"{component} is learned at step": float(first_below(times, recorded[loss], level))
+            for component, (loss, level) in LEARNED.items()
+        }
 
     def divergence_limit(self) -> Real[Number, ""]:
         """Infinite, because large weights have a large loss. Only weights that are not finite end a

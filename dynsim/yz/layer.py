@@ -54,6 +54,7 @@ class Layer(SequenceClasses, Problem):
 
     NAME: ClassVar = "yz"
     RECORD: ClassVar = DEFAULT_RECORD
+    COMPARED: ClassVar = tuple(name for name in DEFAULT_RECORD if name != "accuracy")
     REFUSED: ClassVar = MEASURED.refused
 
     length: Length = eqx.field(static=True, default=128)
@@ -162,6 +163,13 @@ class Layer(SequenceClasses, Problem):
     def observables(self) -> dict[str, Measured]:
         """The observables of `dynsim.yz.observables`."""
         return dict(MEASURED.functions)
+
+    def summary(self, times: Float[np.ndarray, " S"], recorded: Any) -> dict[str, float]:
+        """The largest speed coefficient, a mean over classes, and its step: attention scans before
+        it, and snaps after it."""
+        speed = recorded["speed"].mean(-1)
+        peak = int(np.argmax(speed))
+        return {"step of the largest speed": float(times[peak]), "largest speed": speed[peak]}
 
     def divergence_limit(self) -> float:
         """Ten times the loss of uniform guessing."""

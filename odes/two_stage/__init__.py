@@ -17,9 +17,9 @@ from odes.two_stage.field import (
     OBSERVABLES,
     inapplicable,
     solve,
-    solve_anchored,
 )
 from odes.two_stage.loss import ReducedState, Rule
+from odes.two_stage.measured import solve_anchored
 from odes.two_stage.sde import solve_sde, solve_seed
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "ReducedState",
     "Rule",
     "solve",
+    "solve_anchored",
     "solve_sde",
     "solve_seed",
 ]
@@ -45,7 +46,7 @@ _theory = functools.partial(
     memory=lambda *_: NUMBERS,
 )
 _infinite = functools.partial(solve, finite_length=False)
-_path = functools.partial(_theory, adaptive=False, drawn=True)
+_path = functools.partial(_theory, adaptive=False, drawn=True, paths=48)
 _ODE, _MEASURED = "isotropic blocks, noise-free a and b", "reduced ODE from measured states"
 _FEW = "as ode, and no variance of the outputs at finite L"
 _SDE = "isotropic blocks, nominal start; noise on a and b"
@@ -54,9 +55,11 @@ _SEED = "reduced SDE of what a seed measures"
 THEORIES = (
     _theory("ode", "reduced ODE", f"{_ODE}, nominal start", solve),
     _theory("infinite", "reduced ODE, L = ∞", _FEW, _infinite),
-    _theory("anchored", _MEASURED, f"{_ODE} within a stage", solve_anchored, needs=("anchors",)),
+    _theory(
+        "anchored", _MEASURED, f"{_ODE} within a stage", solve_anchored, needs=("key", "batch")
+    ),
     _path("sde", "reduced SDE, mean of paths", _SDE, solve_sde, needs=("key",)),
     _path("seeds", _SEED, _ALL, solve_seed, needs=("key", "num_test")),
 )
-"""The theories, most exact first. Some need a random `key`, measured states as `anchors`, or the
-number `num_test` of test prompts."""
+"""The theories, most exact first. Some need a random `key`, the `batch` of training, or the number
+`num_test` of test prompts."""

@@ -136,12 +136,13 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "V_norm": lambda s: root(s.state.b**2 + _squares(s, "V")),
     "W_trace": lambda s: jnp.asarray(s.state.a),
     "V_trace": lambda s: jnp.asarray(s.state.b),
+    "V_trace_abs": lambda s: jnp.abs(s.state.b),
     "V_rms": lambda s: root(_squares(s, "V") / (s.task.d**2 - 1)),
     "state": lambda s: jnp.stack(jax.tree.leaves(s.state)),
 }
 """Observables, all of shape () but "state": the losses in nat ("loss" is the trained
 one, without weight decay), the AUC of N_V, Frobenius norms of the weights, the traces a and b of
-their signal, the root mean square of V without V[0,0], and (7,) the state in the order of its
+their signal, |b|, the root mean square of V without V[0,0], and (7,) the state in the order of its
 fields."""
 TABLE = Table(OBSERVABLES)
 """Observables that can be requested from the theories."""

@@ -236,6 +236,7 @@ def _seed(
         }
         for name, part, z in zip(("W", "V"), (seed.W, seed.V), of_diagonal, strict=True):
             measured[f"{name}_trace"] = part.along + z * root(part.square)
+        measured["V_trace_abs"] = jnp.abs(measured["V_trace"])
         return {name: measured.get(name, value) for name, value in found.items()}
 
     start = _start(task, start_key, times.dtype)

@@ -246,11 +246,10 @@ def _solve(
 def _of_problem(run: Experiment) -> Explanation:
     """Return the prediction of any other problem, from the first applicable theory of its loss."""
     # Their imports take half as long as the layer's prediction.
-    from sweeps.compare.comparison import applicable
     from sweeps.runner.run import run as run_sweep
     from sweeps.runner.spec import Sweep
 
-    theories, refused = applicable(run)
+    theories, refused = registry.applicable(run)
     problem, rule = run.built
     key, steps = jax.random.fold_in(jax.random.key(0), run.seed), run.steps
     predicting = (n for n, each in theories.items() if "loss" in each.observables(problem).names())

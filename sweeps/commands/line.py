@@ -26,6 +26,7 @@ AT_ONCE = ("compare", "explain", "phase")
 progress to show."""
 NAMES = {
     "theories": ("best",),
+    "Compare.theories": ("best", "all"),
     "theory": (),
     "Optimum.theory": ("auto", "best", "none"),
     "against": ("auto", "best", "none"),

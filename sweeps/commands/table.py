@@ -108,7 +108,6 @@ figure/two_stage studies.two_stage.figure:FigureTwoStage
 figure/two_stage_finite studies.two_stage.finite:TwoStageFinite
 figure/two_stage_phase studies.two_stage.phase:TwoStagePhase
 figure/validity studies.phase.validity:Validity
-figure/theories compare.theories:Theories
 """
 """Name and settings class (below `sweeps`) of each command, and its differences from most commands:
 `own` (not recorded), `still` (no figures), `quick` (no progress), and the path it reads."""
@@ -126,7 +125,7 @@ COMMANDS: dict[str, Command] = {
 }
 """All commands by name; a name has one word, or two."""
 OF_PROBLEM: dict[str, dict[str, str]] = {
-    "compare": {"two_stage": "studies.two_stage.compare:CompareTwoStage"},
+    "compare": {},
     "explain": {},
     "phase": {"yz": "studies.phase.figure:Phase"},
     "figure optimum": {"yz": "studies.optimum.figure:OptimumOfLayer"},

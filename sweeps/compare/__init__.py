@@ -32,19 +32,15 @@ def compare(run: Any = "yz", /, theories: Sequence[Any] = (), **settings: Any) -
         >>> found = compare("saxe", eta=0.1, steps=20, seeds=2, theories=["modes"])
     """
     import dataclasses
-    import pkgutil
 
     from dynsim import checks
-    from sweeps.compare.command import compare, kind_of
-    from sweeps.compare.settings import CompareOptions
+    from sweeps.compare.command import Compare, compare
     from sweeps.systems.experiment import made
 
     theories = (theories,) if isinstance(theories, str) else theories
     checks.kind("theories", theories, Sequence)
-    names = {field.name for field in dataclasses.fields(CompareOptions)}
+    names = {field.name for field in dataclasses.fields(Compare)}
     options = {name: settings.pop(name) for name in names & {*settings}}
-    runs = made(run, **settings)
     named = tuple(each for each in theories if isinstance(each, str))
     own = [each for each in theories if not isinstance(each, str)]
-    cls = pkgutil.resolve_name(kind_of(runs).SETTINGS)
-    return compare(cls(runs, theories=named, **options), own)
+    return compare(Compare(made(run, **settings), theories=named, **options), own)

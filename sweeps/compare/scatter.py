@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,6 @@ from dynsim.problem.sharpness import EDGE
 from dynsim.training.recording import PRECONDITIONED
 from odes.batch_noise.noise import of_starts
 from odes.central import NEAR
-from sweeps.output import aligned
 
 WIDER, SURE = 1.2, 3.0
 """A prediction is strained if runs scatter more or less than predicted by the first factor, and by
@@ -84,29 +82,6 @@ def average(runs: np.ndarray) -> np.ndarray:
 def spread(runs: np.ndarray) -> np.ndarray:
     """Return the standard deviation (ddof 1) over the runs, (S, ...); NaN for a single run."""
     return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
-
-
-def lines(at_end: Mapping[str, Mapping[str, float | None]], theory: str = "") -> list[str]:
-    """Format standard deviations at the end by observable, as returned by `Scatter.at_end`."""
-    rows: list[tuple[str, ...]] = [
-        ("", "predicted", "its error", "of the runs", "sampling error", "strained")
-    ]
-    for name, values in at_end.items():
-        *numbers, strained = values.values()
-        said = "-"
-        if strained:
-            predicted, _, measured, _ = (float(x or 0) for x in numbers)
-            said = f"{measured / predicted if predicted else math.inf:.3g} times"
-        rows.append((name, *("-" if x is None else format(x, ".3g") for x in numbers), said))
-    about = f"{theory}: " * bool(theory)
-    found = ["", f"{about}Standard deviation across seeds at the end.", "", *aligned(rows, 17, 16)]
-    if any(values["strained"] for values in at_end.values()):
-        found += [
-            "",
-            "Strained: runs scatter so many times as far as predicted, more than errors explain.",
-            "An assumption of the theory fails, such as that noise is small.",
-        ]
-    return found
 
 
 @dataclasses.dataclass(frozen=True)

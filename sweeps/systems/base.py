@@ -236,8 +236,6 @@ class System(NamedTuple):
         problems: classes of its problems; the first one has the name of the system.
         theories: its theories by name, and training, which is called "simulation".
         labels: names and units for its results.
-        compare: class used by `dynsim compare NAME`, as "module:Class", a subclass of
-            `sweeps.compare.comparison.Comparison`; None for that class itself.
         more: theories that other packages register, looked up on demand.
         like: a problem with the observables of all of them, made without touching a device; None if
             each run's own problem is to be asked.
@@ -254,7 +252,6 @@ class System(NamedTuple):
     problems: tuple[type[Problem], ...]
     theories: Mapping[str, AnyTheory]
     labels: Labels = Labels()
-    compare: str | None = None
     more: Callable[[], Mapping[str, AnyTheory]] = dict
     like: Problem | None = None
     stiffness: Callable[[Training], np.ndarray] = rates

@@ -78,7 +78,6 @@ def yz() -> System:
         problems=(AttentionLayer, Layer),
         theories=of_layer,
         labels=LABELS,
-        compare="sweeps.compare.layer:LayerComparison",
     )
 
 
@@ -181,7 +180,6 @@ def two_stage() -> System:
         at_once=1,
         # Runs step from record to record.
         resumes=False,
-        compare="sweeps.studies.two_stage.compare:TwoStageComparison",
         # The noise-free growth rate of Q increases with r.
         stiffness=lambda training: training.problem.r,
         labels=Labels(

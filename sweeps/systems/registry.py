@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Collection, Iterator
 
 from dynsim import Problem, checks, plugins
+from odes.batch_noise import THEORY as NOISE
+from odes.general import WHOLE
 from odes.theory import AnyTheory, Training, refusal
 from sweeps.language.describe import name_of
 from sweeps.systems import yz
@@ -110,6 +112,22 @@ def training_of(theory: AnyTheory, run: Experiment) -> Training:
 def check_run(theory: AnyTheory, run: Experiment) -> None:
     """Raise `ValueError` if a theory does not describe a run, or many."""
     check_runs(theory, training_of(theory, run))
+
+
+def applicable(run: Experiment) -> tuple[dict[str, AnyTheory], dict[str, str]]:
+    """Return the theories that describe a run, most exact first, and the reasons why others do not.
+
+    Variants are left out. If nothing describes the rule, such as a user's own, the flow of all
+    weights is used if there is one.
+    """
+    known = {n: each for n, each in theories(system_of(run)).items() if not each.trains}
+    reasons = {n: refusal(check_run, each, run) for n, each in known.items() if not each.variant}
+    found = {name: known[name] for name, why in reasons.items() if why is None}
+    for name in (WHOLE.name, NOISE.name):
+        if not found and name in known and refusal(check_run, known[name], run) is None:
+            found = {name: known[name]}
+    refused = {n: why.rpartition("does not apply: ")[2] for n, why in reasons.items() if why}
+    return found, refused
 
 
 def best(system: System, planes: Collection[Experiment]) -> str:

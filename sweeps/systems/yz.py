@@ -354,9 +354,12 @@ def _inapplicable_spread(training: Training) -> str | None:
     return refusal(checks.integer, "batch", batch, 1) or refusal(problem.check_population)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Spread(AnyTheory):
     """Linear noise, which records noise-free means, and with suffixes `STD` and `DRIFT` the effects
-    of noise."""
+    of noise. Each recorded time costs a backward pass."""
+
+    records: ClassVar[int | None] = 9
 
     def observables(self, problem: Any) -> Table:
         del problem
@@ -372,7 +375,7 @@ def _of_spread(squares: bool = False) -> AnyTheory:
         "1/T^2 -> 0, noise of batches to first order",
         functools.partial(_spread, squares=squares),
         _inapplicable_spread,
-        variant=True,
+        variant=squares,
         needs=("init", "key", "batch"),
         adaptive=False,
         at_once=16,

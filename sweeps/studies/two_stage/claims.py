@@ -18,20 +18,21 @@ from jaxtyping import Float
 
 from dynsim import Annealed, Annealing, Prompts, Status, checks
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.observables import OBSERVABLES, RankCurves, first_below, rank_curves
+from dynsim.two_stage.observables import (
+    LEARNED,
+    OBSERVABLES,
+    RankCurves,
+    first_below,
+    rank_curves,
+)
 from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.loss import JENSEN_FLOOR
-from sweeps.compare.comparison import valid
 from sweeps.compare.scatter import average, spread
 from sweeps.runner.spec import Sweep
 from sweeps.systems.base import MOST_TIMES
 from sweeps.systems.experiment import Experiment
 
 RECORD = (*OBSERVABLES, "eta_time")
-COMPARED = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
-"""Observables that both theory and simulation have."""
-LEARNED = {"P": ("K1", 0.2), "Q": ("K2", 0.6)}
-"""A component counts as learned when its loss falls below this (section 4 of the theory)."""
 LOG_2 = float(np.log(2))
 CHANCE = (0.45, 0.57)
 """Range of chance accuracies and AUC on 2048 prompts; across seeds they scatter by about 0.012."""
@@ -81,8 +82,8 @@ class Runs:
         return len(self.values["K1"])
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Return the observable `name`; the modulus of V_trace, whose sign is random."""
-        return modulus(name, self.values[name])
+        """Return the observable `name`."""
+        return self.values[name]
 
     def mean(self, name: str) -> np.ndarray:
         """Mean of an observable over the runs; NaN without runs."""
@@ -91,10 +92,6 @@ class Runs:
     def spread(self, name: str) -> np.ndarray:
         """Standard deviation (ddof 1) over the runs; NaN for fewer than two."""
         return spread(self[name])
-
-    def over_time(self, values: Float[np.ndarray, " S"]) -> float:
-        """L2 norm of a curve over eta-time, whatever the density of records in each stage."""
-        return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
 
     def learned(self, component: str) -> Float[np.ndarray, " R"]:
         """Eta-time at which the loss of component P falls below 0.2, or that of Q below 0.6; inf
@@ -113,19 +110,14 @@ def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
     return Runs(training, steps, eta_time, values, int((~good).sum()))
 
 
-def modulus(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the modulus of V_trace, whose sign is random, and other observables unchanged."""
-    return np.abs(values) if name == "V_trace" else values
-
-
 def ode(runs: Runs) -> Sweep:
     """Return the sweep of the reduced ODE, with one `seed`."""
-    return Sweep(runs.training, {"seed": {"range": 1}}, "ode", COMPARED, len(runs.steps))
+    return Sweep(runs.training, {"seed": {"range": 1}}, "ode", Prompts.COMPARED, len(runs.steps))
 
 
 def theory_mean(prediction: xr.Dataset, name: str) -> np.ndarray:
-    """(S,) mean of an observable over the solves that ended well; the modulus for V_trace."""
-    return average(modulus(name, valid(prediction, name)))
+    """(S,) mean of an observable over the solves that ended well."""
+    return average(prediction[name].values[prediction["status"].values == Status.OK])
 
 
 class Claim(NamedTuple):
@@ -191,7 +183,7 @@ def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
 def corollary(runs: Runs) -> list[Claim]:
     """Claims of the trace corollary, on means and run by run: P's trace is above Q's after stage 1
     and below it at the end."""
-    margin = runs["W_trace"] - runs["V_trace"]
+    margin = runs["W_trace"] - runs["V_trace_abs"]
     first, last = margin[:, runs.switch], margin[:, -1]
     return [
         Claim("trace", "after stage 1, Tr Wbar - |Tr Vbar|", float(first.mean()), 0, inf),

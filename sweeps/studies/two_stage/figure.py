@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from dynsim import Prompts
 from dynsim.decoding import Count
 from dynsim.two_stage.annealing import Control
 from odes.two_stage import THEORIES
@@ -24,7 +25,6 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.options import begin
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.claims import (
-    COMPARED,
     RECORD,
     Runs,
     Times,
@@ -87,7 +87,7 @@ def run(config: FigureTwoStage) -> list[Path]:
         print(f"{title}: {count(found[title].count, 'run')}\n{claims.table(tested_claims)}\n")
     arrays = {name: {**r.values, "time": r.eta_time} for name, r in found.items()}
     for name, theory in predicted.items():
-        arrays |= {f"{name}/ode/{o}": theory[o].values[0] for o in COMPARED}
+        arrays |= {f"{name}/ode/{o}": theory[o].values[0] for o in Prompts.COMPARED}
     report = {name: claims.as_records(found) for name, found in verdicts.items()}
     figure = draw(found, predicted)
     return output.write(config.out, "two_stage", figure=figure, arrays=arrays, report=report)
@@ -208,8 +208,8 @@ def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
 def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     """Draw the traces of the signal weights, with theory's a and b."""
     band(ax, runs, "W_trace", P, r"Tr $\overline{W}$")
-    band(ax, runs, "V_trace", Q, r"|Tr $\overline{V}$|")
-    lines(ax, runs, predictions, {"W_trace": P, "V_trace": Q})
+    band(ax, runs, "V_trace_abs", Q, r"|Tr $\overline{V}$|")
+    lines(ax, runs, predictions, {"W_trace": P, "V_trace_abs": Q})
     return finish(ax, runs, "trace of the signal")
 
 
@@ -227,17 +227,3 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     ax.yaxis.set_minor_formatter("{x:g}")
     return finish(ax, runs, "Frobenius norm")
-
-
-def draw_comparison(result: Any) -> Figure:
-    """Draw losses, accuracies, traces and norms of a `TwoStageComparison`."""
-    runs = result.runs
-    figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
-    key(figure, tuple(result.predictions))
-    coupled = settings(runs.training)[0].coupling > 0
-    plot_losses(runs, result.predictions, ax=axes[0, 0], joint=coupled)
-    plot_accuracies(runs, ax=axes[0, 1])
-    plot_traces(runs, result.predictions, ax=axes[1, 0])
-    plot_norms(runs, result.predictions, ax=axes[1, 1])
-    figure.suptitle(f"{count(runs.count, 'run')}: mean (wide lines) ± sd\n{about(runs.training)}")
-    return figure
