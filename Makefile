@@ -92,7 +92,7 @@ gallery: $(VENV)/.installed-test
 	$(BIN)/python docs/gallery/make.py $(FIGURES)
 
 # Tables of the documentation that take minutes each, printed; of errata, its page is written.
-TABLES ?= bursts errata rules tails verdicts
+TABLES ?= bursts errata rules seeds tails verdicts
 tables: $(VENV)/.installed
 	for table in $(TABLES); do $(BIN)/python docs/tools/measured/$$table.py || exit 1; done
 
