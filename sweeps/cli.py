@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import sweeps
-from sweeps.commands.environment import reason
 from sweeps.commands.line import understood
 from sweeps.lines import printable, stops, to_stderr
 
@@ -152,7 +151,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, FloatingPointError, OSError) as error:
-        to_stderr(f"dynsim: {reason(error)}")
+        to_stderr(f"dynsim: {error}")
         return 2
     except SystemExit as error:
         # SystemExit in third-party code would end the command silently.

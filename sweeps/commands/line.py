@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sweeps.commands.environment import check_flags, reason
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, RUN, Offer, Run, file_name, group, summary
 from sweeps.language.fields import MISSING, Field, LanguageError, Table, allowed, fold, must_be
 from sweeps.language.grammar import Language, Pairs
@@ -131,13 +130,12 @@ def understood(words: Sequence[str], places: bool = True) -> Asked:
             given.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
         if places:
             _check_places(offer, given)
-        check_flags()
         if places and name in AT_ONCE and not given.get("quiet"):
             # Printed first, as the imports of a command take seconds.
             to_stderr(f"{name}: {summary(name)}")
         settings, run_command = _made(offer, given)
     except ValueError as error:
-        to_stderr(f"dynsim: {reason(error)}")
+        to_stderr(f"dynsim: {error}")
         raise SystemExit(2) from None
     return Asked(f"{name} {problem}".strip(), settings, run_command, offer, given)
 

@@ -21,7 +21,7 @@ import pytest
 import dynsim
 import sweeps
 from sweeps import cli, lines
-from sweeps.commands import environment, line, table
+from sweeps.commands import line, table
 from sweeps.runner import progress
 from tests.sweeps.ending import ended
 
@@ -188,7 +188,6 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
     light = {
         "sweeps.cli",
         "sweeps.commands",
-        "sweeps.commands.environment",
         "sweeps.commands.line",
         "sweeps.commands.table",
     }
@@ -248,38 +247,25 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value"),
     [
-        ("JAX_ENABLE_X64", "maybe", "must be true or false"),
-        ("JAX_NUM_CPU_DEVICES", "few", "JAX rejects it ("),
-        (
-            "XLA_FLAGS",
-            "--xla_bogus=1 --xla_dump_to=x",
-            "XLA of this version has no flag xla_bogus;",
-        ),
-        ("XLA_FLAGS", "xla_dump_to=x", "must be flags, --NAME=VALUE, or a file"),
+        ("JAX_ENABLE_X64", "maybe"),
+        ("JAX_NUM_CPU_DEVICES", "few"),
     ],
 )
 @pytest.mark.more
-def test_what_jax_and_xla_do_not_take_from_the_environment_is_named(
-    name: str, value: str, said: str
-) -> None:
-    """XLA would end the process with a trace of C++."""
+def test_what_jax_does_not_take_from_the_environment_is_named(name: str, value: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "from sweeps import cli; cli.main(['explain', '--quiet'])"],
         capture_output=True,
         text=True,
         env={**os.environ, name: value},
     )
-    assert ran.stderr.startswith(f"dynsim: {name} = {value!r} in the environment: {said}")
+    assert ran.stderr.startswith("dynsim: ")
+    assert name.casefold() in ran.stderr.casefold()
+    assert value in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert ran.stdout == ""
-
-
-def test_flags_that_xla_has_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for given in ("", "--xla_cpu_enable_fast_math=false '--xla_dump_to=a b'", "--xla_x='"):
-        monkeypatch.setenv("XLA_FLAGS", given)
-        environment.check_flags()
 
 
 def test_modules_of_the_current_folder_are_found(
