@@ -102,7 +102,8 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
         ax.plot(times[::step], mean[::step, entry], label=about, **marks)
     ax.set_xscale("symlog", linthresh=1)
     if name == "loss" and 0 < DECADES * np.nanmin(mean) < np.nanmax(mean):
-        ax.set_yscale("log")
+        # A flow may fall on by many decades.
+        ax.set(yscale="log", ylim=(np.nanmin(mean) / 10, None))
     if len(chosen) < mean.shape[1]:
         title = f"{len(chosen)} of {mean.shape[1]} entries, those that change most"
         ax.set_title(title, fontsize="medium")

@@ -12,7 +12,7 @@ from sweeps.systems import yz
 from sweeps.systems.base import System
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import BUILT_IN, GROUP
-from sweeps.systems.training import check_runs
+from sweeps.systems.training import Simulation, check_runs
 from sweeps.systems.training import system as of_problem
 
 BEST = "best"
@@ -143,7 +143,7 @@ def best(system: System, planes: Collection[Experiment]) -> str:
     reasons = {
         name: reason(each)
         for name, each in theories(system).items()
-        if not (each.trains or each.resumes or each.variant)
+        if not (isinstance(each, Simulation) or each.variant)
     }
     for name, why in reasons.items():
         if why is None:
