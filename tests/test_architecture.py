@@ -132,8 +132,6 @@ BY_NAME = {
     "dynsim.__main__": "the command line, which is above it",
     "sweeps": "public names, imported when they are used",
     "sweeps.commands.table": "modules of commands",
-    "sweeps.compare": "classes of comparisons, which a system names",
-    "sweeps.compare.command": "the same, and their pictures",
     "sweeps.language.describe": "names in files of users",
     "sweeps.runner.cluster": "packages of executors, where they are installed",
     "sweeps.runner.program.kept": "whether a name leads back to its object",
@@ -161,7 +159,6 @@ def test_diffrax_is_called_in_one_place() -> None:
 DEFAULTS = {"frozen": False, "eq": True, "kw_only": False, "order": False, "static": False}
 """Options of dataclasses and of their fields, by default."""
 UNEVEN = {
-    "sweeps.compare.picture": 1,
     "sweeps.output": 1,
     "sweeps.runner.store.arrays": 2,
     "sweeps.studies.finite_size.figure": 1,

@@ -19,7 +19,7 @@ the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, precision, to_host
+from dynsim.precision import DType, Number, cast
 from dynsim.problem.base import built, split
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import UpdateRule
@@ -278,50 +278,3 @@ def _solve(
         **options,
     )
     return solved.trajectory("ode" if model.finite_length else "infinite", solved.final.clamped())
-
-
-def solve_anchored(
-    task: Prompts,
-    optimizer: UpdateRule,
-    times: Times,
-    *,
-    anchors: Mapping[int, ReducedState],
-    dtype: DType = "float64",
-    **options: Any,
-) -> Trajectory:
-    """Integrate the reduced ODE piece by piece, each from a measured state. A nominal start lacks
-    the random motion of a and b before Q is learned.
-
-    Args:
-        task, optimizer: as in `odes.two_stage.solve`.
-        times: (S,) optimiser steps at which to record, increasing.
-        anchors: measured states, by the index of their time, including 0. The entry at an anchor
-            belongs to the piece that starts there.
-        dtype: "float64" or "float32".
-        options: options of `odes.two_stage.solve` except `start`, `begin` and `dtype`.
-
-    Returns:
-        As `odes.two_stage.solve`, with the source "anchored"; status and first bad step come from
-        the first piece that fails.
-
-    Raises:
-        ValueError: as `odes.two_stage.solve`, and if anchors are missing.
-    """
-    size = len(times)
-    begins = sorted(checks.integer("anchors", at, 0) for at in anchors)
-    if begins[:1] != [0] or begins[-1] >= size:
-        raise ValueError(f"anchors = {begins}: must be indices of the {size} times, including 0")
-    ends = [*(at + 1 for at in begins[1:]), size]
-    of = functools.partial(solve, task, optimizer, dtype=dtype, **options)
-    with precision(dtype, task, optimizer, times, anchors):
-        spans = zip(begins, ends, strict=True)
-        pieces = [of(times[at:end], start=anchors[at], begin=times[at]) for at, end in spans]
-        return to_host(dataclasses.replace(functools.reduce(_joined, pieces), source="anchored"))
-
-
-def _joined(before: Trajectory, piece: Trajectory) -> Trajectory:
-    parts = ((each.times, dict(each.observables)) for each in (before, piece))
-    times, rows = jax.tree.map(lambda a, b: jnp.concatenate([a[:-1], b]), *parts)
-    ends = ((each.status, each.first_bad_step) for each in (piece, before))
-    status, bad = jax.tree.map(lambda new, old: jnp.where(before.ok, new, old), *ends)
-    return Trajectory(times, rows, piece.params, status, bad, before.source)

@@ -5,7 +5,6 @@ the state that a training run has at that time, so that the error that is left i
 reduction within a stage.
 """
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -62,25 +61,30 @@ def solve_anchored(
         record="state",
         dtype="float32",
     )["state"]
-    of = functools.partial(solve, task, optimizer, dtype=dtype, **options)
-
-    @eqx.filter_jit
-    def stages(
-        times: Float[Array, " S"], first: Float[Array, ""], states: Float[Array, "2 7"]
-    ) -> Trajectory:
-        # Each stage is solved at all times, those of the other one moved to its end: they cost
-        # nothing, and no number of times depends on the rule.
-        before = of(jnp.minimum(times, first), start=ReducedState(*states[0]))
-        after = of(jnp.maximum(times, first), start=ReducedState(*states[1]), begin=first)
-        late = times >= first
-        rows = jax.tree.map(
-            lambda a, b: jnp.where(late.reshape(-1, *(1,) * (a.ndim - 1)), b, a),
-            *(dict(each.observables) for each in (before, after)),
-        )
-        ends = ((each.status, each.first_bad_step) for each in (after, before))
-        status, bad = jax.tree.map(lambda new, old: jnp.where(before.ok, new, old), *ends)
-        return Trajectory(times, rows, after.params, status, bad, "anchored")
-
     with precision(dtype, task, optimizer, times):
         arrays = (jnp.asarray(each, dtype) for each in (times, first, measured))
-        return to_host(dataclasses.replace(stages(*arrays), source="anchored"))
+        return to_host(_stages(task, optimizer, *arrays, dtype=dtype, **options))
+
+
+@eqx.filter_jit
+def _stages(
+    task: Prompts,
+    optimizer: UpdateRule,
+    times: Float[Array, " S"],
+    first: Float[Array, ""],
+    states: Float[Array, "2 7"],
+    **options: Any,
+) -> Trajectory:
+    # Each stage is solved at all times, those of the other one moved to its end: they cost nothing,
+    # and no number of times depends on the rule.
+    of = functools.partial(solve, task, optimizer, **options)
+    before = of(jnp.minimum(times, first), start=ReducedState(*states[0]))
+    after = of(jnp.maximum(times, first), start=ReducedState(*states[1]), begin=first)
+    late = times >= first
+    rows = jax.tree.map(
+        lambda a, b: jnp.where(late.reshape(-1, *(1,) * (a.ndim - 1)), b, a),
+        *(dict(each.observables) for each in (before, after)),
+    )
+    ends = ((each.status, each.first_bad_step) for each in (after, before))
+    status, bad = jax.tree.map(lambda new, old: jnp.where(before.ok, new, old), *ends)
+    return Trajectory(times, rows, after.params, status, bad, "anchored")

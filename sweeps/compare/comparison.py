@@ -107,12 +107,12 @@ class Comparison:
 
     def scatter(self, theory: str, name: str) -> Scatter | None:
         """Return predicted and measured standard deviation across seeds; None if the theory
-        predicts none."""
+        predicts none, or if none of its runs ended well."""
         runs, mean = self.runs(TRAINING, name, of=theory).values, self.runs(theory, name).values
         known = self.predictions[theory]
         if self.theories[theory].drawn:
             return over_paths(mean, runs)
-        if name + STD not in known:
+        if name + STD not in known or not len(mean):
             return None
         errors = (
             self.runs(theory, name + end).values if name + end in known else 0.0

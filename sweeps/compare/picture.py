@@ -1,6 +1,7 @@
 """The figure of `dynsim compare`: for each observable, runs and theories over time, and below them
 the distance of each theory from the mean of the runs."""
 
+import math
 import textwrap
 from typing import Any
 
@@ -101,9 +102,9 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
         about = label(f"simulation, {count(len(every), 'run')}: mean, sd as band")
         ax.plot(times[::step], mean[::step, entry], label=about, **marks)
     ax.set_xscale("symlog", linthresh=1)
-    if name == "loss" and 0 < DECADES * np.nanmin(mean) < np.nanmax(mean):
+    if name == "loss" and 0 < DECADES * mean.min() < mean.max():
         # A flow may fall on by many decades.
-        ax.set(yscale="log", ylim=(np.nanmin(mean) / 10, None))
+        ax.set(yscale="log", ylim=(mean.min() / 10, None))
     if len(chosen) < mean.shape[1]:
         title = f"{len(chosen)} of {mean.shape[1]} entries, those that change most"
         ax.set_title(title, fontsize="medium")
@@ -144,7 +145,7 @@ def _label(result: Comparison, name: str) -> str:
 
 def _flat(runs: xr.DataArray) -> xr.DataArray:
     """Flatten (R, S, ...) to (R, S, entries)."""
-    values = runs.values.reshape(*runs.shape[:2], -1) if runs.size else runs.values[..., None]
+    values = runs.values.reshape(*runs.shape[:2], math.prod(runs.shape[2:]))
     return xr.DataArray(values, dims=("seed", "time", "entry"), coords={"time": runs["time"]})
 
 

@@ -133,7 +133,7 @@ def deviations(at_end: Mapping[str, Mapping[str, float | None]], theory: str) ->
             ratio = f"{measured / predicted if predicted else math.inf:.3g} times"
         rows.append((name, *("-" if x is None else format(x, ".3g") for x in numbers), ratio))
     about = f"{theory}: Standard deviation across seeds at the end."
-    text = ["", about, "", *aligned(rows, 17, 16)]
+    text = ["", about, "", *aligned(rows, max(16, *map(len, at_end)) + 1, 16)]
     if any(values["strained"] for values in at_end.values()):
         text += [
             "",

@@ -118,7 +118,7 @@ def test_the_other_problems_have_theories_too() -> None:
     assert applicable(layer, ADAM) == ("factors-finite-t", "factors", "matched-adam")
     needs = {name: each.needs for name, each in theories(PROMPTS).items()}
     assert {name: each for name, each in needs.items() if each} == {
-        "anchored": ("anchors",),
+        "anchored": ("key", "batch"),
         "sde": ("key",),
         "seeds": ("key", "num_test"),
     }
@@ -233,7 +233,7 @@ def test_sweeps_are_told_what_a_theory_is(
     assert {each.name for each in known if not each.adaptive} == steps | whole
     for each in known:
         # A path needs a key, and so does whatever starts at random weights.
-        needs_none = problem is dynsim.Prompts and not each.drawn
+        needs_none = problem is dynsim.Prompts and each.name in {"ode", "infinite"}
         needs_none |= problem is dynsim.Retrieval and each.name not in {"central", "flow"}
         needs_none |= each.name == "erf" or each.name.startswith("symmetric")
         assert ("key" in each.needs) != needs_none, each.name

@@ -30,12 +30,11 @@ COMPUTING = (
     "sweeps.commands.explain",
     "sweeps.commands.reading",
     "sweeps.commands.sweep",
-    "sweeps.compare.layer",
+    "sweeps.compare.command",
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
     "sweeps.studies.transitions.peaks",
     "sweeps.studies.two_stage.claims",
-    "sweeps.studies.two_stage.compare",
     "sweeps.studies.words.fates",
 )
 """Modules that compute and draw nothing; each imports others like it."""

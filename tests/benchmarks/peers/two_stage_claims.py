@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 import jax
 import numpy as np
 
+from dynsim import Prompts
 from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.observables import OBSERVABLES, measure
 from dynsim.two_stage.task import sample_prompts
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.claims import COMPARED, RECORD, Runs, ode
+from sweeps.studies.two_stage.claims import RECORD, Runs, ode
 from sweeps.studies.two_stage.figure import runs
 from sweeps.systems.experiment import experiment
 from tests.benchmarks.peers.torch_two_stage import trained
@@ -75,10 +76,10 @@ def by_torch(ours: Runs) -> Runs:
 
 def agreeing(ours: Mapping[str, Runs], theirs: Mapping[str, Runs]) -> list[bool]:
     """Return whether the means over seeds lie within three standard errors of each other, for each
-    observable of `COMPARED` at the end of each stage."""
+    observable of `Prompts.COMPARED` at the end of each stage."""
     good = []
     for name, a in ours.items():
-        for observable in COMPARED:
+        for observable in Prompts.COMPARED:
             both = a[observable], theirs[name][observable]
             distance = abs(both[0].mean(0) - both[1].mean(0))
             error = np.sqrt(sum(values.var(0, ddof=1) for values in both) / SEEDS)

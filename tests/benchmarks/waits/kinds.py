@@ -94,20 +94,12 @@ def trace(name: str) -> None:
     cli.tell()
     kept, jobs = (importlib.import_module(f"sweeps.runner.program.{n}") for n in ("kept", "jobs"))
     compares = name == "compare"
-    own = (
-        ("sweeps.compare.layer", "sweeps.systems.yz")
-        if compares
-        else ("sweeps.compare.comparison",)
-    )
-    for each in ("diffrax", *own):
+    for each in ("diffrax", "sweeps.compare.command" if compares else "sweeps.runner.run"):
         importlib.import_module(each)
     jax = importlib.import_module("jax")
     if compares:
-        command, picture = (
-            importlib.import_module(f"sweeps.compare.{n}") for n in ("command", "picture")
-        )
-        clock.measure("draw", picture, "draw_layer")
-        clock.measure("draw", command, "deliver")
+        clock.measure("draw", importlib.import_module("sweeps.compare.picture"), "draw")
+        clock.measure("draw", importlib.import_module("sweeps.output"), "write")
     clock.add("import", time.perf_counter() - begin)
     jax.monitoring.register_event_duration_secs_listener(clock.heard)
     ready = lambda program: program.start().result()

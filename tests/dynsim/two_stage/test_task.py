@@ -183,6 +183,7 @@ def test_observables_against_numpy() -> None:
         "V_noise_norm": np.linalg.norm(noise.V),
         "V_signal_norm": np.linalg.norm(signal.V),
         "V_trace": np.trace(signal.V),
+        "V_trace_abs": abs(np.trace(signal.V)),
         "W_singular": np.linalg.svd(signal.W, compute_uv=False),
         "state": [
             W[0, 0],
@@ -197,6 +198,15 @@ def test_observables_against_numpy() -> None:
     assert {*found} == {*want}
     for name, value in want.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-10, err_msg=name)
+
+
+def test_a_run_is_summed_up_by_the_steps_at_which_it_learns() -> None:
+    """K1 falls below 0.2 halfway from step 10 to step 50, K2 below 0.6 never."""
+    times = np.array([0.0, 10, 50])
+    recorded = {"K1": np.array([0.7, 0.3, 0.1]), "K2": np.array([0.7, 0.6, 0.6])}
+    found = dynsim.Prompts().summary(times, recorded)
+    steps = {"P is learned at step": 30.0, "Q is learned at step": math.inf}
+    assert found == pytest.approx(steps)
 
 
 def test_records_are_spread_evenly_in_eta_time() -> None:

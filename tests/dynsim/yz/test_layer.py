@@ -182,3 +182,10 @@ def test_a_described_problem_is_checked_once_it_is_built() -> None:
     np.testing.assert_array_equal(dynsim.JoMA(scale=scale).build(RULE).scale, scale)
     with pytest.raises(ValueError, match=r"scale = -0\.5: must be finite and in"):
         dynsim.JoMA(scale=-scale)
+
+
+def test_a_run_is_summed_up_by_its_largest_speed() -> None:
+    """That of the mean over classes."""
+    speed = np.array([[0.0, 0.0], [3.0, 1.0], [9.0, -5.5], [0.5, 1.5]])
+    found = dynsim.layer(TASK).summary(np.array([0.0, 1, 4, 9]), {"speed": speed})
+    assert found == {"step of the largest speed": 1, "largest speed": 2}

@@ -58,6 +58,7 @@ def test_observables_are_those_of_the_equations() -> None:
         "V_norm": np.sqrt(b**2 + rest_V),
         "W_trace": a,
         "V_trace": b,
+        "V_trace_abs": b,
         "V_rms": np.sqrt(rest_V / 143),
         "state": STATE,
     }

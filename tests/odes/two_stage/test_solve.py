@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynsim
 from dynsim import schedules
 from dynsim.trajectory import Status
 from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
-from odes.two_stage import ReducedState, Rule
-from odes.two_stage.field import solve_anchored
+from odes.two_stage import ReducedState, Rule, measured, solve_anchored
 from odes.two_stage.sde import solve_sde
 from odes.two_stage.thresholds import stationary_signal
 from tests.systems.runge_kutta import runge_kutta_instead
@@ -65,34 +65,55 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
         whole = two_stage.solve(task, optimizer, times, **options)
         first = two_stage.solve(task, optimizer, [*early, 50], **options)
         rest = two_stage.solve(task, optimizer, late, start=first.params, begin=50, **options)
-        anchors = {0: ReducedState.nominal(task), 4: first.params}
-        solve = functools.partial(solve_anchored, task, optimizer, times, **options)
-        pieces = solve(anchors=anchors)
-        # A state whose loss is not finite, of which a step of length zero is not a number.
-        failed = solve(anchors=anchors | {4: dataclasses.replace(first.params, a=1e200)})
     assert jax.tree.leaves(first.params) == list(first["state"][-1])
     np.testing.assert_array_equal(rest["state"][0], first["state"][-1])
     np.testing.assert_allclose([*first["state"], *rest["state"][1:]], whole["state"], rtol=1e-12)
     # With the rate of the other stage it would not.
     assert abs(whole["state"][7, 6] / whole["state"][4, 6] - 1) > 0.5
-    assert (pieces.status, pieces.first_bad_step, pieces.source) == (Status.OK, -1, "anchored")
-    np.testing.assert_array_equal(pieces.times, times)
-    np.testing.assert_array_equal(pieces["state"][:4], first["state"][:4])
-    np.testing.assert_array_equal(pieces["state"][4:], rest["state"])
-    assert (failed.status, failed.first_bad_step) == (Status.DIVERGED, 50)
-    for wrong in ({4: first.params}, anchors | {9: first.params}):
-        with pytest.raises(ValueError, match="must be indices of the 9 times, including 0"):
-            solve(anchors=wrong)
 
 
-@pytest.mark.full("test_restart_where_the_rate_changes_continues_the_run")
-def test_a_solve_that_fails_says_so() -> None:
-    """In the first of two pieces, both of which take more than two steps of the solver."""
-    task, optimizer, times = prompts(tau_0=0.25), noisy_sgd(), np.array([0, 25, 50, 8000, 12050])
-    anchors = dict.fromkeys((0, 2), ReducedState.nominal(task))
+@pytest.mark.more
+def test_each_stage_is_anchored_at_the_state_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly at its start; from there on it is the solution of the equations."""
+    task, rule, key = prompts(4, 7), Annealed(decay=0.2, eta_2=0.1, stage_2=0.5), jax.random.key(1)
+    early, late = np.array([0, 2, 6]), np.array([6, 10, 31])
+    times, record = np.union1d(early, late), ("state", "V_trace", "V_trace_abs")
+    assert Annealing.of(rule).first == 6
+    trained = {"steps": None, "times": [0, 6], "record": "state", "dtype": "float32"}
+    states = np.asarray(dynsim.train(task, rule, key, batch=8, **trained)["state"])
+    anchored = functools.partial(solve_anchored, task, rule, times, key=key, batch=8, record=record)
+    with runge_kutta_instead():
+        found = anchored()
+        first, second = (
+            two_stage.solve(task, rule, at, start=ReducedState(*state), begin=at[0], record=record)
+            for state, at in zip(np.float64(states), (early, late), strict=True)
+        )
+        failed = []
+        for stage in (0, 1):
+            # A state whose loss is not finite, of which a step of length zero is not a number.
+            made = {"state": states.astype(float)}
+            made["state"][stage, 0] = 1e200
+            monkeypatch.setattr(measured, "train", lambda *_, made=made, **__: made)
+            failed.append(anchored())
+    assert (found.status, found.first_bad_step, found.source) == (Status.OK, -1, "anchored")
+    np.testing.assert_array_equal(found.times, times)
+    np.testing.assert_array_equal(np.asarray(found["state"])[[0, 2]], states)
+    want = [*first["state"][:2], *second["state"]]
+    np.testing.assert_allclose(found["state"], want, rtol=1e-12)
+    assert found["V_trace"].min() < 0
+    np.testing.assert_array_equal(found["V_trace_abs"], abs(found["V_trace"]))
+    assert [(each.status, each.first_bad_step) for each in failed] == [
+        (Status.DIVERGED, 0),
+        (Status.DIVERGED, 6),
+    ]
+
+
+@pytest.mark.full("test_each_stage_is_anchored_at_the_state_of_training")
+def test_a_stage_that_takes_too_many_steps_fails() -> None:
     few = Tolerances(1e-9, 1e-12, max_steps=2)
+    task, times = prompts(tau_0=0.25), np.array([0, 25, 50, 8000, 12050])
     found = solve_anchored(
-        task, optimizer, times, anchors=anchors, record=("state",), tolerances=few
+        task, noisy_sgd(), times, key=jax.random.key(0), batch=8, record=("state",), tolerances=few
     )
     assert found.status == Status.MAX_STEPS
     assert not np.isfinite(found["state"][1]).all()

@@ -119,10 +119,11 @@ def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
     rule = dataclasses.replace(rule, eta=schedules.steps(0.1, (20, 60), (1, 1)))
     run = lambda key, number: solve_seed(
         task, rule, [0, 20.0, 60.0], key, num_test=number, rule=nodes, num_steps=60,
-        record=(*names, "W_trace", "V_trace", "state"),
+        record=(*names, "W_trace", "V_trace", "V_trace_abs", "state"),
     )  # fmt: skip
     keys, numbers = jax.random.split(jax.random.key(0), 64), jnp.array([1, 50, jnp.inf])
     found = jax.vmap(jax.vmap(run, (0, None)), (None, 0))(keys, numbers)
+    np.testing.assert_array_equal(found["V_trace_abs"], abs(found["V_trace"]))
     # All at first; states are the same for every number of prompts.
     state = np.moveaxis(np.asarray(found["state"])[0], 0, -1)
 

@@ -38,8 +38,8 @@ def test_a_comparison_has_the_edge_if_both_sides_record_it() -> None:
     central = runs([[0, 1, 2, 2, 1.5]], [-1])
 
     def of(theory: str, *names: str) -> Comparison:
-        return Comparison(None, training, {theory: central}, {}, names)  # pyright: ignore[reportArgumentType]
+        return Comparison(None, {}, training, {theory: central}, {}, names)  # pyright: ignore[reportArgumentType]
 
-    assert of("central", "loss", PRECONDITIONED).held == held(training, central)
-    assert of("central", "loss").held is None
-    assert of("flow", "loss", PRECONDITIONED).held is None
+    assert of("central", "loss", PRECONDITIONED).edge == held(training, central)
+    assert of("central", "loss").edge is None
+    assert of("flow", "loss", PRECONDITIONED).edge is None

@@ -10,14 +10,9 @@ from matplotlib.figure import Figure
 import dynsim
 import odes
 from dynsim import Status, Trajectory
-from odes.decoder import Stages
-from odes.theory import Theory, always
 from sweeps.commands.views import plot
 from sweeps.compare import picture
-from sweeps.compare import theories as figure_theories
 from sweeps.compare.comparison import Comparison
-from sweeps.compare.layer import DESCENT, FINITE_DESCENT, SPREAD, LayerComparison, Scatter
-from sweeps.compare.settings import CompareOptions
 from sweeps.studies import tables
 from sweeps.studies.phase import figure as phase
 from sweeps.studies.phase import maps, validity
@@ -62,56 +57,24 @@ def trajectory(runs: int, source: str, shift: float) -> xr.Dataset:
     return Trajectory(times, found, None, status, never, source).to_xarray(("seed",))
 
 
-class Drawn(LayerComparison):
-    """A comparison whose scatter is made up, as its curves are."""
-
-    @functools.cached_property
-    def stages(self) -> Stages:
-        return Stages(*(np.full(2, value) for value in (7.05, 6.55, 0.4, 21.0)))
-
-    def scatter(self, name: str) -> Scatter | None:
-        if SPREAD not in self.extra:
-            return None
-        size = 0.05 * np.abs(self.extra[SPREAD][name].values[0])
-        return Scatter(size, 0 * size, size, size)
-
-
-def comparison(*theories: str, scatter: bool = True, **settings: object) -> LayerComparison:
-    """A comparison with so many theories."""
-    run, names = experiment(**settings), (FINITE_DESCENT, DESCENT, *theories)
-    return Drawn(
-        CompareOptions(run),
-        trajectory(8, "simulation", 0.0),
-        {name: trajectory(1, name, 0.02 * place) for place, name in enumerate(names)},
-        LayerComparison.known(run),
-        LayerComparison.NAMES,
-        {SPREAD: trajectory(1, "spread", 0.01)} if scatter else {},
-    )
-
-
-def compare(*theories: str, **settings: object) -> Figure:
-    return picture.draw_layer(comparison(*theories, **settings))
-
-
-def generic_compare(number: int) -> Figure:
-    """A comparison of a system without panels of its own."""
-    titles = ("descent, T and batch infinite", "matched momentum flow", "flow of order one", "d")
-    names = tuple(f"theory-{i}" for i in range(number))
-    theories = {
-        name: Theory(name, title, "", lambda *_: None, always)  # pyright: ignore
-        for name, title in zip(names, titles, strict=False)
-    }
+def compare(*names: str, four: bool = False, **settings: object) -> Figure:
+    """A comparison with these theories, of which the spread has standard deviations, at few times;
+    or four panels, one of which has more entries than are drawn, with deviations at all times."""
+    run = experiment(**settings)
+    known = registry.theories(registry.system_of(run))
+    simulation = trajectory(8, "simulation", 0.0)
     predictions = {name: trajectory(1, name, 0.02 * i) for i, name in enumerate(names)}
-    shown = ("loss", "entropy", "speed", "xi")
-    simulation = trajectory(4, "simulation", 0.0)
-    # More entries than are drawn.
-    simulation = simulation.assign(speed=simulation["attention"].isel(attention_0=0))
-    predictions = {
-        name: found.assign(speed=found["attention"].isel(attention_0=0))
-        for name, found in predictions.items()
-    }
-    config = CompareOptions(experiment())
-    return picture.draw(Comparison(config, simulation, predictions, theories, shown))
+    noisy = predictions["spread"]
+    deviations = {f"{name}_std": 0.05 * abs(noisy[name]) for name in dynsim.Layer.COMPARED}
+    deviations |= {f"{name}_error": 0.2 * each for name, each in deviations.items()}
+    noisy = noisy.assign(deviations)
+    predictions["spread"] = noisy if four else noisy.isel(time=slice(None, None, 4))
+    shown = ("loss", "entropy", "attention", "xi") if four else dynsim.Layer.COMPARED
+    if four:
+        of_one = lambda each: each.assign(attention=each["attention"].isel(attention_0=0))
+        simulation, *others = map(of_one, (simulation, *predictions.values()))
+        predictions = dict(zip(predictions, others, strict=True))
+    return picture.draw(Comparison(run, {}, simulation, predictions, known, shown))
 
 
 def plane(config: phase.Plane, theory: str, shift: float = 0.0) -> xr.Dataset:
@@ -284,18 +247,9 @@ def validated() -> Figure:
 
 
 EXAMPLES = {
-    "compare": functools.partial(compare, "plain-finite-t", "plain", "eq10", "eq10-paper"),
-    "compare with momentum": functools.partial(
-        compare,
-        "matched-finite-t",
-        "matched",
-        "eq10",
-        momentum=0.9,
-        scatter=False,
-    ),
-    "compare NAME": functools.partial(generic_compare, 4),
-    "theories": lambda: figure_theories.draw(comparison(*ALL)),
-    "theories, few": lambda: figure_theories.draw(comparison("plain", "eq10")),
+    "compare": functools.partial(compare, "plain-finite-t", "plain", "eq10", "spread"),
+    "compare, four": functools.partial(compare, "plain", "spread", four=True),
+    "compare, all": functools.partial(compare, *ALL, "spread"),
     "phase, compared": functools.partial(phase_diagram, True),
     "phase, several seeds": functools.partial(phase_diagram, True, seeds=12),
     "phase, alone": functools.partial(phase_diagram, False, against="none"),

@@ -28,8 +28,7 @@ from sweeps.studies.transitions.scaling.figure import draw
 from sweeps.studies.transitions.scaling.laws import Collapse
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import finite, phase
-from sweeps.studies.two_stage.claims import COMPARED, Runs
-from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
+from sweeps.studies.two_stage.claims import Runs
 from sweeps.studies.words import figure as words
 from sweeps.studies.words.fates import RULES, THEORIES, Fates, Score
 from sweeps.systems.experiment import experiment as described
@@ -48,7 +47,7 @@ def curves(count: int, steps: np.ndarray, switch: float) -> dict[str, np.ndarray
         "best_accuracy_Q": 0.99 - 0.4 * second,
         "auc_Q": 1 - 0.5 * second,
         "W_trace": 3 * (1 - first),
-        "V_trace": 5 * (1 - second),
+        "V_trace_abs": 5 * (1 - second),
         "W_norm": 4 - first,
         "V_norm": 6 - second,
         **{f"{block}_signal_norm": 3.5 - first for block in "WV"},
@@ -74,7 +73,7 @@ def experiment(problem: str, count: int = 3) -> tuple[Runs, dict[str, xr.Dataset
     runs = Runs(training, steps.astype(float), eta_time, curves(count, steps, float(first)), 0)
 
     def predicted(shift: float) -> xr.Dataset:
-        values = {name: runs.values[name][:1] * (1 + shift) for name in COMPARED}
+        values = {name: runs.values[name][:1] * (1 + shift) for name in dynsim.Prompts.COMPARED}
         return dataset(values, steps)
 
     names = ("ode", "infinite", "anchored", "sde")
@@ -86,15 +85,6 @@ def two_stages(problem: str) -> Figure:
     made = {n: experiment("two_stage-joint" if n == "joint" else problem) for n in names}
     found = {name: runs for name, (runs, _) in made.items()}
     return two_stage.draw(found, {n: t["ode"] for n, (_, t) in made.items()})
-
-
-def two_stage_comparison(problem: str) -> Figure:
-    runs, predictions = experiment(problem)
-    made = TwoStageComparison(
-        CompareTwoStage(runs.training), dataset(runs.values, runs.steps), predictions, {}, COMPARED
-    )
-    object.__setattr__(made, "runs", runs)
-    return two_stage.draw_comparison(made)
 
 
 def two_stage_finite() -> Figure:
@@ -334,8 +324,6 @@ NAMED = tuple(f"h.{i}.{name}.weight" for i in range(spectrum.NAMED // 4) for nam
 LONG = tuple(f"transformer.h.{i}.attn.c_attn.weight[{j}]" for i in range(4) for j in range(3))
 EXAMPLES = {
     "two_stage": functools.partial(two_stages, "two_stage"),
-    "compare two_stage": functools.partial(two_stage_comparison, "two_stage"),
-    "compare two_stage, joint": functools.partial(two_stage_comparison, "two_stage-joint"),
     "two_stage_finite": two_stage_finite,
     "two_stage_phase": two_stage_plane,
     "spectrum": functools.partial(truncated, 3),

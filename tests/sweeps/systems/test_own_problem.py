@@ -297,7 +297,7 @@ def test_a_problem_without_a_population_loss_is_compared_with_linear_noise(
     ]
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
-    assert "2 runs: 2 OK" in told
+    assert "2 runs of 3 steps: 2 OK" in told
     assert "linear-noise: Standard deviation across seeds at the end." in told
     with np.load(tmp_path / "out" / "compare.npz") as arrays:
         # w' = w - 2 eta (w - slope): 0.8^k of the way is left.

@@ -17,7 +17,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def draw(tmp_path: Path, *arguments: str) -> dict[str, np.ndarray]:
-    name = arguments[0] if arguments[0] == "theories" else f"fig{arguments[0]}"
+    name = f"fig{arguments[0]}"
     assert cli.main(["figure", *arguments, "--out", str(tmp_path)]) == 0
     assert {path.suffix for path in tmp_path.glob(f"{name}.*")} >= {".png", ".npz"}
     return arrays(tmp_path / f"{name}.npz")
@@ -123,23 +123,6 @@ def test_closed_forms_are_asked_for_at_all_rates_and_times() -> None:
     assert closed_forms.Figure9() == closed_forms.Figure9(K=1, c0=1.0, printed=False)
 
 
-# A theory for each curve.
-@pytest.mark.full(
-    "sweeps/compare/test_compare.py::test_the_report_is_what_the_arrays_say",
-    "odes/yz/test_fixed_attention.py::test_lemma_5_is_its_recursion_for_every_rate_at_once",
-)
-def test_the_ladder_figure_draws_variants(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = ("--steps", "6", "--seeds", "2", "--times", "4", "--length", "16", "--batch", "8")
-    data = draw(
-        tmp_path, "theories", *few, "--theories", "fixed_attention", "fixed_attention-discrete"
-    )
-    # Fixed attention: the entropy does not move, and the table says so.
-    np.testing.assert_allclose(np.ptp(data["fixed_attention/entropy"]), 0, atol=1e-12)
-    assert "fixed_attention-discrete" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -151,7 +134,6 @@ def test_the_ladder_figure_draws_variants(
         (["8", "--steps", "0", "5"], "steps = 0"),
         (["9", "--K", "0"], "K = 0: must be an integer >= 1"),
         (["9", "--c0", "0"], "c0 = 0.0: must be finite and in (0, inf)"),
-        (["theories", "--theories", "theorem4"], "theory 'theorem4' does not apply"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(

@@ -8,26 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
 import sweeps
-from dynsim import Annealing, Prompts, Status, Trajectory, prompts, train
+from dynsim import Annealing, Prompts, Status, prompts, train
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.task import sample_prompts
 from odes import two_stage as reduced
 from odes.two_stage.loss import ReducedState
 from sweeps import cli
-from sweeps.compare.comparison import TRAINING, Comparison, applicable
 from sweeps.runner.program import jobs
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import compare, figure, finite
-from sweeps.studies.two_stage.claims import COMPARED, RECORD, Runs
-from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison
+from sweeps.studies.two_stage import figure, finite
+from sweeps.studies.two_stage.claims import Runs
 from sweeps.studies.two_stage.phase import judge
 from sweeps.systems.experiment import Experiment, experiment
 
@@ -58,8 +55,7 @@ def of_two_stages(problem: str = "two_stage", **settings: Any) -> Experiment:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Experiments of figures that take no time, and few paths of the SDE."""
-    monkeypatch.setattr(compare, "PATHS", 3)
+    """Experiments of figures that take no time."""
     for module in (figure, finite):
         monkeypatch.setattr(module, "experiment", of_two_stages)
 
@@ -116,27 +112,33 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
         )
 
 
-@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("theory", "coupling"),
-    [("infinite", 0.0), pytest.param("ode", 0.5, marks=pytest.mark.full)],
+    [
+        ("infinite", 0.0),
+        pytest.param("ode", 0.5, marks=pytest.mark.full),
+        pytest.param("anchored", 0.0, marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.more
 def test_theories_are_the_solver(theory: str, coupling: float) -> None:
-    found = sweeps.run(
-        Sweep(of_two_stages(coupling=coupling), {"tau": [0.1, 0.5]}, theory, ("K1", "K2"), "end")
-    )
-    problem, rule = of_two_stages(coupling=coupling, tau=0.5).built
-    alone = reduced.solve(
-        problem,
-        rule,
-        Annealing.of(rule).spread(1),
-        finite_length=theory == "ode",
-        record=("K1", "K2"),
-    )
-    for name in ("K1", "K2"):
+    run, record = of_two_stages(coupling=coupling, num_test=8), ("K1", "K2", "state")
+    found = sweeps.run(Sweep(run, {"tau": [0.1, 0.5], "seed": [3]}, theory, record, 4))
+    problem, rule = run.at({"tau": 0.5}).built
+    times, key = np.rint(Annealing.of(rule).spread(4)), jax.random.fold_in(jax.random.key(0), 3)
+    if theory == "anchored":
+        alone = reduced.solve_anchored(problem, rule, times, key=key, batch=8, record=record)
+        # The first stage has six steps.
+        at = [0, 6]
+        kept = train(problem, rule, key, steps=None, batch=8, times=at, record="state")["state"]
+        here = found["state"].sel(tau=0.5).values[0, np.searchsorted(times, at)]
+        np.testing.assert_array_equal(here, kept)
+    else:
+        finite = theory == "ode"
+        alone = reduced.solve(problem, rule, times, finite_length=finite, record=record)
+    for name in record:
         # Rounding alone: the same steps in a batch.
-        assert found[name].sel(tau=0.5).item() == pytest.approx(alone[name][0], rel=1e-9)
+        np.testing.assert_allclose(found[name].sel(tau=0.5)[0], alone[name], rtol=1e-9)
 
 
 def test_the_sweep_that_comes_along_loads() -> None:
@@ -204,223 +206,8 @@ def test_errors_have_an_exponent_where_sampling_cannot_have_made_them() -> None:
     assert "gaussian like" not in line
 
 
-def test_the_table_has_mean_and_deviation_of_when_runs_learned() -> None:
-    K1 = np.array([[0.7, 0.1, 0.1, 0.1], [0.7, 0.7, 0.7, 0.1]])
-    K2 = np.array([[0.7, 0.7, 0.7, 0.7], [0.7, 0.7, 0.7, 0.5]])
-    time = np.array([0.0, 1.0, 2.0, 3.0])
-    runs, ode = {"K1": K1, "K2": K2}, {"K1": K1[:1], "K2": K2[:1]}
-    found = compared(of_two_stages(), time, time, runs, ode)
-    # Linear from 0.7 to 0.1 within the first interval and the last one, and to 0.5.
-    P, Q = 5 / 6 + np.array([0, 2]), 2.5
-    assert found.further_lines()[1:3] == [
-        f"t_P in eta-time: runs {P.mean():.1f} ± {P.std(ddof=1):.1f}; ode {P[0]:.1f}",
-        f"t_Q in eta-time: runs {Q:.1f} (1 of 2 never); ode never",
-    ]
-
-
-def compared(
-    run: Experiment,
-    steps: np.ndarray,
-    time: np.ndarray,
-    trained: dict[str, np.ndarray],
-    solved: dict[str, np.ndarray] | None = None,
-) -> TwoStageComparison:
-    """Runs that recorded these arrays, and the ODE if it has any."""
-    runs = dict.fromkeys(RECORD, np.ones_like(trained["K1"]))
-    runs |= {"eta_time": np.broadcast_to(time, trained["K1"].shape)} | trained
-    sides = {"ode": dataset(steps, solved)} if solved else {}
-    names = tuple(solved or ())
-    known = TwoStageComparison.known(run)
-    return TwoStageComparison(CompareTwoStage(run), dataset(steps, runs), sides, known, names)
-
-
-def dataset(steps: np.ndarray, values: dict[str, np.ndarray]) -> xr.Dataset:
-    """Runs over `seed` that recorded at these steps."""
-    found = {name: (("seed", "record"), each) for name, each in values.items()}
-    shape = next(iter(values.values())).shape
-    found["time"] = (("seed", "record"), np.broadcast_to(steps, shape))
-    return xr.Dataset(found | {"status": ("seed", np.zeros(shape[0], int))})
-
-
-# A training and its theories to compile.
-@pytest.mark.full(
-    "test_errors_are_over_the_time_that_rates_add_up_to",
-    "extension/test_extension.py::test_its_system_is_compared_with_its_theory",
-)
-@pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize(
-    "theories",
-    [("anchored",), ("anchored", "ode", "sde", "seeds")],
-    ids=["one-theory", "all-theories"],
-)
-def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Path) -> None:
-    """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
-    default theories "infinite" is left out, which is another compilation of "ode"."""
-    out = tmp_path / "out"
-    known = tuple(applicable(of_two_stages(), TwoStageComparison.known(of_two_stages()))[0])
-    assert known == ("ode", "infinite", "anchored", "sde", "seeds")
-    command = [
-        "compare",
-        "two_stage",
-        "--seeds",
-        "3",
-        "--times",
-        "9",
-        "--num-test",
-        "64",
-        *WORDS,
-        "--theories",
-    ]
-    assert cli.main([*command, *theories, "--out", str(out)]) == 0
-    names = {"compare.npz", "compare.json", "compare.png", "compare_two_stage.run.json"}
-    assert {path.name for path in out.iterdir()} == names
-    report = json.loads((out / "compare.json").read_text())
-    arrays = load(out / "compare.npz")
-    assert set(report["theories"]) == set(theories)
-    time = arrays["simulation/eta_time"][0]
-    compared = {"ode": "K1", "sde": "V_trace", "anchored": "W_norm", "seeds": "V_trace"}
-    for solver, name in ((solver, compared[solver]) for solver in theories):
-        runs, solved = arrays[f"simulation/{name}"], arrays[f"{solver}/{name}"]
-        if name == "V_trace":
-            runs, solved = np.abs(runs), np.abs(solved)
-        want, got = runs.mean(0), solved.mean(0)
-        squares = [np.trapezoid(x**2, time) for x in (got - want, want)]
-        errors = report["theories"][solver]["relative_error"][name]
-        assert errors["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-6)
-        assert errors["at_end"] == pytest.approx(abs(got[-1] / want[-1] - 1), rel=1e-5, abs=1e-7)
-    if "seeds" in theories:
-        # What the mean of three runs errs by, again from the paths.
-        K1, scatter = arrays["seeds/K1"], report["over_seeds"]["K1"]
-        squares = [np.trapezoid(x**2, time) for x in (K1.std(0, ddof=1), K1.mean(0))]
-        assert scatter["predicted"]["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]))
-        assert scatter["mean"]["at_end"] == pytest.approx(scatter["predicted"]["at_end"] / 3**0.5)
-        assert 1 < scatter["most"]["at_end"] / scatter["mean"]["at_end"] < 3
-        shift = abs(arrays["ode/K1"][0, -1] / K1[:, -1].mean() - 1)
-        assert scatter["shift"]["at_end"] == pytest.approx(shift)
-    anchored, state = arrays["anchored/W_trace"], arrays["simulation/state"]
-    switch = np.flatnonzero(arrays["simulation/times"][0] == 6)[0]
-    np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
-
-
-def test_errors_are_over_the_time_that_rates_add_up_to() -> None:
-    """By the trapezoidal rule, whatever the steps are; of the trace of V the modulus counts."""
-    steps, time = np.array([0.0, 1.0, 50.0, 60.0]), np.array([0.0, 0.2, 10.0, 130.0])
-    trained = np.array([[0.7, 0.5, 0.2, 0.1], [0.7, 0.3, 0.1, 0.1]])
-    sign = np.array([[1.0], [-1.0]])
-    solved = np.array([[0.7, 0.5, 0.1, 0.2]])
-    runs, values = {"K1": trained, "V_trace": sign * trained}, {"K1": solved, "V_trace": -solved}
-    found = compared(of_two_stages(), steps, time, runs, values)
-    off, mean = solved[0] - trained.mean(0), trained.mean(0)
-    squares = [np.trapezoid(x**2, time) for x in (off, mean)]
-    for name in ("K1", "V_trace"):
-        errors = found.relative_error("ode", name)
-        assert errors["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-12)
-        assert errors["at_end"] == pytest.approx(1, rel=1e-12)
-
-
-def test_a_comparison_says_why_a_component_was_not_learned() -> None:
-    """Runs as if none had learned anything, at settings where theory has one reason each."""
-    time = np.array([0.0, 10.0])
-    losses = {"K1": np.full((3, 2), 0.7), "K2": np.full((3, 2), 0.68)}
-
-    def said(**settings: Any) -> list[str]:
-        return compared(experiment("two_stage", **settings), time, time, losses)._not_learned()
-
-    p, q, margin, reason = said(control="forever")
-    assert (
-        p == "P was not learned by 3 of 3 runs: the mean of K1 fell to 0.7, learned is below 0.2."
-    )
-    assert "the mean of K2 fell to 0.68, learned is below 0.6" in q
-    # kappa^2 pbar^4 / (32 lambda) with kappa = 128/129 and pbar = 1 + sqrt(2/pi).
-    want = (128 / 129) ** 2 * (1 + (2 / np.pi) ** 0.5) ** 4 / (32 * 0.025)
-    assert (
-        margin == f"Unsaturated, its margin would reach {want:.3g} in stage 1; learned takes 1.51."
-    )
-    assert "a smaller decay" in said(decay=0.3)[2]
-    assert reason.startswith("The noise of stage 2, tau_2 = 0.25, is above the critical tau_c")
-    # In eta-time, at the default decay of 0.025.
-    assert said(stage_2=0.1)[-1].endswith("stage 2 lasts 4: make stage_2 longer.")
-    found = compared(experiment("two_stage"), time, time, losses)._predictions
-    needed = found["waiting_time"] + found["growth_time"]
-    last = experiment("two_stage").rule.stage_2 / 0.025
-    assert said()[-1] == (
-        f"Theory expects it within the eta-time {needed:.3g} of the {last:.3g} of stage 2, at "
-        f"tau_2 = {found['tau_2']:.3g} below tau_c = {found['tau_c']:.3g}."
-    )
-    assert said(coupling=0.5)[-1].endswith("P starves Q with it.")
-
-
-def test_the_scatter_over_seeds_is_told_in_percent() -> None:
-    """Of every observable what all of them have."""
-    K1 = {"predicted": (0.02, 0.03), "measured": (0.025, 0.5), "mean": (0.01, 0.0152)}
-    K2 = {name: (a * 2, b / 2) for name, (a, b) in K1.items()}
-    ends = lambda pair: dict(zip(("over_time", "at_end"), pair, strict=True))
-    found = {o: {n: ends(pair) for n, pair in each.items()} for o, each in (("K1", K1), ("K2", K2))}
-    about, blank, header, *rows = compare.spread_lines(
-        {"K1": found["K1"] | {"shift": ends((1, 1))}, "K2": found["K2"]}, 6
-    )
-    assert about.endswith("predicted by 'seeds': over time / at the end.")
-    assert blank == ""
-    assert header == f"{'':<17}{'sd predicted':>19}{'sd of the runs':>19}{'mean of 6, rms':>19}"
-    assert rows == [
-        f"{'K1':<17}{'2 / 3':>19}{'2.5 / 50':>19}{'1 / 1.52':>19}",
-        f"{'K2':<17}{'4 / 1.5':>19}{'5 / 25':>19}{'2 / 0.76':>19}",
-    ]
-
-
-def test_the_scatter_is_reported_of_a_theory_with_seeds_that_ended_well() -> None:
-    time, rng = np.array([0.0, 1.0, 2.0]), np.random.default_rng(0)
-    trained, paths = ({"K1": 1 + rng.uniform(size=(n, 3))} for n in (2, 4))
-    made = compared(of_two_stages(), time, time, trained | {"K2": trained["K1"]})
-    sides = {"seeds": dataset(time, paths | {"K2": paths["K1"]})}
-    made = dataclasses.replace(made, predictions=sides, names=("K1",))
-    over = made.facts()["over_seeds"]
-    assert list(over) == ["K1"]
-    end = paths["K1"][:, -1]
-    want = end.std(ddof=1) / end.mean()
-    assert over["K1"]["predicted"]["at_end"] == pytest.approx(want)
-    assert f"{'':<17}{'sd predicted':>19}" in made.further_lines()[3]
-    sides["seeds"]["status"][:] = Status.SOLVER_FAILED
-    made = dataclasses.replace(made, predictions=sides)
-    assert made.facts()["over_seeds"] == {}
-
-
-def test_only_stochastic_equations_have_many_paths() -> None:
-    run = of_two_stages()
-    known, config = TwoStageComparison.known(run), CompareTwoStage(run, seeds=5)
-    number = {name: TwoStageComparison.seeds(config, each) for name, each in known.items()}
-    assert {n: number[n] for n in ("ode", "infinite", "sde")} == {
-        "ode": 1,
-        "infinite": 1,
-        "sde": 48,
-    }
-
-
-def test_the_anchored_ode_starts_from_each_run_at_both_ends_of_the_first_stage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In place of the ODE, what it starts from."""
-    steps, time = np.array([0.0, 3.0, 6.0, 31.0]), np.array([0.0, 0.6, 1.2, 3.7])
-    state = np.random.default_rng(0).normal(size=(2, 4, 7))
-
-    def started(problem: Any, rule: Any, times: Any, *, anchors: Any, record: Any) -> Trajectory:
-        np.testing.assert_array_equal(times, steps)
-        assert record == COMPARED
-        values = {f"{at}/{name}": jnp.asarray([getattr(s, name)])
-                  for at, s in anchors.items() for name in ("a", "v_M")}  # fmt: skip
-        return Trajectory(jnp.zeros(1), values, None, jnp.asarray(0), jnp.asarray(-1), "")
-
-    monkeypatch.setattr(compare, "solve_anchored", started)
-    made = compared(of_two_stages(), steps, time, {"K1": np.ones((2, 4))})
-    trained = made.simulation.assign(state=(("seed", "record", "number"), state))
-    found = TwoStageComparison.from_runs(made.config, "anchored", trained)
-    # The first stage has six steps.
-    for name, at, number in (("0/a", 0, 0), ("0/v_M", 0, 6), ("2/a", 2, 0), ("2/v_M", 2, 6)):
-        np.testing.assert_array_equal(found[name].values[:, 0], state[:, at, number])
-
-
 def test_legends_of_many_curves_have_two_columns() -> None:
-    runs = compared(of_two_stages(), np.arange(3.0), np.arange(3.0), {"K1": np.ones((1, 3))}).runs
+    runs = Runs(of_two_stages(), np.arange(3.0), np.arange(3.0), {}, 0)
     for number, columns in ((4, 1), (5, 2)):
         ax = plt.figure().gca()
         for place in range(number):
@@ -431,12 +218,13 @@ def test_legends_of_many_curves_have_two_columns() -> None:
 
 def as_trained(runs: Runs) -> xr.Dataset:
     """A theory that predicts what the first run does, in place of one to compile."""
-    return dataset(runs.steps, {name: runs.values[name][:1] for name in COMPARED})
+    values = {name: (("seed", "record"), runs.values[name][:1]) for name in Prompts.COMPARED}
+    return xr.Dataset(values | {"status": ("seed", [0])})
 
 
 # A training and a theory for each of its panels.
 @pytest.mark.full(
-    "test_a_comparison_says_why_a_component_was_not_learned",
+    "test_legends_of_many_curves_have_two_columns",
     "sweeps/studies/two_stage/test_claims.py::test_verdicts_follow_the_numbers",
 )
 @pytest.mark.usefixtures("tiny")
@@ -537,38 +325,6 @@ def test_variances_of_gradients_are_those_of_single_prompts(
     want += [V[0, 1:].mean(), V[1:, 0].mean(), V[1:, 1:].mean()]
     # float32 gradients of one, and many squared.
     np.testing.assert_allclose(finite.variance(task, U, 9), want, rtol=1e-4)
-
-
-def test_scatter_over_seeds_and_of_the_mean_of_as_many_runs() -> None:
-    """Of three runs and five paths: deviations and the error that a mean of three has by chance,
-    over eta-time and at the end, relative to the mean of their side."""
-    times, rng = np.array([0.0, 1.0, 3.0, 4.0]), np.random.default_rng(1)
-    sides = {n: 2 + rng.normal(size=(count, 4)) for n, count in (("runs", 3), ("seeds", 5))}
-    sides["ode"] = 2 + rng.normal(size=(1, 4))
-
-    class Made:
-        predictions = ("seeds", "ode")
-        runs_of = staticmethod(lambda side, name: sides["runs" if side == TRAINING else side])
-        norm = staticmethod(lambda v: float(np.sqrt(np.trapezoid(v**2, times))))
-        _ratio = Comparison._ratio
-
-    found = TwoStageComparison.scatter(Made(), "K1")  # pyright: ignore
-
-    def ratio(part: np.ndarray, whole: np.ndarray) -> dict[str, float]:
-        over = np.sqrt(np.trapezoid(part**2, times) / np.trapezoid(whole**2, times))
-        return {"over_time": over, "at_end": abs(part[-1] / whole[-1])}
-
-    mean, deviation = sides["seeds"].mean(0), sides["seeds"].std(0, ddof=1)
-    assert found["predicted"] == pytest.approx(ratio(deviation, mean))
-    runs = sides["runs"]
-    assert found["measured"] == pytest.approx(ratio(runs.std(0, ddof=1), runs.mean(0)))
-    assert found["mean"] == pytest.approx(ratio(deviation / 3**0.5, mean))
-    assert found["shift"] == pytest.approx(ratio(sides["ode"][0] - mean, mean))
-    rows = np.random.default_rng(0).integers(5, size=(1000, 3))
-    errors = [ratio(sides["seeds"][each].mean(0) - mean, mean) for each in rows]
-    want = {at: np.sort([e[at] for e in errors])[949:951] for at in ("over_time", "at_end")}
-    for at, (low, high) in want.items():
-        assert low * (1 - 1e-9) <= found["most"][at] <= high * (1 + 1e-9)
 
 
 def test_points_are_counted_on_their_side_of_the_line() -> None:
