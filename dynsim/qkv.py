@@ -399,9 +399,10 @@ class QKV(OnClasses):
         """Ten times the loss of uniform guessing."""
         return DIVERGED_LOSS * math.log(self.classes.M)
 
-    def _sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
+    def sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
+        """Draw token counts, or with a `slope` counts weighted by position."""
         if self.slope is None:
-            return super()._sampler(batch)
+            return super().sampler(batch)
 
         def sample(key: PRNGKeyArray) -> Examples:
             task, slope = self.classes, jnp.asarray(self.slope)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -15,17 +15,13 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from dynsim import Problem, Rule, Trajectory
 from dynsim.precision import DType
 from dynsim.problem.base import built
-from dynsim.problem.checks import Parts, usual
-from dynsim.training.recording import Record, Recording, Table
+from dynsim.problem.checks import usual
+from dynsim.problem.train import problem_in, started
+from dynsim.training.recording import Record, Table
 from dynsim.training.rules import SGD, why_not_known
 from dynsim.trajectory import Times
-from odes.problem import (
-    Reduction,
-    flow,
-    from_start,
-    recorded_of_flow,
-    solved,
-)
+from odes.problem import Reduction, flow, recorded_of_flow
+from odes.run import run
 from odes.solver.flows import FLOWS, checked_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Flow, why_not_described
@@ -99,22 +95,22 @@ def computed(
     *,
     needs: tuple[str, ...] = ("key",),
     adaptive: bool = True,
-    recorded: Callable[[Problem, Record | None], Any] = recorded_of_flow,
     tolerances: Tolerances | None = None,
+    predicts: Callable[[Any], tuple[str, ...]] | None = None,
     **about: Any,
 ) -> AnyTheory:
     """Make a theory from your own solver, which is compiled and whose arguments are checked.
 
     Args:
-        name, title, assumes, inapplicable, needs, adaptive: as in `Theory`.
+        name, title, assumes, inapplicable, needs, adaptive, predicts: as in `Theory`.
         solver: `solver(training, start, times, record=..., tolerances=...)` returns the
             trajectory, in traced arrays of one precision. The `Training` has the batch and the
             steps if they are in `needs`. `start` are the starting weights, or None if "key" is not
-            in `needs`. `record` is the result of `recorded`. `tolerances` is passed only to an
-            `adaptive` theory.
-        recorded: function of (problem, requested record) whose hashable result the solver gets.
+            in `needs`. `record` is a `Recording` of the problem's observables, or the requested
+            names for a theory that `predicts` names of its own, see `rows`. `tolerances` is passed
+            only to an `adaptive` theory.
         tolerances: tolerances of its solver, if not the defaults.
-        **about: `variant`, `refused` and `predicts`, as in `Theory`.
+        **about: `variant`, `refused` and `memory`, as in `Theory`.
 
     Raises:
         ValueError: from the theory's `solve`, with the reason, if it does not describe a training.
@@ -146,23 +142,35 @@ def computed(
         problem, rule = built(problem, rule, dtype)
         if why := reason(inapplicable, Training(problem, rule, batch, steps)):
             raise ValueError(why)
-        told = {name: each for name, each in (("batch", batch), ("steps", steps)) if name in needs}
-        options = {"solver": solver, "record": recorded(problem, record), **told}
         if tolerances is not None and not adaptive:
             raise ValueError(f"tolerances: theory {name!r} has no adaptive solver; leave them out")
+        # A static option that the solver does not use would compile it again.
+        options: dict[str, Any] = {
+            option: value
+            for option, value in (("batch", batch), ("steps", steps))
+            if option in needs
+        }
         if adaptive:
             options["tolerances"] = checked_tolerances(tolerances or usual_tolerances, dtype)
-        options |= {"of_problem": _from_weights, "from_weights": "key" in needs}
-        return solved(from_start, problem, rule, times, key, init, dtype, **options)
+        if predicts is None:
+            options["record"] = recorded_of_flow(problem, record)
+        else:
+            if record is None:
+                known = predicts(problem)
+                record = usual(problem, known) or known
+            options["record"] = record if isinstance(record, str) else tuple(record)
+        options |= {"random": "key" in needs, "solver": solver}
+        return run(of_training, problem, rule, times, key, init, dtype, **options)
 
     about |= {"needs": needs, "adaptive": adaptive, "tolerances": usual_tolerances}
-    return Theory(name, title, assumes, solve, inapplicable, **about)
+    return Theory(name, title, assumes, solve, inapplicable, predicts=predicts, **about)
 
 
-def _from_weights(
+def of_training(
     problem: Problem,
-    parts: Parts | None,
     rule: Rule,
+    key: PRNGKeyArray | None,
+    init: PyTree,
     times: Float[Array, " S"],
     *,
     solver: Callable[..., Trajectory],
@@ -170,8 +178,15 @@ def _from_weights(
     steps: int | None = None,
     **options: Any,
 ) -> Trajectory:
-    start = None if parts is None else parts.whole(parts.params)
-    return solver(Training(problem, rule, batch, steps), start, times, **options)
+    """Return `solver(training, start, times, **options)`, for use in `run`. `start` are the
+    starting weights, None for a run that is not random."""
+    dtype: Any = times.dtype.name
+    start = None
+    if key is not None or init is not None:
+        parts = started(problem, key, init, dtype)
+        start = parts.whole(parts.params)
+    training = Training(problem_in(problem, dtype), rule, batch, steps)
+    return solver(training, start, times, **options)
 
 
 def closed_form(
@@ -217,17 +232,11 @@ def closed_form(
         start = problem.init(jax.random.key(0)) if needs else None
         return formula(problem, start, jnp.ones(()))
 
-    return computed(
-        name,
-        title,
-        assumes,
-        functools.partial(_evaluated, formula=formula, name=name),
-        refuse,
-        needs=needs,
-        adaptive=False,
-        variant=variant,
-        **own_names(names, at_one, refused),
-    )
+    refused = dict(refused or {})
+    solver = functools.partial(_evaluated, formula=formula, name=name, refused=refused)
+    about: dict[str, Any] = {"needs": needs, "adaptive": False, "variant": variant}
+    about |= {"refused": refused, "predicts": predicted(names, at_one)}
+    return computed(name, title, assumes, solver, refuse, **about)
 
 
 def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
@@ -240,31 +249,21 @@ def no_sgd(rule: Any, momentum: Literal["any", "none"] = "any") -> str | None:
     return why_not_described(rule, "this theory", momentum=momentum)
 
 
-def own_names(
-    names: tuple[str, ...],
-    evaluated: Callable[[Any], Mapping[str, Array]],
-    refused: Mapping[str, str] | None,
-) -> dict[str, Any]:
-    """Return keyword arguments of `computed` for a theory that predicts the observables in `names`,
-    or else those that `evaluated(problem)` returns. By default it records those in the problem's
-    `RECORD`, or all if there are none; its solver turns them into a `Recording` with `resolved`."""
-    out = tuple((refused or {}).items())
-
-    def predicts(problem: Any) -> tuple[str, ...]:
-        return names or tuple(jax.eval_shape(lambda: dict(evaluated(problem))))
-
-    def recorded(problem: Problem, record: Record | None) -> Any:
-        known = predicts(problem)
-        found = (usual(problem, known) or known) if record is None else record
-        return found if isinstance(found, str) else tuple(found), out
-
-    return {"recorded": recorded, "refused": dict(out), "predicts": predicts}
+def predicted(
+    names: tuple[str, ...], evaluate: Callable[[Any], Mapping[str, Array]]
+) -> Callable[[Any], tuple[str, ...]]:
+    """Return `Theory.predicts` of the observables in `names`, or else of those that
+    `evaluate(problem)` returns."""
+    return lambda problem: names or tuple(jax.eval_shape(lambda: dict(evaluate(problem))))
 
 
-def resolved(found: Iterable[str], asked: tuple[Any, tuple[tuple[str, str], ...]]) -> Recording:
-    """Return the recording of the observables `found`, as requested through `own_names`."""
-    record, refused = asked
-    return Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused)).resolve(record)
+def rows(
+    values: Mapping[str, Array], record: Record, refused: Mapping[str, str]
+) -> dict[str, Array]:
+    """Return those of the `values` of a theory with observables of its own that are requested by
+    name; `ValueError` for an unknown name, with the reason if it is `refused`."""
+    known = {name: lambda row, name=name: row[name] for name in values}
+    return Table(known, refused=refused).resolve(record)(values)
 
 
 def _evaluated(
@@ -273,14 +272,14 @@ def _evaluated(
     times: Float[Array, " S"],
     *,
     formula: Formula,
-    record: Any,
+    record: Record,
     name: str,
+    refused: Mapping[str, str],
 ) -> Trajectory:
     rule = training.rule
     assert isinstance(rule, SGD)
     time = rule.eta_time(times) / (1 - jnp.asarray(rule.mu))
-    found = jax.vmap(lambda each: dict(formula(training.problem, start, each)))(time)
-    rows = resolved(found, record)(found)
-    leaves = [x.reshape(len(times), -1) for x in jax.tree.leaves(found)]
+    values = jax.vmap(lambda each: dict(formula(training.problem, start, each)))(time)
+    leaves = [x.reshape(len(times), -1) for x in jax.tree.leaves(values)]
     valid = jnp.isfinite(jnp.concatenate(leaves, axis=1)).all(axis=1)
-    return Trajectory(times, rows, None, *judge(times, valid), name)
+    return Trajectory(times, rows(values, record, refused), None, *judge(times, valid), name)

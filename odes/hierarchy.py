@@ -49,8 +49,8 @@ BUILT_IN: Mapping[type[Problem], tuple[AnyTheory, ...]] = {
 }
 """Theories of the built-in problems, most exact first."""
 TRAINED_BY = (
-    *("init", "draw", "_prepared", "batches", "loss", "loss_and_gradient", "population_loss"),
-    *("_population_loss_and_gradient", "_normal", "_compact", "groups", "is_frozen"),
+    *("init", "draw", "prepare", "batches", "loss", "loss_and_gradient", "population_loss"),
+    *("population_loss_and_gradient", "normal_noise", "compact", "groups", "is_frozen"),
 )
 """Methods that determine how a problem trains."""
 

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int8, Real
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray, Number
 from dynsim.trajectory import Times
-from odes.solver.integrate import check_times
+from odes.run import check_times
 
 # Probabilities count as equal within the tolerance for the sum of a row of a task.
 _EQUAL = 1e-5

@@ -12,20 +12,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
 from dynsim import Problem, Trajectory
-from dynsim.precision import DType, Result, cast, placed
+from dynsim.precision import DType
 from dynsim.problem import sharpness
-from dynsim.problem.base import built, split
+from dynsim.problem.base import built
 from dynsim.problem.checks import (
     Parts,
     check_groups,
-    check_single,
-    checked_init,
     flow_table,
     measured,
     population_of,
@@ -36,8 +33,8 @@ from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Static, Times
+from odes.run import run
 from odes.solver.flows import checked_flow, flow_of_rule
-from odes.solver.integrate import check_times, in_program
 from odes.solver.posed import Gradient
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
@@ -126,11 +123,10 @@ def flow(
         )
     if reduction is not None and PARAMS in recording.provided:
         raise ValueError(f"record = {PARAMS!r}: this theory does not solve for all weights")
-    return solved(
-        from_start,
+    return run(
+        _solve,
         *(problem, rule, times, key, init, dtype),
-        from_weights=reduction is None or reduction.from_weights,
-        of_problem=_solve,
+        random=reduction is None or reduction.from_weights,
         kind=chosen,
         record=recording,
         tolerances=checked_tolerances(tolerances, dtype),
@@ -145,81 +141,11 @@ def recorded_of_flow(problem: Problem, record: Record | None, whole: bool = Fals
     return table.resolve(usual(problem, table.functions) if record is None else record)
 
 
-def solved(
-    solve: Callable[..., Result],
-    problem: Problem,
-    rule: Rule,
-    times: Times,
-    key: PRNGKeyArray | None,
-    init: PyTree,
-    dtype: DType,
-    *numbers: PyTree,
-    from_weights: bool = True,
-    **options: Any,
-) -> Result:
-    """Check the inputs that all solves of a problem share, convert them to arrays of one precision,
-    and return `solve(problem, rule, key, init, times, *numbers, **options)` from a program that is
-    compiled on its own.
-
-    Args:
-        solve: the same function in each call, which would otherwise compile again.
-        problem, rule: as `built`. Their arrays and numbers are traced.
-        times, key, init: as the caller passes them.
-        dtype: precision of the solve.
-        numbers: further numbers, which are traced.
-        from_weights: whether the solve starts from the weights of a run, so that it needs a key or
-            `init`. It gets neither otherwise.
-        options: static options.
-
-    Raises:
-        ValueError: for numbers with axes, invalid starting weights or times, and missing starting
-            weights, before anything is compiled.
-    """
-    check_single("rule", rule)
-    init = checked_init(problem, init, dtype)
-    if from_weights and key is None and init is None:
-        raise ValueError("key = None: starting weights are random; pass a key, or `init`")
-    check_times(times)
-    if not from_weights:
-        key = init = None
-    traced, static = split(problem)
-    return in_program(
-        solve,
-        lambda: (
-            eqx.combine(placed(traced), static),
-            rule.astype(dtype).tabulated(times),
-            key,
-            placed(init),
-            cast(times, dtype),
-            *jax.tree.map(lambda number: cast(number, dtype), numbers),
-        ),
-        (problem, rule, times, key, init, numbers),
-        dtype,
-        **options,
-    )
-
-
-def from_start(
-    given: Problem,
-    rule: Rule,
-    key: PRNGKeyArray | None,
-    init: PyTree,
-    times: Float[Array, " S"],
-    *,
-    of_problem: Callable[..., Trajectory],
-    **options: Any,
-) -> Trajectory:
-    """Return `of_problem(problem, start, rule, times, **options)`, for use in `solved`.
-    `start` are the `Parts` of the starting weights, None without `key` and `init`."""
-    dtype: Any = times.dtype.name
-    start = None if key is None and init is None else started(given, key, init, dtype)
-    return of_problem(problem_in(given, dtype), start, rule, times, **options)
-
-
 def _solve(
     problem: Problem,
-    parts: Any,
     rule: Rule,
+    key: PRNGKeyArray | None,
+    init: PyTree,
     times: Float[Array, " S"],
     *,
     kind: str,
@@ -227,12 +153,15 @@ def _solve(
     tolerances: Tolerances,
     reduction: Reduction | None,
 ) -> Trajectory:
+    dtype: Any = times.dtype.name
+    no_start = key is None and init is None
+    parts: Any = None if no_start else started(problem, key, init, dtype)
+    problem = problem_in(problem, dtype)
     numbers, rest = eqx.partition(problem, eqx.is_array)
     if reduction is None:
         groups, start = check_groups(problem, rule, parts), parts.params
         gradient = gradient_of(parts, rest)
     else:
-        dtype: Any = times.dtype.name
         groups, weights = None, parts.whole(parts.params) if reduction.from_weights else None
         start = reduction.start(problem, weights, dtype)
         gradient = lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state)  # noqa: E731

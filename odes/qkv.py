@@ -25,7 +25,7 @@ Example:
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -47,7 +47,7 @@ from odes.general import at, computed, flows
 from odes.problem import flow_of_rule
 from odes.solver.flows import checked_flow
 from odes.solver.tolerances import Tolerances
-from odes.theory import Training, named, of_finite_length
+from odes.theory import AnyTheory, Inapplicable, Training, named, of_finite_length
 
 __all__ = ["THEORIES", "Factors", "Layer", "Problem", "gradient"]
 
@@ -212,21 +212,15 @@ def _layer_gradient(
     return grads.Y, grads.Z
 
 
-FACTORS = computed(
-    "factors",
-    "flow of the factors",
-    "T, batch -> infinity, eta -> 0, U frozen (for Adam U = I), l2 normalisation by theory",
-    functools.partial(_solve, finite=False),
-    inapplicable,
-)
-_FINITE: Any = of_finite_length(FACTORS)
-FINITE = computed(
-    _FINITE.name,
-    _FINITE.title,
-    _FINITE.assumes,
-    functools.partial(_solve, finite=True),
-    _FINITE.inapplicable,
-)
+def _theory(finite: bool, inapplicable: Inapplicable = inapplicable) -> AnyTheory:
+    assumes = "batch -> infinity, eta -> 0, U frozen (for Adam U = I), l2 normalisation by theory"
+    solver = functools.partial(_solve, finite=finite)
+    return computed("factors", "flow of the factors", f"T, {assumes}", solver, inapplicable)
+
+
+FACTORS = _theory(finite=False)
+_WITH_REASONS = of_finite_length(FACTORS, FACTORS.solve).inapplicable
+FINITE = of_finite_length(FACTORS, _theory(finite=True, inapplicable=_WITH_REASONS).solve)
 _FLOWS = (at(flow, "T -> infinity", length=math.inf) for flow in flows())
 THEORIES = (FINITE, FACTORS, *_FLOWS)
 """The theories, most exact first: `factors-finite-t`, `factors`, then flows of all weights."""

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from dynsim import Trajectory
-from odes.general import computed, no_sgd, own_names, resolved
+from dynsim.training.recording import Record
+from odes.general import computed, no_sgd, predicted, rows
 from odes.solver.integrate import Solver, StepTime, integrate
 from odes.solver.posed import jumps
 from odes.solver.tolerances import Tolerances
@@ -113,12 +114,14 @@ def system(
             observe=observe,
             stop=stop,
             solver=solver,
+            refused=dict(refused or {}),
         ),
         why_not,
         needs=(*needs, "batch", "steps"),
         tolerances=tolerances,
         variant=variant,
-        **own_names(names, at_start, refused),
+        refused=dict(refused or {}),
+        predicts=predicted(names, at_start),
     )
 
 
@@ -133,7 +136,8 @@ def _solved(
     observe: Observe,
     stop: Stop | None,
     solver: Solver | None,
-    record: Any,
+    refused: Mapping[str, str],
+    record: Record,
     tolerances: Tolerances,
 ) -> Trajectory:
     numbers, rest = eqx.partition(training, eqx.is_array)
@@ -143,8 +147,7 @@ def _solved(
         return lambda t, state, numbers: function(t, state, eqx.combine(numbers, rest))
 
     def save(t: Float[Array, ""], state: PyTree, training: Training) -> dict[str, Array]:
-        found = dict(observe(t, state, training))
-        return resolved(found, record)(found)
+        return rows(dict(observe(t, state, training)), record, refused)
 
     initial = begin(training, weights)
     if any(map(jnp.iscomplexobj, jax.tree.leaves(initial))):

@@ -241,8 +241,10 @@ def named(name: str, finite: bool) -> str:
     return name + FINITE if finite else name
 
 
-def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
-    """Return the finite-T version of a theory."""
+def of_finite_length(
+    theory: Theory[Task, Rates], solve: Callable[..., Trajectory]
+) -> Theory[Task, Rates]:
+    """Return the finite-T version of a theory, with its solver."""
 
     def inapplicable(training: Training) -> str | None:
         problem = training.problem
@@ -255,6 +257,7 @@ def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
         name=named(theory.name, finite=True),
         title=f"{theory.title}, finite T",
         assumes=theory.assumes.replace("T, batch -> infinity", "1/T^2 -> 0, batch -> infinity"),
+        solve=solve,
         inapplicable=inapplicable,
     )
 

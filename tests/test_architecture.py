@@ -40,6 +40,7 @@ FLOORS = {
         "solver": 0,
         "coefficients": 0,
         "decoder": 0,
+        "run": 0,
         "growth": 1,
         "predictions": 1,
         "theory": 1,

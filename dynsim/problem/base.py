@@ -154,10 +154,11 @@ class Problem(eqx.Module):
 
     # The following methods can be replaced by faster ones with the same results.
 
-    def _prepared(self, key: PRNGKeyArray, shared: PyTree = None) -> tuple["Problem", PyTree]:
-        """Return the problem as a run uses it, and arrays drawn from the key before the run begins,
-        such as a pool of examples; `shared` replaces them. They must not depend on traced numbers,
-        because all runs with one key share them."""
+    def prepare(self, key: PRNGKeyArray, shared: PyTree = None) -> tuple["Problem", PyTree]:
+        """Return the problem as a run uses it, and arrays drawn from the key before the run begins.
+        Override it for data that a run draws once, such as a pool of examples. `shared` replaces
+        the arrays. They must not depend on traced numbers, because all runs with one key share
+        them."""
         del key
         return self, shared
 
@@ -179,19 +180,20 @@ class Problem(eqx.Module):
         `params`."""
         return eqx.filter_value_and_grad(self.loss)(params, data)
 
-    def _normal(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
+    def normal_noise(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
         """Draw standard normal numbers in the structure of the gradient `like`, for the noise of a
-        rule in step k."""
+        rule in step k. Override it to draw them only for the weights with noise."""
         return normal_noise(key, k, like)
 
-    def _population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
-        """Return `population_loss` and its gradient, like `loss_and_gradient`."""
+    def population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
+        """Return `population_loss` and its gradient, like `loss_and_gradient`. Override it where an
+        explicit gradient is faster."""
         return eqx.filter_value_and_grad(self.population_loss)(params)
 
-    def _compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    def compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
         """Return the weights of `init` in fewer numbers, and a function that restores them.
 
-        It is for weights that training by `rule` keeps equal. `loss_and_gradient` then has to
+        Override it where training by `rule` keeps weights equal. `loss_and_gradient` then has to
         accept both forms, and returns the gradient of one of the weights that a number represents.
         """
         del rule
@@ -202,10 +204,10 @@ class Problem(eqx.Module):
         several observables start from the same intermediate result."""
         return self, params
 
-    def _snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
-        """Return `snapshot`, and a pytree of arrays for the next record of a run, such as the
-        values that a change is measured from. `before` is the pytree of the previous record, None
-        at the start of a run."""
+    def snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
+        """Return `snapshot`, and a pytree of arrays for the next record of a run. Override it for
+        observables that need the previous record, such as a change since then. `before` is the
+        pytree of the previous record, None at the start of a run."""
         return ask(self, "snapshot", params), before
 
     def divergence_limit(self) -> Real[Number, ""] | None:

@@ -287,8 +287,8 @@ def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Ar
     def loss(params: PyTree) -> Array:
         return _population_loss(problem, parts.whole(params), dtype)
 
-    if problem.has("_population_loss_and_gradient"):
-        return lambda params: problem._population_loss_and_gradient(parts.whole(params))
+    if problem.has("population_loss_and_gradient"):
+        return lambda params: problem.population_loss_and_gradient(parts.whole(params))
     return jax.value_and_grad(loss)
 
 

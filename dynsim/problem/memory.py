@@ -29,7 +29,7 @@ def bytes_of(
     """Return the bytes for copies of the weights; in training also of batch and shared data."""
 
     def held(key: PRNGKeyArray) -> tuple[list[Array], object]:
-        (prepared, shared), data = problem._prepared(key), ()
+        (prepared, shared), data = problem.prepare(key), ()
         if trains and not math.isinf(batch):
             data = prepared.batches(key, steps, int(batch))(jax.numpy.int32(0))
         init = ask(prepared, "init", key)

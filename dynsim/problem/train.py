@@ -230,8 +230,8 @@ def _run(
     key_init, key_data = loop.split_key(key)
     with jax.enable_x64(False):
         narrow = problem_in(given, "float32")
-        narrow, shared = narrow._prepared(key, shared)
-    problem, _ = problem_in(given, dtype)._prepared(key, narrowed(shared, dtype))
+        narrow, shared = narrow.prepare(key, shared)
+    problem, _ = problem_in(given, dtype).prepare(key, narrowed(shared, dtype))
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
@@ -240,7 +240,7 @@ def _run(
     params, written_out = parts.params, lambda params: params
     # Norms and the Hessian include all weights, so the compact form cannot be used.
     if finite and init is None and not also and not counts:
-        params, written_out = problem._compact(params, rule)
+        params, written_out = problem.compact(params, rule)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
         with jax.enable_x64(False):
@@ -270,7 +270,7 @@ def _run(
         return jax.value_and_grad(loss)(params, of_step(k))
 
     population = population_of(problem, parts)
-    step = loop.by_rule(gradient, rule, key_init, groups, also, problem._normal)
+    step = loop.by_rule(gradient, rule, key_init, groups, also, problem.normal_noise)
 
     def stable(params: PyTree, memory: PyTree, k: Array, hessian: sharpness.Map) -> sharpness.Map:
         if rule.is_adaptive:
@@ -281,7 +281,7 @@ def _run(
         params: PyTree, memory: PyTree, k: Array, seen: tuple[PyTree, PyTree]
     ) -> tuple[dict[str, Array], tuple[PyTree, PyTree]]:
         model, (seen, vectors) = parts.whole(written_out(params)), seen
-        snapshot, seen = problem._snapshot_after(model, seen)
+        snapshot, seen = problem.snapshot_after(model, seen)
         found = measured(problem, record, model, snapshot)
         slope = population if curved else lambda params: gradient(params, k)
         names, scaled = record.provided, functools.partial(stable, params, memory, k)
@@ -315,7 +315,7 @@ def _run(
         relative=record.relative,
         also=also,
         seen=(
-            problem._snapshot_after(parts.whole(parts.params), None)[1],
+            problem.snapshot_after(parts.whole(parts.params), None)[1],
             sharpness.start(params, counts),
         ),
         checkpoint=checkpoint,
@@ -335,7 +335,7 @@ def _scattered(
 ) -> PyTree:
     """Return the weights after a random walk of `steps` steps by the rule's noise alone."""
     zero, k = jax.tree.map(jnp.zeros_like, params), jnp.asarray(steps // 2, jnp.int32)
-    noise = problem._normal(loop.noise_key(key), k, zero)
+    noise = problem.normal_noise(loop.noise_key(key), k, zero)
     move, _ = rule.update(zero, rule.init(params), params, k, noise, groups)
     return jax.tree.map(lambda p, each: p + jnp.sqrt(steps).astype(p.dtype) * each, params, move)
 

@@ -382,9 +382,9 @@ class LanguageModel(Problem):
 
     def snapshot(self, params: Transformer) -> tuple[TextSnapshot]:
         """The arguments of the observables, for weights without a previous record."""
-        return self._snapshot_after(params, None)[0]
+        return self.snapshot_after(params, None)[0]
 
-    def _snapshot_after(
+    def snapshot_after(
         self, params: Transformer, before: Float[Array, "N L H T T"] | None
     ) -> tuple[tuple[TextSnapshot], Float[Array, "N L H T T"]]:
         """Return the snapshot after a record with the maps `before`, and the maps of this one."""

@@ -216,9 +216,7 @@ class Prompts(Problem):
         """The observables of `dynsim.two_stage.observables`."""
         return OBSERVABLES
 
-    def _prepared(
-        self, key: PRNGKeyArray, shared: Shared | None = None
-    ) -> tuple["Prompts", Shared]:
+    def prepare(self, key: PRNGKeyArray, shared: Shared | None = None) -> tuple["Prompts", Shared]:
         """Return the problem with a pool and fresh prompts, and the draws they are made from."""
         if shared is None:
             _, pool, test, steps = jax.random.split(key, 4)
@@ -251,7 +249,7 @@ class Prompts(Problem):
         )
         return loss, Split(slope, jax.tree.map(jnp.zeros_like, params.noise))
 
-    def _normal(self, key: PRNGKeyArray, k: Array, like: Split) -> Split:
+    def normal_noise(self, key: PRNGKeyArray, k: Array, like: Split) -> Split:
         """Draw noise for the group "noise", the only one with noise."""
         del key
         _, noise_key = jax.random.split(jax.random.fold_in(self.held.steps, k))
@@ -260,7 +258,7 @@ class Prompts(Problem):
 
     def snapshot(self, params: Split) -> tuple[PromptSnapshot]:
         """Outputs on the fresh prompts of the run."""
-        task = self if self.held is not None else self._prepared(jax.random.key(0))[0]
+        task = self if self.held is not None else self.prepare(jax.random.key(0))[0]
         return (measure(params, task.held.test),)
 
     def summary(self, times: Float[np.ndarray, " S"], recorded: Any) -> dict[str, float]:

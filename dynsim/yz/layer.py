@@ -107,7 +107,7 @@ class Layer(SequenceClasses, Problem):
         return yz.loss(params, self, data.astype(params.Y.dtype.name))
 
     def loss_and_gradient(self, params: yz.YZ, data: Batch | Array) -> tuple[Array, yz.YZ]:
-        """Explicit loss and gradient, for either form of the weights (see `_compact`) and any form
+        """Explicit loss and gradient, for either form of the weights (see `compact`) and any form
         of a batch."""
         dtype = params.Y.dtype.name
         merged = params.Y.shape[1] < self.M
@@ -133,7 +133,7 @@ class Layer(SequenceClasses, Problem):
         context = finite_length.contextual(self.length, params.Y.dtype.name)
         return finite_length.mean_loss(finite_length.by_counts(params, self), self, context)
 
-    def _population_loss_and_gradient(self, params: yz.YZ) -> tuple[Array, yz.YZ]:
+    def population_loss_and_gradient(self, params: yz.YZ) -> tuple[Array, yz.YZ]:
         """The population loss and its explicit gradient."""
         context = finite_length.contextual(self.length, params.Y.dtype.name)
         return finite_length.loss_and_grad(params, self, context)
@@ -142,7 +142,7 @@ class Layer(SequenceClasses, Problem):
         """Raise `ValueError` if sequences are too short for the expansion in 1/T."""
         finite_length.check_length(self, self.length)
 
-    def _compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
+    def compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
         """Use one column of Y for all outputs that are not a next token: training from zero keeps
         their columns equal."""
         dtype = params.Y.dtype.name

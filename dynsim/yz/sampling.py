@@ -256,7 +256,7 @@ class OnClasses(Problem):
         if math.isinf(self.length):
             drawn = sample_classes(self.classes, key, batch)
             return Examples(drawn, jnp.asarray(self.classes.probs)[drawn])
-        found = self._sampler(batch)(key)
+        found = self.sampler(batch)(key)
         return Examples(found.classes, found.counts)
 
     def batches(
@@ -266,7 +266,7 @@ class OnClasses(Problem):
         of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
             return lambda k: sample_classes(self.classes, of_step(k), batch)
-        sample = self._sampler(batch)
+        sample = self.sampler(batch)
 
         def of(k: Array) -> Examples:
             found = sample(of_step(k))
@@ -288,7 +288,9 @@ class OnClasses(Problem):
         """The groups "Y" and "Z"."""
         return of_layer(params)
 
-    def _sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
+    def sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
+        """Return a function that draws a batch of sequences of finite length from a key. Override
+        it for examples of another kind, such as counts weighted by position."""
         check_tokens(batch, self.length)
         size = batch, int(self.length), "float32"
         return counts_sampler(self.classes, *size, scatter=on_cpu())

@@ -52,7 +52,7 @@ from dynsim.training.recording import BATCH_LOSS, Record, Table
 from dynsim.training.rule import Rule, UpdateRule
 from dynsim.trajectory import Times
 from odes.batch_noise.noise import Asked, Noise, Reached, of_starts
-from odes.problem import solved
+from odes.run import run
 from odes.solver import linear_noise as solver
 from odes.solver.integrate import judge
 from odes.theory import AnyTheory, Theory, Training, refusal
@@ -186,7 +186,7 @@ def orders(
     """Return `linear_noise`, and with `draws` also its next order, from one program. `settings` are
     passed to `_solve` without checks."""
     asked = asked_of(problem, record)
-    found = solved(_solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings)
+    found = run(_solve, problem, rule, times, key, init, dtype, batch, asked=asked, **settings)
     return tuple(_named(each, asked) for each in found)
 
 

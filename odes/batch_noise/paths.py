@@ -71,7 +71,7 @@ from dynsim.training.rules import SGD
 from dynsim.trajectory import Static, Times
 from odes.batch_noise import asked_of, table_of, without_noise
 from odes.batch_noise.noise import Asked, Noise
-from odes.problem import solved
+from odes.run import run
 from odes.solver.flows import checked_flow, decayed, posed_flow
 from odes.solver.integrate import integrate_ito, judge
 from odes.solver.posed import GroupedRule
@@ -174,7 +174,7 @@ def sde(
     if asked.statistics:
         name = asked.statistics[0][0]
         raise ValueError(f"record = {name!r}: one path has none; use `across_runs`")
-    return solved(
+    return run(
         _solve,
         *(problem, rule, times, key, init, dtype, batch),
         steps=steps,
@@ -389,7 +389,7 @@ def _theory(name: str, title: str, assumes: str, order: int) -> AnyTheory:
         name,
         title,
         assumes,
-        functools.partial(sde, order=order),
+        sde if order == 1 else functools.partial(sde, order=order),
         inapplicable,
         needs=("key", "batch"),
         predicts=lambda problem: tuple(table_of(problem).functions),

@@ -35,12 +35,14 @@ from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usual
 from dynsim.problem.sharpness import EDGE
+from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD, RMSProp, why_not_known
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import STEPS, Edge, Moved
-from odes.problem import from_start, gradient_of, solved
+from odes.problem import gradient_of
+from odes.run import run
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Gradient, GroupedRule
@@ -113,13 +115,8 @@ def central_flow(
     if reason := why_not_described(rule):
         raise ValueError(reason)
     checks.integer("follow", follow, 1, MOST)
-    return solved(
-        from_start,
-        *(problem, rule, times, key, init, dtype),
-        of_problem=_solve,
-        record=_recorded(problem, record),
-        follow=follow,
-    )
+    options: dict[str, Any] = {"record": _recorded(problem, record), "follow": follow}
+    return run(_solve, problem, rule, times, key, init, dtype, **options)
 
 
 def why_not_described(rule: Any) -> str | None:
@@ -176,13 +173,16 @@ def _refuse(primals: Any, tangents: Any) -> Any:
 
 def _solve(
     problem: Problem,
-    parts: Parts,
     rule: Rule,
+    key: PRNGKeyArray | None,
+    init: PyTree,
     times: Float[Array, " S"],
     *,
     record: Recording,
     follow: int,
 ) -> Trajectory:
+    dtype: Any = times.dtype.name
+    parts, problem = started(problem, key, init, dtype), problem_in(problem, dtype)
     arrays, others = eqx.partition((problem, parts, rule, times), eqx.is_inexact_array)
     problem, parts, rule, times = eqx.combine(_without_derivatives(arrays), others)
     numbers, rest = eqx.partition(problem, eqx.is_array)

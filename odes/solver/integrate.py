@@ -5,8 +5,6 @@ status instead of raising, because one failed member must not abort a batch. dif
 when an equation is solved, because the import takes a third of a second.
 """
 
-import contextlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -16,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks, numeric
-from dynsim.compiling import called
-from dynsim.precision import AnyArray, DType, Number, Result, precision, to_host
-from dynsim.trajectory import Status, Times, Trajectory
+from dynsim import checks
+from dynsim.precision import AnyArray, Number
+from dynsim.trajectory import Status, Trajectory
 from odes.solver.tolerances import Tolerances
 
 if TYPE_CHECKING:
@@ -74,52 +71,6 @@ class Solved(NamedTuple):
         """Return the run as a `Trajectory`; `observables` are by default the saved values."""
         saved = self.saved if observables is None else observables
         return Trajectory(self.times, saved, params, self.status, self.first_bad_step, source)
-
-
-def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
-    """Raise `ValueError` unless `times` are finite, increasing and >= `begin` >= 0."""
-    checks.real("begin", begin, 0)
-    if checks.is_traced((times, begin)):
-        return
-    array = numeric.plain("times", times)
-    try:
-        array = array.astype(np.float64, casting="same_kind")
-    except TypeError:
-        array = np.array(np.nan)
-    if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
-        raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")
-    if array[0] < begin or (np.diff(array) <= 0).any():
-        raise ValueError(f"times = {times!r}: must be increasing and >= {begin:g}")
-
-
-def in_program(
-    solve: Callable[..., Result],
-    given: Callable[[], tuple[Any, ...]],
-    inputs: tuple[Any, ...],
-    dtype: DType,
-    **options: Any,
-) -> Result:
-    """Return `solve(*given(), **options)`, compiled in precision `dtype`.
-
-    `solve` computes one or several `Trajectory`s from traced arrays. It has to be the same function
-    in each call to avoid recompilation. `given` makes its arguments in that precision; anything
-    that is not an array is static, as are the options. The user's `inputs` are searched for
-    tracers.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(precision(dtype, inputs))
-        arguments = given()
-        if any(map(jnp.iscomplexobj, filter(eqx.is_array, jax.tree.leaves(arguments)))):
-            # diffrax warns of complex arguments too, but only a complex state is a problem for it.
-            stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")
-        found = called(_compiled, solve, *arguments, **options)
-    return to_host(found)
-
-
-@eqx.filter_jit
-def _compiled(solve: Callable[..., Result], *given: Any, **options: Any) -> Result:
-    return solve(*given, **options)
 
 
 def integrate(

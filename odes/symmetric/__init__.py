@@ -26,7 +26,9 @@ of the covariance of `odes.yz.spread`, and
     lambda^T C lambda' = (1/L) sum_i p_i ds/dc_i ds'/dc_i
 
 remains, summed over the kinds of tokens of one class. There is no such closed form for an
-observable of a single class; its mean over the classes is predicted instead.
+observable of a single class; its mean over the classes is predicted instead. `odes.yz.spread` takes
+13 times as long even for `syn_small`, 0.25 s against 0.019 s: the second call of each on a CPU, for
+the loss after 300 steps with B = T = 128.
 
 Example:
     >>> task = odes.symmetric.symmetric_profiles(p=[0.08] * 10, rho=[0.02] * 10, K=1000, M=100_000)
@@ -51,8 +53,9 @@ from dynsim.training.rules import SGD
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.finite_length import contextual
 from dynsim.yz.observables import DEFAULT_RECORD
+from odes.run import in_program
 from odes.solver import linear_noise
-from odes.solver.integrate import in_program, judge
+from odes.solver.integrate import judge
 from odes.symmetric import finite_length, reduction
 from odes.symmetric.reduction import (
     OBSERVABLES,

@@ -30,8 +30,9 @@ from dynsim.yz import observables
 from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.problem import flow_of_rule
+from odes.run import check_times, in_program
 from odes.solver.flows import checked_flow
-from odes.solver.integrate import Derivatives, check_times, in_program
+from odes.solver.integrate import Derivatives
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric import finite_length
 from odes.symmetric.finite_length import Law, law_of
@@ -46,8 +47,9 @@ def solve(
     times: Times,
     *,
     flow: str | None = None,
-    length: Real[Number, ""] = math.inf,
+    length: Real[Number, ""] | None = math.inf,
     tails: bool = False,
+    init: Any = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
@@ -61,10 +63,11 @@ def solve(
             to `placed` first.
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        flow, length: as in `odes.yz.population.solve`.
+        flow, length: as in `odes.yz.population.solve`; the length may be traced.
         tails: for a finite length, average over sequences with a saddle-point approximation instead
             of expanding to first order in 1/T. The expansion misses the rare sequences that
             dominate the loss late in training.
+        init: must be None, because the reduction starts from zero weights.
         record: names from `OBSERVABLES`; for a task from `placed` those of `dynsim.train`, with
             an entry for each class and token, and the reduction's own.
         dtype: "float64" or "float32".
@@ -81,11 +84,14 @@ def solve(
         ValueError: before compilation, naming the invalid argument, its value and the allowed
             values, or the assumption of the reduction that fails.
     """
+    if init is not None:
+        raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
     checks.kind("task", task, SymmetricTask, Placed, SequenceClasses)
+    T: Any = getattr(task, "length", 128) if length is None else length
     task = placed(task) if isinstance(task, SequenceClasses) else task
     optimizer = theory_rule(optimizer)
     reduced, full = _split(task, record)
-    law = law_of(task.reduced if isinstance(task, Placed) else task, length, tails)
+    law = law_of(task.reduced if isinstance(task, Placed) else task, T, tails)
     chosen = checked_flow(optimizer, flow)
     check_times(times)
     return in_program(
@@ -94,9 +100,9 @@ def solve(
             task.astype(dtype),
             optimizer.astype(dtype).tabulated(times),
             cast(times, dtype),
-            contextual(length, dtype),
+            contextual(T, dtype),
         ),
-        (task, optimizer, times, length),
+        (task, optimizer, times, T),
         dtype,
         flow=chosen,
         law=law,

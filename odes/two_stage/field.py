@@ -29,14 +29,16 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast
+from dynsim.precision import DType, Number
 from dynsim.problem.base import built, split
+from dynsim.problem.train import problem_in
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing, why_not_annealed
 from dynsim.two_stage.task import Prompts
-from odes.solver.integrate import Derivatives, check_times, in_program, integrate
+from odes.run import check_times, run
+from odes.solver.integrate import Derivatives, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Training
 from odes.two_stage.loss import Losses, ReducedState, Rule, auc_Q, block_sizes, losses, root, total
@@ -198,40 +200,27 @@ def solve(
     """
     options["tolerances"] = checked_tolerances(tolerances or DEFAULT_TOLERANCES, dtype)
     options |= {"start": start, "derivatives": derivatives, "dtype": dtype}
-    return run(_solve, task, optimizer, times, **options)
+    return reduced(_solve, task, optimizer, times, **options)
 
 
-class Given(NamedTuple):
-    """Inputs of the solvers in arrays of one precision: `task` and `stages` as `args` of
-    `drift`, the state `start` at the optimiser step `begin`, the number of test prompts, and the
-    `key` of the noise."""
-
-    task: Prompts
-    stages: Annealing
-    start: ReducedState
-    begin: Float[Array, ""]
-    num_test: Float[Array, ""]
-    key: Any
-
-
-def run(
+def reduced(
     solver: Callable[..., Trajectory],
     task: Prompts,
     optimizer: UpdateRule,
     times: Times,
-    *,
+    *numbers: Real[Number, ""],
     start: ReducedState | None = None,
     key: PRNGKeyArray | None = None,
     begin: Real[Number, ""] = 0.0,
-    num_test: Real[Number, ""] = math.inf,
     finite_length: bool = True,
     rule: Rule | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """Return `solver(given, times, model=..., record=..., **options)` from a separately compiled
-    program; the other arguments are as in `solve` and `Given`.
+    """Run a solver of the reduction, see `odes.run.run`. After the times it gets the stages of
+    the rule, the state `start` at the step `begin`, and the `numbers`; the other arguments are as
+    in `solve`.
 
     Raises:
         ValueError: with the reason, if the reduction does not apply; and for invalid arguments.
@@ -244,37 +233,40 @@ def run(
     start = ReducedState.nominal(task) if start is None else start
     for name, value in vars(start).items():
         checks.real(f"start.{name}", value, 0 if name.startswith("v_") else -math.inf)
-    numbers, rest = split(task)
-    given = numbers, Annealing.of(built_rule), start, begin, num_test
-
-    def arrays() -> tuple[Given, Array]:
-        # As arrays, numbers are traced, so that other values reuse the program.
-        made = jax.tree.map(lambda number: cast(number, dtype), given)
-        return Given._make((eqx.combine(made[0], rest), *made[1:], key)), cast(times, dtype)
-
-    return in_program(
-        solver,
-        arrays,
-        (given, times, key),
-        dtype,
-        model=checked_model(task, finite_length, rule),
-        record=TABLE.resolve(record),
-        **options,
-    )
+    options["model"] = checked_model(task, finite_length, rule)
+    options |= {"record": TABLE.resolve(record), "random": key is not None}
+    # As arrays, numbers are traced, so that other values reuse the program.
+    traced, static = split(task)
+    as_array = lambda x: x if isinstance(x, jax.Array) else np.asarray(x, dtype)  # noqa: E731
+    task = eqx.combine(jax.tree.map(as_array, traced), static)
+    inputs = Annealing.of(built_rule), start, begin, *numbers
+    return run(solver, task, built_rule, times, key, None, dtype, *inputs, **options)
 
 
 def _solve(
-    given: Given, times: Float[Array, " S"], *, model: Model, record: Recording, **options: Any
+    task: Prompts,
+    optimizer: Any,
+    key: None,
+    init: None,
+    times: Float[Array, " S"],
+    stages: Annealing,
+    start: ReducedState,
+    begin: Float[Array, ""],
+    *,
+    model: Model,
+    record: Recording,
+    **options: Any,
 ) -> Trajectory:
+    dtype: Any = times.dtype.name
     solved = integrate(
         functools.partial(drift, model),
-        given.start,
+        start,
         times,
-        (given.task, given.stages),
+        (problem_in(task, dtype), stages),
         save=functools.partial(observe, model, record),
-        timescale=given.stages,
-        jumps=switch_time(given.stages)[None],
-        begin=given.begin,
+        timescale=stages,
+        jumps=switch_time(stages)[None],
+        begin=begin,
         **options,
     )
     return solved.trajectory("ode" if model.finite_length else "infinite", solved.final.clamped())

@@ -43,6 +43,7 @@ neglected (`odes.two_stage.thresholds` has its size).
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -52,12 +53,14 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.precision import Number
+from dynsim.problem.train import problem_in
 from dynsim.training.recording import Recording
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.solver.integrate import Solved, VectorField, integrate_sde
-from odes.two_stage.field import Args, Given, Model, drift, observe, rate_at, run, switch_time
+from odes.solver.integrate import integrate_sde
+from odes.two_stage.field import Args, Model, drift, observe, rate_at, reduced, switch_time
 from odes.two_stage.loss import ReducedState, block_sizes, losses, root
 
 LOSSES = ("K1", "K2", "J")
@@ -93,30 +96,40 @@ def solve_sde(
         ValueError: as `odes.two_stage.solve`, and for `num_steps` < 2.
     """
     options |= {"num_steps": checks.integer("num_steps", num_steps, 2), "drawn": start is None}
-    return run(_path, task, optimizer, times, start=start, key=key, **options)
+    return reduced(_path, task, optimizer, times, start=start, key=key, **options)
 
 
 def _path(
-    given: Given, times: Array, *, model: Model, record: Recording, drawn: bool, **options: Any
+    task: Prompts,
+    optimizer: Any,
+    key: PRNGKeyArray,
+    init: None,
+    times: Float[Array, " S"],
+    stages: Annealing,
+    start: ReducedState,
+    begin: Float[Array, ""],
+    *,
+    model: Model,
+    record: Recording,
+    drawn: bool,
+    **options: Any,
 ) -> Trajectory:
-    key, start_key = jax.random.split(given.key)
-    start = given.start
+    dtype: Any = times.dtype.name
+    task = problem_in(task, dtype)
+    key, start_key = jax.random.split(key)
     if drawn:
-        a, b = given.task.starting_noise * jax.random.normal(start_key, (2,), times.dtype)
+        a, b = task.starting_noise * jax.random.normal(start_key, (2,), dtype)
         start = dataclasses.replace(start, a=a, b=b)
-    options["save"] = functools.partial(observe, model, record)
-    field = functools.partial(drift, model), _noise_of_signal
-    solved = _integrated(given, times, key, start, *field, **options)
+    solved = integrate_sde(
+        *(functools.partial(drift, model), _noise_of_signal),
+        *(start, times, (task, stages), key),
+        save=functools.partial(observe, model, record),
+        timescale=stages,
+        jump=switch_time(stages),
+        begin=begin,
+        **options,
+    )
     return solved.trajectory("sde", solved.final.clamped())
-
-
-def _integrated(
-    given: Given, times: Array, key: PRNGKeyArray, start: Any, *field: VectorField, **options: Any
-) -> Solved:
-    """Call `integrate_sde` from `start`; `field` is the drift and the noise."""
-    posed: Any = (*field, start, times, (given.task, given.stages), key)
-    options |= {"timescale": given.stages, "jump": switch_time(given.stages), "begin": given.begin}
-    return integrate_sde(*posed, **options)
 
 
 def _amplitude(t: Float[Array, ""], args: Args) -> Float[Array, ""]:
@@ -174,9 +187,9 @@ def solve_seed(
     """
     if num_test is not None:
         checks.real("num_test", num_test, 1)
-        options["num_test"] = num_test
+    number = math.inf if num_test is None else num_test
     options["num_steps"] = checks.integer("num_steps", num_steps, 2)
-    return run(_seed, task, optimizer, times, key=key, **options)
+    return reduced(_seed, task, optimizer, times, number, key=key, **options)
 
 
 def _start(task: Prompts, key: PRNGKeyArray, dtype: jnp.dtype) -> Seed:
@@ -218,10 +231,23 @@ def _seed_noise(t: Float[Array, ""], seed: Seed, args: Args) -> Seed:
 
 
 def _seed(
-    given: Given, times: Array, *, model: Model, record: Recording, **options: Any
+    task: Prompts,
+    optimizer: Any,
+    key: PRNGKeyArray,
+    init: None,
+    times: Float[Array, " S"],
+    stages: Annealing,
+    start: ReducedState,
+    begin: Float[Array, ""],
+    num_test: Float[Array, ""],
+    *,
+    model: Model,
+    record: Recording,
+    **options: Any,
 ) -> Trajectory:
-    task = given.task
-    key, start_key, test_key, diagonal_key = jax.random.split(given.key, 4)
+    dtype: Any = times.dtype.name
+    task = problem_in(task, dtype)
+    key, start_key, test_key, diagonal_key = jax.random.split(key, 4)
     of_test = jax.random.normal(test_key, (len(LOSSES),), times.dtype)
     of_diagonal = jax.random.normal(diagonal_key, (2,), times.dtype) * (task.d - 1) ** 0.5
 
@@ -231,7 +257,7 @@ def _seed(
         mean, square = (losses(state, task, power=power, **model.numerics) for power in (1, 2))
         measured = {
             name: getattr(mean, name)
-            + z * root((getattr(square, name) - getattr(mean, name) ** 2) / given.num_test)
+            + z * root((getattr(square, name) - getattr(mean, name) ** 2) / num_test)
             for name, z in zip(LOSSES, of_test, strict=True)
         }
         for name, part, z in zip(("W", "V"), (seed.W, seed.V), of_diagonal, strict=True):
@@ -239,7 +265,13 @@ def _seed(
         measured["V_trace_abs"] = jnp.abs(measured["V_trace"])
         return {name: measured.get(name, value) for name, value in found.items()}
 
-    start = _start(task, start_key, times.dtype)
-    field = functools.partial(_seed_drift, model), _seed_noise
-    solved = _integrated(given, times, key, start, *field, save=save, **options)
+    solved = integrate_sde(
+        *(functools.partial(_seed_drift, model), _seed_noise),
+        *(_start(task, start_key, times.dtype), times, (task, stages), key),
+        save=save,
+        timescale=stages,
+        jump=switch_time(stages),
+        begin=begin,
+        **options,
+    )
     return solved.trajectory("seeds", solved.final.total.clamped())

@@ -39,10 +39,10 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz.observables import Snapshot
+from dynsim.yz.observables import PREDICTED, Snapshot
 from odes import coefficients, decoder, growth
 from odes.solver.posed import Rescaled
-from odes.theory import AnyTheory, Training
+from odes.theory import AnyTheory, Theory, Training
 from odes.yz import population
 
 
@@ -83,29 +83,16 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    return theory(convention=convention, finite_m=finite_m, remark_1=remark_1).solve(
-        task, optimizer, times, **options
-    )
-
-
-def theory(
-    title: str = "Eq. 10",
-    assumes: str = "",
-    *,
-    convention: growth.Convention = "sgd",
-    finite_m: bool = False,
-    remark_1: bool = False,
-    variant: bool = False,
-) -> AnyTheory:
-    """Make the theory for options of `solve`; the other arguments are as in `Theory`."""
     checks.choice("convention", convention, ("sgd", "paper"))
-    asked = {"paper": convention == "paper", "finite-m": finite_m, "remark-1": remark_1}
-    name = "-".join(("eq10", *(name for name, given in asked.items() if given)))
-    pose = population.same(_pose, convention=convention, finite_m=finite_m, remark_1=remark_1)
-    solver = population.same(population.integrated, pose=pose, name=name)
-    return population.eliminated(
-        name, title, assumes, solver, inapplicable, bounded=True, variant=variant
-    )
+    settings = {"convention": convention, "finite_m": finite_m, "remark_1": remark_1}
+    options |= settings | {"pose": _pose, "name": _name(**settings), "table": PREDICTED}
+    solver = population.integrated
+    return population.without_decoder(solver, task, optimizer, times, inapplicable, **options)
+
+
+def _name(convention: str = "sgd", finite_m: bool = False, remark_1: bool = False) -> str:
+    parts = {"paper": convention == "paper", "finite-m": finite_m, "remark-1": remark_1}
+    return "-".join(("eq10", *(part for part, chosen in parts.items() if chosen)))
 
 
 def inapplicable(training: Training) -> str | None:
@@ -176,3 +163,33 @@ def _field(
     speed = population.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
     rate = rescaled.rate * rescaled.eta_z
     return jax.tree.map(lambda x: rate * x, drift(task, f, speed, class_weight))
+
+
+def _theory(title: str, assumes: str, variant: bool = False, **settings: Any) -> AnyTheory:
+    return Theory(
+        _name(**settings),
+        title,
+        assumes,
+        functools.partial(solve, **settings) if settings else solve,
+        inapplicable,
+        variant=variant,
+        needs=("key",),
+        predicts=population.bounds,
+        memory=population.by_class(12),
+    )
+
+
+_SUMMED = f"{population.WEAK}, classes summed instead of averaged"
+_SLOWED = f"{population.WEAK}, slowed down by 1 - rho as for identical overlaps rho and K = M"
+THEORIES = (
+    _theory(
+        "Eq. 10 at finite M",
+        f"{population.START}, {population.DECODER}",
+        finite_m=True,
+        variant=True,
+    ),
+    _theory("Eq. 10, time of SGD", population.WEAK),
+    _theory("Eq. 10, time of the paper", _SUMMED, convention="paper"),
+    _theory("Eq. 10, Remark 1's rate", _SLOWED, remark_1=True, variant=True),
+)
+"""Eq. 10 by the options of `solve`, most exact first."""

@@ -22,6 +22,7 @@ Example:
 """
 
 import dataclasses
+import functools
 from typing import Any, Literal
 
 import jax
@@ -38,9 +39,10 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from odes import decoder as closed_form
 from odes.decoder import h_star
-from odes.solver.integrate import check_times, judge
+from odes.run import check_times
+from odes.solver.integrate import judge
 from odes.solver.posed import Rescaled
-from odes.theory import AnyTheory, Training
+from odes.theory import AnyTheory, Theory, Training
 from odes.yz import population
 
 Decoder = Literal["closed", "discrete"]
@@ -72,32 +74,21 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    return theory(decoder=decoder).solve(task, optimizer, times, **options)
-
-
-def theory(title: str = "", assumes: str = "", *, decoder: Decoder = "closed") -> AnyTheory:
-    """Make the theory for a `decoder` of `solve`; the other arguments are as in `Theory`."""
     discrete = checks.choice("decoder", decoder, ("closed", "discrete")) == "discrete"
-
-    def inapplicable(training: Training) -> str | None:
-        name, momentum = "the decoder at fixed attention", "heavy-ball" if discrete else "any"
-        return population.inapplicable(training, name, momentum=momentum, together=False)
-
-    name = "fixed_attention-discrete" if discrete else "fixed_attention"
-    needs = ("key", "steps") if discrete else ("key",)
-    solver = population.same(_solve, name=name)
-    found = population.eliminated(
-        *(name, title, assumes, solver, inapplicable), variant=True, adaptive=False, needs=needs
-    )
-
-    def solve(task: SequenceClasses, rule: Rule, times: Times, **options: Any) -> Trajectory:
+    if discrete:
         check_times(times)
         if checks.is_traced(times):
             raise ValueError("times: the discrete decoder needs concrete times, to count steps")
-        steps = int(np.floor(np.asarray(times)[-1]))
-        return found.solve(task, rule, times, steps=steps, **options)
+        options["steps"] = int(np.floor(np.asarray(times)[-1]))
+    options |= {"name": "fixed_attention-discrete" if discrete else "fixed_attention"}
+    why_not = functools.partial(_inapplicable, discrete=discrete)
+    options["adaptive"] = False
+    return population.without_decoder(_solve, task, optimizer, times, why_not, **options)
 
-    return dataclasses.replace(found, solve=solve) if discrete else found
+
+def _inapplicable(training: Training, *, discrete: bool) -> str | None:
+    name, momentum = "the decoder at fixed attention", "heavy-ball" if discrete else "any"
+    return population.inapplicable(training, name, momentum=momentum, together=False)
 
 
 def _solve(
@@ -127,3 +118,36 @@ def _solve(
 
     saved, finite = jax.vmap(at)(h)
     return Trajectory(times, saved, None, *judge(times, finite), name)
+
+
+def _theory(name: str, title: str, assumes: str, decoder: Decoder) -> AnyTheory:
+    discrete = decoder == "discrete"
+    return Theory(
+        name,
+        title,
+        assumes,
+        functools.partial(solve, decoder=decoder) if discrete else solve,
+        functools.partial(_inapplicable, discrete=discrete),
+        variant=True,
+        needs=("key",),
+        adaptive=False,
+        memory=population.by_class(1),
+    )
+
+
+_FIXED = f"{population.START}, eta_Z = 0"
+THEORIES = (
+    _theory(
+        "fixed_attention",
+        "decoder at fixed attention",
+        f"{_FIXED}, eta_Y -> 0, {population.DECODER}",
+        "closed",
+    ),
+    _theory(
+        "fixed_attention-discrete",
+        "discrete decoder at fixed attention",
+        f"{_FIXED}, {population.DECODER}",
+        "discrete",
+    ),
+)
+"""The decoder in closed form, and step by step."""

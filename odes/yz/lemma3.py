@@ -34,7 +34,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes import coefficients
 from odes.solver.posed import Rescaled
-from odes.theory import Training
+from odes.theory import AnyTheory, Theory, Training
 from odes.yz import population
 
 
@@ -75,17 +75,21 @@ def _field(
     return residual * (eta_y * task.prior[:, None]), drift * eta_z
 
 
-THEORY = population.eliminated(
-    "lemma3",
-    "flow by Lemma 3's update",
-    "T, batch -> infinity, eta -> 0, Y = 0 at the start, Lemma 3's decoder",
-    population.same(population.integrated, pose=_pose, name="lemma3"),
-    inapplicable,
-    variant=True,
-)
-
-
 def solve(task: SequenceClasses, optimizer: Rule, times: Times, **options: Any) -> Trajectory:
     r"""Integrate the flow under Lemma 3's update, with arguments, result and errors as in
     `odes.yz.eq10.solve`."""
-    return THEORY.solve(task, optimizer, times, **options)
+    options |= {"pose": _pose, "name": "lemma3"}
+    solver = population.integrated
+    return population.without_decoder(solver, task, optimizer, times, inapplicable, **options)
+
+
+THEORY: AnyTheory = Theory(
+    "lemma3",
+    "flow by Lemma 3's update",
+    "T, batch -> infinity, eta -> 0, Y = 0 at the start, Lemma 3's decoder",
+    solve,
+    inapplicable,
+    variant=True,
+    needs=("key",),
+    memory=population.by_class(24),
+)

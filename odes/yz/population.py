@@ -26,7 +26,6 @@ Example:
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -38,56 +37,70 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses, directions
-from dynsim.precision import AnyArray
-from dynsim.training.recording import Recording
+from dynsim.precision import AnyArray, DType
+from dynsim.problem.base import built
+from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz.layer import layer
+from dynsim.yz.layer import Layer, layer
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, PREDICTED, Snapshot
 from odes import coefficients, decoder, growth
-from odes.general import computed
+from odes.general import of_training
 from odes.problem import flow as flow_of
+from odes.run import run
 from odes.solver.integrate import VectorField, integrate
 from odes.solver.posed import Rescaled, why_not_described
-from odes.solver.tolerances import Tolerances
-from odes.theory import AnyTheory, Inapplicable, Training, named, refusal
+from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.theory import Inapplicable, Training, named, reason, refusal
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
+START = "T -> infinity, Y = 0 at the start"
+DECODER = "Lemma 3's decoder"
+WEAK = f"{START}, 1/M -> 0, {DECODER}"
+"""Assumptions of the theories without decoder, in words."""
 
-same = functools.cache(functools.partial)
-"""Cached `functools.partial`: equal arguments give the same object, and so no recompilation."""
 
-
-def eliminated(
-    name: str,
-    title: str,
-    assumes: str,
+def without_decoder(
     solver: Callable[..., Trajectory],
+    task: SequenceClasses,
+    rule: Rule,
+    times: Times,
     inapplicable: Inapplicable,
     *,
-    bounded: bool = False,
+    table: Table = MEASURED,
+    adaptive: bool = True,
+    key: PRNGKeyArray | None = None,
+    init: yz.YZ | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    tolerances: Tolerances | None = None,
     **options: Any,
-) -> AnyTheory:
-    """Make a theory that eliminates the decoder from a `solver` and `options` as in
-    `odes.general.computed`. If `bounded`, it also records the growth factor bound."""
-    table = PREDICTED if bounded else MEASURED
+) -> Trajectory:
+    """Run a theory that eliminates the decoder, of the layer on a task at infinite T.
 
-    def recorded(problem: Any, record: Any) -> Recording:
-        del problem
-        return table.resolve(DEFAULT_RECORD if record is None else record)
+    Args:
+        solver, options: `solver(training, start, times, record=..., tolerances=..., **options)`, as
+            in `odes.computed`.
+        inapplicable, adaptive: as in `odes.Theory`.
+        table: what it can record.
+        task, rule, times, key, init, record, dtype, tolerances: as in `odes.eq10.solve`.
+    """
+    problem, rule = built(layer(task, math.inf), rule, dtype)
+    if why := reason(inapplicable, Training(problem, rule)):
+        raise ValueError(why)
+    if adaptive:
+        options["tolerances"] = checked_tolerances(tolerances, dtype)
+    elif tolerances is not None:
+        raise ValueError("tolerances: this theory has no adaptive solver; leave them out")
+    options |= {"solver": solver, "record": table.resolve(record)}
+    return run(of_training, problem, rule, times, key_of(problem, key), init, dtype, **options)
 
-    options |= {"predicts": (lambda task: tuple(PREDICTED.functions)) if bounded else None}
-    found = computed(name, title, assumes, solver, inapplicable, recorded=recorded, **options)
-    return dataclasses.replace(
-        found,
-        # Passing a `length` raises `TypeError`, because it is fixed here.
-        solve=lambda task, rule, times, **options: on_task(
-            found.solve, task, rule, times, math.inf, **options
-        ),
-        needs=("key",),
-    )
+
+def key_of(problem: Layer, key: PRNGKeyArray | None) -> PRNGKeyArray | None:
+    """Return a key of the starting weights; zero weights are the same for any."""
+    return jax.random.key(0) if key is None and problem.start == "zero" else key
 
 
 def integrated(
@@ -99,11 +112,13 @@ def integrated(
     name: str,
     record: Recording,
     tolerances: Tolerances,
+    **settings: Any,
 ) -> Trajectory:
-    """Integrate the initial value problem from `pose(task, Z, rescaled)`: its field, the state at
-    the start, arguments with the task first, and a function (t, state, arguments) -> snapshot."""
-    rescaled = Rescaled.of(training.rule)
-    field, initial, args, layer_at = pose(training.problem, starting_logits(start), rescaled)
+    """Integrate the initial value problem from `pose(task, Z, rescaled, **settings)`: its field,
+    the state at the start, arguments with the task first, and a function (t, state, arguments) ->
+    snapshot."""
+    rescaled, Z = Rescaled.of(training.rule), starting_logits(start)
+    field, initial, args, layer_at = pose(training.problem, Z, rescaled, **settings)
 
     def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
         return record(args[0], layer_at(t, state, args))
@@ -112,23 +127,20 @@ def integrated(
     return integrate(field, initial, times, args, **options).trajectory(name)
 
 
-def on_task(
-    solve: Callable[..., Trajectory],
-    task: SequenceClasses,
-    rule: Rule,
-    times: Times,
-    length: int | float = math.inf,
-    *,
-    key: PRNGKeyArray | None = None,
-    **options: Any,
-) -> Trajectory:
-    """Call `solve` for the layer of a task at this sequence length, which replaces the task's own.
-    Weights start at zero unless `init` or the layer set them."""
-    problem = layer(task, length)
-    if problem.start == "zero" and key is None:
-        key = jax.random.key(0)
-    found = solve(problem, rule, times, key=key, **options)
-    return dataclasses.replace(found, source=named(found.source, not math.isinf(length)))
+def by_class(arrays: int) -> Callable[[Training, int, tuple[Any, ...]], int]:
+    """Return the `memory` of a theory that holds so many (K, M) arrays, none of all weights."""
+
+    def memory(training: Training, times: int, record: tuple[Any, ...]) -> int:
+        task = training.problem
+        return 8 * (arrays * task.K * task.M + times * len(record) * task.K)
+
+    return memory
+
+
+def bounds(problem: Any) -> tuple[str, ...]:
+    """Return what theories predict that integrate the growth factor bound too."""
+    del problem
+    return tuple(PREDICTED.functions)
 
 
 def starting_logits(start: yz.YZ) -> Float[Array, "Q M"]:
@@ -204,6 +216,8 @@ def solve(
     times: Times,
     *,
     flow: str | None = None,
+    length: int | float | None = math.inf,
+    key: PRNGKeyArray | None = None,
     **options: Any,
 ) -> Trajectory:
     """Integrate the population flow of `optimizer`, which is `odes.flow` of the layer.
@@ -212,9 +226,10 @@ def solve(
         task: the sequence classes.
         optimizer, times: as in `odes.flow`.
         flow: the `kind` of `odes.flow`.
-        **options: `init`, `key`, `record`, `dtype` and `tolerances` of `odes.flow`. Weights start
-            at zero unless these options or the layer set them. `length` is the sequence length T,
-            the query included, to first order in 1/T; infinite by default, regardless of the layer.
+        length: sequence length T, the query included, to first order in 1/T; None for that of the
+            layer, which is 128 for other sequence classes.
+        key: random key of the starting weights, which are zero unless `init` or the layer set them.
+        **options: `init`, `record`, `dtype` and `tolerances` of `odes.flow`.
 
     Returns:
         A `Trajectory`. If the solve fails, its status is not OK; nothing raises.
@@ -222,4 +237,7 @@ def solve(
     Raises:
         ValueError: as `odes.flow`, and for a length at which an expansion in 1/T is not valid.
     """
-    return on_task(functools.partial(flow_of, kind=flow), task, optimizer, times, **options)
+    problem = layer(task, length)
+    options["key"] = key_of(problem, key)
+    found = flow_of(problem, optimizer, times, kind=flow, **options)
+    return dataclasses.replace(found, source=named(found.source, not math.isinf(problem.length)))

@@ -41,10 +41,10 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz.observables import Snapshot
+from dynsim.yz.observables import PREDICTED, Snapshot
 from odes import decoder, growth
 from odes.solver.posed import Rescaled
-from odes.theory import AnyTheory, Training, refusal
+from odes.theory import AnyTheory, Theory, Training, refusal
 from odes.yz import population
 
 # Priors and P(c|n) typed with a few decimals count as equal.
@@ -62,17 +62,10 @@ def solve(
     r"""Solve Theorem 4's flow, for sequence classes with one common token, see `inapplicable`, and
     a positive eta_y. "speed" is :math:`\gamma`, "xi" the theorem's. Other arguments, result and
     errors are as in `odes.yz.eq10.solve`."""
-    return theory(convention=convention).solve(task, optimizer, times, **options)
-
-
-def theory(assumes: str = "", *, convention: growth.Convention = "sgd") -> AnyTheory:
-    """Make the theory for a `convention` of `solve`, with the text of its assumptions."""
     checks.choice("convention", convention, ("sgd", "paper"))
-    pose = population.same(_pose, convention=convention)
-    solver = population.same(population.integrated, pose=pose, name="theorem4")
-    return population.eliminated(
-        "theorem4", "Theorem 4", assumes, solver, inapplicable, bounded=True, variant=True
-    )
+    options |= {"convention": convention, "pose": _pose, "name": "theorem4", "table": PREDICTED}
+    solver = population.integrated
+    return population.without_decoder(solver, task, optimizer, times, inapplicable, **options)
 
 
 def inapplicable(training: Training) -> str | None:
@@ -175,3 +168,16 @@ def _field(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Float
     f = yz.normalise(yz.attend(_logits(gain, B, args), task.probs))
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1)
     return class_weight * rescaled.rate * rescaled.eta_z * xi * dominant**2
+
+
+THEORY: AnyTheory = Theory(
+    "theorem4",
+    "Theorem 4",
+    f"{population.WEAK}, a single common token, equal normalisers, overlap -> 0, 1/K -> 0",
+    solve,
+    inapplicable,
+    variant=True,
+    needs=("key",),
+    predicts=population.bounds,
+    memory=population.by_class(3),
+)

@@ -62,15 +62,15 @@ class Simulation(AnyTheory):
 
     def draws(self, training: Training) -> bool:
         """Return whether all runs of a seed have a pool of examples, or see the same batches."""
-        return training.problem.has("_prepared") or not _has_numbers(training)
+        return training.problem.has("prepare") or not _has_numbers(training)
 
     def draw(self, training: Training, key: PRNGKeyArray) -> PyTree:
-        """Draw what the runs of a seed share: the arrays of `Problem._prepared`, or all batches.
+        """Draw what the runs of a seed share: the arrays of `Problem.prepare`, or all batches.
         The latter only on a CPU, where small tiles would draw them again and again."""
         problem, steps, batch = training.problem, training.steps, training.batch
-        if problem.has("_prepared"):
+        if problem.has("prepare"):
             with jax.enable_x64(False):
-                return {"shared": problem._prepared(key)[1]}
+                return {"shared": problem.prepare(key)[1]}
         if steps is None or math.isinf(batch) or not on_cpu():
             return None
         draw = functools.partial(batches_of, problem, key, steps, int(batch))

@@ -101,6 +101,18 @@ def test_a_broken_registration_is_named(
     assert found["plain"] is next(each for each in yz.THEORIES if each.name == "plain")
 
 
+def test_a_function_and_the_theory_of_its_defaults_are_one() -> None:
+    layer, prompts = theories(TASK), theories(PROMPTS)
+    for name in ("eq10", "lemma3", "theorem4", "fixed_attention", "symmetric"):
+        assert layer[name].solve is getattr(odes, name).solve
+    assert layer["flow"].solve is odes.flow
+    assert layer["central"].solve is odes.central_flow
+    assert theories(Online())["sde"].solve is odes.sde
+    assert prompts["ode"].solve is odes.two_stage.solve
+    assert prompts["sde"].solve is odes.two_stage.solve_sde
+    assert prompts["seeds"].solve is odes.two_stage.solve_seed
+
+
 def test_a_theory_of_ones_own_is_checked_like_any_other() -> None:
     OWN.check(TASK, SGD)
     with pytest.raises(ValueError, match="theory 'own' does not apply: it describes sgd"):

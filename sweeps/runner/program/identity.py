@@ -176,7 +176,7 @@ class Identity:
                 "same weights. Use the key, or make fixed weights a field of the problem"
             )
         alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
-        if several and alike and not problem.has("_prepared") and not self._rule_draws():
+        if several and alike and not problem.has("prepare") and not self._rule_draws():
             raise ValueError(
                 f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
                 "the same run; use a single seed"

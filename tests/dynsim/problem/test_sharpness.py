@@ -424,7 +424,7 @@ def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     task, rule = dynsim.prompts(3, 5, tau_0=0.25, pool=8, num_test=2), dynsim.sgd(0.1)
     record = ["sharpness", "params"]
     run = dynsim.train(task, rule, KEY, steps=1, times=[0], batch=8, record=record)
-    held, shared = task._prepared(KEY)
+    held, shared = task.prepare(KEY)
     # A batch of the pool, by the same keys.
     chosen = held.batches(KEY, 1, 8)(jnp.int32(0))
     data = jax.tree.map(lambda leaf: leaf[chosen], task.made(shared.pool))

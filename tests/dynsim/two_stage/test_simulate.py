@@ -166,7 +166,7 @@ def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
     run = functools.partial(
         train, task, rule, key, steps=None, batch=4, times=[0, 6], record=record
     )
-    alone, found = run(), run(shared=prompts(3, 5, **sizes)._prepared(key)[1])
+    alone, found = run(), run(shared=prompts(3, 5, **sizes).prepare(key)[1])
     for name in record:
         # The compiler may fuse what it draws with what it makes of that.
         np.testing.assert_allclose(found[name], alone[name], rtol=1e-5)

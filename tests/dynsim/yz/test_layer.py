@@ -68,7 +68,7 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
     first = jax.tree.map(
         lambda x: jnp.asarray(x, "float64"), jax.jit(lambda key: layer.init(key))(KEY)
     )
-    params, spread = layer._compact(first, RULE)
+    params, spread = layer.compact(first, RULE)
     params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
     batch = jax.jit(lambda key: layer.batches(key, 4, 32)(jnp.int32(2)))(KEY)
     loss, grads = jax.jit(lambda *at: layer.loss_and_gradient(*at))(params, batch)
@@ -88,8 +88,8 @@ def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
     params = jax.tree.map(
         lambda x: 3 * np.asarray(x, "float64"), jax.jit(lambda key: layer.init(key))(KEY)
     )
-    found = jax.jit(lambda params: layer._population_loss_and_gradient(params))(params)
-    want = jax.jit(lambda params: Problem._population_loss_and_gradient(layer, params))(params)
+    found = jax.jit(lambda params: layer.population_loss_and_gradient(params))(params)
+    want = jax.jit(lambda params: Problem.population_loss_and_gradient(layer, params))(params)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
         # Sums of a hundred numbers, in another order.
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
@@ -110,7 +110,7 @@ def test_outputs_share_a_column_where_they_stay_equal(
 ) -> None:
     """From equal weights, under rules that treat them one by one."""
     layer = dynsim.layer(TASK, 20, start)
-    few, whole = layer._compact(yz.init_zero(layer), rule)
+    few, whole = layer.compact(yz.init_zero(layer), rule)
     assert few.Y.shape == (TASK.M, TASK.K + 1 if merged else TASK.M)
     assert whole(few).Y.shape == (TASK.M, TASK.M)
 

@@ -9,7 +9,7 @@ import pytest
 
 import dynsim
 from odes import predictions
-from odes.solver.integrate import _compiled
+from odes.run import _compiled
 from odes.yz import eq10 as attention
 from odes.yz import population
 from tests.systems.layers import initial_weights

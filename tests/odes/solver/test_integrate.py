@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dynsim import Status
-from odes.solver.integrate import StepTime, check_times, integrate, integrate_ito, integrate_sde
+from odes.run import check_times
+from odes.solver.integrate import StepTime, integrate, integrate_ito, integrate_sde
 from odes.solver.tolerances import Tolerances
 
 pytestmark = pytest.mark.usefixtures("x64")

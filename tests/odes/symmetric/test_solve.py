@@ -17,8 +17,8 @@ from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from odes import symmetric
+from odes.run import _compiled
 from odes.solver import adaptive
-from odes.solver.integrate import _compiled
 from odes.solver.posed import GroupedRule
 from odes.symmetric.reduction import gradient, measure
 from odes.symmetric.state import zero_state

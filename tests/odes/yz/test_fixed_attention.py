@@ -14,7 +14,7 @@ import odes
 from dynsim.yz import observables
 from odes import coefficients, decoder
 from odes.decoder import h_star
-from odes.solver.integrate import _compiled
+from odes.run import _compiled
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, population
 from tests.systems.layers import initial_weights, simulate

@@ -16,7 +16,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.finite_length import expand
 from dynsim.yz.observables import Snapshot
 from odes import symmetric
-from odes.solver.integrate import _compiled
+from odes.run import _compiled
 from odes.yz import spread
 from odes.yz.spread import variance
 from tests.systems import sequences

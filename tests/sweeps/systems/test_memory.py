@@ -97,7 +97,7 @@ def test_reduced_equations_hold_32_kilobytes() -> None:
 class Shared(Line):
     """A line whose runs of a seed share eleven numbers."""
 
-    def _prepared(self, key: Any, shared: Any = None) -> Any:
+    def prepare(self, key: Any, shared: Any = None) -> Any:
         return self, jax.random.normal(key, (11,)) if shared is None else shared
 
 
