@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sweeps.runner.store import StoreError
     from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import maps as phase
-    from sweeps.systems.base import Labels, System
+    from sweeps.systems.base import Labels, Prediction, Row, System
     from sweeps.systems.experiment import Experiment, experiment
     from sweeps.systems.registry import register
 
@@ -29,6 +29,8 @@ __all__ = [
     "Experiment",
     "Interrupted",
     "Labels",
+    "Prediction",
+    "Row",
     "StoreError",
     "Sweep",
     "System",
@@ -49,7 +51,7 @@ __all__ = [
 ]
 
 _SOURCES = {
-    **{name: f"sweeps.systems.base:{name}" for name in ("Labels", "System")},
+    **{name: f"sweeps.systems.base:{name}" for name in ("Labels", "Prediction", "Row", "System")},
     "register": "sweeps.systems.registry:register",
     "ChunksFailed": "sweeps.runner.driver:ChunksFailed",
     "Interrupted": "sweeps.runner.progress:Interrupted",

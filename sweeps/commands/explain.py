@@ -1,7 +1,6 @@
 """`dynsim explain`: predicts a run from theory, with the error of each number."""
 
 import dataclasses
-import functools
 import json
 import math
 import re
@@ -11,40 +10,23 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-import dynsim
-from dynsim import Rule, Trajectory, checks
+from dynsim import Problem, Rule, Status, Trajectory, log_times
 from dynsim.precision import precision
 from dynsim.problem.checks import has_population
-from dynsim.schedules import Constant
+from dynsim.schedules import Constant, Schedule
 from dynsim.trajectory import crossings
-from odes import symmetric
 from odes.batch_noise import THEORY as NOISE
 from odes.batch_noise import size_of
-from odes.symmetric.solve import inapplicable
-from odes.symmetric.state import SymmetricTask
-from odes.theory import Training
-from odes.yz import population
+from odes.theory import AnyTheory
 from sweeps import output
-from sweeps.commands import noise as scatter
 from sweeps.commands import strain
-from sweeps.commands.noise import Mean
-from sweeps.commands.regime import final_of, regime, stages_of, strained
-from sweeps.commands.strain import Row
-from sweeps.compare.stages import Task, check_moves
 from sweeps.runner.progress import quiet, say
-from sweeps.systems import registry, yz
+from sweeps.systems import registry
+from sweeps.systems.base import Prediction, Row
 from sweeps.systems.experiment import Experiment, made
 
-DESCENT_STEPS = 100_000
-"""Maximum number of steps to solve descent of a symmetric task, which is exact for any rate."""
-FLOW = "population flow"
-"""The theory of all other tasks; it is compared with descent over the first steps."""
-TIMES = 64
-"""Number of recorded times of the flow."""
 LOSSES = 256
-"""Number of recorded times of the loss of any other problem, which is interpolated between them."""
-
-READY = "compiling, or loading what is kept"
+"""Number of recorded times of the loss, which is interpolated between them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +55,8 @@ class Explanation:
         theory: title of the theory that computed the mean, the first applicable one.
         status: status of its solve.
         rows: quantities with their prediction, its error, and the assumption that is strained.
-        applicable: titles of the theories that describe the run, by name; empty for the attention
-            layer in Y and Z, whose theories have a page of their own.
+        applicable: titles of the theories that describe the run, by name; empty if its system
+            predicts it by itself, as that of the attention layer in Y and Z does.
         refused: reasons why the others do not apply, by name.
         compared: what linear noise was compared with; empty if it was not.
 
@@ -152,7 +134,8 @@ def run(config: Explain) -> None:
     config.run.check(rounded=False)
     found = _explained(config.run)
     if config.json:
-        table = dataclasses.asdict(found) | {"strained": found.strained}
+        rows = [row._asdict() for row in found.rows]
+        table = dataclasses.asdict(found) | {"rows": rows, "strained": found.strained}
         print(json.dumps(output.as_json(table), indent=2))
     else:
         print(found.text())
@@ -183,143 +166,118 @@ def explain(run: Any = "yz", /, **settings: Any) -> Explanation:
 
 
 def _explained(run: Experiment) -> Explanation:
-    layer = registry.system_of(run).name == "yz"
     with precision("float64"):
-        return _of_layer(run) if layer else _of_problem(run)
+        # The theory: the system's own prediction, or the first theory of the loss.
+        system, theories, refused = registry.system_of(run), {}, {}
+        if system.predict is not None:
+            predicted = system.predict(run)
+        else:
+            theories, refused = registry.applicable(run)
+            say("compiling, or loading what is kept: a theory, and training to compare it with")
+            predicted = _solved(run, theories)
 
+        # Linear noise against short trainings. Without a population loss, it also has a mean.
+        training = predicted.training if predicted else run.training()
+        problem, rule, steps = training.problem, training.rule, training.steps
+        known = isinstance(problem, Problem)
+        key = lambda: jax.random.fold_in(jax.random.key(0), run.seed)  # noqa: E731  (takes 0.2 s)
+        noise, compared, mean = [], "", None
+        if known and steps and not NOISE.why_not(problem, rule, training.batch, steps):
+            batch = int(training.batch)
+            noise, compared, mean = strain.noise(problem, rule, key(), steps, batch)
+        if predicted is None:
+            if mean is None:
+                reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
+                raise ValueError(f"{run.about}: {'; '.join(reasons)}")
+            predicted = Prediction(NOISE.title, training, mean, has_limit=False)
+        # In NumPy: JAX would compile each operation on its own.
+        theory, solved = predicted.theory, jax.device_get(predicted.solved)
+        predicted = predicted._replace(solved=solved)
 
-def _of_layer(run: Experiment) -> Explanation:
-    """Return the prediction of the attention layer in Y and Z, from the closed form and a flow or
-    descent at T, batch -> infinity."""
-    steps, rule = checks.steps("steps", run.steps), run.rule.build()
-    layer = run.bare
-    if layer.start != "zero":
-        raise ValueError(f"start = {layer.start!r}: the prediction starts from zero weights")
-    check_moves(run)
-    task = yz.classes_of(run)
-    say(f"{READY}: closed form; descent, or a flow and its first steps")
-    record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
-    theory, solved = _solve(task, rule, steps, record)
-    status = dynsim.Status(int(solved.status))
-    stages, final = stages_of(task, rule), final_of(solved)
-    rows = []
-    if stages:
-        names = {"peak": "gamma peaks at step", "peak_gamma": "gamma at its peak"}
-        names |= {"rise_end": "rise ends about step (t0')", "snap": "decay begins about step (t0)"}
-        rows += [Row(label, stages[name]) for name, label in names.items()]
-        rows += [Row("regime", regime(steps, stages, final) or "")]
-    # Descent is exact at T, batch -> infinity; of a flow the error of the loss is measured.
-    exact = 0.0 if "step by step" in theory else math.nan
-    final |= {"effective_tokens": math.exp(final["entropy"])}
-    ends = {name: Row(f"{name} at the end", value, exact) for name, value in final.items()}
-    checked = []
-    if not isinstance(task, SymmetricTask):
-        # It starts from zero weights and needs no key.
-        whole = dynsim.layer(task, length=math.inf, start="zero")
-        if theory == FLOW or size_of(whole) <= strain.LARGEST:
+        # Descent, up to the edge of stability. Of an exact theory only the edge is new.
+        apart, descent = None, []
+        limit = known and steps and predicted.has_limit and has_population(problem)
+        if limit and (not predicted.exact or size_of(problem) <= strain.LARGEST):
             curve = np.asarray(solved.times), np.asarray(solved["loss"])
-            key = jax.random.key(0)
-            _, (ends["loss"], *checked) = strain.against_descent(whole, rule, key, theory, *curve)
-    rows += [*ends.values(), *strained(layer.length, task, rule, stages), *checked]
-    sizes = f"K = {int(task.K)}, M = {int(task.M)}"
-    about = f"{run.about}: {sizes}, {rule}, {steps} steps"
-    return Explanation(about, theory, status.name, tuple(rows))
+            apart, descent = strain.against_descent(problem, rule, key(), theory, *curve)
+
+        # The loss, and when it falls.
+        rows = _of_loss(predicted, apart)
+        rows[1] = descent.pop(0) if descent else rows[1]
+        if (last := solved.times[-1]) < (steps or last):
+            rows[1] = rows[1]._replace(quantity=f"loss at step {last:g}")
+        if (status := Status(int(solved.status))) != Status.OK:
+            bad, ended = int(solved.first_bad_step), f"its solve ends {status.name}"
+            sentence = f"{theory}: {ended}; it has no prediction from step {bad} on"
+            rows[1] = rows[1]._replace(strained=sentence, worst=float(bad))
+        jumps = {float(jump) for each in _changing(rule) for jump in each.jumps()}
+        if changes := sorted(jump for jump in jumps if 0 < jump < (steps or last)):
+            listed = ", ".join(f"{step:g}" for step in changes)
+            rows.append(Row("the rate has kinks or jumps at step", listed))
+
+        # What the system adds.
+        rows += [*descent, *noise, *system.rows(run, predicted)]
+    about = f"{run.about}: {predicted.sizes}" if predicted.sizes else run.about
+    about = " ".join(f"{about}, {run.rule}, {steps or last:g} steps".split())
+    titles = {name: each.title or name for name, each in theories.items()}
+    return Explanation(about, theory, status.name, tuple(rows), titles, refused, compared)
 
 
-def _solve(
-    task: Task, optimizer: Rule, steps: int, record: tuple[str, ...]
-) -> tuple[str, Trajectory]:
-    """Return the most exact prediction available, and the title of its theory."""
-    large = isinstance(task, SymmetricTask)
-    if large or inapplicable(Training(task, optimizer)) is None:
-        reduced = task if large else symmetric.symmetric_task(task)
-        if steps <= DESCENT_STEPS:
-            times = [steps] if large else dynsim.log_times(steps, TIMES)
-            run = symmetric.descend(reduced, optimizer, steps=steps, times=times, record=record)
-            return "symmetric reduction, step by step", run
-        solved = symmetric.solve(reduced, optimizer, np.array([0.0, steps]), record=record)
-        return "symmetric reduction, flow", solved
-    times = dynsim.log_times(steps, TIMES)
-    return FLOW, population.solve(task, optimizer, times, record=record)
-
-
-def _of_problem(run: Experiment) -> Explanation:
-    """Return the prediction of any other problem, from the first applicable theory of its loss."""
-    # Their imports take half as long as the layer's prediction.
+def _solved(run: Experiment, theories: Mapping[str, AnyTheory]) -> Prediction | None:
+    """Solve the first of the theories that predicts the loss, if there is any."""
     from sweeps.runner.run import run as run_sweep
     from sweeps.runner.spec import Sweep
 
-    theories, refused = registry.applicable(run)
-    problem, rule = run.built
-    key, steps = jax.random.fold_in(jax.random.key(0), run.seed), run.steps
+    training = run.training()
+    problem, rule, steps = training.problem, training.rule, training.steps
     predicting = (n for n, each in theories.items() if "loss" in each.observables(problem).names())
-    known = {name: theories[name] for name in predicting}
-    means = [each.title or name for name, each in known.items()][:1]
-    say(f"{READY}: {'; '.join([*means, NOISE.title, 'training to compare them with'])}")
-    noise, checked, apart = scatter.noise(problem, rule, key, steps, run.batch), [], None
-    if known:
-        name, best = next(iter(known.items()))
-        times: Any = LOSSES
-        changing = [x for x in rule.schedules.values() if x.warmup or not isinstance(x, Constant)]
-        if steps is not None and changing:
-            # Also where the weights move: a pulse is shorter than the times between others.
-            sums = [np.asarray(each.flow_time(np.arange(steps + 1))) for each in changing]
-            moved = [np.searchsorted(u, np.linspace(0, u[-1], LOSSES // 2)) for u in sums]
-            times = tuple(np.unique([*dynsim.log_times(steps, LOSSES), *np.ravel(moved)]).tolist())
-        sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), times)
-        solved = run_sweep(sweep).load().isel(seed=0)
-        theory, status, bad = best.title or name, int(solved.status), int(solved.first_bad_step)
-        times, loss = solved.time.values, np.asarray(solved["loss"].values, np.float64)
-        mean = Mean(times, loss, np.where(times == 0, 0.0, math.nan))
-        # A theory that depends on the batch is no limit of large batches and small steps.
-        limit = not any(each.name == name and "batch" in each.needs for each in problem.theories())
-        if steps is not None and has_population(problem) and limit:
-            apart, checked = strain.against_descent(problem, rule, key, theory, times, loss)
-    elif noise.mean:
-        theory, status, bad, mean = NOISE.title, noise.status, noise.first_bad_step, noise.mean
-    else:
-        reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
-        raise ValueError(f"{run.about}: {'; '.join(reasons)}")
-    rows = _of_loss(mean, apart)
-    if checked:
-        rows[1] = checked.pop(0)
-    if (last := mean.times[-1]) < (steps or last):
-        rows[1] = dataclasses.replace(rows[1], quantity=f"loss at step {last:g}")
-    if status != dynsim.Status.OK:
-        ended = dynsim.Status(status).name
-        said = f"{theory}: its solve ends {ended}; it has no prediction from step {bad} on"
-        rows[1] = dataclasses.replace(rows[1], strained=said, worst=float(bad))
-    jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
-    if changes := sorted(jump for jump in jumps if 0 < jump < (steps or last)):
-        listed = ", ".join(f"{step:g}" for step in changes)
-        rows.append(Row("the rate has kinks or jumps at step", listed))
-    return Explanation(
-        f"{run.about}, {' '.join(str(run.rule.build()).split())}, {steps or last:g} steps",
-        theory,
-        dynsim.Status(status).name,
-        (*rows, *checked, *noise.rows),
-        {name: each.title or name for name, each in theories.items()},
-        refused,
-        noise.compared,
+    if (name := next(predicting, None)) is None:
+        return None
+    times: Any = LOSSES
+    if steps is not None and (changing := _changing(rule)):
+        # Also where the weights move: a pulse is shorter than the times between others.
+        sums = [np.asarray(each.flow_time(np.arange(steps + 1))) for each in changing]
+        moved = [np.searchsorted(u, np.linspace(0, u[-1], LOSSES // 2)) for u in sums]
+        times = tuple(np.unique([*log_times(steps, LOSSES), *np.ravel(moved)]).tolist())
+    found = run_sweep(Sweep(run, {"seed": [run.seed]}, name, ("loss",), times)).load().isel(seed=0)
+    times, loss, status, bad = (
+        found[n].values for n in ("time", "loss", "status", "first_bad_step")
     )
+    # A theory of the problem that depends on the batch assumes neither small steps nor large ones.
+    limit = not any(each.name == name and "batch" in each.needs for each in problem.theories())
+    solved = Trajectory(times, {"loss": np.asarray(loss, np.float64)}, None, status, bad)
+    return Prediction(theories[name].title or name, training, solved, has_limit=limit)
 
 
-def _of_loss(mean: Mean, apart: Callable[[float], float] | None) -> list[Row]:
-    """Return rows of the loss at the start and at the end, and of the steps at which it has fallen
-    by parts of its decrease; `apart` returns by how much these are off at small rates."""
-    times, loss, error = mean.times, mean.loss, mean.error
-    rows = [
-        Row(f"loss at the {name}", float(loss[i]), math.hypot(error[i], mean.sampled(value)))
-        for name, i, value in (("start", 0, lambda t, x: x[0]), ("end", -1, lambda t, x: x[-1]))
-    ]
+def _changing(rule: Rule) -> list[Schedule]:
+    return [x for x in rule.schedules.values() if x.warmup or not isinstance(x, Constant)]
 
-    def fallen(times: np.ndarray, loss: np.ndarray, share: float) -> float:
-        return float(crossings(times, loss, loss[0] - share * (loss[0] - loss[-1])))
 
+def _of_loss(predicted: Prediction, apart: Callable[[float], float] | None) -> list[Row]:
+    """Return rows of the loss at both ends, and of the steps at which it has fallen by parts of its
+    decrease; `apart` returns by how much descent reaches a level at another step."""
+    solved = predicted.solved
+    times, loss = np.asarray(solved.times), np.asarray(solved["loss"])
+    unknown = np.where((times == 0) | predicted.exact, 0.0, math.nan)
+    error = np.asarray((solved.mean_error or {}).get("loss", unknown))
+    groups = np.asarray(solved.observables.get(strain.GROUPED, np.zeros((len(times), 0))))
+
+    def sampled(statistic: Callable[[np.ndarray], float]) -> float:
+        each = [statistic(group) for group in groups.T]
+        return float(np.std(each, ddof=1) / len(each) ** 0.5) if each else 0.0
+
+    rows = []
+    for name, i in (("start", 0), ("end", -1)):
+        unsure = math.hypot(error[i], sampled(lambda loss, i=i: loss[i]))
+        rows.append(Row(f"loss at the {name}", float(loss[i]), unsure))
     for label, share in (("half", 0.5), ("90 %", 0.9)):
+
+        def fallen(loss: np.ndarray, times: np.ndarray = times, share: float = share) -> float:
+            return float(crossings(times, loss, loss[0] - share * (loss[0] - loss[-1])))
+
         step, unsure = math.nan, math.nan
         if loss[-1] < loss[0]:
-            step = fallen(times, loss, share)
+            step = fallen(loss)
             i = int(np.searchsorted(times, step).clip(1))
             slope = (loss[i] - loss[i - 1]) / (times[i] - times[i - 1])
             shift = math.hypot(np.interp(step, times, error), share * error[-1]) / abs(slope)
@@ -327,8 +285,7 @@ def _of_loss(mean: Mean, apart: Callable[[float], float] | None) -> list[Row]:
                 shift = apart(float(loss[0] - share * (loss[0] - loss[-1])))
             # Linear interpolation is off by a third of its change with every other time.
             other = np.r_[0 : len(times) - 1 : 2, len(times) - 1]
-            between = (fallen(times[other], loss[other], share) - step) / 3
-            sampled = mean.sampled(functools.partial(fallen, share=share))
-            unsure = math.hypot(shift, between, sampled)
+            between = (fallen(loss[other], times[other]) - step) / 3
+            unsure = math.hypot(shift, between, sampled(fallen))
         rows.append(Row(f"{label} of the decrease by step", step, unsure))
     return rows

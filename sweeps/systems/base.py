@@ -7,8 +7,9 @@ numbers a leading axis. `odes.Theory` has the methods that compute it; training 
 
 import dataclasses
 import functools
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -222,6 +223,55 @@ def described(problem: Problem) -> dict[str, tuple[str, str]]:
     }
 
 
+class Row(NamedTuple):
+    """A row of the table of `dynsim explain`.
+
+    Attributes:
+        quantity: what is predicted.
+        prediction: its value; NaN if it has none.
+        error: estimated error of the prediction, 0 if it is exact, NaN if unknown.
+        strained: the assumption that is strained, the theories that make it, and by how much; empty
+            if none is.
+        worst: optimiser step at which it is most strained, NaN if it is so in the whole run.
+
+    Example:
+        >>> sweeps.Row("plateau ends at step", 120.0).prediction
+        120.0
+    """
+
+    quantity: str
+    prediction: float | str
+    error: float = math.nan
+    strained: str = ""
+    worst: float = math.nan
+
+
+class Prediction(NamedTuple):
+    """The solution from which `dynsim explain` starts, and what it tests against it.
+
+    Attributes:
+        theory: title of the theory.
+        training: the training that it describes. If its problem is a `dynsim.Problem`, the loss is
+            compared with descent, and at a finite batch linear noise with trainings.
+        solved: the loss, and any other observables, over optimiser steps.
+        sizes: sizes to print after the name of the problem.
+        exact: whether the theory makes each step of descent, so that its numbers have no error.
+        has_limit: whether it assumes small steps or large batches.
+
+    Example:
+        >>> solved = odes.descent(DeepLinear(), dynsim.sgd(0.1), [0, 9], key=jax.random.key(0))
+        >>> training = odes.Training(DeepLinear(), dynsim.sgd(0.1), steps=9)
+        >>> made = sweeps.Prediction("descent", training, solved, exact=True)
+    """
+
+    theory: str
+    training: Training
+    solved: Trajectory
+    sizes: str = ""
+    exact: bool = False
+    has_limit: bool = True
+
+
 def rates(training: Training) -> Float[np.ndarray, "*P"]:
     """Return the learning rate, or the sum over all groups."""
     peaks = [np.asarray(each.peak) for each in training.rule.schedules.values()]
@@ -241,6 +291,10 @@ class System(NamedTuple):
             each run's own problem is to be asked.
         stiffness: function of the runs, whose numbers have shape (P,), that returns values (P,)
             that grow with the number of steps of an adaptive solver.
+        predict: function of an `Experiment` that returns the `Prediction` of `dynsim explain`; None
+            for the first theory that describes the run and predicts its loss.
+        rows: function (experiment, prediction) -> further rows of the table of `dynsim explain`,
+            such as transition times, or assumptions of the theories that the run strains.
 
     Example:
         >>> from sweeps.systems import registry
@@ -255,6 +309,8 @@ class System(NamedTuple):
     more: Callable[[], Mapping[str, AnyTheory]] = dict
     like: Problem | None = None
     stiffness: Callable[[Training], np.ndarray] = rates
+    predict: Callable[[Any], Prediction] | None = None
+    rows: Callable[[Any, Prediction], Iterable[Row]] = lambda run, prediction: ()
 
 
 def names_of(record: tuple[str | NamedFunction, ...]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from dynsim import (
 from dynsim.linear_icl.regression import Regression
 from dynsim.sparse_attention import Retrieval
 from dynsim.yz.observables import RECALL_THRESHOLDS
+from sweeps.systems import layer, prompts
 from sweeps.systems.base import Labels, System
 from sweeps.systems.training import of_infinite_length, system
 from sweeps.systems.yz import theories as of_layer
@@ -78,6 +79,8 @@ def yz() -> System:
         problems=(AttentionLayer, Layer),
         theories=of_layer,
         labels=LABELS,
+        predict=layer.predict,
+        rows=layer.rows,
     )
 
 
@@ -180,6 +183,7 @@ def two_stage() -> System:
         at_once=1,
         # Runs step from record to record.
         resumes=False,
+        rows=prompts.rows,
         # The noise-free growth rate of Q increases with r.
         stiffness=lambda training: training.problem.r,
         labels=Labels(

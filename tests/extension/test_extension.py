@@ -75,6 +75,34 @@ def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
     np.testing.assert_array_equal(solved, np.exp(-100 * rate) < 0.01)
 
 
+def test_its_system_adds_rows_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = sweeps.explain("toy", eta=0.5, curvature=4.0, steps=3)
+    assert found.theory == "exact flow"
+    row = found["loss over e at step"]
+    assert (row.prediction, row.error) == (0.25, 0)
+    assert found.strained[-1] == "eta -> 0 (exact flow): eta curvature = 2: descent oscillates"
+
+    def predict(run: sweeps.Experiment) -> sweeps.Prediction:
+        loss = {"loss": np.array([2.0, 1.0, 0.5])}
+        codes = np.array(dynsim.Status.OK), np.array(-1)
+        solved = dynsim.Trajectory(np.array([0.0, 1.0, 2.0]), loss, None, *codes)
+        return sweeps.Prediction(
+            "mine", run.training(), solved, "n = 1", exact=True, has_limit=False
+        )
+
+    # And may bring the prediction itself.
+    toy = registry.system("toy")._replace(predict=predict)
+    monkeypatch.setitem(registry._KNOWN, "toy", toy)
+    found = sweeps.explain("toy", eta=0.5, curvature=0.5, steps=2)
+    assert (found.theory, found.applicable) == ("mine", {})
+    assert found.about.startswith("Quadratic: n = 1, sgd(eta=0.5")
+    assert found["loss at the end"][1:3] == (0.5, 0)
+    # Half of the fall of 1.5, between the first two times; 1 if the middle one is left out.
+    half = found["half of the decrease by step"]
+    assert (half.prediction, half.error) == (0.75, pytest.approx(0.25 / 3))
+    assert found["loss over e at step"].prediction == 2
+
+
 def test_a_sweep_file_names_its_system(tmp_path: Path) -> None:
     file = tmp_path / "toy.toml"
     file.write_text(

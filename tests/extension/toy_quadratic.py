@@ -6,6 +6,7 @@ w_k = (1 - eta a)^k w_0, the flow w(t) = w_0 exp(-eta a t) with t in steps.
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -15,13 +16,14 @@ import xarray as xr
 from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
+import sweeps
 from dynsim import Status, Trajectory
 from dynsim.classes.task import Task
 from dynsim.decoding import NotNegative
 from dynsim.training.recording import Table
 from odes import Theory, population
 from odes.theory import always
-from sweeps import Labels, System
+from sweeps import Labels, Prediction, Row, System
 from sweeps.studies.phase.regions import Rule
 
 LEARNED = 0.01
@@ -95,6 +97,14 @@ class Simulation(Recorded):
     trains = True
 
 
+def rows(run: sweeps.Experiment, prediction: Prediction) -> Iterator[Row]:
+    """What `dynsim explain` prints of this system alone: when the flow's loss has fallen by e, and
+    whether descent oscillates."""
+    rate = float(prediction.training.rule.eta.peak * prediction.training.problem.curvature)
+    overshoots = f"eta -> 0 (exact flow): eta curvature = {rate:.3g}: descent oscillates"
+    yield Row("loss over e at step", 1 / (2 * rate), 0.0, overshoots if rate > 1 else "")
+
+
 TABLE = Table(OBSERVABLES)
 KEY, EXACT = ("key",), {"adaptive": False}
 SYSTEM = System(
@@ -107,6 +117,7 @@ SYSTEM = System(
         "flow": Recorded("flow", "exact flow", "eta -> 0", flow, always, needs=KEY, **EXACT),
     },
     labels=Labels(about={"loss": ("quadratic loss", "1")}),
+    rows=rows,
 )
 
 

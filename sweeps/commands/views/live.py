@@ -17,18 +17,19 @@ from dynsim import AttentionLayer, Status, Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
-from sweeps.commands import regime
 from sweeps.commands.views import content
-from sweeps.compare.stages import check_moves
 from sweeps.language.fields import LanguageError
 from sweeps.runner import labels
-from sweeps.systems import registry, yz
+from sweeps.systems import layer, registry, yz
 from sweeps.systems.experiment import Experiment
+from sweeps.systems.layer import check_moves
 
 SYSTEM = "yz"
 RECORD = ("entropy", "loss", "accuracy", "speed", "z_top_distinct", "z_top_common", "xi")
 """Quantities to draw, which are scalars at each time."""
 POINTS = 257
+NOISY = 0.5
+"""Distance of the gradient of a batch, as a share of its norm, above which it counts as noisy."""
 
 
 def _spread(low: float, high: float, number: int) -> list[float]:
@@ -151,17 +152,22 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
         yield f"The solve ended with the status {status.name}."
     with precision("float64"):
         rule = run.rule.build()
-        stages = regime.stages_of(task, rule)
+        stages = layer.stages_of(task, rule)
         # The equations solved here include T.
-        strained = [row.strained for row in regime.strained(math.inf, task, rule, stages)]
-    where = regime.regime(int(solved.times[-1]), stages, regime.final_of(solved))
+        strained = [row.strained for row in layer.strained(math.inf, task, rule, stages)]
+    where = layer.regime(int(solved.times[-1]), stages, layer.final_of(solved))
     if where and stages:
         yield f"Regime: {where}; the speed peaks at step {stages['peak']:.3g}."
     else:
         yield "Regime: unknown, as the closed form does not describe this update rule."
     if not math.isinf(run.batch):
-        share = regime.symmetric_noise(task, run.batch)
-        strained += regime.noise_sentences(run.batch, share)
+        share = symmetric_noise(task, run.batch)
+        if share > NOISY:
+            strained.append(
+                f"batch -> infinity (all flows): the gradient of {run.batch:g} examples at the "
+                f"start is off by {share:.2g} of its norm, above {NOISY}; `dynsim compare` also "
+                "trains on batches"
+            )
         yield (
             f"The gradient of {run.batch:g} examples at the start is off by {share:.2g} of its "
             "norm; the curve is that of an infinite batch."
@@ -169,6 +175,19 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
     yield from (f"Strained: {reason}" for reason in strained)
     if not strained:
         yield "No assumption is strained."
+
+
+def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
+    r"""`batch_noise` of symmetric classes from zero weights, to leading order in 1/T [ours].
+
+    An example of class n contributes :math:`-f_n u_n^T` to the gradient, with
+    :math:`u_n = e_n - 1/M` and :math:`|f_n| = 1`, and nothing to that of Z. So the mean square over
+    batches of the distance from the mean G is :math:`(1 - 1/M - |G|^2) / B`, and
+    :math:`|G|^2 = (1 - 1/M - (K-1)\, f_n \cdot f_{n'} / M) / K`.
+    """
+    K, M, (overlap, _) = int(task.K), int(task.M), layer.starting_overlap(task)
+    mean = (1 - 1 / M - (K - 1) * overlap / M) / K
+    return math.sqrt(max(1 - 1 / M - mean, 0) / mean / batch)
 
 
 def warm(run: Experiment) -> None:

@@ -14,12 +14,11 @@ import dynsim
 import sweeps
 from odes import symmetric
 from sweeps import cli
-from sweeps.commands import explain as explain_module
 from sweeps.commands.explain import explain
-from sweeps.commands.regime import starting_overlap
 from sweeps.runner.spec import Sweep
-from sweeps.systems import yz
+from sweeps.systems import layer, yz
 from sweeps.systems.experiment import experiment
+from sweeps.systems.layer import starting_overlap
 from tests.sweeps.ending import ended
 from tests.systems.layers import simulate
 
@@ -43,14 +42,14 @@ def test_the_prediction_is_what_descent_does() -> None:
     assert tokens == pytest.approx(math.exp(found["entropy at the end"].prediction))
     # K ln(M) / eta_Y at the effective rate 2 / (1 - 0.8).
     assert found["rise ends about step (t0')"].prediction == pytest.approx(2 * math.log(34) / 10)
-    with pytest.raises(KeyError, match="'half' is not in the table; it has: gamma peaks at step"):
+    with pytest.raises(KeyError, match="'half' is not in the table; it has: loss at the start"):
         found["half"]
 
 
 @pytest.mark.usefixtures("quick_theory")
 def test_regimes_follow_the_closed_forms_times(monkeypatch: pytest.MonkeyPatch) -> None:
     # The flow, which has one program for all numbers of steps.
-    monkeypatch.setattr(explain_module, "DESCENT_STEPS", 0)
+    monkeypatch.setattr(layer, "DESCENT_STEPS", 0)
     # t0' = 70.5 and t0 = 205 at eta_Y = 0.1.
     regimes = [explain(eta_y=0.1, steps=steps)["regime"].prediction for steps in (70, 71, 205, 206)]
     assert regimes == ["scanning at the end", *["in transition at the end"] * 2, "snapped"]
@@ -61,23 +60,25 @@ def test_descent_is_followed_for_1e5_steps_and_a_flow_at_64_times(
 ) -> None:
     asked: list[Any] = []
     solve = lambda task, rule, times, **more: asked.append((*times, *more["record"]))
-    descend = lambda task, rule, **more: asked.append((more["steps"], more["times"]))
-    monkeypatch.setattr(explain_module.symmetric, "solve", solve)
-    monkeypatch.setattr(explain_module.symmetric, "descend", descend)
-    monkeypatch.setattr(explain_module.population, "solve", solve)
+    descend = lambda task, rule, **more: asked.append((more["steps"], *more["times"]))
+    monkeypatch.setattr(layer.symmetric, "solve", solve)
+    monkeypatch.setattr(layer.symmetric, "descend", descend)
+    monkeypatch.setattr(layer.population, "solve", solve)
     rule = dynsim.momentum(0.1, 0.1, 0.5)
-    ours = lambda task, steps: explain_module._solve(task, rule, steps, ("loss",))[0]
-    titles = [ours(dynsim.syn_small(), steps) for steps in (100_000, 100_001)]
-    assert titles == ["symmetric reduction, step by step", "symmetric reduction, flow"]
-    (steps, times), flow = asked
-    assert (steps, [*times], flow) == (
-        100_000,
-        [*dynsim.log_times(100_000, 64)],
-        (0, 100_001, "loss"),
-    )
+    ours = lambda task, steps: layer.predict(experiment(task=task, rule=rule, steps=steps))
+    found = [ours(dynsim.syn_small(), steps) for steps in (100_000, 100_001)]
+    titles = [(each.theory, each.exact) for each in found]
+    assert titles == [
+        ("symmetric reduction, step by step", True),
+        ("symmetric reduction, flow", False),
+    ]
     uneven = dynsim.sequence_classes([[0.6, 0.4, 0], [0.5, 0, 0.5]], query=[0, 1])
-    assert ours(uneven, 1000) == "population flow"
-    assert asked[2] == (*dynsim.log_times(1000, 64), "loss")
+    assert ours(uneven, 1000).theory == "population flow"
+    assert asked == [
+        (100_000, *dynsim.log_times(100_000, 64)),
+        (*dynsim.log_times(100_001, 64), *layer.RECORD),
+        (*dynsim.log_times(1000, 64), *layer.RECORD),
+    ]
 
 
 @pytest.mark.more

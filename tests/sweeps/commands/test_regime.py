@@ -8,7 +8,8 @@ import pytest
 
 import dynsim
 from odes import symmetric
-from sweeps.commands import regime
+from sweeps.commands.views.live import symmetric_noise
+from sweeps.systems import layer
 
 M = 15
 """Tokens of two classes of ten, of which five are common."""
@@ -17,9 +18,9 @@ M = 15
 def strained(overlap: float = 0.2, length: float = math.inf, **rule: Any) -> list[str]:
     task = dynsim.overlapping(2, overlap)
     rates = dynsim.momentum(**{"eta_y": 0.1, "eta_z": 0.01, "momentum": 0.5} | rule)
-    stages = regime.stages_of(task, rates)
+    stages = layer.stages_of(task, rates)
     # Momentum is named whatever the sizes are.
-    rows = regime.strained(length, task, rates, stages)
+    rows = layer.strained(length, task, rates, stages)
     return [row.strained for row in rows if row.quantity != "momentum"]
 
 
@@ -55,7 +56,7 @@ def test_attention_that_stands_still_is_no_reason() -> None:
 
 def test_without_the_closed_form_overlap_and_length_are_looked_at() -> None:
     task = dynsim.overlapping(2, 0.4)
-    found = regime.strained(50, task, dynsim.adam(10.0, 10.0), None)
+    found = layer.strained(50, task, dynsim.adam(10.0, 10.0), None)
     assert [row.strained.split(" (")[0] for row in found] == ["weak overlap", "T -> infinity"]
 
 
@@ -75,19 +76,13 @@ STAGES = {"rise_end": 10.0, "peak": 15.0, "snap": 40.0}
 )
 def test_a_run_ends_in_one_of_four_regimes(steps: int, apart: float, words: str) -> None:
     final = {"z_top_distinct": apart, "z_top_common": 0.0}
-    assert regime.regime(steps, STAGES, final) == words
+    assert layer.regime(steps, STAGES, final) == words
 
 
 def test_a_class_that_never_snaps_stays_in_transition() -> None:
     final = {"z_top_distinct": 1.0, "z_top_common": 0.0}
-    assert regime.regime(99, STAGES | {"snap": math.nan}, final) == "in transition at the end"
-    assert regime.regime(99, None, final) is None
-
-
-def test_the_gradient_of_a_batch_may_be_off_by_half_of_its_norm() -> None:
-    assert regime.noise_sentences(8, 0.5) == []
-    (sentence,) = regime.noise_sentences(8, 0.501)
-    assert "gradient of 8 examples at the start is off by 0.5 of its norm, above 0.5" in sentence
+    assert layer.regime(99, STAGES | {"snap": math.nan}, final) == "in transition at the end"
+    assert layer.regime(99, None, final) is None
 
 
 @pytest.mark.parametrize(("K", "overlap"), [(2, 0.2), (5, 0.4), (3, 0.0)])
@@ -99,6 +94,6 @@ def test_noise_of_symmetric_classes_is_that_of_the_matrices(K: int, overlap: flo
     each = f[:, :, None] * u[:, None]
     mean = each.mean(0)
     want = ((each - mean) ** 2).sum((1, 2)).mean() / (mean**2).sum() / 7
-    found = regime.symmetric_noise(symmetric.merged(symmetric.symmetric_task(task)), 7)
+    found = symmetric_noise(symmetric.merged(symmetric.symmetric_task(task)), 7)
     # Probabilities of a table are float32.
     assert found == pytest.approx(want**0.5, rel=1e-5)

@@ -17,8 +17,8 @@ import dynsim
 from dynsim import Status, Trajectory
 from dynsim.precision import precision
 from dynsim.problem.train import problem_in, started
-from sweeps.commands import noise, strain
-from sweeps.commands.strain import Row
+from sweeps.commands import strain
+from sweeps.systems.base import Row
 
 KEY = jax.random.key(3)
 
@@ -52,7 +52,7 @@ def test_the_scatter_of_squares_is_that_of_the_batches_written_out() -> None:
     )
     squares = gradients**2
     relative = squares.var(axis=0, ddof=1) / squares.mean(axis=0) ** 2
-    found = noise.variance_of_squares(Few(), KEY, steps, batch)
+    found = strain.variance_of_squares(Few(), KEY, steps, batch)
     # Batches are float32, of which one more rounding may differ.
     assert found == pytest.approx(relative.mean(), rel=1e-5)
 
@@ -168,7 +168,7 @@ def curves(runs: np.ndarray, std: float, error: float) -> dict[str, Row]:
     )
     many = np.zeros(len(runs), int)
     found = Trajectory(times, {"x": mean + runs}, None, many, many - 1)
-    return {row.quantity: row for row in noise.compared(linear, found, np.arange(3), ["x"])}
+    return {row.quantity: row for row in strain.compared(linear, found, np.arange(3), ["x"])}
 
 
 def signs(number: int, *sizes: float) -> np.ndarray:
@@ -236,7 +236,7 @@ def test_runs_that_diverge_are_counted() -> None:
         mean_error={"x": np.zeros(1)},
         std_error={"x": np.zeros(1)},
     )
-    (lost, *_) = noise.compared(linear, runs, np.arange(1), ["x"])
+    (lost, *_) = strain.compared(linear, runs, np.arange(1), ["x"])
     assert (lost.quantity, lost.prediction) == ("share of runs that diverge", 0.25)
     assert lost.error == pytest.approx(math.sqrt(0.25 * 0.75 / 8))
     assert lost.strained.endswith("2 of 8 runs diverge")
@@ -268,7 +268,7 @@ class Many(dynsim.Problem):
 )
 def test_few_squares_of_noise_strain_adam(batch: int, b2: float, step: int | None) -> None:
     rule = dynsim.adam(1e-4, b2=b2)
-    found = noise.few_squares(Many(), rule, jax.random.key(0), 300, batch)
+    found = strain.few_squares(Many(), rule, jax.random.key(0), 300, batch)
     # The ratio of estimates from 32 batches has a bias of the order of 1/32 of itself.
     said = [int(re.search(r"up to step (\d+) ", row.strained)[1]) for row in found]
     assert said == ([] if step is None else [pytest.approx(step, rel=0.1)])
@@ -283,8 +283,8 @@ def test_few_squares_are_counted_by_their_weights(
 ) -> None:
     """The variance of an average is that of a square times the sum of its squared weights, which
     fall from 1 to (1 - b2) / (1 + b2); it is averaged over the steps so far."""
-    monkeypatch.setattr(noise, "variance_of_squares", lambda *given: variance)
-    found = noise.few_squares(Few(), dynsim.adam(0.1, b2=b2), KEY, 300, 4)
+    monkeypatch.setattr(strain, "variance_of_squares", lambda *given: variance)
+    found = strain.few_squares(Few(), dynsim.adam(0.1, b2=b2), KEY, 300, 4)
 
     total, last = 0.0, 0
     for k in range(1, 301):

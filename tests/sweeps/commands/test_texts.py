@@ -12,7 +12,7 @@ import pytest
 from dynsim import Status
 from sweeps.commands import reading, sweep
 from sweeps.commands.explain import Explanation
-from sweeps.commands.strain import Row
+from sweeps.systems.base import Row
 
 
 @pytest.mark.parametrize(

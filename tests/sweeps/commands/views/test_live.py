@@ -12,8 +12,8 @@ import pytest
 
 import sweeps
 from dynsim import Status, Trajectory
-from sweeps.commands import regime
 from sweeps.commands.views import live, page, serve
+from sweeps.systems import layer
 
 GEOMETRIC = {
     "eta_y": (1e-3, 1e3, 121),
@@ -124,8 +124,8 @@ def test_the_end_of_a_run_and_its_batch_are_told(status: Status, batch: float) -
     task = live.reduced(own)
     solved = ended(1.0, status)
     solved = Trajectory(solved.times * 400, solved.observables, None, solved.status, jnp.int32(-1))
-    peak = regime.stages_of(task, own.rule.build())["peak"]
-    share = regime.symmetric_noise(task, batch) if batch < math.inf else 0.0
+    peak = layer.stages_of(task, own.rule.build())["peak"]
+    share = live.symmetric_noise(task, batch) if batch < math.inf else 0.0
     wanted = ["The solve ended with the status DIVERGED."] * (status != Status.OK)
     wanted.append(f"Regime: snapped; the speed peaks at step {peak:.3g}.")
     if batch < math.inf:
@@ -142,6 +142,17 @@ def test_the_end_of_a_run_and_its_batch_are_told(status: Status, batch: float) -
     else:
         wanted.append("No assumption is strained.")
     assert list(live.words(own, task, solved)) == wanted
+
+
+@pytest.mark.parametrize(("share", "strained"), [(0.5, False), (0.501, True)])
+def test_the_gradient_of_a_batch_may_be_off_by_half_of_its_norm(
+    share: float, strained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "symmetric_noise", lambda task, batch: share)
+    own = run(K=7, batch=8)
+    words = " ".join(live.words(own, live.reduced(own), ended(1.0)))
+    sentence = "gradient of 8 examples at the start is off by 0.5 of its norm, above 0.5"
+    assert (sentence in words) == strained
 
 
 def test_a_rule_without_a_closed_form_has_no_regime() -> None:

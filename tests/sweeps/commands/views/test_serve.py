@@ -21,7 +21,6 @@ from jaxtyping import Array, PRNGKeyArray
 import dynsim
 import sweeps
 from odes import symmetric
-from sweeps.commands import regime
 from sweeps.commands.views import live, serve
 from sweeps.language.tree import encode
 from sweeps.runner.store.arrays import MISSING
@@ -269,7 +268,7 @@ def test_the_noise_of_a_batch_is_that_of_sampled_ones(K: int, overlap: float) ->
         return jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
 
     shares = [float(share(jax.random.key(i))) for i in range(12)]
-    found = regime.symmetric_noise(symmetric.symmetric_task(task), batch)
+    found = live.symmetric_noise(symmetric.symmetric_task(task), batch)
     # The mean square of 12 draws of K - 1 degrees of freedom, at three standard errors.
     error = 3 * math.sqrt(2 / (12 * (K - 1)))
     assert np.mean(np.square(shares)) == pytest.approx(found**2, rel=error)

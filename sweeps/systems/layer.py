@@ -1,0 +1,191 @@
+"""What `dynsim explain` has for the attention layer in Y and Z alone: its exact descent, the
+transition times of the closed form, the state at the end, and the assumptions that a run strains.
+This module avoids importing xarray."""
+
+import math
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+
+import dynsim
+from dynsim import Ratio, Rule, Trajectory, checks
+from dynsim.classes.task import directions
+from odes import decoder, symmetric
+from odes.solver.posed import Rescaled, why_not_described
+from odes.symmetric.solve import inapplicable
+from odes.symmetric.state import SymmetricTask
+from odes.theory import Training
+from odes.yz import population
+from sweeps.systems import yz
+from sweeps.systems.base import Prediction, Row
+from sweeps.systems.experiment import Experiment
+
+Task = dynsim.SequenceClasses | SymmetricTask
+
+RECORD = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
+TIMES = 64
+"""Number of recorded times."""
+DESCENT_STEPS = 100_000
+"""Maximum number of steps to solve descent of a symmetric task, which is exact for any rate."""
+# Thresholds above which an assumption counts as strained. Overlap: gamma's error against the
+# population flow exceeds 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is a tenth
+# of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than attention.
+OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
+EQUAL = 1e-6
+"""Relative difference of priors that rounding of a table to float32 makes."""
+MOVED = 0.05
+"""Difference of logits of top distinct and top common token below which attention has not moved;
+attention changes by the exponential of it, so by about this fraction."""
+
+
+def check_moves(run: Experiment) -> None:
+    """Raise `ValueError` for an attention layer whose zero weights would not move."""
+    rates = run.rule.build().of_groups("Y", "Z").schedules
+    if "Y" in rates and rates["Y"].peak == 0:
+        given = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
+        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+
+
+def predict(run: Experiment) -> Prediction:
+    """Solve the layer at T, batch -> infinity: by descent of the symmetric reduction, or by a flow
+    for very many steps or a task without symmetry."""
+    steps, rule, start = checks.steps("steps", run.steps), run.rule.build(), run.bare.start
+    if start != "zero":
+        raise ValueError(f"start = {start!r}: the prediction starts from zero weights")
+    check_moves(run)
+    task, times = yz.classes_of(run), dynsim.log_times(steps, TIMES)
+    listed = isinstance(task, dynsim.SequenceClasses)
+    problem = dynsim.layer(task, length=math.inf, start="zero") if listed else task
+    training = Training(problem, rule, steps=steps)
+    if listed and inapplicable(training) is not None:
+        theory, solved = "population flow", population.solve(task, rule, times, record=RECORD)
+    else:
+        reduced = symmetric.symmetric_task(task) if listed else task
+        if steps > DESCENT_STEPS:
+            theory = "symmetric reduction, flow"
+            solved = symmetric.solve(reduced, rule, times, record=RECORD)
+        else:
+            theory, more = "symmetric reduction, step by step", {"times": times, "record": RECORD}
+            solved = symmetric.descend(reduced, rule, steps=steps, **more)
+    sizes = f"K = {int(task.K)}, M = {int(task.M)}"
+    return Prediction(theory, training, solved, sizes, exact="step by step" in theory)
+
+
+def rows(run: Experiment, prediction: Prediction) -> Iterator[Row]:
+    """Yield transition times, the values at the end, and the assumptions that the run strains."""
+    task, rule = prediction.training.problem, prediction.training.rule
+    stages, final = stages_of(task, rule), final_of(prediction.solved)
+    if stages:
+        yield Row("gamma peaks at step", stages["peak"])
+        yield Row("gamma at its peak", stages["peak_gamma"])
+        yield Row("rise ends about step (t0')", stages["rise_end"])
+        yield Row("decay begins about step (t0)", stages["snap"])
+        yield Row("regime", regime(prediction.training.steps, stages, final) or "")
+    final["effective_tokens"] = math.exp(final["entropy"])
+    for name, value in final.items():
+        if name != "loss":
+            yield Row(f"{name} at the end", value, 0.0 if prediction.exact else math.nan)
+    yield from strained(run.bare.length, task, rule, stages)
+
+
+def stages_by_class(task: Task, rule: Rule) -> decoder.Stages | None:
+    """Return the closed form's transition times, in steps that may follow the end of the run; None
+    if it does not apply, or if the rate is a function that knows the steps of the run only."""
+    scaled = all(each.is_scaled for each in rule.schedules.values())
+    if not scaled or why_not_described(rule, "the closed form") is not None:
+        return None
+    rescaled = Rescaled.of(rule)
+    rate = rescaled.rate * rescaled.eta_y
+    return decoder.stages(rate, 1 / prior_of(task), task.M).at(rescaled.steps_at)
+
+
+def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
+    """Return the closed form's transition times, class averages; None if it does not apply."""
+    found = stages_by_class(task, rule)
+    return {n: float(np.mean(np.asarray(t))) for n, t in found._asdict().items()} if found else None
+
+
+def prior_of(task: Task) -> np.ndarray:
+    """Return the (K,) prior of the classes; of one class for a reduced task, whose classes are
+    alike."""
+    return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)
+
+
+def final_of(solved: Trajectory) -> dict[str, float]:
+    """Return the last recorded values, averaged over classes."""
+    return {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
+
+
+def regime(
+    steps: int | None, stages: dict[str, float] | None, final: dict[str, float]
+) -> str | None:
+    """Describe the state of a run at its end; None if the closed form does not apply."""
+    if stages is None or steps is None:
+        return None
+    if steps <= stages["rise_end"]:
+        return "scanning at the end"
+    # Without a t0 (M <= 3) there is no second stage.
+    if not steps >= stages["snap"]:
+        return "in transition at the end"
+    apart = abs(final["z_top_distinct"] - final["z_top_common"])
+    if apart < MOVED:
+        return f"decoder learned, attention unmoved: its logits are {apart:.2g} apart"
+    return "snapped"
+
+
+def strained(
+    length: int | float, task: Task, rule: Rule, stages: dict[str, float] | None
+) -> Iterator[Row]:
+    """Yield the assumptions that a run strains."""
+    overlap, tokens = starting_overlap(task)
+    if overlap > OVERLAP:
+        mean = "mean f_n.f_n' at the start"
+        reason = f"weak overlap (Theorem 1, Eq. 10): {mean} is {overlap:.2f}, above {OVERLAP}"
+        yield Row(mean, overlap, 0.0, reason, 0.0)
+    if stages is not None:
+        rescaled, prior = Rescaled.of(rule), prior_of(task)
+        kick = float(rescaled.rate * rescaled.eta_y) * float(np.max(prior))
+        if kick > KICK * math.log(task.M):
+            reason = (
+                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
+                f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
+                f"{stages['peak']:.2g} steps"
+            )
+            yield Row("largest change of a logit in a step", kick, 0.0, reason)
+        if rescaled.eta_z > 0 and (ratio := float(rescaled.eta_y / rescaled.eta_z)) < RATIO:
+            reason = (
+                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = {ratio:.3g}, "
+                f"below {RATIO:g}"
+            )
+            yield Row("eta_Y / eta_Z", ratio, 0.0, reason)
+        if rule.has_inertia:
+            reason = "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
+            yield Row("momentum", getattr(rule, "mu", math.nan), 0.0, reason)
+        if (uneven := float(np.max(prior) / np.min(prior))) > 1 + EQUAL:
+            reason = (
+                "equally likely classes (Theorem 1, Theorem 4, and times t / K): priors differ by "
+                f"a factor of up to {uneven:.3g}; each class has its own times, with 1 / prior in "
+                "place of K, of which the table has the mean"
+            )
+            yield Row("largest ratio of priors", uneven, 0.0, reason)
+    if not math.isinf(length) and length <= 10 * tokens:
+        reason = (
+            f"T -> infinity (this prediction, and all theories but those of finite T): "
+            f"T = {length} tokens sample {tokens} possible ones; `dynsim compare` also "
+            "solves the finite-T theories"
+        )
+        yield Row("T", length, 0.0, reason)
+
+
+def starting_overlap(task: Task) -> tuple[float, int]:
+    """Return the mean of f_n . f_n' over pairs of classes at zero weights, and tokens per class."""
+    if isinstance(task, SymmetricTask):
+        common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
+        tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(
+            jnp.ones(np.shape(task.rho))
+        )
+        return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
+    f = directions(task)
+    pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
+    return float(pairs), task.support.shape[1]
