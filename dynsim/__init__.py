@@ -10,14 +10,13 @@ import os
 import warnings
 
 from dynsim import schedules
-from dynsim.classes.task import SequenceClasses, Task
+from dynsim.classes.task import SequenceClasses, Task, sequence_classes
 from dynsim.classes.tasks import (
     Overlapping,
     Syn,
     SynMedium,
     SynSmall,
     TaskFile,
-    TaskTable,
     save_task,
 )
 from dynsim.joma import Joint, JoMA, JoMAClasses
@@ -34,13 +33,13 @@ from dynsim.linear_icl.model import (
     Spectrum,
     WhiteSpectrum,
 )
-from dynsim.linear_icl.regression import Regression, regression
+from dynsim.linear_icl.regression import Regression
 from dynsim.problem.base import Problem, full_batch
 from dynsim.problem.data import ArrayFile, Arrays, Data
 from dynsim.problem.sharpness import sharpness_threshold
 from dynsim.problem.train import train
 from dynsim.qkv import QKV, Embedded
-from dynsim.sparse_attention import Retrieval, retrieval
+from dynsim.sparse_attention import Retrieval
 from dynsim.training.rule import Ratio, Rule
 from dynsim.training.rules import (
     SGD,
@@ -59,21 +58,11 @@ from dynsim.training.rules import (
 )
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.model import LanguageModel, Transformer, TransformerSpec
-from dynsim.transformer.task import CorpusSource, SyntheticText, Text, TextFile, TextFolder, text
-from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
+from dynsim.transformer.task import CorpusSource, SyntheticText, Text, TextFile, TextFolder
+from dynsim.two_stage.annealing import Annealed
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.task import FastPrompts, JointPrompts, Prompts, prompts, two_stage
-from dynsim.yz.layer import (
-    AttentionLayer,
-    Layer,
-    layer,
-    load_task,
-    overlapping,
-    sequence_classes,
-    syn,
-    syn_medium,
-    syn_small,
-)
+from dynsim.two_stage.task import FastPrompts, JointPrompts, Prompts, two_stage
+from dynsim.yz.layer import Layer
 from dynsim.yz.model import YZ, Examples
 
 __all__ = [
@@ -84,10 +73,8 @@ __all__ = [
     "Adam",
     "AdamW",
     "Annealed",
-    "Annealing",
     "ArrayFile",
     "Arrays",
-    "AttentionLayer",
     "CorpusSource",
     "Data",
     "Embedded",
@@ -127,7 +114,6 @@ __all__ = [
     "SyntheticText",
     "Task",
     "TaskFile",
-    "TaskTable",
     "Text",
     "TextFile",
     "TextFolder",
@@ -139,15 +125,8 @@ __all__ = [
     "adamw",
     "from_optax",
     "full_batch",
-    "layer",
-    "load_task",
     "log_times",
     "momentum",
-    "noisy_sgd",
-    "overlapping",
-    "prompts",
-    "regression",
-    "retrieval",
     "rmsprop",
     "save_task",
     "schedules",
@@ -155,10 +134,6 @@ __all__ = [
     "sgd",
     "sharpness_threshold",
     "sign",
-    "syn",
-    "syn_medium",
-    "syn_small",
-    "text",
     "train",
     "two_stage",
 ]

@@ -99,7 +99,7 @@ class Joint(eqx.Module):
     """All weights: `Y`, with the learning rate eta_Y, and the attention logits `Z` (Q, M).
 
     Example:
-        >>> problem = dynsim.JoMA(dynsim.syn_medium(1))
+        >>> problem = dynsim.JoMA(dynsim.SynMedium(1))
         >>> isinstance(problem.init(jax.random.key(0)), dynsim.Joint)
         True
     """
@@ -140,7 +140,7 @@ class JoMA(OnClasses):
         ValueError: naming the field, its value and what is allowed.
 
     Example:
-        >>> problem = dynsim.JoMA(dynsim.syn_medium(1), activation="tanh", scale=0.1)
+        >>> problem = dynsim.JoMA(dynsim.SynMedium(1), activation="tanh", scale=0.1)
         >>> rule = dynsim.sgd({"Y": 0.1, "Z": 0.1})
         >>> run = dynsim.train(problem, rule, jax.random.key(0), steps=10, batch=math.inf)
     """

@@ -279,7 +279,7 @@ class QKV(OnClasses):
         ValueError: naming the field, its value and what is allowed.
 
     Example:
-        >>> problem = dynsim.QKV(dynsim.syn_small(), width=40)
+        >>> problem = dynsim.QKV(dynsim.SynSmall(), width=40)
         >>> rule = dynsim.sgd({"Y": 1.0, "Z": 0.1})
         >>> run = dynsim.train(problem, rule, jax.random.key(0), steps=10, batch=32)
     """

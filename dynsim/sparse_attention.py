@@ -85,7 +85,7 @@ class Retrieval(Problem):
         ValueError: naming the field, unless d >= 2, 1 <= B < length and 0 <= p <= 1.
 
     Example:
-        >>> task = dynsim.retrieval(length=32, d=16)
+        >>> task = dynsim.Retrieval(length=32, d=16)
         >>> run = dynsim.train(task, dynsim.sgd(1.0), jax.random.key(0), steps=10)
     """
 
@@ -221,6 +221,3 @@ class Retrieval(Problem):
         drawn = jax.random.normal(token_key, (num, self.d)) / self.d**0.5
         is_fixed = jax.random.uniform(fixed_key, (num, 1)) < jnp.asarray(self.p, drawn.dtype)
         return jnp.where(is_fixed, jnp.zeros((1, self.d)).at[0, 0].set(1), drawn)
-
-
-retrieval = Retrieval

@@ -24,7 +24,8 @@ class Status(enum.IntEnum):
     """How a run ended. Only an `OK` run is valid to its end.
 
     Example:
-        >>> run = dynsim.train(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=5)
+        >>> layer, rule = dynsim.Layer(dynsim.SynSmall()), dynsim.sgd(1.0, 0.1)
+        >>> run = dynsim.train(layer, rule, jax.random.key(0), steps=5)
         >>> dynsim.Status(int(run.status)).name
         'OK'
     """
@@ -110,7 +111,8 @@ class Trajectory(eqx.Module):
         KeyError: for an observable that was not recorded.
 
     Example:
-        >>> run = dynsim.train(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=5)
+        >>> layer, rule = dynsim.Layer(dynsim.SynSmall()), dynsim.sgd(1.0, 0.1)
+        >>> run = dynsim.train(layer, rule, jax.random.key(0), steps=5)
         >>> run["loss"].shape == run.times.shape
         True
     """

@@ -21,7 +21,7 @@ from dynsim.problem.base import Problem
 from dynsim.qkv import QKV
 from dynsim.sparse_attention import Retrieval
 from dynsim.two_stage.task import Prompts
-from dynsim.yz.layer import AttentionLayer, Layer
+from dynsim.yz.layer import Layer
 from odes import (
     batch_noise,
     central,
@@ -40,7 +40,6 @@ GROUP = "dynsim.theories"
 """Entry-point group of registered theories."""
 BUILT_IN: Mapping[type[Problem], tuple[AnyTheory, ...]] = {
     Layer: yz.THEORIES,
-    AttentionLayer: yz.THEORIES,
     QKV: qkv.THEORIES,
     Prompts: two_stage.THEORIES,
     Regression: linear_icl.THEORIES,
@@ -81,7 +80,7 @@ def theories(problem: Problem) -> Theories:
         ValueError: if `problem` is not a `Problem`.
 
     Example:
-        >>> problem = dynsim.layer(dynsim.syn_small(), length=32)
+        >>> problem = dynsim.Layer(dynsim.SynSmall(), length=32)
         >>> theory = odes.theories(problem)["plain-finite-t"]
         >>> theory.solve(problem, dynsim.sgd(1.0, 0.1), [0, 50, 100])["loss"]
     """
@@ -149,7 +148,7 @@ def applicable(
         ValueError: if `problem` is not a `Problem` or `rule` not an update rule.
 
     Example:
-        >>> odes.applicable(dynsim.syn_small(), dynsim.momentum(1.0, 0.1))[0]
+        >>> odes.applicable(dynsim.Layer(dynsim.SynSmall()), dynsim.momentum(1.0, 0.1))[0]
         'matched-finite-t'
     """
     return tuple(

@@ -44,7 +44,7 @@ The plateaus are the losses of principal component regression with m components,
     \end{align*}
 
 Example:
-    >>> odes.linear_icl.plateaus(dynsim.regression(D=2)).shape
+    >>> odes.linear_icl.plateaus(dynsim.Regression(D=2)).shape
     (3,)
 """
 

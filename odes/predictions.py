@@ -14,7 +14,7 @@ All functions use NumPy because they measure concrete results, so that float64 r
 precision when JAX runs in float32.
 
 Example:
-    >>> odes.predictions.sign_of_drift(dynsim.syn_small())[0, :12].tolist()
+    >>> odes.predictions.sign_of_drift(dynsim.SynSmall().build())[0, :12].tolist()
     [-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 1]
 """
 

@@ -55,8 +55,8 @@ class Reduction(NamedTuple):
         ValueError: from the solve, for an observable that cannot be computed from the variables.
 
     Example:
-        >>> theory = odes.theories(dynsim.retrieval(length=32, d=16))["plain"]
-        >>> found = theory.solve(dynsim.retrieval(length=32, d=16), dynsim.sgd(1.0), [0, 50])
+        >>> theory = odes.theories(dynsim.Retrieval(length=32, d=16))["plain"]
+        >>> found = theory.solve(dynsim.Retrieval(length=32, d=16), dynsim.sgd(1.0), [0, 50])
     """
 
     start: Callable[[Any, Any, DType], PyTree]

@@ -19,7 +19,7 @@ The map from weights to factors is linear, so that the momentum and corrected fl
 act weight by weight, which requires U = I. `docs/systems/qkv.md` lists the conserved quantities.
 
 Example:
-    >>> problem = dynsim.QKV(dynsim.syn_small(), length=float("inf"))
+    >>> problem = dynsim.QKV(dynsim.SynSmall(), length=float("inf"))
     >>> theory = odes.theories(problem)["factors"]
 """
 

@@ -35,7 +35,7 @@ def test_jit_vmap_of_a_reduction_is_computed_correctly(
 @pytest.mark.parametrize("kind", [pytest.param("flow", marks=pytest.mark.full), "training"])
 @pytest.mark.more
 def test_optimised_code_computes_the_same(kind: str, optimised: Options) -> None:
-    task, record = dynsim.syn_small(), ("loss", "entropy", "z_top_distinct", "speed", "xi")
+    task, record = dynsim.SynSmall().build(), ("loss", "entropy", "z_top_distinct", "speed", "xi")
 
     def flow(eta: jax.Array) -> dynsim.Trajectory:
         times = np.array([0.0, 10.0, 100.0])

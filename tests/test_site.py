@@ -204,7 +204,7 @@ def test_units_of_the_glossary_are_those_of_what_is_recorded() -> None:
 
 
 def test_the_growth_bound_is_recorded_by_none_but_those_that_its_entry_names() -> None:
-    task, optimizer = dynsim.syn(2, 1, num_common=1), dynsim.sgd(1.0, 0.1)
+    task, optimizer = dynsim.Layer(dynsim.Syn(2, 1, num_common=1)), dynsim.sgd(1.0, 0.1)
     for theory in odes.yz.THEORIES:
         applies = theory.why_not(task, optimizer) is None
         if applies and not theory.name.startswith(("eq10", "theorem4")):

@@ -49,7 +49,7 @@ class Task(eqx.Module):
         ...         probs = [[self.share, own, 0], [self.share, 0, own]]
         ...         return dynsim.sequence_classes(probs, query=[0, 1])
         ...
-        >>> problem = dynsim.AttentionLayer(Pair(0.3))
+        >>> problem = dynsim.Layer(Pair(0.3))
     """
 
     def __check_init__(self) -> None:
@@ -73,8 +73,7 @@ class Task(eqx.Module):
 class SequenceClasses(Task):
     r"""K sequence classes over a vocabulary of M tokens: an immutable pytree of arrays.
 
-    Build one with `sequence_classes` (which checks the table), `syn_small`, `syn_medium` or
-    `load_task`.
+    Create one with `sequence_classes`, which checks the table, or with the `build` of a task.
 
     Attributes:
         probs: (K, M) :math:`P(l \mid n)`, the probability of contextual token l in class n; rows
@@ -99,7 +98,7 @@ class SequenceClasses(Task):
     runs in float32; entry points cast them to their own precision.
 
     Example:
-        >>> task = dynsim.syn_small()
+        >>> task = dynsim.SynSmall().build()
         >>> task.K, task.M
         (2, 34)
     """

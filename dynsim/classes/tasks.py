@@ -60,7 +60,7 @@ def syn(
             without tokens, or more classes than tokens.
 
     Example:
-        >>> dynsim.syn(2, 1, num_common=1).K
+        >>> dynsim.Syn(2, 1, num_common=1).build().K
         2
     """
     K, M = syn_sizes(
@@ -119,13 +119,13 @@ LARGEST = 2**31
 
 
 def save_task(path: str | Path, task: SequenceClasses) -> None:
-    """Write a task to an `.npz` file, atomically. `load_task` reads it back.
+    """Write a task to an `.npz` file, atomically. `TaskFile` reads it back.
 
     Raises:
         ValueError: for a path that does not end in .npz, or anything but a task.
 
     Example:
-        >>> dynsim.save_task("task.npz", dynsim.overlapping(3, 0.1))
+        >>> dynsim.save_task("task.npz", dynsim.Overlapping(3, 0.1).build())
     """
     checks.kind("path", path, str, os.PathLike)
     path = Path(path)
@@ -318,7 +318,7 @@ class Overlapping(Task):
 
 
 class TaskFile(Task):
-    """A task in a file, which is read when its classes are built, as `dynsim.load_task` does.
+    """A task in a file, which is read when its classes are built.
 
     Attributes:
         path: an .npz file with arrays probs (K, M), query (K,) and optionally next_token (K,) and
@@ -330,8 +330,8 @@ class TaskFile(Task):
             an invalid table.
 
     Example:
-        >>> dynsim.save_task("task.npz", dynsim.syn_small())
-        >>> dynsim.TaskFile("task.npz").build().K, dynsim.load_task("task.npz").M
+        >>> dynsim.save_task("task.npz", dynsim.SynSmall().build())
+        >>> dynsim.TaskFile("task.npz").sizes
         (2, 34)
     """
 
@@ -380,7 +380,8 @@ class TaskTable(Task):
         ValueError: as `dynsim.sequence_classes`.
 
     Example:
-        >>> task = dynsim.TaskTable(probs=[[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]], query=[0, 1])
+        >>> from dynsim.classes.tasks import TaskTable
+        >>> task = TaskTable(probs=[[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]], query=[0, 1])
         >>> task.sizes
         (2, 3)
     """

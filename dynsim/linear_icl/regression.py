@@ -13,8 +13,8 @@ hence :math:`\tau = 1/(2\eta)` steps. The paper's code sums over tokens instead 
 output is homogeneous in the weights, so this only rescales the rate and the starting weights.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
@@ -24,24 +24,18 @@ from dynsim.decoding import Positive, Size
 from dynsim.linear_icl import model
 from dynsim.linear_icl.model import (
     Attention,
-    GeometricSpectrum,
     GivenSpectrum,
-    LinearNetwork,
     LinearSpectrum,
-    MergedHeads,
     Model,
     Moments,
     SeparateHeads,
     Sequences,
     Spectrum,
-    WhiteSpectrum,
 )
 from dynsim.precision import AnyArray, Number
 from dynsim.problem.base import Problem
 
 Data = Literal["fresh", "fixed"]
-SPECTRA = {"linear": LinearSpectrum, "white": WhiteSpectrum, "geometric": GeometricSpectrum}
-ATTENTION = {"merged": MergedHeads, "separate": SeparateHeads, "network": LinearNetwork}
 
 
 class Snapshot(NamedTuple):
@@ -198,53 +192,3 @@ def off_diagonal(M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
     total = jnp.sum(M**2)
     rest = total - jnp.sum(jnp.diagonal(M) ** 2)
     return jnp.where(total > 0, rest / jnp.where(total > 0, total, 1), 0)
-
-
-def regression(
-    D: int = 4,
-    N: int = 31,
-    spectrum: str | Sequence[float] | Real[AnyArray, " D"] = "linear",
-    ratio: Real[Number, ""] | None = None,
-    attention: str = "separate",
-    rank: int | None = None,
-    **settings: Any,
-) -> Regression:
-    """Make the problem from names and numbers.
-
-    Args:
-        D: dimension of x.
-        N: number of pairs (x, y) in the context.
-        spectrum: "linear", "white" or "geometric", or D positive numbers that do not increase.
-        ratio: ratio of neighbouring eigenvalues, for "geometric"; 0.5 if omitted.
-        attention: "merged", "separate" or "network".
-        rank: rank of the key and query of a head, for "separate"; 1 if omitted.
-        **settings: the other fields of `Regression`.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed.
-
-    Example:
-        >>> task = dynsim.regression(D=3, spectrum="geometric", ratio=0.4, attention="merged")
-        >>> task.spectrum.ratio
-        0.4
-    """
-    if isinstance(spectrum, str):
-        values = _part("spectrum", spectrum, SPECTRA, ratio=ratio)
-    elif ratio is None:
-        values = GivenSpectrum(spectrum)
-    else:
-        raise ValueError(f"ratio = {ratio!r}: spectrum = {spectrum!r} does not read it")
-    heads = _part("attention", attention, ATTENTION, rank=rank)
-    return Regression(D, N, values, heads, **settings)
-
-
-def _part(field: str, word: str, kinds: Mapping[str, type], **settings: Any) -> Any:
-    """Build the part with the name `word` from the settings that are not None."""
-    kind = kinds[checks.choice(field, word, [*kinds])]
-    given = {name: value for name, value in settings.items() if value is not None}
-    for name, value in given.items():
-        readers = [each for each in kinds if hasattr(kinds[each], name)]
-        if word not in readers:
-            does = f"{', '.join(readers)} does"
-            raise ValueError(f"{name} = {value!r}: {field} {word!r} does not read it, {does}")
-    return kind(**given)

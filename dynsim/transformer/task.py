@@ -36,66 +36,59 @@ class TextSource(eqx.Module):
 
 
 class Text(TextSource):
-    """Token ids of a text. Build it with `text`.
+    """Token ids of a text, in [0, vocabulary).
 
     Attributes:
         train: (N,) tokens from which windows are drawn.
         held_out: (E,) tokens on which loss and attention are measured.
-        prompts: (P, T) sequences whose attention maps can be recorded; P may be 0.
         vocabulary: number of tokens M.
-
-    Example:
-        >>> text = dynsim.text(np.arange(400) % 7, np.arange(80) % 7, vocabulary=7)
-        >>> problem = dynsim.LanguageModel(text)
-    """
-
-    train: Int[AnyArray, " N"]
-    held_out: Int[AnyArray, " E"]
-    prompts: Int[AnyArray, "P T"]
-    vocabulary: int = eqx.field(static=True)
-
-    def build(self, length: int, prompt: int) -> "Text":
-        """Return the text itself, which has its own prompts."""
-        del length, prompt
-        return self
-
-
-def text(
-    train: Int[ArrayLike, " N"],
-    held_out: Int[ArrayLike, " E"],
-    vocabulary: int,
-    prompts: Int[ArrayLike, "P T"] | None = None,
-) -> Text:
-    """Make a text of tokens in [0, vocabulary).
+        prompts: (P, T) sequences whose attention maps can be recorded; none if omitted.
 
     Raises:
         ValueError: for an array with the wrong number of axes, without entries, with entries that
             are not integers, or with tokens outside the vocabulary.
 
     Example:
-        >>> dynsim.text(np.arange(400) % 7, np.arange(80) % 7, vocabulary=7).vocabulary
-        7
+        >>> text = dynsim.Text(np.arange(400) % 7, np.arange(80) % 7, vocabulary=7)
+        >>> problem = dynsim.LanguageModel(text)
     """
-    checks.integer("vocabulary", vocabulary, 2)
-    given = {"train": (train, 1), "held_out": (held_out, 1)}
-    if prompts is not None:
-        given["prompts"] = (prompts, 2)
-    found = {}
-    for name, (tokens, ndim) in given.items():
-        array = numeric.plain(name, tokens)
-        if array.ndim != ndim or not array.size or not np.issubdtype(array.dtype, np.integer):
+
+    train: Int[AnyArray, " N"]
+    held_out: Int[AnyArray, " E"]
+    vocabulary: int = eqx.field(static=True)
+    prompts: Int[AnyArray, "P T"]
+
+    def __init__(
+        self,
+        train: Int[ArrayLike, " N"],
+        held_out: Int[ArrayLike, " E"],
+        vocabulary: int,
+        prompts: Int[ArrayLike, "P T"] | None = None,
+    ) -> None:
+        self.vocabulary = checks.integer("vocabulary", vocabulary, 2)
+        self.train = self._tokens("train", train, 1)
+        self.held_out = self._tokens("held_out", held_out, 1)
+        none = np.zeros((0, 2), np.int32)
+        self.prompts = none if prompts is None else self._tokens("prompts", prompts, 2)
+
+    def _tokens(self, name: str, given: Int[ArrayLike, "..."], axes: int) -> np.ndarray:
+        array = numeric.plain(name, given)
+        if array.ndim != axes or not array.size or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(
                 f"{name}: has shape {array.shape} and dtype {array.dtype}, must be whole numbers "
-                f"with {ndim} axes, not empty"
+                f"with {axes} axes, not empty"
             )
-        bad = array[(array < 0) | (array >= vocabulary)]
+        bad = array[(array < 0) | (array >= self.vocabulary)]
         if bad.size:
             raise ValueError(
-                f"{name}: has token {bad[0]}, must be in [0, vocabulary = {vocabulary})"
+                f"{name}: has token {bad[0]}, must be in [0, vocabulary = {self.vocabulary})"
             )
-        found[name] = array.astype(np.int32)
-    found.setdefault("prompts", np.zeros((0, 2), np.int32))
-    return Text(**found, vocabulary=int(vocabulary))
+        return array.astype(np.int32)
+
+    def build(self, length: int, prompt: int) -> "Text":
+        """Return the text itself, which has its own prompts."""
+        del length, prompt
+        return self
 
 
 class CorpusSource(TextSource):
@@ -127,7 +120,7 @@ class CorpusSource(TextSource):
                 f"prompt = {prompt}: must leave length = {length} of the {len(found.valid)} "
                 "held-out tokens"
             )
-        return text(found.train, found.valid, len(found.vocabulary), window[None])
+        return Text(found.train, found.valid, len(found.vocabulary), window[None])
 
 
 class SyntheticText(CorpusSource):

@@ -11,7 +11,7 @@ natural time variable is eta-time, the sum of the learning rates so far.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -51,9 +51,9 @@ class Annealed(UpdateRule):
             deviation, rates at which decay overshoots in a step, or more than 2^31 - 1 steps.
 
     Example:
-        >>> task = dynsim.prompts(d=8, length=17, r=1.6, pool=32, num_test=32)
+        >>> task = dynsim.Prompts(d=8, length=17, r=1.6, pool=32, num_test=32)
         >>> rule = dynsim.Annealed(eta_1=0.2, eta_2=0.1, decay=0.1, tau=0.3, stage_2=0.5)
-        >>> times = dynsim.Annealing.of(rule).times(8)
+        >>> times = rule.stages.times(8)
         >>> key = jax.random.key(0)
         >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=16)
     """
@@ -100,8 +100,12 @@ class Annealed(UpdateRule):
         learning rate with the control "smallinit"."""
         if self.control != "smallinit":
             return self.tau
-        stages = Annealing.of(self)
-        return stages.stationary(stages.eta_1)
+        return self.stages.stationary(self.stages.eta_1)
+
+    @property
+    def stages(self) -> Annealing:
+        """The two stages: their rates, their ends, and steps at which to record."""
+        return Annealing.of(self)
 
     def build(self) -> Rule:
         """Return the `dynsim.SGD` that is used for training."""
@@ -116,18 +120,6 @@ class Annealed(UpdateRule):
     def spread(rule: Rule, num: int) -> Float[AnyArray, " S"]:
         """Call `Annealing.spread` for a built rule."""
         return Annealing.of(rule).spread(num)
-
-
-def noisy_sgd(*rates: Any, **settings: Any) -> Rule:
-    """Return the rule of `Annealed`, built from the same arguments.
-
-    Raises:
-        ValueError: as `dynsim.Annealed`.
-
-    Example:
-        >>> rule = dynsim.noisy_sgd(eta_1=0.1, eta_2=0.01)
-    """
-    return Annealed(*rates, **settings).build()
 
 
 def why_not_annealed(rule: Rule) -> str | None:
@@ -154,9 +146,8 @@ class Annealing(eqx.Module):
         ValueError: from `of`, for a rule that is not a `dynsim.Annealed`.
 
     Example:
-        >>> stages = dynsim.Annealing.of(dynsim.Annealed(eta_1=0.1, eta_2=0.01))
-        >>> bool(stages.first < stages.last)
-        True
+        >>> dynsim.Annealed(eta_1=0.1, eta_2=0.01).stages.steps
+        (100, 12000)
     """
 
     eta_1: Some

@@ -23,7 +23,7 @@ from dynsim import checks
 from dynsim.decoding import Count, NotNegative, Positive, Share, Size, Tokens
 from dynsim.precision import DType, Number, on_cpu
 from dynsim.problem.base import Measured, Problem
-from dynsim.training.rule import Rule, UpdateRule
+from dynsim.training.rule import UpdateRule
 from dynsim.two_stage import model
 from dynsim.two_stage.annealing import Annealed, Control
 from dynsim.two_stage.model import PQ, Laid, PromptBatch, Split, data_loss
@@ -125,9 +125,9 @@ class Prompts(Problem):
             0 <= coupling <= 1; or for an unknown core.
 
     Example:
-        >>> task = dynsim.prompts(d=8, length=17, r=1.6, pool=32, num_test=32)
+        >>> task = dynsim.Prompts(d=8, length=17, r=1.6, pool=32, num_test=32)
         >>> rule = dynsim.Annealed(eta_1=0.2, eta_2=0.1, decay=0.1, tau=0.3, stage_2=0.5)
-        >>> times = dynsim.Annealing.of(rule).times(8)
+        >>> times = rule.stages.times(8)
         >>> key = jax.random.key(0)
         >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=16)
     """
@@ -298,9 +298,6 @@ class Prompts(Problem):
         return PromptBatch(P.astype(g.dtype), core.at[..., 0].set(side * self.r), labels)
 
 
-prompts = Prompts
-
-
 def sample_prompts(
     task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
 ) -> PromptBatch:
@@ -355,7 +352,7 @@ class TwoStage(NamedTuple):
     """Arguments of `dynsim.train` for a two-stage experiment, except for the key and times."""
 
     task: Prompts
-    optimizer: Rule
+    optimizer: Annealed
     batch: int
 
 
@@ -379,4 +376,4 @@ def two_stage(preset: Preset = "default", control: Control = "none", **settings:
     cls = classes[checks.choice("preset", preset, tuple(classes))]
     rates = {name: each for name, each in cls.RUN_DEFAULTS["rule"].items() if name != "kind"}
     rule = Annealed(**rates, control=control)
-    return TwoStage(cls(**settings).build(rule), rule.build(), cls.RUN_DEFAULTS["batch"])
+    return TwoStage(cls(**settings).build(rule), rule, cls.RUN_DEFAULTS["batch"])

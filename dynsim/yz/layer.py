@@ -1,13 +1,9 @@
-"""The attention layer in Y and Z on sequence classes, as a problem to train.
-
-The functions here that create a task of `dynsim.classes` return the layer on it.
-"""
+"""The attention layer in Y and Z on sequence classes, as a problem to train."""
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, ParamSpec
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,14 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
-from dynsim.classes import task, tasks
-from dynsim.classes.task import SequenceClasses
-from dynsim.decoding import Length
+from dynsim.classes.task import SequenceClasses, Task
 from dynsim.precision import on_cpu
-from dynsim.problem.base import Measured, Problem
+from dynsim.problem.base import Measured
 from dynsim.training import loop
 from dynsim.training.loop import DIVERGED_LOSS
-from dynsim.training.rule import of_layer
 from dynsim.yz import finite_length, gradients, observables, sampling
 from dynsim.yz import model as yz
 from dynsim.yz.model import Examples
@@ -32,8 +25,8 @@ from dynsim.yz.sampling import SupportExamples
 Batch = Examples | SupportExamples
 
 
-class Layer(SequenceClasses, Problem):
-    r"""The attention layer in Y and Z (Scan and Snap), which is itself the task it is trained on.
+class Layer(sampling.OnClasses):
+    r"""The attention layer in Y and Z (Scan and Snap).
 
     Its weights are a `dynsim.YZ` with the groups "Y" and "Z". Batches are `dynsim.Examples`, which
     may be recorded (`dynsim.yz.sampling.examples_from_tokens`). With `batch=math.inf` it descends
@@ -41,6 +34,7 @@ class Layer(SequenceClasses, Problem):
     count as diverged above 10 log M.
 
     Attributes:
+        task: the sequence classes, or a description of them.
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         start: starting weights: zero, or uniform on +-1/sqrt(M).
 
@@ -48,7 +42,7 @@ class Layer(SequenceClasses, Problem):
         ValueError: naming the field, its value and what is allowed.
 
     Example:
-        >>> layer = dynsim.layer(dynsim.syn_small(), length=64)
+        >>> layer = dynsim.Layer(dynsim.SynSmall(), length=64)
         >>> run = dynsim.train(layer, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=10)
     """
 
@@ -57,27 +51,13 @@ class Layer(SequenceClasses, Problem):
     COMPARED: ClassVar = tuple(name for name in DEFAULT_RECORD if name != "accuracy")
     REFUSED: ClassVar = MEASURED.refused
 
-    length: Length = eqx.field(static=True, default=128)
     start: yz.Init = eqx.field(static=True, default="zero")
-
-    def build(self, rule: Any = None) -> "Layer":
-        """Return the layer itself."""
-        return self
 
     def init(self, key: PRNGKeyArray) -> yz.YZ:
         """Return zero weights, as in the paper's theory and Figs. 4, 5, or uniform ones, Fig. 6."""
         if self.start == "uniform":
-            return yz.init_uniform(self, key)
-        return yz.init_zero(self)
-
-    def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
-        """Draw sequences as token counts, or as token probabilities if T is infinite."""
-        sampling.check_tokens(batch, self.length)
-        if math.isinf(self.length):
-            classes = sampling.sample_classes(self, key, batch)
-            return Examples(classes, jnp.asarray(self.probs)[classes])
-        found = sampling.sample_counts(self, key, batch, int(self.length))
-        return Examples(found.classes, found.counts)
+            return yz.init_uniform(self.classes, key)
+        return yz.init_zero(self.classes)
 
     def batches(
         self, key: PRNGKeyArray, steps: int, batch: int
@@ -85,16 +65,17 @@ class Layer(SequenceClasses, Problem):
         """Like `draw`, with less memory. On a CPU, counts are stored only on the support of each
         class; if T is infinite, only the classes are stored."""
         sampling.check_tokens(batch, self.length)
+        task = self.classes
         of_step = loop.keys_of_steps(key, steps)
         if math.isinf(self.length):
-            return lambda k: sampling.sample_classes(self, of_step(k), batch)
+            return lambda k: sampling.sample_classes(task, of_step(k), batch)
         size = {"batch": batch, "length": int(self.length), "dtype": "float32"}
         small = np.min_scalar_type(int(self.length) - 1)
         if on_cpu():
-            on_support = sampling.support_sampler(self, **size)
+            on_support = sampling.support_sampler(task, **size)
             make, sample = SupportExamples, on_support
         else:
-            make, sample = Examples, sampling.counts_sampler(self, **size, scatter=False)
+            make, sample = Examples, sampling.counts_sampler(task, **size, scatter=False)
 
         def of(k: Array) -> Batch:
             found = sample(of_step(k))
@@ -104,61 +85,58 @@ class Layer(SequenceClasses, Problem):
 
     def loss(self, params: yz.YZ, data: Examples) -> Float[Array, ""]:
         """Mean cross entropy of the next token in nat."""
-        return yz.loss(params, self, data.astype(params.Y.dtype.name))
+        return yz.loss(params, self.classes, data.astype(params.Y.dtype.name))
 
     def loss_and_gradient(self, params: yz.YZ, data: Batch | Array) -> tuple[Array, yz.YZ]:
         """Explicit loss and gradient, for either form of the weights (see `compact`) and any form
         of a batch."""
-        dtype = params.Y.dtype.name
-        merged = params.Y.shape[1] < self.M
-        columns = gradients.merged_outputs(self, dtype) if merged else gradients.each_output(self)
+        task, dtype = self.classes, params.Y.dtype.name
+        merged = params.Y.shape[1] < task.M
+        columns = gradients.merged_outputs(task, dtype) if merged else gradients.each_output(task)
         if isinstance(data, SupportExamples):
             data = data.astype(dtype)
-            few = merged and not gradients.support_pays(self.support.shape[1], self.M)
+            few = merged and not gradients.support_pays(task.support.shape[1], task.M)
             if not few and not params.residual:
-                return gradients.loss_and_grad_on_support(params, self, data, columns)
-            data = data.dense(self)
+                return gradients.loss_and_grad_on_support(params, task, data, columns)
+            data = data.dense(task)
         elif isinstance(data, Examples):
             data = self._recorded(data).astype(dtype)
         else:
-            drawn = jnp.zeros(self.K, jnp.int32).at[data].add(1)
-            probs = jnp.asarray(self.probs)
-            data = Examples(jnp.arange(self.K), probs, drawn.astype(dtype) / data.size)
+            drawn = jnp.zeros(task.K, jnp.int32).at[data].add(1)
+            probs = jnp.asarray(task.probs)
+            data = Examples(jnp.arange(task.K), probs, drawn.astype(dtype) / data.size)
         if merged:
-            return gradients.loss_and_grad(params, self, data, columns)
-        return yz.loss_and_grad(params, self, data, scatter=on_cpu())
+            return gradients.loss_and_grad(params, task, data, columns)
+        return yz.loss_and_grad(params, task, data, scatter=on_cpu())
 
     def population_loss(self, params: yz.YZ) -> Float[Array, ""]:
         """The loss at infinite batch; raises `ValueError` as `check_population` does."""
         context = finite_length.contextual(self.length, params.Y.dtype.name)
-        return finite_length.mean_loss(finite_length.by_counts(params, self), self, context)
+        losses = finite_length.by_counts(params, self.classes)
+        return finite_length.mean_loss(losses, self.classes, context)
 
     def population_loss_and_gradient(self, params: yz.YZ) -> tuple[Array, yz.YZ]:
         """The population loss and its explicit gradient."""
         context = finite_length.contextual(self.length, params.Y.dtype.name)
-        return finite_length.loss_and_grad(params, self, context)
+        return finite_length.loss_and_grad(params, self.classes, context)
 
     def check_population(self) -> None:
         """Raise `ValueError` if sequences are too short for the expansion in 1/T."""
-        finite_length.check_length(self, self.length)
+        finite_length.check_length(self.classes, self.length)
 
     def compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
         """Use one column of Y for all outputs that are not a next token: training from zero keeps
         their columns equal."""
         dtype = params.Y.dtype.name
-        columns = gradients.each_output(self)
+        columns = gradients.each_output(self.classes)
         if self.start == "zero" and rule.is_elementwise:
-            columns = gradients.merged_outputs(self, dtype)
+            columns = gradients.merged_outputs(self.classes, dtype)
         few = dataclasses.replace(params, Y=columns.merge(params.Y))
         return few, columns.whole
 
-    def groups(self, params: yz.YZ) -> yz.YZ:
-        """The groups "Y" and "Z"."""
-        return of_layer(params)
-
     def snapshot(self, params: yz.YZ) -> tuple[SequenceClasses, Snapshot]:
         """The classes and the quantities from which observables are computed."""
-        return self, observables.measure(self, params)
+        return self.classes, observables.measure(self.classes, params)
 
     def observables(self) -> dict[str, Measured]:
         """The observables of `dynsim.yz.observables`."""
@@ -173,89 +151,29 @@ class Layer(SequenceClasses, Problem):
 
     def divergence_limit(self) -> float:
         """Ten times the loss of uniform guessing."""
-        return DIVERGED_LOSS * math.log(self.M)
+        return DIVERGED_LOSS * math.log(self.classes.M)
 
     def _recorded(self, data: Examples) -> Examples:
         """Return recorded examples; `ValueError` if they belong to another task."""
-        shape = np.shape(data.counts)
-        if shape[1:] != (self.M,) or np.shape(data.classes) != shape[:1]:
+        shape, M = np.shape(data.counts), self.classes.M
+        if shape[1:] != (M,) or np.shape(data.classes) != shape[:1]:
             raise ValueError(
-                f"data.counts: must have shape (steps, E, M = {self.M}) and data.classes (steps, E)"
+                f"data.counts: must have shape (steps, E, M = {M}) and data.classes (steps, E)"
                 f", got {shape} and {np.shape(data.classes)} for a step"
             )
         return data
 
-    def __repr__(self) -> str:
-        about = super().__repr__().removeprefix("SequenceClasses(").removesuffix(")")
-        return f"Layer({about}, T = {self.length}, start {self.start!r})"
 
-
-def layer(
-    task: SequenceClasses, length: int | float | None = None, start: yz.Init | None = None
+def as_layer(
+    problem: Layer | Task, length: int | float | None = None, start: yz.Init | None = None
 ) -> Layer:
-    """Return the layer on a task; see `Layer`. If the task is a layer already, its length and start
-    are the defaults.
+    """Return a layer, or that on a task, with its sequence classes built, and with `length` and
+    `start` in place of its own.
 
     Raises:
-        ValueError: for anything but a task, a length below 2, or an unknown start.
-
-    Example:
-        >>> layer = dynsim.layer(dynsim.syn_small(), length=32, start="uniform")
+        ValueError: for anything else, a length below 2, or an unknown start.
     """
-    checks.kind("task", task, SequenceClasses)
-    held = {each.name: getattr(task, each.name) for each in dataclasses.fields(SequenceClasses)}
-    own = {"length": getattr(task, "length", 128), "start": getattr(task, "start", "zero")}
-    given = {"length": length, "start": start}
-    return Layer(**held, **own | {name: each for name, each in given.items() if each is not None})
-
-
-class AttentionLayer(sampling.OnClasses):
-    """The attention layer in Y and Z on sequence classes. Training builds a `Layer` from it.
-
-    Attributes:
-        task: the sequence classes, or a description of them.
-        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
-        start: starting weights: zero, or uniform on +-1/sqrt(M).
-
-    Raises:
-        ValueError: naming the field, its value and what is allowed.
-
-    Example:
-        >>> problem = dynsim.AttentionLayer(dynsim.Overlapping(K=4), length=64)
-        >>> run = dynsim.train(problem, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=10)
-    """
-
-    NAME: ClassVar = "yz"
-
-    start: yz.Init = eqx.field(static=True, default="zero")
-
-    def build(self, rule: Any) -> Layer:
-        """Return the layer."""
-        return layer(self.classes, self.length, self.start)
-
-    def init(self, key: PRNGKeyArray) -> yz.YZ:
-        """The starting weights of the layer."""
-        return self.build(None).init(key)
-
-
-Arguments = ParamSpec("Arguments")
-
-
-def _layered(name: str, make: Callable[Arguments, task.Task]) -> Callable[Arguments, Layer]:
-    def made(*args: Arguments.args, **options: Arguments.kwargs) -> Layer:
-        return layer(make(*args, **options).build())
-
-    # The docstring and the signature are those of `make`.
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = (make.__doc__ or "").replace("Attributes:", "Args:")
-    signature = inspect.signature(make).replace(return_annotation=Layer)
-    setattr(made, "__signature__", signature)  # noqa: B010  (no type of a function has it)
-    return made
-
-
-sequence_classes = _layered("sequence_classes", task.sequence_classes)
-load_task = _layered("load_task", tasks.TaskFile)
-overlapping = _layered("overlapping", tasks.Overlapping)
-syn = _layered("syn", tasks.syn)
-syn_medium = _layered("syn_medium", tasks.SynMedium)
-syn_small = _layered("syn_small", tasks.SynSmall)
+    checks.kind("task", problem, Layer, Task)
+    layer = problem if isinstance(problem, Layer) else Layer(problem)
+    length = layer.length if length is None else length
+    return Layer(layer.classes, length, layer.start if start is None else start)

@@ -45,7 +45,7 @@ class YZ(eqx.Module):
             :math:`h = (f + x_T) / \lVert f + x_T \rVert_2`.
 
     Example:
-        >>> task, rule = dynsim.syn_small(), dynsim.sgd(1.0, 0.1)
+        >>> task, rule = dynsim.SynSmall().build(), dynsim.sgd(1.0, 0.1)
         >>> start = dynsim.YZ(Y=jnp.zeros((34, 34)), Z=jnp.zeros((2, 34)))
         >>> run = dynsim.train(task, rule, jax.random.key(0), steps=5, init=start)
         >>> run.params.Z.shape
@@ -66,7 +66,7 @@ class Examples(eqx.Module):
         weight: (E,) weight of each example in the loss; sums to 1. None for equal weights.
 
     Example:
-        >>> task = dynsim.syn_small()
+        >>> task = dynsim.SynSmall().build()
         >>> two = dynsim.Examples(classes=jnp.arange(2), counts=jnp.asarray(100 * task.probs))
         >>> two.counts.shape
         (2, 34)

@@ -27,7 +27,7 @@ for t optimiser steps; momentum replaces eta by eta/(1-mu). `docs/systems/sparse
 derives them.
 
 Example:
-    >>> steps = odes.sparse_attention.escape_time(dynsim.retrieval(length=32, d=16))
+    >>> steps = odes.sparse_attention.escape_time(dynsim.Retrieval(length=32, d=16))
     >>> round(float(steps))
     160
 """

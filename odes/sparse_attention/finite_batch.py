@@ -155,7 +155,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
 
     Example:
-        >>> task, rule = dynsim.retrieval(), dynsim.adam(0.005)
+        >>> task, rule = dynsim.Retrieval(), dynsim.adam(0.005)
         >>> sparse_attention.finite_batch.solve(task, rule, range(0, 400, 10), batch=32)["loss"]
     """
     checks.kind("task", task, Retrieval)

@@ -145,7 +145,7 @@ def instability(
     Example:
         >>> import dynsim
         >>> from odes import symmetric
-        >>> task = symmetric.symmetric_task(dynsim.syn_small())
+        >>> task = symmetric.symmetric_task(dynsim.SynSmall().build())
         >>> for eta_z in (10.0, 100.0):
         ...     rule = dynsim.momentum(0.1, eta_z)
         ...     found = symmetric.instability(task, rule, steps=100, batch=128, length=128)
@@ -192,7 +192,7 @@ def overshoot(
     Example:
         >>> import dynsim
         >>> from odes import symmetric
-        >>> task = symmetric.symmetric_task(dynsim.syn_small())
+        >>> task = symmetric.symmetric_task(dynsim.SynSmall().build())
         >>> for eta_z in (1.0, 100.0):
         ...     found = symmetric.overshoot(task, dynsim.momentum(0.1, eta_z), steps=100)
         ...     print(bool(found.max() > 1))

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import Task
 from dynsim.precision import DType, Number, cast
 from dynsim.training.course import Legs, checked_times, legs_of
 from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
@@ -28,6 +28,7 @@ from dynsim.training.rules import check_known
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import observables
 from dynsim.yz.finite_length import Context, contextual
+from dynsim.yz.layer import Layer, as_layer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.problem import flow_of_rule
 from odes.run import check_times, in_program
@@ -42,7 +43,7 @@ from odes.theory import Training, refusal
 
 
 def solve(
-    task: SymmetricTask | Placed | SequenceClasses,
+    task: SymmetricTask | Placed | Layer | Task,
     optimizer: Rule,
     times: Times,
     *,
@@ -59,8 +60,8 @@ def solve(
 
     Args:
         task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost independent of K
-            and M; or from `placed`. Its numbers may be traced. Concrete sequence classes are passed
-            to `placed` first.
+            and M; or from `placed`. Its numbers may be traced. A layer, sequence classes, or a
+            description of them, which are concrete, are passed to `placed` first.
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`; the length may be traced.
@@ -86,9 +87,11 @@ def solve(
     """
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
-    checks.kind("task", task, SymmetricTask, Placed, SequenceClasses)
+    checks.kind("task", task, SymmetricTask, Placed, Layer, Task)
+    if isinstance(task, Layer | Task):
+        layer = as_layer(task)
+        task, length = placed(layer.classes), layer.length if length is None else length
     T: Any = getattr(task, "length", 128) if length is None else length
-    task = placed(task) if isinstance(task, SequenceClasses) else task
     optimizer = theory_rule(optimizer)
     reduced, full = _split(task, record)
     law = law_of(task.reduced if isinstance(task, Placed) else task, T, tails)
@@ -124,7 +127,7 @@ def inapplicable(training: Training) -> str | None:
     """Return why the flow of sequence classes has no reduction, or None."""
     if getattr(training.problem, "start", "zero") != "zero":
         return "it starts from zero weights"
-    return refusal(checked_flow, training.rule) or refusal(placed, training.problem)
+    return refusal(checked_flow, training.rule) or refusal(placed, training.problem.classes)
 
 
 def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Recording]:

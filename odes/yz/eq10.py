@@ -24,7 +24,7 @@ The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` or,
 `convention="paper"`, :math:`B_n' = \eta_Z\, \xi_n`, is integrated too and can be recorded as "B".
 
 Example:
-    >>> theory = odes.eq10.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
+    >>> theory = odes.eq10.solve(dynsim.SynSmall(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
 """
 
 import functools
@@ -35,10 +35,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, Task
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
+from dynsim.yz.layer import Layer
 from dynsim.yz.observables import PREDICTED, Snapshot
 from odes import coefficients, decoder, growth
 from odes.solver.posed import Rescaled
@@ -54,7 +55,7 @@ class State(NamedTuple):
 
 
 def solve(
-    task: SequenceClasses,
+    task: Layer | Task,
     optimizer: Rule,
     times: Times,
     *,
@@ -66,7 +67,8 @@ def solve(
     r"""Integrate Eq. 10.
 
     Args:
-        task: the sequence classes; their normalised attention must be linearly independent.
+        task: the layer, or its sequence classes, whose normalised attention must be linearly
+            independent.
         optimizer: SGD, or heavy-ball or Nesterov momentum (read as :math:`\eta/(1 - \mu)`), with
             proportional schedules for Y and Z; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.

@@ -18,7 +18,7 @@ the rate (`odes.solver.posed`).
 
 Example:
     >>> rule = dynsim.sgd(1.0, 0.0)
-    >>> theory = odes.fixed_attention.solve(dynsim.syn(1, 2, num_common=0), rule, [0, 10, 100])
+    >>> theory = odes.fixed_attention.solve(dynsim.Syn(1, 2, num_common=0), rule, [0, 10, 100])
 """
 
 import dataclasses
@@ -31,12 +31,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import Task
 from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.training.rules import SGD
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
+from dynsim.yz.layer import Layer
 from odes import decoder as closed_form
 from odes.decoder import h_star
 from odes.run import check_times
@@ -49,7 +50,7 @@ Decoder = Literal["closed", "discrete"]
 
 
 def solve(
-    task: SequenceClasses,
+    task: Layer | Task,
     optimizer: Rule,
     times: Times,
     *,
@@ -59,7 +60,8 @@ def solve(
     """Predict the layer's observables while the decoder learns at fixed attention.
 
     Args:
-        task: the sequence classes; their normalised attention must be linearly independent.
+        task: the layer, or its sequence classes, whose normalised attention must be linearly
+            independent.
         optimizer: SGD or heavy-ball momentum, for the closed form also Nesterov momentum; its
             numbers may be traced, eta_z is not used.
         times: (S,) optimiser steps at which to record, increasing, >= 0. The discrete decoder
@@ -99,7 +101,7 @@ def _solve(
     name: str,
     record: Recording,
 ) -> Trajectory:
-    task, optimizer, steps = training.problem, training.rule, training.steps
+    task, optimizer, steps = training.problem.classes, training.rule, training.steps
     Z = population.starting_logits(start)
     assert isinstance(optimizer, SGD)
     rescaled = Rescaled.of(optimizer)

@@ -18,7 +18,7 @@ in (Y, Z) shows the errors of Lemma 3 and of 1/M separately. Assumes Y = 0 at th
 independent classes.
 
 Example:
-    >>> theory = odes.lemma3.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
+    >>> theory = odes.lemma3.solve(dynsim.SynSmall(), dynsim.sgd(1.0, 0.1), [0, 10, 100])
 """
 
 from typing import Any
@@ -27,10 +27,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, Task
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
+from dynsim.yz.layer import Layer
 from dynsim.yz.observables import Snapshot
 from odes import coefficients
 from odes.solver.posed import Rescaled
@@ -75,7 +76,7 @@ def _field(
     return residual * (eta_y * task.prior[:, None]), drift * eta_z
 
 
-def solve(task: SequenceClasses, optimizer: Rule, times: Times, **options: Any) -> Trajectory:
+def solve(task: Layer | Task, optimizer: Rule, times: Times, **options: Any) -> Trajectory:
     r"""Integrate the flow under Lemma 3's update, with arguments, result and errors as in
     `odes.yz.eq10.solve`."""
     options |= {"pose": _pose, "name": "lemma3"}

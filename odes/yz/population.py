@@ -22,7 +22,7 @@ reaches the attention.
 
 Example:
     >>> rule, times = dynsim.sgd(1.0, 0.1), [0, 10, 100]
-    >>> theory = odes.population.solve(dynsim.syn_small(), rule, times, length=128)
+    >>> theory = odes.population.solve(dynsim.SynSmall(), rule, times, length=128)
 """
 
 import dataclasses
@@ -36,14 +36,14 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses, directions
+from dynsim.classes.task import SequenceClasses, Task, directions
 from dynsim.precision import AnyArray, DType
 from dynsim.problem.base import built
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz.layer import Layer, layer
+from dynsim.yz.layer import Layer, as_layer
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, PREDICTED, Snapshot
 from odes import coefficients, decoder, growth
 from odes.general import of_training
@@ -64,7 +64,7 @@ WEAK = f"{START}, 1/M -> 0, {DECODER}"
 
 def without_decoder(
     solver: Callable[..., Trajectory],
-    task: SequenceClasses,
+    task: Layer | Task,
     rule: Rule,
     times: Times,
     inapplicable: Inapplicable,
@@ -87,7 +87,7 @@ def without_decoder(
         table: what it can record.
         task, rule, times, key, init, record, dtype, tolerances: as in `odes.eq10.solve`.
     """
-    problem, rule = built(layer(task, math.inf), rule, dtype)
+    problem, rule = built(as_layer(task, math.inf), rule, dtype)
     if why := reason(inapplicable, Training(problem, rule)):
         raise ValueError(why)
     if adaptive:
@@ -118,7 +118,7 @@ def integrated(
     the state at the start, arguments with the task first, and a function (t, state, arguments) ->
     snapshot."""
     rescaled, Z = Rescaled.of(training.rule), starting_logits(start)
-    field, initial, args, layer_at = pose(training.problem, Z, rescaled, **settings)
+    field, initial, args, layer_at = pose(training.problem.classes, Z, rescaled, **settings)
 
     def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
         return record(args[0], layer_at(t, state, args))
@@ -131,7 +131,7 @@ def by_class(arrays: int) -> Callable[[Training, int, tuple[Any, ...]], int]:
     """Return the `memory` of a theory that holds so many (K, M) arrays, none of all weights."""
 
     def memory(training: Training, times: int, record: tuple[Any, ...]) -> int:
-        task = training.problem
+        task = training.problem.classes
         return 8 * (arrays * task.K * task.M + times * len(record) * task.K)
 
     return memory
@@ -159,7 +159,7 @@ def undescribed_rule(rule: Rule, theory: str, **options: Any) -> str | None:
 def inapplicable(training: Training, theory: str, **options: Any) -> str | None:
     """Return why Theorem 1 does not apply, naming `theory`, or None. A traced task is not checked;
     `options` are passed to `odes.solver.posed.why_not_described`."""
-    task = training.problem
+    task = training.problem.classes
     reason = undescribed_rule(training.rule, theory, **options)
     if reason is None and not checks.is_traced(task):
         f = directions(task)
@@ -211,7 +211,7 @@ def predict(
 
 
 def solve(
-    task: SequenceClasses,
+    task: Layer | Task,
     optimizer: Rule,
     times: Times,
     *,
@@ -223,7 +223,7 @@ def solve(
     """Integrate the population flow of `optimizer`, which is `odes.flow` of the layer.
 
     Args:
-        task: the sequence classes.
+        task: the layer, or its sequence classes, or a description of them.
         optimizer, times: as in `odes.flow`.
         flow: the `kind` of `odes.flow`.
         length: sequence length T, the query included, to first order in 1/T; None for that of the
@@ -237,7 +237,7 @@ def solve(
     Raises:
         ValueError: as `odes.flow`, and for a length at which an expansion in 1/T is not valid.
     """
-    problem = layer(task, length)
+    problem = as_layer(task, length)
     options["key"] = key_of(problem, key)
     found = flow_of(problem, optimizer, times, kind=flow, **options)
     return dataclasses.replace(found, source=named(found.source, not math.isinf(problem.length)))

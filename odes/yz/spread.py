@@ -41,7 +41,7 @@ B = T = 128) it takes 42 times as long, 4.1 s against 0.10 s, and 7 times as lon
 is the second call of each on a CPU, with `starts=1`, recording the loss and the entropy.
 
 Example:
-    >>> task, rule = dynsim.syn(1, 2, num_common=1, num_distinct=2), dynsim.sgd(1.0, 0.1)
+    >>> task, rule = dynsim.Syn(1, 2, num_common=1, num_distinct=2).build(), dynsim.sgd(1.0, 0.1)
     >>> theory = odes.spread.solve(task, rule, [0, 5, 10], batch=128, length=128)
     >>> theory.std["loss"].shape
     (3,)
@@ -60,7 +60,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, Task
 from dynsim.precision import DType, Number, cast
 from dynsim.problem.checks import checked_init
 from dynsim.problem.train import started
@@ -71,7 +71,7 @@ from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, gradients, observables
 from dynsim.yz import model as yz
-from dynsim.yz.layer import layer
+from dynsim.yz.layer import Layer, as_layer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.run import in_program
 from odes.solver import linear_noise
@@ -280,7 +280,7 @@ def _by_query(task: SequenceClasses, rows: Float[Array, "K M"]) -> Float[Array, 
 
 
 def solve(
-    task: SequenceClasses,
+    task: Layer | Task,
     optimizer: Rule,
     times: Times,
     *,
@@ -297,7 +297,7 @@ def solve(
     """Predict mean and covariance across seeds of everything that training records.
 
     Args:
-        task: the sequence classes.
+        task: the layer, or its sequence classes, or a description of them.
         optimizer: any rule except sign descent, without clipping and gradient noise; its numbers
             may be traced.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced. Each
@@ -350,7 +350,7 @@ def solve(
 
 
 def drift(
-    task: SequenceClasses,
+    task: Layer | Task,
     optimizer: Rule,
     times: Times,
     key: PRNGKeyArray,
@@ -384,7 +384,7 @@ def drift(
 
 
 def _in_program(
-    task: SequenceClasses,
+    task: Layer | Task,
     optimizer: Rule,
     times: Times,
     batch: Real[Number, ""],
@@ -399,7 +399,8 @@ def _in_program(
     **options: Any,
 ) -> Trajectory:
     """Return `solve`, or `drift` if `alone`. Raise `ValueError` for invalid arguments."""
-    problem, optimizer = layer(task), theory_rule(optimizer)
+    problem, optimizer = as_layer(task), theory_rule(optimizer)
+    task = problem.classes
     linear_noise.check_described(optimizer)
     checks.real("batch", batch, 1)
     finite_length.check_length(task, length)

@@ -24,7 +24,7 @@ decoder, :math:`1/K \to 0`, and :math:`B_n \ll 1`: later the growth of distinct 
 :math:`f_{nc}` and :math:`\xi` further, so that :math:`B_n` is overestimated.
 
 Example:
-    >>> task = dynsim.syn(4, 1, num_common=1)
+    >>> task = dynsim.Syn(4, 1, num_common=1).build()
     >>> theory = odes.theorem4.solve(task, dynsim.sgd(1.0, 0.1), [0, 10, 100])
 """
 
@@ -37,10 +37,11 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, Task
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
+from dynsim.yz.layer import Layer
 from dynsim.yz.observables import PREDICTED, Snapshot
 from odes import decoder, growth
 from odes.solver.posed import Rescaled
@@ -52,7 +53,7 @@ _EQUAL = 1e-5
 
 
 def solve(
-    task: SequenceClasses,
+    task: Layer | Task,
     optimizer: Rule,
     times: Times,
     *,
@@ -70,7 +71,7 @@ def solve(
 
 def inapplicable(training: Training) -> str | None:
     """Return why Theorem 4 does not apply, or None. A traced task is not checked."""
-    task, rule = training.problem, training.rule
+    task, rule = training.problem.classes, training.rule
     if reason := population.undescribed_rule(rule, "Theorem 4"):
         return reason
     peak = rule.of_groups("Y", "Z").schedules["Y"].peak

@@ -72,7 +72,7 @@ def run(config: FigureQKV) -> list[Path]:
     for width in config.width:
         checks.integer("width", width, 1)
     checks.real("scale", config.scale, 0, open_minimum=True)
-    task = dynsim.syn_small()
+    task = dynsim.SynSmall().build()
     errors = {name: np.zeros((2, len(config.width), len(config.scale))) for name in THEORIES}
     for column, width in enumerate(config.width):
         for name, values in width_errors(config, task, width).items():

@@ -123,7 +123,7 @@ def maps(
 def flow_error(flow: str, optimizer: Callable[..., dynsim.Rule]) -> Errors:
     """Largest relative error of the flow against descent on Syn-Small with infinite T and batch, in
     the logit of the top distinct token at `STEPS`; (eta_y, eta_z) over `GRID`."""
-    task, times = symmetric.symmetric_task(dynsim.syn_small()), np.array(STEPS)
+    task, times = symmetric.symmetric_task(dynsim.SynSmall().build()), np.array(STEPS)
 
     def one(eta_y: jax.Array, eta_z: jax.Array) -> jax.Array:
         rule = optimizer(eta_y, eta_z)
@@ -166,7 +166,7 @@ def plot_map(error: Errors, ax: Axes) -> Axes:
 def correction() -> Outcome:
     """Compare the plain and the corrected flow with descent: relative error at step 100 in the
     logit of the top distinct token on Syn-Small."""
-    task = symmetric.symmetric_task(dynsim.syn_small())
+    task = symmetric.symmetric_task(dynsim.SynSmall().build())
     rules = {
         "sgd": (dynsim.sgd, ("plain", "corrected")),
         "momentum 0.9": (dynsim.momentum, ("matched", "corrected")),
@@ -203,9 +203,9 @@ class Eq10Errors(NamedTuple):
 
 
 def eq10_errors(K: int, overlap: float) -> Eq10Errors:
-    """Errors of Eq. 10 on `dynsim.overlapping`, at 40 logarithmically spaced times from 0.1 to 12 K
+    """Errors of Eq. 10 on `dynsim.Overlapping`, at 40 logarithmically spaced times from 0.1 to 12 K
     ln M steps (about 4 t0), with eta_Y = 1 and eta_Z = 0.1."""
-    task, optimizer = dynsim.overlapping(K, overlap), dynsim.sgd(1.0, 0.1)
+    task, optimizer = dynsim.Overlapping(K, overlap).build(), dynsim.sgd(1.0, 0.1)
     times = np.r_[0, np.geomspace(0.1, 12 * K * np.log(task.M), 40)]
     record = ("speed", TOP)
     flow = population.solve(task, optimizer, times, record=record)
@@ -251,16 +251,16 @@ def theorems() -> Outcome:
     """Tabulate how often the signs of Theorem 2 and Corollary 2 are right, and the errors of the
     laws of Theorem 3. They are exact on the Eq. 10 flow, and approximate on the population flow and
     in training."""
-    task, optimizer = dynsim.syn_small(), dynsim.sgd(*RATES)
+    task, optimizer = dynsim.SynSmall().build(), dynsim.sgd(*RATES)
     times, record = dynsim.log_times(TRAINED, 40), ("z", "xi")
     sharp = Tolerances(1e-10, 1e-12)
     training = {"steps": TRAINED, "batch": 128, "times": times, "dtype": "float64"}
     with precision("float64"):
         closed = eq10.solve(task, optimizer, times, record=(*record, "B"), tolerances=sharp)
         flow = population.solve(task, optimizer, times, record=record, tolerances=sharp)
-        runs = jax.vmap(lambda key: dynsim.train(task, optimizer, key, record=record, **training))(
-            keys(SEEDS)
-        )
+        runs = jax.vmap(
+            lambda key: dynsim.train(dynsim.Layer(task), optimizer, key, record=record, **training)
+        )(keys(SEEDS))
     members = [jax.tree.map(lambda leaf, i=i: leaf[i], runs) for i in range(SEEDS)]
     trajectories = {
         "Eq. 10 flow": [closed],
@@ -314,7 +314,7 @@ def tested(
 
 def size() -> Outcome:
     """Time the compiled symmetric reduction for K = 1e5, M = 1e6 up to t = 1e8."""
-    small = symmetric.symmetric_task(dynsim.syn_small())
+    small = symmetric.symmetric_task(dynsim.SynSmall().build())
     task = symmetric.symmetric_profiles(small.p, small.rho, 10**5, 10**6, 10**5)
     times = np.r_[0, np.geomspace(1, 1e8, 30)]
     solve = functools.partial(symmetric.solve, task, times=times)

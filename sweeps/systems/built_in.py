@@ -4,14 +4,14 @@ import numpy as np
 
 from dynsim import (
     QKV,
-    AttentionLayer,
     FastPrompts,
     JointPrompts,
     JoMA,
     LanguageModel,
     Layer,
     Prompts,
-    text,
+    SequenceClasses,
+    Text,
 )
 from dynsim.linear_icl.regression import Regression
 from dynsim.sparse_attention import Retrieval
@@ -23,7 +23,7 @@ from sweeps.systems.yz import theories as of_layer
 
 ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
 # In NumPy: importing this module must not initialise a device.
-LAYER = Layer(
+CLASSES = SequenceClasses(
     probs=np.array([[1.0, 0.0]]),
     prior=np.ones(1),
     query=ONE,
@@ -36,7 +36,7 @@ LAYER = Layer(
     place=TWO,
     place_shared=ONE[None, :0],
 )
-"""The smallest layer, which represents all of them."""
+"""The smallest sequence classes, which represent all of them."""
 
 CLASS, TOKEN = ("class",), ("class", "token")
 ENDS = ("", "_std", "_drift")
@@ -74,9 +74,8 @@ LABELS = Labels(
 def yz() -> System:
     """Return the attention layer in Y and Z (Scan and Snap): training, and all theories."""
     return system(
-        LAYER,
+        Layer(CLASSES),
         "yz",
-        problems=(AttentionLayer, Layer),
         theories=of_layer,
         labels=LABELS,
         predict=layer.predict,
@@ -86,13 +85,13 @@ def yz() -> System:
 
 def qkv() -> System:
     """Return the attention layer in ordinary parameters U, W_Q, W_K and W_V."""
-    return system(QKV(LAYER), "qkv", theories=of_infinite_length, labels=LABELS, at_once=8)
+    return system(QKV(CLASSES), "qkv", theories=of_infinite_length, labels=LABELS, at_once=8)
 
 
 def joma() -> System:
     """Return hidden nodes and attention (JoMA) on sequence classes."""
     return system(
-        JoMA(LAYER),
+        JoMA(CLASSES),
         "joma",
         theories=of_infinite_length,
         labels=Labels(
@@ -155,7 +154,7 @@ def transformer() -> System:
     empty = np.zeros(36, int)
     return system(
         # A placeholder: each run has its own text.
-        LanguageModel(text(empty, empty, 2)),
+        LanguageModel(Text(empty, empty, 2)),
         "transformer",
         labels=Labels(
             about={

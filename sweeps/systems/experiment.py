@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from dynsim import AttentionLayer, Problem, SynSmall, checks, decoding, log_times
+from dynsim import Layer, Problem, SynSmall, checks, decoding, log_times
 from dynsim.classes.task import Task
 from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
@@ -119,7 +119,7 @@ class Experiment:
     def bare(self) -> Any:
         """The problem as its program needs it, without the contents of its arrays: some theories of
         the attention layer need no table of classes, however many there are."""
-        if isinstance(self.problem, AttentionLayer) and budget.is_large(self.problem.task):
+        if isinstance(self.problem, Layer) and budget.is_large(self.problem.task):
             return dataclasses.replace(self.problem, task=SynSmall()).build(self.rule)
         return self.built[0]
 

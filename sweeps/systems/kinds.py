@@ -17,7 +17,7 @@ from sweeps.language.grammar import Groups, Language
 
 CLASSES = {
     "experiment": "sweeps.systems.experiment:Experiment",
-    "yz": "dynsim.yz.layer:AttentionLayer",
+    "yz": "dynsim.yz.layer:Layer",
     "qkv": "dynsim.qkv:QKV",
     "two_stage": "dynsim.two_stage.task:Prompts",
     "two_stage-fast": "dynsim.two_stage.task:FastPrompts",

@@ -56,7 +56,7 @@ def predict(run: Experiment) -> Prediction:
     check_moves(run)
     task, times = yz.classes_of(run), dynsim.log_times(steps, TIMES)
     listed = isinstance(task, dynsim.SequenceClasses)
-    problem = dynsim.layer(task, length=math.inf, start="zero") if listed else task
+    problem = dynsim.Layer(task, length=math.inf, start="zero") if listed else task
     training = Training(problem, rule, steps=steps)
     if listed and inapplicable(training) is not None:
         theory, solved = "population flow", population.solve(task, rule, times, record=RECORD)
@@ -74,7 +74,8 @@ def predict(run: Experiment) -> Prediction:
 
 def rows(run: Experiment, prediction: Prediction) -> Iterator[Row]:
     """Yield transition times, the values at the end, and the assumptions that the run strains."""
-    task, rule = prediction.training.problem, prediction.training.rule
+    problem, rule = prediction.training.problem, prediction.training.rule
+    task = problem.classes if isinstance(problem, dynsim.Layer) else problem
     stages, final = stages_of(task, rule), final_of(prediction.solved)
     if stages:
         yield Row("gamma peaks at step", stages["peak"])

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dynsim import Annealing, Prompts
+from dynsim import Prompts
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
-from dynsim.two_stage.annealing import why_not_annealed
+from dynsim.two_stage.annealing import Annealing, why_not_annealed
 from dynsim.two_stage.observables import LEARNED
 from odes.two_stage import thresholds
 from sweeps.systems.base import Prediction, Row

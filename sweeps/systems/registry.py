@@ -106,7 +106,7 @@ def theories(system: System) -> dict[str, AnyTheory]:
 def training_of(theory: AnyTheory, run: Experiment) -> Training:
     """Return a run, or many, as a theory describes it: one that reduces the problem also takes a
     task whose table would be too large."""
-    return run.training(None if theory.reduce is None else yz.classes_of(run))
+    return run.training(None if theory.reduce is None else yz.layer_of(run))
 
 
 def check_run(theory: AnyTheory, run: Experiment) -> None:

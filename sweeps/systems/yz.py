@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from dynsim import (
+    Layer,
     Overlapping,
     Rule,
     SequenceClasses,
@@ -31,12 +32,11 @@ from dynsim.problem.memory import COPIES
 from dynsim.training import loop
 from dynsim.training.recording import Table
 from dynsim.trajectory import Times
-from dynsim.yz import finite_length
-from dynsim.yz.layer import Layer, layer
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes import symmetric
 from odes.batch_noise import STD
 from odes.general import WHOLE
+from odes.solver.linear_noise import check_described
 from odes.symmetric.reduction import DESCENDED, PLACED, Placed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import FINITE, AnyTheory, Training, named, refusal
@@ -52,8 +52,13 @@ class Unlisted(SymmetricTask):
     length: float = eqx.field(static=True, kw_only=True)
     start: str = eqx.field(static=True, kw_only=True)
 
+    @property
+    def classes(self) -> SymmetricTask:
+        """The reduced task, in place of the sequence classes of a `Layer`."""
+        return self
 
-def classes_of(run: Any) -> Layer | Unlisted:
+
+def layer_of(run: Any) -> Layer | Unlisted:
     """Return the layer of a run, or a reduced task if its table would be too large. Raises
     `ValueError` if such a task has no reduced form."""
     task = getattr(run.problem, "task", None)
@@ -61,6 +66,11 @@ def classes_of(run: Any) -> Layer | Unlisted:
         fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
         return Unlisted(**fields, length=run.problem.length, start=run.problem.start)
     return run.built[0]
+
+
+def classes_of(run: Any) -> SequenceClasses | SymmetricTask:
+    """Return the sequence classes of a run, or a reduced task as `layer_of`."""
+    return layer_of(run).classes
 
 
 def reduced(task: Task) -> SymmetricTask | None:
@@ -82,7 +92,7 @@ def reduced(task: Task) -> SymmetricTask | None:
     return symmetric.merged(symmetric.symmetric_profiles(p / total, rho / total, K, M, num_queries))
 
 
-AnyTask = Layer | Unlisted
+AnyLayer = Layer | Unlisted
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
 """Maximum number of classes that noisy descent tracks."""
@@ -102,28 +112,27 @@ class Reduced(eqx.Module):
     classes: int = eqx.field(static=True, default=0)
 
 
-def of_finite_length(task: SequenceClasses) -> Layer:
-    """Return the layer on the task; raises `ValueError` unless an expansion in 1/T describes it."""
-    found = layer(task)
-    if math.isinf(found.length):
+def of_finite_length(layer: Layer) -> Layer:
+    """Return the layer; raises `ValueError` unless an expansion in 1/T describes it."""
+    if math.isinf(layer.length):
         raise ValueError("length = inf: theories of finite T need a finite length")
-    finite_length.check_length(found, found.length)
-    return found
+    layer.check_population()
+    return layer
 
 
-def _merged(task: AnyTask, record: tuple[Any, ...], finite: bool) -> Reduced:
+def _merged(layer: AnyLayer, record: tuple[Any, ...], finite: bool) -> Reduced:
     """Return the reduced task, with the full one if an observable requires full weights."""
-    length = float(task.length) if finite else math.inf
-    if isinstance(task, Unlisted):
+    length = float(layer.length) if finite else math.inf
+    if isinstance(layer, Unlisted):
         if _takes_full_weights(record):
             known = ", ".join(DESCENDED.names())
             full = [name for name in names_of(record) if name not in DESCENDED.names()]
             raise ValueError(
                 f"record: {', '.join(full)} need all weights, which are too many for "
-                f"K = {task.K} classes; must be of {known}"
+                f"K = {layer.K} classes; must be of {known}"
             )
-        return Reduced(task, length)
-    found = symmetric.placed(task, merged=True)
+        return Reduced(layer, length)
+    found = symmetric.placed(layer.classes, merged=True)
     return Reduced(found if _takes_full_weights(record) else found.reduced, length)
 
 
@@ -131,7 +140,7 @@ def _takes_full_weights(record: tuple[Any, ...]) -> bool:
     return not set(record) <= set(DESCENDED.names())
 
 
-def _why_not_reduced(problem: AnyTask, name: str, finite: bool) -> str | None:
+def _why_not_reduced(problem: AnyLayer, name: str, finite: bool) -> str | None:
     if problem.start != "zero":
         return f"start = {problem.start!r}: {name} starts from zero weights"
     if finite and isinstance(problem, Unlisted):
@@ -142,12 +151,12 @@ def _why_not_reduced(problem: AnyTask, name: str, finite: bool) -> str | None:
     return None
 
 
-def weights(task: Any) -> int:
+def weights(task: SequenceClasses) -> int:
     """Return the number of entries of Y and Z."""
     return (task.M + task.num_queries) * task.M
 
 
-def _numbers(task: AnyTask, recorded: int, full: bool = False) -> int:
+def _numbers(task: SequenceClasses | SymmetricTask, recorded: int, full: bool = False) -> int:
     """Return how many numbers a run holds: copies of the reduced variables, and of all weights if
     `full`, and those that it records."""
     # Each kind of distinct token has four numbers, each kind of common token three. Of a task
@@ -172,7 +181,7 @@ class ReducedFlow(AnyTheory):
         del problem
         return PLACED
 
-    def reduce(self, problem: AnyTask, record: tuple[Any, ...]) -> Reduced:
+    def reduce(self, problem: AnyLayer, record: tuple[Any, ...]) -> Reduced:
         """Reduce the task."""
         return _merged(problem, record, self.finite)
 
@@ -191,7 +200,7 @@ class ReducedFlow(AnyTheory):
         """Return the bytes of reduced variables, of recorded values, and of all weights if they are
         recorded."""
         full = _takes_full_weights(record)
-        return 8 * _numbers(training.problem, times * len(record), full)
+        return 8 * _numbers(training.problem.classes, times * len(record), full)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +218,7 @@ class ReducedDescent(Simulation):
         del problem
         return DESCENDED
 
-    def reduce(self, problem: AnyTask, record: tuple[Any, ...]) -> Reduced:
+    def reduce(self, problem: AnyLayer, record: tuple[Any, ...]) -> Reduced:
         """Reduce the task."""
         return _merged(problem, record, self.name.endswith(FINITE))
 
@@ -219,19 +228,19 @@ class ReducedDescent(Simulation):
         """Return why the task is not symmetric; descent supports all rules."""
         return self._why_not(problem, self.name.endswith(FINITE))
 
-    def _why_not(self, problem: AnyTask, finite: bool) -> str | None:
+    def _why_not(self, problem: AnyLayer, finite: bool) -> str | None:
         if (why := _why_not_reduced(problem, self.name, finite)) is not None:
             return why
         if isinstance(problem, SymmetricTask):
             return None
-        why = refusal(symmetric.placed, problem)
+        why = refusal(symmetric.placed, problem.classes)
         return why or (refusal(of_finite_length, problem) if finite else None)
 
     def bytes_per_run(
         self, training: Training, times: int, record: tuple[Any, ...], dtype: DType
     ) -> int:
         """Return the bytes of reduced variables and of recorded values."""
-        return np.dtype(dtype).itemsize * _numbers(training.problem, times * len(record))
+        return np.dtype(dtype).itemsize * _numbers(training.problem.classes, times * len(record))
 
     def draws(self, training: Training) -> bool:
         """Return False: there are no batches."""
@@ -274,10 +283,11 @@ class NoisyDescent(ReducedDescent):
     at_once: int = 1024
     drawn: bool = True
 
-    def reduce(self, problem: AnyTask, record: tuple[Any, ...]) -> Reduced:
+    def reduce(self, problem: AnyLayer, record: tuple[Any, ...]) -> Reduced:
         """Reduce the task without merging tokens."""
         del record
-        found = problem if isinstance(problem, Unlisted) else symmetric.symmetric_task(problem)
+        task = problem.classes
+        found = task if isinstance(task, SymmetricTask) else symmetric.symmetric_task(task)
         return Reduced(found, float(problem.length), min(int(found.K), MOST_CLASSES))
 
     def why_not(
@@ -307,7 +317,7 @@ _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 
 
 def _spread(
-    task: Layer,
+    layer: Layer,
     rule: Rule,
     times: Times,
     *,
@@ -325,18 +335,18 @@ def _spread(
     )
     common: dict[str, Any] = {
         "batch": batch,
-        "length": task.length,
+        "length": layer.length,
         "init": init,
         "record": tuple(dict.fromkeys(bases)),
         "dtype": dtype,
         "squares": squares,
     }
-    found = spread.solve(task, rule, times, **common)
+    found = spread.solve(layer, rule, times, **common)
     values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
     if any(name.endswith(DRIFT) for name in asked):
         # Split from the key that draws the batches in training.
         draw = loop.split_key(key)[1]
-        moved = spread.drift(task, rule, times, draw, draws=DRAWS, **common)
+        moved = spread.drift(layer, rule, times, draw, draws=DRAWS, **common)
         values |= {name + DRIFT: value for name, value in moved.observables.items()}
     recorded = {name: values[name] for name in asked}
     return dataclasses.replace(found, observables=recorded, covariance=None)
@@ -345,13 +355,17 @@ def _spread(
 def _memory_of_spread(training: Training, times: int, record: tuple[Any, ...]) -> int:
     del times
     # Per recorded number, its derivative by all weights; and the states between checkpoints.
-    task, states = training.problem, 2 * math.isqrt(training.steps or 1)
+    task, states = training.problem.classes, 2 * math.isqrt(training.steps or 1)
     return 8 * COPIES * (len(record) * task.K + states) * weights(task)
 
 
 def _inapplicable_spread(training: Training) -> str | None:
     batch, problem = training.batch, training.problem
-    return refusal(checks.integer, "batch", batch, 1) or refusal(problem.check_population)
+    return (
+        refusal(checks.integer, "batch", batch, 1)
+        or refusal(problem.check_population)
+        or refusal(check_described, training.rule)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,9 +83,9 @@ def recorded_run() -> tuple[float, float] | None:
     weight; None outside of a checkout."""
     if not RECORDED.exists():
         return None
-    run, task = np.load(RECORDED), dynsim.syn_small()
+    run, task = np.load(RECORDED), dynsim.SynSmall().build()
     found = dynsim.train(
-        task,
+        dynsim.Layer(task),
         dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
         steps=20,
         times=[20],
@@ -101,7 +101,7 @@ def recorded_run() -> tuple[float, float] | None:
 
 def lemma_1() -> tuple[float, float]:
     """Error of the explicit gradient against the host's automatic differentiation in float64."""
-    task = dynsim.syn_medium(3)
+    task = dynsim.SynMedium(3).build()
     examples = sampling.sample_counts(task, jax.random.key(0), 128, 128)
     params = yz.init_uniform(task, jax.random.key(1))
     with jax.default_matmul_precision("highest"):
@@ -132,7 +132,11 @@ def published_column() -> tuple[float, float]:
 def theory() -> tuple[float, float]:
     """Error of the population flow of Syn-Small up to t = 100 against the host's CPU."""
     solve = functools.partial(
-        odes.population.solve, dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [10, 100], record="z"
+        odes.population.solve,
+        dynsim.SynSmall().build(),
+        dynsim.sgd(1.0, 0.1),
+        [10, 100],
+        record="z",
     )
     found = np.asarray(solve()["z"])
     with jax.default_device(host()):
@@ -223,7 +227,7 @@ def _on_host(sweep: Sweep) -> bool:
 @functools.cache
 def of_a_step() -> tuple[float, float]:
     """Return the floating-point operations and bytes of a run's step, as counted by XLA."""
-    runs, task = 256, dynsim.syn_small()
+    runs, task = 256, dynsim.SynSmall().build()
     examples = sampling.sample_counts(task, jax.random.key(0), 128, 128)
     params = jax.vmap(lambda key: yz.init_uniform(task, key))(
         jax.random.split(jax.random.key(1), runs)

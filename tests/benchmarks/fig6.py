@@ -31,7 +31,7 @@ def report(check: bool = False) -> Iterator[str]:
     yield f"sweep, 640 runs: {warm:.2f} s warm, {cold:.2f} s cold (compilation included)"
     totals = {"PyTorch, one-hot": 0.0, "PyTorch, gathered": 0.0, "jitted single runs": 0.0}
     for number in sweep.fields["num_queries"]:
-        task = dynsim.syn_medium(int(number))
+        task = dynsim.SynMedium(int(number)).build()
         loop = functools.partial(entropy_after_training, task, 2.0, 1.0)
         runs = {
             "PyTorch, one-hot": loop,
@@ -52,7 +52,7 @@ def report(check: bool = False) -> Iterator[str]:
 
 def compared(train: Callable[..., float]) -> Iterator[str]:
     """Compare the PyTorch loop with the published cells of one query, with 10 seeds each."""
-    task, good = dynsim.syn_medium(1), 0
+    task, good = dynsim.SynMedium(1).build(), 0
     cells = {key: value for key, value in published().items() if key[0] == 1}
     for (_, eta_z, ratio), (mean, std) in cells.items():
         found = np.array([train(task, ratio * eta_z, eta_z, seed) for seed in range(10)])
@@ -64,7 +64,7 @@ def compared(train: Callable[..., float]) -> Iterator[str]:
 def single(task: dynsim.SequenceClasses, seed: int) -> float:
     """Train one run of Fig. 6 with `dynsim.train`; return its entropy."""
     run = dynsim.train(
-        dynsim.layer(task, start="uniform"),
+        dynsim.Layer(task, start="uniform"),
         dynsim.momentum(2.0, 1.0, 0.9),
         jax.random.key(seed),
         steps=100,

@@ -39,7 +39,7 @@ def report(check: bool = False) -> Iterator[str]:
             f"{warm:.1f} s warm, {number / warm:.0f} runs/s, {number * STEPS / warm / 1e6:.2f} "
             "million steps/s"
         )
-    task = dynsim.regression()
+    task = dynsim.Regression()
     loops = ((functools.partial(trained, task, seed, steps) for seed in range(3)) for steps in LOOP)
     few, many = (np.median([seconds(loop) for loop in same]) for same in loops)
     step = (many - few) / (LOOP[1] - LOOP[0])

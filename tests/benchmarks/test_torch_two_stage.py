@@ -6,12 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from dynsim import Annealing, noisy_sgd, prompts
+from dynsim import Annealed, Prompts
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ, data_loss
 from dynsim.two_stage.task import PromptBatch
 
 torch = pytest.importorskip("torch")
-TASK = prompts(4, 6, gamma0=0.7, s1=1.2, s2=0.8, r=1.3, coupling=0.4)
+TASK = Prompts(4, 6, gamma0=0.7, s1=1.2, s2=0.8, r=1.3, coupling=0.4)
 
 
 def test_loss_and_gradient_are_those_of_the_model() -> None:
@@ -50,7 +51,7 @@ def test_a_step_decays_the_noise_and_moves_the_signal_by_the_gradient() -> None:
     """A pool of one prompt, so that the batch is known, and no gradient noise."""
     from tests.benchmarks.peers.torch_two_stage import drawn, loss, trained
 
-    optimizer = noisy_sgd(0.2, 0.05, 0.25, 0.0, stage_2=0.02)
+    optimizer = Annealed(0.2, 0.05, 0.25, 0.0, stage_2=0.02)
     first, _ = Annealing.of(optimizer).steps
     task = dataclasses.replace(TASK, pool=1, tau_0=0.5)
     weights = trained(task, optimizer, 3, [0, 1, first, first + 1], batch=2)

@@ -28,7 +28,7 @@ def report() -> Iterator[str]:
 
 def groups() -> dict[str, dict[str, Callable[[], Any]]]:
     """Return by title a theory and those that extend it."""
-    task, key = dynsim.syn_small(), jax.random.key(0)
+    task, key = dynsim.SynSmall().build(), jax.random.key(0)
     reduced = symmetric.symmetric_task(task)
     sgd, adam = dynsim.sgd(1.0, 0.1), dynsim.adam(0.01, 0.01)
     finite: dict[str, Any] = {"length": LENGTH, "record": RECORD}

@@ -60,7 +60,7 @@ def training() -> Iterator[str]:
     stages = [experiment("two_stage", stage_2=stage) for stage in STAGES]
     few, many = (int(dynsim.Annealed(stage_2=stage).ends[-1]) for stage in STAGES)
     setup = two_stage()
-    loop = functools.partial(trained, setup.task, setup.optimizer, 0)
+    loop = functools.partial(trained, setup.task, setup.optimizer.build(), 0)
     before = bandwidth.measured()
     took = fastest(
         *(functools.partial(run, each, devices, ("W_trace",), 2) for each in stages),
@@ -94,7 +94,7 @@ def fastest(*works: Callable[[], object]) -> Float[np.ndarray, " W"]:
 def theory() -> Iterator[str]:
     """Time the reduced ODE of the default preset at 128 times."""
     setup = two_stage()
-    times = dynsim.Annealing.of(dynsim.Annealed()).times(128)
+    times = dynsim.Annealed().stages.times(128)
     solve = lambda tau: jax.block_until_ready(
         reduced.solve(setup.task, dynsim.Annealed(tau=tau), times)
     )

@@ -145,11 +145,11 @@ def test_the_effort_is_that_by_which_a_program_is_done_first(
 def test_one_solve_of_a_theory_is_compiled_quickly(quick: Callable[[], int]) -> None:
     """Eq. 10 takes 4 ms, after 3.5 s of compilation for speed."""
     times = np.linspace(0, 10, 4)
-    found = eq10.solve(dynsim.syn_small(), dynsim.sgd(1.0, 0.125), times)
+    found = eq10.solve(dynsim.SynSmall(), dynsim.sgd(1.0, 0.125), times)
     assert quick() == 1
     # The same from a program of the user's own.
     with precision("float64"):
-        solve = lambda eta: eq10.solve(dynsim.syn_small(), dynsim.sgd(eta, 0.125), times)
+        solve = lambda eta: eq10.solve(dynsim.SynSmall(), dynsim.sgd(eta, 0.125), times)
         want = jax.jit(solve)(1.0)
     assert quick() == 0
     for name, values in want.observables.items():
@@ -160,7 +160,7 @@ def test_one_solve_of_a_theory_is_compiled_quickly(quick: Callable[[], int]) -> 
 def test_descent_is_compiled_for_how_long_it_runs_and_training_for_speed(
     quick: Callable[[], int],
 ) -> None:
-    layer, key = dynsim.layer(dynsim.syn_small(), length=64), jax.random.key(0)
+    layer, key = dynsim.Layer(dynsim.SynSmall(), length=64), jax.random.key(0)
     run = lambda steps, batch: dynsim.train(
         layer, dynsim.sgd(0.1, 0.1), key, steps=steps, batch=batch, record=["loss"]
     )

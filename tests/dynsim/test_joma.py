@@ -94,7 +94,7 @@ def test_losses_and_observables_are_those_of_numpy(
 @pytest.mark.parametrize("attention", ["linear", "exp"])
 def test_weights_start_normal_and_linear_attention_at_one(attention: str) -> None:
     """Within six standard errors of mean and variance."""
-    task = dynsim.overlapping(40)
+    task = dynsim.Overlapping(40).build()
     start = dynsim.JoMA(task, attention=attention, scale=0.3).init(jax.random.key(0))
     assert start.Z.shape == (40, 205)
     for part, mean in ((start.Y.V, 0), (start.Y.r, 0), (start.Z, float(attention == "linear"))):

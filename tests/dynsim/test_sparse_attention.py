@@ -8,7 +8,7 @@ import dynsim
 from dynsim.problem.base import narrowed
 from dynsim.sparse_attention import Scored
 
-TASK = dynsim.retrieval(7, 5, B=3, p=0.2)
+TASK = dynsim.Retrieval(7, 5, B=3, p=0.2)
 NUMBER = 20_000
 
 

@@ -116,12 +116,12 @@ def test_a_sweep_file_names_its_system(tmp_path: Path) -> None:
 
 
 def test_its_observable_and_its_task_have_names_of_ours() -> None:
-    task, optimizer, key = dynsim.syn_small(), dynsim.sgd(1.0, 1.0), jax.random.key(0)
+    task, optimizer, key = dynsim.SynSmall().build(), dynsim.sgd(1.0, 1.0), jax.random.key(0)
     run = simulate(
         task, optimizer, key, steps=2, length=8, batch=4, record=["largest_weight", "attention"]
     )
     np.testing.assert_array_equal(run["largest_weight"], run["attention"].max(-1))
-    own = experiment(task="toy_quadratic:TwoClasses").built[0]
+    own = experiment(task="toy_quadratic:TwoClasses").built[0].classes
     assert (own.K, own.M) == (2, 3)
 
 
@@ -179,5 +179,6 @@ def test_its_theory_is_known_to_odes_and_to_sweeps(tmp_path: Path) -> None:
     np.testing.assert_allclose(loss, np.log(34), rtol=1e-12)
     sweep = sweeps.Sweep(experiment(steps=3), {"eta_z": [1.0, 2.0]}, "still", ("loss",))
     np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
+    layer = dynsim.Layer(dynsim.SynSmall())
     with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
-        odes.theories(dynsim.syn_small())["still"].check(dynsim.syn_small(), dynsim.adam(1.0, 1.0))
+        odes.theories(layer)["still"].check(layer, dynsim.adam(1.0, 1.0))

@@ -70,7 +70,7 @@ NOISE = {
     "sde": DESCENT | MOMENTUM,
     "corrected-sde": DESCENT | {"momentum", "momentum, decay"},
 }
-TASK = dynsim.syn(1, 3, num_common=1)
+TASK = dynsim.Syn(1, 3, num_common=1).build()
 NAMED = {"corrected-adam", "central", "flow"}
 """Which no problem's theories run unless they are named."""
 
@@ -80,7 +80,7 @@ NAMED = {"corrected-adam", "central", "flow"}
     [
         (Bowl(), FLOWS, NAMED | {"rescaled", "heavy-ball", "adam", "rmsprop"}),
         (
-            dynsim.layer(TASK, math.inf),
+            dynsim.Layer(TASK, math.inf),
             FLOWS | LAYER,
             NAMED | {"corrected", *LAYER} - {"eq10", "eq10-paper"},
         ),
@@ -104,7 +104,7 @@ def test_theories_describe_these_rules(
 
 def test_theories_of_finite_length_describe_what_those_of_infinite_length_do() -> None:
     """From the population flow down to those of RMSProp, where the layer has a length."""
-    infinite, finite = (dynsim.layer(TASK, length) for length in (math.inf, 64))
+    infinite, finite = (dynsim.Layer(TASK, length) for length in (math.inf, 64))
     known = odes.theories(finite)
     pairs = [name for name in FLOWS if name not in {"central", "flow"}] + ["symmetric"]
     assert {f"{name}-finite-t" for name in pairs} == {x for x in known if x.endswith("-finite-t")}
@@ -121,7 +121,7 @@ def test_theories_of_finite_length_describe_what_those_of_infinite_length_do() -
 @pytest.mark.more
 def test_classes_without_a_length_have_sequences_of_128_tokens() -> None:
     """A layer has its own."""
-    theory, layer = odes.theories(TASK)["symmetric-finite-t"], dynsim.layer(TASK, 64)
+    theory, layer = odes.theories(dynsim.Layer(TASK))["symmetric-finite-t"], dynsim.Layer(TASK, 64)
     classes = SequenceClasses(
         **{each.name: getattr(layer, each.name) for each in dataclasses.fields(SequenceClasses)}
     )

@@ -408,7 +408,7 @@ def test_the_layer_has_the_numbers_of_its_own_theory(squares: bool) -> None:
     )
     rule = dynsim.adam(0.1, 0.05) if squares else dynsim.sgd(1.0, 0.3, momentum=0.5)
     # Of infinite sequences the class is all that is drawn.
-    fixed = FullBatch(OfLayer(dynsim.layer(task, length=math.inf)), np.arange(3))
+    fixed = FullBatch(OfLayer(dynsim.Layer(task, length=math.inf)), np.arange(3))
     record = ["loss", "entropy"]
     own = functools.partial(odes.spread.solve, task, rule, [3, 12], batch=5, squares=squares)
     want = own(record=record)
@@ -575,7 +575,7 @@ def test_it_is_a_theory_of_problems_with_draw_and_loss() -> None:
     assert sorted(predicted) == sorted(name + end for name in means for end in ends)
     assert theory.why_not(Bowl(), dynsim.sgd(0.1), 4) is None
     assert "2001 weights, more than 2000" in theory.why_not(Wide(), dynsim.sgd(0.1), 4)
-    assert "linear-noise" not in odes.theories(dynsim.layer(dynsim.syn_small(), 32))
+    assert "linear-noise" not in odes.theories(dynsim.Layer(dynsim.SynSmall(), 32))
 
 
 class Straight(Softmax):

@@ -151,7 +151,7 @@ def test_formulas_have_the_sum_of_a_function() -> None:
 )
 @pytest.mark.more
 def test_a_layer_learns_in_a_pulse_as_in_as_many_steps(solve: Any) -> None:
-    task = dynsim.syn(1, 3, num_common=0, num_distinct=2)
+    task = dynsim.Syn(1, 3, num_common=0, num_distinct=2).build()
     pulsed = solve(task, dynsim.sgd(pulse(500, 510, 1.3)), [0, 600], record="loss")
     constant = solve(task, dynsim.sgd(1.3, 1.3), [0, 10], record="loss")
     np.testing.assert_allclose(pulsed["loss"], constant["loss"], rtol=1e-6)

@@ -18,8 +18,8 @@ from odes.hierarchy import applicable, theories
 from odes.theory import Theory, refusal
 from tests.extension import packages
 
-TASK, SGD, ADAM = dynsim.layer(dynsim.syn_small()), dynsim.sgd(1.0, 1.0), dynsim.adam(1.0, 1.0)
-PROMPTS = dynsim.prompts()
+TASK, SGD, ADAM = dynsim.Layer(dynsim.SynSmall()), dynsim.sgd(1.0, 1.0), dynsim.adam(1.0, 1.0)
+PROMPTS = dynsim.Prompts()
 OWN = Theory(
     "own",
     "my flow",
@@ -64,7 +64,7 @@ def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[.
     assert [*found][-1] == "good"
     assert found["good"].title == "a theory"
     assert applicable(TASK, SGD)[-1] == "good"
-    assert "good" not in {**theories(PROMPTS), **theories(dynsim.QKV(TASK))}
+    assert "good" not in {**theories(PROMPTS), **theories(dynsim.QKV(TASK.task))}
     with pytest.raises(ValueError, match=r"theory = 'best': must be one of .*, good$"):
         found["best"]
 
@@ -120,13 +120,13 @@ def test_a_theory_of_ones_own_is_checked_like_any_other() -> None:
 
 
 def test_the_other_problems_have_theories_too() -> None:
-    fixed, rule = dynsim.prompts(core="fixed"), dynsim.noisy_sgd()
+    fixed, rule = dynsim.Prompts(core="fixed"), dynsim.Annealed().build()
     for task in (PROMPTS, dynsim.FastPrompts(), dynsim.JointPrompts()):
         assert applicable(task, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
     assert applicable(fixed, rule) == ()
     with pytest.raises(ValueError, match="theory 'sde' does not apply: core = 'fixed': must be"):
         theories(fixed)["sde"].check(fixed, rule)
-    layer = dynsim.QKV(TASK, width=TASK.M, embedding="identity")
+    layer = dynsim.QKV(TASK.task, width=TASK.task.sizes[1], embedding="identity")
     assert applicable(layer, ADAM) == ("factors-finite-t", "factors", "matched-adam")
     needs = {name: each.needs for name, each in theories(PROMPTS).items()}
     assert {name: each for name, each in needs.items() if each} == {
@@ -172,9 +172,9 @@ def made(cls: type, like: Any) -> Any:
     ("task", "rule"),
     [
         (TASK, SGD),
-        (dynsim.JoMA(TASK), dynsim.sgd(0.1)),
-        (PROMPTS, dynsim.noisy_sgd()),
-        (dynsim.QKV(TASK), SGD),
+        (dynsim.JoMA(TASK.task), dynsim.sgd(0.1)),
+        (PROMPTS, dynsim.Annealed().build()),
+        (dynsim.QKV(TASK.task), SGD),
     ],
     ids=["yz", "joma", "two_stage", "qkv"],
 )

@@ -12,8 +12,8 @@ import dynsim
 from odes.theory import FINITE
 from odes.yz import THEORIES
 
-SMALL = dynsim.syn(2, 1, num_common=3, num_distinct=3)
-SINGLE = dynsim.syn(1, 3, num_common=1, num_distinct=2)
+SMALL = dynsim.Syn(2, 1, num_common=3, num_distinct=3).build()
+SINGLE = dynsim.Syn(1, 3, num_common=1, num_distinct=2).build()
 END = 20.0
 
 ADAM = {"adam", "matched-adam", "corrected-adam"}

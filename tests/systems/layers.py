@@ -20,10 +20,10 @@ def simulate(
     data: Any = None,
     **options: Any,
 ) -> dynsim.Trajectory:
-    """`dynsim.train` of `dynsim.layer(task, length, init)`; without a key where nothing is
+    """`dynsim.train` of `dynsim.Layer(task, length, init)`; without a key where nothing is
     random."""
     given = isinstance(init, dynsim.YZ)
-    problem = dynsim.layer(task, length, "zero" if given else init)
+    problem = dynsim.Layer(task, length, "zero" if given else init)
     random = init == "uniform" or getattr(rule, "noise", None) is not None
     if key is None and not random and (data is not None or math.isinf(batch)):
         key = jax.random.key(0)
@@ -36,4 +36,4 @@ def initial_weights(
 ) -> dynsim.YZ:
     """The weights with which a run of this key starts."""
     with jax.enable_x64(dtype == "float64" or jax.enable_x64.value):
-        return started(dynsim.layer(task, start=init), key, None, dtype).params
+        return started(dynsim.Layer(task, start=init), key, None, dtype).params

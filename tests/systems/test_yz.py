@@ -10,7 +10,7 @@ from tests.systems.yz import Layer
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-TASK = dynsim.syn_medium(1)
+TASK = dynsim.SynMedium(1).build()
 PLAIN = Layer(TASK, dynsim.sgd(1.3, 0.7), (0.0, 10.0, 25.0))
 MOMENTUM = Layer(TASK, dynsim.momentum(0.3, 0.2, 0.8), (0.0, 10.0, 25.0))
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from scipy.integrate import solve_ivp
 from scipy.special import log_softmax, softmax, wrightomega
 
+import dynsim
 import odes
 from dynsim import YZ, SequenceClasses, Status
 from dynsim.training.rule import Rule
@@ -57,13 +58,14 @@ class Layer:
 
     def check(self, theory: str) -> None:
         """Assert that a theory computes what its equations say."""
-        known = odes.theories(self.task)[theory]
-        known.check(self.task, self.optimizer)
+        layer = dynsim.Layer(self.task)
+        known = odes.theories(layer)[theory]
+        known.check(layer, self.optimizer)
         want = dict(EXACT[theory](self))
         params, closed = want.pop("params", None), want.pop("closed", {})
         times, given = np.array(self.times), {} if self.start is None else {"init": self.start}
         record = (*want, *closed)
-        found = known.solve(self.task, self.optimizer, times, record=record, **given)
+        found = known.solve(layer, self.optimizer, times, record=record, **given)
         assert (found.status, found.source) == (Status.OK, theory)
         for values, tolerance in ((want, TOLERANCE), (closed, CLOSED)):
             for name, value in values.items():

@@ -49,7 +49,11 @@ def remark_1() -> Numbers:
     for K, M in ((2, 34), (34, 34)):
         zeta = M / (M - 1) * (np.eye(M)[:K] - 1 / M)
         sums[K] = np.linalg.norm(zeta.sum(0))
-    task, optimizer, times = dynsim.overlapping(2, 0.5), dynsim.sgd(1.0, 0.0), np.array([0, 20.0])
+    task, optimizer, times = (
+        dynsim.Overlapping(2, 0.5).build(),
+        dynsim.sgd(1.0, 0.0),
+        np.array([0, 20.0]),
+    )
     want = population.solve(task, optimizer, times, record=["loss"])["loss"][-1]
     plain = attention.solve(task, optimizer, times, record=["loss"])["loss"][-1]
     slowed = attention.solve(task, optimizer, times, record=["loss"], remark_1=True)["loss"][-1]
@@ -143,7 +147,9 @@ def cancellation() -> Numbers:
 
 def growing_part() -> Numbers:
     """Time at which merged attention has learned half, by the flow and two readings of eq. 10."""
-    white = dynsim.regression(4, 31, "white", attention="merged", heads=8, scale=1e-3)
+    white = dynsim.Regression(
+        4, 31, spectrum=dynsim.WhiteSpectrum(), attention=dynsim.MergedHeads(), heads=8, scale=1e-3
+    )
     init = white.init(loop.split_key(jax.random.key(0))[0])
     assert isinstance(init, Merged)
     times = np.linspace(0.0, 8.0, 801)
@@ -159,8 +165,8 @@ def growing_part() -> Numbers:
 
 def _steps(name: str, T: int, d: int, B: int) -> float:
     """Steps at eta = 1 until the loss falls to 0.8 of its start, by a theory."""
-    task, times = dynsim.retrieval(T, d, B), np.arange(0.0, 2800, 2)
-    theory = odes.theories(task)[name]
+    task, times = dynsim.Retrieval(T, d, B), np.arange(0.0, 2800, 2)
+    theory = odes.theories(dynsim.Layer(task))[name]
     loss = theory.solve(task, dynsim.sgd(1.0), times, record="loss")["loss"]
     return float(np.interp(-0.4, -np.asarray(loss), times))
 
@@ -176,7 +182,7 @@ def shared_pull() -> Numbers:
 
 def escape() -> Numbers:
     """Length of the plateau in steps by the flow, by eq. 6, and in closed form."""
-    task = dynsim.retrieval(256, 64)
+    task = dynsim.Retrieval(256, 64)
     return {
         "flow": _steps("plain", 256, 64, 1),
         "printed": sparse_attention.linear_escape_time(task, 0.2),
@@ -187,7 +193,7 @@ def escape() -> Numbers:
 def fixed_token() -> Numbers:
     """Growth rate at zero times T with a fixed token, by the flow and two formulas."""
     T, d, p = 2**14, 16, 0.3
-    task = dynsim.retrieval(T, d, 1, p)
+    task = dynsim.Retrieval(T, d, 1, p)
     zero = sparse_attention.Alike(*4 * (jnp.zeros(()),))
     descent = lambda state: jax.tree.map(jnp.negative, sparse_attention.gradient(task, state))  # noqa: E731
     jacobian = jax.jacobian(descent)(zero)

@@ -38,10 +38,10 @@ class SynSmall(dynsim.Problem):
     """The attention layer on the task Syn-Small, sequences and batch infinite."""
 
     def init(self, key: PRNGKeyArray) -> PyTree:
-        return yz.init_uniform(dynsim.syn_small(), key)
+        return yz.init_uniform(dynsim.SynSmall().build(), key)
 
     def population_loss(self, params: PyTree) -> Float[Array, ""]:
-        task = dynsim.syn_small()
+        task = dynsim.SynSmall().build()
         return yz.loss(params, task, yz.population(task))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 import sweeps
-from dynsim import Annealing
+from dynsim.two_stage.annealing import Annealing
 from sweeps import output
 from sweeps.compare.comparison import TRAINING, Comparison
 

@@ -41,7 +41,7 @@ def rows(seeds: int, times: tuple[int, ...]) -> Iterator[tuple[str, ...]]:
 
 def trained(seeds: int, times: tuple[int, ...]) -> np.ndarray:
     """Return the losses (seeds, times) of runs."""
-    layer, rule = dynsim.layer(dynsim.syn_small(), length=SIZE), dynsim.sgd(*RATES)
+    layer, rule = dynsim.Layer(dynsim.SynSmall(), length=SIZE), dynsim.sgd(*RATES)
     options = {"steps": times[-1], "batch": SIZE, "times": times, "record": ["loss"]}
     runs = jax.vmap(lambda key: dynsim.train(layer, rule, key, **options))(keys(seeds))
     return np.asarray(runs["loss"], np.float64)
@@ -51,7 +51,7 @@ def predicted(
     times: tuple[int, ...],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return means and standard deviations of the loss by theories of the symmetric reduction."""
-    task, rule = symmetric.symmetric_task(dynsim.syn_small()), dynsim.sgd(*RATES)
+    task, rule = symmetric.symmetric_task(dynsim.SynSmall().build()), dynsim.sgd(*RATES)
     saddle = symmetric.descend(
         task, rule, steps=times[-1], times=times, length=SIZE, tails=True, record=["loss"]
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dynsim import AttentionLayer, Status, Trajectory, checks
+from dynsim import Layer, Status, Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
@@ -132,8 +132,8 @@ def _of_sweep(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Experiment:
 
 def reduced(run: Experiment) -> SymmetricTask:
     """Return the reduced task of a run; raises `ValueError` if it is not symmetric."""
-    found = yz.reduced(run.problem.task) if isinstance(run.problem, AttentionLayer) else None
-    return found or symmetric.merged(symmetric.symmetric_task(run.built[0]))
+    found = yz.reduced(run.problem.task) if isinstance(run.problem, Layer) else None
+    return found or symmetric.merged(symmetric.symmetric_task(run.built[0].classes))
 
 
 def solve(run: Experiment) -> tuple[SymmetricTask, Trajectory]:

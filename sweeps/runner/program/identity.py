@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from dynsim import Problem
+from dynsim import Layer, Problem
 from dynsim.precision import compiled_for, precision
 from dynsim.problem.base import ask, split
 from dynsim.problem.checks import NO_KEY, NOT_REPEATED
@@ -220,8 +220,11 @@ def hashes(found: Mapping[str, Method]) -> dict[str, str]:
 
 def contents(arrays: Training, numbers: Training, dtype: str) -> dict[str, str]:
     """Return the numbers that enter a program, and short hashes of arrays, by name."""
+    # Stores have the arrays of a layer's classes without the name of its task.
+    task = "task." if isinstance(arrays.problem, Layer) else ""
     entering: list[tuple[str, Any]] = [
-        (f"array {path_of(path[1:])}", leaf) for path, leaf in jax.tree.leaves_with_path(arrays)
+        (f"array {path_of(path[1:]).removeprefix(task)}", leaf)
+        for path, leaf in jax.tree.leaves_with_path(arrays)
     ]
     values = jax.tree.leaves(numbers)
     for name, value in zip(names_of_numbers(numbers), values, strict=True):

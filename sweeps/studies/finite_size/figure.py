@@ -166,7 +166,7 @@ def run(config: FiniteSize) -> list[Path]:
     found = computed(config)
     small = order.against_enumeration(dynsim.sgd(1.0, 1.0), LENGTHS, STEPS["small"])
     syn = order.against_samples(
-        dynsim.syn_small(),
+        dynsim.SynSmall().build(),
         dynsim.sgd(1.0, 0.1),
         SAMPLED_LENGTHS,
         STEPS["syn-small"],

@@ -129,7 +129,7 @@ def _errors(
         except ValueError:
             return np.full(2, np.nan)
         found = dynsim.train(
-            dynsim.layer(task, length),
+            dynsim.Layer(task, length),
             optimizer,
             jax.random.key(0),
             steps=steps,
@@ -208,7 +208,7 @@ def second_order(
     Standard deviations are named as in the theory `spread`; their relative errors from the draws
     have `DRAWN` appended to the name. `status` is that of descent.
     """
-    task, keys = dynsim.syn_small(), jax.random.split(jax.random.key(0), GROUPS)
+    task, keys = dynsim.SynSmall().build(), jax.random.split(jax.random.key(0), GROUPS)
     found = []
     with precision("float64"):
         for rule, batch in itertools.product(rules.values(), batches):

@@ -13,7 +13,6 @@ from scipy import optimize, special
 
 import dynsim
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer
@@ -118,7 +117,7 @@ class Phase(Plane):
         axes = self.axes().items()
         varied = (values for name, values in axes if path(self.run, name) == LENGTH)
         return all(
-            math.isfinite(T) and refusal(finite_length.check_length, layer, T) is None
+            math.isfinite(T) and refusal(finite_length.check_length, layer.classes, T) is None
             for T in next(varied, (layer.length,))
         )
 
@@ -164,9 +163,9 @@ def noise(dataset: xr.Dataset, scale: float) -> xr.DataArray:
     return found.where(np.isfinite(found), np.log(sys.float_info.max)).mean(others)
 
 
-def most_distinct(task: SequenceClasses) -> int:
+def most_distinct(layer: Layer) -> int:
     """The largest number of distinct tokens of a class."""
-    return int(np.asarray(task.distinct()).sum(1).max())
+    return int(np.asarray(layer.classes.distinct()).sum(1).max())
 
 
 def winning_spread(tokens: int) -> float:

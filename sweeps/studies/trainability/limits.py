@@ -67,9 +67,9 @@ def tie_lines(sweep: Sweep) -> dict[str, xr.DataArray]:
     asked: dict[str, Any] = {"batch": run.batch, "length": layer.length}
     endless = math.isinf(layer.length)
     checked = (check_rule, rule) if endless else (check_applicable, rule, *asked.values())
-    if refusal(symmetric.symmetric_task, layer) or refusal(*checked):
+    if refusal(symmetric.symmetric_task, layer.classes) or refusal(*checked):
         return {}
-    reduced = symmetric.merged(symmetric.symmetric_task(layer))
+    reduced = symmetric.merged(symmetric.symmetric_task(layer.classes))
     shape = tuple(dim.size for dim in sweep.dims)
     with precision("float64"):
         rules = jax.tree.map(
@@ -136,7 +136,7 @@ def _peak(run: Experiment, region: xr.DataArray) -> np.ndarray:
     plane = Sweep(run, {str(dim): region[dim].values for dim in region.dims})
     point = zip(plane.fields, np.ix_(*map(np.asarray, plane.fields.values())), strict=True)
     traced = {name: values for name, values in point if plane.varied.named[name].traced}
-    rule, task = plane.point(traced).built[1], run.built[0]
+    rule, task = plane.point(traced).built[1], run.built[0].classes
     eta_y = effective_rates(rule)[0] * (1 - rule.mu)
     peak = decoder.stages(eta_y, task.K, task.M).peak
     return np.broadcast_to(np.asarray(peak), region.shape)

@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 import dynsim
-from dynsim import AttentionLayer, Layer
+from dynsim import Layer
 from dynsim.precision import precision
 from odes import decoder
 from odes.solver.posed import Rescaled, why_not_described
@@ -81,7 +81,7 @@ def over_points(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.Dat
             for name, axis in dim.axes.items()
         }
         run = sweep.point(chosen)
-        if not isinstance(run.problem, Layer | AttentionLayer):
+        if not isinstance(run.problem, Layer):
             raise ValueError(
                 f"problem = {run.problem!r}: closed forms are those of the layer in Y and Z"
             )
@@ -129,6 +129,7 @@ def effective_rates(
 
 def _decoder(run: Experiment) -> tuple[jax.Array, jax.Array, int]:
     """Return effective eta_Y, prior (K,) and M."""
-    task, rule = run.built
+    layer, rule = run.built
+    task = layer.classes
     eta_y, _ = effective_rates(rule)
     return eta_y, jnp.asarray(task.prior, jnp.float64), task.M

@@ -16,7 +16,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from dynsim import Annealed, Annealing, Prompts, Status, checks
+from dynsim import Annealed, Prompts, Status, checks
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.observables import (
     LEARNED,

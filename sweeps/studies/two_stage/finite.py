@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from dynsim import Annealing
 from dynsim.precision import precision
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ, data_loss
 from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts

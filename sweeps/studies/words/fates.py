@@ -64,7 +64,7 @@ def rules(
     found = {"theorem-2": predictions.sign_of_drift(task)}
     for name, local in (("owned", False), ("owned-local", True)):
         found[name] = sign(np.where(_for_query(task, owned(task, threshold, local)), 1, -1))
-    if attention.inapplicable(Training(task, optimizer)) is None:
+    if attention.inapplicable(Training(dynsim.Layer(task), optimizer)) is None:
         found["eq10-start"] = sign(eq10_drift(task))
     found["flow-start"] = sign(plain_drift(task))
     return found
@@ -171,7 +171,7 @@ def fates(
         top: number of tokens of each class to score, the most probable ones. A logit belongs to
             a query, so a token counts once for each of the query's classes that have it.
         threshold: threshold of owned tokens, see `dynsim.classes.owned`.
-        length, batch: see `dynsim.layer` and `dynsim.train`; by default, the population loss.
+        length, batch: see `dynsim.Layer` and `dynsim.train`; by default, the population loss.
         seed: seed of the sampled data and of the `embedded` weights.
         embedded: settings of `dynsim.QKV`, to train the layer in ordinary parameters instead,
             with the same optimizer; z is then that of the effective layer.
@@ -192,14 +192,14 @@ def fates(
     }
     key = jax.random.key(seed)
     if embedded is None:
-        run = dynsim.train(dynsim.layer(task, length), optimizer, key, **options)
+        run = dynsim.train(dynsim.Layer(task, length), optimizer, key, **options)
     else:
         run = dynsim.train(dynsim.QKV(task, length, **embedded), optimizer, key, **options)
     z, loss, accuracy = (np.asarray(run.observables[n]) for n in ("z", "loss", "accuracy"))
     z, loss, accuracy = z[1:] - z[0], loss[1:], accuracy[1:]
     theory_z, missing = {}, {}
     for name, theory in THEORIES.items():
-        reason = theory.why_not(task, optimizer)
+        reason = theory.why_not(dynsim.Layer(task), optimizer)
         if reason:
             missing[name] = reason
             continue

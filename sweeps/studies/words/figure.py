@@ -86,7 +86,7 @@ class CorpusFigure:
 def run(config: CorpusFigure) -> list[Path]:
     """Estimate the classes, train and score; print the table and write the figure.
 
-    `dynsim.load_task` reads the task from the npz file, which also has logits and predictions.
+    `dynsim.TaskFile` reads the task from the npz file, which also has logits and predictions.
     """
     check_fields(config)
     output.check_directory(config.out)
@@ -129,7 +129,7 @@ def corpus(config: CorpusFigure) -> Corpus:
 
 
 def arrays(estimate: Estimate, found: Fates) -> dict[str, Any]:
-    """Return the arrays of a task for `dynsim.load_task`, and all logits, signs and scores."""
+    """Return the arrays of a task for `dynsim.TaskFile`, and all logits, signs and scores."""
     task = estimate.task
     fields = ("probs", "query", "next_token", "prior")
     return {

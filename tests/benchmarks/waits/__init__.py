@@ -224,7 +224,7 @@ def _tails() -> Costs:
 
     options: dict[str, Any] = {"times": [100], "batch": 128, "length": 128, "tails": True}
     options["record"] = ["loss", "entropy", "z_top_distinct", "z_top_common"]
-    task = dynsim.syn_small()
+    task = dynsim.SynSmall().build()
 
     def work(shift: float) -> None:
         found = spread.solve(task, dynsim.sgd(shift, 0.1), **options)

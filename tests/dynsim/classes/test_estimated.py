@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dynsim import overlapping, sequence_classes, syn
+from dynsim import Overlapping, Syn, sequence_classes
 from dynsim.classes.corpus import estimate_classes, load_corpus, synthetic_corpus
 from dynsim.classes.task import SequenceClasses, overlap_report, owned
 
@@ -120,7 +120,7 @@ def sample_text(task: SequenceClasses, num: int, length: int, seed: int) -> np.n
 
 def test_known_law_is_recovered() -> None:
     """Within standard errors, which the independent tokens of this text do have."""
-    base = syn(2, 2, num_common=4, num_distinct=3)
+    base = Syn(2, 2, num_common=4, num_distinct=3).build()
     prior = np.array([0.4, 0.3, 0.2, 0.1])
     task = sequence_classes(base.probs, base.query, base.next_token, prior)
     num, length = 4000, 8
@@ -190,7 +190,7 @@ def test_too_few_next_tokens_of_ones_own() -> None:
 
 def test_overlap_of_a_known_task() -> None:
     """Three classes of overlap 0.3: E = 0.3 (1 1^T - I), its eigenvalues 0.6 and -0.3."""
-    report = overlap_report(overlapping(3, 0.3))
+    report = overlap_report(Overlapping(3, 0.3).build())
     assert report.all == pytest.approx((0.3, 0.3))
     assert report.across == pytest.approx((0.3, 0.3))
     assert np.isnan(report.within).all()
@@ -246,7 +246,7 @@ def test_negative_coefficients_of_theorem_1() -> None:
     # Of two equal classes: the pseudoinverse of a matrix of ones has entries 1/4.
     twice = sequence_classes([[0.3, 0.7], [0.3, 0.7]], query=[0, 1])
     assert overlap_report(twice).negative == 1
-    alone = overlap_report(overlapping(1, 0.2))
+    alone = overlap_report(Overlapping(1, 0.2).build())
     assert (alone.negative, alone.spectral) == (0, pytest.approx(0, abs=1e-12))
     assert np.isnan([alone.all, alone.within, alone.across]).all()
 

@@ -19,12 +19,14 @@ TABLE = """query,0,1,2,3,prior,next_token
 
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "task.npz"
-    dynsim.save_task(path, dynsim.syn_small("paper"))
+    dynsim.save_task(path, dynsim.SynSmall("paper").build())
     return path
 
 
 def test_a_saved_task_is_read_again_to_the_bit(tmp_path: Path) -> None:
-    assert eqx.tree_equal(dynsim.load_task(written(tmp_path)), dynsim.syn_small("paper"))
+    assert eqx.tree_equal(
+        dynsim.TaskFile(written(tmp_path)).build(), dynsim.SynSmall("paper").build()
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["task.npz"]
 
 
@@ -42,7 +44,7 @@ def test_what_cannot_be_written_leaves_the_file_as_it_was(
 
     monkeypatch.setattr(np, "savez_compressed", full)
     with pytest.raises(OSError, match="no space left"):
-        dynsim.save_task(tmp_path / "task.npz", dynsim.syn_small())
+        dynsim.save_task(tmp_path / "task.npz", dynsim.SynSmall().build())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"task.npz": whole}
 
 
@@ -55,13 +57,15 @@ def test_a_table_is_the_task_that_its_columns_say(tmp_path: Path) -> None:
         next_token=[2, 3],
         prior=[0.25, 0.75],
     )
-    assert eqx.tree_equal(dynsim.load_task(path), want)
+    assert eqx.tree_equal(dynsim.TaskFile(path).build(), want)
 
 
 def test_a_table_may_have_a_single_class(tmp_path: Path) -> None:
     path = tmp_path / "task.csv"
     path.write_text("0,query,1\n0.25,1,0.75\n")
-    assert eqx.tree_equal(dynsim.load_task(path), dynsim.sequence_classes([[0.25, 0.75]], [1]))
+    assert eqx.tree_equal(
+        dynsim.TaskFile(path).build(), dynsim.sequence_classes([[0.25, 0.75]], [1])
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,23 +86,23 @@ def test_bad_tables_are_named_with_their_file(text: str, message: str, tmp_path:
     path = tmp_path / "task.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=f"task file .*task.csv: .*{message}"):
-        dynsim.load_task(path)
+        dynsim.TaskFile(path).build()
 
 
 def test_paths_that_are_no_task_are_named(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
     np.savez(path, probs=np.eye(2))
     with pytest.raises(ValueError, match="lacks the array query"):
-        dynsim.load_task(path)
+        dynsim.TaskFile(path).build()
     with pytest.raises(ValueError, match="no such file"):
-        dynsim.load_task(tmp_path / "absent.npz")
+        dynsim.TaskFile(tmp_path / "absent.npz").build()
     with pytest.raises(ValueError, match=r"must end in \.npz or \.csv"):
-        dynsim.load_task(tmp_path / "task.txt")
+        dynsim.TaskFile(tmp_path / "task.txt").build()
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(ValueError, match="must be a file"):
-        dynsim.load_task(tmp_path / "folder.npz")
+        dynsim.TaskFile(tmp_path / "folder.npz").build()
     with pytest.raises(ValueError, match=r"must end in \.npz"):
-        dynsim.save_task(tmp_path / "task.csv", dynsim.syn_small())
+        dynsim.save_task(tmp_path / "task.csv", dynsim.SynSmall().build())
 
 
 def test_archives_that_claim_too_much_are_not_read(
@@ -109,7 +113,7 @@ def test_archives_that_claim_too_much_are_not_read(
         claimed = sum(entry.file_size for entry in archive.infolist())
     monkeypatch.setattr(tasks, "LARGEST", claimed - 1)
     with pytest.raises(ValueError, match=f"claims {claimed} bytes"):
-        dynsim.load_task(path)
+        dynsim.TaskFile(path).build()
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -123,7 +127,7 @@ def test_archives_of_two_gigabytes_are_the_largest(more: int, tmp_path: Path) ->
     content[at : at + 4] = (2**31 + more).to_bytes(4, "little")
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"not a readable \.npz archive") as error:
-        dynsim.load_task(path)
+        dynsim.TaskFile(path).build()
     message = f"claims {2**31 + 1} bytes of arrays, at most {2**31} are read"
     assert (message in str(error.value)) == (more == 1)
 
@@ -133,7 +137,7 @@ def test_archives_run_no_code(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
     np.savez(path, probs=np.array([[0.5, None]], object), query=[0])
     with pytest.raises(ValueError, match="Object arrays cannot be loaded"):
-        dynsim.load_task(path)
+        dynsim.TaskFile(path).build()
 
 
 def test_others_may_read_a_saved_task(tmp_path: Path) -> None:
@@ -154,11 +158,11 @@ def test_damaged_archives_end_in_one_kind_of_error(tmp_path: Path) -> None:
         damaged.write_bytes(content)
         error, found = None, None
         try:
-            found = dynsim.load_task(damaged)
+            found = dynsim.TaskFile(damaged).build()
         except ValueError as raised:
             error = str(raised)
             refused += 1
         # What zip does not check, such as a time, changes nothing.
-        assert error is not None or eqx.tree_equal(found, dynsim.syn_small("paper"))
+        assert error is not None or eqx.tree_equal(found, dynsim.SynSmall("paper").build())
         assert error is None or error.startswith(f"task file {damaged}: ")
     assert refused > 100

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.classes.tasks import syn
 
 GOOD = np.array([[0.5, 0.5, 0, 0], [0.5, 0, 0.25, 0.25]])
 
 
 def test_syn_small_has_the_published_layouts() -> None:
-    authors, paper = dynsim.syn_small(), dynsim.syn_small("paper")
+    authors, paper = dynsim.SynSmall().build(), dynsim.SynSmall("paper").build()
     assert (authors.K, authors.M, authors.num_queries) == (2, 34, 2)
     assert (paper.K, paper.M, paper.num_queries) == (2, 30, 2)
     np.testing.assert_array_equal(authors.query, [30, 31])
@@ -26,7 +27,7 @@ def test_syn_small_has_the_published_layouts() -> None:
 
 @pytest.mark.parametrize("queries", [1, 3, 5, 10])
 def test_syn_medium_has_two_classes_for_each_query(queries: int) -> None:
-    task = dynsim.syn_medium(queries)
+    task = dynsim.SynMedium(queries).build()
     assert task.K == 2 * queries
     assert task.M == 10 + 10 * task.K + queries + task.K
     np.testing.assert_array_equal(np.bincount(task.query_index), 2)
@@ -34,7 +35,7 @@ def test_syn_medium_has_two_classes_for_each_query(queries: int) -> None:
 
 
 def test_tokens_common_to_a_query_come_between_common_and_distinct_ones() -> None:
-    task = dynsim.syn(2, 1, num_common=3, num_common_per_query=2, num_distinct=1)
+    task = syn(2, 1, num_common=3, num_common_per_query=2, num_distinct=1)
     np.testing.assert_array_equal(task.support, [[0, 1, 2, 3, 4, 7], [0, 1, 2, 5, 6, 8]])
 
 
@@ -44,9 +45,7 @@ def test_a_syn_task_is_that_of_loops_over_its_tokens(layout: str) -> None:
     ones for each class; and two outputs that never occur."""
     contextual = 4 + 2 * 2 + 6 * 5
     M = contextual + 2 + (8 if layout == "authors" else 0)
-    task = dynsim.syn(
-        2, 3, num_common=4, num_distinct=5, num_common_per_query=2, M=M, layout=layout
-    )
+    task = syn(2, 3, num_common=4, num_distinct=5, num_common_per_query=2, M=M, layout=layout)
     weights = np.zeros((6, M))
     for n, query in enumerate([0, 0, 0, 1, 1, 1]):
         weights[n, [0, 1, 2, 3, 4 + 2 * query, 5 + 2 * query]] = 1
@@ -73,7 +72,7 @@ def test_rows_may_miss_one_by_a_hundred_thousandth(off: float, fits: bool) -> No
 @pytest.mark.parametrize("numbers", [(1, 1, 2), (0, 0, 1), (3, 0, 0), (0, 2, 0)])
 def test_a_kind_of_tokens_may_be_absent(numbers: tuple[int, int, int]) -> None:
     common, distinct, of_query = numbers
-    task = dynsim.syn(2, 1, num_common=common, num_distinct=distinct, num_common_per_query=of_query)
+    task = syn(2, 1, num_common=common, num_distinct=distinct, num_common_per_query=of_query)
     np.testing.assert_array_equal((task.probs > 0).sum(1), sum(numbers))
 
 
@@ -85,7 +84,7 @@ def test_a_prior_is_made_to_sum_to_one() -> None:
 
 
 def test_a_single_class_overlaps_with_none() -> None:
-    task = dynsim.overlapping(1, 0.2)
+    task = dynsim.Overlapping(1, 0.2).build()
     assert (task.K, task.M) == (1, 10)
 
 
@@ -101,7 +100,7 @@ def test_distinct_and_common_globally_and_within_a_query() -> None:
 
 
 def test_a_task_is_a_pytree_that_survives_jit_and_keeps_float64() -> None:
-    task = dynsim.syn_small()
+    task = dynsim.SynSmall().build()
     assert task.probs.dtype == np.float64
     with pytest.raises(ValueError, match="read-only"):
         task.probs[0, 0] = 1
@@ -154,4 +153,4 @@ def test_a_bad_table_is_named(change: dict, message: str) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_a_bad_synthetic_task_is_named(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        dynsim.syn(**{"num_queries": 2, "classes_per_query": 1, **arguments})
+        dynsim.Syn(**{"num_queries": 2, "classes_per_query": 1, **arguments}).build()

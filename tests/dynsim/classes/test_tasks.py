@@ -1,8 +1,6 @@
-"""Tasks as classes: each against the function that it stands for, and errors for bad settings."""
+"""Tasks: each against the table that it describes, and errors for bad settings."""
 
 import hashlib
-import inspect
-import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import dynsim
 from dynsim.classes import tasks
 from dynsim.classes.task import sequence_classes
+from dynsim.classes.tasks import TaskTable
 from dynsim.decoding import Share
 from dynsim.joma import fig2
 
@@ -32,9 +31,9 @@ TASKS: list[tuple[dynsim.Task, Callable[[], dynsim.SequenceClasses]]] = [
     (dynsim.Syn(num_common=0), lambda: tasks.syn(3, 2, num_common=0)),
     (dynsim.JoMAClasses(), fig2),
     (dynsim.JoMAClasses("random"), lambda: fig2("random")),
-    (dynsim.TaskTable(PROBS, QUERY), lambda: sequence_classes(PROBS, QUERY)),
+    (TaskTable(PROBS, QUERY), lambda: sequence_classes(PROBS, QUERY)),
     (
-        dynsim.TaskTable(np.array(PROBS), QUERY, [2, 3], prior=[0.25, 0.75]),
+        TaskTable(np.array(PROBS), QUERY, [2, 3], prior=[0.25, 0.75]),
         lambda: sequence_classes(PROBS, QUERY, [2, 3], [0.25, 0.75]),
     ),
 ]
@@ -58,19 +57,6 @@ def test_classes_overlap_as_much_as_is_asked(K: int, overlap: float) -> None:
     np.testing.assert_allclose(f @ f.T, overlap + (1 - overlap) * np.eye(K), rtol=1e-12)
     assert ((built.probs > 0).sum(1) == (10 if overlap else 5)).all()
     assert task.sizes == (built.K, built.M) == (K, 5 + 5 * K)
-
-
-@pytest.mark.parametrize("name", ["syn_small", "syn_medium", "overlapping", "load_task", "syn"])
-def test_short_functions_are_what_their_classes_describe(name: str) -> None:
-    function = getattr(dynsim, name)
-    assert function.__name__ == name
-    assert pickle.loads(pickle.dumps(function)) is function
-    described = inspect.signature(function)
-    assert described.return_annotation is dynsim.Layer
-    if name != "syn":
-        cls = getattr(dynsim, {"load_task": "TaskFile"}.get(name, name.title().replace("_", "")))
-        assert described.parameters == inspect.signature(cls).parameters
-        assert function.__doc__ == cls.__doc__.replace("Attributes", "Args")
 
 
 @pytest.mark.parametrize(("task", "function"), TASKS)
@@ -131,9 +117,12 @@ def test_a_task_of_your_own_is_a_class_with_a_build() -> None:
         ),
         (lambda: dynsim.Overlapping(overlap=1.0), "overlap = 1.0: must be finite and in [0, 1)"),
         (lambda: dynsim.JoMAClasses("wide"), "frequencies = 'wide': must be one of bumps, random"),
-        (lambda: dynsim.TaskTable([["a"]], QUERY), "probs: must be an array of real numbers"),
         (
-            lambda: dynsim.TaskTable(PROBS, [0, 4]).build(),
+            lambda: TaskTable([["a"]], QUERY),
+            "probs: must be an array of real numbers",
+        ),
+        (
+            lambda: TaskTable(PROBS, [0, 4]).build(),
             "query[1] (class 1) = 4: must be",
         ),
         (lambda: dynsim.TaskFile("absent.npz").build(), "task file absent.npz: no such file"),

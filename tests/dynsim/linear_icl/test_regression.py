@@ -17,7 +17,7 @@ from dynsim.linear_icl.model import FEW, Sequences, _bartlett, draw_sequences
 from dynsim.linear_icl.regression import learned, off_diagonal, stage
 from dynsim.problem.base import narrowed
 
-TASK = dynsim.regression()
+TASK = dynsim.Regression()
 # Each statistical test fails by chance with this probability; keys are fixed, so it either does
 # now and for ever, or never.
 P_VALUE = 1e-6
@@ -45,12 +45,16 @@ def outputs_from_tokens(params: model.Model, X: np.ndarray, w: np.ndarray) -> np
 
 @pytest.mark.parametrize(
     "shape",
-    [{"attention": "merged"}, {"attention": "separate", "rank": 2}, {"attention": "network"}],
+    [
+        {"attention": dynsim.MergedHeads()},
+        {"attention": dynsim.SeparateHeads(2)},
+        {"attention": dynsim.LinearNetwork()},
+    ],
 )
 @pytest.mark.usefixtures("x64")
 def test_losses_are_those_of_the_tokens(shape: dict) -> None:
     rng = np.random.default_rng(0)
-    task = dynsim.regression(heads=3, scale=0.5, **shape)
+    task = dynsim.Regression(heads=3, scale=0.5, **shape)
     params = jax.tree.map(np.float64, jax.jit(task.init)(jax.random.key(1)))
     X = rng.normal(size=(200, TASK.N + 1, TASK.D)) * np.sqrt(np.asarray(TASK.eigenvalues))
     w = rng.normal(size=(200, TASK.D))
@@ -69,7 +73,7 @@ def test_losses_are_those_of_the_tokens(shape: dict) -> None:
 )
 def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     """N = 3 < D is drawn as tokens, few degrees of freedom as sums, many by rejection."""
-    task = dynsim.regression(4, N)
+    task = dynsim.Regression(4, N)
     number = 10_000
     drawn = jax.jit(
         functools.partial(draw_sequences, task.eigenvalues, N, num=number), static_argnames="tokens"
@@ -92,7 +96,7 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
 def test_means_over_sequences_are_those_of_equation_15() -> None:
     """E[beta beta^T] = E[S^2] is diagonal and has the gains, E[y beta x^T] is Lambda^2. All means
     are compared at once by Hotelling's statistic, which knows how they are correlated."""
-    task, number = dynsim.regression(4, 31), 100_000
+    task, number = dynsim.Regression(4, 31), 100_000
     drawn = jax.jit(lambda key: task.draw(key, number))(jax.random.key(6))
     beta, x, y = (np.asarray(leaf, np.float64) for leaf in drawn)
     upper = np.triu_indices(4)
@@ -123,7 +127,7 @@ def test_sums_and_rejection_draw_chi_squared_numbers(D: int, N: int) -> None:
 @pytest.mark.more
 def test_the_population_loss_is_the_mean_over_sequences() -> None:
     # With so short a context every term of the gain is a good part of the loss.
-    task, number = dynsim.regression(4, 6), 200_000
+    task, number = dynsim.Regression(4, 6), 200_000
     M = 2 * np.eye(4) + np.random.default_rng(2).normal(size=(4, 4))
     batch = jax.jit(lambda key: task.draw(key, number))(jax.random.key(3))
     batch = jax.tree.map(np.asarray, batch)
@@ -131,7 +135,7 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     want, sampling = float(jax.jit(task.loss_of)(M)), float(errors.std()) / number**0.5
     assert 5 * sampling < 0.05 * want
     assert abs(float(errors.mean()) - want) < 5 * sampling
-    white = dynsim.regression(3, 10, "white")
+    white = dynsim.Regression(3, 10, spectrum=dynsim.WhiteSpectrum())
     # All of tr Lambda is unexplained by an output of zero.
     assert float(jax.jit(white.loss_of)(np.zeros((3, 3)))) == 3
 
@@ -139,7 +143,7 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
 @pytest.mark.usefixtures("x64")
 def test_what_is_learned_is_the_share_of_the_matrix_of_least_loss() -> None:
     """Of unequal eigenvalues; components in two stages are those above one half."""
-    task = dynsim.regression(4, 6)
+    task = dynsim.Regression(4, 6)
     best = np.diag(1 / np.asarray(task.eigenvalues * task.gain))
     gradient = jax.jit(jax.grad(task.loss_of))(best)
     np.testing.assert_allclose(gradient, 0, atol=1e-12)
@@ -151,10 +155,19 @@ def test_what_is_learned_is_the_share_of_the_matrix_of_least_loss() -> None:
     assert stage(jnp.array([0.51, 0.5, 0.49, 0.9])) == 2
 
 
-@pytest.mark.parametrize("shape", [{"attention": "merged"}, {"attention": "network"}, {"rank": 2}])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"attention": dynsim.MergedHeads()},
+        {"attention": dynsim.LinearNetwork()},
+        {"attention": dynsim.SeparateHeads(2)},
+    ],
+)
 def test_observables_and_the_start_are_those_of_numpy(shape: dict) -> None:
     """Weights start independent and normal, those of a network as those of merged heads."""
-    task = dynsim.regression(3, 7, [1.5, 0.7, 0.2], heads=200, scale=0.3, **shape)
+    task = dynsim.Regression(
+        3, 7, spectrum=dynsim.GivenSpectrum([1.5, 0.7, 0.2]), heads=200, scale=0.3, **shape
+    )
     key = jax.random.key(5)
     params = jax.jit(lambda key: task.init(key))(key)
     for leaf in jax.tree.leaves(params):
@@ -230,7 +243,8 @@ def test_merged_attention_is_a_network_on_cubic_features() -> None:
     under any rule. Network and attention multiply in another order, and differ in rounding."""
     batch = TASK.draw(jax.random.key(4), 50)
     tasks = [
-        dynsim.regression(attention=kind, heads=3, scale=0.7) for kind in ("merged", "network")
+        dynsim.Regression(attention=kind(), heads=3, scale=0.7)
+        for kind in (dynsim.MergedHeads, dynsim.LinearNetwork)
     ]
     (one, merged), (other, network) = (
         task.loss_and_gradient(narrowed(task.init(jax.random.key(5)), "float64"), batch)
@@ -242,10 +256,14 @@ def test_merged_attention_is_a_network_on_cubic_features() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [pytest.param({"attention": "merged"}, marks=pytest.mark.full), {"rank": 2}]
+    "shape",
+    [
+        pytest.param({"attention": dynsim.MergedHeads()}, marks=pytest.mark.full),
+        {"attention": dynsim.SeparateHeads(2)},
+    ],
 )
 def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(shape: dict) -> None:
-    task, drift = dynsim.regression(heads=4, scale=0.7, **shape), {}
+    task, drift = dynsim.Regression(heads=4, scale=0.7, **shape), {}
     for eta in (0.02, 0.01):
         steps = round(4 / eta)
         run = dynsim.train(
@@ -261,7 +279,7 @@ def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(shape: dict)
 
 @pytest.mark.parametrize("data", [pytest.param("fresh", marks=pytest.mark.full), "fixed"])
 def test_training_on_sequences_learns_components_in_order(data: str) -> None:
-    task = dynsim.regression(scale=0.2, data=data)
+    task = dynsim.Regression(scale=0.2, data=data)
     run = dynsim.train(task, dynsim.sgd(0.5), jax.random.key(1), steps=400, batch=128)
     assert run.status == Status.OK
     assert np.asarray(run["stage"])[-1] >= 2
@@ -272,20 +290,21 @@ def test_training_on_sequences_learns_components_in_order(data: str) -> None:
 
 
 def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
-    task = dynsim.regression(scale=1.0)
+    task = dynsim.Regression(scale=1.0)
     run = dynsim.train(task, dynsim.sgd(40.0), jax.random.key(0), steps=50, batch=math.inf)
     assert run.status == Status.DIVERGED
     assert 0 <= int(run.first_bad_step) < 50
 
 
-def test_words_choose_the_parts() -> None:
-    assert dynsim.regression() == dynsim.Regression(4, 31)
-    task = dynsim.regression(3, 9, "geometric", 0.5, "separate", 2, scale=0.1)
-    parts = {"spectrum": dynsim.GeometricSpectrum(0.5), "attention": dynsim.SeparateHeads(2)}
-    assert task == dynsim.Regression(3, 9, **parts, scale=0.1)
+def test_parts_determine_spectrum_and_weights() -> None:
+    task = dynsim.Regression(
+        3, 9, spectrum=dynsim.GeometricSpectrum(0.5), attention=dynsim.SeparateHeads(2), scale=0.1
+    )
     np.testing.assert_allclose(task.eigenvalues, np.array([4, 2, 1]) / 7, rtol=1e-6)
     assert jax.eval_shape(task.init, jax.random.key(0)).k.shape == (5, 2, 3)
-    given = dynsim.regression(2, 9, [2.0, 1.0], attention="network", heads=3)
+    given = dynsim.Regression(
+        2, 9, spectrum=dynsim.GivenSpectrum([2.0, 1.0]), attention=dynsim.LinearNetwork(), heads=3
+    )
     np.testing.assert_array_equal(given.eigenvalues, [2, 1])
     assert jax.eval_shape(given.init, jax.random.key(0)).W.shape == (3, 4)
 
@@ -293,20 +312,27 @@ def test_words_choose_the_parts() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dynsim.regression(0), "D = 0: must be an integer >= 1"),
-        (lambda: dynsim.regression(2, 5, [1.0, 2.0]), "eigenvalues = [1. 2.]: must not increase"),
-        (lambda: dynsim.regression(3, 5, [2.0, 1.0, 1.5]), "1.5]: must not increase"),
-        (lambda: dynsim.regression(2, 5, [1.0, 0.0]), "eigenvalues = 0.0: must be finite and in"),
-        (lambda: dynsim.regression(3, 5, [1.0]), "spectrum: must have D = 3 numbers, got"),
-        (lambda: dynsim.regression(3, 5, "flat"), "spectrum = 'flat': must be one of linear"),
-        (lambda: dynsim.regression(3, 5, "geometric", 1.5), "ratio = 1.5: must be finite and in"),
-        (lambda: dynsim.regression(rank=2, attention="merged"), "rank = 2: attention 'merged' doe"),
-        (lambda: dynsim.regression(ratio=0.5), "ratio = 0.5: spectrum 'linear' does not read it"),
+        (lambda: dynsim.Regression(0), "D = 0: must be an integer >= 1"),
         (
-            lambda: dynsim.regression(2, 5, [2.0, 1.0], ratio=0.5),
-            "ratio = 0.5: spectrum = [2.0, 1.0] does not read it",
+            lambda: dynsim.Regression(2, 5, spectrum=dynsim.GivenSpectrum([1.0, 2.0])),
+            "eigenvalues = [1. 2.]: must not increase",
         ),
-        (lambda: dynsim.regression(attention="heads"), "attention = 'heads': must be one of merg"),
+        (
+            lambda: dynsim.Regression(3, 5, spectrum=dynsim.GivenSpectrum([2.0, 1.0, 1.5])),
+            "1.5]: must not increase",
+        ),
+        (
+            lambda: dynsim.Regression(2, 5, spectrum=dynsim.GivenSpectrum([1.0, 0.0])),
+            "eigenvalues = 0.0: must be finite and in",
+        ),
+        (
+            lambda: dynsim.Regression(3, 5, spectrum=dynsim.GivenSpectrum([1.0])),
+            "spectrum: must have D = 3 numbers, got",
+        ),
+        (
+            lambda: dynsim.Regression(3, 5, spectrum=dynsim.GeometricSpectrum(1.5)),
+            "ratio = 1.5: must be finite and in",
+        ),
         (
             lambda: dynsim.Regression(spectrum="white"),
             "spectrum = 'white': must be of type dynsim.",
@@ -320,9 +346,9 @@ def test_words_choose_the_parts() -> None:
             lambda: dynsim.GeometricSpectrum(np.array([0.5, 1.5])),
             "ratio = 1.5: must be finite and in (0, 1]",
         ),
-        (lambda: dynsim.regression(data="old"), "data = 'old': must be one of fresh, fixed"),
-        (lambda: dynsim.regression(scale=-1.0), "scale = -1.0: must be finite and in (0"),
-        (lambda: dynsim.regression(heads=0), "heads = 0: must be an integer >= 1"),
+        (lambda: dynsim.Regression(data="old"), "data = 'old': must be one of fresh, fixed"),
+        (lambda: dynsim.Regression(scale=-1.0), "scale = -1.0: must be finite and in (0"),
+        (lambda: dynsim.Regression(heads=0), "heads = 0: must be an integer >= 1"),
         (lambda: train(batch=0), "batch = 0: must be an integer from 1 to 2147483647, or inf"),
         (
             lambda: train(record="lss"),

@@ -421,7 +421,7 @@ def test_where_no_population_loss_holds_the_sharpness_is_that_of_the_next_batch(
 @pytest.mark.more
 def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     """Two-stage weights are a sum, of which gradients move one part."""
-    task, rule = dynsim.prompts(3, 5, tau_0=0.25, pool=8, num_test=2), dynsim.sgd(0.1)
+    task, rule = dynsim.Prompts(3, 5, tau_0=0.25, pool=8, num_test=2), dynsim.sgd(0.1)
     record = ["sharpness", "params"]
     run = dynsim.train(task, rule, KEY, steps=1, times=[0], batch=8, record=record)
     held, shared = task.prepare(KEY)
@@ -467,7 +467,7 @@ def test_what_has_no_sharpness_is_refused() -> None:
         descended(problem, dynsim.sgd(0.1), "sharpness_0")
     with pytest.raises(ValueError, match="needs all weights"):
         odes.flow(
-            dynsim.layer(dynsim.syn_small(), math.inf),
+            dynsim.Layer(dynsim.SynSmall(), math.inf),
             dynsim.sgd(1.0, 0.1),
             [1],
             kind="plain",

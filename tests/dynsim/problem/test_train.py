@@ -257,14 +257,14 @@ def test_batches_of_a_key_are_one_more_than_its_steps() -> None:
     [
         (Line(), None),
         # A thousand times tr Lambda, and a thousand times 1/2.
-        (dynsim.regression(2, 5, [3.0, 0.5]), 3500),
-        (dynsim.retrieval(), 500),
+        (dynsim.Regression(2, 5, spectrum=dynsim.GivenSpectrum([3.0, 0.5])), 3500),
+        (dynsim.Retrieval(), 500),
         # Ten times the loss of uniform guessing among all tokens.
-        (dynsim.layer(dynsim.syn_small()), 10 * math.log(34)),
-        (dynsim.QKV(dynsim.syn_small(), width=34), 10 * math.log(34)),
-        (dynsim.LanguageModel(dynsim.text(TOKENS, TOKENS, 7)), 10 * math.log(7)),
-        (dynsim.JoMA(dynsim.syn_small()), 1e6),
-        (dynsim.prompts(), math.inf),
+        (dynsim.Layer(dynsim.SynSmall()), 10 * math.log(34)),
+        (dynsim.QKV(dynsim.SynSmall(), width=34), 10 * math.log(34)),
+        (dynsim.LanguageModel(dynsim.Text(TOKENS, TOKENS, 7)), 10 * math.log(7)),
+        (dynsim.JoMA(dynsim.SynSmall()), 1e6),
+        (dynsim.Prompts(), math.inf),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -18,7 +18,7 @@ from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from tests.systems import layers
 
-TASK = dynsim.syn_small()
+TASK = dynsim.SynSmall().build()
 INFINITE = {"length": math.inf, "batch": math.inf}
 
 

@@ -17,7 +17,7 @@ from dynsim.qkv import Embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
 
-TASK = dynsim.syn_medium(3)
+TASK = dynsim.SynMedium(3).build()
 TOKENS = jax.jit(sampling.sample_tokens, static_argnums=(2, 3))
 SAMPLE = jax.jit(sampling.sample_counts, static_argnums=(2, 3, 4))
 FORWARD, FORWARD_YZ = jax.jit(embedded.forward), jax.jit(yz.forward)

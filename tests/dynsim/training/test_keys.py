@@ -172,7 +172,7 @@ def test_a_sweep_has_the_runs_of_train_and_resumes_them(tmp_path) -> None:
 @pytest.mark.more
 def test_the_noise_of_an_own_rule_differs_between_equal_weights() -> None:
     """The layer stores equal columns of Y once. Each must draw its own numbers."""
-    layer = dynsim.layer(dynsim.syn_small(), length=16)
+    layer = dynsim.Layer(dynsim.SynSmall(), length=16)
     key = jax.random.key(0)
     found = dynsim.train(layer, Keyed(ETA), key, steps=1, batch=2).params.Y
     assert len(np.unique(np.asarray(found))) == found.size

@@ -24,7 +24,7 @@ from tests.systems import layers
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-TASK = dynsim.syn_small()
+TASK = dynsim.SynSmall().build()
 KEY = jax.random.key(0)
 STEPS = 2
 EMBEDDED = dynsim.QKV(TASK, math.inf, width=TASK.M, embedding="identity")
@@ -40,14 +40,14 @@ def simulate_qkv(record: object) -> Trajectory:
 
 
 def train_prompts(record: object) -> Trajectory:
-    task = dynsim.prompts(d=4, length=5, pool=16, num_test=8)
+    task = dynsim.Prompts(d=4, length=5, pool=16, num_test=8)
     rule = dynsim.Annealed()
     return dynsim.train(task, rule, KEY, steps=None, batch=4, times=[0, 1], record=record)
 
 
 def train_text(record: object) -> Trajectory:
     tokens = np.arange(40) % 5
-    text = dynsim.text(tokens, tokens, 5, tokens[None, :4])
+    text = dynsim.Text(tokens, tokens, 5, tokens[None, :4])
     problem = dynsim.LanguageModel(text, width=8, mlp=0, length=4, num_held_out=2)
     return dynsim.train(problem, dynsim.sgd(0.1), KEY, steps=STEPS, batch=2, record=record)
 
@@ -65,7 +65,7 @@ def solve(record: object) -> Trajectory:
 
 def solve_two_stage(record: object) -> Trajectory:
     rule = two_stage.Rule(*(4 for _ in two_stage.Rule()))
-    return two_stage.solve(dynsim.prompts(), dynsim.Annealed(), [1.0], record=record, rule=rule)
+    return two_stage.solve(dynsim.Prompts(), dynsim.Annealed(), [1.0], record=record, rule=rule)
 
 
 def solve_population(record: object) -> Trajectory:
@@ -188,7 +188,9 @@ def test_what_cannot_be_recorded(record: object, message: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_function_of_other_arguments_is_named() -> None:
-    with pytest.raises(ValueError, match=r"'mine': must take \(Layer, Snapshot\);.*'more'"):
+    with pytest.raises(
+        ValueError, match=r"'mine': must take \(SequenceClasses, Snapshot\);.*'more'"
+    ):
         simulate({"mine": lambda task, snapshot, more: snapshot.z})
 
 

@@ -91,7 +91,7 @@ def test_what_reads_as_a_number_and_is_none_is_refused(eta: Any) -> None:
 @pytest.mark.more
 def test_ratio_of_rates() -> None:
     """Y moves by the ratio times the scheduled rate of Z."""
-    layer, key = dynsim.layer(dynsim.syn_small()), jax.random.key(0)
+    layer, key = dynsim.Layer(dynsim.SynSmall()), jax.random.key(0)
     rates = dynsim.schedules.cosine(0.1, 20)
     of_Y = dynsim.schedules.cosine(0.1 * 3.0, 20)
     by_ratio = dynsim.sgd(dynsim.Ratio(rates, ratio=3.0), momentum=0.5)

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def test_training_reads_the_corpus() -> None:
     corpus = synthetic_corpus()
     prompt = corpus.held_out[None, 7:12]
-    text = dynsim.text(corpus.train, corpus.held_out, len(corpus.vocabulary), prompt)
+    text = dynsim.Text(corpus.train, corpus.held_out, len(corpus.vocabulary), prompt)
     run = lambda problem: dynsim.train(
         problem, RULE, jax.random.key(0), steps=3, batch=4, record=("loss", "attention")
     )
@@ -111,15 +111,15 @@ def test_bad_corpora_are_named(folder: Path) -> None:
 
 def test_a_text_needs_no_prompts_and_has_two_tokens_at_least() -> None:
     tokens = np.arange(20) % 2
-    found = dynsim.text(tokens, tokens, 2)
+    found = dynsim.Text(tokens, tokens, 2)
     assert found.prompts.shape == (0, 2)
     assert LanguageModel(found, **{**SIZES, "length": 2}).sizes.length == 2
     with pytest.raises(ValueError, match="vocabulary = 1: must be an integer >= 2"):
-        dynsim.text(tokens, tokens, 1)
+        dynsim.Text(tokens, tokens, 1)
 
 
 def test_a_text_is_its_own_corpus() -> None:
     tokens = np.arange(20) % 5
-    problem = LanguageModel(dynsim.text(tokens, tokens, 5, tokens[None, :4]), **SIZES, prompt=3)
+    problem = LanguageModel(dynsim.Text(tokens, tokens, 5, tokens[None, :4]), **SIZES, prompt=3)
     assert problem.build(RULE) is problem
     assert problem.sizes.vocabulary == 5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import LanguageModel, Status, Text, TransformerSpec, text
+from dynsim import LanguageModel, Status, Text, TransformerSpec
 from dynsim.transformer import model
 from dynsim.transformer.model import Transformer
 
@@ -36,7 +36,7 @@ def windows_of(text: Text, data_key, k: int):
 def task() -> Text:
     rng = np.random.default_rng(0)
     prompts = rng.integers(0, M, (2, T))
-    return text(rng.integers(0, M, 60), rng.integers(0, M, 40), M, prompts)
+    return Text(rng.integers(0, M, 60), rng.integers(0, M, 40), M, prompts)
 
 
 def model_of(task: Text, num_held_out: int = 64) -> LanguageModel:
@@ -233,9 +233,9 @@ def test_bad_input_is_named(task: Text) -> None:
     ]
     for first, second, message in bad_tokens:
         with pytest.raises(ValueError, match=message):
-            text(first, second, M)
+            Text(first, second, M)
     with pytest.raises(ValueError, match="prompts: has token 9"):
-        text(train, train, M, np.full((1, 3), 9))
+        Text(train, train, M, np.full((1, 3), 9))
     wrong = [
         ({"length": 60}, "train: has 60 tokens, must have more than length = 60"),
         ({"length": 4}, "prompts: have 5 tokens, must have at most length = 4"),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim import prompts
+from dynsim import Prompts
 from dynsim.two_stage.model import PQ, attend
 from dynsim.two_stage.observables import rank_curves
 from dynsim.two_stage.task import sample_prompts
@@ -21,7 +21,7 @@ def test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values()
         "V": [s * np.outer(bases[2][:, i], bases[3][:, i]) for i, s in enumerate((2.0, 0.5))],
     }
     weights = PQ(jnp.asarray(sum(parts["W"])), jnp.asarray(sum(parts["V"])))
-    sample = jax.jit(lambda key: sample_prompts(prompts(2, 7), key, 50, "float64"))
+    sample = jax.jit(lambda key: sample_prompts(Prompts(2, 7), key, 50, "float64"))
     batch, attended = sample(jax.random.key(0)), jax.jit(attend)
     found = rank_curves(weights, batch, ("K1", "K2"))
     np.testing.assert_allclose(found.singular, [3, 2, 1, 0.5], rtol=1e-12)
@@ -43,7 +43,7 @@ def test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values()
 
 
 def test_an_unknown_observable_is_named() -> None:
-    batch = jax.jit(lambda key: sample_prompts(prompts(2, 3), key, 4))(jax.random.key(0))
+    batch = jax.jit(lambda key: sample_prompts(Prompts(2, 3), key, 4))(jax.random.key(0))
     names = ("K1", "accuracy_P")
     none = rank_curves(PQ(jnp.eye(2), jnp.eye(2)), batch, names, largest=0)
     # Without any direction the output is zero, which is right about no label.

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import Annealed, Annealing, Status, noisy_sgd, prompts, train
+from dynsim import Annealed, Prompts, Status, train
 from dynsim.problem.base import split
 from dynsim.two_stage import model
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.task import sample_prompts
 
@@ -43,8 +44,8 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     """The draws are those of the run's key; everything done with them is NumPy's. The weights are
     updated as a whole, so that signal + noise being U is tested as well. The bias alone neither
     decays nor feels noise. The run is one of two, whose stages have other numbers of steps."""
-    task = prompts(4, 6, r=1.3, coupling=0.4, tau_0=0.5, pool=16, num_test=4, bias=True)
-    rule = lambda eta: noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.05)
+    task = Prompts(4, 6, r=1.3, coupling=0.4, tau_0=0.5, pool=16, num_test=4, bias=True)
+    rule = lambda eta: Annealed(eta, 0.05, 0.2, 0.3, stage_2=0.05)
     t_1, t_2 = Annealing.of(rule(0.25)).steps
     assert (t_1, t_2) == (5, 5)
     key, steps = jax.random.key(7), t_1 + t_2
@@ -106,7 +107,7 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     d: int, length: int, shape: tuple[int, ...], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of prompts whose tokens fill up their groups, and of such that do not."""
-    task = prompts(d, length, r=1.3, coupling=0.4)
+    task = Prompts(d, length, r=1.3, coupling=0.4)
     pool = jax.jit(lambda key: sample_prompts(task, key, 16, "float64"))(jax.random.key(0))
     laid = model.laid(pool)
     assert isinstance(laid, model.Laid)
@@ -150,9 +151,9 @@ def test_parts_divide_the_batch_and_fit_the_cache() -> None:
 @pytest.mark.more
 def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
     sample = jax.jit(sample_prompts, static_argnums=2)
-    pool = sample(prompts(d, length), jax.random.key(0), 2)
+    pool = sample(Prompts(d, length), jax.random.key(0), 2)
     assert model.laid(pool) is pool
-    most = sample(prompts(2, 8 * model.TERMS + 1), jax.random.key(0), 2)
+    most = sample(Prompts(2, 8 * model.TERMS + 1), jax.random.key(0), 2)
     assert isinstance(model.laid(most), model.Laid)
 
 
@@ -160,13 +161,13 @@ def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
 def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
     """Whatever the numbers of the task."""
     key, sizes = jax.random.key(4), {"pool": 8, "num_test": 16}
-    task = prompts(3, 5, gamma0=0.5, s1=2.0, s2=0.7, r=2.0, coupling=1.0, **sizes)
+    task = Prompts(3, 5, gamma0=0.5, s1=2.0, s2=0.7, r=2.0, coupling=1.0, **sizes)
     rule = Annealed(0.2, 0.2, 0.2, 0.3, stage_2=0.2)
     record = ("K1", "K2", "W_trace")
     run = functools.partial(
         train, task, rule, key, steps=None, batch=4, times=[0, 6], record=record
     )
-    alone, found = run(), run(shared=prompts(3, 5, **sizes).prepare(key)[1])
+    alone, found = run(), run(shared=Prompts(3, 5, **sizes).prepare(key)[1])
     for name in record:
         # The compiler may fuse what it draws with what it makes of that.
         np.testing.assert_allclose(found[name], alone[name], rtol=1e-5)
@@ -177,8 +178,8 @@ def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
 def test_noise_without_a_gradient_has_the_closed_form_variance() -> None:
     """Tokens of no length have no gradient. Starting away from stationarity, in either stage
     the variance of an entry is that of the AR(1) recursion."""
-    task = prompts(80, 2, gamma0=0.0, s1=0.0, s2=0.0, r=1e-30, tau_0=0.9, pool=1, num_test=2)
-    rule = noisy_sgd(0.2, 0.05, 0.25, 0.3, stage_2=0.3)
+    task = Prompts(80, 2, gamma0=0.0, s1=0.0, s2=0.0, r=1e-30, tau_0=0.9, pool=1, num_test=2)
+    rule = Annealed(0.2, 0.05, 0.25, 0.3, stage_2=0.3)
     stages = Annealing.of(rule)
     t_1, t_2 = stages.steps
     run = lambda key: train(
@@ -209,7 +210,7 @@ def test_signal_and_noise_add_up_to_the_weights() -> None:
     new = lambda: PQ(*map(jnp.asarray, rng.normal(size=(2, 3, 3))))
     zero = PQ(jnp.zeros((3, 3)), jnp.zeros((3, 3)))
     weights = Split(zero, new())
-    whole, groups = weights.total, prompts().groups(weights)
+    whole, groups = weights.total, Prompts().groups(weights)
     decay = {"signal": 0.1, "noise": 0.1}
     rule = dynsim.sgd(lambda k: 0.3 / (k + 1), decay=decay, noise={"noise": 2.0})
     for k in range(50):
@@ -228,7 +229,7 @@ def test_signal_and_noise_add_up_to_the_weights() -> None:
 
 @pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")
 def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
-    task = prompts(3, 5, pool=8, num_test=8)
+    task = Prompts(3, 5, pool=8, num_test=8)
     rates = jnp.array([0.1, 0.2, 0.05])
 
     def run(eta):  # type: ignore[no-untyped-def]
@@ -250,19 +251,19 @@ def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
 
 @pytest.mark.more
 def test_a_run_that_blows_up_is_data() -> None:
-    task = prompts(3, 5, gamma0=1e15, tau_0=1e15, pool=4, num_test=4)
-    rule = noisy_sgd(0.2, 0.2, 0.2, 1e15)
+    task = Prompts(3, 5, gamma0=1e15, tau_0=1e15, pool=4, num_test=4)
+    rule = Annealed(0.2, 0.2, 0.2, 1e15)
     found = train(task, rule, jax.random.key(0), steps=None, batch=2, times=[0, 9], record="K1")
     assert Status(int(found.status)) is Status.DIVERGED
     assert int(found.first_bad_step) == 1
 
 
 def test_schedules_and_controls() -> None:
-    stages = Annealing.of(dynsim.two_stage("default").optimizer)
+    stages = dynsim.two_stage("default").optimizer.stages
     assert stages.steps == (50, 12000)
     assert float(stages.noise) == pytest.approx(0.12484, abs=5e-6)
     assert float(stages.flow_time(12050)) == pytest.approx(130)
-    assert Annealing.of(dynsim.two_stage("fast").optimizer).steps == (100, 4000)
+    assert dynsim.two_stage("fast").optimizer.stages.steps == (100, 4000)
     times = stages.times(60)
     assert {0, 50, 12050} <= set(times.tolist())
     for name, rates, start in (
@@ -277,31 +278,31 @@ def test_schedules_and_controls() -> None:
         assert float(task.tau_0) == pytest.approx(start, rel=1e-9)
         assert control.noise == stages.noise
         assert float(control.flow_time(control.last)) == pytest.approx(130)
-        assert float(rule.eta_time(control.last)) == pytest.approx(130)
+        assert float(rule.build().eta_time(control.last)) == pytest.approx(130)
 
 
 @pytest.mark.more
 def test_starting_weights_are_stationary_under_the_rule() -> None:
     """Unless their deviation is given, which may be an integer."""
     sizes = {"d": 3, "length": 5, "pool": 8, "num_test": 8}
-    task, given = prompts(**sizes), prompts(**sizes, tau_0=1)
+    task, given = Prompts(**sizes), Prompts(**sizes, tau_0=1)
     assert split(given)[0].tau_0 == 1.0
     fixed = [dynsim.full_batch(each, jax.random.key(1), 6) for each in (task, given)]
     options = {"steps": None, "times": [0, 3], "batch": 4, "record": "params"}
     for described, built in ((task, given), fixed):
         run = train(described, Annealed(tau=1.0), KEY, **options)
-        same = train(built, noisy_sgd(tau=1.0), KEY, **options)
+        same = train(built, Annealed(tau=1.0).build(), KEY, **options)
         assert eqx.tree_equal(run, same)
 
 
 def test_rates_of_many_runs_build_the_rules_of_each() -> None:
     eta, tau = np.array([[0.1], [0.2]]), np.array([0.1, 0.3, 0.5])
     many = Annealed(eta, tau=tau, control="smallinit")
-    built, noise = many.build(), prompts().build(many).tau_0
+    built, noise = many.build(), Prompts().build(many).tau_0
     assert np.shape(noise) == (2, 3)
     for i, j in np.ndindex(2, 3):
         one = Annealed(eta[i, 0], tau=tau[j], control="smallinit")
-        assert noise[i, j] == prompts().build(one).tau_0
+        assert noise[i, j] == Prompts().build(one).tau_0
         pick = lambda leaf, at=(i, j): np.broadcast_to(leaf, (2, 3))[at]
         assert eqx.tree_equal(jax.tree.map(pick, built), jax.tree.map(np.float64, one.build()))
 
@@ -317,26 +318,29 @@ def test_the_longest_run_has_as_many_steps_as_an_integer_holds() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: noisy_sgd(eta_1=0.0), r"eta_1 = 0.0: must be finite and in \(0"),
-        (lambda: noisy_sgd(eta_2=-1.0), "eta_2 = -1.0"),
-        (lambda: noisy_sgd(decay=0.0), "decay = 0.0"),
-        (lambda: noisy_sgd(tau=-0.1), "tau = -0.1"),
-        (lambda: prompts(tau_0=-0.1), "tau_0 = -0.1"),
-        (lambda: noisy_sgd(stage_2=0.0), "stage_2 = 0.0"),
-        (lambda: noisy_sgd(eta_1=100.0), r"eta_1 \* decay = 2.5: must be finite and in \[0, 1\)"),
-        (lambda: noisy_sgd(eta_2=2.0, decay=0.5), r"eta_2 \* decay = 1.0: must .* in \[0, 1\)"),
-        (lambda: noisy_sgd(control="big"), "control = 'big'"),
+        (lambda: Annealed(eta_1=0.0), r"eta_1 = 0.0: must be finite and in \(0"),
+        (lambda: Annealed(eta_2=-1.0), "eta_2 = -1.0"),
+        (lambda: Annealed(decay=0.0), "decay = 0.0"),
+        (lambda: Annealed(tau=-0.1), "tau = -0.1"),
+        (lambda: Prompts(tau_0=-0.1), "tau_0 = -0.1"),
+        (lambda: Annealed(stage_2=0.0), "stage_2 = 0.0"),
+        (lambda: Annealed(eta_1=100.0), r"eta_1 \* decay = 2.5: must be finite and in \[0, 1\)"),
+        (lambda: Annealed(eta_2=2.0, decay=0.5), r"eta_2 \* decay = 1.0: must .* in \[0, 1\)"),
+        (lambda: Annealed(control="big"), "control = 'big'"),
         (lambda: dynsim.two_stage("slow"), "preset = 'slow': must be one of default, fast, joint"),
-        (lambda: noisy_sgd(*LONGEST, stage_2=2**29 - 1 / 4), r"give 2.15e\+09 steps; at most"),
-        (lambda: noisy_sgd(1e-12), r"give 1e\+13 steps; at most 2147483647"),
+        (lambda: Annealed(*LONGEST, stage_2=2**29 - 1 / 4), r"give 2.15e\+09 steps; at most"),
+        (lambda: Annealed(1e-12), r"give 1e\+13 steps; at most 2147483647"),
         (lambda: Annealed(np.array([0.1, 100.0])), r"eta_1 \* decay = 2.5: must be finite and in"),
         (lambda: Annealed(tau=np.array([[0.1], [-1.0]])), "tau = -1.0: must be finite and in"),
         (lambda: Annealed(0.1, np.array([0.1, 1e-12])), r"give 1.2e\+14 steps; at most"),
-        (lambda: train(prompts(), noisy_sgd(), KEY, steps=None, times=[0, 8]), "give tau_0 for"),
+        (
+            lambda: train(Prompts(), Annealed().build(), KEY, steps=None, times=[0, 8]),
+            "give tau_0 for",
+        ),
         (lambda: Annealing.of(dynsim.sgd(0.1)), "must be a `dynsim.Annealed`, or what"),
         (lambda: _run(batch=0), "batch = 0"),
-        (lambda: prompts(pool=0), "pool = 0"),
-        (lambda: prompts(num_test=1), "num_test = 1"),
+        (lambda: Prompts(pool=0), "pool = 0"),
+        (lambda: Prompts(num_test=1), "num_test = 1"),
         (lambda: _run(times=None), "steps = None: needs times"),
         (lambda: _run(checkpoint=True), "cannot be combined with data or checkpoint"),
         (lambda: _run(record=("loss",)), "record = 'loss'"),
@@ -352,4 +356,4 @@ def test_bad_input_is_named(call, message: str) -> None:  # type: ignore[no-unty
 
 def _run(**given):  # type: ignore[no-untyped-def]
     options = {"steps": None, "times": [0, 8], **given}
-    return train(prompts(3, 5), Annealed(), KEY, **options)
+    return train(Prompts(3, 5), Annealed(), KEY, **options)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import Annealing, noisy_sgd, prompts
+from dynsim import Annealed, Prompts
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.task import PromptBatch, sample_prompts
 
@@ -29,7 +30,7 @@ def numpy_outputs(U, x, labels):
 
 @pytest.mark.usefixtures("x64")
 def test_tokens_have_the_moments_of_their_law() -> None:
-    task = prompts(4, 50, gamma0=0.7, s1=1.3, s2=0.6, r=1.7)
+    task = Prompts(4, 50, gamma0=0.7, s1=1.3, s2=0.6, r=1.7)
     batch = sample(task, jax.random.key(0), 8000, "float64")
     y = np.asarray(batch.labels).ravel()
     P, Q = (np.asarray(x).reshape(-1, 4) for x in (batch.P, batch.Q))
@@ -56,14 +57,14 @@ def test_tokens_have_the_moments_of_their_law() -> None:
 
 
 def test_the_fixed_core_is_one_vector() -> None:
-    batch = sample(prompts(5, 4, s2=1.5, core="fixed"), jax.random.key(1), 6)
+    batch = sample(Prompts(5, 4, s2=1.5, core="fixed"), jax.random.key(1), 6)
     core = np.asarray(batch.Q)[..., 1:].reshape(-1, 4)
     np.testing.assert_allclose(core, np.tile([3.0, 0, 0, 0], (24, 1)))
 
 
 @pytest.mark.usefixtures("x64")
 def test_outputs_loss_and_gradient_against_numpy() -> None:
-    task = prompts(3, 6, r=1.2, coupling=0.3)
+    task = Prompts(3, 6, r=1.2, coupling=0.3)
     batch = sample(task, jax.random.key(2), 5, "float64")
     rng = np.random.default_rng(0)
     W, V, gates = rng.normal(size=(3, 3, 3))
@@ -105,7 +106,7 @@ def test_outputs_loss_and_gradient_against_numpy() -> None:
 
 @pytest.mark.usefixtures("x64")
 def test_the_label_of_the_query_is_not_read() -> None:
-    batch = sample(prompts(3, 5), jax.random.key(3), 4, "float64")
+    batch = sample(Prompts(3, 5), jax.random.key(3), 4, "float64")
     flipped = batch._replace(labels=np.asarray(batch.labels) * np.array([[1, 1, 1, 1, -1.0]]))
     params = PQ(jnp.eye(3), jnp.eye(3))
     outputs = jax.jit(relu_prompt.outputs)
@@ -133,7 +134,7 @@ def test_separation_against_all_pairs_and_all_thresholds(distinct: int) -> None:
 def test_observables_against_numpy() -> None:
     rng = np.random.default_rng(1)
     signal, noise = (PQ(*map(jnp.asarray, rng.normal(size=(2, 3, 3)))) for _ in range(2))
-    batch = sample(prompts(3, 9), jax.random.key(4), 40, "float64")
+    batch = sample(Prompts(3, 9), jax.random.key(4), 40, "float64")
 
     @jax.jit
     def observed(weights: Split, batch: PromptBatch) -> dict[str, jax.Array]:
@@ -211,12 +212,12 @@ def test_a_run_is_summed_up_by_the_steps_at_which_it_learns() -> None:
 
 def test_records_are_spread_evenly_in_eta_time() -> None:
     """A third of them over the first stage, of 10 units, and the rest over the second, of 60."""
-    optimizer = noisy_sgd(0.5, 0.1, decay=0.025, stage_2=1.5)
-    times = Annealing.of(optimizer).spread(9)
+    optimizer = Annealed(0.5, 0.1, decay=0.025, stage_2=1.5)
+    times = optimizer.stages.spread(9)
     np.testing.assert_allclose(times, [0, 20 / 3, 40 / 3, 20, 140, 260, 380, 500, 620], rtol=1e-6)
     want = [0, 10 / 3, 20 / 3, 10, 22, 34, 46, 58, 70]
-    np.testing.assert_allclose(optimizer.eta_time(times), want, rtol=1e-6)
-    np.testing.assert_allclose(Annealing.of(optimizer).flow_time(times), want, rtol=1e-6)
+    np.testing.assert_allclose(optimizer.build().eta_time(times), want, rtol=1e-6)
+    np.testing.assert_allclose(optimizer.stages.flow_time(times), want, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_records_are_spread_evenly_in_eta_time() -> None:
     ],
 )
 def test_few_records_have_the_ends_of_the_stages(num: int, times: list[int]) -> None:
-    stages = Annealing.of(noisy_sgd(0.5, 0.1, decay=0.025, stage_2=1.5))
+    stages = Annealed(0.5, 0.1, decay=0.025, stage_2=1.5).stages
     np.testing.assert_allclose(stages.spread(num), times, rtol=1e-6)
     assert stages.times(num).tolist() == times
     np.testing.assert_array_equal(stages.times(), stages.times(128))
@@ -254,7 +255,7 @@ def test_few_records_have_the_ends_of_the_stages(num: int, times: list[int]) -> 
     ids=str,
 )
 def test_rules_of_other_algorithms_have_no_two_stages(change: dict) -> None:
-    rule = noisy_sgd()
+    rule = Annealed().build()
     assert Annealing.of(rule).steps == (50, 12000)
     with pytest.raises(ValueError, match=r"must be a `dynsim.Annealed`, or what it built"):
         Annealing.of(dataclasses.replace(rule, **change))
@@ -262,13 +263,13 @@ def test_rules_of_other_algorithms_have_no_two_stages(change: dict) -> None:
 
 def test_only_real_numbers_of_a_task_are_traced() -> None:
     """Sizes are static, so that a task can be the argument of a compiled function."""
-    for task in (prompts(), dynsim.FastPrompts(), dynsim.JointPrompts()):
+    for task in (Prompts(), dynsim.FastPrompts(), dynsim.JointPrompts()):
         names = {jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(task)}
         assert names == {".gamma0", ".s1", ".s2", ".r", ".coupling"}
 
 
 def test_outputs_sum_over_all_tokens_but_the_query() -> None:
-    assert prompts(length=5).kappa == 0.8
+    assert Prompts(length=5).kappa == 0.8
 
 
 def test_first_time_below_a_level() -> None:
@@ -303,10 +304,10 @@ def test_first_time_below_a_level() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_bad_parameters_are_named(given: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        prompts(**given)
+        Prompts(**given)
 
 
 def test_a_batch_is_arrays_by_component() -> None:
-    batch = sample(prompts(4, 7), jax.random.key(0), 3)
+    batch = sample(Prompts(4, 7), jax.random.key(0), 3)
     assert isinstance(batch, PromptBatch)
     assert [x.shape for x in batch] == [(3, 7, 4), (3, 7, 4), (3, 7)]

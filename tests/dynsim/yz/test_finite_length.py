@@ -115,7 +115,7 @@ def test_as_many_contextual_tokens_as_effective_ones_are_enough() -> None:
 
 
 def test_lengths_without_an_expansion_are_refused() -> None:
-    task = dynsim.syn_small()
+    task = dynsim.SynSmall().build()
     # 1 / sum p^2 = 17.3 effective tokens need as many contextual ones.
     message = r"length = 18: .* 1 / sum P\(l\|n\)\^2 = 17.3 here: length >= 19"
     with pytest.raises(ValueError, match=message):

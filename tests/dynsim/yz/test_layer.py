@@ -13,10 +13,10 @@ import odes
 from dynsim.precision import compiled_for
 from dynsim.problem.base import Problem
 from dynsim.yz import model as yz
-from dynsim.yz.layer import Layer
+from dynsim.yz.layer import as_layer
 from dynsim.yz.model import Examples, init_uniform
 
-TASK = dynsim.syn_medium(3)
+TASK = dynsim.SynMedium(3).build()
 KEY = jax.random.key(3)
 RULE = dynsim.momentum(1.0, 0.5, 0.9)
 
@@ -25,7 +25,7 @@ RULE = dynsim.momentum(1.0, 0.5, 0.9)
 @pytest.mark.parametrize("length", [20, 300, math.inf], ids=str)
 @pytest.mark.more
 def test_batches_are_what_is_drawn(length: float, platform: str) -> None:
-    layer = dynsim.layer(TASK, length)
+    layer = dynsim.Layer(TASK, length)
     with compiled_for(platform):
         # The batch after the last step is for the loss at the end.
         found = jax.jit(lambda key: layer.batches(key, 4, 32)(jnp.int32(4)))(KEY)
@@ -33,7 +33,7 @@ def test_batches_are_what_is_drawn(length: float, platform: str) -> None:
     if math.isinf(length):
         np.testing.assert_array_equal(found, want.classes)
         return
-    dense = found if isinstance(found, Examples) else found.astype("float32").dense(layer)
+    dense = found if isinstance(found, Examples) else found.astype("float32").dense(TASK)
     np.testing.assert_array_equal(dense.classes, want.classes)
     np.testing.assert_array_equal(dense.counts, want.counts)
 
@@ -63,7 +63,7 @@ def test_batches_of_other_layers_are_what_is_drawn(length: float) -> None:
 )
 @pytest.mark.more
 def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> None:
-    layer = dynsim.layer(TASK, length, start).astype("float64")
+    layer = dynsim.Layer(TASK.astype("float64"), length, start)
     rng = np.random.default_rng(0)
     first = jax.tree.map(
         lambda x: jnp.asarray(x, "float64"), jax.jit(lambda key: layer.init(key))(KEY)
@@ -84,7 +84,7 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("length", [pytest.param(40, marks=pytest.mark.full), math.inf], ids=str)
 def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
-    layer = dynsim.layer(TASK, length, "uniform").astype("float64")
+    layer = dynsim.Layer(TASK.astype("float64"), length, "uniform")
     params = jax.tree.map(
         lambda x: 3 * np.asarray(x, "float64"), jax.jit(lambda key: layer.init(key))(KEY)
     )
@@ -109,8 +109,8 @@ def test_outputs_share_a_column_where_they_stay_equal(
     start: str, rule: dynsim.Rule, merged: bool
 ) -> None:
     """From equal weights, under rules that treat them one by one."""
-    layer = dynsim.layer(TASK, 20, start)
-    few, whole = layer.compact(yz.init_zero(layer), rule)
+    layer = dynsim.Layer(TASK, 20, start)
+    few, whole = layer.compact(yz.init_zero(TASK), rule)
     assert few.Y.shape == (TASK.M, TASK.K + 1 if merged else TASK.M)
     assert whole(few).Y.shape == (TASK.M, TASK.M)
 
@@ -118,7 +118,7 @@ def test_outputs_share_a_column_where_they_stay_equal(
 def test_a_run_starts_where_its_key_says() -> None:
     start = jax.jit(lambda key: init_uniform(TASK, jax.random.split(key)[0]))(KEY)
     run = dynsim.train(
-        dynsim.layer(TASK, start="uniform"), RULE, KEY, steps=1, record={"all": _all}
+        dynsim.Layer(TASK, start="uniform"), RULE, KEY, steps=1, record={"all": _all}
     )
     np.testing.assert_array_equal(run["all"][0], start.Z[TASK.query_index])
 
@@ -128,34 +128,39 @@ def _all(task: dynsim.SequenceClasses, snapshot: object) -> jax.Array:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_task_is_a_layer_with_its_settings() -> None:
-    assert isinstance(TASK, Layer)
-    assert (TASK.length, TASK.start) == (128, "zero")
-    described = dynsim.layer(dynsim.SynSmall().build())
-    assert (described.length, described.start) == (128, "zero")
-    assert repr(dynsim.layer(described, 7)) == (
-        "Layer(K=2 classes, M=34 tokens, 2 queries, <= 20 contextual tokens per class, T = 7, "
-        "start 'zero')"
-    )
-    assert dynsim.layer(dynsim.layer(TASK, 7), start="uniform").length == 7
+def test_a_layer_has_a_task_and_its_settings() -> None:
+    layer = dynsim.Layer(TASK)
+    assert (layer.length, layer.start) == (128, "zero")
+    assert layer.build(RULE) == as_layer(layer) == layer
+    described = dynsim.Layer(dynsim.SynMedium(3), 7)
+    assert eqx.tree_equal(described.build(RULE), dynsim.Layer(TASK, 7))
+    assert eqx.tree_equal(as_layer(dynsim.SynMedium(3)), layer)
+    changed = as_layer(described, start="uniform")
+    assert (changed.length, changed.start) == (7, "uniform")
+    with pytest.raises(ValueError, match=r"task = 3: must be of type dynsim.Layer or dynsim.Task"):
+        as_layer(3)  # pyright: ignore[reportArgumentType]
     for bad in ({"length": 1}, {"length": 2.5}, {"start": "one"}):
         with pytest.raises(ValueError, match=next(iter(bad))):
-            dynsim.layer(TASK, **bad)
+            dynsim.Layer(TASK, **bad)
     with pytest.raises(ValueError, match="a step would draw 12800000000 tokens"):
-        dynsim.train(TASK, RULE, KEY, steps=1, batch=10**8)
+        dynsim.train(dynsim.Layer(TASK), RULE, KEY, steps=1, batch=10**8)
 
 
 @pytest.mark.parametrize(
     ("described", "built"),
     [
         (
-            dynsim.AttentionLayer(dynsim.SynMedium(2), 20, "uniform"),
-            dynsim.layer(dynsim.syn_medium(2), 20, "uniform"),
+            dynsim.Layer(dynsim.SynMedium(2), 20, "uniform"),
+            dynsim.Layer(dynsim.SynMedium(2).build(), 20, "uniform"),
         ),
-        pytest.param(dynsim.JoMA(), dynsim.JoMA(dynsim.syn_medium(1)), marks=pytest.mark.full),
-        pytest.param(dynsim.AttentionLayer(), dynsim.syn_small(), marks=pytest.mark.full),
         pytest.param(
-            dynsim.QKV(length=20), dynsim.QKV(dynsim.syn_small(), 20), marks=pytest.mark.full
+            dynsim.JoMA(), dynsim.JoMA(dynsim.SynMedium(1).build()), marks=pytest.mark.full
+        ),
+        pytest.param(
+            dynsim.Layer(), dynsim.Layer(dynsim.SynSmall().build()), marks=pytest.mark.full
+        ),
+        pytest.param(
+            dynsim.QKV(length=20), dynsim.QKV(dynsim.SynSmall().build(), 20), marks=pytest.mark.full
         ),
     ],
     ids=["settings", "joma", "yz", "qkv"],
@@ -187,5 +192,5 @@ def test_a_described_problem_is_checked_once_it_is_built() -> None:
 def test_a_run_is_summed_up_by_its_largest_speed() -> None:
     """That of the mean over classes."""
     speed = np.array([[0.0, 0.0], [3.0, 1.0], [9.0, -5.5], [0.5, 1.5]])
-    found = dynsim.layer(TASK).summary(np.array([0.0, 1, 4, 9]), {"speed": speed})
+    found = dynsim.Layer(TASK).summary(np.array([0.0, 1, 4, 9]), {"speed": speed})
     assert found == {"step of the largest speed": 1, "largest speed": 2}

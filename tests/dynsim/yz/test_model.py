@@ -12,7 +12,7 @@ from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
 from tests.systems.layers import initial_weights
 
-TASK = dynsim.syn_medium(3)
+TASK = dynsim.SynMedium(3).build()
 # Compiled once for all tests, and in one piece instead of operation by operation.
 LOSS, FORWARD = jax.jit(yz.loss), jax.jit(yz.forward)
 GRADIENT, WRITTEN_OUT = jax.jit(jax.grad(yz.loss)), jax.jit(yz.loss_and_grad)
@@ -112,7 +112,7 @@ def test_small_losses_and_residuals_keep_their_digits_in_float32() -> None:
 
 
 def test_uniform_start_has_the_stated_bound_and_law() -> None:
-    task = dynsim.syn_medium(10)
+    task = dynsim.SynMedium(10).build()
     start = initial_weights(task, "uniform", jax.random.key(5))
     scaled = np.r_[start.Y.ravel(), start.Z.ravel()] * np.sqrt(task.M)
     assert np.abs(scaled).max() <= 1
@@ -123,7 +123,7 @@ def test_uniform_start_has_the_stated_bound_and_law() -> None:
 
 
 def test_two_distinct_tokens_have_the_entropy_of_their_shares() -> None:
-    task = dynsim.syn(2, 2, num_common=3, num_distinct=2)
+    task = dynsim.Syn(2, 2, num_common=3, num_distinct=2).build()
     measured = jax.jit(lambda params: observables.entropy(task, observables.measure(task, params)))
     Z = jax.random.normal(jax.random.key(0), (task.num_queries, task.M))
     share = np.exp(np.asarray(Z)[task.query_index]) * np.where(task.distinct(), task.probs, 0)
@@ -134,7 +134,7 @@ def test_two_distinct_tokens_have_the_entropy_of_their_shares() -> None:
 
 
 def test_a_single_distinct_token_has_no_entropy() -> None:
-    task = dynsim.syn(8, 4, num_common=5, num_distinct=1)
+    task = dynsim.Syn(8, 4, num_common=5, num_distinct=1).build()
     measured = jax.jit(lambda params: observables.entropy(task, observables.measure(task, params)))
     scattered = jax.random.normal(jax.random.key(0), (task.num_queries, task.M)) * 3
     # Its share is 1 but for rounding, of which 1e-9 nat remained.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.classes.tasks import syn
 from dynsim.problem.train import drawn
 from dynsim.yz import gradients, sampling
 from dynsim.yz import model as yz
@@ -19,9 +20,9 @@ RULES = {
     "adam": dynsim.adam(0.05, 0.02),
 }
 TASKS = {
-    "few outputs": dynsim.syn_small(),
-    "sums of rows": dynsim.syn(2, 3, num_distinct=12, num_common=4, num_common_per_query=2),
-    "outputs that never occur": dynsim.syn(1, 2, num_common=3, num_distinct=2, M=18),
+    "few outputs": dynsim.SynSmall().build(),
+    "sums of rows": syn(2, 3, num_distinct=12, num_common=4, num_common_per_query=2),
+    "outputs that never occur": dynsim.Syn(1, 2, num_common=3, num_distinct=2, M=18).build(),
 }
 
 
@@ -41,7 +42,7 @@ def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
 def test_gradient_of_a_merged_column_is_that_of_each_output_in_it(queries: int) -> None:
     task = TASKS["few outputs"]
     if queries > 2:
-        task = dynsim.syn(queries, 1, num_common=3, num_distinct=2, M=8 * queries)
+        task = dynsim.Syn(queries, 1, num_common=3, num_distinct=2, M=8 * queries).build()
     rng = np.random.default_rng(0)
     assert task.num_queries == queries
     few = gradients.merged_outputs(task, "float64")
@@ -127,7 +128,7 @@ def test_sums_of_up_to_32_rows_pay_if_products_have_four_times_as_many(
 @pytest.mark.parametrize(("length", "dtype"), [(256, "uint8"), (257, "uint16")])
 def test_drawn_batches_hold_whole_sequences(length: int, dtype: str) -> None:
     task = TASKS["few outputs"]
-    found = drawn(dynsim.layer(task, length), jax.random.key(3), 2, 24)
+    found = drawn(dynsim.Layer(task, length), jax.random.key(3), 2, 24)
     assert found.counts.dtype == dtype
     np.testing.assert_array_equal(np.asarray(found.counts, int).sum(1), length - 1)
 
@@ -135,7 +136,7 @@ def test_drawn_batches_hold_whole_sequences(length: int, dtype: str) -> None:
 @pytest.mark.full("test_gradient_of_a_merged_column_is_that_of_each_output_in_it")
 def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
     task = TASKS["few outputs"]
-    found = drawn(dynsim.layer(task, 30), jax.random.key(3), 2, 24)
+    found = drawn(dynsim.Layer(task, 30), jax.random.key(3), 2, 24)
     given = train(task, RULES["sgd"], data=found, steps=2, dtype="float32")
     itself = train(task, RULES["sgd"], steps=2, dtype="float32")
     for ours, theirs in zip(jax.tree.leaves(given), jax.tree.leaves(itself), strict=True):
@@ -144,7 +145,7 @@ def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
 
 def test_batches_of_another_run_are_refused() -> None:
     task = TASKS["few outputs"]
-    found = drawn(dynsim.layer(task, 30), jax.random.key(3), 10, 24)
+    found = drawn(dynsim.Layer(task, 30), jax.random.key(3), 10, 24)
     with pytest.raises(
         ValueError, match=r"data\.classes: must have a leading axis of length steps"
     ):

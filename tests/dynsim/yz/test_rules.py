@@ -16,7 +16,7 @@ from tests.systems.yz import Layer
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-TASK = dynsim.syn_medium(1)
+TASK = dynsim.SynMedium(1).build()
 STEPS = 12
 KEY = jax.random.key(3)
 COSINE = schedules.cosine(0.8, 10, 0.1, warmup=3)

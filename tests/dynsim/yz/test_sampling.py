@@ -20,7 +20,7 @@ P_VALUE = 1e-6
 
 @pytest.mark.more
 def test_counts_are_the_counts_of_the_tokens() -> None:
-    key, task = jax.random.key(1), dynsim.syn_medium(3)
+    key, task = jax.random.key(1), dynsim.SynMedium(3).build()
     classes, tokens = sampling.sample_tokens(task, key, 64, 33)
     examples = sampling.sample_counts(task, key, 64, 33)
     np.testing.assert_array_equal(classes, examples.classes)
@@ -37,7 +37,7 @@ def test_counts_are_the_counts_of_the_tokens() -> None:
     np.testing.assert_array_equal(compared.counts, want)
 
 
-@pytest.mark.parametrize("task", [UNEVEN, dynsim.syn_small()], ids=["uneven", "syn-small"])
+@pytest.mark.parametrize("task", [UNEVEN, dynsim.SynSmall().build()], ids=["uneven", "syn-small"])
 def test_tokens_and_classes_follow_their_law(task: dynsim.SequenceClasses) -> None:
     batch, length = 4096, 33
     examples = sampling.sample_counts(task, jax.random.key(2), batch, length)
@@ -92,7 +92,7 @@ def test_a_batch_has_at_most_two_to_the_thirty_tokens() -> None:
 
 def test_recorded_steps_are_examples_of_equal_weight() -> None:
     """Two steps of three sequences of five tokens, whose counts loops find."""
-    task = dynsim.syn_medium(2)
+    task = dynsim.SynMedium(2).build()
     rng = np.random.default_rng(0)
     classes, tokens = rng.integers(4, size=(2, 3)), rng.integers(9, size=(2, 3, 5))
     tokens[..., -1] = np.asarray(task.query)[classes]
@@ -107,7 +107,7 @@ def test_recorded_steps_are_examples_of_equal_weight() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_recorded_batch_that_does_not_fit_is_named() -> None:
-    task = dynsim.syn_small()
+    task = dynsim.SynSmall().build()
     tokens, labels = np.array([[[0, 1, 30]]]), np.array([[32]])
     with pytest.raises(ValueError, match="labels: found 5"):
         sampling.examples_from_tokens(task, tokens, np.array([[5]]))

@@ -18,7 +18,7 @@ from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
 from tests.systems.layers import initial_weights, simulate
 
-TASK = dynsim.syn_small()
+TASK = dynsim.SynSmall().build()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -57,7 +57,7 @@ def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -
 
 @pytest.mark.parametrize(
     "task",
-    [TASK, pytest.param(dynsim.syn_medium(2), marks=pytest.mark.full)],
+    [TASK, pytest.param(dynsim.SynMedium(2).build(), marks=pytest.mark.full)],
     ids=["one query", "two queries"],
 )
 @pytest.mark.more
@@ -361,7 +361,7 @@ def test_float64_inside_a_float32_transformation_is_refused() -> None:
 
 
 def test_recall_is_the_share_of_distinct_tokens_above_the_threshold() -> None:
-    task = dynsim.syn_small()
+    task = dynsim.SynSmall().build()
     snapshot = observables.measure(task, yz.init_zero(task))
     found = np.asarray(observables.recall_at([0.0, 1.0, 2.0, 50.0])(task, snapshot))
     # At zero weights attention is P(l|n): 10 common tokens of weight 1, distinct 0.1 .. 1.

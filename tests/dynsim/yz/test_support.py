@@ -29,11 +29,11 @@ def sparse_task(prior: list[float] | None = None) -> dynsim.SequenceClasses:
 
 
 TASKS = {
-    "one query": (dynsim.syn_medium(1), 32),
-    "three queries": (dynsim.syn_medium(3), 32),
+    "one query": (dynsim.SynMedium(1).build(), 32),
+    "three queries": (dynsim.SynMedium(3).build(), 32),
     "overlapping": (OVERLAPPING, 32),
-    "sums of rows": (dynsim.syn_medium(5), 128),
-    "fewer examples than classes": (dynsim.syn_medium(5), 7),
+    "sums of rows": (dynsim.SynMedium(5).build(), 128),
+    "fewer examples than classes": (dynsim.SynMedium(5).build(), 7),
     "sums of rows, all overlapping": (sparse_task(), 128),
     # Class 10, which has tokens of its own: their rows of the gradient are sums over its examples.
     "one class with most of the batch": (sparse_task(10 * [0.4 / 11] + [0.6, 0.4 / 11]), 128),

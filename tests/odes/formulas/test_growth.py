@@ -18,7 +18,7 @@ TIMES = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])
 
 
 def one_common(num_queries: int, classes_per_query: int) -> dynsim.SequenceClasses:
-    return dynsim.syn(num_queries, classes_per_query, num_common=1, num_distinct=3)
+    return dynsim.Syn(num_queries, classes_per_query, num_common=1, num_distinct=3).build()
 
 
 @pytest.mark.usefixtures("x64")
@@ -211,7 +211,7 @@ ODD = np.array([[0.5, 0.5, 0, 0], [0.4, 0, 0.6, 0]])
     ("task", "optimizer", "message"),
     [
         (one_common(1, 2), dynsim.adam(1.0, 1.0), "optimizer = adam: Theorem 4"),
-        (dynsim.syn_small(), None, "exactly one common token; the task has 10"),
+        (dynsim.SynSmall().build(), None, "exactly one common token; the task has 10"),
         (
             dynsim.sequence_classes([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0, 1.0]], [0, 0, 0]),
             None,

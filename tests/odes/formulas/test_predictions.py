@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.classes.tasks import syn
 from odes import predictions
 from odes.run import _compiled
 from odes.yz import eq10 as attention
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_theory")
 
 TIMES = np.unique(np.r_[dynsim.log_times(400, 24), 9.99, 10.01])
 RECORD = ("z", "B", "xi", "speed")
-SYMMETRIC = dynsim.syn(2, 2, num_common=3, num_distinct=4)
+SYMMETRIC = dynsim.Syn(2, 2, num_common=3, num_distinct=4).build()
 
 
 def irregular() -> dynsim.SequenceClasses:
@@ -210,7 +211,7 @@ def test_signs_follow_the_theorems_assumptions() -> None:
 
 
 def test_locally_distinct_tokens_are_not_claimed() -> None:
-    task = dynsim.syn(2, 2, num_common=1, num_distinct=2, num_common_per_query=1)
+    task = syn(2, 2, num_common=1, num_distinct=2, num_common_per_query=1)
     distinct = predictions.sign_of_drift(task) > 0
     np.testing.assert_array_equal(distinct, np.asarray(task.distinct()))
 

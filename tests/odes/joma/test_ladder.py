@@ -260,7 +260,7 @@ def test_theorem_3_is_the_mean_over_samples(activation: str) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-6 if activation == "tanh" else 1e-10)
 
 
-TWO = dynsim.syn_small()
+TWO = dynsim.SynSmall().build()
 
 
 def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options):

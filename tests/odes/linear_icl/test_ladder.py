@@ -18,7 +18,7 @@ from odes import linear_icl
 from odes.solver.tolerances import Tolerances
 
 pytestmark = pytest.mark.usefixtures("x64")
-TASK = dynsim.regression()
+TASK = dynsim.Regression()
 THEORIES = odes.hierarchy.of_class(dynsim.Regression)
 PUBLISHED = (1, 0.64057971, 0.37737216, 0.2098046, 0.13599507)
 """Losses of the plateaus at D = 4, N = 31, as the authors' code prints them."""
@@ -55,7 +55,7 @@ def ones(R: int, D: int) -> Separate:
     return Separate(np.ones(1), np.ones((1, R, D)), np.ones((1, R, D)))
 
 
-THREE = dynsim.regression(heads=3, scale=0.3)
+THREE = dynsim.Regression(heads=3, scale=0.3)
 START = narrowed(THREE.init(loop.split_key(jax.random.key(0))[0]), "float32")
 TIMES = (0.0, 5.0, 20.0, 60.0, 200.0)
 
@@ -82,7 +82,7 @@ def test_aligned_heads_follow_the_closed_form() -> None:
     """Eq. 21 is exact for them, in the time that momentum speeds up by 1/(1 - mu)."""
     first, times = np.array([0.2, 0.3, 0.4, 0.5]), np.array([0.0, 10.0, 30.0, 100.0, 300.0])
     momentum, init = dynsim.sgd(0.05, momentum=0.9), aligned(first)
-    closed = THEORIES["scalar"].solve(dynsim.regression(heads=4), momentum, times, init=init)
+    closed = THEORIES["scalar"].solve(dynsim.Regression(heads=4), momentum, times, init=init)
     start = np.concatenate([np.ravel(leaf) for leaf in (init.v, init.k, init.q)])
     flow = solve_ivp(
         equation_14, (0, times[-1]), start, t_eval=times, args=(4,), rtol=1e-10, atol=1e-12
@@ -117,7 +117,7 @@ def test_the_closed_form_has_the_derivatives_of_its_equations() -> None:
     times, sizes, gain = np.array([60.0, 150.0]), *map(np.asarray, (TASK.eigenvalues, TASK.gain))
 
     def solve(eta: float, size: float) -> jax.Array:
-        task = dynsim.regression(heads=3, spectrum=size * TASK.eigenvalues)
+        task = dynsim.Regression(heads=3, spectrum=dynsim.GivenSpectrum(size * TASK.eigenvalues))
         options = {"init": START, "record": "learned"}
         return THEORIES["scalar"].solve(task, dynsim.sgd(eta), times, **options)["learned"]
 
@@ -161,7 +161,9 @@ def balanced(first: float) -> dynsim.Merged:
 
 def test_the_sigmoid_of_white_inputs_is_that_of_the_paper() -> None:
     """Eq. 10 at D = 4, N = 31, w_init = 1e-3, against numbers of its own evaluation by hand."""
-    white = dynsim.regression(4, 31, "white", attention="merged", heads=2)
+    white = dynsim.Regression(
+        4, 31, spectrum=dynsim.WhiteSpectrum(), attention=dynsim.MergedHeads(), heads=2
+    )
     times = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     found = THEORIES["sigmoid"].solve(white, dynsim.sgd(0.5), times, init=balanced(1e-3))
     entries = found["learned"][:, 0] / np.asarray(white.gain)[0]
@@ -172,7 +174,13 @@ def test_the_sigmoid_of_white_inputs_is_that_of_the_paper() -> None:
 def test_the_sigmoid_of_two_heads_is_the_descent_of_its_loss() -> None:
     """At eigenvalues 0.7. With U_i = u_i I, M = sum_i v_i u_i I and l = 0.7 g M the loss is 4 0.7
     (1 - (2 l - l^2) / g), down which v_i and the entries of U_i go at the rate eta."""
-    task = dynsim.regression(4, 31, spectrum=0.7 * np.ones(4), attention="merged", heads=2)
+    task = dynsim.Regression(
+        4,
+        31,
+        spectrum=dynsim.GivenSpectrum(0.7 * np.ones(4)),
+        attention=dynsim.MergedHeads(),
+        heads=2,
+    )
     gain, eta, times = 1 + (1 + 4) / 31, 0.3, np.array([0.0, 1.0, 3.0, 6.0])
     v, u = np.array([0.5, -0.2]), np.array([0.25, -0.1])
 
@@ -200,7 +208,9 @@ def test_the_sigmoid_of_two_heads_is_the_descent_of_its_loss() -> None:
 )
 def test_white_inputs_are_learned_along_the_sigmoid() -> None:
     """Of the flow of eq. 8 from a balanced start, and from one that is not."""
-    white = dynsim.regression(4, 31, "white", attention="merged", heads=2)
+    white = dynsim.Regression(
+        4, 31, spectrum=dynsim.WhiteSpectrum(), attention=dynsim.MergedHeads(), heads=2
+    )
     first = 1e-3
     start, times = balanced(first), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     solve = lambda name, **options: THEORIES[name].solve(
@@ -219,7 +229,7 @@ def test_white_inputs_are_learned_along_the_sigmoid() -> None:
     np.testing.assert_allclose(closed["learned"][1:], flow["learned"][1:], rtol=1e-5)
 
 
-FOUR = dynsim.regression(heads=4)
+FOUR = dynsim.Regression(heads=4)
 
 
 def rests(
@@ -265,15 +275,25 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
 @pytest.mark.parametrize(
     ("name", "task", "rule", "message"),
     [
-        ("sigmoid", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "needs white inputs"),
+        (
+            "sigmoid",
+            dynsim.Regression(attention=dynsim.MergedHeads()),
+            dynsim.sgd(0.1),
+            "needs white inputs",
+        ),
         ("sigmoid", TASK, dynsim.sgd(0.1), "eq. 10 describes merged attention"),
         (
             "scalar",
-            dynsim.regression(rank=2),
+            dynsim.Regression(attention=dynsim.SeparateHeads(2)),
             dynsim.sgd(0.1),
             "(rank=2): eq. 21 describes separate heads",
         ),
-        ("scalar", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "eq. 21 describes"),
+        (
+            "scalar",
+            dynsim.Regression(attention=dynsim.MergedHeads()),
+            dynsim.sgd(0.1),
+            "eq. 21 describes",
+        ),
         (
             "scalar",
             TASK,

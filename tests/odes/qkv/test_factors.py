@@ -20,7 +20,7 @@ from dynsim.yz import model as yz
 from odes import qkv as factors
 from odes.yz import population
 
-TASK = dynsim.syn_small()
+TASK = dynsim.SynSmall().build()
 
 
 def on_task(width: int, **settings: Any) -> QKV:

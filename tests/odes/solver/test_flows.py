@@ -20,7 +20,7 @@ from odes.yz import population
 from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
-TASK = dynsim.syn_small()
+TASK = dynsim.SynSmall().build()
 # One record, and two times where possible: compilation takes seconds.
 RECORD = ("loss", "z_top_distinct")
 
@@ -123,7 +123,7 @@ def test_theorem_1_inverts_the_gram_matrix() -> None:
 @pytest.mark.full("systems/test_yz.py::test_theories_in_equal_steps")  # whose eq10 has xi as well
 @pytest.mark.parametrize("convention", ["sgd", "paper"])
 def test_the_drift_of_eq10_is_theorem_1s(convention: str) -> None:
-    task, times = dynsim.syn_medium(1), np.array([0, 10.0, 25.0])
+    task, times = dynsim.SynMedium(1).build(), np.array([0, 10.0, 25.0])
     record = ["speed", "xi", "overlap"]
     got = attention.solve(task, dynsim.sgd(1.3, 0.7), times, convention=convention, record=record)
     # xi is measured from the drift, and the speed is gamma of Lemma 6's decoder.
@@ -203,7 +203,7 @@ def test_a_theory_that_does_not_apply_says_why(
     name: str, optimizer: dynsim.Rule, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        odes.theories(TASK)[name].check(TASK, optimizer)
+        odes.theories(dynsim.Layer(TASK))[name].check(dynsim.Layer(TASK), optimizer)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dynsim import schedules
 from dynsim.sparse_attention import Scored
 from odes.sparse_attention import finite_batch
 
-TASK, RULE = dynsim.retrieval(24, 24), dynsim.adam(0.01)
+TASK, RULE = dynsim.Retrieval(24, 24), dynsim.adam(0.01)
 
 
 def quadratic(blocks: list[list[np.ndarray]], d: int) -> tuple[float, float]:
@@ -29,7 +29,7 @@ def test_moments_are_those_of_quadratic_forms_in_the_tokens(d: int, walk: float)
     """Of weights drawn once: scores have gradients z^T M z with z = (x_T, x_1, ..., x_n), and an
     entry of W has the product of two normal numbers, of which all is known."""
     n, B, u, gap = 3, 2, 0.05, 0.8
-    task = dynsim.retrieval(n + B, d, B)
+    task = dynsim.Retrieval(n + B, d, B)
     target = np.asarray(task.target("float64"))
     signs = np.sign(target)
     W = u * signs + walk**0.5 * np.random.default_rng(0).normal(size=(d, d))
@@ -64,7 +64,7 @@ def test_moments_are_those_of_quadratic_forms_in_the_tokens(d: int, walk: float)
 @pytest.mark.full("test_moments_are_those_of_quadratic_forms_in_the_tokens")
 @pytest.mark.parametrize(("magnitude", "walk", "gap"), [(0.08, 0.003, 1.5), (0.3, 0.01, 0.5)])
 def test_moments_are_those_of_sampled_gradients(magnitude: float, walk: float, gap: float) -> None:
-    task = dynsim.retrieval(12, 24, B=2)
+    task = dynsim.Retrieval(12, 24, B=2)
     signs = np.sign(np.asarray(task.target()))
 
     def sampled(key: jax.Array) -> jax.Array:
@@ -118,7 +118,7 @@ def test_an_infinite_batch_is_descent_on_all_weights() -> None:
     [
         (TASK, dynsim.sgd(1.0), 8, "optimizer = sgd: the finite-batch theory describes adam"),
         (TASK, dynsim.adam(0.1, decay=0.1), 8, "decay = 0.1: the finite-batch theory excludes"),
-        (dynsim.retrieval(24, 24, p=0.5), RULE, 8, "p = 0.5: must be 0; the finite-batch theory"),
+        (dynsim.Retrieval(24, 24, p=0.5), RULE, 8, "p = 0.5: must be 0; the finite-batch theory"),
         (TASK, RULE, 0.5, "batch = 0.5: must be"),
     ],
 )

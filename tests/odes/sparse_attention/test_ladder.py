@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 # A statistical test fails by chance with this probability; with fixed keys for ever, or never.
 P_VALUE = 1e-6
 THEORIES = odes.hierarchy.of_class(dynsim.Retrieval)
-SMALL = dynsim.retrieval(12, 5, 3, 0.2)
+SMALL = dynsim.Retrieval(12, 5, 3, 0.2)
 TIMES = [0, 10, 40, 120, 300]
 KEY = jax.random.key(0)
 
@@ -54,7 +54,7 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
 @pytest.mark.more
 def test_a_step_has_the_law_of_its_tokens() -> None:
     """Loss and gradient of batches drawn by what they read, and drawn as tokens."""
-    task, number = dynsim.retrieval(5, 3, 2, 0.3), 10_000
+    task, number = dynsim.Retrieval(5, 3, 2, 0.3), 10_000
     W = np.random.default_rng(1).normal(size=(3, 3))
     # One of the others has most of the attention, so that slopes hang together.
     params = Scored(W, np.array([3.0, 0.0, 0.5, 1.0, 1.0]))
@@ -131,7 +131,7 @@ def test_the_gradient_of_four_numbers_is_that_of_all_weights() -> None:
 def test_eqs_13_and_14_are_the_reduction_but_for_how_copies_share_the_pull(B: int) -> None:
     """Without a fixed token W = w sign(W*)/d, whose rate is eq. 13. Eq. 14 is the slope of the loss
     by Da, to which B copies and T - B others add 1/B and 1/(T - B) of it."""
-    task, w, gap = dynsim.retrieval(12, 5, B), 1.7, 0.9
+    task, w, gap = dynsim.Retrieval(12, 5, B), 1.7, 0.9
     state = sparse_attention.Alike(*map(jnp.asarray, (w / 5, w / 5, gap, 0.0)))
     printed = tuple(map(jnp.asarray, (w, gap)))
     slope = sparse_attention.gradient(task, state)
@@ -153,7 +153,7 @@ def test_the_closed_form_solves_the_early_equations_and_blows_up_in_time(
     """|W|' = (B r/T) e^Da, Da' = (r/T) |W| e^Da in SciPy, with W along the moments of the last
     token, and the loss of all weights there."""
     T, d, eta = 12, 5, 0.1
-    task, rule = dynsim.retrieval(T, d, B, p), dynsim.sgd(eta, momentum=mu or None)
+    task, rule = dynsim.Retrieval(T, d, B, p), dynsim.sgd(eta, momentum=mu or None)
     moments = (1 - p) / d + p * (np.arange(d) == 0)
     r = np.linalg.norm(moments)
     end = math.sqrt(math.pi / 2) * T / (math.sqrt(B) * r) * (1 - mu) / eta
@@ -202,7 +202,7 @@ def full_flow(T: int, d: int, B: int) -> float:
 def test_repetition_speeds_up_like_the_root_of_its_number(B: int, printed: float) -> None:
     """Against every score on its own, in NumPy: the flow agrees, eqs. 13 and 14 for B = 1 only.
     Their ratios to it at T = 256, d = 64 are known: 2652.9/2647.7 and 668.3/1312.1."""
-    task, times = dynsim.retrieval(256, 64, B), np.arange(0.0, 2800, 4)
+    task, times = dynsim.Retrieval(256, 64, B), np.arange(0.0, 2800, 4)
     want = full_flow(256, 64, B)
     flow, wrong = (
         falls(times, np.asarray(THEORIES[name].solve(task, dynsim.sgd(1.0), times)["loss"]))
@@ -224,9 +224,9 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dynsim.retrieval(8, 4, 8), "B = 8: must be less than length = 8"),
-        (lambda: dynsim.retrieval(8, 1), "d = 1: must be an integer >= 2"),
-        (lambda: dynsim.retrieval(p=1.5), "p = 1.5: must be finite and in [0, 1]"),
+        (lambda: dynsim.Retrieval(8, 4, 8), "B = 8: must be less than length = 8"),
+        (lambda: dynsim.Retrieval(8, 1), "d = 1: must be an integer >= 2"),
+        (lambda: dynsim.Retrieval(p=1.5), "p = 1.5: must be finite and in [0, 1]"),
         (
             lambda: THEORIES["printed"].solve(SMALL, dynsim.sgd(1.0), [1.0]),
             "p = 0.2: must be 0; eqs. 13 and 14 describe no fixed token",
@@ -270,7 +270,7 @@ def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
     order in 1/sqrt(d)."""
     errors = []
     for d in (64, 4096):
-        task = dynsim.retrieval(2**14, d, 2)
+        task = dynsim.Retrieval(2**14, d, 2)
         times = np.array([0.3, 0.6, 0.8]) * float(sparse_attention.escape_time(task))
         found = {
             name: THEORIES[name].solve(task, dynsim.sgd(1.0), times, record=("readout",))
@@ -280,7 +280,7 @@ def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
     assert (errors[1] < 0.02).all()
     np.testing.assert_allclose(errors[0] / errors[1], 8, rtol=0.3)
     # Eq. 6 is later, by more than a factor of 2 at T = 256, d = 64.
-    task = dynsim.retrieval(256, 64)
+    task = dynsim.Retrieval(256, 64)
     assert float(sparse_attention.linear_escape_time(task, 0.2)) == pytest.approx(6869.3, abs=0.1)
 
 
@@ -288,7 +288,7 @@ def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
 @pytest.mark.usefixtures("quick_theory")
 def test_the_plateau_under_momentum_has_the_length_of_its_theories() -> None:
     """Eqs. 13, 14 and the closed form, at the rate eta/(1 - mu), against descent on all weights."""
-    task, momentum = dynsim.retrieval(64, 64), dynsim.sgd(0.025, momentum=0.9)
+    task, momentum = dynsim.Retrieval(64, 64), dynsim.sgd(0.025, momentum=0.9)
     end = float(sparse_attention.escape_time(task)) / 0.25
     times = np.arange(0, int(1.2 * end), 20)
     run = dynsim.train(
@@ -311,7 +311,7 @@ def test_the_plateau_under_momentum_has_the_length_of_its_theories() -> None:
 @pytest.mark.parametrize("rule", [dynsim.sgd(0.5), dynsim.sgd(0.05, momentum=0.9)], ids=str)
 def test_what_is_printed_is_integrated_as_printed(rule: dynsim.Rule) -> None:
     """By SciPy, and with momentum at the rate eta / (1 - mu), which is the same in both rules."""
-    task, times = dynsim.retrieval(12, 5, 2), [20.0, 60.0]
+    task, times = dynsim.Retrieval(12, 5, 2), [20.0, 60.0]
     field = jax.jit(lambda state: jnp.stack(sparse_attention.field(task, tuple(state))))
     solved = solve_ivp(
         lambda t, x: 0.5 * np.asarray(field(x)),

@@ -21,8 +21,8 @@ CONTEXT = 40.0
     ("task", "merged"),
     # The last has no other classes, and one other output.
     [
-        (dynsim.syn_medium(2), False),
-        (dynsim.syn_medium(2), True),
+        (dynsim.SynMedium(2).build(), False),
+        (dynsim.SynMedium(2).build(), True),
         pytest.param(
             dynsim.sequence_classes([[0.4, 0.6]], [0], [1]), False, marks=pytest.mark.full
         ),

@@ -16,7 +16,7 @@ from odes.symmetric import _carried, reduction, tie
 from odes.symmetric.state import zero_state
 
 # Three classes with a query each, five tokens of each kind of equal probability.
-TASK = dynsim.overlapping(3, 0.3)
+TASK = dynsim.Overlapping(3, 0.3).build()
 PLACED = symmetric.placed(TASK, merged=True)
 RULE = dynsim.momentum(1.0, 20.0)
 expanded = jax.jit(lambda state: PLACED.weights(state))
@@ -201,7 +201,7 @@ def test_a_short_sequence_has_as_many_tokens_as_it_has_besides_the_query():
 
 @pytest.mark.more
 def test_flow_and_descent_agree_where_steps_are_small_and_batches_do_not_matter():
-    task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
+    task = symmetric.merged(symmetric.symmetric_task(dynsim.SynSmall().build()))
     flow, descent = (
         symmetric.instability(
             task, dynsim.sgd(0.1, 1.0), steps=60, batch=128, length=128, path=path
@@ -216,7 +216,7 @@ def test_flow_and_descent_agree_where_steps_are_small_and_batches_do_not_matter(
 
 @pytest.mark.more
 def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
-    rule, task = dynsim.momentum(1.0, 1.0), symmetric.symmetric_task(dynsim.syn_small())
+    rule, task = dynsim.momentum(1.0, 1.0), symmetric.symmetric_task(dynsim.SynSmall().build())
     record = "z_top_distinct"
     linear = symmetric.spread(task, rule, [20], batch=128, length=128, record=record)
 
@@ -233,7 +233,7 @@ def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
 
 @pytest.mark.more
 def test_noise_vanishes_with_the_batch_and_breaks_ties():
-    task = symmetric.symmetric_task(dynsim.syn_small())
+    task = symmetric.symmetric_task(dynsim.SynSmall().build())
     rule = dynsim.momentum(1.0, 1.0)
     asked = {"steps": 20, "length": 128, "times": [20], "record": ["z_common", "loss"]}
     still = symmetric.descend(task, rule, **asked)

@@ -15,7 +15,7 @@ from odes.yz import population
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_theory")
 
-TASK = dynsim.syn(2, 2, num_common=3, num_distinct=2)
+TASK = dynsim.Syn(2, 2, num_common=3, num_distinct=2).build()
 TIMES = np.array([0.0, 3.0, 30.0])
 
 

@@ -185,7 +185,7 @@ def test_its_program_solves_what_it_draws(screen: Any, monkeypatch: pytest.Monke
     program = screen.run("return document.querySelector('#play pre').textContent")
     exec(program.removesuffix("print(run)"), {})
     task, rule, at = given
-    small = symmetric.symmetric_task(dynsim.syn_small())
+    small = symmetric.symmetric_task(dynsim.SynSmall().build())
     for name in ("K", "M", "num_queries"):
         assert getattr(task, name) == getattr(small, name)
     np.testing.assert_allclose(task.p, small.p, rtol=1e-12)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.classes.tasks import syn
 from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from dynsim.yz import observables
@@ -53,7 +54,7 @@ def expand(task: dynsim.SequenceClasses, state: symmetric.State) -> yz.YZ:
 def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(
     sizes: tuple[int, int], options: dict
 ) -> None:
-    task = dynsim.syn(*sizes, **options)
+    task = dynsim.Syn(*sizes, **options).build()
     reduced = symmetric.symmetric_task(task).astype("float64")
     rng = np.random.default_rng(0)
     zero = zero_state(reduced, "float64")
@@ -121,7 +122,7 @@ def test_what_a_class_does_not_have_is_not_a_number() -> None:
 def test_the_flow_is_the_full_population_flow(
     sizes: tuple[int, int], options: dict, optimizer: dynsim.Rule
 ) -> None:
-    task = dynsim.syn(*sizes, **options)
+    task = dynsim.Syn(*sizes, **options).build()
     times = [0, 0.5, 1, 10, 100, 300]
     # Both take the same equal steps, which compile in a fraction of the time; those of Adam would
     # have to be many.
@@ -143,13 +144,18 @@ def test_the_flow_is_the_full_population_flow(
 @pytest.mark.parametrize(
     ("task", "optimizer"),
     [
-        pytest.param(dynsim.syn_small(), dynsim.sgd(1.0, 0.5), id="sgd", marks=pytest.mark.full),
         pytest.param(
-            dynsim.syn_small(), dynsim.momentum(1.0, 0.5), id="momentum", marks=pytest.mark.full
+            dynsim.SynSmall().build(), dynsim.sgd(1.0, 0.5), id="sgd", marks=pytest.mark.full
         ),
-        pytest.param(dynsim.syn_small(), dynsim.adam(0.1, 0.3), id="adam"),
         pytest.param(
-            dynsim.syn_medium(3),
+            dynsim.SynSmall().build(),
+            dynsim.momentum(1.0, 0.5),
+            id="momentum",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(dynsim.SynSmall().build(), dynsim.adam(0.1, 0.3), id="adam"),
+        pytest.param(
+            dynsim.SynMedium(3).build(),
             dynsim.momentum(0.2, 2.0, 0.8),
             id="syn-medium",
             marks=pytest.mark.full,
@@ -223,7 +229,7 @@ def test_a_hundred_thousand_classes_to_a_hundred_million_steps() -> None:
     "odes/sparse_attention/test_ladder.py::test_descent_on_all_weights_is_the_flow_of_four_numbers",
 )
 def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
-    task = symmetric.symmetric_task(dynsim.syn_small())
+    task = symmetric.symmetric_task(dynsim.SynSmall().build())
     steps, rates = np.array([20, 50, 100]), jnp.array([0.01, 0.03])
 
     def flow(eta: jax.Array) -> dynsim.Trajectory:
@@ -304,7 +310,7 @@ def test_adams_field_is_smooth_where_a_gradient_vanishes() -> None:
         np.testing.assert_allclose(field[0].Y.common_next, want, rtol=1e-6)
 
 
-SYN = dynsim.syn(2, 2, num_common=2, num_distinct=3)
+SYN = dynsim.Syn(2, 2, num_common=2, num_distinct=3).build()
 
 
 @pytest.mark.parametrize(
@@ -319,7 +325,7 @@ SYN = dynsim.syn(2, 2, num_common=2, num_distinct=3)
             "needs the same number of classes per query; query number 1 differs",
         ),
         (
-            lambda: dynsim.syn(2, 2, num_common_per_query=1),
+            lambda: syn(2, 2, num_common_per_query=1),
             "needs common tokens shared by all classes; token 10 occurs in 2 of 4",
         ),
         (
@@ -387,12 +393,12 @@ def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
 
 @pytest.mark.full("test_descent_is_the_full_descent")
 def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
-    task, times = symmetric.symmetric_task(dynsim.syn_small()), [0, 3, 30]
+    task, times = symmetric.symmetric_task(dynsim.SynSmall().build()), [0, 3, 30]
     record = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi", "accuracy")
     merged = symmetric.merged(task)
     assert (merged.p.shape, merged.rho.shape) == ((10,), (1,))
     np.testing.assert_array_equal(merged.rho_copies, [10])
-    equal = symmetric.merged(symmetric.symmetric_task(dynsim.overlapping(3, 0.2)))
+    equal = symmetric.merged(symmetric.symmetric_task(dynsim.Overlapping(3, 0.2).build()))
     np.testing.assert_array_equal(np.r_[equal.p_copies, equal.rho_copies], [5, 5])
     rates = np.array([0.3, 1.0, 4.0])
     many = symmetric.descend(

@@ -15,7 +15,7 @@ import scipy.stats
 from dynsim.problem.base import narrowed
 from dynsim.problem.train import problem_in
 from dynsim.two_stage.model import PQ, attend, data_loss, outputs
-from dynsim.two_stage.task import Prompts, prompts, sample_prompts
+from dynsim.two_stage.task import Prompts, sample_prompts
 from odes.two_stage import loss
 from odes.two_stage.loss import ReducedState, Rule, auc_Q, block_sizes, losses, total
 
@@ -60,7 +60,7 @@ def population_Q(V: jax.Array, x_L: jax.Array, task: Prompts) -> jax.Array:
 
 @pytest.mark.more
 def test_population_maps_are_those_of_long_prompts() -> None:
-    task = prompts(16, 8000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
+    task = Prompts(16, 8000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
     weight_key, key = jax.random.split(jax.random.key(1))
     W, V = jax.random.normal(weight_key, (2, 16, 16), "float32")
     # Little noise in V, which would hide what Q makes of its signal.
@@ -93,7 +93,7 @@ def test_population_maps_are_those_of_long_prompts() -> None:
 
 @pytest.mark.more
 def test_floor_of_the_specialised_loss() -> None:
-    task = prompts(8, 65, r=2.0)
+    task = Prompts(8, 65, r=2.0)
     sample = jax.jit(lambda key: sample_prompts(task, key, 500, "float64").Q[:, -1])
     query, map_Q = sample(jax.random.key(1)), jax.jit(population_Q)
     for scale in (0.1, 1.0, 10.0):
@@ -185,7 +185,7 @@ def predicted(task: Prompts, state: ReducedState) -> tuple[jax.Array, jax.Array]
 def test_loss_and_gradient_are_those_of_sampled_prompts(
     coupling: float, state: ReducedState, sample: Callable[..., jax.Array]
 ) -> None:
-    task = problem_in(prompts(24, 65, r=1.8, coupling=coupling), "float64")
+    task = problem_in(Prompts(24, 65, r=1.8, coupling=coupling), "float64")
     state = narrowed(state, "float64")
     found = np.asarray(sample(task, state))
     assert np.abs(found[:, -1]).max() < 1e-12
@@ -206,7 +206,7 @@ def test_outputs_are_those_of_their_tokens() -> None:
     """Mean and variance over contexts at each node, and those of the score of one token: of P, a
     margin of mean pbar and variance s1^2 (1 - 2/pi) times w, and what is across; of Q, +-zeta at
     half of the tokens."""
-    task, rule = prompts(8, 33, r=1.8, gamma0=0.7, s1=1.2, s2=0.9), Rule(3, 2, 3, 2)
+    task, rule = Prompts(8, 33, r=1.8, gamma0=0.7, s1=1.2, s2=0.9), Rule(3, 2, 3, 2)
     found = jax.jit(lambda state, length: loss.outputs(state, task, length, rule), static_argnums=1)
     P, (pos, neg) = found(STATE, True)
     g, h, e = loss.half_normal_nodes(3)[0][:, None], *(loss.normal_nodes(n)[0] for n in (2, 3))
@@ -242,7 +242,7 @@ def test_outputs_covary_as_the_tokens_that_they_share(y: int) -> None:
     """A token adds its label times its ReLU to both outputs: its moments by enumeration of what it
     can be, for each query. Tokens of class y have the score of P, others its opposite; only the
     negative ones have one of Q, of either sign."""
-    task, rule = prompts(8, 33), Rule(2, 2, 2, 2)
+    task, rule = Prompts(8, 33), Rule(2, 2, 2, 2)
     P, Q = jax.jit(lambda state: loss.outputs(state, task, True, rule))(STATE)
     q = Q[0] if y == 1 else Q[1]
     x = np.linspace(-9, 9, 20001)
@@ -265,7 +265,7 @@ def test_outputs_covary_as_the_tokens_that_they_share(y: int) -> None:
 
 
 def test_sign_of_b_does_not_matter() -> None:
-    task = prompts(coupling=0.4)
+    task = Prompts(coupling=0.4)
     compiled = jax.jit(losses)
     there, back = (
         compiled(STATE, task),
@@ -275,7 +275,7 @@ def test_sign_of_b_does_not_matter() -> None:
 
 
 def test_doubling_the_nodes_changes_nothing_visible() -> None:
-    task = prompts(coupling=0.4)
+    task = Prompts(coupling=0.4)
     coarse = jax.jit(losses)(STATE, task)
     fine = jax.jit(functools.partial(losses, rule=Rule(24, 12, 16, 12)))(STATE, task)
     np.testing.assert_allclose(coarse, fine, rtol=2e-4)
@@ -283,7 +283,7 @@ def test_doubling_the_nodes_changes_nothing_visible() -> None:
 
 
 def test_total_weighs_the_losses() -> None:
-    apart, joint, half = (prompts(coupling=c) for c in (0.0, 1.0, 0.5))
+    apart, joint, half = (Prompts(coupling=c) for c in (0.0, 1.0, 0.5))
     compiled = jax.jit(total, static_argnames="coupled")
     found = jax.jit(losses)(STATE, apart)
     alone = float(found.K1 + found.K2)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.special import erf, ndtr
 
-from dynsim import prompts
+from dynsim import Prompts
 from odes.two_stage import field, thresholds
 from odes.two_stage.loss import ReducedState, losses
 from tests.systems.two_stage import DENSITY, NORMAL, RULE, folded, on_grids
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-TASK = prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9, coupling=0.3)
+TASK = Prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9, coupling=0.3)
 STATE = np.array([0.3, 0.6, 0.03, 0.02, 0.04, 0.015, 0.01])
 P, POS, NEG = on_grids(TASK, STATE)
 KAPPA = 1 - 1 / 33

@@ -12,8 +12,8 @@ import pytest
 import dynsim
 from dynsim import schedules
 from dynsim.trajectory import Status
-from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
-from dynsim.two_stage.task import prompts
+from dynsim.two_stage.annealing import Annealed, Annealing
+from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
 from odes.two_stage import ReducedState, Rule, measured, solve_anchored
@@ -32,8 +32,8 @@ TIGHT = Tolerances(1e-9, 1e-12)
 
 @pytest.mark.more
 def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
-    optimizer = noisy_sgd()
-    found = two_stage.solve(prompts(tau_0=0.25), optimizer, TIMES, record=RECORD)
+    optimizer = Annealed()
+    found = two_stage.solve(Prompts(tau_0=0.25), optimizer, TIMES, record=RECORD)
     assert found.ok
     assert found.source == "ode"
     at = list(TIMES).index(50)
@@ -56,7 +56,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
 
 @pytest.mark.more
 def test_restart_where_the_rate_changes_continues_the_run() -> None:
-    task, optimizer = prompts(tau_0=0.25), noisy_sgd()
+    task, optimizer = Prompts(tau_0=0.25), Annealed()
     early, late = [0, 10, 25, 40], [50, 55, 2000, 5000, 8000]
     times = np.array([*early, *late])
     options = {"record": ("state",)}
@@ -75,7 +75,7 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
 @pytest.mark.more
 def test_each_stage_is_anchored_at_the_state_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly at its start; from there on it is the solution of the equations."""
-    task, rule, key = prompts(4, 7), Annealed(decay=0.2, eta_2=0.1, stage_2=0.5), jax.random.key(1)
+    task, rule, key = Prompts(4, 7), Annealed(decay=0.2, eta_2=0.1, stage_2=0.5), jax.random.key(1)
     early, late = np.array([0, 2, 6]), np.array([6, 10, 31])
     times, record = np.union1d(early, late), ("state", "V_trace", "V_trace_abs")
     assert Annealing.of(rule).first == 6
@@ -111,9 +111,9 @@ def test_each_stage_is_anchored_at_the_state_of_training(monkeypatch: pytest.Mon
 @pytest.mark.full("test_each_stage_is_anchored_at_the_state_of_training")
 def test_a_stage_that_takes_too_many_steps_fails() -> None:
     few = Tolerances(1e-9, 1e-12, max_steps=2)
-    task, times = prompts(tau_0=0.25), np.array([0, 25, 50, 8000, 12050])
+    task, times = Prompts(tau_0=0.25), np.array([0, 25, 50, 8000, 12050])
     found = solve_anchored(
-        task, noisy_sgd(), times, key=jax.random.key(0), batch=8, record=("state",), tolerances=few
+        task, Annealed(), times, key=jax.random.key(0), batch=8, record=("state",), tolerances=few
     )
     assert found.status == Status.MAX_STEPS
     assert not np.isfinite(found["state"][1]).all()
@@ -122,9 +122,9 @@ def test_a_stage_that_takes_too_many_steps_fails() -> None:
 @pytest.mark.full("systems/test_two_stage.py::test_drift_of_the_reduced_ode")
 def test_symmetry_of_scale() -> None:
     c = 1.7
-    task, optimizer = prompts(), Annealed()
-    scaled_task = prompts(gamma0=c, s1=c, s2=c, r=1.4 * c, tau_0=0.25 / c**2)
-    scaled = noisy_sgd(0.2 / c**4, 0.01 / c**4, 0.025 * c**4, 0.25 / c**2)
+    task, optimizer = Prompts(), Annealed()
+    scaled_task = Prompts(gamma0=c, s1=c, s2=c, r=1.4 * c, tau_0=0.25 / c**2)
+    scaled = Annealed(0.2 / c**4, 0.01 / c**4, 0.025 * c**4, 0.25 / c**2)
     # Equal steps have the symmetry as well.
     with runge_kutta_instead():
         found = two_stage.solve(task, optimizer, TIMES, record=RECORD)
@@ -136,8 +136,8 @@ def test_symmetry_of_scale() -> None:
 
 @pytest.mark.full("test_noise_of_the_paths_follows_the_rate")  # whose blocks go by the same drift
 def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
-    task = prompts(s1=0.0, s2=0.0, tau_0=0.4)
-    optimizer = noisy_sgd()
+    task = Prompts(s1=0.0, s2=0.0, tau_0=0.4)
+    optimizer = Annealed()
     times = np.r_[0, 25, 50, 2000, 12050]
     found = two_stage.solve(task, optimizer, times, record=("state",), tolerances=TIGHT)
     want = variance_of_noise(task, Annealing.of(optimizer), times)
@@ -151,7 +151,7 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
 @pytest.mark.full("test_nominal_run_has_the_numbers_of_the_reduction")
 def test_traced_numbers_give_what_numbers_give() -> None:
     def one(tau: float, r: float, decay: float, c: float) -> jax.Array:
-        task = eqx.tree_at(lambda task: (task.r, task.coupling), prompts(16, 65), (r, c))
+        task = eqx.tree_at(lambda task: (task.r, task.coupling), Prompts(16, 65), (r, c))
         optimizer, few = Annealed(tau=tau, decay=decay), Rule(4, 3, 4, 3)
         found = two_stage.solve(task, optimizer, [0, 30], rule=few, record=("K1", "K2", "loss"))
         return jnp.stack(list(found.observables.values()))
@@ -172,7 +172,7 @@ def test_traced_numbers_give_what_numbers_give() -> None:
     "odes/two_stage/test_thresholds.py::test_stationary_signal_balances_and_has_derivatives"
 )
 def test_long_runs_end_at_the_stationary_signal() -> None:
-    task = prompts()
+    task = Prompts()
     optimizer = Annealed(0.2, 0.2, tau=0.0, stage_2=20)
     found = two_stage.solve(
         task,
@@ -191,8 +191,8 @@ def test_long_runs_end_at_the_stationary_signal() -> None:
 
 @pytest.mark.full("test_noise_of_the_paths_follows_the_rate")  # by Euler's steps of the blocks
 def test_path_without_noise_is_the_ode() -> None:
-    task = prompts(12, 33, tau_0=0.1)
-    optimizer = noisy_sgd(tau=0.0)
+    task = Prompts(12, 33, tau_0=0.1)
+    optimizer = Annealed(tau=0.0)
     times = np.r_[0, 20, 50, 1000, 3000.0]
     start = ReducedState(0.1, 0.3, *(5 * (0.01,)))
     with runge_kutta_instead():
@@ -213,8 +213,8 @@ def test_path_without_noise_is_the_ode() -> None:
 @pytest.mark.more
 def test_noise_of_the_paths_follows_the_rate() -> None:
     # Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights.
-    task = prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6, tau_0=0.2)
-    optimizer = noisy_sgd(0.2, 0.02, 0.1, tau=0.5)
+    task = Prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6, tau_0=0.2)
+    optimizer = Annealed(0.2, 0.02, 0.1, tau=0.5)
     # The rate changes at the eta-time 2.6 of 12.6, which is no multiple of the step.
     eta = schedules.steps(0.2, (13, 513), (0.1, 0.1))
     optimizer = dataclasses.replace(optimizer, eta=eta)
@@ -264,9 +264,9 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
 )
 def test_onset_of_the_paths() -> None:
     times = np.r_[0, 50:12051:100]
-    optimizer = noisy_sgd()
+    optimizer = Annealed()
     run = functools.partial(
-        solve_sde, prompts(tau_0=0.25), optimizer, times, num_steps=650, record=("K2", "V_trace")
+        solve_sde, Prompts(tau_0=0.25), optimizer, times, num_steps=650, record=("K2", "V_trace")
     )
     found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(5), 48))
     learned = found["K2"] < 0.6
@@ -286,22 +286,22 @@ def test_onset_of_the_paths() -> None:
         ({"record": ("K3",)}, r"record = 'K3': must be one of K1, "),
         ({"rule": Rule(g=0)}, r"rule.g = 0: must be an integer >= 1"),
         ({"start": ReducedState(-0.5, -0.1, 1.0, 1.0, -1.0, 1.0, 1.0)}, r"start.v_e = -1.0"),
-        ({"optimizer": noisy_sgd()}, "tau_0 = None: .* give tau_0 for other rules"),
-        ({"task": prompts(core="fixed")}, r"core = 'fixed': must be 'fresh'"),
+        ({"optimizer": Annealed().build()}, "tau_0 = None: .* give tau_0 for other rules"),
+        ({"task": Prompts(core="fixed")}, r"core = 'fixed': must be 'fresh'"),
         ({"dtype": "float16"}, r"dtype = 'float16'"),
         ({"tolerances": Tolerances(rtol=0.0)}, r"rtol = 0"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(options: dict, message: str) -> None:
-    given = {"task": prompts(), "optimizer": Annealed(), "times": [100.0], **options}
+    given = {"task": Prompts(), "optimizer": Annealed(), "times": [100.0], **options}
     with pytest.raises(ValueError, match=message):
         two_stage.solve(**given)
 
 
 def test_bad_number_of_steps_is_named() -> None:
     with pytest.raises(ValueError, match="num_steps = 1: must be an integer >= 2"):
-        solve_sde(prompts(), Annealed(), [1.0], jax.random.key(0), num_steps=1)
+        solve_sde(Prompts(), Annealed(), [1.0], jax.random.key(0), num_steps=1)
 
 
 @pytest.mark.full(
@@ -312,8 +312,8 @@ def test_single_precision() -> None:
     # In the same equal steps, so that rounding is all that differs.
     with runge_kutta_instead():
         with jax.enable_x64(False):
-            single = two_stage.solve(prompts(), Annealed(), TIMES, record=RECORD, dtype="float32")
-        double = two_stage.solve(prompts(), Annealed(), TIMES, record=RECORD)
+            single = two_stage.solve(Prompts(), Annealed(), TIMES, record=RECORD, dtype="float32")
+        double = two_stage.solve(Prompts(), Annealed(), TIMES, record=RECORD)
     for name in RECORD:
         assert single[name].dtype == "float32"
         np.testing.assert_allclose(single[name], double[name], rtol=2e-3, err_msg=name)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dynsim import schedules
-from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
-from dynsim.two_stage.task import prompts
+from dynsim.two_stage.annealing import Annealed, Annealing
+from dynsim.two_stage.task import Prompts
 from odes.two_stage import field
 from odes.two_stage.loss import EPS, ReducedState, Rule, block_sizes, losses
 from odes.two_stage.sde import Seed, Signal, _seed_drift, _seed_noise, solve_seed
@@ -27,8 +27,8 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
     pull c = s2^4 kappa / 8L on every entry: of v_M, of the signal of an entry and of the mean of
     squared losses there are closed forms at rest, and W is noise alone."""
     d, decay, num_test, num, steps = 6, 0.4, 50, 800, 60
-    task = prompts(d, 5, gamma0=0.0, s1=0.0, s2=3.0, r=1e-6, tau_0=1e-3)
-    rule = noisy_sgd(0.05, 0.05, decay, tau=1e-3)
+    task = Prompts(d, 5, gamma0=0.0, s1=0.0, s2=3.0, r=1e-6, tau_0=1e-3)
+    rule = Annealed(0.05, 0.05, decay, tau=1e-3)
     rule = dataclasses.replace(rule, eta=schedules.steps(0.05, (10, 170), (1, 1)))
     optimizer = Annealing.of(rule)
     run = lambda key: solve_seed(
@@ -83,7 +83,7 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
 
 def test_signals_of_a_seed_move_as_their_equations_say() -> None:
     """With c = (2/n) dLoss/dv of the blocks of other entries, by differences on grids."""
-    task, start = prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9), np.array(START)
+    task, start = Prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9), np.array(START)
     rule, steps = Annealed(tau=0.15), np.diag(1e-4 * np.array(START))
     loss, stages = Components(task, rule, START, 15.0).loss, Annealing.of(rule)
     slope = np.array([(loss(start + e) - loss(start - e)) / (2 * e.sum()) for e in steps])
@@ -114,8 +114,8 @@ def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
     """Losses with the variance of that of a prompt over their number, and traces. Without noise an
     entry R is its signal and its start, which decays as e = exp(-lambda t): a - e a(0), and for the
     others sqrt(v) - e sqrt(v(0)) times the normal numbers of the starts."""
-    task, nodes = prompts(5, 9, r=1.6, gamma0=0.8, s2=1.2, tau_0=0.2), Rule(2, 2, 2, 2)
-    rule, names = noisy_sgd(0.1, 0.1, 0.1, tau=0.0), ("K1", "K2", "J")
+    task, nodes = Prompts(5, 9, r=1.6, gamma0=0.8, s2=1.2, tau_0=0.2), Rule(2, 2, 2, 2)
+    rule, names = Annealed(0.1, 0.1, 0.1, tau=0.0), ("K1", "K2", "J")
     rule = dataclasses.replace(rule, eta=schedules.steps(0.1, (20, 60), (1, 1)))
     run = lambda key, number: solve_seed(
         task, rule, [0, 20.0, 60.0], key, num_test=number, rule=nodes, num_steps=60,
@@ -184,7 +184,7 @@ def gradients(a: float, b: float, v: float, num: int, rng: np.random.Generator) 
 def test_variance_of_the_gradient_against_tokens_one_by_one(a: float, b: float, v: float) -> None:
     rng = np.random.default_rng(3)
     of_P, of_Q = np.concatenate([gradients(a, b, v, 1000, rng) for _ in range(40)], axis=1)
-    found = gradient_variance(ReducedState(a, b, *(5 * (v,))), prompts(32, 129))
+    found = gradient_variance(ReducedState(a, b, *(5 * (v,))), Prompts(32, 129))
     # Three standard errors; and of b what is O(1/L), 2.5 % at this length.
     for got, drawn, theory in ((found.a, of_P, 0.0), (found.b, np.r_[of_Q, 0 * of_Q], 0.025)):
         square = (drawn - drawn.mean()) ** 2

@@ -10,8 +10,8 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
-from dynsim.two_stage.task import prompts
+from dynsim.two_stage.annealing import Annealed, Annealing
+from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.two_stage import field, thresholds
 from odes.two_stage.loss import ReducedState
@@ -23,20 +23,20 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 hessian = jax.jit(thresholds.growth_rate_hessian)
 # Of which no number is 1, nor equal to another.
-GENERIC = prompts(32, 129, r=1.7, gamma0=0.6, s1=0.8, s2=1.3)
+GENERIC = Prompts(32, 129, r=1.7, gamma0=0.6, s1=0.8, s2=1.3)
 
 
 def test_growth_rates_of_the_default_task() -> None:
     # The theory notes (section 5) have four digits.
     for tau, closed, exact in ((0.25, -0.0021, -0.0042), (0.0559, 0.0805, 0.0759)):
-        got = thresholds.growth_rate(prompts(), tau, 0.025)
+        got = thresholds.growth_rate(Prompts(), tau, 0.025)
         np.testing.assert_allclose(got, closed, atol=6e-5)
-        np.testing.assert_allclose(hessian(prompts(), tau, 0.025), exact, atol=6e-5)
+        np.testing.assert_allclose(hessian(Prompts(), tau, 0.025), exact, atol=6e-5)
 
 
 def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
     # At large d and small r the row V[0,1:] does nothing; the loss is convex where L is finite.
-    task = prompts(3000, 513, r=0.5, gamma0=0.5, s1=0.8, s2=1.1)
+    task = Prompts(3000, 513, r=0.5, gamma0=0.5, s1=0.8, s2=1.1)
     got, want = thresholds.growth_rate(task, 1e-3, 0.0), hessian(task, 1e-3, 0.0)
     # The row shifts logits by r / (s2 sqrt(d - 1)) of their noise, whose square is 8e-5.
     np.testing.assert_allclose(got, want, rtol=2e-4)
@@ -54,7 +54,7 @@ def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
 
 @pytest.mark.full("test_growth_rates_of_the_default_task")
 def test_small_b_grows_at_that_rate_in_the_ode() -> None:
-    task, decay = prompts(), 0.025
+    task, decay = Prompts(), 0.025
     optimizer = Annealed(0.05, 0.05, decay, tau=0.1)
     # Equal steps of 2/3, which the fourth order makes far more accurate than the rate.
     with runge_kutta_instead():
@@ -71,7 +71,7 @@ def test_small_b_grows_at_that_rate_in_the_ode() -> None:
 
 
 def test_critical_noise_is_the_root() -> None:
-    task, optimizer = prompts(r=1.7), Annealing.of(noisy_sgd(tau=0.4))
+    task, optimizer = Prompts(r=1.7), Annealing.of(Annealed(tau=0.4))
     critical = thresholds.critical_noise(task, 0.025)
     np.testing.assert_allclose(thresholds.growth_rate(task, critical, 0.025), 0, atol=1e-15)
     eta = thresholds.critical_rate(task, optimizer)
@@ -97,15 +97,15 @@ def test_boundary_of_a_finite_time() -> None:
 
 @pytest.mark.full("test_boundary_of_a_finite_time", "test_growth_rates_of_the_default_task")
 def test_the_ode_learns_well_below_the_boundary_and_not_well_above() -> None:
-    tau = thresholds.finite_time_boundary(prompts(), 0.025, 200.0, 1.65)
+    tau = thresholds.finite_time_boundary(Prompts(), 0.025, 200.0, 1.65)
     for factor, learned in ((0.7, True), (1.4, False)):
         noise = factor * float(tau)
-        task, optimizer = prompts(r=1.65, tau_0=noise), noisy_sgd(0.1, 0.1, 0.025, tau=noise)
+        task, optimizer = Prompts(r=1.65, tau_0=noise), Annealed(0.1, 0.1, 0.025, tau=noise)
         K2 = two_stage.solve(task, optimizer, [0, 2000.0], record=("K2",))["K2"][-1]
         assert (K2 < 0.6) == learned
 
 
-STILL = Annealing.of(noisy_sgd(tau=0.0))
+STILL = Annealing.of(Annealed(tau=0.0))
 
 
 @jax.jit
@@ -149,11 +149,11 @@ def test_stationary_signal_balances_and_has_derivatives() -> None:
 
 
 def test_waiting_time_is_that_of_the_noise() -> None:
-    optimizer = Annealing.of(noisy_sgd())
+    optimizer = Annealing.of(Annealed())
     wait = thresholds.waiting_time(0.025)
     assert wait == pytest.approx(20)
     start, later, end = variance_of_noise(
-        prompts(tau_0=0.25), optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
+        Prompts(tau_0=0.25), optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
     )
     np.testing.assert_allclose((later - end) / (start - end), np.exp(-1), rtol=1e-10)
     np.testing.assert_allclose(end, optimizer.stationary(0.01) ** 2, rtol=2e-4)

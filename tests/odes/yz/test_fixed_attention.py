@@ -272,7 +272,7 @@ def test_the_growth_bound_is_not_known_here() -> None:
 
 
 def test_variants_are_registered_but_not_run_by_default() -> None:
-    task = dynsim.layer(dynsim.syn(1, 3, num_common=1), np.inf)
+    task = dynsim.Layer(dynsim.Syn(1, 3, num_common=1), np.inf)
     optimizer, whole = dynsim.sgd(1.0, 1.0), {"flow", "central"}
     added = {"corrected", "symmetric", "lemma3", "eq10-finite-m", "eq10-remark-1"}
     added |= {"theorem4", "fixed_attention", "fixed_attention-discrete"}

@@ -71,7 +71,7 @@ def error(of: symmetric.State, by: symmetric.State) -> np.ndarray:
 
 def errors(optimizer: dynsim.Rule, steps: int, *flows: str) -> list[np.ndarray]:
     """Errors of `flows` at the end of descent on Syn-Small."""
-    task = symmetric.symmetric_task(dynsim.syn_small())
+    task = symmetric.symmetric_task(dynsim.SynSmall().build())
     want = symmetric.descend(task, optimizer, steps=steps, times=[steps], record="loss").params
     # Equal steps of 1/300, and the solver's own, are far more accurate than any flow.
     times = np.linspace(0, steps, 11)
@@ -114,24 +114,24 @@ OPTIMIZERS = {
 def test_solvers_refuse_what_the_registry_refuses(kind: str) -> None:
     refused = 0
     for name, theory in KNOWN.items():
-        problem = theory.why_not(SMALL, OPTIMIZERS[kind])
+        problem = theory.why_not(LAYER, OPTIMIZERS[kind])
         if problem is None:
             continue
         refused += 1
         with pytest.raises(ValueError, match=re.escape(problem)):
-            theory.solve(SMALL, OPTIMIZERS[kind], [0.0, 1.0])
+            theory.solve(LAYER, OPTIMIZERS[kind], [0.0, 1.0])
         with pytest.raises(ValueError, match=re.escape(f"{name!r} does not apply: {problem}")):
-            theory.check(SMALL, OPTIMIZERS[kind])
+            theory.check(LAYER, OPTIMIZERS[kind])
     # Theorem 4 by the three common tokens; the others by the optimiser.
     assert refused == {"sgd": 17, "momentum": 13, "adam": 22}[kind]
 
 
-ANYWHERE = dynsim.layer(SMALL, start="uniform")
+LAYER, ANYWHERE = dynsim.Layer(SMALL), dynsim.Layer(SMALL, start="uniform")
 
 
 def uneven() -> dynsim.SequenceClasses:
     """Syn with another distinct profile in class 3."""
-    task = dynsim.syn(2, 2, num_common=2, num_distinct=3)
+    task = dynsim.Syn(2, 2, num_common=2, num_distinct=3).build()
     probs = np.array(task.probs)
     first, second = np.flatnonzero(np.asarray(task.distinct())[3])[:2]
     probs[3, [first, second]] += [0.01, -0.01]
@@ -142,7 +142,7 @@ def uneven() -> dynsim.SequenceClasses:
     ("call", "message"),
     [
         (
-            lambda: KNOWN["symmetric"].check(uneven(), OPTIMIZERS["sgd"]),
+            lambda: KNOWN["symmetric"].check(dynsim.Layer(uneven()), OPTIMIZERS["sgd"]),
             "theory 'symmetric' does not apply: symmetric reduction needs equal distinct "
             "profiles; class 3 differs",
         ),
@@ -165,7 +165,7 @@ def test_the_assumption_that_fails_is_named(call: Callable[[], object], message:
 
 def test_other_starts_leave_out_the_theories_from_zero_weights() -> None:
     for optimizer in OPTIMIZERS.values():
-        every = odes.applicable(SMALL, optimizer, variants=True)
+        every = odes.applicable(LAYER, optimizer, variants=True)
         others = odes.applicable(ANYWHERE, optimizer, variants=True)
         assert set(every) - set(others) == {"symmetric", "symmetric-finite-t"}
 

@@ -19,9 +19,9 @@ from tests.systems.runge_kutta import runge_kutta_instead
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-APART = dynsim.syn(1, 3, num_common=0, num_distinct=2)
+APART = dynsim.Syn(1, 3, num_common=0, num_distinct=2).build()
 """Classes without a token in common: theories that leave out overlaps are exact flows here."""
-SMALL = dynsim.syn(1, 2, num_common=1, num_distinct=2)
+SMALL = dynsim.Syn(1, 2, num_common=1, num_distinct=2).build()
 """One common token, as Theorem 4 has it."""
 EPS = {"eps": 0.3}
 RULES: dict[str, Callable[..., Rule]] = {
@@ -74,7 +74,7 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
 @pytest.mark.more
 def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind: str, name: str) -> None:
     make = RULES[kind]
-    reason = KNOWN[name].why_not(APART, make(1.0, 1.0))
+    reason = KNOWN[name].why_not(dynsim.Layer(APART), make(1.0, 1.0))
     if reason is not None:
         assert kind in reason or "momentum" in reason or "common token" in reason
         return
@@ -164,7 +164,7 @@ def test_rules_without_a_closed_form_are_refused(name: str) -> None:
         (dynsim.sgd(warm, schedules.constant(2.0, warmup=10)), None),
         (dynsim.sgd(warm), None),
     ):
-        reason = KNOWN[name].why_not(SMALL, rule)
+        reason = KNOWN[name].why_not(dynsim.Layer(SMALL), rule)
         if message is None or (name.startswith("fixed") and "one time" in message):
             assert reason is None
         else:
@@ -175,7 +175,7 @@ def test_rules_without_a_closed_form_are_refused(name: str) -> None:
 def test_clipping_and_noise_have_no_flow(flow: str) -> None:
     for make in RULES.values():
         for options in ({"clip": 1.0}, {"noise": 1.0}):
-            assert KNOWN[flow].why_not(SMALL, make(1.0, 1.0, **options))
+            assert KNOWN[flow].why_not(dynsim.Layer(SMALL), make(1.0, 1.0, **options))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.systems.layers import simulate
 def test_the_prediction_is_what_descent_does() -> None:
     found = explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40)
     run = simulate(
-        dynsim.syn_small(),
+        dynsim.SynSmall().build(),
         dynsim.momentum(2.0, 0.5, 0.8),
         steps=40,
         length=math.inf,
@@ -66,7 +66,7 @@ def test_descent_is_followed_for_1e5_steps_and_a_flow_at_64_times(
     monkeypatch.setattr(layer.population, "solve", solve)
     rule = dynsim.momentum(0.1, 0.1, 0.5)
     ours = lambda task, steps: layer.predict(experiment(task=task, rule=rule, steps=steps))
-    found = [ours(dynsim.syn_small(), steps) for steps in (100_000, 100_001)]
+    found = [ours(dynsim.SynSmall().build(), steps) for steps in (100_000, 100_001)]
     titles = [(each.theory, each.exact) for each in found]
     assert titles == [
         ("symmetric reduction, step by step", True),
@@ -179,7 +179,7 @@ def test_steps_too_large_for_the_flow_of_adam_are_said() -> None:
     probs = [[0.5, 0.3, 0.2, 0, 0], [0.4, 0, 0, 0.4, 0.2]]
     task, rule = dynsim.sequence_classes(probs, query=[0, 1]), dynsim.adam(0.5, 0.5)
     found = sweeps.explain(task=task, rule=rule, steps=60)
-    whole = dynsim.layer(task, length=math.inf)
+    whole = dynsim.Layer(task, length=math.inf)
     asked = {"steps": 60, "batch": math.inf, "times": [60], "record": "loss"}
     descent = dynsim.train(whole, rule, jax.random.key(0), dtype="float64", **asked)["loss"][0]
     row = found["loss at the end"]

@@ -16,7 +16,7 @@ M = 15
 
 
 def strained(overlap: float = 0.2, length: float = math.inf, **rule: Any) -> list[str]:
-    task = dynsim.overlapping(2, overlap)
+    task = dynsim.Overlapping(2, overlap).build()
     rates = dynsim.momentum(**{"eta_y": 0.1, "eta_z": 0.01, "momentum": 0.5} | rule)
     stages = layer.stages_of(task, rates)
     # Momentum is named whatever the sizes are.
@@ -55,7 +55,7 @@ def test_attention_that_stands_still_is_no_reason() -> None:
 
 
 def test_without_the_closed_form_overlap_and_length_are_looked_at() -> None:
-    task = dynsim.overlapping(2, 0.4)
+    task = dynsim.Overlapping(2, 0.4).build()
     found = layer.strained(50, task, dynsim.adam(10.0, 10.0), None)
     assert [row.strained.split(" (")[0] for row in found] == ["weak overlap", "T -> infinity"]
 
@@ -88,7 +88,7 @@ def test_a_class_that_never_snaps_stays_in_transition() -> None:
 @pytest.mark.parametrize(("K", "overlap"), [(2, 0.2), (5, 0.4), (3, 0.0)])
 def test_noise_of_symmetric_classes_is_that_of_the_matrices(K: int, overlap: float) -> None:
     """An example of a class has the gradient f u^T; all of them written out."""
-    task = dynsim.overlapping(K, overlap)
+    task = dynsim.Overlapping(K, overlap).build()
     f = np.asarray(task.probs) / np.linalg.norm(task.probs, axis=1, keepdims=True)
     u = np.eye(task.M)[np.asarray(task.next_token)] - 1 / task.M
     each = f[:, :, None] * u[:, None]

@@ -124,7 +124,7 @@ def test_a_small_loss_may_be_off_by_a_fifth(
 @pytest.mark.parametrize("times_edge", [0.01, 1.5])
 @pytest.mark.more
 def test_the_sharpness_at_the_start_is_that_of_the_hessian(times_edge: float) -> None:
-    problem = dynsim.regression(D=2, N=7, heads=2)
+    problem = dynsim.Regression(D=2, N=7, heads=2)
     with precision("float64"):
         parts = started(problem, KEY, None, "float64")
         flat, unravel = ravel_pytree(parts.params)

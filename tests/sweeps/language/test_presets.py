@@ -36,6 +36,6 @@ def test_a_preset_is_its_problem_with_the_defaults_of_a_run(preset: str) -> None
     run = build(LANGUAGE, LANGUAGE.assign({}, [("problem", preset), control]))
     assert eqx.tree_equal(decode(LANGUAGE, json.loads(canonical(LANGUAGE, run))), run)
     task, rule, batch = dynsim.two_stage(preset, "smallinit")
-    assert eqx.tree_equal((run.problem.build(run.rule), run.rule.build()), (task, rule))
+    assert eqx.tree_equal((run.problem.build(run.rule), run.rule), (task, rule))
     assert (run.batch, run.steps) == (batch, None)
     assert "held" not in describe(type(task)).fields

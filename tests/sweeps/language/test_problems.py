@@ -7,6 +7,7 @@ import equinox as eqx
 import pytest
 
 import dynsim
+from dynsim.classes.tasks import TaskTable
 from dynsim.decoding import CountOrInf
 from sweeps.language.describe import describe
 from sweeps.language.grammar import Language
@@ -17,16 +18,16 @@ from tests.sweeps.language.catalog import decode
 class Experiment(eqx.Module):
     """A run."""
 
-    problem: dynsim.Problem = dynsim.AttentionLayer()
+    problem: dynsim.Problem = dynsim.Layer()
     rule: dynsim.Rule = dynsim.SGD(0.5)
     batch: CountOrInf = eqx.field(static=True, default=32)
 
 
 WORDS = {
-    "experiment": Experiment, "yz": dynsim.AttentionLayer, "qkv": dynsim.QKV, "joma": dynsim.JoMA,
+    "experiment": Experiment, "yz": dynsim.Layer, "qkv": dynsim.QKV, "joma": dynsim.JoMA,
     "sgd": dynsim.SGD, "constant": type(dynsim.schedules.constant(1.0)),
     "syn-small": dynsim.SynSmall, "syn-medium": dynsim.SynMedium, "syn": dynsim.Syn,
-    "overlapping": dynsim.Overlapping, "file": dynsim.TaskFile, "table": dynsim.TaskTable,
+    "overlapping": dynsim.Overlapping, "file": dynsim.TaskFile, "table": TaskTable,
     "joma-classes": dynsim.JoMAClasses,
 }  # fmt: skip
 LANGUAGE = Language(describe(cls, word) for word, cls in WORDS.items())
@@ -35,7 +36,7 @@ LANGUAGE = Language(describe(cls, word) for word, cls in WORDS.items())
 @pytest.mark.parametrize(
     ("word", "problem", "eta", "batch"),
     [
-        ("yz", dynsim.AttentionLayer(dynsim.SynSmall()), 1.0, 128),
+        ("yz", dynsim.Layer(dynsim.SynSmall()), 1.0, 128),
         ("qkv", dynsim.QKV(dynsim.SynSmall()), 1.0, 128),
         ("joma", dynsim.JoMA(dynsim.SynMedium(1)), 0.1, math.inf),
     ],
@@ -63,7 +64,7 @@ def test_a_task_is_chosen_by_its_word_or_its_file(tmp_path: Path) -> None:
     run = decode(LANGUAGE, {"task": "some/my.npz"})
     assert run.problem.task == dynsim.TaskFile("some/my.npz")
     arrays = {}
-    run = Experiment(dynsim.QKV(dynsim.TaskTable([[0.5, 0.5], [0.2, 0.8]], [0, 1])))
+    run = Experiment(dynsim.QKV(TaskTable([[0.5, 0.5], [0.2, 0.8]], [0, 1])))
     text = encode(LANGUAGE, run, arrays)
     assert eqx.tree_equal(decode(LANGUAGE, text, arrays).problem.classes, run.problem.classes)
     assert LANGUAGE.words(LANGUAGE.kind_of(dynsim.QKV).fields["task"]) == list(WORDS)[6:]

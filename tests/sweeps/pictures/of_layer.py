@@ -26,7 +26,9 @@ from sweeps.systems.experiment import experiment
 TIMES = np.unique(np.geomspace(1, 1000, 30).astype(int))
 ALL = tuple(
     name
-    for name in odes.applicable(dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True)
+    for name in odes.applicable(
+        dynsim.Layer(dynsim.SynSmall()), dynsim.sgd(1.0, 1.0), variants=True
+    )
     if name in registry.theories(registry.system_of(experiment()))
 )
 """The theories of plain descent that sweeps compute, which are most of them."""

@@ -8,9 +8,10 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import dynsim
-from dynsim import Annealing, Status, Trajectory
+from dynsim import Status, Trajectory
 from dynsim.classes.corpus import Estimate
 from dynsim.training.recording import PRECONDITIONED
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.observables import RankCurves
 from sweeps.studies import qkv
 from sweeps.studies.finite_size import figure as finite_size

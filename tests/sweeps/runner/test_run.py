@@ -64,7 +64,7 @@ def same(a: xr.Dataset, b: xr.Dataset, **tolerance: float) -> None:
 def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> None:
     assert dict(whole.sizes) == {"ratio": 3, "seed": 2, "eta_z": 2, "time": 2}
     np.testing.assert_array_equal(whole.time, [0, 6])
-    task = dynsim.syn_medium(1)
+    task = dynsim.SynMedium(1).build()
     for ratio, seed, i in ((1, 0, 0), (5, 3, 1), (2, 3, 0)):
         eta_z, momentum = (0.5, 2)[i], (0.1, 0.9)[i]
         run = simulate(
@@ -332,10 +332,14 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
         for theory in ("plain", "descent", "simulation")
     )
     key = jax.random.fold_in(jax.random.key(0), 4)
-    start = initial_weights(dynsim.syn_small(), "uniform", key)
+    start = initial_weights(dynsim.SynSmall().build(), "uniform", key)
     for eta_y in axes["eta_y"]:
         want = population.solve(
-            dynsim.syn_small(), dynsim.sgd(eta_y, 0.3), [0, steps], init=start, record=["loss"]
+            dynsim.SynSmall(),
+            dynsim.sgd(eta_y, 0.3),
+            [0, steps],
+            init=start,
+            record=["loss"],
         )
         got = flow.loss.sel(eta_y=eta_y).squeeze()
         np.testing.assert_allclose(got, want["loss"], rtol=1e-6)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.classes.tasks import TaskTable
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import axis, described, path, unreduced
 from sweeps.systems.experiment import Experiment, experiment
@@ -52,7 +53,7 @@ def test_bad_axes_are_named(word: str, message: str) -> None:
 
 
 def test_the_symmetric_theories_give_way_to_those_for_any_classes() -> None:
-    skewed = RUN.at({"task": dynsim.TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])})
+    skewed = RUN.at({"task": TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])})
     of = lambda run, theory: unreduced(Sweep(run, {"eta_z": (0.1, 1.0)}, theory)).theory
     for theory, other in (("symmetric", "plain"), ("symmetric-descent", "descent")):
         assert (of(RUN, theory), of(skewed, theory)) == (theory, other)
@@ -68,7 +69,7 @@ def test_a_run_in_a_line_leaves_out_what_varies_and_what_is_usual() -> None:
     run = experiment(task="overlapping", K=4, momentum=0.9, length=64)
     words = "yz, overlapping, length = 64, sgd, eta.Z = 0.1, momentum = 0.9, steps = 1000"
     assert described(run, ["eta_y", "K", "batch"]) == words
-    table = dynsim.TaskTable([[0.5, 0.5, 0], [0.5, 0, 0.5]], [0, 0])
+    table = TaskTable([[0.5, 0.5, 0], [0.5, 0, 0.5]], [0, 0])
     words = "yz, table, adam, steps = 1000, batch = 128"
     assert described(experiment(task=table, rule="adam"), ["eta"]) == words
     # By the name under which its package registers it.

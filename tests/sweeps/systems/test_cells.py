@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.two_stage.annealing import noisy_sgd
+from dynsim.two_stage.annealing import Annealed
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
@@ -31,37 +31,37 @@ CASES = {
     "yz": Case(
         {"momentum": 0.5},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6},
-        dynsim.syn_small(),
+        dynsim.SynSmall().build(),
         dynsim.momentum(2.0, 0.3, 0.6),
     ),
     "qkv": Case(
         {"momentum": 0.5, "width": 34},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6, "scale": 1.5},
-        dynsim.QKV(dynsim.syn_small(), width=34, scale=1.5),
+        dynsim.QKV(dynsim.SynSmall().build(), width=34, scale=1.5),
         dynsim.momentum(2.0, 0.3, 0.6),
     ),
     "two_stage": Case(
         {},
         {"r": 2.0, "s1": 0.7, "coupling": 0.4, "eta_1": 0.1, "decay": 0.2, "tau": 0.3},
-        dynsim.prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4, tau_0=0.3),
-        noisy_sgd(0.1, 0.01, 0.2, 0.3, stage_2=3.0),
+        dynsim.Prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4, tau_0=0.3),
+        Annealed(0.1, 0.01, 0.2, 0.3, stage_2=3.0).build(),
     ),
     "linear_icl": Case(
         {"spectrum": "geometric", "batch": math.inf, "scale": 0.3},
         {"eta": 0.4, "ratio": 0.7, "scale": 0.2},
-        dynsim.regression(spectrum="geometric", ratio=0.7, scale=0.2),
+        dynsim.Regression(spectrum=dynsim.GeometricSpectrum(0.7), scale=0.2),
         dynsim.sgd(0.4),
     ),
     "sparse_attention": Case(
         {"length": 8, "d": 4},
         {"eta": 0.4, "p": 0.7},
-        dynsim.retrieval(8, 4, p=0.7),
+        dynsim.Retrieval(8, 4, p=0.7),
         dynsim.sgd(0.4),
     ),
     "joma": Case(
         {"length": 16, "batch": 4},
         {"eta_y": 0.4, "eta_z": 0.2, "temperature": 0.7, "scale": 0.3},
-        dynsim.JoMA(dynsim.syn_medium(1), 16, temperature=0.7, scale=0.3),
+        dynsim.JoMA(dynsim.SynMedium(1).build(), 16, temperature=0.7, scale=0.3),
         dynsim.sgd(0.4, 0.2),
     ),
     "transformer": Case({"clip": 0.5}, {"eta": 0.4, "clip": 0.7}, None, dynsim.sgd(0.4, clip=0.7)),

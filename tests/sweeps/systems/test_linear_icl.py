@@ -24,7 +24,7 @@ RUN = experiment("linear_icl", spectrum="geometric", steps=40, batch=float("inf"
 def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     axes = {"ratio": [0.5, 1.0], "scale": [0.2, 0.4], "eta": [0.5, 1.0], "seed": [3]}
     cell = {"ratio": 1.0, "scale": 0.4, "eta": 1.0, "seed": 3}
-    task = dynsim.regression(spectrum="geometric", ratio=1.0, scale=0.4)
+    task = dynsim.Regression(spectrum=dynsim.GeometricSpectrum(1.0), scale=0.4)
     key = jax.random.fold_in(jax.random.key(0), 3)
     before = len(jobs.PROGRAMS)
     found = sweeps.run(Sweep(RUN, axes, "simulation", ("loss", "learned"))).load()

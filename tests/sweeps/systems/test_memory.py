@@ -63,7 +63,7 @@ def test_theories_hold_the_rates_of_a_schedule() -> None:
 TASK = {"task": "syn", "num_queries": 3, "classes_per_query": 2, "num_distinct": 2, "num_common": 1}
 LAYER = experiment("yz", **TASK, steps=10, batch=8, length=16)
 K, Q = 6, 3
-M = LAYER.built[0].M
+M = LAYER.built[0].classes.M
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,12 @@ def test_of_many_runs_a_theory_looks_at_a_thousand() -> None:
 def test_noisy_descent_follows_eight_classes(K: int, followed: int) -> None:
     theory = registry.system("yz").theories["symmetric-noise"]
     assert theory.reduce is not None
-    assert theory.reduce(dynsim.overlapping(K), ()).classes == followed
+    assert theory.reduce(dynsim.Layer(dynsim.Overlapping(K)), ()).classes == followed
 
 
-def test_the_smallest_layer_is_that_of_one_class_and_two_tokens() -> None:
+def test_the_smallest_classes_are_one_class_of_two_tokens() -> None:
     """But for the owner of the token that is not there."""
-    task = dynsim.sequence_classes([[1.0, 0.0]], query=[0])
-    want, found = dynsim.layer(task), built_in.LAYER
+    want, found = dynsim.sequence_classes([[1.0, 0.0]], query=[0]), built_in.CLASSES
     for name in found.__dataclass_fields__:
         ours, theirs = (np.asarray(getattr(each, name)) for each in (found, want))
         if name == "owner":

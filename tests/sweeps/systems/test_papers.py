@@ -26,7 +26,7 @@ def test_sparse_attention_runs_are_the_single_ones() -> None:
     assert len(jobs.PROGRAMS) == before + 1
     key = jax.random.fold_in(jax.random.key(0), 2)
     alone = dynsim.train(
-        dynsim.retrieval(8, 4, p=0.5), dynsim.sgd(1.0), key, steps=30, batch=4, times=[30]
+        dynsim.Retrieval(8, 4, p=0.5), dynsim.sgd(1.0), key, steps=30, batch=4, times=[30]
     )
     # float32, the same operations in another order over 30 steps.
     cell = found.sel(eta=1.0, p=0.5, seed=2)
@@ -42,7 +42,7 @@ def test_joma_runs_are_the_single_ones() -> None:
     axes = {"temperature": [0.5, 1.0], "scale": [0.1, 0.3], "seed": [1]}
     found = sweeps.run(Sweep(run, axes, "simulation", ("loss", "entropy"))).load()
     assert len(jobs.PROGRAMS) == before + 1
-    problem = dynsim.JoMA(dynsim.syn_medium(1), 16, activation="tanh", scale=0.3, temperature=0.5)
+    problem = dynsim.JoMA(dynsim.SynMedium(1), 16, activation="tanh", scale=0.3, temperature=0.5)
     key = jax.random.fold_in(jax.random.key(0), 1)
     alone = dynsim.train(problem, dynsim.sgd(0.1), key, steps=20, batch=4, times=[20])
     cell = found.sel(temperature=0.5, scale=0.3, seed=1)

@@ -37,7 +37,7 @@ GENERAL = {
 """Less exact theories of any problem, and those that any problem has besides its own."""
 VARIANTS = {
     "yz": SYMMETRIC
-    | SPREAD
+    | {"spread-squares"}
     | {"corrected-finite-t", "corrected", "symmetric-finite-t", "symmetric", "flow", "lemma3"}
     | {"corrected-adam-finite-t", "corrected-adam", "eq10-finite-m", "eq10-remark-1", "theorem4"}
     | {"fixed_attention", "fixed_attention-discrete"},
@@ -54,7 +54,7 @@ STEPS |= {"fixed_attention-discrete", "sde", "corrected-sde", "seeds", *SYMMETRI
 CLOSED = {"escape", "erf", "scalar", "plateaus", "sigmoid"}
 """No solver chooses the steps of these, so that no run waits for another one."""
 SEEDED = {
-    "two_stage": {"simulation", "sde", "seeds"},
+    "two_stage": {"simulation", "anchored", "sde", "seeds"},
     "sparse_attention": {"simulation", "descent", "central", "flow"},
 }
 """Theories that start from drawn weights; in other systems all but some."""
@@ -111,7 +111,7 @@ class Sampled(dynsim.Problem):
 
 def test_the_sharpness_is_that_of_the_loss_there_is() -> None:
     for problem, loss in (
-        (dynsim.regression(D=2, N=7), "population loss"),
+        (dynsim.Regression(D=2, N=7), "population loss"),
         (Sampled(), "loss of the next batch"),
     ):
         found = described(problem)

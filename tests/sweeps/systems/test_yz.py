@@ -34,7 +34,7 @@ def test_the_symmetric_theory_records_what_any_theory_does() -> None:
         for record in (names, ("speed",))
     )
     assert found.z.dims == ("eta_y", "eta_z", "time", "class", "token")
-    task = TRAINING.built[0]
+    task = TRAINING.built[0].classes
     assert (found.sizes["class"], found.sizes["token"]) == (task.K, task.M)
     distinct = found.z.values[..., np.asarray(task.distinct())].reshape(2, 1, 2, task.K, -1)
     order = np.sort(distinct, axis=-1)
@@ -50,14 +50,14 @@ def test_memory_of_the_symmetric_theory_grows_with_what_it_records() -> None:
         sweep = Sweep(TRAINING, AXES, "symmetric", record)
         return Work(sweep, tiles.mesh(), tile=1).plan.bytes_per_device
 
-    task = TRAINING.built[0]
+    task = TRAINING.built[0].classes
     assert bytes_per_run("loss", "attention") - bytes_per_run("loss") > 8 * task.M**2
 
 
 @pytest.mark.more
 def test_a_task_is_known_by_what_it_holds(tmp_path: Path) -> None:
     table, out = tmp_path / "mix.npz", tmp_path / "run"
-    first, second = (dynsim.syn(1, 2, num_common=n, num_distinct=2) for n in (2, 3))
+    first, second = (dynsim.Syn(1, 2, num_common=n, num_distinct=2).build() for n in (2, 3))
 
     def sweep(task: str | dynsim.SequenceClasses) -> Sweep:
         return Sweep(experiment(task=task, steps=3), {"eta_z": [0.1, 0.2]}, "descent", ("loss",))
@@ -96,7 +96,7 @@ def test_what_is_left_out_is_the_default_of_what_reads_it() -> None:
     given = experiment(task="syn", num_queries=3, classes_per_query=2, eta_y=1.0)
     left_out = experiment(task="syn")
     assert config_of(Sweep(left_out, AXES)) == config_of(Sweep(given, AXES))
-    assert left_out.built[0].K == 6
+    assert left_out.built[0].classes.K == 6
     rates = experiment(eta="ratio", ratio=4.0, eta_z=0.5).built[1].schedules
     assert rates["Y"].peak == 2.0
 
@@ -107,7 +107,7 @@ def test_a_table_that_is_too_large_is_not_made(problem: str) -> None:
     with pytest.raises(ValueError, match=r"K = 100000: its table .* would take 372.5 GiB"):
         Sweep(run, {"seed": [0]}).check()
     # One that exists is taken as it is.
-    assert not budget.is_large(dynsim.syn_small())
+    assert not budget.is_large(dynsim.SynSmall().build())
 
 
 def test_the_best_is_the_most_exact_theory_of_all_runs(tmp_path: Path) -> None:

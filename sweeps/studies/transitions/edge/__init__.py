@@ -198,17 +198,17 @@ def _network() -> Case:
 
 
 def _linear_icl() -> Case:
-    problem = dynsim.regression(scale=0.3)
+    problem = dynsim.Regression(scale=0.3)
     return Case(problem, (1.0, 1.86, 1.9, 1.93, 2.03), 1000, ("scale", 0.1, 1), before=150)
 
 
 def _yz() -> Case:
-    layer = dynsim.layer(dynsim.syn_small(), math.inf)
+    layer = dynsim.Layer(dynsim.SynSmall(), math.inf)
     return Case(layer, (1.0, 4.0, 10.0, 16.0, 64.0), 100, None)
 
 
 def _two_stage() -> Case:
-    prompts = dynsim.prompts(8, 17, tau_0=0.25, pool=8, num_test=8)
+    prompts = dynsim.Prompts(8, 17, tau_0=0.25, pool=8, num_test=8)
     prompts = dynsim.full_batch(prompts, jax.random.key(1), 64)
     return Case(prompts, (1.0, 2.0, 4.0, 8.0, 16.0), 300, None, rtol=1e-3)
 

@@ -214,7 +214,7 @@ def test_theory_is_that_of_the_reduction_at_the_settings_of_a_cell(
     found = json.loads(told)
     assert status == 200
     # From the table of the task, without what makes the live one faster.
-    task = symmetric.symmetric_task(dynsim.syn_small())
+    task = symmetric.symmetric_task(dynsim.SynSmall().build())
     rule = dynsim.sgd({"Y": 2.0, "Z": 1.0})
     wanted = symmetric.solve(task, rule, found["times"], record=live.RECORD)
     assert (found["times"][0], found["times"][-1]) == (0, pytest.approx(30))
@@ -256,8 +256,8 @@ def test_bad_sliders_and_other_systems_are_told_in_a_sentence(
 
 @pytest.mark.parametrize(("K", "overlap"), [(2, 0.3), pytest.param(5, 0.1, marks=pytest.mark.full)])
 def test_the_noise_of_a_batch_is_that_of_sampled_ones(K: int, overlap: float) -> None:
-    task, batch = dynsim.overlapping(K, overlap), 64
-    layer = dynsim.layer(task, length=math.inf)
+    task, batch = dynsim.Overlapping(K, overlap).build(), 64
+    layer = dynsim.Layer(task, length=math.inf)
     start = layer.init(jax.random.key(0))
 
     @jax.jit

@@ -220,7 +220,7 @@ ENTERING: dict[str, tuple[Files, Files]] = {
         "        own = 0.05 * float(S)\n"
         "        rows = [[1 - own, own, 0], [1 - own, 0, own]]\n"
         "        return dynsim.sequence_classes(rows, [0, 1])\n"
-        "PROBLEM = dynsim.AttentionLayer(Pair())\nRULE = dynsim.sgd({'Y': 1.0, 'Z': 0.1})\n"
+        "PROBLEM = dynsim.Layer(Pair())\nRULE = dynsim.sgd({'Y': 1.0, 'Z': 0.1})\n"
         "OPTIONS = {'axes': {'eta_y': [0.5, 1.0], 'seed': [0, 1]}, 'record': ['loss']}",
         "",
     ),

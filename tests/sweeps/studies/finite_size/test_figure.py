@@ -106,7 +106,7 @@ def test_errors_are_those_of_descent_on_count_vectors() -> None:
         np.testing.assert_allclose(errors.reference[i], np.abs((a - b) / 2 / mean), rtol=1e-6)
     np.testing.assert_array_equal(np.isnan(errors.finite), [[True] * 2, [False] * 2, [False] * 2])
     options = {"steps": steps, "batch": math.inf, "record": order.RECORD, "dtype": "float64"}
-    found = dynsim.train(dynsim.layer(task, 40), rule, jax.random.key(1), **options)
+    found = dynsim.train(dynsim.Layer(task, 40), rule, jax.random.key(1), **options)
     first = np.array([found["loss"][-1], found["z_top_distinct"][-1, 0]])
     # At the last of the lengths.
     np.testing.assert_allclose(errors.finite[2], np.abs(first / mean - 1), rtol=1e-6)

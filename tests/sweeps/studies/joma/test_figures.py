@@ -121,7 +121,7 @@ def test_the_invariant_is_held_against_how_the_tokens_have_moved(
 ) -> None:
     """At T = 1/2, z is half of the logits, and what it should be is z less what the conserved
     quantity has drifted since the start; compared token by token at each time."""
-    task, rng, asked = dynsim.syn_small(), np.random.default_rng(0), {}
+    task, rng, asked = dynsim.SynSmall().build(), np.random.default_rng(0), {}
     logits, conserved = rng.normal(size=(4, 1, 5)), rng.normal(size=(4, 5))
 
     def train(problem: Any, rule: Any, key: Any, **options: Any) -> Trajectory:

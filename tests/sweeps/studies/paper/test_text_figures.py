@@ -159,7 +159,7 @@ def test_the_title_has_the_text_and_what_was_done_with_rare_words() -> None:
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (experiment(steps=100), "problem = AttentionLayer: must be of type dynsim.LanguageModel"),
+        (experiment(steps=100), "problem = Layer: must be of type dynsim.LanguageModel"),
         (experiment("transformer", steps=10), "steps = 10: must be an integer >= 20"),
     ],
 )

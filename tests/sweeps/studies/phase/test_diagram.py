@@ -129,8 +129,8 @@ def test_the_bound_is_that_of_theorem_4_at_the_most_probable_common_token() -> N
     task = dynsim.Syn(2, classes_per_query=3, num_common=2, M=72)
     run = experiment(task=task, momentum=0.5, steps=70)
     config = phase.Phase(run, x="eta_y:0.1:1:3", y="eta_z:0.1:0.4:2")
-    probs = np.asarray(run.built[0].probs)[0]
-    common = np.asarray(run.built[0].common())[0]
+    probs = np.asarray(run.built[0].classes.probs)[0]
+    common = np.asarray(run.built[0].classes.common())[0]
     c0 = growth.c0(np.sqrt((probs**2).sum()) / probs[common].max(), 6)
     rates = np.meshgrid(2 * np.geomspace(0.1, 1, 3), 2 * np.geomspace(0.1, 0.4, 2))
     want = growth.bound(70, *map(jnp.asarray, rates), 6, 72, c0=c0, classes_per_query=3)
@@ -203,7 +203,7 @@ def test_one_theory_is_one_panel(tmp_path: Path) -> None:
         axes = arrays["eta_y"], arrays["eta_z"]
     np.testing.assert_allclose(axes[0], [0.1, 1, 10])
     rates = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
-    task = symmetric.symmetric_task(dynsim.syn_small())
+    task = symmetric.symmetric_task(dynsim.SynSmall().build())
     alone = symmetric.descend(
         task, dynsim.sgd(*rates.T), steps=20, times=[20], record=["entropy", "loss"]
     )

@@ -93,10 +93,10 @@ def test_errors_are_distances_over_how_far_descent_went(monkeypatch: pytest.Monk
     config = FigureQKV(width=(8, 34), scale=(0.5, 2.0), eta_y=0.02, eta_z=0.3, steps=25, seeds=2)
     times = [0, 2, 5, 7, 10, 12, 15, 17, 20, 22, 25]
     for width, embedding in ((8, "gaussian"), (34, "orthogonal")):
-        found = qkv.width_errors(config, dynsim.syn_small(), width)
+        found = qkv.width_errors(config, dynsim.SynSmall().build(), width)
         assert asked[-1] == (width, embedding, 0.0, 25, np.inf, "float64", times)
         options: Any = {"width": width, "value_scale": 0.0, "embedding": embedding}
-        problems = [dynsim.QKV(dynsim.syn_small(), np.inf, scale=s, **options) for s in (0.5, 2.0)]
+        problems = [dynsim.QKV(dynsim.SynSmall(), np.inf, scale=s, **options) for s in (0.5, 2.0)]
 
         def started(seed: Any, problems: Any = problems) -> list[Any]:
             """The weights that a training with this seed starts from, at each scale."""

@@ -241,7 +241,7 @@ def test_of_a_trajectory_the_worst_is_taken_behind_the_start(
     monkeypatch.setattr(tables.predictions, "agreement", lambda *given: signs)
     errors = np.array([[np.nan, 0.1], [0.3, 0.2]])
     monkeypatch.setattr(tables.predictions, "relative_gain_error", lambda *given: errors)
-    task, times = dynsim.syn_small(), np.array([0.0, 2, 6])
+    task, times = dynsim.SynSmall().build(), np.array([0.0, 2, 6])
     xi = np.array([[1.0, 0], [3, 2], [5, 4]])
     observables = {"z": np.zeros((3, 1, 34)), "xi": xi}
     run = Trajectory(times, observables, None, np.array(0), np.array(-1), "")

@@ -42,7 +42,7 @@ def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:
 
 def test_an_overlapping_task_has_the_overlap_asked_for() -> None:
     for K, overlap in ((2, 0.01), (5, 0.6)):
-        probs = np.asarray(dynsim.overlapping(K, overlap).probs)
+        probs = np.asarray(dynsim.Overlapping(K, overlap).build().probs)
         f = probs / np.linalg.norm(probs, axis=1, keepdims=True)
         want = overlap + (1 - overlap) * np.eye(K)
         np.testing.assert_allclose(f @ f.T, want, rtol=1e-12)

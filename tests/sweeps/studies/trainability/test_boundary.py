@@ -20,7 +20,7 @@ from sweeps.studies.trainability.figure import Trainability, box_dimension, refi
 from sweeps.systems.experiment import experiment
 from tests.systems.layers import initial_weights, simulate
 
-SMALL = dynsim.syn_small()
+SMALL = dynsim.SynSmall().build()
 
 
 def mean_of_the_last(losses: np.ndarray) -> float:

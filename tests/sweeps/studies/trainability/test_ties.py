@@ -12,6 +12,7 @@ import xarray as xr
 
 import dynsim
 import sweeps
+from dynsim.classes.tasks import TaskTable
 from odes import symmetric
 from sweeps.studies.phase import plane
 from sweeps.studies.phase.plane import Tally
@@ -26,7 +27,7 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     run = experiment(momentum=0.9, steps=60)
     plane = sweeps.Sweep(run, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)})
     (values,) = limits.tie_lines(plane).values()
-    task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
+    task = symmetric.merged(symmetric.symmetric_task(dynsim.SynSmall().build()))
     rule = dynsim.momentum(0.1, 100.0)
     one = symmetric.instability(task, rule, steps=60, batch=128, length=128)
     point = values.sel(eta_y=0.1, eta_z=100.0)
@@ -41,7 +42,7 @@ def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
     found = limits.tie_lines(sweeps.Sweep(run, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)}))
     (values,) = found.values()
     assert list(found) == [limits.OVERSHOOT]
-    task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
+    task = symmetric.merged(symmetric.symmetric_task(dynsim.SynSmall().build()))
     one = symmetric.overshoot(task, dynsim.momentum(0.1, 100.0), steps=60)
     point = values.sel(eta_y=0.1, eta_z=100.0)
     np.testing.assert_allclose(point, np.log(one.max()), rtol=1e-3)
@@ -87,7 +88,10 @@ def test_lines_are_of_the_worst_token_and_step_at_every_point(
     [
         ({"length": np.inf, "rule": "adam"}, "eta_z"),
         ({"rule": "adam"}, "eta_z"),
-        ({"task": dynsim.TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])}, "eta_z"),
+        (
+            {"task": TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])},
+            "eta_z",
+        ),
         ({}, "batch"),
     ],
 )

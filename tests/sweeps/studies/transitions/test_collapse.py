@@ -13,6 +13,7 @@ from scipy import optimize
 
 import dynsim
 import sweeps
+from dynsim.classes.tasks import TaskTable
 from sweeps import cli
 from sweeps.runner.spec import Sweep
 from sweeps.studies.transitions import collapse, peaks, snap
@@ -298,7 +299,7 @@ def test_bad_input_is_named_and_nothing_written(
 def test_a_task_of_ones_own_is_a_family_with_the_theories_that_describe_it() -> None:
     """One query has two classes, the other has one: no symmetric reduction."""
     probs = [[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0.5, 0, 0, 0.5]]
-    task = dynsim.TaskTable(probs, query=[0, 1, 1])
+    task = TaskTable(probs, query=[0, 1, 1])
     wanted = collapse.Collapse(task=task).sweeps()
     assert {name: each.theory for name, each in wanted.items()} == {
         "task-simulation": "simulation",

@@ -163,10 +163,10 @@ def test_the_central_flow_stays_with_descent_beyond_the_edge(tmp_path: Path) -> 
         ("network", Network(3, 10, 1, "tanh", 1.0, 24), ((0.1, 0.3, 0.4, 0.5, 0.6), 3000, 0)),
         (
             "linear_icl",
-            dynsim.regression(scale=0.3),
+            dynsim.Regression(scale=0.3),
             ((1.0, 1.86, 1.9, 1.93, 2.03), 1000, 150),
         ),
-        ("yz", dynsim.layer(dynsim.syn_small(), math.inf), ((1.0, 4.0, 10.0, 16.0, 64.0), 100, 0)),
+        ("yz", dynsim.Layer(dynsim.SynSmall(), math.inf), ((1.0, 4.0, 10.0, 16.0, 64.0), 100, 0)),
     ],
 )
 def test_cases_are_those_of_the_documentation(
@@ -184,7 +184,7 @@ def test_two_stage_prompts_are_a_set_of_64() -> None:
     case = edge.CASES["two_stage"]()
     assert (case.rates, case.steps) == ((1.0, 2.0, 4.0, 8.0, 16.0), 300)
     assert (case.scale, case.rtol, case.before) == (None, 1e-3, 0)
-    problem = dynsim.prompts(8, 17, tau_0=0.25, pool=8, num_test=8)
+    problem = dynsim.Prompts(8, 17, tau_0=0.25, pool=8, num_test=8)
     assert eqx.tree_equal(case.problem.problem, problem)
     # The same 64 prompts every time.
     want = problem.draw(jax.random.key(1), 64)
@@ -224,7 +224,7 @@ def test_shares_of_the_map_are_those_of_its_points() -> None:
 @pytest.mark.more
 def test_runs_begin_where_descent_at_the_smallest_rate_has_come() -> None:
     """Weights whose names in a record are in another order than in the model."""
-    regression = dynsim.regression(2, 5, scale=0.5)
+    regression = dynsim.Regression(2, 5, scale=0.5)
     case = Case(regression, (0.3, 0.1), 10, None, before=3)
     options = {"batch": math.inf, "steps": 1, "times": [0], "record": "params"}
     start = dynsim.train(regression, dynsim.sgd(0.1), jax.random.key(0), **options)

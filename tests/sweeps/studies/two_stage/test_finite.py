@@ -9,8 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 from scipy.special import expit
 
-from dynsim import Annealing, prompts
+from dynsim import Prompts
 from dynsim.precision import precision
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.loss import ReducedState, losses
@@ -37,7 +38,7 @@ def test_remainders_are_means_of_losses_of_drawn_contexts(
 
     contexts = finite.contexts
     monkeypatch.setattr(finite, "contexts", noted)
-    task = prompts(d, 7, gamma0=0.8, s1=0.6, r=1.4, s2=0.7)
+    task = Prompts(d, 7, gamma0=0.8, s1=0.6, r=1.4, s2=0.7)
     U = finite.weights(ReducedState(2.0, 1.5, *np.full(5, 0.3)), d, np.random.default_rng(0))
     found = finite.remainders(task, U, loss, samples, np.random.default_rng(1))
     outputs = np.concatenate(drawn).reshape(len(LENGTHS), samples)

@@ -14,8 +14,9 @@ import pytest
 import xarray as xr
 
 import sweeps
-from dynsim import Annealing, Prompts, Status, prompts, train
+from dynsim import Prompts, Status, train
 from dynsim.two_stage import model as relu_prompt
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.task import sample_prompts
 from odes import two_stage as reduced
@@ -150,7 +151,7 @@ def test_the_sweep_that_comes_along_loads() -> None:
 
 def test_moments_of_an_output_are_those_of_its_tokens() -> None:
     """Six tokens of seven places, drawn one by one."""
-    task, num, score, across = prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4), 400_000, 0.7, 0.5
+    task, num, score, across = Prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4), 400_000, 0.7, 0.5
     rng = np.random.default_rng(0)
     label, side = rng.choice([-1.0, 1.0], size=(2, num))
     margin, noise = rng.normal(size=(2, num))
@@ -165,7 +166,7 @@ def test_moments_of_an_output_are_those_of_its_tokens() -> None:
 
 @pytest.mark.parametrize("on_P", [True, False])
 def test_drawn_contexts_have_the_moments_of_outputs(on_P: bool) -> None:
-    task, num = prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4), 200_000
+    task, num = Prompts(4, 7, gamma0=0.8, s1=0.6, r=1.4), 200_000
     score, across = np.full(num, 0.7), np.full(num, 0.5)
     found = finite.contexts(task, score, across, on_P, np.random.default_rng(0))
     mean, deviation = finite.moments(task, score[:1], across[:1], on_P)
@@ -311,7 +312,7 @@ def test_variances_of_gradients_are_those_of_single_prompts(
 ) -> None:
     """The same prompts, one by one, in chunks of four; of nine prompts those of whole chunks."""
     monkeypatch.setattr(finite, "CHUNK", 4)
-    task, rng = prompts(3, 5), np.random.default_rng(0)
+    task, rng = Prompts(3, 5), np.random.default_rng(0)
     U = PQ(*rng.normal(size=(2, 3, 3)).astype(np.float32))
     gradient = jax.jit(jax.grad(lambda U, one: relu_prompt.data_loss(U, task.coupling, one)))
     each = []

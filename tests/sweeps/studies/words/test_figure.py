@@ -65,7 +65,7 @@ def test_criterion_of_eq_10_by_its_formula() -> None:
 @pytest.mark.parametrize("queries", [1, 3])
 def test_rules_agree_where_the_theorem_speaks(queries: int) -> None:
     """On the paper's own tasks distinct tokens gain and common ones lose, by every rule."""
-    task = dynsim.syn(queries, 2, num_common=3, num_distinct=4)
+    task = dynsim.Syn(queries, 2, num_common=3, num_distinct=4).build()
     present = np.asarray(task.probs) > 0
     found = fates.rules(task, OPTIMIZER, 0.8)
     assert found.keys() == fates.RULES.keys()
@@ -230,7 +230,7 @@ def test_figure_of_generated_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert scores["owned-local"]["base"] < 0.8
     for name in ("owned-local", "eq10-start", "flow-start", "eq10", "plain"):
         assert scores[name]["right"] == 1, name
-    task = dynsim.load_task(tmp_path / "corpus.npz")
+    task = dynsim.TaskFile(tmp_path / "corpus.npz").build()
     with np.load(tmp_path / "corpus.npz") as arrays:
         z = arrays["z"]
     assert z.shape[1:] == (task.K, task.M) == (6, len(report["words"]))
