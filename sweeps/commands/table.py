@@ -170,7 +170,6 @@ def names_by_problem() -> dict[str, tuple[list[str], list[str], list[str]]]:
 
 
 def _names_by_problem() -> dict[str, Any]:
-    from odes import two_stage
     from sweeps.systems import registry
 
     found = {}
@@ -178,9 +177,6 @@ def _names_by_problem() -> dict[str, Any]:
         system = registry.system(name)
         names = [each for each, theory in system.theories.items() if not theory.trains]
         others = [each for each in system.theories if each not in names]
-        if name == "two_stage":
-            # Those that need more than a run are compared, and are not swept.
-            names = list(dict.fromkeys((*names, *(each.name for each in two_stage.THEORIES))))
         # Made without a device: a command may have to find other processes before JAX has one.
         assert system.like is not None
         known = system.theories["simulation"].observables(system.like)

@@ -1,8 +1,8 @@
-"""Figures of two-stage training over eta-time, with runs as bands and theory as lines: for a
-comparison, and six panels that include the controls and the joint loss."""
+"""Two-stage training over eta-time, with runs as bands and theory as lines: six panels that include
+the controls and the joint loss."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,9 +36,6 @@ from sweeps.systems.experiment import Experiment, experiment
 
 P, Q, BEST, AUC, JOINT = range(5)
 """Indices of colours: of components, of other measures of Q, and of the joint loss."""
-STYLES = {"ode": "-", "infinite": ":", "anchored": "-.", "sde": (0, (5, 1, 1, 1))}
-"""Line style of each theory; the colour shows the component."""
-Predictions = Mapping[str, xr.Dataset]
 CONTROLS: dict[Control, tuple[int, str]] = {
     "forever": (0, "large rate throughout"),
     "small": (2, "small rate throughout"),
@@ -99,17 +96,17 @@ def runs(training: Experiment, seeds: int, times: int, out: Path | None = None) 
     return claims.from_dataset(training, run_sweep(sweep, out))
 
 
-def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
+def draw(found: Mapping[str, Runs], predicted: Mapping[str, xr.Dataset]) -> Figure:
     """Draw six panels from experiments by name and the reduced ODE's prediction for each."""
     figure, axes = drawing.panels(2, 3, height=3.8)
-    key(figure, ("ode",))
-    main, theory = found["preset"], {"ode": predicted["preset"]}
+    key(figure)
+    main, theory = found["preset"], predicted["preset"]
     plot_losses(main, theory, ax=axes[0, 0]).set_title("component losses")
     plot_accuracies(main, ax=axes[0, 1]).set_title("accuracies")
     plot_traces(main, theory, ax=axes[0, 2]).set_title("traces of the signal")
     plot_norms(main, theory, ax=axes[1, 0]).set_title("norms")
     plot_controls(found, predicted, ax=axes[1, 1]).set_title("$K^2$ of the controls")
-    plot_losses(found["joint"], {"ode": predicted["joint"]}, ax=axes[1, 2], joint=True)
+    plot_losses(found["joint"], predicted["joint"], ax=axes[1, 2], joint=True)
     joint = settings(found["joint"].training)[0]
     axes[1, 2].set_title(f"joint loss: r = {joint.r:g}, c = {joint.coupling:g}")
     figure.suptitle(
@@ -119,11 +116,11 @@ def draw(found: Mapping[str, Runs], predicted: Predictions) -> Figure:
     return figure
 
 
-def plot_controls(found: Mapping[str, Runs], predicted: Predictions, ax: Axes) -> Axes:
+def plot_controls(found: Mapping[str, Runs], predicted: Mapping[str, xr.Dataset], ax: Axes) -> Axes:
     """Draw K2 with the two-stage schedule and with each control, and the reduced ODE."""
     for name, (place, label) in {"preset": (Q, "two stages"), **CONTROLS}.items():
         band(ax, found[name], "K2", place, label)
-        lines(ax, found[name], {"ode": predicted[name]}, {"K2": place})
+        lines(ax, found[name], predicted[name], {"K2": place})
     ax.set_ylim(0.3, 0.9)
     return finish(ax, found["preset"], "$K^2$ (nat)")
 
@@ -137,23 +134,21 @@ def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "
     ax.plot(times, mean, color=colour, ls=style, label=label, **drawing.TRAINED)
 
 
-def lines(ax: Axes, runs: Runs, predictions: Predictions, places: Mapping[str, int]) -> None:
-    """Draw the observables by theory in the colours of their `places`, with a white edge to be
+def lines(ax: Axes, runs: Runs, prediction: xr.Dataset, places: Mapping[str, int]) -> None:
+    """Draw the observables of the theory in the colours of their `places`, with a white edge to be
     visible on the wide lines of training."""
-    for theory, prediction in predictions.items():
-        style = {"ls": STYLES.get(theory, "--"), "lw": 1.3, "path_effects": drawing.cased(0.6)}
-        for name, place in places.items():
-            values = theory_mean(prediction, name)[1:]
-            ax.plot(runs.eta_time[1:], values, color=drawing.colour(place), **style)
+    style = {"ls": "-", "lw": 1.3, "path_effects": drawing.cased(0.6)}
+    for name, place in places.items():
+        values = theory_mean(prediction, name)[1:]
+        ax.plot(runs.eta_time[1:], values, color=drawing.colour(place), **style)
 
 
-def key(figure: Figure, theories: Sequence[str]) -> None:
-    """Draw the legend shared by all panels: training, theories, and the end of stage 1."""
+def key(figure: Figure) -> None:
+    """Draw the legend shared by all panels: training, theory, and the end of stage 1."""
+    title = next(each.title for each in THEORIES if each.name == "ode")
     handles = [drawing.key("training, mean ± sd", **drawing.TRAINED)]
-    for name in theories:
-        title = next(each.title for each in THEORIES if each.name == name)
-        handles.append(drawing.key(title, ls=STYLES.get(name, "--"), lw=1.3))
-    handles.append(drawing.key("end of stage 1", lw=0.8, ls=(0, (1, 4))))
+    handles += [drawing.key(title, ls="-", lw=1.3)]
+    handles += [drawing.key("end of stage 1", lw=0.8, ls=(0, (1, 4)))]
     drawing.below(figure, handles, 3)
 
 
@@ -178,12 +173,12 @@ def about(training: Experiment) -> str:
     )
 
 
-def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool = False) -> Axes:
+def plot_losses(runs: Runs, prediction: xr.Dataset, ax: Axes, *, joint: bool = False) -> Axes:
     """Draw K1 and K2, with J if `joint`, and the floor of K2."""
     places = {"K1": P, "K2": Q} | ({"J": JOINT} if joint else {})
     for name, label in zip(places, ("$K^1$", "$K^2$", "$J$"), strict=False):
         band(ax, runs, name, places[name], label)
-    lines(ax, runs, predictions, places)
+    lines(ax, runs, prediction, places)
     for text, at, dashes in (("log 2", np.log(2), "-"), ("log(2)/2", JENSEN_FLOOR, "-.")):
         ax.axhline(at, color="grey", lw=0.8, ls=dashes)
         place = (0.99, at + 0.01)
@@ -205,15 +200,15 @@ def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
     return finish(ax, runs, "accuracy, AUC", loc="lower right", ncols=2)
 
 
-def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
+def plot_traces(runs: Runs, prediction: xr.Dataset, ax: Axes) -> Axes:
     """Draw the traces of the signal weights, with theory's a and b."""
     band(ax, runs, "W_trace", P, r"Tr $\overline{W}$")
     band(ax, runs, "V_trace_abs", Q, r"|Tr $\overline{V}$|")
-    lines(ax, runs, predictions, {"W_trace": P, "V_trace_abs": Q})
+    lines(ax, runs, prediction, {"W_trace": P, "V_trace_abs": Q})
     return finish(ax, runs, "trace of the signal")
 
 
-def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
+def plot_norms(runs: Runs, prediction: xr.Dataset, ax: Axes) -> Axes:
     """Draw the Frobenius norms of the weights and of their signal and noise parts."""
     for block, place in (("W", P), ("V", Q)):
         band(ax, runs, f"{block}_norm", place, rf"$\|{block}\|_F$")
@@ -221,7 +216,7 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
             how = {"color": drawing.colour(place), "ls": style, "lw": 2.5}
             how["label"] = rf"$\|\{name}{{{block}}}\|_F$"
             ax.plot(runs.eta_time[1:], runs.mean(f"{block}_{part}_norm")[1:], **how)
-    lines(ax, runs, predictions, {"W_norm": P, "V_norm": Q})
+    lines(ax, runs, prediction, {"W_norm": P, "V_norm": Q})
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))

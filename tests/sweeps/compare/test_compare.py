@@ -229,7 +229,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         ("--task syn-medium --num-queries 0", "num_queries = 0"),
         ("--batch inf --length 9", "length = 9: the theory is an expansion in 1/T"),
         ("--length 1", "length = 1"),
-        ("--theories eq11", "theories = 'eq11': did you mean eq10? It must be one of"),
+        ("--theories eq11", "theories = 'eq11': did you mean eq10? It must be one of best, all, d"),
         ("--theories plain plain", "theories = 'plain': is named twice"),
         ("--theories theorem4", "theory 'theorem4' does not apply"),
         ("--theories matched", "does not describe optimizer = sgd"),
@@ -320,9 +320,9 @@ def test_a_theory_of_fewer_times_is_compared_at_these() -> None:
         few = recorded(times=[0, 9], x=[[[1.0, 4], [5, 3]]])
         if own:
             runs, few = (
-                each.rename(time="record").assign(
-                    time=(("seed", "record"), np.tile(each.time, (each.sizes["seed"], 1)))
-                )
+                each.rename(time="record")
+                .drop_vars("record")
+                .assign(time=(("seed", "record"), np.tile(each.time, (each.sizes["seed"], 1))))
                 for each in (runs, few)
             )
         found = made(runs, few=few)
