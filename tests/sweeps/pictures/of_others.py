@@ -65,27 +65,22 @@ def dataset(values: dict[str, np.ndarray], steps: np.ndarray) -> xr.Dataset:
     return Trajectory(times, values, None, status, status - 1, "").to_xarray(("seed",))
 
 
-def experiment(problem: str, count: int = 3) -> tuple[Runs, dict[str, xr.Dataset]]:
-    """Runs of two-stage training, and all theories of them."""
+def experiment(problem: str, count: int = 3) -> tuple[Runs, xr.Dataset]:
+    """Runs of two-stage training, and a theory of them."""
     training = described(problem)
     first, second = Annealing.of(training.rule).steps
     steps = np.unique(np.r_[0, np.geomspace(1, float(first + second), 40).astype(int), int(first)])
     eta_time = steps * 0.02
     runs = Runs(training, steps.astype(float), eta_time, curves(count, steps, float(first)), 0)
-
-    def predicted(shift: float) -> xr.Dataset:
-        values = {name: runs.values[name][:1] * (1 + shift) for name in dynsim.Prompts.COMPARED}
-        return dataset(values, steps)
-
-    names = ("ode", "infinite", "anchored", "sde")
-    return runs, {name: predicted(0.02 * (i + 1)) for i, name in enumerate(names)}
+    solved = {name: runs.values[name][:1] * 1.02 for name in dynsim.Prompts.COMPARED}
+    return runs, dataset(solved, steps)
 
 
 def two_stages(problem: str) -> Figure:
     names = ("preset", "joint", *two_stage.CONTROLS)
     made = {n: experiment("two_stage-joint" if n == "joint" else problem) for n in names}
-    found = {name: runs for name, (runs, _) in made.items()}
-    return two_stage.draw(found, {n: t["ode"] for n, (_, t) in made.items()})
+    found, predicted = ({n: each[i] for n, each in made.items()} for i in (0, 1))
+    return two_stage.draw(found, predicted)
 
 
 def two_stage_finite() -> Figure:

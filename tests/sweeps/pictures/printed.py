@@ -137,7 +137,7 @@ def of_plateaus() -> list[str]:
 
 
 def of_claims() -> list[str]:
-    runs, predictions = of_others.experiment("two_stage")
+    runs, prediction = of_others.experiment("two_stage")
     K1, K2 = runs["K1"] + 0.01, runs["K2"]
     more = {"K1": K1, "K1_signal": K1 - 0.1, "K2_signal": K2 + 0.2}
     runs = dataclasses.replace(runs, values={**runs.values, **more})
@@ -147,7 +147,7 @@ def of_claims() -> list[str]:
     with mock.patch.object(claims, "truncations", return_value=curves):
         found = claims.tested(
             dict.fromkeys(("preset", "joint", "forever"), runs),
-            dict.fromkeys(("preset", "joint"), predictions["ode"]),
+            dict.fromkeys(("preset", "joint"), prediction),
         )
     return [line for each in found.values() for line in claims.table(each).splitlines()]
 

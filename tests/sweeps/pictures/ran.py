@@ -294,7 +294,7 @@ def _of_two_stage() -> list[Any]:
         return runs.count
 
     def predicted(count: int) -> xr.Dataset:
-        return of_others.experiment("two_stage", count)[1]["ode"]
+        return of_others.experiment("two_stage", count)[1]
 
     def tested(found: Mapping[str, Any], predicted: Mapping[str, Any]) -> dict[str, list[Any]]:
         asked.append([*found, *predicted])
