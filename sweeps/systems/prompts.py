@@ -27,7 +27,9 @@ def rows(run: Any, prediction: Prediction) -> Iterator[Row]:
         return
     stages = Annealing.of(training.rule)
     found = _thresholds(problem_in(training.problem, "float64"), narrowed(stages, "float64"))
-    tau_c, eta_c, tau_1, tau_2, g_1, g_2, margin, a, b, growth, waiting = map(float, found)
+    tau_c, eta_c, tau_1, tau_2, g_1, g_2, of_1, of_2, margin, a, b, growth, waiting = map(
+        float, found
+    )
     yield Row("critical noise tau_c", tau_c)
     yield Row("critical rate eta_c", eta_c)
     yield Row("noise tau_1 of stage 1", tau_1, 0.0)
@@ -39,8 +41,9 @@ def rows(run: Any, prediction: Prediction) -> Iterator[Row]:
             f"{eta_c:.3g}"
         )
     yield Row("noise tau_2 of stage 2", tau_2, 0.0, reason)
-    yield Row("growth rate g_1 of Q in stage 1", g_1)
-    yield Row("growth rate g_2 of Q in stage 2", g_2)
+    # The Hessian of the reduced loss has terms that the closed form leaves out.
+    yield Row("growth rate g_1 of Q in stage 1", g_1, abs(g_1 - of_1))
+    yield Row("growth rate g_2 of Q in stage 2", g_2, abs(g_2 - of_2))
     # With this margin on all prompts, the logistic loss of P just counts as learned.
     needed, reason = -math.log(math.expm1(LEARNED["P"][1])), ""
     if margin < needed:
@@ -77,6 +80,8 @@ def _thresholds(task: Prompts, stages: Annealing) -> tuple[Array, ...]:
         tau_2,
         thresholds.growth_rate(task, tau_1, decay),
         thresholds.growth_rate(task, tau_2, decay),
+        thresholds.growth_rate_hessian(task, tau_1, decay),
+        thresholds.growth_rate_hessian(task, tau_2, decay),
         thresholds.unsaturated_margin(task, decay),
         *thresholds.stationary_signal(task, decay),
         thresholds.growth_time(task, tau_2, decay),
