@@ -1,4 +1,4 @@
-"""Rows of `dynsim explain` for two-stage training: the thresholds, and which of them are not met."""
+"""Rows of `dynsim explain` for two-stage training: thresholds, and those that are not met."""
 
 import math
 from typing import Any
@@ -36,13 +36,8 @@ def test_what_keeps_a_component_from_being_learned_is_named() -> None:
     assert "above the critical tau_c" in high["noise tau_2 of stage 2"].strained
     short = rows(Annealed(stage_2=0.1))
     assert "make stage_2 longer" in short["eta-time in which Q outgrows the noise"].strained
-    span = 0.1 / good.decay
-    needed = [
-        short[f"eta-time in which {n}"].prediction
-        for n in ("the noise decays", "Q outgrows the noise")
-    ]
-    assert sum(needed) > span
-    # The margin is at most gamma_0 and noise over the decay.
+    needed = (short[f"eta-time in which {n}"] for n in ("the noise decays", "Q outgrows the noise"))
+    assert sum(float(row.prediction) for row in needed) > 0.1 / good.decay
     slow = rows(Annealed(decay=0.9, eta_1=0.2, tau=0.01))
     assert "a smaller decay" in slow["margin of P after stage 1, unsaturated"].strained
     assert "starves Q" in rows(good, coupling=0.5)["coupling"].strained
