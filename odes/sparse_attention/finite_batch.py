@@ -26,9 +26,9 @@ of an entry and its m obeys the linear map
 C is computed for Gaussian tokens, treating W and its error as matrices with independent entries, to
 first order in 1/d. The walk of the scores is neglected; it moves single runs but not their mean.
 
-`odes.linear_noise` takes 460 times as long, 7.3 s against 0.016 s: the second call of each on a
-CPU, 160 steps of `retrieval(length=32, d=16)` by `adam(0.005)` with B = 32, `starts=1` and 512
-examples.
+`odes.linear_noise` takes more than 400 times as long, 4 s against less than 0.01 s: the fastest of
+several further calls of each on a CPU of two cores, 160 steps of `retrieval(length=32, d=16)` by
+`adam(0.005)` with B = 32, `starts=1` and 512 examples.
 """
 
 import math

@@ -37,8 +37,9 @@ at c = p. The variance is the second minus the square of the first. No matrix of
 formed per class, because the square of an outer product is the outer product of the squares.
 
 `odes.linear_noise` of the layer samples sequences instead. In the tutorial (`syn_small`, 300 steps,
-B = T = 128) it takes 42 times as long, 4.1 s against 0.10 s, and 7 times as long for 60 steps. This
-is the second call of each on a CPU, with `starts=1`, recording the loss and the entropy.
+B = T = 128) it takes about 20 times as long, 1.9 s against 0.09 s, and as much longer for 60
+steps. This is the fastest of several further calls of each on a CPU of two cores, with `starts=1`,
+recording the loss and the entropy.
 
 Example:
     >>> task, rule = dynsim.Syn(1, 2, num_common=1, num_distinct=2).build(), dynsim.sgd(1.0, 0.1)
