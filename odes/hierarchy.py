@@ -148,7 +148,7 @@ def applicable(
         ValueError: if `problem` is not a `Problem` or `rule` not an update rule.
 
     Example:
-        >>> odes.applicable(dynsim.Layer(dynsim.SynSmall()), dynsim.momentum(1.0, 0.1))[0]
+        >>> odes.applicable(dynsim.Layer(dynsim.SynSmall()), dynsim.sgd(1.0, 0.1, momentum=0.9))[0]
         'matched-finite-t'
     """
     return tuple(

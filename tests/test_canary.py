@@ -39,7 +39,7 @@ def test_optimised_code_computes_the_same(kind: str, optimised: Options) -> None
 
     def flow(eta: jax.Array) -> dynsim.Trajectory:
         times = np.array([0.0, 10.0, 100.0])
-        return population.solve(task, dynsim.momentum(eta, eta), times, record=record)
+        return population.solve(task, dynsim.sgd(eta, eta, momentum=0.9), times, record=record)
 
     def sampled(eta: jax.Array) -> dynsim.Trajectory:
         key = jax.random.key(0)

@@ -324,20 +324,6 @@ def sgd(
     return SGD(_etas(eta, eta_y, eta_z), momentum, nesterov, **options)
 
 
-def momentum(eta_y: Eta, eta_z: Eta, momentum: Values = 0.9, **options: Any) -> SGD:
-    r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`, for an
-    attention layer. It is `sgd` with `momentum`; see there for the options.
-
-    Raises:
-        ValueError: for a number out of its range, naming the field.
-
-    Example:
-        >>> dynsim.momentum(1.0, 0.1, 0.9).name
-        'momentum'
-    """
-    return sgd(eta_y, eta_z, momentum=momentum, **options)
-
-
 def adam(
     eta: Etas | None = None,
     eta_z: Eta | None = None,

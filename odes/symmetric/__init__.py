@@ -147,7 +147,7 @@ def instability(
         >>> from odes import symmetric
         >>> task = symmetric.symmetric_task(dynsim.SynSmall().build())
         >>> for eta_z in (10.0, 100.0):
-        ...     rule = dynsim.momentum(0.1, eta_z)
+        ...     rule = dynsim.sgd(0.1, eta_z, momentum=0.9)
         ...     found = symmetric.instability(task, rule, steps=100, batch=128, length=128)
         ...     print(bool(found.max() > 0))
         False
@@ -194,7 +194,7 @@ def overshoot(
         >>> from odes import symmetric
         >>> task = symmetric.symmetric_task(dynsim.SynSmall().build())
         >>> for eta_z in (1.0, 100.0):
-        ...     found = symmetric.overshoot(task, dynsim.momentum(0.1, eta_z), steps=100)
+        ...     found = symmetric.overshoot(task, dynsim.sgd(0.1, eta_z, momentum=0.9), steps=100)
         ...     print(bool(found.max() > 1))
         False
         True

@@ -39,6 +39,8 @@ CLASSES = (2, 5, 10)
 RATES, TRAINED, SEEDS = (1.0, 0.1), 1000, 8
 """Learning rates, steps and number of runs for the tests of Theorems 2 and 3."""
 
+MOMENTUM = functools.partial(dynsim.sgd, momentum=0.9)
+
 Errors = Float[np.ndarray, "Y Z"]
 
 
@@ -84,7 +86,7 @@ def matched() -> Outcome:
         "corrected": "corrected flow",
         "heavy-ball": "heavy-ball flow",
     }
-    return maps(titles, dynsim.momentum)[0]
+    return maps(titles, MOMENTUM)[0]
 
 
 def adam() -> Outcome:
@@ -169,7 +171,7 @@ def correction() -> Outcome:
     task = symmetric.symmetric_task(dynsim.SynSmall().build())
     rules = {
         "sgd": (dynsim.sgd, ("plain", "corrected")),
-        "momentum 0.9": (dynsim.momentum, ("matched", "corrected")),
+        "momentum 0.9": (MOMENTUM, ("matched", "corrected")),
     }
     rates = ((0.1, 0.1), (1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (10.0, 1.0))
     rows = []

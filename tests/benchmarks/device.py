@@ -86,7 +86,7 @@ def recorded_run() -> tuple[float, float] | None:
     run, task = np.load(RECORDED), dynsim.SynSmall().build()
     found = dynsim.train(
         dynsim.Layer(task),
-        dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
+        dynsim.sgd(float(run["lr_y"]), float(run["lr_z"]), momentum=float(run["momentum"])),
         steps=20,
         times=[20],
         init=dynsim.YZ(run["K1_init"].T, run["K2_init"][np.asarray(task.queries)]),

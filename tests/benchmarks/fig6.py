@@ -65,7 +65,7 @@ def single(task: dynsim.SequenceClasses, seed: int) -> float:
     """Train one run of Fig. 6 with `dynsim.train`; return its entropy."""
     run = dynsim.train(
         dynsim.Layer(task, start="uniform"),
-        dynsim.momentum(2.0, 1.0, 0.9),
+        dynsim.sgd(2.0, 1.0, momentum=0.9),
         jax.random.key(seed),
         steps=100,
         batch=128,

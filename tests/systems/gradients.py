@@ -46,7 +46,7 @@ def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.T
         # Its average starts from zero: without eps the first step of Euler is all there is.
         optimizer = dynsim.rmsprop({"Y": 0.1 * rates[0], "Z": 0.1 * rates[1]}, eps=0.1)
     elif name in MOMENTUM:
-        optimizer = dynsim.momentum(0.3 * rates[0], 0.3 * rates[1])
+        optimizer = dynsim.sgd(0.3 * rates[0], 0.3 * rates[1], momentum=0.9)
     else:
         optimizer = dynsim.sgd(rates[0], rates[1])
     # The solver takes some hundred steps for each of Adam's and RMSProp's.

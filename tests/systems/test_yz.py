@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 TASK = dynsim.SynMedium(1).build()
 PLAIN = Layer(TASK, dynsim.sgd(1.3, 0.7), (0.0, 10.0, 25.0))
-MOMENTUM = Layer(TASK, dynsim.momentum(0.3, 0.2, 0.8), (0.0, 10.0, 25.0))
+MOMENTUM = Layer(TASK, dynsim.sgd(0.3, 0.2, momentum=0.8), (0.0, 10.0, 25.0))
 
 
 OF_SGD = ("plain", "symmetric", "lemma3", "eq10", "eq10-paper", "eq10-finite-m", "eq10-remark-1")
@@ -62,7 +62,7 @@ def falling(t: float) -> float:
 
 
 RATES = (dynsim.schedules.steps(peak, (5, 12), (0.6, 0.3)) for peak in (0.3, 0.2))
-OF_BOTH = Layer(TASK, dynsim.momentum(*RATES, 0.8), PLAIN.times, pace=falling)
+OF_BOTH = Layer(TASK, dynsim.sgd(*RATES, momentum=0.8), PLAIN.times, pace=falling)
 
 
 def test_attention_that_stays_under_a_schedule() -> None:

@@ -97,7 +97,7 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
     eta = 0.7, 0.3
     optimizer = {
         "sgd": dynsim.sgd(*eta),
-        "momentum": dynsim.momentum(*eta, 0.8),
+        "momentum": dynsim.sgd(*eta, momentum=0.8),
         "adam": dynsim.adam(*eta),
     }[rule]
     problem = QKV(
@@ -173,13 +173,13 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     key, eta = jax.random.key(2), (0.8, 1.5)
     start = layers.initial_weights(TASK, "uniform", key, "float64")
     settings = {**settings, "steps": 12, "times": [0, 5, 12], "dtype": "float64"}
-    want = layers.simulate(TASK, dynsim.momentum(*eta), key, init=start, **settings)
+    want = layers.simulate(TASK, dynsim.sgd(*eta, momentum=0.9), key, init=start, **settings)
     heads = jax.tree.map(lambda leaf: leaf[None], start)
     # Z = Q / sqrt(d) moves by eta_Z / d of its own gradient.
     length = settings.pop("length")
     got = dynsim.train(
         QKV(TASK, length, width=TASK.M, embedding="identity", frozen=("W_K",)),
-        dynsim.momentum(eta[0], eta[1] * TASK.M),
+        dynsim.sgd(eta[0], eta[1] * TASK.M, momentum=0.9),
         key,
         init=embedded.from_heads(TASK, heads),
         **settings,

@@ -159,8 +159,7 @@ def test_two_rates_are_those_of_the_layer() -> None:
     for rule in (dynsim.sgd(1.0, 0.1), dynsim.sgd(eta_y=1.0, eta_z=0.1)):
         assert rule == dynsim.sgd({"Y": 1.0, "Z": 0.1})
     assert dynsim.adam(1.0, RATE).schedules == {"Y": schedules.constant(1.0), "Z": RATE}
-    assert dynsim.momentum(1.0, 0.1, 0.5) == dynsim.sgd({"Y": 1.0, "Z": 0.1}, momentum=0.5)
-    assert dynsim.momentum(1.0, 0.1) == dynsim.momentum(1.0, 0.1, 0.9)
+    assert dynsim.sgd(1.0, 0.1, momentum=0.5) == dynsim.sgd({"Y": 1.0, "Z": 0.1}, momentum=0.5)
 
 
 def test_adam_has_the_numbers_of_its_paper_unless_others_are_given() -> None:

@@ -18,7 +18,7 @@ from dynsim.yz.model import Examples, init_uniform
 
 TASK = dynsim.SynMedium(3).build()
 KEY = jax.random.key(3)
-RULE = dynsim.momentum(1.0, 0.5, 0.9)
+RULE = dynsim.sgd(1.0, 0.5, momentum=0.9)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])

@@ -16,7 +16,7 @@ from tests.systems.layers import simulate
 
 RULES = {
     "sgd": dynsim.sgd(2.0, 3.0),
-    "momentum": dynsim.momentum(0.5, 1.0, 0.9),
+    "momentum": dynsim.sgd(0.5, 1.0, momentum=0.9),
     "adam": dynsim.adam(0.05, 0.02),
 }
 TASKS = {

@@ -25,7 +25,7 @@ DECAY = {"decay": 0.05}
 RULES: dict[str, Rule] = {
     "sgd": dynsim.sgd(COSINE, STEPPED, **DECAY),
     "one rate": dynsim.sgd(COSINE),
-    "momentum": dynsim.momentum(STEPPED, COSINE, 0.7),
+    "momentum": dynsim.sgd(STEPPED, COSINE, momentum=0.7),
     "nesterov": dynsim.sgd(COSINE, STEPPED, momentum=0.7, nesterov=True, **DECAY, decoupled=True),
     "clipped": dynsim.sgd(COSINE, STEPPED, momentum=0.7, clip=0.05, **DECAY),
     "sign": dynsim.sign({"Y": COSINE, "Z": 0.01}, momentum=0.6),

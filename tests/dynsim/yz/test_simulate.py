@@ -34,7 +34,7 @@ def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -
     for steps in (1, 20):
         result = simulate(
             TASK,
-            dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
+            dynsim.sgd(float(run["lr_y"]), float(run["lr_z"]), momentum=float(run["momentum"])),
             steps=steps,
             times=np.arange(steps),
             init=start,
@@ -118,7 +118,7 @@ def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
     eta = 0.7, 0.3
     optimizer = {
         "sgd": dynsim.sgd(*eta),
-        "momentum": dynsim.momentum(*eta, 0.8),
+        "momentum": dynsim.sgd(*eta, momentum=0.8),
         "adam": dynsim.adam(*eta),
     }[rule]
     key = jax.random.key(0)
@@ -139,7 +139,7 @@ def test_row_sums_stay_zero_and_records_stand_at_their_times() -> None:
     key = jax.random.key(1)
     record = {"z": lambda task, s: s.z[:, [3, 12]]}
     run = lambda steps, times: simulate(
-        TASK, dynsim.momentum(1.0, 0.5), key, steps=steps, times=times, record=record
+        TASK, dynsim.sgd(1.0, 0.5, momentum=0.9), key, steps=steps, times=times, record=record
     )
     whole = run(40, [0, 7, 8, 40])
     # 40 steps of float32 rounding on sums of 34 numbers of order 1.
@@ -165,7 +165,7 @@ def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
     def run(key: jax.Array, eta: jax.Array) -> dynsim.Trajectory:
         return simulate(
             TASK,
-            dynsim.momentum(eta, 2 * eta, eta),
+            dynsim.sgd(eta, 2 * eta, momentum=eta),
             key,
             steps=12,
             length=length,
@@ -342,7 +342,10 @@ def test_bad_input_is_named(change: dict, message: str) -> None:
         (lambda: dynsim.sgd(1.0, math.nan), "eta_z = nan"),
         (lambda: dynsim.sgd("fast", 1.0), "eta_y = 'fast': must be a real number"),
         (lambda: dynsim.sgd("1", 0.1), "eta_y = '1': must be a real number"),
-        (lambda: dynsim.momentum(1.0, 1.0, 1.0), "momentum = 1.0: must be finite and in [0, 1)"),
+        (
+            lambda: dynsim.sgd(1.0, 1.0, momentum=1.0),
+            "momentum = 1.0: must be finite and in [0, 1)",
+        ),
         (lambda: dynsim.adam(1.0, 1.0, eps=0), "eps = 0.0: must be finite and in (0, inf)"),
     ],
 )

@@ -300,7 +300,9 @@ def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options
             "Theorem 2 needs exp attention, linear activation and a fixed signal",
         ),
         (
-            lambda: solve("erf", dynsim.momentum(1.0, 1.0), Shape("exp", "linear", "signal")),
+            lambda: solve(
+                "erf", dynsim.sgd(1.0, 1.0, momentum=0.9), Shape("exp", "linear", "signal")
+            ),
             "optimizer = momentum: the conservation law of Theorem 1 describes gradient",
         ),
         (lambda: solve("joma", init=START), "init: must have the structure and shapes of JoMA"),

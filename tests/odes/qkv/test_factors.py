@@ -1,5 +1,6 @@
 """The flow of the factors: against descent on them, its invariants, its limits."""
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -193,7 +194,11 @@ def layered(k: float) -> tuple[Embedded, yz.YZ]:
 
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.parametrize(
-    "rule", [dynsim.sgd, pytest.param(dynsim.momentum, marks=pytest.mark.full)]
+    "rule",
+    [
+        dynsim.sgd,
+        pytest.param(functools.partial(dynsim.sgd, momentum=0.9), marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.more
 def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule: Callable) -> None:

@@ -43,7 +43,7 @@ def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> N
     errors = []
     for refinement in (2, 8):
         eta = (1 - mu) * 0.8 / refinement
-        optimizer = dynsim.momentum(eta, eta, mu) if mu else dynsim.sgd(eta, eta)
+        optimizer = dynsim.sgd(eta, eta, momentum=mu) if mu else dynsim.sgd(eta, eta)
         steps = 25 * refinement
         discrete = descend(optimizer, steps, times=[steps], record=RECORD)
         limit = population.solve(TASK, optimizer, np.array([0.0, steps]), flow=flow, record=RECORD)
@@ -81,7 +81,7 @@ def test_corrected_flows_are_of_second_order(mu: float) -> None:
         for _ in range(steps):
             v = mu * v + gradient(*p)
             p = p - rates * v
-        rule = dynsim.momentum(*rates.tolist(), mu) if mu else dynsim.sgd(*rates.tolist())
+        rule = dynsim.sgd(*rates.tolist(), momentum=mu) if mu else dynsim.sgd(*rates.tolist())
         errors.append(np.ravel(jax.tree.leaves(flow(rule, jnp.array(float(steps))))) - p)
     # Two halvings at once; terms of third order change an order by 0.15 here.
     np.testing.assert_allclose(np.log2(np.divide(*np.abs(errors))) / 2, 2, atol=0.2)
@@ -90,7 +90,7 @@ def test_corrected_flows_are_of_second_order(mu: float) -> None:
 @pytest.mark.full("systems/test_yz.py::test_theories_in_equal_steps")
 def test_momentum_readings_have_the_measured_values() -> None:
     # The values of the theory notes (section 8), +- 0.003.
-    optimizer = dynsim.momentum(1.0, 1.0, 0.9)
+    optimizer = dynsim.sgd(1.0, 1.0, momentum=0.9)
     logit = lambda run: float(run["z_top_distinct"][-1, 0])
     assert logit(descend(optimizer, 100, times=[100], record=RECORD)) == pytest.approx(
         1.0054, abs=1e-4
@@ -133,7 +133,7 @@ def test_the_drift_of_eq10_is_theorem_1s(convention: str) -> None:
 
 @pytest.mark.full("systems/test_yz.py::test_theories_through_the_solver")  # between steps as well
 def test_theories_return_the_start_at_step_zero_and_a_loop_is_a_vector() -> None:
-    optimizer = dynsim.momentum(0.5, 0.5)
+    optimizer = dynsim.sgd(0.5, 0.5, momentum=0.9)
     times = np.array([0.0, 3.0, 17.5, 60.0])
     record = (*RECORD, "speed")
     together = population.solve(TASK, optimizer, times, record=record)
@@ -187,7 +187,7 @@ def test_float32_is_close_and_recorded_as_such() -> None:
     [
         (
             "plain",
-            dynsim.momentum(1.0, 1.0),
+            dynsim.sgd(1.0, 1.0, momentum=0.9),
             "flow = 'plain': does not describe optimizer = momentum",
         ),
         (

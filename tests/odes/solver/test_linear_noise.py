@@ -20,7 +20,7 @@ FALL = schedules.linear(0.1, 8, 0.5)
 # Covariance of the noise at p: F F^T with F = diag(1, 2 + p_0).
 RULES = {
     "sgd": dynsim.sgd(0.2, 0.3),
-    "momentum": dynsim.momentum(0.1, 0.2, 0.7),
+    "momentum": dynsim.sgd(0.1, 0.2, momentum=0.7),
     "nesterov": dynsim.sgd(FALL, 0.2, momentum=0.7, nesterov=True, decay=0.3),
     "rmsprop": dynsim.rmsprop({"Y": FALL, "Z": 0.2}, eps=0.1, decay=0.3, decoupled=True),
     "adam": dynsim.adam(0.05, 0.03),

@@ -90,7 +90,7 @@ def test_a_run_diverges_above_ten_times_the_loss_of_guessing() -> None:
 def test_spread_is_that_of_the_full_layer(kind: str) -> None:
     own, common = [0.15, 0.15, 0.2], [0.25, 0.25, 0]
     task = dynsim.sequence_classes([own + 3 * [0] + common, 3 * [0] + own + common], [8, 8])
-    rule = dynsim.momentum(0.5, 0.7, 0.8) if kind == "momentum" else dynsim.adam(0.02, 0.03)
+    rule = dynsim.sgd(0.5, 0.7, momentum=0.8) if kind == "momentum" else dynsim.adam(0.02, 0.03)
     # As short as sequences may be, where L and T differ most.
     settings = {"batch": 16, "length": 6, "record": ["loss", "entropy"]}
     want = spread.solve(task, rule, [0, 4, 12], **settings)

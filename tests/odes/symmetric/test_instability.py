@@ -18,7 +18,7 @@ from odes.symmetric.state import zero_state
 # Three classes with a query each, five tokens of each kind of equal probability.
 TASK = dynsim.Overlapping(3, 0.3).build()
 PLACED = symmetric.placed(TASK, merged=True)
-RULE = dynsim.momentum(1.0, 20.0)
+RULE = dynsim.sgd(1.0, 20.0, momentum=0.9)
 expanded = jax.jit(lambda state: PLACED.weights(state))
 
 
@@ -84,7 +84,7 @@ def test_steps_overshoot_where_the_full_hessian_says():
 @pytest.mark.parametrize("name", ["distinct", "common"])
 @pytest.mark.parametrize("eta_z", [20.0, 200.0])
 def test_a_perturbation_grows_in_full_descent_as_the_block_says(name, eta_z):
-    rule, steps, small, mu = dynsim.momentum(1.0, eta_z), 20, 1e-9, 0.9
+    rule, steps, small, mu = dynsim.sgd(1.0, eta_z, momentum=0.9), 20, 1e-9, 0.9
     with precision("float64"):
         params = expanded(zero_state(PLACED.reduced, "float64"))
         blocks = symmetric.descend(
@@ -216,7 +216,10 @@ def test_flow_and_descent_agree_where_steps_are_small_and_batches_do_not_matter(
 
 @pytest.mark.more
 def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
-    rule, task = dynsim.momentum(1.0, 1.0), symmetric.symmetric_task(dynsim.SynSmall().build())
+    rule, task = (
+        dynsim.sgd(1.0, 1.0, momentum=0.9),
+        symmetric.symmetric_task(dynsim.SynSmall().build()),
+    )
     record = "z_top_distinct"
     linear = symmetric.spread(task, rule, [20], batch=128, length=128, record=record)
 
@@ -234,7 +237,7 @@ def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
 @pytest.mark.more
 def test_noise_vanishes_with_the_batch_and_breaks_ties():
     task = symmetric.symmetric_task(dynsim.SynSmall().build())
-    rule = dynsim.momentum(1.0, 1.0)
+    rule = dynsim.sgd(1.0, 1.0, momentum=0.9)
     asked = {"steps": 20, "length": 128, "times": [20], "record": ["z_common", "loss"]}
     still = symmetric.descend(task, rule, **asked)
     quiet = symmetric.descend(task, rule, **asked, batch=1e12, key=jax.random.key(0))

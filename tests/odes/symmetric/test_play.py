@@ -79,7 +79,7 @@ def predicted(settings: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         sizes = (numbers[name] for name in ("K", "M", "Q"))
         task = symmetric.SymmetricTask(weights / total, rho / total, *sizes, rho_copies=C[None])
         rates = numbers["eta_y"], numbers["eta_z"]
-        rule = dynsim.momentum(*rates, numbers["momentum"]) if inert else dynsim.sgd(*rates)
+        rule = dynsim.sgd(*rates, momentum=numbers["momentum"]) if inert else dynsim.sgd(*rates)
         run = symmetric.solve(task, rule, at, record=CURVES)
         return {"ok": run.ok, **run.observables}
 

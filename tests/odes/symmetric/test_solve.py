@@ -109,7 +109,7 @@ def test_what_a_class_does_not_have_is_not_a_number() -> None:
         # Those of `tests/systems/test_yz.py` are held against the equations with sgd as well.
         pytest.param((2, 1), {}, dynsim.sgd(1.0, 0.5), id="sgd-K=2", marks=pytest.mark.full),
         pytest.param(
-            *((1, 4), {"num_common": 1, "num_distinct": 3}, dynsim.momentum(0.3, 1.0)),
+            *((1, 4), {"num_common": 1, "num_distinct": 3}, dynsim.sgd(0.3, 1.0, momentum=0.9)),
             id="momentum-K=4-one-query",
         ),
         pytest.param(
@@ -149,14 +149,14 @@ def test_the_flow_is_the_full_population_flow(
         ),
         pytest.param(
             dynsim.SynSmall().build(),
-            dynsim.momentum(1.0, 0.5),
+            dynsim.sgd(1.0, 0.5, momentum=0.9),
             id="momentum",
             marks=pytest.mark.full,
         ),
         pytest.param(dynsim.SynSmall().build(), dynsim.adam(0.1, 0.3), id="adam"),
         pytest.param(
             dynsim.SynMedium(3).build(),
-            dynsim.momentum(0.2, 2.0, 0.8),
+            dynsim.sgd(0.2, 2.0, momentum=0.8),
             id="syn-medium",
             marks=pytest.mark.full,
         ),
@@ -402,13 +402,13 @@ def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
     np.testing.assert_array_equal(np.r_[equal.p_copies, equal.rho_copies], [5, 5])
     rates = np.array([0.3, 1.0, 4.0])
     many = symmetric.descend(
-        merged, dynsim.momentum(rates, rates[::-1], 0.9), steps=30, times=times, record=record
+        merged, dynsim.sgd(rates, rates[::-1], momentum=0.9), steps=30, times=times, record=record
     )
     assert many["loss"].shape == (3, 3)
     assert many.times.shape == (3, 3)
     for i, (eta_y, eta_z) in enumerate(zip(rates, rates[::-1], strict=True)):
         one = symmetric.descend(
-            task, dynsim.momentum(eta_y, eta_z, 0.9), steps=30, times=times, record=record
+            task, dynsim.sgd(eta_y, eta_z, momentum=0.9), steps=30, times=times, record=record
         )
         for name in record:
             np.testing.assert_allclose(many[name][i], one[name], rtol=1e-10, atol=1e-14)

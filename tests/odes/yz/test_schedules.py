@@ -97,7 +97,9 @@ def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind: str, name: str
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_flows_of_the_layer_decay_weights_as_descent_does(decoupled: bool) -> None:
     def gap(eta: float, steps: int) -> float:
-        rule = dynsim.momentum(warmed(eta, steps), eta / 2, 0.6, decay=0.02, decoupled=decoupled)
+        rule = dynsim.sgd(
+            warmed(eta, steps), eta / 2, momentum=0.6, decay=0.02, decoupled=decoupled
+        )
         infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": "loss"}
         descent = simulate(SMALL, rule, steps=steps, times=[steps], **infinite)
         flow = population.solve(SMALL, rule, [0, steps], record="loss")
@@ -128,8 +130,8 @@ def test_closed_forms_are_flows_in_the_integral(name: str) -> None:
         found, want = (
             theory.solve(SMALL, rule, times, record=("loss", "z", "B"))
             for rule, times in (
-                (dynsim.momentum(*stepped, 0.5), [20.0, 30.0, 70.0]),
-                (dynsim.momentum(1.3, 0.7, 0.5), [20.0, 22.0, 42.0]),
+                (dynsim.sgd(*stepped, momentum=0.5), [20.0, 30.0, 70.0]),
+                (dynsim.sgd(1.3, 0.7, momentum=0.5), [20.0, 22.0, 42.0]),
             )
         )
     for observable in ("loss", "z", "B"):

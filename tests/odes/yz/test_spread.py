@@ -27,7 +27,7 @@ TASK = dynsim.sequence_classes([[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0]], query=[3, 3
 P, PRIOR = np.asarray(TASK.probs), np.asarray(TASK.prior)
 LABELS = np.eye(4)[np.asarray(TASK.next_token)]
 ETA_Y, ETA_Z = 1.0, 0.7
-RULE, TIMES = dynsim.momentum(ETA_Y, ETA_Z, 0.5), (0, 1, 3)
+RULE, TIMES = dynsim.sgd(ETA_Y, ETA_Z, momentum=0.5), (0, 1, 3)
 KEYS, DRAWS = range(16), 2000
 
 

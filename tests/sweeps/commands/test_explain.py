@@ -28,7 +28,7 @@ def test_the_prediction_is_what_descent_does() -> None:
     found = explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40)
     run = simulate(
         dynsim.SynSmall().build(),
-        dynsim.momentum(2.0, 0.5, 0.8),
+        dynsim.sgd(2.0, 0.5, momentum=0.8),
         steps=40,
         length=math.inf,
         batch=math.inf,
@@ -64,7 +64,7 @@ def test_descent_is_followed_for_1e5_steps_and_a_flow_at_64_times(
     monkeypatch.setattr(layer.symmetric, "solve", solve)
     monkeypatch.setattr(layer.symmetric, "descend", descend)
     monkeypatch.setattr(layer.population, "solve", solve)
-    rule = dynsim.momentum(0.1, 0.1, 0.5)
+    rule = dynsim.sgd(0.1, 0.1, momentum=0.5)
     ours = lambda task, steps: layer.predict(experiment(task=task, rule=rule, steps=steps))
     found = [ours(dynsim.SynSmall().build(), steps) for steps in (100_000, 100_001)]
     titles = [(each.theory, each.exact) for each in found]

@@ -17,7 +17,7 @@ M = 15
 
 def strained(overlap: float = 0.2, length: float = math.inf, **rule: Any) -> list[str]:
     task = dynsim.Overlapping(2, overlap).build()
-    rates = dynsim.momentum(**{"eta_y": 0.1, "eta_z": 0.01, "momentum": 0.5} | rule)
+    rates = dynsim.sgd(**{"eta_y": 0.1, "eta_z": 0.01, "momentum": 0.5} | rule)
     stages = layer.stages_of(task, rates)
     # Momentum is named whatever the sizes are.
     rows = layer.strained(length, task, rates, stages)

@@ -69,7 +69,7 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
         eta_z, momentum = (0.5, 2)[i], (0.1, 0.9)[i]
         run = simulate(
             task,
-            dynsim.momentum(ratio * eta_z, eta_z, momentum),
+            dynsim.sgd(ratio * eta_z, eta_z, momentum=momentum),
             jax.random.fold_in(jax.random.key(7), seed),
             steps=6,
             length=16,

@@ -32,13 +32,13 @@ CASES = {
         {"momentum": 0.5},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6},
         dynsim.SynSmall().build(),
-        dynsim.momentum(2.0, 0.3, 0.6),
+        dynsim.sgd(2.0, 0.3, momentum=0.6),
     ),
     "qkv": Case(
         {"momentum": 0.5, "width": 34},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6, "scale": 1.5},
         dynsim.QKV(dynsim.SynSmall().build(), width=34, scale=1.5),
-        dynsim.momentum(2.0, 0.3, 0.6),
+        dynsim.sgd(2.0, 0.3, momentum=0.6),
     ),
     "two_stage": Case(
         {},

@@ -22,7 +22,7 @@ def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
     found = sweeps.run(Sweep(RUN, axes, "simulation", ("loss", "z_top_distinct"))).load()
     assert len(jobs.PROGRAMS) == before + 1
     alone = dynsim.train(
-        dynsim.QKV(dynsim.SynSmall(), 12, width=34, scale=2.0), dynsim.momentum(1.0, 1.0, 0.5),
+        dynsim.QKV(dynsim.SynSmall(), 12, width=34, scale=2.0), dynsim.sgd(1.0, 1.0, momentum=0.5),
         jax.random.fold_in(jax.random.key(0), 1), steps=6, batch=8, times=[6],
         record=("loss", "z_top_distinct"),
     )  # fmt: skip

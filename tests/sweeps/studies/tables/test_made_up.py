@@ -85,7 +85,7 @@ def test_the_error_of_a_flow_is_the_largest_at_either_time_if_both_end_well(
     monkeypatch.setattr(tables.symmetric, "solve", solve)
     want = np.maximum(0.2 * grid[:, None], 0.3 * grid)
     want[3], want[:, 3] = np.inf, np.inf
-    np.testing.assert_allclose(tables.flow_error("matched", dynsim.momentum), want, rtol=1e-12)
+    np.testing.assert_allclose(tables.flow_error("matched", tables.MOMENTUM), want, rtol=1e-12)
 
 
 def test_maps_of_errors_have_their_shares_and_those_of_small_rates(

@@ -35,7 +35,7 @@ def test_tables_in_markdown_and_in_columns() -> None:
 
 @pytest.mark.full("test_the_table_of_rules_has_the_orders_of_flows")
 def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:
-    errors = tables.flow_error("matched", dynsim.momentum)
+    errors = tables.flow_error("matched", tables.MOMENTUM)
     assert errors.shape == (12, 12)
     assert tables.share_within(errors, 0.01) >= 0.9
 

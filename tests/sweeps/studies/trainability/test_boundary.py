@@ -61,7 +61,7 @@ def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> No
     rates = np.array([0.3, 2.0, 5e3])
     run = symmetric.descend(
         symmetric.symmetric_task(SMALL),
-        dynsim.momentum(rates, rates[::-1], 0.9),
+        dynsim.sgd(rates, rates[::-1], momentum=0.9),
         steps=steps,
         times=range(steps + 1),
         record=["relative_loss", "loss"],

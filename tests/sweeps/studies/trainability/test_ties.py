@@ -28,7 +28,7 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     plane = sweeps.Sweep(run, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)})
     (values,) = limits.tie_lines(plane).values()
     task = symmetric.merged(symmetric.symmetric_task(dynsim.SynSmall().build()))
-    rule = dynsim.momentum(0.1, 100.0)
+    rule = dynsim.sgd(0.1, 100.0, momentum=0.9)
     one = symmetric.instability(task, rule, steps=60, batch=128, length=128)
     point = values.sel(eta_y=0.1, eta_z=100.0)
     # Solved in lockstep with others, to the tolerances of the solver.
@@ -43,7 +43,7 @@ def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
     (values,) = found.values()
     assert list(found) == [limits.OVERSHOOT]
     task = symmetric.merged(symmetric.symmetric_task(dynsim.SynSmall().build()))
-    one = symmetric.overshoot(task, dynsim.momentum(0.1, 100.0), steps=60)
+    one = symmetric.overshoot(task, dynsim.sgd(0.1, 100.0, momentum=0.9), steps=60)
     point = values.sel(eta_y=0.1, eta_z=100.0)
     np.testing.assert_allclose(point, np.log(one.max()), rtol=1e-3)
     assert values.sel(eta_z=1.0).max() < 0 < point
