@@ -1,6 +1,5 @@
 """Which theories describe which update rules, and which of them run unless they are named."""
 
-import dataclasses
 import math
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 import dynsim
 import odes
 from dynsim import schedules
-from dynsim.classes.task import SequenceClasses
 from tests.odes.test_batch_noise import Bowl as Drawn
 from tests.odes.test_problem import Bowl
 
@@ -122,9 +120,7 @@ def test_theories_of_finite_length_describe_what_those_of_infinite_length_do() -
 def test_classes_without_a_length_have_sequences_of_128_tokens() -> None:
     """A layer has its own."""
     theory, layer = odes.theories(dynsim.Layer(TASK))["symmetric-finite-t"], dynsim.Layer(TASK, 64)
-    classes = SequenceClasses(
-        **{each.name: getattr(layer, each.name) for each in dataclasses.fields(SequenceClasses)}
-    )
+    classes = layer.classes
     assert not hasattr(classes, "length")
     loss = lambda solve, task, **options: solve(
         task, dynsim.sgd(1.0, 0.5), [0.0, 4.0], record="loss", **options

@@ -433,7 +433,7 @@ class OfLayer(dynsim.Problem):
         raise NotImplementedError
 
     def loss(self, params, data):
-        return self.layer.loss(params, Examples(data, jnp.asarray(self.layer.probs)[data]))
+        return self.layer.loss(params, Examples(data, jnp.asarray(self.layer.classes.probs)[data]))
 
     def groups(self, params):
         return self.layer.groups(params)

@@ -48,7 +48,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     for name, (first, last, digits) in table.items():
         got = found[name][at], found[name][-1]
         np.testing.assert_allclose(got, [first, last], atol=digits, err_msg=name)
-    eta_time = np.asarray(optimizer.eta_time(TIMES))
+    eta_time = np.asarray(optimizer.build().eta_time(TIMES))
     np.testing.assert_allclose(eta_time[np.argmax(found["K2"] < 0.6)], 87, atol=1.01)
     # The end is interpolated where it is recorded, which may round.
     np.testing.assert_allclose(found.params.b, found["V_trace"][-1], rtol=1e-14)
@@ -214,7 +214,7 @@ def test_path_without_noise_is_the_ode() -> None:
 def test_noise_of_the_paths_follows_the_rate() -> None:
     # Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights.
     task = Prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6, tau_0=0.2)
-    optimizer = Annealed(0.2, 0.02, 0.1, tau=0.5)
+    optimizer = Annealed(0.2, 0.02, 0.1, tau=0.5).build()
     # The rate changes at the eta-time 2.6 of 12.6, which is no multiple of the step.
     eta = schedules.steps(0.2, (13, 513), (0.1, 0.1))
     optimizer = dataclasses.replace(optimizer, eta=eta)

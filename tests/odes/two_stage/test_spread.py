@@ -28,7 +28,7 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
     squared losses there are closed forms at rest, and W is noise alone."""
     d, decay, num_test, num, steps = 6, 0.4, 50, 800, 60
     task = Prompts(d, 5, gamma0=0.0, s1=0.0, s2=3.0, r=1e-6, tau_0=1e-3)
-    rule = Annealed(0.05, 0.05, decay, tau=1e-3)
+    rule = Annealed(0.05, 0.05, decay, tau=1e-3).build()
     rule = dataclasses.replace(rule, eta=schedules.steps(0.05, (10, 170), (1, 1)))
     optimizer = Annealing.of(rule)
     run = lambda key: solve_seed(
@@ -115,7 +115,7 @@ def test_what_a_seed_measures_is_drawn_about_its_state() -> None:
     entry R is its signal and its start, which decays as e = exp(-lambda t): a - e a(0), and for the
     others sqrt(v) - e sqrt(v(0)) times the normal numbers of the starts."""
     task, nodes = Prompts(5, 9, r=1.6, gamma0=0.8, s2=1.2, tau_0=0.2), Rule(2, 2, 2, 2)
-    rule, names = Annealed(0.1, 0.1, 0.1, tau=0.0), ("K1", "K2", "J")
+    rule, names = Annealed(0.1, 0.1, 0.1, tau=0.0).build(), ("K1", "K2", "J")
     rule = dataclasses.replace(rule, eta=schedules.steps(0.1, (20, 60), (1, 1)))
     run = lambda key, number: solve_seed(
         task, rule, [0, 20.0, 60.0], key, num_test=number, rule=nodes, num_steps=60,

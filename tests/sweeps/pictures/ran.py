@@ -392,7 +392,8 @@ def _of_validate() -> list[Any]:
     asked: list[Any] = []
 
     def errors(flow: str, rule: Any) -> np.ndarray:
-        asked.append([flow, rule.__name__])
+        name = "momentum" if rule is validate.MOMENTUM else rule.__name__
+        asked.append([flow, name])
         return 0.1 * np.outer(validate.GRID, validate.GRID) * len(flow) / 9 + 0.001
 
     def of_eq10(K: int, overlap: float) -> validate.Eq10Errors:
