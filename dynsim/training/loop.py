@@ -48,8 +48,11 @@ def noise_key(key: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.fold_in(key, 2**32 - 1)
 
 
-def keys_of_steps(key: PRNGKeyArray, steps: int) -> Callable[[Int[Array, ""]], PRNGKeyArray]:
-    """Compute the keys fold_in(key, k) for k in [0, steps] at once, and return them by k."""
+def keys_of_steps(key: PRNGKeyArray, steps: int | None) -> Callable[[Int[Array, ""]], PRNGKeyArray]:
+    """Return the keys fold_in(key, k) by k, computed at once for k in [0, steps] if `steps` is
+    known."""
+    if steps is None:
+        return lambda k: jax.random.fold_in(key, k)
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(steps + 1, dtype=jnp.int32))
     return lambda k: keys[k]
 

@@ -60,7 +60,7 @@ class Layer(sampling.OnClasses):
         return yz.init_zero(self.classes)
 
     def batches(
-        self, key: PRNGKeyArray, steps: int, batch: int
+        self, key: PRNGKeyArray, steps: int | None, batch: int
     ) -> Callable[[Array], Batch | Array]:
         """Like `draw`, with less memory. On a CPU, counts are stored only on the support of each
         class; if T is infinite, only the classes are stored."""

@@ -260,7 +260,7 @@ class OnClasses(Problem):
         return Examples(found.classes, found.counts)
 
     def batches(
-        self, key: PRNGKeyArray, steps: int, batch: int
+        self, key: PRNGKeyArray, steps: int | None, batch: int
     ) -> Callable[[Array], Examples | Int[Array, " N"]]:
         """Like `draw`, but only the classes if T is infinite."""
         of_step = loop.keys_of_steps(key, steps)

@@ -115,6 +115,16 @@ def test_outputs_share_a_column_where_they_stay_equal(
     assert whole(few).Y.shape == (TASK.M, TASK.M)
 
 
+def test_a_run_without_a_number_of_steps_sees_the_same_batches() -> None:
+    layer, times = dynsim.Layer(dynsim.SynSmall(), 20), [0, 2, 5]
+    runs = [
+        dynsim.train(layer, RULE, KEY, steps=steps, batch=4, times=times)["loss"]
+        for steps in (5, None)
+    ]
+    # Two programs, which may round differently.
+    np.testing.assert_allclose(*runs, rtol=1e-5)
+
+
 def test_a_run_starts_where_its_key_says() -> None:
     start = jax.jit(lambda key: init_uniform(TASK, jax.random.split(key)[0]))(KEY)
     run = dynsim.train(
