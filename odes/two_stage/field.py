@@ -218,9 +218,9 @@ def reduced(
     dtype: DType = "float64",
     **options: Any,
 ) -> Trajectory:
-    """Run a solver of the reduction, see `odes.run.run`. After the times it gets the stages of
-    the rule, the state `start` at the step `begin`, and the `numbers`; the other arguments are as
-    in `solve`.
+    """Run a solver of the reduction, `solver(task, times, key, stages, start, begin, *numbers,
+    model=..., record=..., **options)`, with `odes.run.run`. `start` is the state at the step
+    `begin`; the other arguments are as in `solve`.
 
     Raises:
         ValueError: with the reason, if the reduction does not apply; and for invalid arguments.
@@ -234,21 +234,33 @@ def reduced(
     for name, value in vars(start).items():
         checks.real(f"start.{name}", value, 0 if name.startswith("v_") else -math.inf)
     options["model"] = checked_model(task, finite_length, rule)
-    options |= {"record": TABLE.resolve(record), "random": key is not None}
+    options |= {"record": TABLE.resolve(record), "random": key is not None, "solver": solver}
     # As arrays, numbers are traced, so that other values reuse the program.
     traced, static = split(task)
     as_array = lambda x: x if isinstance(x, jax.Array) else np.asarray(x, dtype)  # noqa: E731
     task = eqx.combine(jax.tree.map(as_array, traced), static)
     inputs = Annealing.of(built_rule), start, begin, *numbers
-    return run(solver, task, built_rule, times, key, None, dtype, *inputs, **options)
+    return run(_of_task, task, built_rule, times, key, None, dtype, *inputs, **options)
+
+
+def _of_task(
+    task: Prompts,
+    optimizer: Any,
+    key: PRNGKeyArray | None,
+    init: None,
+    times: Float[Array, " S"],
+    *inputs: Any,
+    solver: Callable[..., Trajectory],
+    **options: Any,
+) -> Trajectory:
+    dtype: Any = times.dtype.name
+    return solver(problem_in(task, dtype), times, key, *inputs, **options)
 
 
 def _solve(
     task: Prompts,
-    optimizer: Any,
-    key: None,
-    init: None,
     times: Float[Array, " S"],
+    key: None,
     stages: Annealing,
     start: ReducedState,
     begin: Float[Array, ""],
@@ -257,12 +269,11 @@ def _solve(
     record: Recording,
     **options: Any,
 ) -> Trajectory:
-    dtype: Any = times.dtype.name
     solved = integrate(
         functools.partial(drift, model),
         start,
         times,
-        (problem_in(task, dtype), stages),
+        (task, stages),
         save=functools.partial(observe, model, record),
         timescale=stages,
         jumps=switch_time(stages)[None],

@@ -53,7 +53,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.problem.train import problem_in
 from dynsim.training.recording import Recording
 from dynsim.training.rule import UpdateRule
 from dynsim.trajectory import Times, Trajectory
@@ -101,10 +100,8 @@ def solve_sde(
 
 def _path(
     task: Prompts,
-    optimizer: Any,
-    key: PRNGKeyArray,
-    init: None,
     times: Float[Array, " S"],
+    key: PRNGKeyArray,
     stages: Annealing,
     start: ReducedState,
     begin: Float[Array, ""],
@@ -114,11 +111,9 @@ def _path(
     drawn: bool,
     **options: Any,
 ) -> Trajectory:
-    dtype: Any = times.dtype.name
-    task = problem_in(task, dtype)
     key, start_key = jax.random.split(key)
     if drawn:
-        a, b = task.starting_noise * jax.random.normal(start_key, (2,), dtype)
+        a, b = task.starting_noise * jax.random.normal(start_key, (2,), times.dtype)
         start = dataclasses.replace(start, a=a, b=b)
     solved = integrate_sde(
         *(functools.partial(drift, model), _noise_of_signal),
@@ -232,10 +227,8 @@ def _seed_noise(t: Float[Array, ""], seed: Seed, args: Args) -> Seed:
 
 def _seed(
     task: Prompts,
-    optimizer: Any,
-    key: PRNGKeyArray,
-    init: None,
     times: Float[Array, " S"],
+    key: PRNGKeyArray,
     stages: Annealing,
     start: ReducedState,
     begin: Float[Array, ""],
@@ -245,8 +238,6 @@ def _seed(
     record: Recording,
     **options: Any,
 ) -> Trajectory:
-    dtype: Any = times.dtype.name
-    task = problem_in(task, dtype)
     key, start_key, test_key, diagonal_key = jax.random.split(key, 4)
     of_test = jax.random.normal(test_key, (len(LOSSES),), times.dtype)
     of_diagonal = jax.random.normal(diagonal_key, (2,), times.dtype) * (task.d - 1) ** 0.5

@@ -127,10 +127,11 @@ def planned(
     run = config.run
     own = {each.name: each for each in theories}
     described, left_out = registry.applicable(run)
-    compared = _requested(config, described, left_out, own) | own
+    known = registry.theories(registry.system_of(run))
+    training = known[TRAINING]
+    compared = _requested(config, known, described, left_out, own) | own
     if config.rtol is not None and not any(each.adaptive for each in compared.values()):
         raise ValueError(f"rtol = {config.rtol}: none of the theories {tuple(compared)} uses it")
-    training = registry.theories(registry.system_of(run))[TRAINING]
     names = run.built[0].COMPARED or _common(config, training, compared)
 
     def sweep(name: str, theory: AnyTheory) -> Sweep:
@@ -181,18 +182,18 @@ def solved(
 
 def _requested(
     config: Compare,
+    every: Mapping[str, AnyTheory],
     described: Mapping[str, AnyTheory],
     left_out: Mapping[str, str],
     own: Mapping[str, AnyTheory],
 ) -> dict[str, AnyTheory]:
     """Return the requested theories, or all that are `described`, by name. Training without noise
     is always one of them, as it separates the effects of noise from the errors of a theory."""
-    name = registry.system_of(config.run).name
-    known = registry.theories(registry.system_of(config.run))
-    known = {name: each for name, each in known.items() if not each.trains}
+    known = {name: each for name, each in every.items() if not each.trains}
     always = [name for name, each in described.items() if isinstance(each, Descent)]
     usual = [name for name in described if name not in always]
     if config.theories and not known:
+        name = registry.system_of(config.run).name
         raise ValueError(f"theories = {config.theories[0]!r}: {name} has none")
     if not described and not config.theories and left_out and not own:
         why = next(iter(left_out.values()))

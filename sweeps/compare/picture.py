@@ -66,10 +66,18 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     run. The mean of the runs are circles in a band of their standard deviation, theories lines.
     Predicted standard deviations across seeds are dotted lines around the predicted means, in bands
     of their standard errors."""
-    every = _flat(result.runs(TRAINING, name))
-    times, mean = every["time"].values, average(every.values)
-    chosen = np.sort(np.argsort(-np.ptp(mean, axis=0), kind="stable")[:MOST_ENTRIES])
+    runs = result.runs(TRAINING, name)
+    # (R, S, entries), and (S, entries) of means and standard deviations.
+    every = runs.values.reshape(*runs.shape[:2], math.prod(runs.shape[2:]))
+    times, mean = runs["time"].values, average(every)
+    flat = lambda values: values.reshape(len(values), -1)  # noqa: E731
+    solved = []
     styles = drawing.nested(len(result.predictions))
+    for theory, style in zip(result.predictions, styles, strict=True):
+        curve, found = result.means[theory][name], result.scatter(theory, name)
+        std, error = (flat(found.predicted), flat(found.predicted_error)) if found else (None, None)
+        solved.append((theory, style, curve["time"].values, flat(curve.values), std, error))
+    chosen = np.sort(np.argsort(-np.ptp(mean, axis=0), kind="stable")[:MOST_ENTRIES])
     step = max(times.size // MARKS, 1)
     marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
     for place, entry in enumerate(chosen):
@@ -77,28 +85,24 @@ def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
         def label(text: str, place: int = place) -> str | None:
             return None if place else text
 
-        around = spread(every.values[..., entry])
+        around = spread(every[..., entry])
         low, high = mean[:, entry] - around, mean[:, entry] + around
         ax.fill_between(times, low, high, color="0.82", lw=0)
-        for theory, style in zip(result.predictions, styles, strict=True):
-            solved = _flat(result.runs(theory, name))
+        for theory, style, when, curves, std, error in solved:
             # A reduced task may have one entry for all classes.
-            at = min(entry, solved.shape[2] - 1)
-            curve, about = average(solved.values)[:, at], label(_title(result, theory))
-            found, std, error = result.scatter(theory, name), None, None
-            if found is not None:
-                parts = found.predicted, found.predicted_error
-                std, error = (each.reshape(len(each), -1)[:, at] for each in parts)
-            if solved["time"].size < times.size:
-                bars = {"color": style["color"], "yerr": std, "zorder": 3}
-                ax.errorbar(solved["time"], curve, label=about, **FEW, **bars)
+            at = min(entry, curves.shape[1] - 1)
+            curve, about = curves[:, at], label(result.theories[theory].title or theory)
+            if when.size < times.size:
+                bar = None if std is None else std[:, at]
+                bars = {"color": style["color"], "yerr": bar, "zorder": 3}
+                ax.errorbar(when, curve, label=about, **FEW, **bars)
                 continue
-            ax.plot(solved["time"], curve, label=about, **style)
+            ax.plot(when, curve, label=about, **style)
             if std is not None:
-                for edge in (curve - std, curve + std):
-                    ax.plot(solved["time"], edge, color=style["color"], lw=0.8, ls=":")
+                for edge in (curve - std[:, at], curve + std[:, at]):
+                    ax.plot(when, edge, color=style["color"], lw=0.8, ls=":")
                     band = {"color": style["color"], "alpha": 0.15, "lw": 0}
-                    ax.fill_between(solved["time"], edge - error, edge + error, **band)
+                    ax.fill_between(when, edge - error[:, at], edge + error[:, at], **band)
         about = label(f"simulation, {count(len(every), 'run')}: mean, sd as band")
         ax.plot(times[::step], mean[::step, entry], label=about, **marks)
     ax.set_xscale("symlog", linthresh=1)
@@ -131,22 +135,12 @@ def plot_distance(result: Comparison, name: str, ax: Axes) -> Axes:
     return drawing.finished(ax, ylabel="distance", **limits)
 
 
-def _title(result: Comparison, theory: str) -> str:
-    return result.theories[theory].title or theory
-
-
 def _label(result: Comparison, name: str) -> str:
     """Return the description, unit and name of an observable, broken to the height of a panel."""
     about = labels.about(registry.system_of(result.run), name)
     text = labels.label(xr.DataArray(attrs=about, name=name))
     known = about["long_name"] == name.replace("_", " ")
     return textwrap.fill(text if known else f"{text}, {name}", HEIGHT)
-
-
-def _flat(runs: xr.DataArray) -> xr.DataArray:
-    """Flatten (R, S, ...) to (R, S, entries)."""
-    values = runs.values.reshape(*runs.shape[:2], math.prod(runs.shape[2:]))
-    return xr.DataArray(values, dims=("seed", "time", "entry"), coords={"time": runs["time"]})
 
 
 def _size(values: np.ndarray) -> np.ndarray:
