@@ -27,7 +27,7 @@ C is computed for Gaussian tokens, treating W and its error as matrices with ind
 first order in 1/d. The walk of the scores is neglected; it moves single runs but not their mean.
 
 `odes.linear_noise` takes more than 400 times as long, 4 s against less than 0.01 s: the fastest of
-several further calls of each on a CPU of two cores, 160 steps of `retrieval(length=32, d=16)` by
+several further calls of each on a CPU of two cores, 160 steps of `Retrieval(length=32, d=16)` by
 `adam(0.005)` with B = 32, `starts=1` and 512 examples.
 """
 

@@ -27,7 +27,7 @@ of the covariance of `odes.yz.spread`, and
 
 remains, summed over the kinds of tokens of one class. There is no such closed form for an
 observable of a single class; its mean over the classes is predicted instead. `odes.yz.spread` takes
-about 4 times as long even for `syn_small`, 0.07 s against 0.02 s: the fastest of several further
+about 4 times as long even for `SynSmall`, 0.07 s against 0.02 s: the fastest of several further
 calls of each on a CPU of two cores, for the loss after 300 steps with B = T = 128.
 
 Example:

@@ -175,7 +175,7 @@ def solve(
     """Integrate the reduced ODE.
 
     Args:
-        task: from `prompts`, with core "fresh". Its numbers may be traced; a coupling of 0 that is
+        task: `dynsim.Prompts` with core "fresh". Its numbers may be traced; a coupling of 0 that is
             not traced saves the quadrature of J, which is most of the work.
         optimizer: a `dynsim.Annealed`, or the rule that it builds; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= `begin`; need not be

@@ -36,7 +36,7 @@ changes none of f, r and h, so for each entry :math:`\varphi` of a gradient
 at c = p. The variance is the second minus the square of the first. No matrix of the size of Y is
 formed per class, because the square of an outer product is the outer product of the squares.
 
-`odes.linear_noise` of the layer samples sequences instead. In the tutorial (`syn_small`, 300 steps,
+`odes.linear_noise` of the layer samples sequences instead. In the tutorial (`SynSmall`, 300 steps,
 B = T = 128) it takes about 20 times as long, 1.9 s against 0.09 s, and as much longer for 60
 steps. This is the fastest of several further calls of each on a CPU of two cores, with `starts=1`,
 recording the loss and the entropy.

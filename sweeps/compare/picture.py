@@ -63,9 +63,9 @@ def draw(result: Comparison) -> Figure:
 
 def plot_entries(result: Comparison, name: str, ax: Axes) -> Axes:
     """Plot the entries of an observable; if there are many, those whose mean changes most over the
-    run. The mean of the runs are circles in a band of their standard deviation, theories lines.
-    Predicted standard deviations across seeds are dotted lines around the predicted means, in bands
-    of their standard errors."""
+    run. The mean of the runs is drawn as circles in a band of their standard deviation, theories as
+    lines. Predicted standard deviations across seeds are dotted lines around the predicted means,
+    in bands of their standard errors."""
     runs = result.runs(TRAINING, name)
     # (R, S, entries), and (S, entries) of means and standard deviations.
     every = runs.values.reshape(*runs.shape[:2], math.prod(runs.shape[2:]))

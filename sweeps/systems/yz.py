@@ -69,7 +69,7 @@ def layer_of(run: Any) -> Layer | Unlisted:
 
 
 def classes_of(run: Any) -> SequenceClasses | SymmetricTask:
-    """Return the sequence classes of a run, or a reduced task as `layer_of`."""
+    """Return the sequence classes of a run, or a reduced task if their table would be too large."""
     return layer_of(run).classes
 
 
