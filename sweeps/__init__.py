@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from sweeps import compare
     from sweeps.commands.explain import explain
     from sweeps.commands.views.explore import explore
+    from sweeps.figures import Figure, Picture
+    from sweeps.output import drawing
     from sweeps.runner.driver import ChunksFailed
-    from sweeps.runner.labels import difference, valid
+    from sweeps.runner.labels import difference, moments, valid
     from sweeps.runner.program.jobs import forget
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ChunksFailed",
     "Experiment",
+    "Figure",
     "Interrupted",
     "Labels",
+    "Picture",
     "Prediction",
     "Row",
     "StoreError",
@@ -37,11 +41,13 @@ __all__ = [
     "best",
     "compare",
     "difference",
+    "drawing",
     "experiment",
     "explain",
     "explore",
     "forget",
     "load",
+    "moments",
     "open",
     "phase",
     "register",
@@ -62,10 +68,14 @@ _SOURCES = {
     "best": "sweeps.studies.optimum.best:best",
     "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",
+    "Figure": "sweeps.figures:Figure",
+    "Picture": "sweeps.figures:Picture",
+    "drawing": "sweeps.output.drawing",
     "difference": "sweeps.runner.labels:difference",
     "explore": "sweeps.commands.views.explore:explore",
     "forget": "sweeps.runner.program.jobs:forget",
     "load": "sweeps.runner.spec:load",
+    "moments": "sweeps.runner.labels:moments",
     "open": "sweeps.runner.run:open_sweep",
     "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",

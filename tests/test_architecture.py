@@ -66,6 +66,7 @@ FLOORS = {
         "systems": 2,
         "runner": 3,
         "compare": 4,
+        "figures": 4,
         "studies": 5,
         "commands": 6,
         "cli": 7,

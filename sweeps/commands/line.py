@@ -278,6 +278,11 @@ def read(offer: Offer, words: Sequence[str]) -> Pairs:
                 most = 0
             values = list(itertools.takewhile(lambda each: not each.startswith("--"), left[:most]))
             values, left = ([value], left) if equals else (values, left[len(values) :])
+            if field.listed and {*field.types} <= {"number", "integer"}:
+                # Numbers of a list may be separated by commas too.
+                values = [
+                    n for each in values for n in ([each] if "[" in each else each.split(","))
+                ]
             found = [_typed(field, each) for each in values]
             given.append((option, (found if field.listed else found[0]) if found else MISSING))
     for place in offer.positional:

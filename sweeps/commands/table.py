@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sweeps.language.derived import derived
+from sweeps.language.derived import PACKAGES, derived
 from sweeps.language.fields import Field, Kind, Table, fold
 from sweeps.language.grammar import Language, Pairs
 from sweeps.lines import unstopped
 from sweeps.systems import kinds
 
 Run = Callable[[Any], list[Path] | list[str] | None]
+FIGURES = "dynsim.figures"
+"""Group of entry points that name figures."""
 RUN = "run"
 """Name of the field of a command that holds its run."""
 USUAL = "yz"
@@ -41,14 +43,15 @@ class Command(NamedTuple):
     """A command.
 
     Attributes:
-        settings: "module:Class", below `sweeps`, of the frozen dataclass whose fields are the
-            options. The module also has `run`, which receives the settings and returns the paths or
-            addresses that it wrote, if any.
+        settings: "module:Class" of the frozen dataclass whose fields are the options. It is a
+            `sweeps.Figure`, or its module has `run`, which receives the settings and returns the
+            paths or addresses that it wrote, if any.
         recorded: whether results in `out` are protected from being overwritten by those of other
             settings; stores of sweeps check this themselves.
         draws: whether it writes figures, whose style and format are options.
         talks: whether it may take long and shows progress.
         reads: the kind of path in its first word, if any.
+        point: name of the entry point of a figure, if it is one.
     """
 
     settings: str
@@ -56,61 +59,68 @@ class Command(NamedTuple):
     draws: bool = True
     talks: bool = True
     reads: Literal["", "store", "file"] = ""
+    point: str = ""
 
     def load(self) -> tuple[type, Run]:
-        """Return the class of the settings, and the function that runs them."""
+        """Return the class of the settings, and the function that runs them.
+
+        Raises:
+            ValueError: naming the package, if a figure of another package cannot be loaded.
+        """
         path, name = self.settings.split(":")
         with unstopped():
-            module = importlib.import_module(f"sweeps.{path}")
+            if self.point:
+                from dynsim import plugins
+
+                cls: Any = plugins.load(FIGURES, self.point)
+                return cls, cls.save
+            module = importlib.import_module(path)
         return getattr(module, name), module.run
 
 
 TABLE = """
-compare compare.command:Compare
-explain commands.explain:Explain still
-sweep commands.sweep:SweepCommand own still file
-info commands.reading:Info still quick store
-check commands.reading:Check still store
-plot commands.views.plot:Plot quick store
-explore commands.views.explore:Explore own still store
-export commands.reading:Export own still quick store
-phase studies.phase.figure:Plane
-spectrum studies.spectrum.figure:Spectrum
-validate studies.tables:Validate own
-schema commands.schema:Schema own still quick
-figure/3 studies.paper.closed_forms:Figure3
-figure/4 studies.paper.attention_maps:Figure4
-figure/5 studies.paper.attention_maps:Figure5
-figure/6 studies.paper.figure6:Figure6
-figure/7 studies.paper.figure7:Figure7
-figure/8 studies.paper.closed_forms:Figure8
-figure/9 studies.paper.closed_forms:Figure9
-figure/10 studies.paper.figure10:Figure10
-figure/11 studies.paper.recall:Figure11
-figure/12 studies.paper.recall:Figure12
-figure/collapse studies.transitions.collapse:Collapse
-figure/corpus studies.words.figure:CorpusFigure
-figure/finite_size studies.finite_size.figure:FiniteSize
-figure/joma studies.joma.figure:FigureJoMA
-figure/joma_invariant studies.joma.invariant:JoMAInvariant
-figure/linear_icl studies.linear_icl.figure:FigureLinearICL
-figure/linear_icl_plateaus studies.linear_icl.plateaus:LinearICLPlateaus
-figure/optimum studies.optimum.figure:Optimum
-figure/edge studies.transitions.edge.figure:Edge
-figure/phase studies.phase.figure:Phase
-figure/qkv studies.qkv:FigureQKV
-figure/scaling studies.transitions.scaling.figure:ScalingFigure
-figure/snap studies.transitions.snap:Snap
-figure/sparse_attention studies.sparse_attention:FigureSparseAttention
-figure/spectrum studies.spectrum.figure:Spectrum
-figure/trainability studies.trainability.figure:Trainability
-figure/two_stage studies.two_stage.figure:FigureTwoStage
-figure/two_stage_finite studies.two_stage.finite:TwoStageFinite
-figure/two_stage_phase studies.two_stage.phase:TwoStagePhase
-figure/validity studies.phase.validity:Validity
+compare sweeps.compare.command:Compare
+explain sweeps.commands.explain:Explain still
+sweep sweeps.commands.sweep:SweepCommand own still file
+info sweeps.commands.reading:Info still quick store
+check sweeps.commands.reading:Check still store
+plot sweeps.commands.views.plot:Plot quick store
+explore sweeps.commands.views.explore:Explore own still store
+export sweeps.commands.reading:Export own still quick store
+phase sweeps.studies.phase.figure:Plane
+spectrum sweeps.studies.spectrum.figure:Spectrum
+validate sweeps.studies.tables:Validate own
+schema sweeps.commands.schema:Schema own still quick
+figure/3 sweeps.studies.paper.closed_forms:Figure3
+figure/4 sweeps.studies.paper.attention_maps:Figure4
+figure/5 sweeps.studies.paper.attention_maps:Figure5
+figure/7 sweeps.studies.paper.figure7:Figure7
+figure/8 sweeps.studies.paper.closed_forms:Figure8
+figure/9 sweeps.studies.paper.closed_forms:Figure9
+figure/10 sweeps.studies.paper.figure10:Figure10
+figure/collapse sweeps.studies.transitions.collapse:Collapse
+figure/corpus sweeps.studies.words.figure:CorpusFigure
+figure/finite_size sweeps.studies.finite_size.figure:FiniteSize
+figure/joma sweeps.studies.joma.figure:FigureJoMA
+figure/joma_invariant sweeps.studies.joma.invariant:JoMAInvariant
+figure/linear_icl sweeps.studies.linear_icl.figure:FigureLinearICL
+figure/linear_icl_plateaus sweeps.studies.linear_icl.plateaus:LinearICLPlateaus
+figure/optimum sweeps.studies.optimum.figure:Optimum
+figure/edge sweeps.studies.transitions.edge.figure:Edge
+figure/phase sweeps.studies.phase.figure:Phase
+figure/qkv sweeps.studies.qkv:FigureQKV
+figure/scaling sweeps.studies.transitions.scaling.figure:ScalingFigure
+figure/snap sweeps.studies.transitions.snap:Snap
+figure/sparse_attention sweeps.studies.sparse_attention:FigureSparseAttention
+figure/spectrum sweeps.studies.spectrum.figure:Spectrum
+figure/trainability sweeps.studies.trainability.figure:Trainability
+figure/two_stage sweeps.studies.two_stage.figure:FigureTwoStage
+figure/two_stage_finite sweeps.studies.two_stage.finite:TwoStageFinite
+figure/two_stage_phase sweeps.studies.two_stage.phase:TwoStagePhase
+figure/validity sweeps.studies.phase.validity:Validity
 """
-"""Name and settings class (below `sweeps`) of each command, and its differences from most commands:
-`own` (not recorded), `still` (no figures), `quick` (no progress), and the path it reads."""
+"""Name and settings class of each command, and its differences from most commands: `own` (not
+recorded), `still` (no figures), `quick` (no progress), and the path it reads."""
 
 
 def _command(settings: str, *words: str) -> Command:
@@ -122,14 +132,21 @@ def _command(settings: str, *words: str) -> Command:
 COMMANDS: dict[str, Command] = {
     name.replace("/", " "): _command(*words)
     for name, *words in map(str.split, TABLE.strip().split("\n"))
+} | {
+    f"figure {point.name.replace('-', '_')}": Command(point.value, point=point.name)
+    for point in importlib.metadata.entry_points(group=FIGURES)
 }
-"""All commands by name; a name has one word, or two."""
+# Figures come last, in the order of their numbers and then of their names.
+COMMANDS = dict(
+    sorted(COMMANDS.items(), key=lambda each: each[0].rjust(9) * ("figure " in each[0]))
+)
+"""All commands by name; a name has one word, or two. Figures are those of all packages."""
 OF_PROBLEM: dict[str, dict[str, str]] = {
     "compare": {},
     "explain": {},
-    "phase": {"yz": "studies.phase.figure:Phase"},
-    "figure optimum": {"yz": "studies.optimum.figure:OptimumOfLayer"},
-    "figure scaling": {"yz": "studies.transitions.scaling.figure:ScalingOfLayer"},
+    "phase": {"yz": "sweeps.studies.phase.figure:Phase"},
+    "figure optimum": {"yz": "sweeps.studies.optimum.figure:OptimumOfLayer"},
+    "figure scaling": {"yz": "sweeps.studies.transitions.scaling.figure:ScalingOfLayer"},
 }
 """Commands whose second word may be a problem, with the problems' own settings classes."""
 
@@ -145,7 +162,12 @@ def described(name: str) -> tuple[Kind, dict[str, Any] | None, Sequence[str]]:
     """Return the settings of a command, as in "phase" or, with its own settings for a problem, as
     in "compare two_stage"; the defaults of its runs, None without runs; and its options without
     names."""
-    kind, usual, positional = derived(f"command-{file_name(name)}", lambda: _described(name))
+    command = COMMANDS.get(name)
+    if command and command.settings.partition(".")[0] not in PACKAGES:
+        # The facts that are kept depend on dynsim's code alone.
+        kind, usual, positional = _described(name)
+    else:
+        kind, usual, positional = derived(f"command-{file_name(name)}", lambda: _described(name))
     return Kind.from_json(kind), usual, positional
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import platformdirs
 
-PACKAGES = ("dynsim", "odes", "sweeps")
+PACKAGES = ("dynsim", "odes", "sweeps", "papers")
 MOST = 4
 """Maximum number of files kept of each name, for users who switch between versions of dynsim."""
 

@@ -189,6 +189,34 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.where(dataset["status"] == Status.OK)
 
 
+def moments(dataset: xr.Dataset, name: str) -> xr.Dataset:
+    """Return the mean and standard deviation across seeds of a recorded quantity.
+
+    Of a theory of noise, which records its effects as `name_std` and `name_drift` for each start,
+    the mean includes the drift, and the variance is that of the noise plus that across the starts.
+
+    Args:
+        dataset: results with a dimension `seed`; runs that are NaN, as in `valid`, do not count.
+        name: name of the recorded quantity.
+
+    Returns:
+        A dataset in float64: `runs`, with the drift of each, and their `mean` and `std`, which
+        divides by one less than the number of runs; 0 for a single seed.
+
+    Example:
+        >>> moments = sweeps.moments(xr.Dataset({"loss": ("seed", [1.0, 3.0])}), "loss")
+        >>> float(moments["mean"]), round(float(moments["std"]), 4)
+        (2.0, 1.4142)
+    """
+    runs = dataset[name].astype(np.float64)
+    std = runs.std("seed", ddof=min(1, runs.sizes["seed"] - 1))
+    if name + "_std" in dataset:
+        std = ((dataset[name + "_std"] ** 2).mean("seed") + std**2) ** 0.5
+    if name + "_drift" in dataset:
+        runs = runs + dataset[name + "_drift"]
+    return xr.Dataset({"runs": runs, "mean": runs.mean("seed"), "std": std})
+
+
 def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
     """Theory minus simulation, for everything that both recorded.
 

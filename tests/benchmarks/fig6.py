@@ -10,8 +10,8 @@ import torch  # pyright: ignore[reportMissingImports]  (comes with the extra ben
 
 import dynsim
 import sweeps
+from papers.scan_and_snap import published
 from sweeps.runner.spec import Sweep, load
-from sweeps.studies.paper.figure6 import published
 from tests.benchmarks.peers.torch_loop import entropy_after_training
 from tests.benchmarks.timing import seconds
 
@@ -53,8 +53,8 @@ def report(check: bool = False) -> Iterator[str]:
 def compared(train: Callable[..., float]) -> Iterator[str]:
     """Compare the PyTorch loop with the published cells of one query, with 10 seeds each."""
     task, good = dynsim.SynMedium(1).build(), 0
-    cells = {key: value for key, value in published().items() if key[0] == 1}
-    for (_, eta_z, ratio), (mean, std) in cells.items():
+    cells = published().sel(num_queries=1).to_dataframe().reset_index()
+    for eta_z, ratio, mean, std in cells[["eta_z", "ratio", "mean", "std"]].to_numpy():
         found = np.array([train(task, ratio * eta_z, eta_z, seed) for seed in range(10)])
         tolerance = 3 * np.sqrt((std**2 + found.var(ddof=1)) / 10)
         good += abs(found.mean() - mean) <= max(tolerance, 0.02 * mean)

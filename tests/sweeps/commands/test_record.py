@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from dynsim import TaskFile
+from papers.scan_and_snap.figure6 import Figure6
 from sweeps import cli
 from sweeps.commands.record import Record
 from sweeps.output import drawing
 from sweeps.runner import cluster
-from sweeps.studies.paper.figure6 import Figure6
 from sweeps.studies.phase.diagram import Phase
 from sweeps.systems.experiment import experiment
 

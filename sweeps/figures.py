@@ -1,0 +1,127 @@
+"""Figures: options, the sweeps behind them, the drawing, and what is printed, in one class.
+
+`dynsim figure NAME` runs the classes that the entry points `dynsim.figures` name: those of
+`papers`, and those of your own package.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import xarray as xr
+from matplotlib import figure as mpl
+
+from dynsim import checks
+from sweeps import output
+from sweeps.language.tree import check_fields
+from sweeps.runner import cluster
+from sweeps.runner.run import run
+from sweeps.runner.spec import Sweep
+from sweeps.systems.experiment import Experiment
+
+
+class Picture(NamedTuple):
+    """What a figure draws, and the numbers behind it.
+
+    Attributes:
+        figure: the Matplotlib figure.
+        arrays: what is drawn, for the .npz file: arrays and datasets by name, which may be nested.
+        text: what is printed.
+        table: rows of a CSV file, the first with the names of the columns; or a dataset, with a row
+            for each point of its dimensions and a column for each variable.
+        report: what the JSON file holds.
+    """
+
+    figure: mpl.Figure
+    arrays: Mapping[str, Any]
+    text: str = ""
+    table: Iterable[Sequence[Any]] | xr.Dataset | None = None
+    report: Any = None
+
+
+class Figure:
+    """A figure. Subclass it as a frozen dataclass whose fields are the options of the command.
+
+    Attributes:
+        NAME: name of the files, such as "fig6".
+        out: folder of the files, and of the stored sweeps, from which the command resumes.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Fall(sweeps.Figure):
+        ...     NAME = "fall"
+        ...     seeds: int = 4
+        ...     out: Path = Path("out/fall")
+        ...
+        ...     def sweeps(self):
+        ...         run = sweeps.experiment("saxe", steps=100)
+        ...         axes = {"eta": [0.05, 0.1], "seed": {"range": self.seeds}}
+        ...         return {"training": sweeps.Sweep(run, axes, record=["loss"], times=20)}
+        ...
+        ...     def draw(self, data):
+        ...         loss = data["training"].loss.mean("seed")
+        ...         figure, ((ax,),) = sweeps.drawing.panels(1, 1)
+        ...         loss.plot.line(x="time", ax=ax)
+        ...         return sweeps.Picture(figure, {"loss": loss})
+        >>> Fall(seeds=1).sweeps()["training"].dims[0].size
+        2
+    """
+
+    NAME: ClassVar[str]
+    out: Path
+
+    def sweeps(self) -> Mapping[str, Sweep]:
+        """The sweeps behind the figure, by the name of their folder in `out`; none by default."""
+        return {}
+
+    def draw(self, data: Mapping[str, xr.Dataset]) -> Picture:
+        """Draw the results of `sweeps`, which have the same names. Runs that failed are in them:
+        `sweeps.valid` masks these."""
+        raise NotImplementedError
+
+    def computed(self) -> dict[str, xr.Dataset]:
+        """Run or resume the sweeps, each in its own folder, after checking all of them.
+
+        Raises:
+            ValueError: naming the option, its value and what is allowed, before anything runs.
+        """
+        begin(self)
+        sweeps = self.sweeps()
+        for sweep in sweeps.values():
+            sweep.check()
+        return {name: run(sweep, self.out / name).load() for name, sweep in sweeps.items()}
+
+    def save(self) -> list[Path]:
+        """Compute, draw, print and write the figure; return the paths of its files."""
+        picture = self.draw(self.computed())
+        if picture.text:
+            print(picture.text)
+        match picture.table:
+            case None:
+                text = None
+            case xr.Dataset() as table:
+                frame = table.to_dataframe(dim_order=[*table.sizes])[[*table.data_vars]]
+                text = {"csv": frame.to_csv(lineterminator="\n")}
+            case rows:
+                text = {"csv": output.as_csv(rows)}
+        return output.write(
+            self.out,
+            self.NAME,
+            figure=picture.figure,
+            arrays=picture.arrays,
+            report=picture.report,
+            text=text,
+        )
+
+
+def begin(settings: Any) -> None:
+    """Check settings, a frozen dataclass, against their annotations, and `out`; then use all cores.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed.
+    """
+    check_fields(settings)
+    if hasattr(settings, "run"):
+        checks.kind("run", settings.run, Experiment)
+    output.check_directory(settings.out)
+    cluster.use_all_cores()
