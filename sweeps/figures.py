@@ -6,10 +6,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import xarray as xr
-from matplotlib import figure as mpl
 
 from dynsim import checks
 from sweeps import output
@@ -18,6 +17,9 @@ from sweeps.runner import cluster
 from sweeps.runner.run import run
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib import figure as mpl
 
 
 class Picture(NamedTuple):
@@ -32,7 +34,7 @@ class Picture(NamedTuple):
         report: what the JSON file holds.
     """
 
-    figure: mpl.Figure
+    figure: "mpl.Figure"
     arrays: Mapping[str, Any]
     text: str = ""
     table: Iterable[Sequence[Any]] | xr.Dataset | None = None

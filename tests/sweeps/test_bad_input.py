@@ -160,7 +160,7 @@ COMMANDS = [
     ("figure 3 --K 0", "K = 0: must be an integer >= 1"),
     ("figure 3 --K 9 --M 5", "M = 5: must be an integer >= 9"),
     ("figure 6 --seeds 0", "seeds = 0: must be an integer >= 1"),
-    ("figure 6 --num-queries 1,0", "num_queries = 0: must be an integer >= 1"),
+    ("figure 6 --num-queries 1,0", "num_queries[1] = 0: must be an integer >= 1"),
     ("figure corpus --scale 0", "scale = 0: must be a number in (0, inf)"),
     ("figure corpus --corpus magic", "magic"),
     ("figure trainability --levels 99", "levels = 99: must be an integer from 2 to 12"),
