@@ -20,7 +20,8 @@ from dynsim.training.recording import Table
 from odes import hierarchy
 from odes.hierarchy import of_class
 from odes.theory import AnyTheory, Inapplicable, Training, always, refusal
-from sweeps.systems.base import Labels, System, described, divided
+from sweeps.systems.base import Labels, System, described
+from sweeps.systems.experiment import divided
 
 DRAWN_AT_MOST = 2**24
 """Maximum bytes of one seed's batches to cache."""
