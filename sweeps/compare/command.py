@@ -29,8 +29,7 @@ from sweeps.runner.run import run as computed
 from sweeps.runner.spec import Sweep, Tolerance
 from sweeps.runner.work import begin
 from sweeps.systems import registry
-from sweeps.systems.base import MOST_TIMES
-from sweeps.systems.experiment import Experiment
+from sweeps.systems.experiment import MOST_TIMES, Experiment
 from sweeps.systems.kinds import language
 from sweeps.systems.training import Descent
 

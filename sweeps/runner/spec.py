@@ -27,12 +27,11 @@ from sweeps.language.axes import Axes, Axis, Dimension
 from sweeps.language.fields import is_number
 from sweeps.language.values import equal_in
 from sweeps.runner.store import CHECKPOINT, OF_STORES, check_names
-from sweeps.runner.tiles import Call, Runs
 from sweeps.systems import budget, registry
-from sweeps.systems.base import System, Times, names_of
-from sweeps.systems.experiment import Experiment, divided
+from sweeps.systems.base import System, names_of
+from sweeps.systems.experiment import Experiment, Times
 from sweeps.systems.kinds import language
-from sweeps.systems.training import check_runs
+from sweeps.systems.training import Call, Runs, check_runs, divided
 
 Names = Sequence[str | NamedFunction | Mapping[str, Measured]] | str | Mapping[str, Measured]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]

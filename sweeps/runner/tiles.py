@@ -6,112 +6,24 @@ share them; tiles also share them if the theory draws them separately. The progr
 on the grid or its values.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
-from dynsim import Trajectory
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType
-from dynsim.problem.base import as_built
 from dynsim.training.course import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as
-from dynsim.trajectory import Static
-from odes.theory import AnyTheory, Training
+from odes.theory import AnyTheory
 from sweeps.runner import fit
 from sweeps.runner.store import CHECKPOINT
 from sweeps.systems.base import names_of
-from sweeps.systems.experiment import divided, names_of_numbers
-
-
-class Call(NamedTuple):
-    """What a compiled program computes: runs that differ in numbers, arrays and keys. Hashable.
-
-    Attributes:
-        theory: the theory, or training, that computes the runs.
-        rest: the static rest of the runs, with 1 in place of each number.
-        times: optimiser steps at which to record, or their number if the run chooses them.
-        record: names of observables, or named functions.
-        dtype: precision of the computation.
-        rtol: relative tolerance of an adaptive solver, None for its default.
-        checkpoint: as in `dynsim.train`, for theories whose runs can resume.
-        draws: whether the runs of a seed share data that `draw` returns.
-        spread: (rule, number) -> that many recording steps up to the end, for such rules.
-    """
-
-    theory: AnyTheory
-    rest: Static
-    times: tuple[int, ...] | int
-    record: tuple[Any, ...]
-    dtype: DType
-    rtol: float | None = None
-    draws: bool = False
-    checkpoint: Checkpoint | bool = False
-    spread: Callable[[Any, int], Any] | None = None
-
-    @property
-    def num_times(self) -> int:
-        """The number of recorded steps."""
-        return self.times if isinstance(self.times, int) else len(self.times)
-
-    def run(
-        self, numbers: Training, arrays: Training, key: PRNGKeyArray, drawn: PyTree = None
-    ) -> Trajectory:
-        """Compute a run."""
-        training = eqx.combine(numbers, arrays, self.rest.tree)
-        with as_built():
-            return self.theory.run(
-                training,
-                key,
-                self._times(training.rule),
-                record=self.record,
-                dtype=self.dtype,
-                rtol=self.rtol,
-                checkpoint=self.checkpoint,
-                drawn=drawn,
-            )
-
-    def draw(self, arrays: Training, key: PRNGKeyArray) -> PyTree:
-        """Draw the data that the runs of one seed share, whatever their numbers."""
-        return self.theory.draw(eqx.combine(arrays, self.rest.tree), key)
-
-    def _times(self, rule: Any) -> Any:
-        if not isinstance(self.times, int):
-            return np.asarray(self.times)
-        assert self.spread is not None
-        return jnp.rint(jnp.asarray(self.spread(rule, self.times)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """All runs of one program.
-
-    Attributes:
-        training: the runs, whose numbers are arrays that broadcast.
-        numbers, arrays: parts of them as the theory takes them: those that differ, and those that
-            all runs share.
-        call: the program.
-    """
-
-    training: Training
-    numbers: Training
-    arrays: Training
-    call: Call
-
-    @property
-    def bytes_per_run(self) -> int:
-        """An estimate of the memory of a run."""
-        _, arrays, rest = divided(self.training)
-        call = self.call
-        one = eqx.combine(arrays, rest)
-        return call.theory.bytes_per_run(one, call.num_times, call.record, call.dtype)
+from sweeps.systems.training import Call, names_of_numbers
 
 
 def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> Mesh:

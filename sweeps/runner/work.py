@@ -22,7 +22,7 @@ from sweeps.runner.program import jobs, kept
 from sweeps.runner.program.identity import Identity
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT, Layout, Variable
-from sweeps.systems.experiment import names_of_numbers
+from sweeps.systems.training import names_of_numbers
 
 CHUNK_TILES = 8
 """Default maximum of tiles per chunk: enough to keep several devices busy between writes."""

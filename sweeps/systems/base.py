@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -21,12 +21,6 @@ from dynsim.problem.checks import has_population
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS, NamedFunction
 from odes.theory import AnyTheory, Training
 from sweeps.language.describe import docs_of
-
-MOST_TIMES = 2**20
-"""Maximum number of recorded times."""
-Times = Literal["end"] | int | tuple[int, ...]
-"""When to record: at the end; at step 0 and a number of logarithmically spaced steps; or at given
-steps."""
 
 
 class Labels(NamedTuple):

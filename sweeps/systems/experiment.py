@@ -8,11 +8,10 @@ import functools
 import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dynsim import Layer, Problem, SynSmall, checks, decoding, log_times
@@ -30,9 +29,13 @@ from sweeps.language.fields import Field, Table, is_array, is_branch, is_by_grou
 from sweeps.language.grammar import Language
 from sweeps.language.tree import build, check_fields, encode
 from sweeps.systems import budget
-from sweeps.systems.base import MOST_TIMES, Times
 from sweeps.systems.kinds import language
 
+MOST_TIMES = 2**20
+"""Maximum number of recorded times."""
+Times = Literal["end"] | int | tuple[int, ...]
+"""When to record: at the end; at step 0 and a number of logarithmically spaced steps; or at given
+steps."""
 AnySeed = Annotated[Seed, TRACED]
 
 
@@ -236,75 +239,6 @@ def made(run: Experiment | str | Problem, /, **settings: Any) -> Experiment:
     """Return a run with some settings: by `Experiment.at`, or by `experiment` for a problem."""
     checks.kind("run", run, Experiment, str, Problem)
     return run.at(settings) if isinstance(run, Experiment) else experiment(run, **settings)
-
-
-def divided(training: Training) -> tuple[Training, Training, Training]:
-    """Divide runs into the numbers that may differ between them, the arrays that they share, and
-    the rest, which is static, with 1 in place of each number.
-
-    Numbers are those of the rule, fields of the problem annotated `float`, and floating-point
-    scalars. They may be arrays that broadcast, one entry per run.
-    """
-    problem = training.problem
-    # A reduced problem has arrays alone.
-    reals = {*decoding.reals(problem)} if isinstance(problem, Problem) else None
-    left_out = getattr(problem, "LEFT_OUT_AT_ZERO", ())
-
-    def kind(path: tuple[Any, ...], leaf: Any) -> str:
-        array = isinstance(leaf, jax.Array | np.ndarray)
-        if isinstance(leaf, bool) or not (array or isinstance(leaf, float | int | np.number)):
-            return "static"
-        if path[0].name == "rule":
-            return "number"
-        if reals is None:
-            return "array"
-        name = path_of(path[1:])
-        if name in left_out and not np.ndim(leaf) and leaf == 0:
-            return "zero"
-        scalar = array and np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, np.floating)
-        if name in reals or scalar or isinstance(leaf, float):
-            return "number"
-        return "array" if array else "static"
-
-    kinds = jax.tree.map_with_path(kind, training)
-    numbers = eqx.filter(training, jax.tree.map(lambda each: each == "number", kinds))
-    arrays = eqx.filter(training, jax.tree.map(lambda each: each == "array", kinds))
-    stand_ins = {"number": lambda _: 1.0, "zero": lambda _: 0.0, "array": lambda _: None}
-    rest = jax.tree.map(lambda k, x: stand_ins.get(k, lambda _: x)(x), kinds, training)
-    return numbers, arrays, rest
-
-
-def names_of_numbers(numbers: Training) -> list[str]:
-    """Return the names of the numbers of runs, in the order of their leaves: paths in the problem
-    or the rule, such as "decay", or "eta.Y" for the peak of a schedule. Numbers of the rule that
-    are named like a field of the problem are prefixed with `rule.`.
-
-    Raises:
-        ValueError: for two numbers of one name, which a store could not tell apart.
-    """
-    fields = getattr(numbers.problem, "__dataclass_fields__", {})
-
-    def name(path: tuple[Any, ...]) -> str:
-        words = path_of(path[1:]).split(".")
-        if path[0].name != "rule":
-            return ".".join(words)
-        if words[0] == "eta" and words[-1] == "peak":
-            words = words[:-1]
-        found = ".".join(words[1:] if words[0] == "numbers" else words)
-        return f"rule.{found}" if found in fields else found
-
-    found: list[str] = []
-    for path, _ in jax.tree.leaves_with_path(numbers):
-        found.append(name(path))
-        if found[-1] in found[:-1]:
-            owner = type(getattr(numbers, path[0].name)).__name__
-            raise ValueError(f"{owner}: has two numbers named {found[-1]!r}")
-    return found
-
-
-def path_of(path: tuple[Any, ...]) -> str:
-    """Return the path of a leaf as text, such as "task.probs"."""
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def files(tree: Any) -> dict[str, str]:

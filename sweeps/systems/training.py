@@ -1,30 +1,186 @@
-"""The theories of a problem in sweeps: training, descent, and all that describe it."""
+"""The theories of a problem in sweeps: training, descent, and all that describe it; and the call of
+one of them in a compiled program."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from dynsim import Problem, Trajectory, checks, train
+from dynsim import Problem, Trajectory, checks, decoding, train
 from dynsim.precision import DType, on_cpu
+from dynsim.problem.base import as_built
 from dynsim.problem.checks import table
 from dynsim.problem.memory import bytes_of
 from dynsim.problem.train import drawn as batches_of
+from dynsim.training.course import Checkpoint
 from dynsim.training.recording import Table
+from dynsim.trajectory import Static
 from odes import hierarchy
 from odes.hierarchy import of_class
 from odes.theory import AnyTheory, Inapplicable, Training, always, refusal
 from sweeps.systems.base import Labels, System, described
-from sweeps.systems.experiment import divided
 
 DRAWN_AT_MOST = 2**24
 """Maximum bytes of one seed's batches to cache."""
+
+
+def divided(training: Training) -> tuple[Training, Training, Training]:
+    """Divide runs into the numbers that may differ between them, the arrays that they share, and
+    the rest, which is static, with 1 in place of each number.
+
+    Numbers are those of the rule, fields of the problem annotated `float`, and floating-point
+    scalars. They may be arrays that broadcast, one entry per run.
+    """
+    problem = training.problem
+    # A reduced problem has arrays alone.
+    reals = {*decoding.reals(problem)} if isinstance(problem, Problem) else None
+    left_out = getattr(problem, "LEFT_OUT_AT_ZERO", ())
+
+    def kind(path: tuple[Any, ...], leaf: Any) -> str:
+        array = isinstance(leaf, jax.Array | np.ndarray)
+        if isinstance(leaf, bool) or not (array or isinstance(leaf, float | int | np.number)):
+            return "static"
+        if path[0].name == "rule":
+            return "number"
+        if reals is None:
+            return "array"
+        name = path_of(path[1:])
+        if name in left_out and not np.ndim(leaf) and leaf == 0:
+            return "zero"
+        scalar = array and np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, np.floating)
+        if name in reals or scalar or isinstance(leaf, float):
+            return "number"
+        return "array" if array else "static"
+
+    kinds = jax.tree.map_with_path(kind, training)
+    numbers = eqx.filter(training, jax.tree.map(lambda each: each == "number", kinds))
+    arrays = eqx.filter(training, jax.tree.map(lambda each: each == "array", kinds))
+    stand_ins = {"number": lambda _: 1.0, "zero": lambda _: 0.0, "array": lambda _: None}
+    rest = jax.tree.map(lambda k, x: stand_ins.get(k, lambda _: x)(x), kinds, training)
+    return numbers, arrays, rest
+
+
+def names_of_numbers(numbers: Training) -> list[str]:
+    """Return the names of the numbers of runs, in the order of their leaves: paths in the problem
+    or the rule, such as "decay", or "eta.Y" for the peak of a schedule. Numbers of the rule that
+    are named like a field of the problem are prefixed with `rule.`.
+
+    Raises:
+        ValueError: for two numbers of one name, which a store could not tell apart.
+    """
+    fields = getattr(numbers.problem, "__dataclass_fields__", {})
+
+    def name(path: tuple[Any, ...]) -> str:
+        words = path_of(path[1:]).split(".")
+        if path[0].name != "rule":
+            return ".".join(words)
+        if words[0] == "eta" and words[-1] == "peak":
+            words = words[:-1]
+        found = ".".join(words[1:] if words[0] == "numbers" else words)
+        return f"rule.{found}" if found in fields else found
+
+    found: list[str] = []
+    for path, _ in jax.tree.leaves_with_path(numbers):
+        found.append(name(path))
+        if found[-1] in found[:-1]:
+            owner = type(getattr(numbers, path[0].name)).__name__
+            raise ValueError(f"{owner}: has two numbers named {found[-1]!r}")
+    return found
+
+
+def path_of(path: tuple[Any, ...]) -> str:
+    """Return the path of a leaf as text, such as "task.probs"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+class Call(NamedTuple):
+    """What a compiled program computes: runs that differ in numbers, arrays and keys. Hashable.
+
+    Attributes:
+        theory: the theory, or training, that computes the runs.
+        rest: the static rest of the runs, with 1 in place of each number.
+        times: optimiser steps at which to record, or their number if the run chooses them.
+        record: names of observables, or named functions.
+        dtype: precision of the computation.
+        rtol: relative tolerance of an adaptive solver, None for its default.
+        checkpoint: as in `dynsim.train`, for theories whose runs can resume.
+        draws: whether the runs of a seed share data that `draw` returns.
+        spread: (rule, number) -> that many recording steps up to the end, for such rules.
+    """
+
+    theory: AnyTheory
+    rest: Static
+    times: tuple[int, ...] | int
+    record: tuple[Any, ...]
+    dtype: DType
+    rtol: float | None = None
+    draws: bool = False
+    checkpoint: Checkpoint | bool = False
+    spread: Callable[[Any, int], Any] | None = None
+
+    @property
+    def num_times(self) -> int:
+        """The number of recorded steps."""
+        return self.times if isinstance(self.times, int) else len(self.times)
+
+    def run(
+        self, numbers: Training, arrays: Training, key: PRNGKeyArray, drawn: PyTree = None
+    ) -> Trajectory:
+        """Compute a run."""
+        training = eqx.combine(numbers, arrays, self.rest.tree)
+        with as_built():
+            return self.theory.run(
+                training,
+                key,
+                self._times(training.rule),
+                record=self.record,
+                dtype=self.dtype,
+                rtol=self.rtol,
+                checkpoint=self.checkpoint,
+                drawn=drawn,
+            )
+
+    def draw(self, arrays: Training, key: PRNGKeyArray) -> PyTree:
+        """Draw the data that the runs of one seed share, whatever their numbers."""
+        return self.theory.draw(eqx.combine(arrays, self.rest.tree), key)
+
+    def _times(self, rule: Any) -> Any:
+        if not isinstance(self.times, int):
+            return np.asarray(self.times)
+        assert self.spread is not None
+        return jnp.rint(jnp.asarray(self.spread(rule, self.times)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """All runs of one program.
+
+    Attributes:
+        training: the runs, whose numbers are arrays that broadcast.
+        numbers, arrays: parts of them as the theory takes them: those that differ, and those that
+            all runs share.
+        call: the program.
+    """
+
+    training: Training
+    numbers: Training
+    arrays: Training
+    call: Call
+
+    @property
+    def bytes_per_run(self) -> int:
+        """An estimate of the memory of a run."""
+        _, arrays, rest = divided(self.training)
+        call = self.call
+        one = eqx.combine(arrays, rest)
+        return call.theory.bytes_per_run(one, call.num_times, call.record, call.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,8 +34,8 @@ from sweeps.runner.program import code, jobs, traces
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import SHORT
 from sweeps.runner.store.records import CALLS
-from sweeps.runner.tiles import Runs
-from sweeps.systems.experiment import Experiment, divided, names_of_numbers, path_of
+from sweeps.systems.experiment import Experiment
+from sweeps.systems.training import Runs, divided, names_of_numbers, path_of
 
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
 LOWERED = {"gpu": "cuda"}

@@ -21,7 +21,7 @@ from dynsim.precision import compiled_for, precision
 from sweeps.runner import fit, tiles
 from sweeps.runner.program import kept, traces
 from sweeps.runner.store import check_names
-from sweeps.runner.tiles import Call
+from sweeps.systems.training import Call
 
 
 class Program:

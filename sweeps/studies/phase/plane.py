@@ -29,8 +29,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.options import AxisWord, Several, axis
 from sweeps.studies.phase.regions import Rule, named
 from sweeps.systems import registry
-from sweeps.systems.base import Times
-from sweeps.systems.experiment import Experiment
+from sweeps.systems.experiment import Experiment, Times
 
 Mask = Bool[np.ndarray, "X Y"]
 TAIL = 0.0158 / 2

@@ -30,8 +30,7 @@ from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.loss import JENSEN_FLOOR
 from sweeps.compare.scatter import average, spread
 from sweeps.runner.spec import Sweep
-from sweeps.systems.base import MOST_TIMES
-from sweeps.systems.experiment import Experiment
+from sweeps.systems.experiment import MOST_TIMES, Experiment
 
 RECORD = (*OBSERVABLES, "eta_time")
 LOG_2 = float(np.log(2))

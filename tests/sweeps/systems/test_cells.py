@@ -13,7 +13,8 @@ from dynsim.two_stage.annealing import Annealed
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
-from sweeps.systems.experiment import divided, experiment, names_of_numbers
+from sweeps.systems.experiment import experiment
+from sweeps.systems.training import divided, names_of_numbers
 
 
 class Case(NamedTuple):

@@ -16,7 +16,7 @@ from sweeps.commands.line import understood
 from sweeps.language.fields import LanguageError
 from sweeps.runner.labels import label
 from sweeps.systems import kinds
-from sweeps.systems.experiment import divided, names_of_numbers
+from sweeps.systems.training import divided, names_of_numbers
 
 STEPS = 7
 NAME = f"{__name__}:Deep"

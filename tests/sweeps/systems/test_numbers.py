@@ -13,7 +13,7 @@ import sweeps
 from dynsim import schedules
 from sweeps import Experiment, Sweep
 from sweeps.runner.program import jobs
-from sweeps.systems.experiment import divided, names_of_numbers
+from sweeps.systems.training import divided, names_of_numbers
 
 
 class Two(dynsim.Problem):

@@ -29,7 +29,7 @@ from sweeps.runner.store import StoreError
 from sweeps.runner.store.place import Folder, Place
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
-from sweeps.systems.base import Times
+from sweeps.systems.experiment import Times
 
 SWEEP = Sweep(
     experiment(steps=4, length=8, batch=4),
