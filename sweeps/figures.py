@@ -32,6 +32,10 @@ class Picture(NamedTuple):
         table: rows of a CSV file, the first with the names of the columns; or a dataset, with a row
             for each point of its dimensions and a column for each variable.
         report: what the JSON file holds.
+
+    Example:
+        >>> figure, ((ax,),) = sweeps.drawing.panels(1, 1)
+        >>> picture = sweeps.Picture(figure, {"loss": np.ones(3)}, "the loss is 1")
     """
 
     figure: "mpl.Figure"

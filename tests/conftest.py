@@ -160,6 +160,14 @@ def resident() -> float:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _figures_closed() -> Iterator[None]:
+    """Matplotlib warns if more than 20 figures are open."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _few_programs_left() -> Iterator[None]:
     """A worker would keep all compiled programs, which comes to gigabytes. Files share none but
     small ones, those of single operations; but these are many, and a tenth of the suite's time."""

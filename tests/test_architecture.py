@@ -164,7 +164,6 @@ UNEVEN = {
     "sweeps.output": 1,
     "sweeps.runner.store.arrays": 2,
     "sweeps.studies.finite_size.figure": 1,
-    "sweeps.studies.paper.figure7": 1,
     "sweeps.studies.phase.panels": 1,
     "sweeps.studies.spectrum.figure": 1,
     "sweeps.studies.transitions.collapse": 1,

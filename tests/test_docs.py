@@ -14,6 +14,7 @@ import odes.theory
 import sweeps
 from dynsim.training import recording
 from sweeps import cli
+from sweeps.commands import table
 from sweeps.commands.sweep import SweepCommand
 from sweeps.systems import registry
 
@@ -28,7 +29,7 @@ FILE = re.compile(r"This is all of `(\w+\.py)`:\n\n```python\n(.*?)^```", re.MUL
 """A complete module that a page shows, with its name."""
 NUMBER = re.compile(r"-?\d+(?:\.(\d+))?")
 NAME = re.compile(r"`((?:dynsim|odes|sweeps)(?:\.\w+)+)")
-GROUPS = {recording.GROUP, odes.hierarchy.GROUP, registry.GROUP}
+GROUPS = {recording.GROUP, odes.hierarchy.GROUP, registry.GROUP, table.FIGURES}
 """Of entry points: names that stand for no object."""
 
 

@@ -5,7 +5,7 @@ observables of a run should not depend on additional randomness.
 
 The entropy of attention is that of each row (a query's weights on the keys up to it) in nat,
 averaged over heads, windows and the queries from `FIRST_QUERY` on. The query at position t has
-t + 1 keys, so uniform attention has the mean of log(t + 1), `uniform_entropy`.
+t + 1 keys, so uniform attention has the mean of log(t + 1), `LanguageModel.uniform_entropy`.
 """
 
 import dataclasses
@@ -234,12 +234,6 @@ class TextSnapshot(eqx.Module):
     prompt_maps: Float[Array, "P L H T2 T2"]
 
 
-def uniform_entropy(length: int) -> float:
-    """Return the entropy (nat) of uniform attention over the allowed keys, the upper bound."""
-    keys = np.arange(FIRST_QUERY + 1, checks.integer("length", length, FIRST_QUERY + 1) + 1)
-    return float(np.log(keys).mean())
-
-
 def layer_entropy(maps: Float[AnyArray, "N L H T T"]) -> Float[Array, " L"]:
     """Mean entropy (nat) of the rows of each layer."""
     return _by_layer(-jnp.sum(xlogy(maps, maps), axis=-1))
@@ -359,6 +353,12 @@ class LanguageModel(Problem):
         """Return the problem with its corpus read."""
         found = self.corpus.build(self.length, self.prompt)
         return self if found is self.corpus else dataclasses.replace(self, corpus=found)
+
+    @property
+    def uniform_entropy(self) -> float:
+        """The entropy of uniform attention over the allowed keys [nat], the upper bound of the
+        observable `entropy`."""
+        return float(np.log(np.arange(FIRST_QUERY + 1, self.length + 1)).mean())
 
     @property
     def held_out(self) -> Int[Array, "N T1"]:

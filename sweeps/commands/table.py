@@ -91,13 +91,6 @@ phase sweeps.studies.phase.figure:Plane
 spectrum sweeps.studies.spectrum.figure:Spectrum
 validate sweeps.studies.tables:Validate own
 schema sweeps.commands.schema:Schema own still quick
-figure/3 sweeps.studies.paper.closed_forms:Figure3
-figure/4 sweeps.studies.paper.attention_maps:Figure4
-figure/5 sweeps.studies.paper.attention_maps:Figure5
-figure/7 sweeps.studies.paper.figure7:Figure7
-figure/8 sweeps.studies.paper.closed_forms:Figure8
-figure/9 sweeps.studies.paper.closed_forms:Figure9
-figure/10 sweeps.studies.paper.figure10:Figure10
 figure/collapse sweeps.studies.transitions.collapse:Collapse
 figure/corpus sweeps.studies.words.figure:CorpusFigure
 figure/finite_size sweeps.studies.finite_size.figure:FiniteSize
@@ -209,8 +202,12 @@ def _names_by_problem() -> dict[str, Any]:
 
 
 def summary(name: str) -> str:
-    """Return a one-line summary of a command, from the docstring of its settings."""
-    about = described(name)[0].about
+    """Return a one-line summary of a command, from the docstring of its settings; or why a figure
+    of another package cannot be loaded, which concerns nobody who does not run it."""
+    try:
+        about = described(name)[0].about
+    except ValueError as error:
+        return str(error)
     return textwrap.shorten(re.split(r"[:;] |\.(?: (?=[A-Z])|$)", about)[0], 88, placeholder=" ...")
 
 

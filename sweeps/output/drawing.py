@@ -3,6 +3,14 @@
 Lines and text have a contrast of at least 3 to the white background; sizes are in points. In dark
 mode the site shows figures on a white card: captions describe bright and dark areas of maps, which
 inverted colours would contradict.
+
+Example:
+    >>> figure, axes = sweeps.drawing.panels(1, 2, sharey=True)
+    >>> for place, ax in enumerate(axes[0]):
+    ...     line = ax.plot([0, 1], [1, 0], color=sweeps.drawing.colour(place), label="loss")
+    ...     ax = sweeps.drawing.finished(ax, {}, xlabel="step", title=f"run {place}")
+    >>> axes.shape
+    (1, 2)
 """
 
 import contextlib

@@ -8,8 +8,8 @@ import xarray as xr
 
 from dynsim import Task, checks
 from sweeps.runner.run import run as run_sweep
-from sweeps.runner.spec import Sweep, load
-from sweeps.studies.options import Queries, begin, queries, unreduced
+from sweeps.runner.spec import Sweep
+from sweeps.studies.options import begin, unreduced
 
 
 class Study(Protocol):
@@ -46,20 +46,3 @@ def on_task(sweep: Sweep, task: Task | None) -> Sweep:
         return sweep
     checks.kind("task", task, Task)
     return unreduced(dataclasses.replace(sweep, run=sweep.first.at({"task": task})))
-
-
-def fig6(given: Queries, usual: Queries, seeds: int, task: Task | None) -> Sweep:
-    """Return the built-in sweep of Fig. 6 over `seeds` seeds, at the numbers of queries `given`.
-    Without these, it uses the `usual` ones, or those of the `task` if there is one."""
-    sweep = load("fig6", [f"axes.seed = {{ range = {seeds} }}"])
-    chosen = given or (usual if task is None else ())
-    axes = {name: values for name, values in sweep.axes.items() if name != "num_queries"}
-    numbers = {"num_queries": queries(chosen)} if chosen else {}
-    return on_task(dataclasses.replace(sweep, axes={**numbers, **axes}), task)
-
-
-def by_queries(found: xr.Dataset, task: Task | None) -> xr.Dataset:
-    """Add an axis of the number of queries to the results if the task fixes that number."""
-    if task is None or "num_queries" in found.dims:
-        return found
-    return found.expand_dims(num_queries=[task.build().num_queries])

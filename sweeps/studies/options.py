@@ -2,7 +2,7 @@
 lines, and the cells and colours of maps."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 """An integer of at least 2, for settings that count something."""
 
-Queries = tuple[str, ...]
-"""Numbers of queries; one option may list several, separated by commas: --num-queries 1,3."""
-
 
 def begin(config: Any) -> None:
     """Check the settings of a figure against their annotations, and `out`; then use all cores.
@@ -60,18 +57,6 @@ def unreduced(sweep: Sweep) -> Sweep:
     if other is None or refusal(registry.check_run, sweep.method, sweep.first) is None:
         return sweep
     return dataclasses.replace(sweep, theory=other)
-
-
-def queries(given: Sequence[str]) -> list[int]:
-    """Parse numbers of queries such as "1,3,5,10"; `ValueError` for anything else."""
-    words = [word for part in given for word in part.split(",") if word]
-    try:
-        numbers = [int(word) for word in words]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
-        raise ValueError(f"num_queries = {','.join(given)!r}: must be different integers >= 1")
-    return numbers
 
 
 class Line(NamedTuple):

@@ -1,6 +1,7 @@
 """Every public name has an example in its docstring, and the examples run."""
 
 import contextlib
+import dataclasses
 import doctest
 import inspect
 import io
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import xarray as xr
 
 import dynsim
 import odes
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick_theory")
 KNOWN = {
     "DeepLinear": DeepLinear,
     "Path": Path,
+    "dataclasses": dataclasses,
     "dynsim": dynsim,
     "eqx": eqx,
     "jax": jax,
@@ -36,6 +39,7 @@ KNOWN = {
     "odes": odes,
     "optax": optax,
     "sweeps": sweeps,
+    "xr": xr,
 }
 """What examples may use without importing it, as the reference says."""
 LONG = {

@@ -1,15 +1,24 @@
 """Figures of Scan and Snap: published numbers, and what is drawn."""
 
 import csv
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
+from scipy import optimize, special
 
 import dynsim
 import sweeps
+from dynsim import Status
 from papers import scan_and_snap
+from papers.scan_and_snap.attention import Figure4, Figure5
+from papers.scan_and_snap.figure3 import Figure3
 from papers.scan_and_snap.figure6 import Figure6, report
+from papers.scan_and_snap.figure8 import Figure8
+from papers.scan_and_snap.figure9 import Figure9
 from papers.scan_and_snap.recall import Figure11
 from sweeps import cli
 
@@ -85,3 +94,97 @@ def test_figure_6_without_training_predicts_the_published_means(tmp_path: Path) 
             assert 0 < std < 1
     assert not (tmp_path / "simulation").exists()
     assert cli.main(["figure", "6", "--no-training", "--no-theory"]) == 2
+
+
+def theorem_4(t: Any, eta_y: Any, eta_z: Any, K: int, M: int, c0: float) -> np.ndarray:
+    """B of Theorem 4 in the paper's time, with Eq. 45 solved by SciPy's Wright omega function."""
+    A, log_m = (M * eta_y * t / K + 1) / (M - 1), np.log(M - 1)
+    h = (A - special.wrightomega(A - log_m)) / M
+    gamma = K * ((M - 1) * h) ** 2 / (2 * eta_y)
+    return np.log1p(4 * eta_z * gamma / c0) / 4
+
+
+def transition(eta_y: np.ndarray, K: int, M: int) -> np.ndarray:
+    """t0 of Theorem 1, from the largest root of e^x = (M-1) x."""
+    x = optimize.brentq(lambda x: x - np.log((M - 1) * x), 1, 99, xtol=1e-13)
+    return 2 * K * x / eta_y
+
+
+def test_figure_3_has_the_bounds_of_theorem_3() -> None:
+    rates = np.array([0.2, 3.0])
+    arrays = Figure3((0.2, 3.0), c0=2.5, f=0.3).draw({}).arrays
+    B = theorem_4(np.arange(701), rates[:, None], 0.5, 10, 1000, 2.5)
+    np.testing.assert_allclose(arrays["upper"], np.exp(2 * B), rtol=1e-9)
+    np.testing.assert_allclose(arrays["lower"], np.exp(2 * 0.09 * B), rtol=1e-9)
+    np.testing.assert_allclose(arrays["t0"], transition(rates, 10, 1000), rtol=1e-9)
+    np.testing.assert_allclose(arrays["t0_prime"], 10 * np.log(1000) / rates, rtol=1e-12)
+
+
+def test_figure_8_shows_lemma_7() -> None:
+    arrays = Figure8().draw({}).arrays
+    published = {50: (0.1, 0.2, 0.5, 1, 2), 1000: (0.2, 0.5, 1, 2, 4)}
+    for M, rates in published.items():
+        found = arrays[f"M{M}"]
+        np.testing.assert_array_equal(found["eta_y"], rates)
+        # Lemma 5 in plain Python.
+        h_star = np.zeros_like(found["h_star"])
+        for row, eta in zip(h_star, rates, strict=True):
+            for s in range(len(row) - 1):
+                row[s + 1] = row[s] + eta / (M - 1 + np.exp(M * row[s]))
+        np.testing.assert_allclose(found["h_star"], h_star, rtol=1e-12)
+        apart = h_star - found["h"]
+        assert (apart > -1e-15).all()
+        assert (apart <= 2 * np.array(rates)[:, None] / M).all()
+
+
+@pytest.mark.parametrize(("K", "c0"), [(1, 1.0), (3, 0.5)])
+def test_figure_9_has_one_height_at_the_transition(K: int, c0: float) -> None:
+    arrays, eta_z = Figure9(K, c0).draw({}).arrays, np.array([0.5, 1, 2, 4, 8])
+    for nu, M, end in ((10, 100, 5.0), (1, 10_000, 50.0)):
+        found, t0 = arrays[f"nu{nu}"], transition(nu * eta_z, K, M)
+        B = theorem_4(np.linspace(0, end, 501), nu * eta_z[:, None], eta_z[:, None], K, M, c0)
+        np.testing.assert_allclose(found["B"], B, rtol=1e-9, atol=1e-30)
+        np.testing.assert_allclose(found["t0"], t0, rtol=1e-9)
+        levels = theorem_4(t0, nu * eta_z, eta_z, K, M, c0)
+        np.testing.assert_allclose(found["B_at_t0"], levels, rtol=1e-9)
+
+
+def attention_of(values: np.ndarray, sweep: sweeps.Sweep) -> xr.Dataset:
+    """A dataset in the shape of a sweep over two times, with the same attention (class, token)."""
+    axes = {name: list(each) for name, each in sweep.fields.items()}
+    run = xr.DataArray(np.full([len(each) for each in axes.values()], Status.OK), axes)
+    attention = xr.DataArray(np.stack([values] * 2), dims=("time", "class", "token"))
+    return xr.Dataset({"status": run, "attention": attention * xr.ones_like(run)})
+
+
+@pytest.mark.parametrize(
+    ("cls", "rates", "smallest", "low"),
+    [
+        (Figure4, [("1", "1"), ("10", "1")], 1e-6, 1e-4),
+        (Figure5, [(rate, rate) for rate in ("0.1", "0.5", "1")], 0.02, 0.02),
+    ],
+)
+@pytest.mark.more
+def test_maps_of_attention(cls: Any, rates: list, smallest: float, low: float) -> None:
+    values = np.where(np.arange(34) % 2, 0.6, smallest) * np.ones((2, 1))
+    data = {name: attention_of(values, sweep) for name, sweep in cls().sweeps().items()}
+    figure, arrays, *_ = cls().draw(data)
+    titles = [ax.get_title() for ax in figure.axes[: len(rates)]]
+    assert [tuple(re.findall(r"= ([\d.]+)", title)) for title in titles] == rates
+    np.testing.assert_array_equal(arrays["eta_y"], [float(rate) for rate, _ in rates])
+    # The contextual tokens of Syn-Small: ten common ones and ten of each class.
+    assert len(arrays["tokens_drawn"]) == 30
+    (bar,) = (m.colorbar for ax in figure.axes for m in ax.collections if m.colorbar)
+    assert (bar.vmin, bar.vmax) == pytest.approx((low, 0.6))
+    assert bar.extend == ("min" if low > smallest else "neither")
+
+
+@pytest.mark.more
+def test_a_task_of_ones_own_has_its_first_classes_drawn() -> None:
+    task = dynsim.Overlapping(K=8)
+    planned = Figure4(task=task).sweeps()
+    assert {each.first.problem.task for each in planned.values()} == {task}
+    uniform = np.full((8, 45), 1 / 45)
+    data = {name: attention_of(uniform, sweep) for name, sweep in planned.items()}
+    # Two panels for each of six classes and two rates, and the colour bar.
+    assert len(Figure4(task=task).draw(data).figure.axes) == 2 * 6 * 2 + 1

@@ -162,10 +162,8 @@ def test_uniform_attention_has_the_entropy_of_its_keys() -> None:
     uniform = (np.tril(np.ones((T, T))) / keys[:, None])[None, None, None]
     want = np.log(keys[1:]).mean()
     np.testing.assert_allclose(model.layer_entropy(uniform), [want], rtol=1e-6)
-    assert model.uniform_entropy(T) == pytest.approx(want)
-    assert model.uniform_entropy(2) == pytest.approx(np.log(2))
-    with pytest.raises(ValueError, match="length = 1: must be an integer >= 2"):
-        model.uniform_entropy(1)
+    assert LanguageModel(length=T).uniform_entropy == pytest.approx(want)
+    assert LanguageModel(length=2).uniform_entropy == pytest.approx(np.log(2))
     np.testing.assert_allclose(model.layer_top(uniform), [np.mean(1 / keys[1:])], rtol=1e-6)
     itself = np.broadcast_to(np.eye(T), (1, 1, 1, T, T))
     first = np.broadcast_to(np.eye(T)[np.zeros(T, int)], (1, 1, 1, T, T))

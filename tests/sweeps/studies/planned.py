@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from sweeps.commands.table import COMMANDS
+from sweeps.figures import Figure
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import described
 
@@ -18,7 +19,8 @@ RECORD = Path(__file__).with_suffix(".json")
 FIGURES = [
     name
     for name, command in COMMANDS.items()
-    if name.startswith("figure ") and hasattr(command.load()[0], "sweeps")
+    if name.startswith("figure ")
+    and getattr(command.load()[0], "sweeps", Figure.sweeps) is not Figure.sweeps
 ]
 
 

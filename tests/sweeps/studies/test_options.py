@@ -122,10 +122,3 @@ def test_values_are_apart_by_a_share_of_the_colours(
     colours: cells.ColourRange, values: list, apart: bool
 ) -> None:
     assert colours.apart(np.array([values]), 0.1).tolist() == [apart]
-
-
-@pytest.mark.parametrize("word", ["", "0", "1,1", "a", "1,2.5"])
-def test_numbers_of_queries_differ_and_are_positive(word: str) -> None:
-    assert options.queries(("3,1", "5,")) == [3, 1, 5]
-    with pytest.raises(ValueError, match=f"num_queries = '{word}': must be different integers"):
-        options.queries((word,))

@@ -45,7 +45,7 @@ def test_settings_and_results_of_studies_do_not_change() -> None:
     own = [each for each in made if each.__module__.startswith(studies.__name__)]
     # Modules of Equinox are immutable by themselves.
     found = [e for e in own if dataclasses.is_dataclass(e) and not issubclass(e, eqx.Module)]
-    assert len(found) > 30
+    assert found
     assert [each for each in found if not each.__dataclass_params__.frozen] == []
 
 
