@@ -167,7 +167,6 @@ UNEVEN = {
     "sweeps.studies.phase.panels": 1,
     "sweeps.studies.spectrum.figure": 1,
     "sweeps.studies.transitions.collapse": 1,
-    "sweeps.studies.two_stage.figure": 1,
 }
 """Number of calls of `zip` by module whose arguments may differ in length."""
 

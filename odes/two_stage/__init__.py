@@ -11,6 +11,7 @@ Example:
 import functools
 
 from odes.theory import Theory
+from odes.two_stage import claims, finite_length, thresholds
 from odes.two_stage.field import (
     DEFAULT_RECORD,
     DEFAULT_TOLERANCES,
@@ -28,10 +29,13 @@ __all__ = [
     "THEORIES",
     "ReducedState",
     "Rule",
+    "claims",
+    "finite_length",
     "solve",
     "solve_anchored",
     "solve_sde",
     "solve_seed",
+    "thresholds",
 ]
 
 NUMBERS = 2**15

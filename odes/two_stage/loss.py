@@ -78,7 +78,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
 
-from dynsim.precision import Number
+from dynsim.precision import AnyArray, Number
 from dynsim.two_stage.model import PQ, logistic
 from dynsim.two_stage.observables import reduced_state
 from dynsim.two_stage.task import Prompts
@@ -105,7 +105,7 @@ class ReducedState(eqx.Module):
     v_M: Real[Number, ""]
 
     @classmethod
-    def from_weights(cls, W: Float[Array, "d d"], V: Float[Array, "d d"]) -> "ReducedState":
+    def from_weights(cls, W: Float[AnyArray, "d d"], V: Float[AnyArray, "d d"]) -> "ReducedState":
         """Project weights on the reduced state."""
         return cls(*reduced_state(PQ(jnp.asarray(W), jnp.asarray(V))))
 
@@ -115,6 +115,18 @@ class ReducedState(eqx.Module):
         standard deviation, because b = 0 would stay 0."""
         start = task.starting_noise
         return cls(0 * start, start, *(5 * (start**2,)))
+
+    def sample(self, d: int, rng: np.random.Generator) -> PQ:
+        """Draw W and V (d, d) with independent normal entries of these mean squares, and a and b in
+        their places."""
+        W, V = rng.normal(size=(2, d, d))
+        W[0] *= self.v_h**0.5
+        W[1:] *= self.v_W**0.5
+        V[0] *= self.v_e**0.5
+        V[1:, 0] *= self.v_u**0.5
+        V[1:, 1:] *= self.v_M**0.5
+        W[0, 0], V[0, 0] = self.a, self.b
+        return PQ(W, V)
 
     def clamped(self) -> "ReducedState":
         """Return the state with negative mean squares, which a solver may produce, set to 0."""

@@ -94,8 +94,6 @@ schema sweeps.commands.schema:Schema own still quick
 figure/collapse sweeps.studies.transitions.collapse:Collapse
 figure/corpus sweeps.studies.words.figure:CorpusFigure
 figure/finite_size sweeps.studies.finite_size.figure:FiniteSize
-figure/joma sweeps.studies.joma.figure:FigureJoMA
-figure/joma_invariant sweeps.studies.joma.invariant:JoMAInvariant
 figure/linear_icl sweeps.studies.linear_icl.figure:FigureLinearICL
 figure/linear_icl_plateaus sweeps.studies.linear_icl.plateaus:LinearICLPlateaus
 figure/optimum sweeps.studies.optimum.figure:Optimum
@@ -107,9 +105,6 @@ figure/snap sweeps.studies.transitions.snap:Snap
 figure/sparse_attention sweeps.studies.sparse_attention:FigureSparseAttention
 figure/spectrum sweeps.studies.spectrum.figure:Spectrum
 figure/trainability sweeps.studies.trainability.figure:Trainability
-figure/two_stage sweeps.studies.two_stage.figure:FigureTwoStage
-figure/two_stage_finite sweeps.studies.two_stage.finite:TwoStageFinite
-figure/two_stage_phase sweeps.studies.two_stage.phase:TwoStagePhase
 figure/validity sweeps.studies.phase.validity:Validity
 """
 """Name and settings class of each command, and its differences from most commands: `own` (not

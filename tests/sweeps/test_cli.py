@@ -35,7 +35,6 @@ COMPUTING = (
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
     "sweeps.studies.transitions.peaks",
-    "sweeps.studies.two_stage.claims",
     "sweeps.studies.words.fates",
 )
 """Modules that compute and draw nothing; each imports others like it."""
@@ -152,10 +151,10 @@ def test_unknown_words_are_named_with_what_is_allowed(
 
 
 def test_words_may_be_joined_by_hyphens_and_options_follow() -> None:
-    figure = cli.parse(["figure", "two-stage-phase", "--seeds", "3"])
-    assert figure == cli.parse(["figure", "two_stage_phase", "--seeds", "3"])
+    figure = cli.parse(["figure", "joma-invariant", "--seeds", "3"])
+    assert figure == cli.parse(["figure", "joma_invariant", "--seeds", "3"])
     assert figure.seeds == 3
-    assert type(figure) is table.COMMANDS["figure two_stage_phase"].load()[0]
+    assert type(figure) is table.COMMANDS["figure joma_invariant"].load()[0]
     assert line.find(["compare", "two-stage", "--r", "2"]) == ("compare", "two-stage", ["--r", "2"])
     assert line.find(["compare", "--task", "syn-small"]) == ("compare", "", ["--task", "syn-small"])
     assert line.find(["phase"]) == ("phase", "", [])

@@ -14,21 +14,24 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
+from dynsim import Status
 from dynsim.decoding import Count
 from dynsim.precision import AnyArray
 from dynsim.two_stage.observables import RankCurves
+from odes.two_stage import claims
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.progress import count
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
 from sweeps.studies.options import begin
 from sweeps.studies.spectrum import checkpoint
 from sweeps.studies.spectrum.checkpoint import Decomposed, Record
 from sweeps.studies.spectrum.weights import Fused
-from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.claims import settings
-from sweeps.studies.two_stage.figure import BEST, P, Q, runs
 from sweeps.systems.experiment import Experiment, experiment
 
+P, Q, BEST = range(3)
+"""Indices of colours: of components, and of another measure of Q."""
 LARGEST = 12
 """Number of directions drawn; the others are noise."""
 NAMED = 8
@@ -94,21 +97,22 @@ def run(config: Spectrum) -> list[Path]:
             report={"checkpoint": str(config.checkpoint), **asked, **checkpoint.summary(found)},
         )
     begin(config)
-    settings(config.run)
     config.run.check()
     # Only the end of each stage is analysed.
-    found = runs(config.run, config.seeds, 2, config.out / "simulation")
-    verdicts = claims.spectral(found)
-    print(f"{count(found.count, 'run')} of {config.run.about}\n{claims.table(verdicts)}")
-    curves = {
-        stage: [claims.truncations(found, at, i) for i in range(found.count)]
-        for stage, at in {"stage 1": found.switch, "stage 2": -1}.items()
-    }
+    record = ("W_signal", "V_signal")
+    sweep = Sweep(config.run, {"seed": {"range": config.seeds}}, "simulation", record, 2)
+    found = run_sweep(sweep, config.out / "simulation").load()
+    found = found.isel(seed=found.status.values == Status.OK)
+    problem: Any = config.run.problem
+    curves = {f"stage {i + 1}": claims.truncations(problem, found, i) for i in range(2)}
+    verdicts = claims.directions(*curves.values())
+    number = count(found.sizes["seed"], "run")
+    print(f"{number} of {config.run.about}\n{claims.table(verdicts)}")
     arrays = {
         stage.replace(" ", "-"): jax.tree.map(lambda *runs: np.stack(runs), *of_stage)
         for stage, of_stage in curves.items()
     }
-    report, figure = claims.as_records(verdicts), draw(config.run.about, curves)
+    report, figure = [claim.as_record() for claim in verdicts], draw(config.run.about, curves)
     return output.write(config.out, "spectrum", figure=figure, arrays=arrays, report=report)
 
 

@@ -7,37 +7,38 @@ from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
+import xarray as xr
 
+import sweeps
 from dynsim import Prompts
 from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.observables import OBSERVABLES, measure
 from dynsim.two_stage.task import sample_prompts
-from sweeps.runner.run import run
-from sweeps.studies.two_stage import claims
-from sweeps.studies.two_stage.claims import RECORD, Runs, ode
-from sweeps.studies.two_stage.figure import runs
-from sweeps.systems.experiment import experiment
+from papers import two_stage
 from tests.benchmarks.peers.torch_two_stage import trained
 
 SEEDS = 3
 NUM_TIMES = 32
 EXPERIMENTS = {
-    "preset": experiment("two_stage"),
-    "joint": experiment("two_stage-joint"),
-    "forever": experiment("two_stage", control="forever"),
+    "preset": sweeps.experiment("two_stage"),
+    "joint": sweeps.experiment("two_stage-joint"),
+    "forever": sweeps.experiment("two_stage", control="forever"),
 }
 
 
 def compared() -> Iterator[str]:
     """Yield every claim for both, and the number of means over seeds that agree."""
-    ours = {name: runs(each, SEEDS, NUM_TIMES) for name, each in EXPERIMENTS.items()}
-    theirs = {name: by_torch(each) for name, each in ours.items()}
-    predicted = {name: run(ode(each)) for name, each in ours.items()}
-    verdicts = claims.tested(ours, predicted), claims.tested(theirs, predicted)
+    ours, predicted = {}, {}
+    for name, run in EXPERIMENTS.items():
+        training = two_stage.training(run, SEEDS, NUM_TIMES)
+        ours[name] = two_stage.ended(sweeps.run(training).load(), run)
+        predicted[name] = sweeps.run(two_stage.ode(run, NUM_TIMES)).load().isel(seed=0)
+    theirs = {name: by_torch(EXPERIMENTS[name], each) for name, each in ours.items()}
+    both = [two_stage.verdicts(EXPERIMENTS, runs, predicted) for runs in (ours, theirs)]
     same, number = 0, 0
-    for name in verdicts[0]:
+    for name in both[0]:
         yield f"{name}: {SEEDS} runs by sweeps, {SEEDS} by the PyTorch loop"
-        for a, b in zip(*(found[name] for found in verdicts), strict=True):
+        for a, b in zip(*(found[name] for found in both), strict=True):
             same, number = same + (a.holds == b.holds), number + 1
             said = " and ".join("holds" if claim.holds else "FAILS" for claim in (a, b))
             yield f"  {a.name:<10}{a.text:<64}{a.measured:>10.4g}{b.measured:>10.4g}  {said}"
@@ -48,11 +49,10 @@ def compared() -> Iterator[str]:
     )
 
 
-def by_torch(ours: Runs) -> Runs:
+def by_torch(training: sweeps.Experiment, ours: xr.Dataset) -> xr.Dataset:
     """Run the same experiment with the PyTorch loop, measured on its own prompts."""
-    training = ours.training
     task, optimizer = training.built
-    steps = ours.steps.astype(int).tolist()
+    steps = ours.time[0].values.astype(int).tolist()
     batch = int(training.batch)
 
     @jax.jit
@@ -67,20 +67,19 @@ def by_torch(ours: Runs) -> Runs:
 
     found = [
         jax.device_get(measured(trained(task, optimizer, seed, steps, batch=batch), key))
-        for seed, key in enumerate(jax.random.split(jax.random.key(1), ours.count))
+        for seed, key in enumerate(jax.random.split(jax.random.key(1), ours.sizes["seed"]))
     ]
     values = {name: np.stack([each[name] for each in found]) for name in OBSERVABLES}
-    values["eta_time"] = ours.values["eta_time"]
-    return Runs(training, ours.steps, ours.eta_time, {name: values[name] for name in RECORD}, 0)
+    return ours.assign({name: (ours[name].dims, each) for name, each in values.items()})
 
 
-def agreeing(ours: Mapping[str, Runs], theirs: Mapping[str, Runs]) -> list[bool]:
+def agreeing(ours: Mapping[str, xr.Dataset], theirs: Mapping[str, xr.Dataset]) -> list[bool]:
     """Return whether the means over seeds lie within three standard errors of each other, for each
     observable of `Prompts.COMPARED` at the end of each stage."""
     good = []
     for name, a in ours.items():
         for observable in Prompts.COMPARED:
-            both = a[observable], theirs[name][observable]
+            both = a[observable].values, theirs[name][observable].values
             distance = abs(both[0].mean(0) - both[1].mean(0))
             error = np.sqrt(sum(values.var(0, ddof=1) for values in both) / SEEDS)
             good += (distance <= 3 * error)[[a.switch, -1]].tolist()

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import sweeps
+from odes.two_stage import claims
 from sweeps.studies.spectrum import checkpoint, figure
-from sweeps.studies.two_stage import claims
 from sweeps.systems.experiment import experiment
 
 TINY = {

@@ -1,1 +1,0 @@
-"""Joint dynamics of an MLP layer and attention: Theorem 1 along training, growth, entropy."""

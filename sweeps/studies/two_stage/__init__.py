@@ -1,1 +1,0 @@
-"""The two-stage experiment: runs, theories, claims and figures."""
