@@ -23,7 +23,7 @@ the matrix Y (M, M) and the query rows (Q, M) of Z,
 
     Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d},
 
-define a `YZ` layer that computes the same (`effective`); this is exact for one head and l2
+define a `YZ` layer that computes the same (`Embedded.effective`); this is exact for one head and l2
 normalisation with "theory", the default. With the residual (paper, section 7) the heads read
 :math:`\operatorname{norm}(\operatorname{norm}(a) + e_m)\, U` for "theory" and
 :math:`\operatorname{norm}(\operatorname{norm}(a\, U) + u_m)` for "practice".
@@ -115,6 +115,18 @@ class Embedded(eqx.Module):
         """The decoder D, or U if they are tied."""
         return self.U if self.D is None else self.D
 
+    def effective(self, task: SequenceClasses, head: int = 0) -> yz.YZ:
+        r"""Return the Y/Z layer that is equivalent to one head:
+
+        .. math::
+
+            Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d}.
+
+        It has the logits of the model for one head and l2 normalisation with "theory". Its
+        attention, and everything that depends on attention alone, is the same in all cases.
+        """
+        return jax.tree.map(lambda leaf: leaf[head], heads(self, task))
+
 
 def attention_logits(params: Embedded, task: SequenceClasses) -> Float[Array, "H Q M"]:
     r"""Return the logits :math:`Z = U W_Q W_K^\top U^\top / \sqrt d` of each head, for the queries
@@ -128,19 +140,6 @@ def heads(params: Embedded, task: SequenceClasses) -> yz.YZ:
     """Return the effective Y (H, M, M) and Z (H, Q, M), with a leading axis for the heads."""
     Y = params.U @ jnp.swapaxes(params.W_V, 1, 2) @ params.decoder.T
     return yz.YZ(Y, attention_logits(params, task), params.residual)
-
-
-def effective(params: Embedded, task: SequenceClasses, head: int = 0) -> yz.YZ:
-    r"""Return the Y/Z layer that is equivalent to one head:
-
-    .. math::
-
-        Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d}.
-
-    It has the logits of `forward` for one head and l2 normalisation with "theory". Its attention,
-    and everything that depends on attention alone, is the same in all cases.
-    """
-    return jax.tree.map(lambda leaf: leaf[head], heads(params, task))
 
 
 def from_heads(task: SequenceClasses, params: yz.YZ) -> Embedded:
@@ -424,7 +423,7 @@ def measure(task: SequenceClasses, params: Embedded) -> Snapshot:
     """Return the snapshot of the layer in the limit T -> infinity, without a positional prior.
 
     For one head with l2 normalisation and "theory" it is `dynsim.yz.observables.measure` of
-    `effective`. Otherwise the output logits are still those of the model, and
+    `Embedded.effective`. Otherwise the output logits are still those of the model, and
 
         z, c, g   are means over the heads, and f = c / |c|
         g         is the gradient at norm(a) for "theory"; for "practice" the gradient at norm(a U),

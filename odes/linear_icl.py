@@ -53,6 +53,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dynsim.linear_icl.model import Merged, MergedHeads, Model, Separate, SeparateHeads
@@ -63,7 +64,15 @@ from odes.general import closed_form, flows
 from odes.solver.tolerances import Tolerances
 from odes.theory import Inapplicable, Theory, Training
 
-__all__ = ["THEORIES", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_to_reach"]
+__all__ = [
+    "THEORIES",
+    "amplitudes",
+    "count_plateaus",
+    "escape_times",
+    "plateaus",
+    "sigmoid",
+    "time_to_reach",
+]
 
 
 Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
@@ -71,6 +80,11 @@ Course = Callable[[Regression, Model, Float[Array, ""]], Float[Array, " D"]]
 DOUBLINGS = 30
 """Number of Carlson's duplications; each quarters the differences between the arguments."""
 BISECTIONS = 60
+NEAR = 0.02
+"""Largest distance from a plateau, as a share of tr Lambda (the loss at the start), that counts as
+being on it."""
+LASTING = 1.25
+"""A plateau counts if the loss stays on it while time grows by this factor."""
 
 
 def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
@@ -85,6 +99,37 @@ def losses(task: Regression) -> Float[Array, " D1"]:
     falls = task.eigenvalues / task.gain
     zero = jnp.zeros(1, falls.dtype)
     return jnp.asarray(task.trace) - jnp.concatenate([zero, jnp.cumsum(falls)])
+
+
+def count_plateaus(
+    times: Float[AnyArray, " S"],
+    loss: Float[AnyArray, "*B S"],
+    levels: Float[AnyArray, "*#B D1"],
+) -> Int[np.ndarray, "*B"]:
+    """Return on how many of its plateaus each loss rests: it stays within 2 % of the starting loss
+    of one while time grows by a quarter.
+
+    Args:
+        times: (S,) recorded times, increasing from above 0, in any unit.
+        loss: (*B, S) losses of runs.
+        levels: (*B, D + 1) their `plateaus`.
+
+    Example:
+        >>> levels, times = odes.linear_icl.plateaus(dynsim.Regression(D=1)), np.arange(1, 9)
+        >>> int(odes.linear_icl.count_plateaus(times, np.full(8, levels[1]), levels))
+        1
+    """
+    loss, levels = np.asarray(loss), np.asarray(levels)
+    number = np.zeros(loss.shape[:-1], int)
+    for m in range(levels.shape[-1]):
+        near = np.abs(loss - levels[..., m, None]) < NEAR * levels[..., :1]
+        since = np.full(number.shape, np.inf)
+        rested = np.zeros(number.shape, bool)
+        for s, t in enumerate(times):
+            since = np.where(near[..., s], np.minimum(since, t), np.inf)
+            rested |= t >= LASTING * since
+        number += rested
+    return number
 
 
 def amplitudes(task: Regression) -> Float[Array, " D"]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from dynsim import Trajectory
 from dynsim.training.recording import Record
 from odes.general import computed, no_sgd, predicted, rows
-from odes.solver.integrate import Solver, StepTime, integrate
+from odes.solver.integrate import Solver, StepTime, integrate, judge
 from odes.solver.posed import jumps
 from odes.solver.tolerances import Tolerances
 from odes.theory import AnyTheory, Inapplicable, Training, always
@@ -40,6 +40,7 @@ def system(
     names: tuple[str, ...] = (),
     needs: tuple[str, ...] = ("key",),
     stop: Stop | None = None,
+    discrete: bool = False,
     solver: Solver | None = None,
     tolerances: Tolerances | None = None,
     refused: Mapping[str, str] | None = None,
@@ -69,11 +70,15 @@ def system(
         needs: `()` for a theory whose start does not use the weights, so that it needs no key.
         stop: `stop(t, state, training)` returns whether the equations have become invalid. From
             then on the run has `Status.DIVERGED`.
+        discrete: whether `field` returns the change of the state in the step after t, so that the
+            equations are a map and no flow. Such a theory has no `solver` and no tolerances, and
+            only forward-mode derivatives.
         solver: a diffrax solver; by default `diffrax.Tsit5()`.
         tolerances: tolerances of the solver; by default those of the precision.
 
     Raises:
-        ValueError: from the theory's `solve`, with the reason, if it does not describe a training.
+        ValueError: for a `discrete` system with a solver or tolerances; and from the theory's
+            `solve`, with the reason, if it does not describe a training.
 
     Example:
         Online descent on :math:`(w x - y)^2/2` with label noise, to second order in the rate:
@@ -91,6 +96,9 @@ def system(
         ...     lambda t, state, training: {"square": state},
         ... )
     """
+
+    if discrete and (solver or tolerances):
+        raise ValueError("discrete = True: a map has no solver and no tolerances")
 
     def why_not(training: Training) -> str | None:
         reason = None if any_rule else no_sgd(training.rule, momentum="none")
@@ -113,11 +121,13 @@ def system(
             begin=start,
             observe=observe,
             stop=stop,
+            discrete=discrete,
             solver=solver,
             refused=dict(refused or {}),
         ),
         why_not,
         needs=(*needs, "batch", "steps"),
+        adaptive=not discrete,
         tolerances=tolerances,
         variant=variant,
         refused=dict(refused or {}),
@@ -135,10 +145,11 @@ def _solved(
     begin: Start,
     observe: Observe,
     stop: Stop | None,
+    discrete: bool,
     solver: Solver | None,
     refused: Mapping[str, str],
     record: Record,
-    tolerances: Tolerances,
+    tolerances: Tolerances | None = None,
 ) -> Trajectory:
     numbers, rest = eqx.partition(training, eqx.is_array)
 
@@ -153,6 +164,8 @@ def _solved(
     if any(map(jnp.iscomplexobj, jax.tree.leaves(initial))):
         raise ValueError(f"theory {name!r}: start must return real numbers; use two for each")
     initial = jax.tree.map(lambda leaf: jnp.asarray(leaf, times.dtype), initial)
+    if tolerances is None:
+        return _iterated(training, initial, times, name, field, save, stop)
     solved = integrate(
         told(field),
         initial,
@@ -166,3 +179,30 @@ def _solved(
         stop=None if stop is None else told(stop),
     )
     return solved.trajectory(name, solved.final)
+
+
+def _iterated(
+    training: Training,
+    initial: PyTree,
+    times: Float[Array, " S"],
+    name: str,
+    field: VectorField,
+    save: Callable[..., dict[str, Array]],
+    stop: Stop | None,
+) -> Trajectory:
+    """Add the change `field` at every step, and save the state at `times`."""
+
+    def step(now: tuple[Array, PyTree, Array]) -> tuple[Array, PyTree, Array]:
+        t, state, valid = now
+        if stop is not None:
+            valid &= ~stop(t, state, training)
+        return t + 1, jax.tree.map(jnp.add, state, field(t, state, training)), valid
+
+    def advance(now: tuple[Array, PyTree, Array], t: Array) -> tuple[Any, Any]:
+        _, state, valid = now = jax.lax.while_loop(lambda now: now[0] < t, step, now)
+        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state)]
+        return now, (save(t, state, training), valid & jnp.all(jnp.stack(finite)))
+
+    begin = jnp.zeros((), times.dtype), initial, jnp.ones((), bool)
+    (_, final, _), (values, valid) = jax.lax.scan(advance, begin, times)
+    return Trajectory(times, values, final, *judge(times, valid), name)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sweeps.figures import Figure, Picture
     from sweeps.output import drawing
     from sweeps.runner.driver import ChunksFailed
-    from sweeps.runner.labels import difference, moments, valid
+    from sweeps.runner.labels import crossing, difference, moments, valid
     from sweeps.runner.program.jobs import forget
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
@@ -40,6 +40,7 @@ __all__ = [
     "System",
     "best",
     "compare",
+    "crossing",
     "difference",
     "drawing",
     "experiment",
@@ -70,6 +71,7 @@ _SOURCES = {
     "explain": "sweeps.commands.explain:explain",
     "Figure": "sweeps.figures:Figure",
     "Picture": "sweeps.figures:Picture",
+    "crossing": "sweeps.runner.labels:crossing",
     "drawing": "sweeps.output.drawing",
     "difference": "sweeps.runner.labels:difference",
     "explore": "sweeps.commands.views.explore:explore",

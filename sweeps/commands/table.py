@@ -94,15 +94,11 @@ schema sweeps.commands.schema:Schema own still quick
 figure/collapse sweeps.studies.transitions.collapse:Collapse
 figure/corpus sweeps.studies.words.figure:CorpusFigure
 figure/finite_size sweeps.studies.finite_size.figure:FiniteSize
-figure/linear_icl sweeps.studies.linear_icl.figure:FigureLinearICL
-figure/linear_icl_plateaus sweeps.studies.linear_icl.plateaus:LinearICLPlateaus
 figure/optimum sweeps.studies.optimum.figure:Optimum
 figure/edge sweeps.studies.transitions.edge.figure:Edge
 figure/phase sweeps.studies.phase.figure:Phase
-figure/qkv sweeps.studies.qkv:FigureQKV
 figure/scaling sweeps.studies.transitions.scaling.figure:ScalingFigure
 figure/snap sweeps.studies.transitions.snap:Snap
-figure/sparse_attention sweeps.studies.sparse_attention:FigureSparseAttention
 figure/spectrum sweeps.studies.spectrum.figure:Spectrum
 figure/trainability sweeps.studies.trainability.figure:Trainability
 figure/validity sweeps.studies.phase.validity:Validity

@@ -11,6 +11,7 @@ import xarray as xr
 
 from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
+from dynsim.trajectory import crossings
 from sweeps.language.axes import Axis
 from sweeps.language.fields import fold
 from sweeps.language.values import find_axis, find_value, matching
@@ -215,6 +216,27 @@ def moments(dataset: xr.Dataset, name: str) -> xr.Dataset:
     if name + "_drift" in dataset:
         runs = runs + dataset[name + "_drift"]
     return xr.Dataset({"runs": runs, "mean": runs.mean("seed"), "std": std})
+
+
+def crossing(values: xr.DataArray, level: xr.DataArray | float) -> xr.DataArray:
+    """Return the first time at which a recorded quantity crosses a level.
+
+    Args:
+        values: a quantity with a dimension `time`; runs that are NaN, as in `valid`, never cross.
+        level: the level, which may differ between runs; its other dimensions are added.
+
+    Returns:
+        Times in optimiser steps, linear between recorded ones; NaN where `values` stays on the side
+        of the level on which it starts.
+
+    Example:
+        >>> loss = xr.DataArray([1.0, 0.5, 0.1], {"time": [0, 10, 20]})
+        >>> float(sweeps.crossing(loss, 0.75))
+        5.0
+    """
+    values, levels = xr.broadcast(values, xr.DataArray(level), exclude=["time"])
+    core = [["time"], ["time"], []]
+    return xr.apply_ufunc(crossings, values["time"], values, levels, input_core_dims=core)
 
 
 def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:

@@ -81,6 +81,28 @@ def test_a_linear_field_is_its_closed_form() -> None:
     assert found.params == pytest.approx(expected[-1], rel=1e-6)
 
 
+def test_a_discrete_field_is_added_at_every_step() -> None:
+    """(1 + r) x + f with the rate of each step; the change of a step that is not whole does not
+    count, and the run ends where `stop` says so."""
+    eta = dynsim.schedules.steps(0.3, [20], [0.1])
+    options = {"key": KEY, "batch": 2}
+    times = [0, 1, 20, 21, 100]
+    found = theory(discrete=True).solve(Line(0.5), dynsim.sgd(eta), times, **options)
+    want = [float(found["square"][0])]
+    for k in range(100):
+        rate = 0.3 if k < 20 else 0.03
+        want.append(want[-1] * (1 - 2 * rate + 2 * rate**2) + rate**2 * 0.125)
+    np.testing.assert_allclose(found["square"], np.array(want)[times], rtol=1e-9)
+    assert (found.status, found.first_bad_step) == (Status.OK, -1)
+    ends = theory(discrete=True, stop=lambda t, square, training: t >= 20)
+    found = ends.solve(Line(0.5), dynsim.sgd(eta), times, **options)
+    assert (found.status, found.first_bad_step) == (Status.DIVERGED, 21)
+    grows = theory(discrete=True).solve(Line(), dynsim.sgd(1e3), [0, 100], **options)
+    assert (grows.status, grows.first_bad_step) == (Status.DIVERGED, 100)
+    with pytest.raises(ValueError, match="discrete = True: a map has no solver"):
+        theory(discrete=True, tolerances=odes.Tolerances(1e-3, 1e-6))
+
+
 def test_what_is_no_variant_is_compared_without_being_asked_for() -> None:
     formula = lambda problem, init, time: {"square": jnp.exp(-2 * time)}
     for made in (theory, functools.partial(odes.closed_form, "fall", "fall", "", formula)):

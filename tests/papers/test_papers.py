@@ -25,6 +25,7 @@ from odes.batch_noise import size_of
 from papers import (
     biehl_schwarze,
     cabannes,
+    catapult,
     cui,
     factorisation,
     gromov,
@@ -67,9 +68,9 @@ def test_every_paper_is_registered_and_has_a_page(
 ) -> None:
     """As the package would be installed now, whatever is installed."""
     points = POINTS[registry.GROUP]
-    assert {value.split(":")[0] for value in points.values()} == {
-        f"papers.{p.stem}" for p in (ROOT / "papers").glob("*.py") if p.stem != "__init__"
-    }
+    places = [p.relative_to(ROOT) for p in MODULES if "(dynsim.Problem)" in p.read_text()]
+    modules = {p.parent if p.stem == "__init__" else p.with_suffix("") for p in places}
+    assert {v.split(":")[0] for v in points.values()} == {".".join(m.parts) for m in modules}
     packages.write(tmp_path, "dynsim", entries={registry.GROUP: points})
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_KNOWN", {})
@@ -96,9 +97,10 @@ SMALLEST: dict[type[dynsim.Problem], dict[str, Any]] = {
     induction.Chains: {"context": 1, "lags": 2},
     cui.Attention: {"D": 2, "examples": 1, "omega": 0.0},
     self_stabilisation.Network: {"width": 1, "strength": 1.0, "scale": 1e-3},
+    catapult.Network: {"norm": 0.1, "output": 0.0, "width": 2},
 }
 """Numbers that settings of papers can be, the smallest ones where there is one."""
-POSITIVE = {"u0", "alpha", "strength", "scale", "fraction"}
+POSITIVE = {"u0", "alpha", "strength", "scale", "fraction", "norm"}
 
 
 @pytest.mark.parametrize("cls", SMALLEST, ids=lambda cls: cls.__name__)

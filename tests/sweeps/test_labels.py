@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 import dynsim
+import sweeps
 from dynsim import Status
 from sweeps import Sweep, experiment
 from sweeps.runner import labels
@@ -238,3 +239,15 @@ def test_differences_have_units_and_the_worse_status() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             labels.difference(other, training)
+
+
+def test_crossings_of_runs_are_those_of_their_trajectories() -> None:
+    """Of a falling, a rising and a level curve, at two levels of each."""
+    time, curves = np.array([0.0, 10, 30]), np.array([[4.0, 2, 0], [0, 1, 5], [2, 2, 2]])
+    values = xr.DataArray(curves, {"time": time}, ("run", "time"))
+    levels = xr.DataArray([[3.0, 1], [3, 0.5], [3, 1]], dims=("run", "level"))
+    found = sweeps.crossing(values, levels).transpose("run", "level")
+    np.testing.assert_allclose(found, [[5, 20], [20, 5], [np.nan] * 2])
+    one = dynsim.Trajectory(time, {"x": curves[0]}, None, np.array(0), np.array(-1), "")
+    assert found[0, 1] == one.crossing_time("x", 1.0)
+    assert sweeps.crossing(values.transpose(), 3.0).values[:2].tolist() == [5, 20]

@@ -187,7 +187,7 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     assert set(got.observables) == set(want.observables)
     for name, values in want.observables.items():
         np.testing.assert_allclose(got[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
-    layer = embedded.effective(got.params, TASK)
+    layer = got.params.effective(TASK)
     np.testing.assert_allclose(layer.Y, want.params.Y, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(layer.Z, want.params.Z, rtol=1e-10, atol=1e-12)
 

@@ -320,3 +320,21 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
 def test_theories_refuse_what_they_do_not_describe(name, task, rule, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         THEORIES[name].solve(task, rule, [1.0])
+
+
+def test_a_plateau_is_within_two_percent_of_the_start_for_a_quarter_longer() -> None:
+    """Within 0.06 of plateaus at 3 and 1, up to 1.25 times the time at which it begins."""
+    times = np.array([8.0, 10, 11, 12.5, 100])
+    losses = {
+        (2.941, 3.059, 2, 2, 2): 1,
+        (2.939, 3, 3, 2, 2): 0,
+        (2, 3, 3, 3, 2): 1,
+        (2, 3, 2, 3, 2): 0,
+        (2, 2, 2, 1, 1.059): 1,
+        (2, 2, 2, 1, 1.061): 0,
+        (3, 3, 2, 1.05, 0.95): 2,
+    }
+    # As runs over two axes.
+    levels = np.broadcast_to([3.0, 1.0], (len(losses), 1, 2))
+    number = linear_icl.count_plateaus(times, np.array([*losses], float)[:, None], levels)
+    assert number[:, 0].tolist() == [*losses.values()]

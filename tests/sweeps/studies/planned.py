@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sweeps import Figure
 from sweeps.commands.table import COMMANDS
 from sweeps.figures import Figure
 from sweeps.runner.spec import Sweep

@@ -13,6 +13,7 @@ import xarray as xr
 
 import dynsim
 from dynsim import Status
+from papers.catapult import Network
 from sweeps.studies.phase.refinement import Level
 from sweeps.studies.phase.regions import (
     BY_EDGE,
@@ -23,7 +24,7 @@ from sweeps.studies.phase.regions import (
 )
 from sweeps.studies.trainability import figure, limits
 from sweeps.systems.experiment import Experiment, experiment
-from tests.systems.catapult import Catapult, descended
+from tests.systems.catapult import descended
 
 STEPS = 200
 RATES = (0.5, 1.5, 1.9, 2.2, 3.0, 3.5, 4.3, 6.0)
@@ -32,7 +33,7 @@ RATES = (0.5, 1.5, 1.9, 2.2, 3.0, 3.5, 4.3, 6.0)
 
 def trained(eta: float) -> dynsim.Trajectory:
     return dynsim.train(
-        Catapult(),
+        Network(),
         dynsim.sgd(eta),
         jax.random.key(0),
         steps=STEPS,
@@ -48,7 +49,7 @@ def test_regions_of_a_two_layer_linear_network_are_its_exact_ones() -> None:
     for eta in RATES:
         run = trained(eta)
         if run.ok:
-            exact = descended(eta, 1.0, Catapult().output, STEPS)[:, 0] ** 2 / 2
+            exact = descended(eta, 1.0, Network().output, STEPS)[:, 0] ** 2 / 2
             # Weights start in float32, 6e-8 off, which a factor of each of 200 steps multiplies.
             np.testing.assert_allclose(run["loss"], exact, rtol=1e-3, atol=1e-12)
         values = (np.asarray(run[name]) for name in BY_EDGE.record)
@@ -78,7 +79,7 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
         "eta": tuple(np.geomspace(0.5, 8, 30).tolist()),
         "norm": tuple(np.geomspace(0.25, 2, 20).tolist()),
     }
-    run = Experiment(Catapult(), dynsim.sgd(1.0), 20, math.inf, "float64")
+    run = Experiment(Network(), dynsim.sgd(1.0), 20, math.inf, "float64")
     flows = limits.flow_of(run, axes)
     assert flows.times == 16
     flows = dataclasses.replace(flows, times=(0, 20))
