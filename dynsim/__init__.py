@@ -9,7 +9,7 @@ import importlib.util
 import os
 import warnings
 
-from dynsim import schedules
+from dynsim import classes, schedules
 from dynsim.classes.task import SequenceClasses, Task, sequence_classes
 from dynsim.classes.tasks import (
     Overlapping,
@@ -34,7 +34,7 @@ from dynsim.linear_icl.model import (
     WhiteSpectrum,
 )
 from dynsim.linear_icl.regression import Regression
-from dynsim.problem.base import Problem, full_batch
+from dynsim.problem.base import FullBatch, Problem, full_batch
 from dynsim.problem.data import ArrayFile, Arrays, Data
 from dynsim.problem.sharpness import sharpness_threshold
 from dynsim.problem.train import train
@@ -79,6 +79,7 @@ __all__ = [
     "Embedded",
     "Examples",
     "FastPrompts",
+    "FullBatch",
     "GeometricSpectrum",
     "GivenSpectrum",
     "JoMA",
@@ -122,6 +123,7 @@ __all__ = [
     "WhiteSpectrum",
     "adam",
     "adamw",
+    "classes",
     "from_optax",
     "full_batch",
     "log_times",

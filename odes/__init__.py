@@ -26,7 +26,7 @@ from odes.central import central_flow
 from odes.general import closed_form, computed
 from odes.hierarchy import applicable, theories
 from odes.problem import Reduction, descent, flow
-from odes.solver.posed import Flow
+from odes.solver.posed import Flow, effective_rates
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 from odes.system import system
 from odes.theory import Theory, Training
@@ -47,6 +47,7 @@ __all__ = [
     "computed",
     "decoder",
     "descent",
+    "effective_rates",
     "eq10",
     "escape_error",
     "fixed_attention",

@@ -1,8 +1,9 @@
-r"""Predictions of Scan and Snap's Theorems 2 and 3 for a recorded trajectory, and their errors.
+r"""Predictions of Scan and Snap's theorems for a recorded trajectory, and their errors.
 
-Theorem 2 and Corollary 2 predict the signs of the drift of z. Theorem 3 predicts how the distinct
-tokens of a class grow relative to one another, and how much the dominant one gains. The functions
-take recorded logits `z` (S, K, M) (record "z") from any source, theory or simulation.
+Theorem 1 predicts when the speed coefficient peaks; `peak_time` measures it. Theorem 2 and
+Corollary 2 predict the signs of the drift of z. Theorem 3 predicts how the distinct tokens of a
+class grow relative to one another, and how much the dominant one gains. Their functions take
+recorded logits `z` (S, K, M) (record "z") from any source, theory or simulation.
 
 On the Eq. 10 flow, Theorem 3's law holds exactly for every token that is distinct among *all*
 classes, even if classes share a query: f is zero there for all other classes, so that
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int8, Real
 
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, directions
 from dynsim.precision import AnyArray, Number
 from dynsim.trajectory import Times
 from odes.run import check_times
@@ -84,6 +85,36 @@ def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
     elif len(tokens) and is_symmetric(task):
         signs[common] = -1
     return signs
+
+
+def drift_at_start(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
+    r"""Return :math:`z' / (\eta_Z \eta_Y t)` of token l for the query of class n as
+    :math:`t \to 0` [ours], for the population flow from zero weights.
+
+    To first order in t, :math:`Y = \eta_Y t \sum_n \pi(n) f_n (e_{\nu(n)} - 1/M)^\top`. The part of
+    :math:`g_n = Y (e_{\nu(n)} - 1/M)` along :math:`f_n` drops out of the drift, which leaves
+
+    .. math::
+
+        z_{ml}' \propto \sum_{n \in \psi^{-1}(m)} \pi(n) f_{nl} (f_{nl}\, f_n \cdot h - h_l),
+        \qquad h = \frac{1}{M} \sum_{n'} \pi(n') f_{n'}.
+
+    It holds for any overlap, and without distinct tokens. So a token gains if it belongs more to
+    the classes of its query than to those that overlap them. Eq. 10 has another h, from Lemma 3
+    (`odes.eq10.drift`).
+
+    Example:
+        >>> task = dynsim.SynSmall().build()
+        >>> drift = odes.predictions.drift_at_start(task)
+        >>> signs = odes.predictions.sign_of_drift(task)
+        >>> bool((np.sign(drift) == signs)[signs != 0].all())
+        True
+    """
+    f, prior = directions(task), np.asarray(task.prior)
+    h = prior @ f / task.M
+    per_class = prior[:, None] * f * (f * (f @ h)[:, None] - h)
+    rows = np.asarray(task.query_index)
+    return (rows[:, None] == rows).astype(per_class.dtype) @ per_class
 
 
 def is_symmetric(task: SequenceClasses) -> bool:
@@ -205,6 +236,50 @@ def bound_from_xi(
     xi = np.asarray(xi, np.float64)
     pieces = np.diff(np.asarray(times, np.float64))[:, None] * (xi[1:] + xi[:-1]) / 2
     return eta_z * np.asarray(weight) * np.cumsum(np.r_[np.zeros_like(xi[:1]), pieces], axis=0)
+
+
+def peak_time(times: Real[AnyArray, "..."], values: Real[AnyArray, "..."]) -> float:
+    """Return the time of the maximum of a positive curve, between the times at which it was
+    recorded.
+
+    It fits a parabola in (ln t, ln value) through the largest value and its two neighbours. The
+    speed coefficient rises like t and decays nearly like 1/t, so its maximum is nearly symmetric in
+    these logarithms. Theorem 1 predicts `odes.decoder.stages(...).peak`.
+
+    Args:
+        times: (S,) increasing; times <= 0 are left out, and NaN, which pads shorter runs.
+        values: (S,) recorded at these times.
+
+    Returns:
+        The time in the unit of `times`; NaN where the largest value is the first or the last one,
+        so that the maximum may lie outside, or where a required value is not positive.
+
+    Raises:
+        ValueError: for other shapes or times that do not increase.
+
+    Example:
+        >>> times = np.array([0.0, 1, 2, 4, 8, 16, 32])
+        >>> round(odes.predictions.peak_time(times, times / (64 + times**2)), 6)
+        8.0
+    """
+    times, values = np.asarray(times, np.float64), np.asarray(values, np.float64)
+    if times.ndim != 1 or values.shape != times.shape:
+        raise ValueError(f"values: shape {values.shape}: must be that of times, {times.shape} (S,)")
+    inside = times > 0
+    times, values = times[inside], values[inside]
+    if (np.diff(times) <= 0).any():
+        raise ValueError("times: must increase")
+    if not (times.size and np.isfinite(values).all()):
+        return np.nan
+    top = int(np.argmax(values))
+    around = slice(top - 1, top + 2)
+    if top in (0, times.size - 1) or (values[around] <= 0).any():
+        return np.nan
+    x, y = np.log(times[around] / times[top]), np.log(values[around] / values[top])
+    # y = a x + b x^2 through the neighbours, with the largest value at the origin.
+    # The one before is smaller, as the first of equal values counts as the largest: b is not 0.
+    a, b = np.linalg.solve(np.stack([x, x**2], 1)[::2], y[::2])
+    return float(times[top] * np.exp(-a / (2 * b)))
 
 
 def _masks(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

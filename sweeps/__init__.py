@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sweeps.figures import Figure, Picture
     from sweeps.output import drawing
     from sweeps.runner.driver import ChunksFailed
-    from sweeps.runner.labels import crossing, difference, moments, valid
+    from sweeps.runner.labels import crossing, difference, evaluate, moments, valid
     from sweeps.runner.program.jobs import forget
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
@@ -43,6 +43,7 @@ __all__ = [
     "crossing",
     "difference",
     "drawing",
+    "evaluate",
     "experiment",
     "explain",
     "explore",
@@ -74,6 +75,7 @@ _SOURCES = {
     "crossing": "sweeps.runner.labels:crossing",
     "drawing": "sweeps.output.drawing",
     "difference": "sweeps.runner.labels:difference",
+    "evaluate": "sweeps.runner.labels:evaluate",
     "explore": "sweeps.commands.views.explore:explore",
     "forget": "sweeps.runner.program.jobs:forget",
     "load": "sweeps.runner.spec:load",

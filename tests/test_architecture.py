@@ -163,10 +163,8 @@ DEFAULTS = {"frozen": False, "eq": True, "kw_only": False, "order": False, "stat
 UNEVEN = {
     "sweeps.output": 1,
     "sweeps.runner.store.arrays": 2,
-    "sweeps.studies.finite_size.figure": 1,
     "sweeps.studies.phase.panels": 1,
     "sweeps.studies.spectrum.figure": 1,
-    "sweeps.studies.transitions.collapse": 1,
 }
 """Number of calls of `zip` by module whose arguments may differ in length."""
 

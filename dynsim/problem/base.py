@@ -314,14 +314,27 @@ def _is_traced(leaf: Any) -> bool:
 
 
 class FullBatch(Problem):
-    """A problem whose population is a fixed set of examples. Build one with `dynsim.full_batch`.
+    """A problem whose population is a fixed set of examples: drawn ones by `dynsim.full_batch`, or
+    your own.
 
     It has a `population_loss`, so that flows and the central flow apply, and training with
     `batch=math.inf` descends the mean over the set. A finite batch draws from it with replacement.
 
     Attributes:
         problem: the model and its loss.
-        data: examples as `problem.draw` returns them, with a leading axis.
+        data: examples as `problem.draw` returns them, with a leading axis; those of `dynsim.Layer`
+            may have weights.
+
+    Example:
+        The loss of sequences of two contextual tokens, exactly:
+
+        >>> task = dynsim.sequence_classes([[0.5, 0.5, 0], [0.5, 0, 0.5]], [0, 1])
+        >>> counts = np.array([[2, 0, 0], [1, 1, 0], [0, 2, 0], [2, 0, 0], [1, 0, 1], [0, 0, 2]])
+        >>> weight = np.array([1, 2, 1, 1, 2, 1]) / 8
+        >>> examples = dynsim.Examples(np.repeat([0, 1], 3), counts.astype(float), weight)
+        >>> exact = dynsim.FullBatch(dynsim.Layer(task, length=3), examples)
+        >>> options = {"steps": 10, "batch": math.inf, "record": ["loss"]}
+        >>> run = dynsim.train(exact, dynsim.sgd(1.0, 1.0), jax.random.key(0), **options)
     """
 
     problem: Problem

@@ -157,6 +157,28 @@ class Rescaled(eqx.Module):
         return np.where(sums[-1] < time, np.inf, end - 1 + share)
 
 
+def effective_rates(rule: Rule) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
+    r"""Return :math:`\eta_Y` and :math:`\eta_Z` over :math:`1 - \mu`, the rates in closed forms
+    without inertia.
+
+    Returns:
+        The peak rates of both schedules, each in the shape of its numbers and of :math:`\mu`.
+
+    Raises:
+        ValueError: for a rule that closed forms do not describe, such as Adam.
+
+    Example:
+        >>> eta_y, eta_z = odes.effective_rates(dynsim.sgd(1.0, 0.5, momentum=0.75))
+        >>> float(eta_y), float(eta_z)
+        (4.0, 2.0)
+    """
+    if problem := why_not_described(rule, "the closed form"):
+        raise ValueError(problem)
+    rescaled = Rescaled.of(rule)
+    rate = jnp.asarray(rescaled.rate)
+    return rate * jnp.asarray(rescaled.eta_y), rate * jnp.asarray(rescaled.eta_z)
+
+
 def why_not_described(
     rule: Rule,
     theory: str,

@@ -91,14 +91,10 @@ phase sweeps.studies.phase.figure:Plane
 spectrum sweeps.studies.spectrum.figure:Spectrum
 validate sweeps.studies.tables:Validate own
 schema sweeps.commands.schema:Schema own still quick
-figure/collapse sweeps.studies.transitions.collapse:Collapse
-figure/corpus sweeps.studies.words.figure:CorpusFigure
-figure/finite_size sweeps.studies.finite_size.figure:FiniteSize
 figure/optimum sweeps.studies.optimum.figure:Optimum
 figure/edge sweeps.studies.transitions.edge.figure:Edge
 figure/phase sweeps.studies.phase.figure:Phase
 figure/scaling sweeps.studies.transitions.scaling.figure:ScalingFigure
-figure/snap sweeps.studies.transitions.snap:Snap
 figure/spectrum sweeps.studies.spectrum.figure:Spectrum
 figure/trainability sweeps.studies.trainability.figure:Trainability
 figure/validity sweeps.studies.phase.validity:Validity

@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store import CHECKPOINT, PARTS
 from sweeps.runner.store.arrays import MISSING
 from sweeps.systems.base import System, known
+from sweeps.systems.experiment import Experiment
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
 WIDTH = 32
@@ -237,6 +238,35 @@ def crossing(values: xr.DataArray, level: xr.DataArray | float) -> xr.DataArray:
     values, levels = xr.broadcast(values, xr.DataArray(level), exclude=["time"])
     core = [["time"], ["time"], []]
     return xr.apply_ufunc(crossings, values["time"], values, levels, input_core_dims=core)
+
+
+def evaluate(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.DataArray:
+    """Evaluate a function of the run, such as a closed form, at every point of a sweep.
+
+    Args:
+        sweep: the sweep; nothing is trained.
+        function: function of the run at one point that returns a number.
+
+    Returns:
+        The values over the dimensions of the sweep but its seeds, with their coordinates, so that
+        they align with its results.
+
+    Example:
+        >>> run = sweeps.experiment(steps=100, momentum=0.9)
+        >>> sweep = sweeps.Sweep(run, {"eta_y": [0.5, 1.0], "seed": range(4)})
+        >>> rate = lambda run: odes.effective_rates(run.built[1])[0]
+        >>> sweeps.evaluate(sweep, rate).values.round(4).tolist()
+        [5.0, 10.0]
+    """
+    dims = [dim for dim in sweep.dims if dim.name != "seed"]
+    values = np.empty([dim.size for dim in dims])
+    for index in np.ndindex(*values.shape):
+        place = zip(dims, index, strict=True)
+        values[index] = function(
+            sweep.point({n: v[i] for d, i in place for n, v in d.axes.items()})
+        )
+    coordinates = {name: (dim.name, list(axis)) for dim in dims for name, axis in dim.axes.items()}
+    return xr.DataArray(values, coordinates, [dim.name for dim in dims])
 
 
 def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:

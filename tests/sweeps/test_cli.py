@@ -34,8 +34,6 @@ COMPUTING = (
     "sweeps.compare.command",
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
-    "sweeps.studies.transitions.peaks",
-    "sweeps.studies.words.fates",
 )
 """Modules that compute and draw nothing; each imports others like it."""
 

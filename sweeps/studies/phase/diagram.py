@@ -19,14 +19,13 @@ from dynsim.yz.layer import Layer
 from odes import decoder, growth
 from odes.batch_noise import STD
 from odes.hierarchy import applicable
-from odes.solver.posed import why_not_described
+from odes.solver.posed import effective_rates, why_not_described
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import AxisWord, path
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import Region, winners
-from sweeps.studies.transitions.peaks import effective_rates
 from sweeps.systems import yz
 from sweeps.systems.experiment import Experiment, experiment
 

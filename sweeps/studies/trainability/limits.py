@@ -25,6 +25,7 @@ from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.rule import Rule
 from odes import decoder, symmetric
 from odes.general import WHOLE
+from odes.solver.posed import effective_rates
 from odes.symmetric import check_applicable, check_rule
 from odes.theory import refusal
 from sweeps.runner.run import run as run_sweep
@@ -33,7 +34,6 @@ from sweeps.studies.phase import regions
 from sweeps.studies.phase.panels import Line, Prediction
 from sweeps.studies.phase.plane import Tally, sampled
 from sweeps.studies.phase.refinement import Level
-from sweeps.studies.transitions.peaks import effective_rates
 from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment
 

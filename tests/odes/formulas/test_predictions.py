@@ -1,5 +1,6 @@
 """Theorems 2 and 3 as predictions: exact on Eq. 10, able to fail elsewhere."""
 
+import math
 import re
 
 import jax
@@ -261,3 +262,49 @@ def test_large_logits_do_not_overflow() -> None:
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize("power", [1, 2.5])
+def test_peak_of_t_to_the_p_times_exponential(power: float) -> None:
+    # d/dt [p ln t - t/tau] = 0 at t = p tau. In ln t the third derivative over the second is 1, so
+    # that a parabola through points d apart misses the peak by at most about d^2/4.
+    for spacing in (0.05, 0.1, 0.2):
+        t = np.exp(np.arange(0, 7, spacing))
+        values = t**power * np.exp(-t / 20)
+        found = predictions.peak_time(t, values)
+        assert found == pytest.approx(20 * power, rel=spacing**2 / 4)
+
+
+def test_a_gaussian_in_log_time_is_exact_at_any_spacing() -> None:
+    t = np.array([0, 1, 2, 9, 11, 40, np.nan])  # 0 has no logarithm, NaN pads
+    values = 3 * np.exp(-(np.log(t / 7.7, where=t > 0, out=np.zeros(7)) ** 2))
+    assert predictions.peak_time(t, values) == pytest.approx(7.7, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2, 3], [3, 2, 1], [1, np.nan, 1], [-1, 2, 1], [0, 0, 0], [0, 2, 1], [1, 2, 0], [2, 2, 2]],
+)
+def test_a_peak_outside_the_records_is_nan(values: list[float]) -> None:
+    assert np.isnan(predictions.peak_time(np.array([1, 2, 4]), np.array(values)))
+    assert np.isnan(predictions.peak_time(np.array([0]), np.array([1])))
+
+
+def test_a_peak_needs_increasing_times_of_the_same_shape() -> None:
+    with pytest.raises(ValueError, match=r"values: shape \(2,\): must be that of times"):
+        predictions.peak_time(np.arange(3), np.ones(2))
+    with pytest.raises(ValueError, match=r"values: shape \(2, 3\): must be that of times"):
+        predictions.peak_time(np.ones((2, 3)), np.ones((2, 3)))
+    for last in (2, 3):
+        with pytest.raises(ValueError, match="times: must increase"):
+            predictions.peak_time(np.array([1, 3, last]), np.ones(3))
+
+
+def test_the_drift_at_the_start_is_the_first_motion() -> None:
+    """The first step moves Y alone and the second one Z, by eta_Y eta_Z times the drift."""
+    probs = np.random.default_rng(0).dirichlet(np.ones(6), 3)
+    task, rate = dynsim.sequence_classes(probs, query=[0, 0, 1], prior=[0.5, 0.3, 0.2]), 1e-4
+    options = {"steps": 2, "batch": math.inf, "times": [2], "record": ["z"], "dtype": "float64"}
+    layer, rule = dynsim.Layer(task, math.inf), dynsim.sgd(rate, rate)
+    moved = dynsim.train(layer, rule, jax.random.key(0), **options)["z"][0] / rate**2
+    np.testing.assert_allclose(moved, predictions.drift_at_start(task), rtol=2e-3, atol=1e-8)

@@ -1,0 +1,231 @@
+"""Transition times: their closed form, the collapse on exact cases, and what the rates control."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import optimize
+
+import dynsim
+import sweeps
+from dynsim.classes.tasks import TaskTable
+from papers.scan_and_snap import controls, families, peaks, snap
+from papers.scan_and_snap.collapse import Collapse
+from papers.scan_and_snap.snap import Snap
+from sweeps import cli
+
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
+
+def gamma_peak(K: int, M: int, eta: float) -> float:
+    """K (e^x + (M-1) x - 1) / (M eta), where x e^{-x} / (1 + (M-1) e^{-x}) is largest."""
+    x = optimize.brentq(lambda x: M - 1 + np.exp(x) * (1 - x), 1, 10)
+    return K * (np.exp(x) + (M - 1) * x - 1) / (M * eta)
+
+
+def test_predicted_peaks_are_those_of_gamma() -> None:
+    M, K, eta, mu = 40, 3, 0.02, 0.9
+    want = gamma_peak(K, M, eta / (1 - mu))
+    task = dynsim.Syn(K, classes_per_query=1, num_common=1, M=M)
+    run = sweeps.experiment(task=task, eta_y=eta, momentum=mu, steps=2000)
+    assert peaks.predicted_as_measured(run, 80) == pytest.approx(want, rel=3e-3)
+    sweep = sweeps.Sweep(run, {"eta_y": [eta, 2 * eta], "seed": {"range": 2}})
+    found = sweeps.evaluate(sweep, peaks.predicted)
+    assert found.dims == ("eta_y",)
+    np.testing.assert_allclose(found, [want, want / 2], rtol=1e-9)
+
+
+@pytest.mark.full(
+    "test_predicted_peaks_are_those_of_gamma", "test_consequences_of_section_6_hold_for_the_flow"
+)
+def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
+    plan = families.of_family(families.FAMILIES["overlap"], seeds=1)
+    assert plan["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
+    axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
+    flow, descent = (
+        dataclasses.replace(plan[theory], axes=axes)
+        for theory in ("symmetric", "symmetric-descent")
+    )
+    measured = peaks.measured(sweeps.run(flow))
+    late = measured / sweeps.evaluate(flow, peaks.predicted) - 1
+    # Without overlap rows of W are independent: Lemma 6 is the flow itself, but for eta_Z.
+    assert np.abs(late.sel(overlap=0)).max() < 3e-3
+    assert (late.sel(overlap=0.3) > 0.05).all()
+    # The flow knows eta_Y t alone, so that its relative deviation does not depend on eta_Y.
+    assert np.ptp(late.sel(overlap=0.3).values) < 3e-3
+    # Descent makes its first step with the full gradient of the start: it is early.
+    early = peaks.measured(sweeps.run(descent)) - measured
+    assert (early < 0).all()
+    assert (early > -0.5).all()
+
+
+@pytest.mark.more
+def test_horizons_follow_the_predicted_peak_of_the_smallest_effective_rate() -> None:
+    sweep = families.of_family(families.FAMILIES["size"], seeds=2)["simulation"]
+    sizes = zip(sweep.fields["num_queries"], sweep.fields["M"], strict=True)
+    longest = [families.HORIZON * gamma_peak(*size, families.RATES[0]) for size in sizes]
+    np.testing.assert_array_equal(sweep.fields["steps"], np.ceil(longest))
+    for each in families.of_family(families.FAMILIES["momentum"], seeds=2).values():
+        np.testing.assert_allclose(each.fields["eta_y"], np.array(families.RATES) / 10)
+        np.testing.assert_allclose(each.fields["eta_z"], np.array(families.RATES) / 1000)
+
+
+def test_a_task_of_ones_own_has_the_theories_that_describe_it() -> None:
+    """One query has two classes, the other has one: no symmetric reduction."""
+    probs = [[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0.5, 0, 0, 0.5]]
+    plan = Collapse(task=TaskTable(probs, query=[0, 1, 1])).sweeps()
+    assert {name: each.theory for name, each in plan.items()} == {
+        "task-simulation": "simulation",
+        "task-symmetric": "plain",
+        "task-symmetric-descent": "descent",
+    }
+    sweep = plan["task-simulation"]
+    found = sweeps.evaluate(sweep, peaks.predicted).isel(batch=0, length=0)
+    np.testing.assert_allclose(found * found.eta_y, gamma_peak(3, 4, 1.0), rtol=1e-9)
+    assert sweep.first.steps == np.ceil(families.HORIZON * found.max())
+    both = Snap(rates=2, steps=20, task=dynsim.Overlapping(K=3)).sweeps()
+    assert both["both-symmetric"].theory == "symmetric"
+    assert both["both-symmetric"].fields["eta_y"] == pytest.approx(np.geomspace(0.1, 10, 5))
+
+
+def test_the_table_has_median_and_largest_deviation() -> None:
+    """Of all peaks, and of those from 10 steps on."""
+    steps = np.array([5.0, 10.0, 40.0])
+    error = {"simulation": [0.9, 1.02, 1.01], "symmetric": [np.nan, 1.02, 1.04]}
+    error |= {"symmetric-descent": [1, 1, 1], "gamma": [1, 1, 1]}
+    measured = {name: ("eta_y", steps * np.array(factor)) for name, factor in error.items()}
+    rows = [*peaks.lines("size", xr.Dataset({"predicted": ("eta_y", steps)} | measured))]
+    assert rows[0] == ["size", "simulation", 3, 3, "+1.00", "-10.00", "+1.50", "+2.00"]
+    assert rows[1] == ["size", "symmetric", 3, 2, "+3.00", "+4.00", "+3.00", "+4.00"]
+
+
+@pytest.fixture(scope="module")
+def flow() -> dict[str, xr.Dataset]:
+    """The exact flow at three rates of each control."""
+    run, found = sweeps.experiment(task=dynsim.SynSmall(), steps=600), {}
+    for name in controls.CONTROLS:
+        sweep = controls.sweep(run, name, "symmetric", 2, 1)
+        axes = {field: values[::2] for field, values in sweep.fields.items()}
+        data = sweeps.run(dataclasses.replace(sweep, axes=axes))
+        found[name] = controls.by_rate(data, name, dynsim.SynSmall().build())
+    return found
+
+
+@pytest.mark.more
+def test_consequences_of_section_6_hold_for_the_flow(flow: dict[str, xr.Dataset]) -> None:
+    rises = {  # of eta_Y at fixed eta_Z, eta_Z at fixed eta_Y, both
+        (name, observable): np.diff(controls.final(data, observable)["mean"]) > 0
+        for name, data in flow.items()
+        for observable in ("entropy", "z_top_distinct")
+    }
+    assert rises["eta_y", "entropy"].all()
+    assert not rises["eta_y", "z_top_distinct"].any()
+    assert not rises["both", "entropy"].any()
+    assert rises["both", "z_top_distinct"].all()
+    assert rises["eta_z", "z_top_distinct"].all()
+    for name in ("eta_y", "both"):
+        peak = flow[name].measured_peak.values[:2]  # the third one is within the first step
+        assert peak[1] < peak[0] / 5
+        assert (np.diff(flow[name].snap) < 0).all()
+    # eta_Z over two decades, where eta_Y moves the peak in proportion.
+    peak = flow["eta_z"].measured_peak.values
+    assert np.ptp(peak) / peak[0] < 0.03
+
+
+@pytest.mark.more
+def test_curves_and_bars_of_snap(flow: dict[str, xr.Dataset]) -> None:
+    """Two runs 0.1 above and below the flow at eta_Y = 0.1, and the closed form's times."""
+    exact = flow["eta_y"]
+    apart = xr.DataArray([-0.1, 0.1], dims="seed")
+    trained = exact.isel(rate=[0]).assign(entropy=exact.entropy.isel(rate=[0]) + apart)
+    ax = plt.figure().subplots()
+    snap.plot_curves(trained, exact, r"\eta_Y", ax)
+    mean, curve, bar, peak = ax.get_lines()
+    for line in (mean, curve):
+        np.testing.assert_allclose(line.get_ydata(), exact.entropy[0, 1:], rtol=1e-12)
+    band = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.max() == pytest.approx(exact.entropy[0, 1:].max() + 0.1 * np.sqrt(2))
+    # K = 2, M = 34: t0' = K ln M / eta_Y, and t0 = 2 K x / eta_Y at the largest e^x = (M-1) x.
+    root = optimize.brentq(lambda x: np.exp(x) - 33 * x, 1, 10)
+    np.testing.assert_allclose(bar.get_xdata(), [2 * np.log(34) / 0.1, 4 * root / 0.1], rtol=1e-9)
+    np.testing.assert_allclose(peak.get_xdata(), gamma_peak(2, 34, 0.1), rtol=1e-9)
+    plt.close()
+
+
+def test_slopes_are_exponents_and_bars_deviations_of_runs() -> None:
+    """Of two runs at each of three rates; theories have one solution."""
+
+    def last(values: list[Any], *dims: str, **more: list[float]) -> xr.Dataset:
+        extra = {name: (("rate", "time"), np.transpose([each])) for name, each in more.items()}
+        gains = ((*dims, "time"), np.array(values, float)[..., None])
+        return xr.Dataset({"z_top_distinct": gains, **extra}, {"rate": [1, 2, 4]})
+
+    column = {
+        "simulation": last([[1, 3], [2, 4], [3, 9]], "rate", "seed"),
+        "symmetric": last([2, 4, 8], "rate"),
+        "eq10": last([3, 12, 48], "rate", B=[6, 3, 1.5]),
+    }
+    ax = plt.figure().subplots()
+    snap.plot_final(column, ax)
+    (mean, _, (bars,)), *others = ax.containers
+    np.testing.assert_allclose(mean.get_ydata(), [2, 3, 6])
+    around = np.array([[2.0], [3], [6]]) + np.sqrt([[2], [2], [18]]) * [-1, 1]
+    np.testing.assert_allclose([bar[:, 1] for bar in bars.get_segments()], around)
+    assert [each[2] for each in others] == [(), (), ()]
+    labels = [each.get_label().split("$")[1] for each in ax.containers]
+    assert labels == ["+0.79", "+1.00", "+2.00", "-1.00"]
+    plt.close()
+
+
+# Three controls by three theories.
+@pytest.mark.full(
+    "test_curves_and_bars_of_snap", "test_consequences_of_section_6_hold_for_the_flow"
+)
+def test_snap_is_drawn_with_its_table(tmp_path: Path) -> None:
+    few = ["--rates", "2", "--seeds", "1", "--steps", "12", "--out", str(tmp_path)]
+    assert cli.main(["figure", "snap", *few]) == 0
+    rows = list(csv.DictReader((tmp_path / "snap.csv").read_text().splitlines()))
+    assert len(rows) == 3 * 3 * 2
+    stored = sweeps.open(tmp_path / "eta_y-simulation")
+    gain = stored.z_top_distinct.isel(time=-1, seed=0).mean("class").values
+    np.testing.assert_allclose([float(row["gain"]) for row in rows[:2]], gain, rtol=1e-4)
+    # t0' = K ln M / eta_Y on Syn-Small.
+    assert float(rows[0]["rise_end"]) == pytest.approx(2 * np.log(34) / 0.1, rel=1e-4)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("names", [("overlap",), ("momentum", "sampling")])
+def test_collapse_is_drawn_for_any_number_of_families(names: Any) -> None:
+    """Of runs whose speed peaks 5 % late."""
+    figure = Collapse(families=names, seeds=2)
+    data = {}
+    for name, sweep in figure.sweeps().items():
+        late = 1.05 * sweeps.evaluate(sweep, peaks.predicted)
+        late = late.expand_dims(seed=2) if "simulation" in name else late
+        time = late * xr.DataArray(np.geomspace(0.5, 2, 7), dims="record")
+        speed = np.exp(-(np.log(time / late) ** 2)).expand_dims({"class": 2})
+        data[name] = xr.Dataset({"speed": speed, "status": xr.zeros_like(late)}).assign(time=time)
+    picture = figure.draw(data)
+    assert len(picture.figure.axes) == 1 + len(names)
+    line = picture.figure.axes[0].get_lines()[0]
+    np.testing.assert_allclose(line.get_ydata(), 1.05 * line.get_xdata())
+    plt.close(picture.figure)
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        (Collapse(seeds=0), "seeds = 0: must be an integer"),
+        (Collapse(families=("bad",)), "families"),  # pyright: ignore[reportArgumentType]
+        (Snap(rates=1), "rates = 1"),
+        (Snap(steps=9), "steps = 9: must be an integer >= 10"),
+    ],
+)
+def test_bad_options_are_named(figure: sweeps.Figure, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        figure.computed()
