@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sweeps.runner.store import StoreError
     from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import maps as phase
+    from sweeps.studies.scaling import scaling
     from sweeps.systems.base import Labels, Prediction, Row, System
     from sweeps.systems.experiment import Experiment, experiment
     from sweeps.systems.registry import register
@@ -54,6 +55,7 @@ __all__ = [
     "phase",
     "register",
     "run",
+    "scaling",
     "transfer",
     "valid",
 ]
@@ -83,6 +85,7 @@ _SOURCES = {
     "open": "sweeps.runner.run:open_sweep",
     "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",
+    "scaling": "sweeps.studies.scaling:scaling",
     "transfer": "sweeps.studies.optimum.best:transfer",
     "valid": "sweeps.runner.labels:valid",
 }

@@ -75,7 +75,8 @@ class Command(NamedTuple):
                 cls: Any = plugins.load(FIGURES, self.point)
                 return cls, cls.save
             module = importlib.import_module(path)
-        return getattr(module, name), module.run
+        cls = getattr(module, name)
+        return cls, getattr(cls, "save", None) or module.run
 
 
 TABLE = """
@@ -92,9 +93,9 @@ spectrum sweeps.studies.spectrum.figure:Spectrum
 validate sweeps.studies.tables:Validate own
 schema sweeps.commands.schema:Schema own still quick
 figure/optimum sweeps.studies.optimum.figure:Optimum
-figure/edge sweeps.studies.transitions.edge.figure:Edge
+figure/edge sweeps.studies.edge:Edge
 figure/phase sweeps.studies.phase.figure:Phase
-figure/scaling sweeps.studies.transitions.scaling.figure:ScalingFigure
+figure/scaling sweeps.studies.scaling.figure:ScalingFigure
 figure/spectrum sweeps.studies.spectrum.figure:Spectrum
 figure/trainability sweeps.studies.trainability.figure:Trainability
 figure/validity sweeps.studies.phase.validity:Validity
@@ -126,7 +127,8 @@ OF_PROBLEM: dict[str, dict[str, str]] = {
     "explain": {},
     "phase": {"yz": "sweeps.studies.phase.figure:Phase"},
     "figure optimum": {"yz": "sweeps.studies.optimum.figure:OptimumOfLayer"},
-    "figure scaling": {"yz": "sweeps.studies.transitions.scaling.figure:ScalingOfLayer"},
+    "figure scaling": {},
+    "figure edge": {},
 }
 """Commands whose second word may be a problem, with the problems' own settings classes."""
 
@@ -165,9 +167,9 @@ def _described(name: str) -> list[Any]:
 
 
 @functools.cache
-def names_by_problem() -> dict[str, tuple[list[str], list[str], list[str]]]:
-    """Return the names of theories, of training and of observables, by the word of a built-in
-    problem."""
+def names_by_problem() -> dict[str, tuple[list[str], list[str], list[str], dict[str, Table]]]:
+    """Return the names of theories, of training and of observables, and `System.defaults`, by the
+    word of a built-in problem."""
     return derived("names", _names_by_problem)
 
 
@@ -184,8 +186,21 @@ def _names_by_problem() -> dict[str, Any]:
         known = system.theories["simulation"].observables(system.like)
         observables = [*dict.fromkeys((*known.functions, *known.provided))]
         for cls in system.problems:
-            found[kinds.language().kind_of(cls).word] = [names, others, observables]
+            word = kinds.language().kind_of(cls).word
+            found[word] = [names, others, observables, {**system.defaults}]
     return found
+
+
+def defaults(command: str, problem: str) -> Table:
+    """Return the defaults of a command that the system of a problem sets, by the problem's word."""
+    words = {fold(each): each for each in (*names_by_problem(), *kinds.names())}
+    if (word := words.get(fold(problem))) in names_by_problem():
+        return names_by_problem()[word][3].get(command, {})
+    if word is None:
+        return {}
+    from sweeps.systems import registry
+
+    return dict(registry.system(word).defaults.get(command, {}))
 
 
 def summary(name: str) -> str:
@@ -235,6 +250,8 @@ class Offer(NamedTuple):
         if word := next((each for each in own if asked.startswith(fold(each))), ""):
             command = command._replace(settings=own[word])
         kind, usual, positional = described(f"{name} {word}".strip())
+        if own := defaults(name, problem):
+            usual = own
         recorded = command.recorded and "out" in kind.fields
         options = {name: field for name, field in kind.fields.items() if name != RUN}
         wanted = recorded, command.draws, command.draws, command.talks
@@ -247,10 +264,12 @@ class Offer(NamedTuple):
     def chosen(self, given: Pairs) -> Table:
         """Return the given settings, completed by the defaults of the command."""
         first = [pair for pair in given if fold(pair[0]) == "problem"]
-        problem, usual = (self.language.assign({}, each) for each in (first, self.usual.items()))
-        # Defaults for the command's own problem do not apply to another one.
-        other = problem and problem["problem"] != usual.get("problem")
         rest = [pair for pair in given if pair not in first]
+        problem = self.language.assign({}, first)
+        of_system = "problem" not in self.usual
+        usual = self.language.assign(problem if of_system else {}, self.usual.items())
+        # Defaults for the command's own problem do not apply to another one.
+        other = problem and problem["problem"] != usual.get("problem") and not of_system
         return self.language.assign(problem if other else usual, rest)
 
     def run_of(self, given: Table) -> Table:
@@ -265,5 +284,5 @@ class Offer(NamedTuple):
         known = names_by_problem().get(problem["kind"])
         if not known or importlib.metadata.entry_points(group=f"dynsim.{group}"):
             return []
-        theories, others, observables = known
+        theories, others, observables, _ = known
         return {"observable": observables, "theories": theories}.get(option, [*others, *theories])

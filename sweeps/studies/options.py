@@ -115,25 +115,29 @@ NUMBERS = {"number", "integer", "integer or inf"}
 
 
 def axis(word: str, number: int, run: Experiment) -> tuple[str, tuple[float, ...]]:
-    """Parse an axis such as "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin" into its name and
-    values. `number` is the default number of values. Raises `ValueError` for text that cannot be
-    parsed and for settings that are not numbers."""
+    """Parse an axis such as "eta_y:1e-2:1e2:256", "momentum:0:0.9:10:lin" or "K:2,4,8" into its
+    name and values. `number` is the default number of values. Raises `ValueError` for text that
+    cannot be parsed and for settings that are not numbers."""
     name, *numbers = word.split(":")
-    whole = is_whole(word, run)
-    linear = is_linear(word)
+    whole, linear = is_whole(word, run), is_linear(word)
     numbers = numbers[:-1] if linear else numbers
-    first, last, count = 0.0, 0.0, 0
+    listed = len(numbers) == 1 and "," in numbers[0]
     try:
-        first, last = (float(each) for each in numbers[:2])
+        ends = [float(each) for each in (numbers[0].split(",") if listed else numbers[:2])]
         count = int(numbers[2]) if len(numbers) > 2 else number
     except ValueError:
-        count = 0
-    if count < 2 or len(numbers) > 3:
-        raise ValueError(f"axis = {word!r}: must be {_TEXT}")
+        ends, count = [], 0
+    if len(ends) < 2 or count < 2 or len(numbers) > 3:
+        lists = "NAME:V1,V2,... or " * listed
+        raise ValueError(f"axis = {word!r}: must be {lists}{_TEXT}")
     if linear:
-        checks.real(f"axis {name}", [first, last])
+        checks.real(f"axis {name}", ends)
     else:
-        checks.real(f"axis {name}", [first, last], 0, open_minimum=True)
+        checks.real(f"axis {name}", ends, 0, open_minimum=True)
+    if listed:
+        # Values that are not whole are left for the sweep to reject.
+        return name, tuple(int(v) if whole and v == int(v) else v for v in ends)
+    first, last = ends
     if first == last or count > MOST_VALUES:
         raise ValueError(
             f"axis = {word!r}: needs two ends, and at most {MOST_VALUES} values between them"

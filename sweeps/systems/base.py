@@ -130,6 +130,8 @@ class System(NamedTuple):
             for the first theory that describes the run and predicts its loss.
         rows: function (experiment, prediction) -> further rows of the table of `dynsim explain`,
             such as transition times, or assumptions of the theories that the run strains.
+        defaults: default options and run settings of commands, by the name of the command, such as
+            {"figure scaling": {"rate": "eta:1:12", "size": "N:4:64"}}.
 
     Example:
         >>> from sweeps.systems import registry
@@ -146,6 +148,7 @@ class System(NamedTuple):
     stiffness: Callable[[Training], np.ndarray] = rates
     predict: Callable[[Any], Prediction] | None = None
     rows: Callable[[Any, Prediction], Iterable[Row]] = lambda run, prediction: ()
+    defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 def names_of(record: tuple[str | NamedFunction, ...]) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """The systems of this project, one function each, which the registry calls on demand."""
 
+import math
+
 import numpy as np
 
 from dynsim import (
@@ -80,6 +82,21 @@ def yz() -> System:
         labels=LABELS,
         predict=layer.predict,
         rows=layer.rows,
+        defaults={
+            "figure scaling": {
+                "steps": 100,
+                "rate": "eta_z:30:80",
+                "size": "length:32:128:4",
+                "observable": "entropy",
+            },
+            "figure edge": {
+                "length": math.inf,
+                "batch": math.inf,
+                "steps": 100,
+                "rates": [1.0, 4.0, 10.0, 16.0, 64.0],
+                "resolution": 0,
+            },
+        },
     )
 
 
@@ -130,6 +147,16 @@ def linear_icl() -> System:
             },
         ),
         at_once=256,
+        defaults={
+            "figure edge": {
+                "scale": 0.3,
+                "batch": math.inf,
+                "steps": 1000,
+                "rates": [1.0, 1.86, 1.9, 1.93, 2.03],
+                "before": 150,
+                "scales": "scale:0.1:1",
+            }
+        },
     )
 
 
@@ -185,6 +212,22 @@ def two_stage() -> System:
         rows=prompts.rows,
         # The noise-free growth rate of Q increases with r.
         stiffness=lambda training: training.problem.r,
+        defaults={
+            "figure edge": {
+                "d": 8,
+                "length": 17,
+                "tau_0": 0.25,
+                "pool": 8,
+                "num_test": 8,
+                "batch": 64,
+                "rule": "sgd",
+                "eta": 1.0,
+                "steps": 300,
+                "rates": [1.0, 2.0, 4.0, 8.0, 16.0],
+                "rtol": 1e-3,
+                "resolution": 0,
+            }
+        },
         labels=Labels(
             about={
                 "loss": ("joint logistic loss", "nat"),

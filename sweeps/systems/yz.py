@@ -432,7 +432,7 @@ def theories(found: Mapping[str, AnyTheory]) -> dict[str, AnyTheory]:
     )
     every = [
         *(reduced(True, finite), found[WHOLE.name], *SPREADS.values(), reduced(False, infinite)),
-        noisy,
+        *(noisy, found["central"]),
     ]
     return {
         "simulation": found["simulation"],

@@ -10,8 +10,8 @@ from jax.flatten_util import ravel_pytree
 
 import dynsim
 import sweeps
+from papers.central_flows import Network
 from sweeps.runner.spec import Sweep
-from sweeps.studies.transitions.edge import Network
 from tests.benchmarks.timing import cold_and_warm, seconds
 
 EXAMPLES, STEPS = 64, 2000

@@ -850,7 +850,7 @@ LAYER = re.compile(r"\b(tokens?|class|classes|attention|Y|Z)\b")
 """Words of the built-in attention layer, which are no business of another problem."""
 
 
-@pytest.mark.parametrize("command", ["phase", "figure optimum", "figure scaling"])
+@pytest.mark.parametrize("command", ["phase", "figure optimum", "figure scaling", "figure edge"])
 def test_help_of_a_paper_has_no_words_of_the_layer(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from dynsim.precision import AnyArray
 from dynsim.problem.sharpness import EDGE
 from sweeps import output
 from sweeps.runner import progress
-from sweeps.studies.transitions.edge import SMOOTH, averaged
+from sweeps.studies.edge import SMOOTH, averaged
 
 INPUTS, WIDTH, EXAMPLES, SCALE = 4, 12, 24, 0.6
 SEEDS = (0, 1, 4)

@@ -17,9 +17,9 @@ from scipy.special import lambertw
 
 from sweeps import output
 from sweeps.runner import progress
-from sweeps.studies.transitions.scaling import analysis
-from sweeps.studies.transitions.scaling.analysis import Verdict, verdict_on
-from sweeps.studies.transitions.scaling.laws import weights
+from sweeps.studies import scaling
+from sweeps.studies.scaling import Verdict, verdict_on
+from sweeps.studies.scaling.laws import weights
 
 FIRST, LAST = 8, 128
 """Smallest and largest size."""
@@ -85,9 +85,9 @@ def shares(
     sizes = np.geomspace(FIRST, LAST, number)
     found: dict[float, list[Verdict]] = {level: [] for level in LEVELS}
     for _ in range(draws):
-        measured = analysis.steps(POINTS, steps(rng, curve, widths(sizes), seeds), resampled)
+        measured = scaling.steps(POINTS, steps(rng, curve, widths(sizes), seeds), resampled)
         for level, verdicts in found.items():
-            verdicts.append(verdict_on(POINTS, sizes, *measured, seeds, level).verdict)
+            verdicts.append(verdict_on(sizes, measured, seeds, level)[2])
     return {
         level: {verdict: each.count(verdict) / draws for verdict in Verdict}
         for level, each in found.items()

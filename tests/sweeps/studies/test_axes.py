@@ -10,7 +10,7 @@ from dynsim.classes.tasks import TaskTable
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import axis, described, path, unreduced
 from sweeps.systems.experiment import Experiment, experiment
-from tests.sweeps.studies.transitions.quadratic import Quadratic
+from tests.sweeps.studies.scaling.quadratic import Quadratic
 
 RUN = experiment()
 
@@ -20,6 +20,7 @@ def test_axes_may_be_linear_and_whole() -> None:
     assert axis("momentum:0:0.9:4:lin", 9, RUN) == ("momentum", linear)
     assert axis("eta_y:0.1:10", 3, RUN) == ("eta_y", pytest.approx((0.1, 1.0, 10.0)))
     assert axis("batch:2:32:3", 9, RUN) == ("batch", (2, 8, 32))
+    assert axis("batch:2,4,3", 9, RUN) == ("batch", (2, 4, 3))
     # Of a problem of one's own too.
     own = Experiment(Quadratic(), dynsim.sgd(1.0))
     np.testing.assert_allclose(axis("curvature:1:4", 3, own)[1], [1, 2, 4])

@@ -40,7 +40,7 @@ VARIANTS = {
     | {"spread-squares"}
     | {"corrected-finite-t", "corrected", "symmetric-finite-t", "symmetric", "flow", "lemma3"}
     | {"corrected-adam-finite-t", "corrected-adam", "eq10-finite-m", "eq10-remark-1", "theorem4"}
-    | {"fixed_attention", "fixed_attention-discrete"},
+    | {"fixed_attention", "fixed_attention-discrete", "central"},
     "two_stage": set(),
     "transformer": {"linear-noise", "sde", "corrected-sde"},
 }

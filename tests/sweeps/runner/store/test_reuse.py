@@ -19,7 +19,7 @@ from sweeps.runner.store.reuse import boxes
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 from sweeps.systems.experiment import Experiment, experiment
-from tests.sweeps.studies.transitions.quadratic import Quadratic
+from tests.sweeps.studies.scaling.quadratic import Quadratic
 
 RECORD = ("loss", "z_top_distinct")
 SMALL = {"seed": [0, 1], "eta_y": [0.5, 2.0]}

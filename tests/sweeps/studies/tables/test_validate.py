@@ -10,7 +10,7 @@ from scipy import optimize, stats
 import dynsim
 from sweeps import output
 from sweeps.studies import tables
-from sweeps.studies.transitions.scaling.analysis import Verdict
+from sweeps.studies.scaling import Verdict
 from tests.test_site import tool
 
 pytestmark = pytest.mark.usefixtures("quick_theory")

@@ -9,14 +9,13 @@ import pytest
 import xarray as xr
 
 import dynsim
-from sweeps.studies.transitions.scaling import figure
-from sweeps.studies.transitions.scaling.figure import ScalingFigure, order_parameter, uncertain
+from sweeps.studies.scaling.figure import ScalingFigure, order_parameter
 from sweeps.systems.experiment import Experiment
-from tests.sweeps.studies.transitions.quadratic import Quadratic, Wishart
+from tests.sweeps.studies.scaling.quadratic import Quadratic, Wishart
 
 
 def scaled(out: Path, run: Experiment, **options: Any) -> dict:
-    figure.run(ScalingFigure(run, **options, out=out))
+    ScalingFigure(run, **options, out=out).save()
     assert (out / "scaling.png").stat().st_size > 10_000
     return json.loads((out / "scaling.json").read_text())
 
@@ -32,11 +31,11 @@ def test_the_divergence_line_of_a_quadratic_sharpens_with_the_steps(
     found = scaled(tmp_path, run, **axes, observable="escaped", seeds=16)
     assert found["verdict"] == "transition"
     assert "transition: with L = steps, the width falls as L^(-a)" in capsys.readouterr().out
-    assert -found["width"]["exponent"] == pytest.approx(1, abs=0.1)
-    assert found["place"]["place"] == pytest.approx(0, abs=0.02)
-    assert found["collapse"]["x_c"] == pytest.approx(0, abs=0.02)
-    assert found["collapse"]["inverse_nu"] == pytest.approx(1, abs=0.1)
-    assert found["collapse"]["beta_nu"] == pytest.approx(0, abs=0.05)
+    assert -found["width"]["exponent"][0] == pytest.approx(1, abs=0.1)
+    assert found["place"]["place"][0] == pytest.approx(0, abs=0.02)
+    assert found["collapse"]["x_c"][0] == pytest.approx(0, abs=0.02)
+    assert found["collapse"]["inverse_nu"][0] == pytest.approx(1, abs=0.1)
+    assert found["collapse"]["beta_nu"][0] == pytest.approx(0, abs=0.05)
     with np.load(tmp_path / "scaling.npz") as arrays:
         assert arrays["values"].shape == (4, 49, 16)
         # Exact, for each seed: 2 steps more at eta = 1 change nothing.
@@ -50,8 +49,8 @@ def test_the_divergence_line_of_random_quadratics_sharpens_with_their_dimension(
     run = Experiment(Wishart(), dynsim.sgd(1.0), steps=800, batch=1)
     found = scaled(tmp_path, run, rate="eta:0.35:1.4:61", size="D:4:64:5", seeds=96)
     assert found["verdict"] == "transition"
-    assert -found["width"]["exponent"] == pytest.approx(2 / 3, abs=0.15)
-    assert np.exp(found["place"]["place"]) == pytest.approx(0.5, rel=0.1)
+    assert -found["width"]["exponent"][0] == pytest.approx(2 / 3, abs=0.15)
+    assert np.exp(found["place"]["place"][0]) == pytest.approx(0.5, rel=0.1)
 
 
 def test_order_parameters_of_runs() -> None:
@@ -66,9 +65,3 @@ def test_order_parameters_of_runs() -> None:
 def test_axes_are_put_in_order() -> None:
     config = ScalingFigure(size="D:8,2,4", rate="eta:9:1:9:lin")
     assert config.axes() == {"D": (2, 4, 8), "eta": tuple(np.arange(1.0, 10))}
-
-
-def test_values_have_the_digits_that_their_errors_leave() -> None:
-    told = [uncertain(*pair) for pair in ((0.0123, 0.0041), (-0.0004, 0.002), (31.4, 12.0))]
-    assert told == [r"0.012 \pm 0.004", r"0.000 \pm 0.002", r"31 \pm 12"]
-    assert uncertain(1.23456, np.nan) == "1.23"

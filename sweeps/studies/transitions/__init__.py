@@ -1,1 +1,0 @@
-"""Transition times of attention compared with their closed forms."""

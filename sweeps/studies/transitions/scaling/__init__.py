@@ -1,1 +1,0 @@
-"""Transition or crossover: how the step of an order parameter changes with the size of a system."""
