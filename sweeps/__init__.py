@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import maps as phase
     from sweeps.studies.scaling import scaling
+    from sweeps.studies.validity import relative_error
     from sweeps.systems.base import Labels, Prediction, Row, System
     from sweeps.systems.experiment import Experiment, experiment
     from sweeps.systems.registry import register
@@ -54,6 +55,7 @@ __all__ = [
     "open",
     "phase",
     "register",
+    "relative_error",
     "run",
     "scaling",
     "transfer",
@@ -84,6 +86,7 @@ _SOURCES = {
     "moments": "sweeps.runner.labels:moments",
     "open": "sweeps.runner.run:open_sweep",
     "phase": "sweeps.studies.phase.maps",
+    "relative_error": "sweeps.studies.validity:relative_error",
     "run": "sweeps.runner.run:run",
     "scaling": "sweeps.studies.scaling:scaling",
     "transfer": "sweeps.studies.optimum.best:transfer",

@@ -85,7 +85,7 @@ LONG = (
     "test_claims.py",
     "test_docs.py",
     "test_resume.py",
-    "test_validate.py",
+    "test_measured.py",
 )
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 SHARED = Path(__file__).parents[2] / "shared"

@@ -46,7 +46,6 @@ NEEDS = {
     "Plot": {"y": "view heatmap", "hue": "view lines"},
     "SweepCommand": {"patience": "coordinator|distributed", "coordinator": "processes|distributed"},
     "Phase": {"probes": "refine", "tolerance": "refine", "max_seeds": "band"},
-    "Spectrum": {"pattern": "checkpoint", "products": "checkpoint", "split": "checkpoint"},
 }
 """Options, by class of the command, that have no effect unless another one is given, one of several
 is given, or one is omitted."""

@@ -11,24 +11,28 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from dynsim.decoding import Count
 from dynsim.precision import precision
 from sweeps.commands import reading
 from sweeps.runner import cluster, progress, tiles
 from sweeps.runner.config import config_of
+from sweeps.runner.labels import shown, valid, worded
 from sweeps.runner.run import existing
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep, load
 from sweeps.runner.store.place import place
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
-from sweeps.studies.optimum.best import best_cell
+from sweeps.studies.optimum.best import FEWEST, at_end, direction, observables
 
 MANY = 10**8
 """Number of runs above which to ask for confirmation."""
 LARGE = 10**11
 """Bytes on disk above which to ask for confirmation."""
+LARGEST = 2**24
+"""Largest number of values in a sweep for which its best cell is searched."""
 FEW = (10, 30)
 """Numbers of steps from which to extrapolate the time of long training."""
 
@@ -241,3 +245,41 @@ def _check_store(field: str, place: str) -> None:
         Store.open(place, report=lambda line: None)
     except ValueError as error:
         raise ValueError(f"{field} = {place}: {error}") from None
+
+
+def best_cell(dataset: xr.Dataset) -> list[str]:
+    """Report the cell of a sweep with the best mean over the seeds in one line, and each axis of
+    learning rates at whose end it lies in another.
+
+    The list is empty for a sweep without a numerical axis, without a loss or an accuracy, or with
+    more than `LARGEST` numbers.
+    """
+    axes = [str(d) for d in dataset["status"].dims if d != "seed" and dataset.sizes[d] > 1]
+    _, name = observables(dataset)
+    if name is None or all(worded(dataset, axis) for axis in axes) or dataset[name].size > LARGEST:
+        return []
+    values = at_end(valid(dataset[[name, "status"]]), name)
+    seeds = dataset.sizes.get("seed", 1)
+    if "seed" in values.dims:
+        values = values.mean("seed", skipna=False)
+    if not values.notnull().any():
+        return []
+    pick = values.argmin if direction(name) == "lowest" else values.argmax
+    at = {str(dim): int(i) for dim, i in pick([*values.dims]).items()}
+    cell = values.isel(at)
+    along = {str(n): c for n, c in dataset.coords.items() if c.dims and {*c.dims} <= {*axes}}
+    where = ", ".join(f"{n} = {shown(cell[n].item())}" for n in along if n != "time")
+    mean = f", mean of {seeds} seeds" if seeds > 1 else ""
+    lines = [f"best {name} {float(cell):.4g} at {where}{mean}"]
+    for axis in axes:
+        # Learning rates are recognised by their unit.
+        if dataset[axis].attrs.get("units") != "1/step" or dataset.sizes[axis] < FEWEST:
+            continue
+        order = np.argsort(dataset[axis].values)
+        for last, end, other in ((0, "lower", "smaller"), (-1, "upper", "larger")):
+            if at[axis] == order[last]:
+                lines.append(
+                    f"the best {axis} lies at the {end} end of its axis "
+                    f"({shown(cell[axis].item())}); try {other} ones"
+                )
+    return lines

@@ -90,15 +90,13 @@ explore sweeps.commands.views.explore:Explore own still store
 export sweeps.commands.reading:Export own still quick store
 phase sweeps.studies.phase.figure:Plane
 spectrum sweeps.studies.spectrum.figure:Spectrum
-validate sweeps.studies.tables:Validate own
+validity sweeps.studies.validity:Validity
 schema sweeps.commands.schema:Schema own still quick
 figure/optimum sweeps.studies.optimum.figure:Optimum
 figure/edge sweeps.studies.edge:Edge
 figure/phase sweeps.studies.phase.figure:Phase
 figure/scaling sweeps.studies.scaling.figure:ScalingFigure
-figure/spectrum sweeps.studies.spectrum.figure:Spectrum
 figure/trainability sweeps.studies.trainability.figure:Trainability
-figure/validity sweeps.studies.phase.validity:Validity
 """
 """Name and settings class of each command, and its differences from most commands: `own` (not
 recorded), `still` (no figures), `quick` (no progress), and the path it reads."""
@@ -126,7 +124,8 @@ OF_PROBLEM: dict[str, dict[str, str]] = {
     "compare": {},
     "explain": {},
     "phase": {"yz": "sweeps.studies.phase.figure:Phase"},
-    "figure optimum": {"yz": "sweeps.studies.optimum.figure:OptimumOfLayer"},
+    "figure optimum": {},
+    "validity": {},
     "figure scaling": {},
     "figure edge": {},
 }

@@ -27,12 +27,13 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import to_hex, to_rgba_array
+from matplotlib.colors import LogNorm, to_hex, to_rgba_array
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from dynsim import checks
+from sweeps.output.cells import scale_of
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -56,6 +57,11 @@ SHEET: dict[Any, Any] = {
 to it, so that a style with larger text scales all of them."""
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 """Line styles, which distinguish curves in greyscale print."""
+ERRORS: dict[str, Any] = {
+    "norm": LogNorm(1e-3, 1),
+    "cmap": plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
+}
+"""Colours of relative errors from 0.1 to 100 %; grey where there is none."""
 TRAINED: dict[str, Any] = {"lw": 4}
 """Style of training curves, drawn below thin ones of theory."""
 
@@ -145,6 +151,20 @@ def table(
         ax.text(column, row, shown, ha="center", va="center", color=colour, fontsize="small")
     ax.set_xticks(range(len(across)), across)
     ax.set_yticks(range(len(up)), up)
+    return mesh
+
+
+def error_map(ax: Axes, error: xr.DataArray, levels: Mapping[float, str]) -> QuadMesh:
+    """Draw relative errors over a plane (across, up) in the colours `ERRORS`, with contours at the
+    `levels` in their line styles. Returns the mesh, for a colour bar."""
+    x, y = error.dims
+    scales = {"xscale": scale_of(error[x]), "yscale": scale_of(error[y])}
+    style = {"rasterized": True, "add_colorbar": False, **scales, **ERRORS}
+    mesh = error.clip(min=ERRORS["norm"].vmin).plot.pcolormesh(x=x, ax=ax, **style)
+    if float(error.min()) < max(levels) and float(error.max()) > min(levels):
+        lines = {"colors": "k", "linestyles": [*levels.values()], "linewidths": 1.2}
+        error.plot.contour(x=x, ax=ax, levels=[*levels], **lines).set(path_effects=cased())
+    ax.set(xlabel="", ylabel="", title="")
     return mesh
 
 

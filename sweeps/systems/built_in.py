@@ -96,6 +96,15 @@ def yz() -> System:
                 "rates": [1.0, 4.0, 10.0, 16.0, 64.0],
                 "resolution": 0,
             },
+            # Longer sequences reveal their class, so that every rate above some value trains to a
+            # loss of 0.
+            "figure optimum": {
+                "eta": {"kind": "ratio", "ratio": 1.0},
+                "steps": 100,
+                "length": 4,
+                "rate": "eta_z:0.03:1000",
+                "observable": "relative_loss",
+            },
         },
     )
 

@@ -29,7 +29,7 @@ TIMES = 64
 DESCENT_STEPS = 100_000
 """Maximum number of steps to solve descent of a symmetric task, which is exact for any rate."""
 # Thresholds above which an assumption counts as strained. Overlap: gamma's error against the
-# population flow exceeds 5 % there (`dynsim validate overlap`). Kick: h* - h (Lemma 7) is a tenth
+# population flow exceeds 5 % there (`make tables TABLES=eq10`). Kick: h* - h (Lemma 7) is a tenth
 # of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than attention.
 OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
 EQUAL = 1e-6

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 import dynsim
 from odes import spread, symmetric
@@ -15,8 +16,9 @@ RECORD = ["loss", "entropy", "z_top_distinct", "z_top_common"]
 
 
 def report() -> Iterator[str]:
-    """Yield the seconds of each theory on Syn-Small up to step 100: the first call, which compiles,
-    and the fastest of three later ones, with its ratio to the first member of the group."""
+    """Yield the seconds of each theory, on Syn-Small up to step 100 unless its title has other
+    sizes: the first call, which compiles, and the fastest of three later ones, with its ratio to
+    the first member of the group."""
     for title, members in groups().items():
         yield f"{title}:"
         base = None
@@ -36,11 +38,16 @@ def groups() -> dict[str, dict[str, Callable[[], Any]]]:
     flow = functools.partial(symmetric.solve, reduced, times=[STEPS])
     descent = functools.partial(symmetric.descend, reduced, sgd, steps=STEPS, **finite)
     tie = functools.partial(symmetric.instability, reduced, sgd, steps=STEPS, length=LENGTH)
+    huge = symmetric.symmetric_profiles(reduced.p, reduced.rho, 10**5, 10**6, 10**5)
+    late = np.r_[0, np.geomspace(1, 1e8, 30)]
     return {
         "symmetric flow, SGD": {
             "flow at finite T": functools.partial(flow, sgd, **finite),
             "tails": functools.partial(flow, sgd, tails=True, **finite),
             "instability of ties": functools.partial(tie, batch=BATCH),
+        },
+        "symmetric flow, SGD, to t = 1e8": {
+            "K = 1e5, M = 1e6": functools.partial(symmetric.solve, huge, dynsim.sgd(1.0, 1.0), late)
         },
         "symmetric flow, Adam": {
             "matched-adam": functools.partial(flow, adam, flow="matched-adam"),

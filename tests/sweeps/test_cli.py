@@ -33,7 +33,7 @@ COMPUTING = (
     "sweeps.commands.sweep",
     "sweeps.compare.command",
     "sweeps.studies.phase.diagram",
-    "sweeps.studies.spectrum.checkpoint",
+    "sweeps.studies.spectrum.singular",
 )
 """Modules that compute and draw nothing; each imports others like it."""
 

@@ -10,6 +10,7 @@ from typing import Any, SupportsFloat
 import jax
 import jax.numpy as jnp
 import numpy as np
+from eq10 import eq10_errors
 
 import dynsim
 import odes
@@ -25,7 +26,6 @@ from odes.yz import population
 from odes.yz import theorem4 as single_common
 from papers import saad_solla
 from sweeps.runner import progress
-from sweeps.studies.tables import eq10_errors
 
 TEXT = Path(__file__).with_suffix(".txt")
 PAGE = Path(__file__).parents[2] / "results" / "slips.md"

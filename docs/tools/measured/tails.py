@@ -8,7 +8,6 @@ import numpy as np
 import dynsim
 from odes import symmetric
 from sweeps import output
-from sweeps.studies.tables import keys
 
 RATES = (1.0, 0.1)
 TIMES = (100, 300, 1000)
@@ -43,7 +42,8 @@ def trained(seeds: int, times: tuple[int, ...]) -> np.ndarray:
     """Return the losses (seeds, times) of runs."""
     layer, rule = dynsim.Layer(dynsim.SynSmall(), length=SIZE), dynsim.sgd(*RATES)
     options = {"steps": times[-1], "batch": SIZE, "times": times, "record": ["loss"]}
-    runs = jax.vmap(lambda key: dynsim.train(layer, rule, key, **options))(keys(seeds))
+    keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(0), seed))(np.arange(seeds))
+    runs = jax.vmap(lambda key: dynsim.train(layer, rule, key, **options))(keys)
     return np.asarray(runs["loss"], np.float64)
 
 

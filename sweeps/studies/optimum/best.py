@@ -2,44 +2,39 @@
 with another axis."""
 
 import enum
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
+from scipy.stats import linregress
 
 from dynsim import Status, checks
 from sweeps.language.values import equal_in, find_axis
-from sweeps.runner.labels import shown, valid, worded
+from sweeps.runner.labels import worded
 from sweeps.runner.store.arrays import MISSING
 from sweeps.studies.optimum.valley import valley
-from sweeps.studies.options import line, student
+from sweeps.studies.options import student
 
 Pick = Literal["lowest", "highest"]
 FEWEST = 3
 """Smallest number of values of an axis, and of points for a power law with an error."""
 FACTOR = 2.0
 """Change of the best value along an axis that the errors must exclude for it to transfer."""
-LARGEST = 2**24
-"""Largest number of values in a sweep for which its best cell is searched."""
 
 
 class Place(enum.IntEnum):
-    """Where the best value lies on its axis."""
+    """Where the best value lies on its axis: between worse ones, at an end, beyond which others may
+    be better, or next to a value at which runs diverged. NONE if a run diverged at every value, or
+    nothing is computed yet."""
 
     INSIDE = 0
-    """Runs on either side of it are worse, and none of these diverged."""
     LOWER_END = 1
-    """It is the smallest value: even smaller ones may be better."""
     UPPER_END = 2
-    """It is the largest value: even larger ones may be better."""
     BESIDE_DIVERGED = 3
-    """Runs diverged at a neighbouring value."""
     NONE = 4
-    """At every value a run diverged, or nothing is computed yet."""
 
 
 AT_END = (Place.LOWER_END, Place.UPPER_END)
-"""The places where only a bound of the best value is known."""
 
 
 def best(
@@ -158,6 +153,7 @@ def best(
     stable, edge = (runs[over].where(well.cumprod(over) > 0).max(over) for well in (none, few))
     unit, near = dataset[over].attrs.get("units", "1"), f"within {100 * within:g} %"
     error = f"standard error of {'log ' * logarithmic}{over}"
+    diverged = runs[over].where(~none).min(over)
     columns = {
         "best": (back(found.at), f"best {over}", unit),
         "error": (np.hypot(scatter, found.shape), error, "1"),
@@ -167,26 +163,20 @@ def best(
         "upper": (back(found.upper), f"largest {over} {near}", unit),
         "stable": (stable.values, f"largest {over} up to which no run diverged", unit),
         "edge": (edge.values, f"largest {over} up to which at most half diverged", unit),
-        "diverged": (
-            runs[over].where(~none).min(over).values,
-            f"smallest {over} at which a run diverged",
-            unit,
-        ),
+        "diverged": (diverged.values, f"smallest {over} at which a run diverged", unit),
     }
-    made = xr.Dataset(
-        {
-            column: (others, each.reshape(shape), {"long_name": text, "units": of})
-            for column, (each, text, of) in columns.items()
-        },
-        {str(n): c for n, c in runs.coords.items() if set(c.dims) <= set(others) and c.dims},
-        {"over": over, "observable": name, "pick": pick, "within": within, "ends": axis[[0, -1]]},
-    )
+    variables: dict[str, Any] = {
+        column: (others, each.reshape(shape), {"long_name": text, "units": of})
+        for column, (each, text, of) in columns.items()
+    }
     flags = {"flag_values": [p.value for p in Place], "flag_meanings": " ".join(Place.__members__)}
     about = {"long_name": f"where the best {over} lies", **flags}
-    made["place"] = (others, place.reshape(shape), about)
+    variables["place"] = (others, place.reshape(shape), about)
     about = {"long_name": f"best {over} of resampled seeds", "units": unit}
-    made["resampled"] = (["draw", *others], back(resampled).reshape(-1, *shape), about)
-    return made
+    variables["resampled"] = (["draw", *others], back(resampled).reshape(-1, *shape), about)
+    coords = {str(n): c for n, c in runs.coords.items() if set(c.dims) <= set(others) and c.dims}
+    attrs = {"over": over, "observable": name, "pick": pick, "within": within}
+    return xr.Dataset(variables, coords, attrs | {"ends": axis[[0, -1]]})
 
 
 def _axis(dataset: xr.Dataset, over: str, dtype: np.dtype) -> str:
@@ -226,29 +216,28 @@ def at_end(dataset: xr.Dataset, name: str) -> xr.DataArray:
     return values.isel(record=last.clip(min=0))
 
 
-def _observables(dataset: xr.Dataset) -> tuple[list[str], str | None]:
+def observables(dataset: xr.Dataset) -> tuple[list[str], str | None]:
     """Return the names of recorded observables and the one to optimise: the loss, else the first
     one with a `direction` and one number for each run and time."""
     names = [str(name) for name in dataset.data_vars if name not in ("status", "first_bad_step")]
-    known = [name for name in names if direction(name) and not _inner(dataset, name)]
-    known = [name for name in known if dataset[name].dtype.kind == "f"]
+    known = [name for name in names if direction(name) and not _obstacle(dataset, name)]
     return names, "loss" if "loss" in known else next(iter(known), None)
 
 
-def _inner(dataset: xr.Dataset, name: str) -> list[str]:
-    """Return the axes of an observable that belong neither to runs nor to time."""
-    outer = {*dataset["status"].dims, "time", "record"}
-    return [str(dim) for dim in dataset[name].dims if dim not in outer]
+def _obstacle(dataset: xr.Dataset, name: str) -> str:
+    """Return why an observable is not one number of each run and time; empty if it is."""
+    outer, kind = {*dataset["status"].dims, "time", "record"}, dataset[name].dtype
+    if inner := [str(dim) for dim in dataset[name].dims if dim not in outer]:
+        return f"an axis {', '.join(inner)}"
+    return "" if kind.kind == "f" else f"the type {kind}"
 
 
 def _chosen(dataset: xr.Dataset, observable: str | None) -> str:
     """Return the requested observable, else the default one; `ValueError` if there is none."""
-    names, usual = _observables(dataset)
+    names, usual = observables(dataset)
     if observable is not None:
         checks.choice("observable", observable, names)
-        inner, kind = _inner(dataset, observable), dataset[observable].dtype
-        if inner or kind.kind != "f":
-            has = f"an axis {', '.join(inner)}" if inner else f"the type {kind}"
+        if has := _obstacle(dataset, observable):
             raise ValueError(
                 f"observable = {observable!r}: must be one number of each run, has {has}"
             )
@@ -325,14 +314,12 @@ def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
         "verdict": f"whether the best {over} depends on {along}",
     }
     columns = zip(words.items(), zip(*laws, strict=True), strict=True)
-    return xr.Dataset(
-        {
-            name: (others, np.reshape(np.asarray(values), shape), {"long_name": text})
-            for (name, text), values in columns
-        },
-        {n: c for n, c in found.coords.items() if c.dims and set(c.dims) <= set(others)},
-        {**found.attrs, "along": along},
-    )
+    variables = {
+        name: (others, np.reshape(values, shape), {"long_name": text})
+        for (name, text), values in columns
+    }
+    coords = {n: c for n, c in found.coords.items() if c.dims and set(c.dims) <= set(others)}
+    return xr.Dataset(variables, coords, {**found.attrs, "along": along})
 
 
 def _law(found: xr.Dataset, along: str) -> tuple[float, float, float, float, int, str]:
@@ -342,22 +329,19 @@ def _law(found: xr.Dataset, along: str) -> tuple[float, float, float, float, int
     used = found["place"].isin((Place.INSIDE, Place.BESIDE_DIVERGED)).values & np.isfinite(x)
     points = int(used.sum())
     if points < FEWEST:
-        words = (
-            f"no fit: the best lies inside its axis at {points} values of {along}, needs {FEWEST}"
-        )
-        return np.nan, np.nan, np.nan, np.nan, points, words
+        where = f"the best lies inside its axis at {points} values of {along}, needs {FEWEST}"
+        return np.nan, np.nan, np.nan, np.nan, points, f"no fit: {where}"
     at, logs = np.log(x[used]), np.log(best[used])
-    exponent, residual, intercept = line(at, logs)
-    draws = [line(at, np.log(each)).slope for each in found["resampled"].values[:, used]]
+    fit: Any = linregress(at, logs)
     apart = at - at.mean()
+    draws = np.log(found["resampled"].values[:, used]) @ apart / (apart @ apart)
     shape = np.linalg.norm(apart * found["shape"].values[used]) / (apart @ apart)
-    spread = np.hypot(np.std(draws, ddof=1) if draws else 0.0, shape)
-    error = float(max(student(points - 2) * residual, spread))
-    law = np.exp(intercept) * x[used] ** exponent
-    off = float(np.exp(np.abs(np.log(best[used] / law)).max()) - 1)
+    spread = np.hypot(np.std(draws, ddof=1) if draws.size else 0.0, shape)
+    exponent, error = float(fit.slope), float(max(student(points - 2) * fit.stderr, spread))
+    off = float(np.expm1(np.abs(logs - fit.intercept - fit.slope * at).max()))
     known, about = np.isfinite(best), found.attrs
     power = f"{along}^{exponent:.2f} ± {error:.2f}"
-    if not draws:
+    if not draws.size:
         verdict = f"undecided: {along}^{exponent:.2f} of one seed, whose error is not known"
     elif found["lower"].values[known].max() <= found["upper"].values[known].min():
         near = f"{100 * about['within']:g} %"
@@ -367,42 +351,4 @@ def _law(found: xr.Dataset, along: str) -> tuple[float, float, float, float, int
     else:
         certain = (abs(exponent) + 2 * error) * np.ptp(at) < np.log(FACTOR)
         verdict = f"{'transfers' if certain else 'undecided'}: {power}"
-    return exponent, error, float(np.exp(intercept)), off, points, verdict
-
-
-def best_cell(dataset: xr.Dataset) -> list[str]:
-    """Report the cell of a sweep with the best mean over the seeds in one line, and each axis of
-    learning rates at whose end it lies in another.
-
-    The list is empty for a sweep without a numerical axis, without a loss or an accuracy, or with
-    more than `LARGEST` numbers.
-    """
-    axes = [str(d) for d in dataset["status"].dims if d != "seed" and dataset.sizes[d] > 1]
-    _, name = _observables(dataset)
-    if name is None or all(worded(dataset, axis) for axis in axes) or dataset[name].size > LARGEST:
-        return []
-    values = at_end(valid(dataset[[name, "status"]]), name)
-    seeds = dataset.sizes.get("seed", 1)
-    if "seed" in values.dims:
-        values = values.mean("seed", skipna=False)
-    if not values.notnull().any():
-        return []
-    pick = values.argmin if direction(name) == "lowest" else values.argmax
-    at = {str(dim): int(i) for dim, i in pick([*values.dims]).items()}
-    cell = values.isel(at)
-    along = {str(n): c for n, c in dataset.coords.items() if c.dims and {*c.dims} <= {*axes}}
-    where = ", ".join(f"{n} = {shown(cell[n].item())}" for n in along if n != "time")
-    mean = f", mean of {seeds} seeds" if seeds > 1 else ""
-    lines = [f"best {name} {float(cell):.4g} at {where}{mean}"]
-    for axis in axes:
-        # Learning rates are recognised by their unit.
-        if dataset[axis].attrs.get("units") != "1/step" or dataset.sizes[axis] < FEWEST:
-            continue
-        order = np.argsort(dataset[axis].values)
-        for place, end, other in ((0, "lower", "smaller"), (-1, "upper", "larger")):
-            if at[axis] == order[place]:
-                lines.append(
-                    f"the best {axis} lies at the {end} end of its axis "
-                    f"({shown(cell[axis].item())}); try {other} ones"
-                )
-    return lines
+    return exponent, error, float(np.exp(fit.intercept)), off, points, verdict

@@ -27,14 +27,11 @@ class Valley(NamedTuple):
     """The best place of each of C curves, NaN where nothing is known.
 
     Attributes:
-        index: index of the best point.
-        inside: whether both of its neighbours are known.
-        at: the best place.
+        index, inside: index of the best point, and whether both of its neighbours are known.
+        at, value: the best place, and the value of the curve there.
         shape: standard error of `at` because the curve is known at some points only; at most that
             of a uniform distribution between the neighbours, NaN at an end.
-        value: value of the curve at the best place.
-        lower: lower end of the range in which the curve stays near its best value.
-        upper: upper end of that range.
+        lower, upper: ends of the range in which the curve stays near its best value.
     """
 
     index: Int[np.ndarray, " C"]

@@ -1,1 +1,1 @@
-"""Singular values of weights, from two-stage training or from a checkpoint."""
+"""Singular values of the weights in a checkpoint."""

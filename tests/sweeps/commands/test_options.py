@@ -145,7 +145,6 @@ def test_help_has_the_settings_of_the_kinds_that_other_words_choose(
         ("sweep a.toml --patience 9", "has no effect without --coordinator or --distributed; "),
         ("phase yz --probes 9", "probes = 9: has no effect without --refine; leave it out"),
         ("figure phase --max-seeds 9", "max_seeds = 9: has no effect without --band; leave it out"),
-        ("spectrum --split 3", "split = 3: has no effect without --checkpoint; leave it out"),
     ],
 )
 def test_an_option_that_has_no_effect_is_a_mistake(words: str, reason: str) -> None:

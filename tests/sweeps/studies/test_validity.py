@@ -1,19 +1,23 @@
-"""The error of a theory over a plane, and how it is written."""
+"""The error of a theory over a plane, and its maps."""
+
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
-from dynsim import Status
-from sweeps.studies.phase import validity
+import dynsim
+import sweeps
+from papers.scan_and_snap import validity
+from sweeps import cli, drawing
 
 
 def runs(values: np.ndarray, *dims: str) -> xr.Dataset:
     """Of a plane along `eta_z`, that ended well."""
-    status = np.full([values.shape[i] for i, d in enumerate(dims) if d in ("eta_z", "seed")], 0)
     over = [d for d in dims if d in ("eta_z", "seed")]
-    return xr.Dataset({validity.QUANTITY: (dims, values), "status": (over, status)})
+    status = np.zeros([values.shape[dims.index(d)] for d in over], int)
+    return xr.Dataset({"z": (dims, values), "status": (over, status)})
 
 
 def test_the_error_is_that_of_the_mean_over_times_and_classes_that_are_there() -> None:
@@ -22,20 +26,24 @@ def test_the_error_is_that_of_the_mean_over_times_and_classes_that_are_there() -
     # The second point has one class alone.
     trained[1, ..., 1] = solved[1, :, 1] = np.nan
     dims = ("eta_z", "seed", "time", "class")
-    found = validity.relative_error(runs(trained, *dims), runs(solved, *dims[:1], *dims[2:]))
+    theory = runs(solved, *dims[:1], *dims[2:])
+    found = sweeps.relative_error(theory, runs(trained, *dims), "z")
     for place in range(2):
         mean = trained[place].mean(0)[:, : 2 - place]
         apart = solved[place][:, : 2 - place] - mean
         want = np.linalg.norm(apart) / np.linalg.norm(mean)
         assert found.values[place] == pytest.approx(want, rel=1e-12)
+    # Of a theory with seeds, the mean over these.
+    both = runs(np.stack([solved - 1, solved + 1], 1), *dims)
+    np.testing.assert_allclose(sweeps.relative_error(both, runs(trained, *dims), "z"), found)
 
 
 def test_a_theory_that_failed_has_no_error() -> None:
     ones = np.ones((2, 3, 4, 2))
     dims = ("eta_z", "seed", "time", "class")
     solved = runs(ones[:, 0], "eta_z", "time", "class")
-    solved["status"][0] = Status.SOLVER_FAILED
-    found = validity.relative_error(runs(ones, *dims), solved)
+    solved["status"][0] = dynsim.Status.SOLVER_FAILED
+    found = sweeps.relative_error(solved, runs(ones, *dims), "z")
     np.testing.assert_array_equal(found, [np.nan, 0])
 
 
@@ -51,7 +59,7 @@ def test_contours_are_drawn_where_the_error_is_on_both_sides(
     error = xr.DataArray(np.geomspace(low, high, 5)[:, None] * np.ones(4), dims=("ratio", "eta_z"))
     error = error.assign_coords(ratio=rates, eta_z=rates[:4])
     ax = plt.figure().gca()
-    mesh = validity.plot(error, ax)
+    mesh = drawing.error_map(ax, error, validity.LEVELS)
     np.testing.assert_allclose(np.ravel(mesh.get_array()), np.ravel(error.values.T))
     paths = [path for lines in ax.collections[1:] for path in lines.get_paths()]
     found = [path.vertices for path in paths if len(path.vertices)]
@@ -69,3 +77,15 @@ def test_contours_are_drawn_where_the_error_is_on_both_sides(
 )
 def test_errors_are_written_in_few_letters(error: float, text: str) -> None:
     assert validity.percent(error) == text
+
+
+@pytest.mark.more
+def test_descent_has_no_error_where_training_is_descent(tmp_path: Path) -> None:
+    words = "validity saxe --x eta:0.1:0.4:2 --y u0:0.05:0.1:2 --batch inf --steps 20 --seeds 2"
+    theories = ["--theories", "descent", "modes"]
+    assert cli.main([*words.split(), *theories, "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "validity.npz") as arrays:
+        # Training is in float32, and modes follow a flow.
+        assert arrays["descent"].max() < 1e-5 < arrays["modes"].min()
+        np.testing.assert_allclose(arrays["u0"], [0.05, 0.1])
+    assert (tmp_path / "validity.png").stat().st_size > 10_000

@@ -1,0 +1,124 @@
+"""`dynsim validity`: where each theory holds, as its error over a plane of two settings."""
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import xarray as xr
+
+from dynsim.decoding import Count
+from sweeps.figures import Figure, Picture
+from sweeps.output import drawing
+from sweeps.runner.labels import valid, wrapped
+from sweeps.runner.spec import Sweep
+from sweeps.studies.options import AxisWord, axis, described
+from sweeps.systems import registry
+from sweeps.systems.experiment import Experiment, experiment
+
+LEVELS = {0.05: "-", 0.2: "--"}
+"""Errors of the contours, and their line styles."""
+POINTS, TIMES = 9, 16
+"""Default number of values of an axis, and number of recorded times."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Validity(Figure):
+    """Map the relative error of theories, against the mean of trained runs, over two settings.
+
+    Attributes:
+        run: the run whose settings each point changes.
+        x: the setting across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear
+            with :lin at the end.
+        y: the setting upwards, in the same form.
+        theories: theories, a panel each; if omitted, all that describe the run and predict the
+            observable, without their variants.
+        observable: quantity whose error over time is drawn.
+        seeds: number of runs at each point; theories start from the same weights.
+        out: folder for the figure, validity.npz, and the stored sweeps, from which the command
+            resumes.
+    """
+
+    NAME = "validity"
+    RUN: ClassVar[dict[str, Any]] = {"problem": "linear_icl", "attention": "merged", "steps": 100}
+
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Validity.RUN))
+    x: AxisWord = "eta:0.003:0.3"
+    y: AxisWord = "batch:4:1024"
+    theories: tuple[str, ...] = ()
+    observable: str = "loss"
+    seeds: Count = 4
+    out: Path = Path("out/validity")
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """Training and each theory, by name."""
+        axes: dict[str, Any] = dict(axis(word, POINTS, self.run) for word in (self.x, self.y))
+        if len(axes) < 2:
+            raise ValueError(f"y = {self.y!r}: is also the axis x")
+        axes["seed"] = {"range": self.seeds}
+        training = Sweep(self.run, axes, "simulation", (self.observable,), TIMES)
+        names = self.theories
+        if not names:
+            known = registry.applicable(training.first)[0]
+            solved = [dataclasses.replace(training, theory=name, record=None) for name in known]
+            names = [s.theory_name for s in solved if self.observable in s.observables.names()]
+        others = {name: dataclasses.replace(training, theory=name) for name in names}
+        return {"simulation": training, **others}
+
+    def draw(self, data: Mapping[str, xr.Dataset]) -> Picture:
+        """Draw a panel for each theory, and list the shares of the plane within the contours."""
+        training, sweeps = data["simulation"], self.sweeps()
+        solved = {name: each for name, each in data.items() if name != "simulation"}
+        errors = {n: relative_error(each, training, self.observable) for n, each in solved.items()}
+        figure, (axes,) = drawing.panels(1, len(errors), 3.2, 3.2, sharex=True, sharey=True)
+        for ax, (name, error) in zip(axes, errors.items(), strict=True):
+            mesh = drawing.error_map(ax, error, LEVELS)
+            title = textwrap.fill(sweeps[name].method.title or name, 26)
+            drawing.finished(ax, title=title, xlabel=wrapped(training[error.dims[0]]))
+        axes[0].set_ylabel(wrapped(training[next(iter(errors.values())).dims[1]]))
+        quantity = self.observable.replace("_", " ")
+        figure.colorbar(mesh, ax=axes, label=f"relative error of the {quantity}", extend="both")
+        keys = [drawing.key(f"error {100 * level:g} %", ls=ls) for level, ls in LEVELS.items()]
+        drawing.below(figure, keys, 2)
+        about = described(self.run, [str(dim) for dim in error.dims])
+        figure.suptitle(textwrap.fill(f"{about}, {self.seeds} seeds", 50 * len(errors)))
+        lines = []
+        for name, error in errors.items():
+            shares = {level: 100 * float((error <= level).mean()) for level in LEVELS}
+            parts = (f"within {100 * level:g} % on {n:.0f} %" for level, n in shares.items())
+            lines.append(f"{name:<20} {', '.join(parts)} of the plane")
+        arrays = {**errors, **{str(dim): training[dim] for dim in error.dims}}
+        return Picture(figure, arrays, "\n".join(lines))
+
+
+def relative_error(theory: xr.Dataset, simulation: xr.Dataset, name: str) -> xr.DataArray:
+    """Return the relative error of a theory against the mean over the seeds of the simulation.
+
+    It is |theory - mean| / |mean|, both in the l2 norm over recorded times and entries.
+
+    Args:
+        theory: results of a sweep; if it has seeds, their mean is compared.
+        simulation: those of training, with seeds.
+        name: a quantity that both recorded.
+
+    Returns:
+        The error over the axes of the sweep, except seeds; NaN where the theory or all runs failed.
+
+    Example:
+        >>> axes = {"eta": [0.1, 0.2], "seed": range(3)}
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> training = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
+        >>> theory = sweeps.run(sweeps.Sweep(run, axes, "modes", ["loss"]), progress=False)
+        >>> sweeps.relative_error(theory, training, "loss").dims
+        ('eta',)
+    """
+    mean, solved = valid(simulation)[name].mean("seed"), valid(theory)[name]
+    solved = solved.mean("seed") if "seed" in solved.dims else solved
+    inner = [dim for dim in mean.dims if dim not in simulation["status"].dims]
+    # Entries that a run does not have, such as those of sizes that vary, are NaN on both sides.
+    exists = mean.notnull()
+    apart, norm = (
+        (part**2).where(exists, 0).sum(inner, skipna=False) ** 0.5 for part in (solved - mean, mean)
+    )
+    return (apart / norm).where(exists.any(inner))
