@@ -139,12 +139,12 @@ class Optimum(Figure):
 
 def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) -> pd.DataFrame:
     """Tabulate the best rate of each rule and its errors at each value of an axis."""
-    rows = trained[["best", "error", "lower", "upper", "edge", "value"]].reset_coords(drop=True)
+    rows = trained[["best", "error", "lower", "upper", "edge", "value"]]
     rows["theory"] = rows["best"] * np.nan
     if predicted:
         theory = xr.concat([each["best"] for each in predicted.values()], "rule")
         rows["theory"] = theory.broadcast_like(rows["best"])
-    frame = rows.to_dataframe(dim_order=["rule", along])
+    frame = rows.reset_coords(drop=True).to_dataframe(dim_order=["rule", along])
     places = trained["place"].transpose("rule", along).values.ravel()
     frame["place"] = [Place(code).name.lower().replace("_", " ") for code in places]
     return frame

@@ -103,6 +103,10 @@ def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
     assert offer.language.resolve(usual, "scale").value == 0.5
     other = offer.chosen([("Problem", "qkv")])
     assert offer.language.resolve(other, "scale").value == 1.0
+    # A system may set its own.
+    layer = Offer.of("figure optimum", "yz").chosen([("problem", "yz"), ("steps", 7)])
+    assert (layer["observable"], layer["steps"]) == ("relative_loss", 7)
+    assert layer["problem"]["length"] == 4
 
 
 @pytest.mark.parametrize(
