@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweeps.runner.spec import Sweep, load
     from sweeps.runner.store import StoreError
     from sweeps.studies.optimum.best import best, transfer
-    from sweeps.studies.phase import maps as phase
+    from sweeps.studies.phase import figure as phase
     from sweeps.studies.scaling import scaling
     from sweeps.studies.validity import relative_error
     from sweeps.systems.base import Labels, Prediction, Row, System
@@ -85,7 +85,7 @@ _SOURCES = {
     "load": "sweeps.runner.spec:load",
     "moments": "sweeps.runner.labels:moments",
     "open": "sweeps.runner.run:open_sweep",
-    "phase": "sweeps.studies.phase.maps",
+    "phase": "sweeps.studies.phase.figure",
     "relative_error": "sweeps.studies.validity:relative_error",
     "run": "sweeps.runner.run:run",
     "scaling": "sweeps.studies.scaling:scaling",

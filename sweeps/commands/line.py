@@ -209,7 +209,7 @@ def parse(offer: Offer, words: Sequence[str], given: Pairs) -> Table:
     of_run = offer.run_of(table)
     for name, field in offer.options.items():
         word = table.get(name, field.default)
-        if field.form and field.form[2]:
+        if field.form and field.form[2] and word is not None:
             try:
                 kinds.language().resolve(of_run, str(word).partition(":")[0])
             except LanguageError as error:

@@ -88,7 +88,7 @@ check sweeps.commands.reading:Check still store
 plot sweeps.commands.views.plot:Plot quick store
 explore sweeps.commands.views.explore:Explore own still store
 export sweeps.commands.reading:Export own still quick store
-phase sweeps.studies.phase.figure:Plane
+phase sweeps.studies.phase.figure:Phase
 spectrum sweeps.studies.spectrum.figure:Spectrum
 validity sweeps.studies.validity:Validity
 schema sweeps.commands.schema:Schema own still quick
@@ -96,7 +96,6 @@ figure/optimum sweeps.studies.optimum.figure:Optimum
 figure/edge sweeps.studies.edge:Edge
 figure/phase sweeps.studies.phase.figure:Phase
 figure/scaling sweeps.studies.scaling.figure:ScalingFigure
-figure/trainability sweeps.studies.trainability.figure:Trainability
 """
 """Name and settings class of each command, and its differences from most commands: `own` (not
 recorded), `still` (no figures), `quick` (no progress), and the path it reads."""
@@ -123,7 +122,7 @@ COMMANDS = dict(
 OF_PROBLEM: dict[str, dict[str, str]] = {
     "compare": {},
     "explain": {},
-    "phase": {"yz": "sweeps.studies.phase.figure:Phase"},
+    "phase": {},
     "figure optimum": {},
     "validity": {},
     "figure scaling": {},

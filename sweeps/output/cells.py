@@ -1,8 +1,10 @@
-"""Cells and colours of maps: where cells begin and end, and which scales are logarithmic."""
+"""Cells, colours and contours of maps, and which of their scales are logarithmic."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
+from contourpy import contour_generator
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
@@ -65,3 +67,31 @@ def colour_range(values: np.ndarray, far: float = FAR) -> ColourRange:
     some = np.quantile(finite, 0.05, method="lower")
     most = np.quantile(finite, 0.95, method="higher")
     return ColourRange(low, high, bool(some * far < most))
+
+
+def contour(values: xr.DataArray, level: float = 0.0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the curves where values over the axes (y, x) are at a level, as places (x, y).
+
+    Example:
+        >>> import xarray as xr
+        >>> values = xr.DataArray([[-1.0, 1.0]] * 2, {"a": [0.0, 1.0], "eta": [0.0, 2.0]})
+        >>> [x.tolist() for x, y in sweeps.phase.contour(values)]
+        [[1.0, 1.0]]
+    """
+    y, x = (values[dim] for dim in values.dims)
+    return [(along(x, at[:, 0]), along(y, at[:, 1])) for at in traced(values, level)]
+
+
+def traced(values: xr.DataArray, level: float) -> list[Float[np.ndarray, "V 2"]]:
+    """Return the curves where values over the axes (y, x) are at a level, as fractional indices of
+    x and y."""
+    lines: Any = contour_generator(z=values.values).lines(level) if min(values.shape) > 1 else []
+    return lines
+
+
+def along(axis: xr.DataArray, index: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
+    """Interpolate an axis at fractional indices, on its scale."""
+    values = axis.values.astype(float)
+    logarithmic = scale_of(axis) == "log"
+    found = np.interp(index, np.arange(len(values)), np.log(values) if logarithmic else values)
+    return np.exp(found) if logarithmic else found

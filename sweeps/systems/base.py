@@ -21,6 +21,7 @@ from dynsim.problem.checks import has_population
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS, NamedFunction
 from odes.theory import AnyTheory, Training
 from sweeps.language.describe import docs_of
+from sweeps.systems.diagrams import Diagram
 
 
 class Labels(NamedTuple):
@@ -132,6 +133,7 @@ class System(NamedTuple):
             such as transition times, or assumptions of the theories that the run strains.
         defaults: default options and run settings of commands, by the name of the command, such as
             {"figure scaling": {"rate": "eta:1:12", "size": "N:4:64"}}.
+        diagram: regions, lines and defaults of its phase diagrams, looked up on demand.
 
     Example:
         >>> from sweeps.systems import registry
@@ -149,6 +151,7 @@ class System(NamedTuple):
     predict: Callable[[Any], Prediction] | None = None
     rows: Callable[[Any, Prediction], Iterable[Row]] = lambda run, prediction: ()
     defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    diagram: Callable[[], Diagram] = Diagram
 
 
 def names_of(record: tuple[str | NamedFunction, ...]) -> tuple[str, ...]:

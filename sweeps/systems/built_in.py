@@ -20,6 +20,7 @@ from dynsim.sparse_attention import Retrieval
 from dynsim.yz.observables import RECALL_THRESHOLDS
 from sweeps.systems import layer, prompts
 from sweeps.systems.base import Labels, System
+from sweeps.systems.diagrams import Diagram
 from sweeps.systems.training import of_infinite_length, system
 from sweeps.systems.yz import theories as of_layer
 
@@ -106,12 +107,27 @@ def yz() -> System:
                 "observable": "relative_loss",
             },
         },
+        diagram=_diagram_of_layer,
     )
+
+
+def _diagram_of_layer() -> Diagram:
+    # Imported on demand, because it loads xarray.
+    from sweeps.systems.layer_diagram import DIAGRAM
+
+    return DIAGRAM
 
 
 def qkv() -> System:
     """Return the attention layer in ordinary parameters U, W_Q, W_K and W_V."""
-    return system(QKV(CLASSES), "qkv", theories=of_infinite_length, labels=LABELS, at_once=8)
+    return system(
+        QKV(CLASSES),
+        "qkv",
+        theories=of_infinite_length,
+        labels=LABELS,
+        at_once=8,
+        diagram=lambda: Diagram(flow={"length": math.inf}),
+    )
 
 
 def joma() -> System:
@@ -135,6 +151,7 @@ def joma() -> System:
             },
         ),
         at_once=32,
+        diagram=lambda: Diagram(flow={"length": math.inf}),
     )
 
 

@@ -24,7 +24,6 @@ from dynsim.training.recording import Table
 from odes import Theory, population
 from odes.theory import always
 from sweeps import Labels, Prediction, Row, System
-from sweeps.studies.phase.regions import Rule
 
 LEARNED = 0.01
 OBSERVABLES = {"loss": lambda a, w: a * w**2 / 2, "weight": lambda a, w: w}
@@ -150,7 +149,7 @@ def border(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
     return {"the flow's border": 2 * steps * rate + math.log(LEARNED)}
 
 
-LEARNED_OR_NOT = Rule(
+LEARNED_OR_NOT = sweeps.phase.Rule(
     ("loss",), judge, {0: ("not learned", "#f0f0f0"), 1: ("learned", "#4c8bbe")}, border
 )
 STILL = Theory(

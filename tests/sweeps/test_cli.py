@@ -32,7 +32,7 @@ COMPUTING = (
     "sweeps.commands.reading",
     "sweeps.commands.sweep",
     "sweeps.compare.command",
-    "sweeps.studies.phase.diagram",
+    "sweeps.studies.phase.plane",
     "sweeps.studies.spectrum.singular",
 )
 """Modules that compute and draw nothing; each imports others like it."""

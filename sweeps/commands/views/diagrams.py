@@ -9,12 +9,15 @@ import numpy as np
 import xarray as xr
 
 from sweeps.commands.views.content import INFERRED, LINES, PYTHON, REGION
+from sweeps.commands.views.outlines import outlines
 from sweeps.language.values import find_value
 from sweeps.runner.progress import count
 from sweeps.runner.run import open_sweep
 from sweeps.runner.store import Report
 from sweeps.runner.store.arrays import MISSING
-from sweeps.studies.phase.regions import BY_STATUS, NAMED, RULE, Rule, named
+from sweeps.studies.phase.regions import BY_STATUS, NAMED, named
+from sweeps.systems import registry
+from sweeps.systems.diagrams import Diagram, Rule
 from sweeps.systems.experiment import about
 
 PARTS = ("-refined", "-seeds")
@@ -66,9 +69,6 @@ def _opened(path: str, report: Report) -> xr.Dataset:
 
 def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
     """Yield the sweeps of a diagram that recorded its regions' observables, training first."""
-    # Imported on demand, here and below: they load matplotlib and theories.
-    from sweeps.studies.phase.figure import TITLES
-
     theories: dict[str, list[Path]] = {}
     for path in _sweeps(folder):
         top = path.relative_to(folder).parts[0]
@@ -80,13 +80,15 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         paths = theories[theory]
         datasets = [_opened(str(path), report) for path in paths]
         config = json.loads(datasets[0].attrs["config"])
-        rule = _rule(config["system"], datasets[0], settings, report)
+        system = config["system"]
+        diagram = registry.system(system).diagram() if system in registry.names() else Diagram()
+        rule = _rule(diagram, datasets[0], settings, report)
+        title = {"simulation": "training", **diagram.titles}.get(theory, theory)
         # Zipped points that refine nothing only correct a theory in the figure.
         refined = f"{theory}{PARTS[0]}" in paths[0].parts
         if rule is None or (config["zip"] and not refined):
             continue
         if datasets[0]["status"].ndim and (len(paths) > 1 or config["zip"]):
-            title = TITLES.get(theory, theory)
             dataset = gathered(datasets, rule, _map(folder, theory)).assign_attrs(
                 {PYTHON: _python(folder, title)}
             )
@@ -100,9 +102,9 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         dataset[REGION].attrs = {REGION: legend}
         dataset.attrs["title"] = f"Phase diagram of {about(config['run']['problem'])}"
         if points is None:
-            dataset.attrs[LINES] = _lines(folder, datasets[0], dataset, rule)
+            dataset.attrs[LINES] = outlines(folder, config["axes"][:2])
         points = grid
-        yield TITLES.get(theory, theory), dataset
+        yield title, dataset
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -112,11 +114,11 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _rule(
-    system: str, dataset: xr.Dataset, settings: dict[str, Any], report: Report
+    diagram: Diagram, dataset: xr.Dataset, settings: dict[str, Any], report: Report
 ) -> Rule | None:
     """Return the rule that a diagram was drawn with, else that of its system or another one for
     which the recorded observables suffice."""
-    rules = [RULE if system == "yz" else BY_STATUS, *NAMED.values()]
+    rules = [diagram.rule or BY_STATUS, *NAMED.values()]
     if word := settings.get("regions"):
         try:
             rules.insert(0, named(word))
@@ -203,15 +205,3 @@ def _places(name: str, axis: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return the indices of the values of many runs on an axis."""
     own, run = np.unique(values, return_inverse=True)
     return np.array([find_value(name, axis, each.item()) for each in own])[run]
-
-
-def _lines(folder: Path, first: xr.Dataset, panel: xr.Dataset, rule: Rule) -> list[dict[str, Any]]:
-    """Return lines of theory, and those of the rule, over a diagram."""
-    from sweeps.commands.views.outlines import outlines
-    from sweeps.studies.phase.maps import on_grid
-
-    x, y = json.loads(panel.attrs["config"])["axes"][:2]
-    region = panel[REGION].isel(seed=0) if "seed" in panel.dims else panel[REGION]
-    runs = first if y in first.dims else on_grid(first, x, y)
-    own = rule.lines(runs) if rule.lines else {}
-    return outlines(folder, region.transpose(x, y), own)

@@ -1,84 +1,108 @@
-"""`dynsim phase`: maps of an observable and of regions over a plane, with theory's lines."""
+"""Phase diagrams of any problem: maps of an observable and of regions over a plane of two settings,
+with the lines that theory predicts.
+
+Example:
+    >>> run = sweeps.experiment("saxe", steps=5)
+    >>> diagram = sweeps.phase.Phase(run, x="eta:0.05:2", y="u0:0.01:1", resolution=4)
+    >>> regions = sweeps.phase.maps(diagram)["simulation"].region
+"""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.colors import to_hex
 
 from sweeps import output
+from sweeps.output.cells import contour
 from sweeps.runner.progress import count
-from sweeps.runner.run import run as run_sweep
-from sweeps.studies import computed as compute
-from sweeps.studies.phase import diagram
-from sweeps.studies.phase.diagram import Phase
-from sweeps.studies.phase.maps import boundary, panels_of
-from sweeps.studies.phase.panels import TITLES, Prediction, draw, lines_of
-from sweeps.studies.phase.plane import Plane, Tally, sweep
-from sweeps.studies.phase.regions import Rule, agreement, sides
-from sweeps.studies.trainability import limits
+from sweeps.studies.phase import edge
+from sweeps.studies.phase.edge import crosses, edges
+from sweeps.studies.phase.maps import boundary, maps, panels_of, predictions
+from sweeps.studies.phase.panels import draw
+from sweeps.studies.phase.plane import Phase, at_points
+from sweeps.studies.phase.refinement import Lattice, Refinement
+from sweeps.studies.phase.regions import TRAINED, Prediction, agreement, sides
+from sweeps.systems.diagrams import Diagram, Line, Predictions, Rule, View
 
-__all__ = ["TITLES", "Phase", "Plane", "compute", "run"]
+__all__ = [
+    "TRAINED",
+    "Diagram",
+    "Lattice",
+    "Line",
+    "Phase",
+    "Predictions",
+    "Refinement",
+    "Rule",
+    "View",
+    "at_points",
+    "boundary",
+    "contour",
+    "crosses",
+    "edges",
+    "maps",
+    "predictions",
+    "run",
+]
 
 
-def run(config: Plane, rule: Rule | None = None) -> list[Path]:
-    """Compute or resume, draw and write a diagram; `rule` replaces that of the settings."""
+def run(config: Phase, rule: Rule | None = None) -> list[Path]:
+    """Compute or resume, draw, print and write a diagram, as `dynsim phase` does.
+
+    Args:
+        config: the settings.
+        rule: rule of the regions; by default that of the settings.
+
+    Returns:
+        The paths of its files: the figure; phase.npz, the arrays of the maps; phase.json, the lines
+        as drawn; and with several seeds the boundaries, as CSV and netCDF.
+
+    Example:
+        >>> import functools, tempfile
+        >>> model = sweeps.experiment("saxe", steps=5)
+        >>> diagram = functools.partial(sweeps.phase.Phase, model, "eta:0.05:2", "u0:0.01:1", 3)
+        >>> paths = sweeps.phase.run(diagram(out=Path(tempfile.mkdtemp())))
+    """
     begin = time.perf_counter()
-    rule = rule or config.rule()
-    flows, lines = None, []
-    if config.edge:
-        try:
-            flows = limits.flow_of(config.run, config.axes())
-        except ValueError as error:
-            lines.append(f"edge of stability: left out, {error}")
     found = panels_of(config, rule, report=print)
+    rule = rule or config.rule()
     drawn = {name: each for name, (each, _) in found.items()}
-    first, runs = next(iter(drawn)), next(iter(found.values()))[1]
+    (name, first), runs = next(iter(drawn.items())), next(iter(found.values()))[1]
     number = count(sum(each.attrs["runs"] for each in drawn.values()), "run")
     seconds = time.perf_counter() - begin
     print(f"{number} in {seconds:.1f} s, those found in {config.out} included")
-    for name, each in drawn.items():
+    for theory, each in drawn.items():
         for line in said(config, each):
-            print(f"{name}: {line}")
-    closed = config.lines()
-    own = dict(rule.lines(runs) if rule.lines else {})
-    scatter, noise, unstable = config.scatter(), None, {}
-    if scatter is not None:
-        scatter.check()
-        tokens = diagram.most_distinct(scatter.first.built[0])
-        predicted = run_sweep(scatter, config.out / "spread").load()
-        noise = diagram.noise(predicted, diagram.winning_spread(tokens))
-        unstable = limits.tie_lines(scatter)
-    told = theory(drawn, rule, closed, noise, own | unstable)
-    if scatter is not None:
-        told += with_steps(config, drawn, rule, next(iter(unstable.values()), None))
-    edges = {}
-    if flows is not None:
-        edges = limits.edge_lines(flows, config.axes(), config.out / limits.WHOLE.name)
-        told += limits.told(edges, rule, drawn[first])
-    for line in (*reported(told, first, drawn[first].region), *lines, *limits.outside(edges)):
+            print(f"{theory}: {line}")
+    own = rule.lines(runs) if rule.lines else {}
+    mine = [Line(n, n, v, (f"C{i}", "-", 1.6)) for i, (n, v) in enumerate(own.items(), 1)]
+    predicted = predictions(config, drawn, rule)
+    predicted = predicted._replace(lines=[*predicted.lines, *mine])
+    told = compared(drawn, rule, predicted)
+    limits = edges(config.run, config.axes(), config.out) if config.edge else []
+    told += edge.predicted(limits, rule, first)
+    for line in reported(told, name, first.region):
         print(line)
-    seeded = {name: boundary(each) for name, each in drawn.items() if "share" in each}
-    seeded = {name: table for name, table in seeded.items() if table.sizes["vertex"]}
-    figure = draw(config, drawn, rule, closed, told, seeded)
-    arrays: dict[str, Any] = {"closed_form": closed, **config.axes()}
-    for name, each in drawn.items():
+    seeded = {theory: boundary(each) for theory, each in drawn.items() if "share" in each}
+    seeded = {theory: table for theory, table in seeded.items() if table.sizes["vertex"]}
+    figure = draw(config, drawn, rule, predicted.levels, told, seeded)
+    arrays: dict[str, Any] = {**config.axes()}
+    for theory, each in drawn.items():
         # Without the interpolated values.
         kept = dict(each.drop_vars(["drawn", "share"], errors="ignore").data_vars)
         if "share" in each:
             kept |= {end: each[end].where(each.computed) for end in ("low", "high")}
             kept["code"] = each["code"]
-        arrays[name] = {**kept, **each.attrs}
-    coarse = [] if noise is None else [("noise", noise)]
-    for name, values in [*coarse, *(("ties", each) for each in unstable.values())]:
-        arrays |= {name: values, **{f"{name}/{dim}": values[dim] for dim in values.dims}}
-    arrays |= {f"line/{name}": values.values for name, values in edges.items()}
+        arrays[theory] = {**kept, **each.attrs}
+    arrays |= {**predicted.arrays, **{f"line/{line.name}": line.values for line in limits}}
     arrays["agreement"] = {each.name: each.agreement.right for each in told}
-    paths = output.write(config.out, "phase", figure=figure, arrays=arrays)
-    for name, table in seeded.items():
-        stem = "phase-boundary" if name == first else f"phase-boundary-{name}"
+    report = {"lines": [as_drawn(each) for each in told if each.line]}
+    paths = output.write(config.out, "phase", figure=figure, arrays=arrays, report=report)
+    for theory, table in seeded.items():
+        stem = "phase-boundary" if theory == name else f"phase-boundary-{theory}"
         text, written = table.to_dataframe().to_csv(index=False), table.to_netcdf(engine="h5netcdf")
         paths += output.write(config.out, stem, text={"csv": text})
         path = output.folder(config.out) / f"{stem}.nc"
@@ -86,48 +110,39 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     return paths
 
 
-def theory(
-    drawn: Mapping[str, xr.Dataset],
-    rule: Rule,
-    closed: Mapping[str, np.ndarray],
-    noise: xr.DataArray | None,
-    own: Mapping[str, xr.DataArray],
+def compared(
+    drawn: Mapping[str, xr.Dataset], rule: Rule, predicted: Predictions
 ) -> list[Prediction]:
-    """Compare the second theory, and each line of theory, with the regions of the first map."""
+    """Compare the second theory, and each line of theory that crosses the plane, with the regions
+    of the first map."""
     (_, first), *others = drawn.items()
-    told = []
-    for name, other in others:
-        told.append(Prediction(name, "same region", agreement(other.region, first)))
-        # A theory with seeds already includes noise.
-        if noise is not None and "share" not in other:
-            corrected = diagram.with_noise(other.region, noise)
-            told.append(Prediction(f"{name} with noise", "with noise", agreement(corrected, first)))
-    for line in lines_of(closed, noise, own, first.region):
+    told = [
+        Prediction(name, "same region", agreement(other.region, first)) for name, other in others
+    ]
+    for name, (text, region) in predicted.regions.items():
+        told.append(Prediction(name, text, agreement(region, first)))
+    for line in filter(crosses, predicted.lines):
         codes = sides(line.values, first.region)
         here, there = (rule.legend[code][0] for code in codes[:2])
         text = f"{here} on one side and {there} on the other"
+        across, up = first.region.dims
+        line = line._replace(values=line.values.transpose(up, across))
         told.append(Prediction(line.name, text, agreement(codes[2], first), line))
     return told
 
 
-def with_steps(
-    config: Plane, drawn: Mapping[str, xr.Dataset], rule: Rule, unstable: xr.DataArray | None
-) -> Iterator[Prediction]:
-    """Yield the agreement of theories without noise when noisy descent replaces them where steps
-    are too large for a flow."""
-    (_, first), *others = drawn.items()
-    for name, other in others:
-        if "share" in other:
-            continue
-        tally = Tally(other.region.shape, rule, config.observable)
-        noisy, out = sweep(config, limits.NOISY), config.out / f"{name}-with-steps"
-        region = limits.stepped(config.run, other.region, unstable, noisy, tally, out)
-        if region is not None:
-            found = agreement(region, first)
-            yield Prediction(f"{name} with steps where they are large", "with large steps", found)
+def as_drawn(each: Prediction) -> dict[str, Any]:
+    """Return a line of the figure as JSON: its label, its style, and its vertices, where None ends
+    a piece."""
+    assert each.line is not None
+    text, (colour, dashes, width) = each.line.text, each.line.style
+    pieces = contour(each.line.values)
+    x, y = ([v for piece in pieces for v in (*piece[side].tolist(), None)] for side in (0, 1))
+    style = {"colour": to_hex(colour), "dashes": dashes, "width": width}
+    return {"name": each.name, "text": text, "right": each.agreement.right, **style, "x": x, "y": y}
 
 
-def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Iterator[str]:
+def reported(told: list[Prediction], name: str, region: xr.DataArray) -> Iterator[str]:
     """Yield lines on the share of the plane where theory predicts the region of the map `name`."""
     if told:
         alone = np.unique(region, return_counts=True)[1].max() / region.size
@@ -139,7 +154,7 @@ def reported(told: Sequence[Prediction], name: str, region: xr.DataArray) -> Ite
         yield f"  line {theory}: {found}, {text}" if line else f"  {theory}: {found}"
 
 
-def said(config: Plane, found: xr.Dataset) -> Iterator[str]:
+def said(config: Phase, found: xr.Dataset) -> Iterator[str]:
     """Yield lines about the points and seeds from which a map was computed."""
     about, points, seeds = found.attrs, found.computed, found.seeds
     if config.refine:

@@ -1,10 +1,4 @@
-"""Maps of a phase diagram: region and observable at each point, computed or inferred.
-
-Example:
-    >>> run = sweeps.experiment("saxe", steps=5)
-    >>> plane = sweeps.phase.Plane(run, x="eta:0.05:2", y="u0:0.01:1", resolution=4)
-    >>> regions = sweeps.phase.maps(plane)["simulation"].region
-"""
+"""Maps of a phase diagram: region and observable at each point, computed or inferred."""
 
 import dataclasses
 import itertools
@@ -12,60 +6,49 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from contourpy import contour_generator
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
-from sweeps.output.cells import colour_range, scale_of
+from odes.theory import refusal
+from sweeps.output.cells import along, colour_range, traced
 from sweeps.runner.progress import say
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import begin as compile_first
-from sweeps.studies.options import axis, begin
-from sweeps.studies.phase.diagram import Phase
-from sweeps.studies.phase.plane import (
-    MOST_COARSE,
-    Plane,
-    Tally,
-    interval,
-    sampled,
-    undecided,
-    wide,
-    widths,
-)
+from sweeps.studies.options import begin
+from sweeps.studies.phase.counts import Tally, interval, undecided, wide, widths
+from sweeps.studies.phase.plane import MOST_COARSE, Phase, at_points
 from sweeps.studies.phase.refinement import Inferred, Lattice, Refinement, Value, guard, mixed
-from sweeps.studies.phase.regions import BAND, Rule
-
-__all__ = ["Phase", "Plane", "boundary", "maps"]
+from sweeps.studies.phase.regions import BAND
+from sweeps.systems.diagrams import Predictions, Rule, View
 
 LEVELS = (BAND[0], 0.5, BAND[1])
 """Probabilities of a region at which curves are drawn."""
 Compute = Callable[[Sweep, Path], xr.Dataset]
-"""Function that runs a sweep, or reads it if the folder has it."""
 
 
 def maps(
-    config: Plane, rule: Rule | None = None, *, seed: int = 0, executor: Executor | None = None
+    config: Phase, rule: Rule | None = None, *, seed: int = 0, executor: Executor | None = None
 ) -> dict[str, xr.Dataset]:
     """Compute or resume the maps of a diagram, without drawing them.
 
     Args:
-        config: a `Plane`, or a `Phase` for the layer in Y and Z. With `refine`, only points near a
-            change of region and random other points are run. Runs stored in `out` are reused.
+        config: the settings. With `refine`, only points near a change of region and random other
+            points are run. Runs stored in `out` are reused.
         rule: rule of the regions; by default that of the settings.
         seed: seed of the random points.
         executor: executor whose workers run the sweeps, as in `sweeps.run`.
 
     Returns:
         A dataset for training and each theory, over the two axes: `region`, the rule's code of the
-        most common region over seeds; the observable at the last step, averaged over classes and
-        seeds, NaN where it was not computed or no run ended well; `computed`, False where the
+        most common region over seeds; the observable at the last step, averaged over its other axes
+        and seeds, NaN where it was not computed or no run ended well; `computed`, False where the
         region was inferred from the corners of the point's cell; `drawn`, the observable,
-        interpolated between the corners where it was not computed; and `seeds`, the number of runs
-        at each point.
+        interpolated where it was not computed; and `seeds`, the number of runs at each point.
 
         With several seeds it also has, for the `code` and `name` of each region: `probability`, the
         share of the seeds that end in it; `low` and `high`, the ends of its Clopper-Pearson
@@ -85,36 +68,28 @@ def maps(
 
     Example:
         >>> run = sweeps.experiment("linear_icl", steps=20, batch=16)
-        >>> plane = sweeps.phase.Plane(run, x="eta:0.05:20", y="scale:0.01:1", resolution=4)
-        >>> regions = sweeps.phase.maps(plane)["simulation"]
+        >>> plane = sweeps.phase.Phase(run, x="eta:0.05:20", y="scale:0.01:1", resolution=4)
+        >>> regions = sweeps.phase.maps(plane)["simulation"].region
     """
-    found = panels_of(config, rule or config.rule(), seed=seed, executor=executor)
+    found = panels_of(config, rule, seed=seed, executor=executor)
     return {name: drawn for name, (drawn, _) in found.items()}
 
 
 def panels_of(
-    config: Plane,
-    rule: Rule,
+    config: Phase,
+    rule: Rule | None,
     *,
     seed: int = 0,
     executor: Executor | None = None,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Return the datasets of `maps`, each with the runs of the full grid, or of the coarse grid if
-    it is refined. `report` is called with progress messages."""
+    """Return the datasets of `maps`, each with the runs of the full grid, or of the coarse one of a
+    refined map. `report` is called with estimates of the cost."""
     begin(config)
-    wanted = config.sweeps()
+    wanted, rule = config.sweeps(), rule or config.rule()
     for each in wanted.values():
         each.check()
     axes = config.axes()
-    for word, (name, values) in zip((config.x, config.y), axes.items(), strict=True):
-        number = len(axis(word, config.resolution, config.run)[1])
-        if report and len(values) < number:
-            report(
-                f"{name}: {len(values)} of {number} values differ in {config.run.dtype}, between "
-                "which refinement ends; --dtype float64 refines further"
-            )
-
     if config.refine:
         say(f"{', '.join(wanted)}: a coarse grid first, once its program is compiled")
     elif executor is None:
@@ -126,7 +101,7 @@ def panels_of(
     found = {}
     for name, sweep in wanted.items():
         xs, ys = axes.values()
-        tally = Tally((len(xs), len(ys)), rule, config.observable)
+        tally = Tally((len(xs), len(ys)), rule, config.shown)
         about: dict[str, Any] = {}
         out = config.out / (f"{name}-refined" if config.refine else name)
         if config.refine:
@@ -159,7 +134,7 @@ def refined(
 
     def measure(name: str, points: Int[np.ndarray, "P 2"]) -> tuple[np.ndarray, np.ndarray]:
         nonlocal colours
-        found, at = compute(sampled(sweep, points, name), out / name), tuple(points.T)
+        found, at = compute(at_points(sweep, points, name), out / name), tuple(points.T)
         tally.add(points, found)
         if not coarse:
             coarse.append(found)
@@ -176,7 +151,7 @@ def refined(
     return Refinement(lattice, measure, apart, report), coarse[0]
 
 
-def add_seeds(sweep: Sweep, config: Plane, tally: Tally, out: Path, compute: Compute) -> float:
+def add_seeds(sweep: Sweep, config: Phase, tally: Tally, out: Path, compute: Compute) -> float:
     """Double the seeds where a boundary is uncertain by more than `band` points, until none is or
     `max_seeds` is reached. Return the largest remaining uncertainty."""
     width, most = config.band or math.inf, config.max_seeds
@@ -189,7 +164,7 @@ def add_seeds(sweep: Sweep, config: Plane, tally: Tally, out: Path, compute: Com
             points = np.argwhere(todo & (seeds == have))
             name = f"{width:g}-points-{number}-from-{have}-to-{more}"
             wanted = {**sweep.axes, "seed": {"range": [have, more]}}
-            added = sampled(dataclasses.replace(sweep, axes=wanted), points, name)
+            added = at_points(dataclasses.replace(sweep, axes=wanted), points, name)
             tally.add(points, compute(added, out / name))
         unsure = undecided(tally.shares, tally.seeds)
     return float(widths(unsure).max())
@@ -231,6 +206,42 @@ def on_grid(dataset: xr.Dataset, x: str, y: str) -> xr.Dataset:
     return dataset.rename_dims({x: "point"}).set_index(point=[x, y]).unstack("point")
 
 
+def predictions(
+    config: Phase, found: Mapping[str, xr.Dataset] = MappingProxyType({}), rule: Rule | None = None
+) -> Predictions:
+    """Return what theory predicts over the plane of a diagram: the lines, and where it expects
+    noise and large steps to change the regions of a flow.
+
+    Args:
+        config: the settings.
+        found: maps of these settings, from `maps`. Without training and a theory among them, there
+            are only the lines that need no runs.
+        rule: rule of the regions; by default that of the settings.
+
+    Example:
+        >>> run = sweeps.experiment("yz", steps=20)
+        >>> diagram = sweeps.phase.Phase(run, x="eta_y:0.1:10:3", y="eta_z:0.1:10:3")
+        >>> [line.name for line in sweeps.phase.predictions(diagram).lines]
+        ['rise_end', 'peak', 'snap']
+    """
+    rule, plane = rule or config.rule(), config.plane()
+
+    def compute(sweep: Sweep, folder: str) -> xr.Dataset:
+        return run_sweep(sweep, config.out / folder).load()
+
+    def regions(theory: str, points: Int[np.ndarray, "P 2"], folder: str) -> np.ndarray | None:
+        sweep = at_points(config.sweep(theory), points, folder)
+        if refusal(sweep.check):
+            return None
+        shape: Any = tuple(dim.size for dim in plane.dims)
+        tally = Tally(shape, rule, config.shown)
+        tally.add(points, compute(sweep, folder))
+        return tally.region[tuple(points.T)]
+
+    noise = config.noise and config.against != "none"
+    return config.diagram.predict(View(plane, found, rule, noise, compute, regions))
+
+
 def boundary(found: xr.Dataset) -> xr.Dataset:
     """Return the curves on which regions have the probabilities `LEVELS`.
 
@@ -245,6 +256,11 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
 
     Raises:
         ValueError: for a map with one run per point.
+
+    Example:
+        >>> run = sweeps.experiment("linear_icl", steps=10, batch=16)
+        >>> plane = sweeps.phase.Phase(run, "eta:0.05:20", "scale:0.01:1", resolution=3, seeds=8)
+        >>> curves = sweeps.phase.boundary(sweeps.phase.maps(plane)["simulation"])
     """
     if "share" not in found:
         raise ValueError("found: has one run at each point; a boundary needs several seeds")
@@ -252,31 +268,17 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
     wanted = [*(("share", level) for level in LEVELS), ("low", 0.5), ("high", 0.5)]
     heads, pieces = [], []
     for (code, region), (of, level) in itertools.product(enumerate(found["name"].values), wanted):
-        values = found[of].isel(code=code).transpose(x, y).values
-        # A single row has no contours.
-        lines: Any = contour_generator(z=values).lines(level) if min(values.shape) > 1 else []
+        lines = traced(found[of].isel(code=code).transpose(y, x), level)
         heads += [(region, level, of)] * len(lines)
         pieces += lines
-    # There are no pieces if one region fills the plane. Vertices are (column, row), here (y, x).
+    # There are no pieces if one region fills the plane.
     sizes, vertices = list(map(len, pieces)), np.concatenate([np.empty((0, 2)), *pieces])
-    nearest = np.rint(vertices).astype(int)
+    near_x, near_y = np.rint(vertices).astype(int).T
     names = ("region", "level", "of")
     columns = {n: np.repeat([head[i] for head in heads], sizes) for i, n in enumerate(names)}
-    columns |= {
-        "piece": np.repeat(np.arange(len(sizes)), sizes),
-        "x": along(found[x], vertices[:, 1]),
-        "y": along(found[y], vertices[:, 0]),
-        "computed": found["computed"].values[nearest[:, 1], nearest[:, 0]],
-    }
+    columns["piece"] = np.repeat(np.arange(len(sizes)), sizes)
     table = xr.Dataset({name: ("vertex", values) for name, values in columns.items()})
-    for name, along_it in (("x", found[x]), ("y", found[y])):
-        table[name].attrs = {**along_it.attrs, "axis": along_it.name}
+    for name, axis, at in (("x", found[x], vertices[:, 0]), ("y", found[y], vertices[:, 1])):
+        table[name] = ("vertex", along(axis, at), {**axis.attrs, "axis": axis.name})
+    table["computed"] = ("vertex", found["computed"].values[near_x, near_y])
     return table
-
-
-def along(axis: xr.DataArray, index: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
-    """Interpolate an axis at fractional indices, on its scale."""
-    values = axis.values.astype(float)
-    logarithmic = scale_of(axis) == "log"
-    found = np.interp(index, np.arange(len(values)), np.log(values) if logarithmic else values)
-    return np.exp(found) if logarithmic else found

@@ -16,8 +16,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import betaincinv
 
-from sweeps.studies.options import line
-
 CORNERS = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
 """Offsets of a cell's corners from its first corner."""
 EDGES = {(-1, 0): (0, 1), (1, 0): (2, 3), (0, -1): (0, 2), (0, 1): (1, 3)}
@@ -25,10 +23,7 @@ EDGES = {(-1, 0): (0, 1), (1, 0): (2, 3), (0, -1): (0, 2), (0, 1): (1, 3)}
 Region = Int[np.ndarray, "*P"]
 Value = Float[np.ndarray, "*P"]
 Measure = Callable[[str, Int[np.ndarray, "P 2"]], tuple[Region, Value]]
-"""Function of a batch's name and points, none measured before, that returns region and value at
-each. Names are unique, and the same when everything is repeated."""
 Apart = Callable[[Int[np.ndarray, "N C"], Float[np.ndarray, "N C"]], Bool[np.ndarray, " N"]]
-"""Function that returns whether regions or values at the C points of a cell differ too much."""
 
 
 def mixed(region: Int[np.ndarray, "N C"], value: Value | None = None) -> Bool[np.ndarray, " N"]:
@@ -47,6 +42,10 @@ class Lattice(NamedTuple):
         last: index of the last point along each side, counted from 0.
         cells: number of cells of the coarse grid, level 0, along each side.
         levels: number of refinements down to adjacent points.
+
+    Example:
+        >>> sweeps.phase.Lattice((64, 64), (16, 16), 2).shape
+        (65, 65)
     """
 
     last: tuple[int, int]
@@ -127,31 +126,24 @@ PER_CELL = 4
 shares with neighbours on the boundary."""
 
 
-class Guarded(NamedTuple):
-    """The result of random probes among inferred points.
-
-    Attributes:
-        rounds: number of draws.
-        probes: number of points in the last draw, all of them inferred until then.
-        failures: number of these that contradict the inference.
-        bound: an upper bound on the share of the lattice that is inferred wrongly, with 95 %
-            confidence; 1 without probes.
-    """
-
-    rounds: int
-    probes: int
-    failures: int
-    bound: float
-
-
 class Refinement:
-    """A lattice, its measurements so far, and the visited cells of each level.
+    """A lattice that is measured where its regions change, which construction does.
 
     Args:
         lattice: the points and the cells.
-        measure: measures points; called once for each.
-        apart: returns which cells to cut.
-        report: called with a progress message before each level.
+        measure: function of the name of a batch and its points, none measured before, that returns
+            region and value at each. Names are unique, and the same when everything is repeated.
+        apart: function of regions and values at the points of each cell that returns which cells to
+            cut; by default those with several regions.
+        report: called with an estimate of the cost before each level.
+
+    Example:
+        >>> def disc(name, points):
+        ...     radius = np.hypot(*(points / 64 - 0.5).T)
+        ...     return (radius < 0.4).astype(int), radius
+        >>> lattice = sweeps.phase.Lattice((64, 64), (16, 16), 2)
+        >>> [len(level.boundary) for level in sweeps.phase.Refinement(lattice, disc).levels()]
+        [52, 100, 204]
     """
 
     def __init__(
@@ -206,16 +198,10 @@ class Refinement:
             if self._report and todo.any() and not prefix:
                 dimension, share = self.forecast(level)
                 across, up = self.lattice.sides(level)
-                certain = self._measured.copy()
-                corners = self.lattice.points(level + 1, np.argwhere(todo)[:, None] + CORNERS)
-                certain[tuple(corners.reshape(-1, 2).T)] = True
-                # Two digits, rounded down.
-                least = 100 * certain.mean()
-                unit = 10 ** (np.floor(np.log10(least)) - 1)
                 self._report(
-                    f"{across} x {up} cells: at least {unit * (least // unit):.2g} % of "
-                    f"{certain.size} points will be computed; estimate: about {100 * share:.2g} %, "
-                    f"if the boundary has its dimension here, {dimension:.2f}, on finer cells too"
+                    f"{across} x {up} cells: about {100 * share:.2g} % of {self._measured.size} "
+                    f"points will be computed, if the boundary has its dimension here, "
+                    f"{dimension:.2f}, on finer cells too"
                 )
 
     def dimension(self, level: int | None = None) -> float:
@@ -227,7 +213,7 @@ class Refinement:
         if not len(cells) or len(scales) < 2:
             return 1.0 if len(cells) else np.nan
         numbers = [len(np.unique(cells >> k, axis=0)) for k in scales]
-        return line(-np.log(2) * np.array(scales), np.log(numbers)).slope
+        return float(np.polyfit(-np.log(2) * np.array(scales), np.log(numbers), 1)[0])
 
     def forecast(self, level: int) -> tuple[float, float]:
         """Return the dimension of the boundary at a level with cut cells, and the share of the
@@ -297,6 +283,23 @@ class Refinement:
     def _look_up(self, points: Int[np.ndarray, "*P 2"]) -> tuple[Region, Value]:
         at = points[..., 0], points[..., 1]
         return self._region[at], self._value[at]
+
+
+class Guarded(NamedTuple):
+    """The result of random probes among inferred points.
+
+    Attributes:
+        rounds: number of draws.
+        probes: number of points in the last draw, all of them inferred until then.
+        failures: number of these that contradict the inference.
+        bound: an upper bound on the share of the lattice that is inferred wrongly, with 95 %
+            confidence; 1 without probes.
+    """
+
+    rounds: int
+    probes: int
+    failures: int
+    bound: float
 
 
 def guard(found: Refinement, probes: int, seed: int = 0) -> Guarded:

@@ -1,7 +1,6 @@
-"""Regions of phase diagrams: rules that classify a run by its records [ours]."""
+"""Regions of phase diagrams: rules for any system, and the agreement of predicted regions."""
 
 import enum
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,78 +9,17 @@ from scipy.stats import mode
 
 from dynsim import Status
 from dynsim.problem.sharpness import EDGE
-from dynsim.training.recording import PRECONDITIONED
+from dynsim.training.recording import PRECONDITIONED, RELATIVE_LOSS
 from sweeps.language.describe import locate
+from sweeps.systems.diagrams import Line, Rule
 
-LEARNED = 0.5
-"""A run has learned once its loss is below this share of its loss at step 0."""
 BAND = (0.1, 0.9)
 """Shares of the seeds in a region between which the outcome depends on the seed."""
-WINNERS = 2.0
-"""If fewer tokens than this effectively share the attention, one of them has won."""
 ROSE = 1.01
 """A loss has risen if it exceeds its value at step 0 by this factor."""
 DIVERGED = "diverged"
 """Name of the region of runs that diverge, in the legends that have one."""
-
-
-def winners(tokens: Any) -> Any:
-    """Return `WINNERS` for `tokens` that may share the attention: with fewer than three, it is
-    halfway between their number and 1. A single token cannot win."""
-    return np.minimum(WINNERS, (1 + tokens) / 2)
-
-
-class Rule(NamedTuple):
-    """A classification of runs into the regions of a diagram.
-
-    Attributes:
-        record: names of the observables that it reads, over time.
-        classify: function that returns the codes of the runs of a dataset with these records, over
-            its axes. The settings of the runs are JSON in the dataset's attribute "config".
-        legend: name and colour of each code.
-        lines: function of the same dataset that returns your own lines: by name in the legend,
-            values over the two axes of the plane that are zero on the line. None for no lines.
-    """
-
-    record: tuple[str, ...]
-    classify: Callable[[xr.Dataset], xr.DataArray]
-    legend: Mapping[int, tuple[str, str]]
-    lines: Callable[[xr.Dataset], Mapping[str, xr.DataArray]] | None = None
-
-
-class Region(enum.IntEnum):
-    """The state of the attention at the end of a run."""
-
-    NOT_LEARNED = 0
-    """The loss has not fallen to half its start: the decoder has hardly moved, or was lost."""
-    SCANNING = 1
-    """Learned, and the speed coefficient f . g has never been larger than at the end: the
-    attention moves faster and faster (Theorem 1b, before the peak of gamma)."""
-    SNAPPED = 2
-    """Learned, and f . g is past its peak: the attention slows down and freezes."""
-    WINNER_TAKE_ALL = 3
-    """Learned, with less than two distinct tokens' worth of attention, exp(entropy) < 2; for fewer
-    than three tokens see `winners`."""
-    DIVERGED = 4
-    """The run did not end well (see `dynsim.Status`)."""
-
-
-def classify(dataset: xr.Dataset) -> xr.DataArray:
-    """`Region` of each run of a sweep that recorded loss, speed and entropy over time, beginning
-    with the loss at step 0. The exponential of the entropy is the number of tokens that share the
-    attention."""
-    (loss, tokens), (loss_end, tokens_end) = (
-        (at["loss"], np.exp(at["entropy"]))
-        for at in (dataset.isel(time=step, drop=True) for step in (0, -1))
-    )
-    speed = dataset["speed"].mean("class")
-    # A run that did not end well may have recorded nothing but NaN.
-    rising = speed.argmax("time", skipna=False) == speed.sizes["time"] - 1
-    found = xr.where(rising, Region.SCANNING, Region.SNAPPED)
-    found = found.where(~(tokens_end < winners(tokens)), Region.WINNER_TAKE_ALL)
-    found = found.where(loss_end < LEARNED * loss, Region.NOT_LEARNED)
-    found = found.where(dataset["status"] == Status.OK, Region.DIVERGED)
-    return found.transpose(*dataset["status"].dims).astype(np.int8).rename("region")
+DIVERGED_COLOUR = "#b0b0b0"
 
 
 class Stability(enum.IntEnum):
@@ -98,24 +36,69 @@ class Stability(enum.IntEnum):
     """The run did not end well."""
 
 
-def stability(status: np.ndarray, loss: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
-    """Return the `Stability` of each run from its (...) status and its (..., S) loss and
-    preconditioned sharpness, recorded from step 0 on. NaN sharpness counts as below the edge."""
-    first, last = sharpness[..., 0], sharpness[..., -1]
-    rose = np.nanmax(loss, axis=-1, initial=-np.inf) > ROSE * loss[..., 0]
-    fell = loss[..., -1] < loss[..., 0]
-    thrown = rose & fell & (last < EDGE) & (last < first)
-    found = np.where(thrown, Stability.CATAPULT, Stability.EDGE)
-    found = np.where((sharpness >= EDGE).any(axis=-1), found, Stability.STABLE)
-    return np.where(status == Status.OK, found, Stability.DIVERGED).astype(np.int8)
-
-
 def stability_of(dataset: xr.Dataset) -> xr.DataArray:
-    """`Stability` of each run of a sweep that recorded loss and sharpness over time."""
-    status = dataset["status"]
-    read = dataset[["loss", PRECONDITIONED]].transpose(*status.dims, ...)
-    codes = stability(status.values, read["loss"].values, read[PRECONDITIONED].values)
-    return xr.DataArray(codes, status.coords, status.dims, "region")
+    """Return the `Stability` of each run of a sweep that recorded loss and preconditioned sharpness
+    over time, from step 0 on. NaN sharpness counts as below the edge."""
+    loss, sharp = dataset["loss"], dataset[PRECONDITIONED]
+    over: Any = next(dim for dim in loss.dims if dim not in dataset["status"].dims)
+    first, last = sharp.isel({over: 0}), sharp.isel({over: -1})
+    rose = loss.max(over) > ROSE * loss.isel({over: 0})
+    fell = loss.isel({over: -1}) < loss.isel({over: 0})
+    thrown = rose & fell & (last < EDGE) & (last < first)
+    codes = xr.where(thrown, Stability.CATAPULT, Stability.EDGE)
+    codes = codes.where((sharp >= EDGE).any(over), Stability.STABLE)
+    codes = codes.where(dataset["status"] == Status.OK, Stability.DIVERGED)
+    return codes.transpose(*dataset["status"].dims).astype(np.int8)
+
+
+def trained(dataset: xr.Dataset) -> xr.DataArray:
+    """Return 1 for each run that trained, with a relative loss below 1, and 0 for runs that
+    diverged or did not (Sohl-Dickstein 2024, arXiv:2402.06184)."""
+    loss = dataset[RELATIVE_LOSS]
+    loss = loss.isel({dim: -1 for dim in ("time", "record") if dim in loss.dims})
+    return ((dataset["status"] == Status.OK) & (loss < 1)).astype(np.int8)
+
+
+BY_STATUS = Rule(
+    record=(),
+    classify=lambda dataset: dataset["status"],
+    legend={
+        Status.OK: ("ended well", "#b7d3ea"),
+        Status.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
+        Status.MAX_STEPS: ("solver out of steps", "#e0c080"),
+        Status.SOLVER_FAILED: ("solver failed", "#d95f02"),
+    },
+)
+"""The rule of systems without their own: the status of the runs."""
+BY_EDGE = Rule(
+    record=("loss", PRECONDITIONED),
+    classify=stability_of,
+    legend={
+        Stability.STABLE: ("stable", "#f0f0f0"),
+        Stability.EDGE: ("edge", "#4c8bbe"),
+        Stability.CATAPULT: ("catapult", "#e0c080"),
+        Stability.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
+    },
+)
+"""The rule of any system whose sharpness can be recorded."""
+TRAINED = Rule(
+    record=(RELATIVE_LOSS,),
+    classify=trained,
+    legend={0: ("not trained", "#c44e52"), 1: ("trained", "#b7d3ea")},
+)
+"""The rule of trainability, for the runs of any system."""
+NAMED = {"edge": BY_EDGE, "trained": TRAINED}
+"""Rules that have a short name."""
+
+
+def named(word: str) -> Rule:
+    """Return the rule of a name or MODULE:NAME; `ValueError` if it is not a rule."""
+    if word in NAMED:
+        return NAMED[word]
+    found = locate(word, "regions")
+    if not isinstance(found, Rule):
+        raise ValueError(f"regions = {word!r}: must name a Rule, got {found!r}")
+    return found
 
 
 class Agreement(NamedTuple):
@@ -133,6 +116,16 @@ class Agreement(NamedTuple):
     def __str__(self) -> str:
         within = "" if self.within is None else f" ({100 * self.within:.1f} % in the band)"
         return f"{100 * self.right:.1f} %{within}"
+
+
+class Prediction(NamedTuple):
+    """A prediction of the regions: its name, its text, its agreement with training, and the line of
+    theory behind it, if any."""
+
+    name: str
+    text: str
+    agreement: Agreement
+    line: Line | None = None
 
 
 def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
@@ -162,52 +155,3 @@ def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataAr
     positive = line.transpose(*region.dims) > 0
     here, there = (int(mode(region.values[side]).mode) for side in (positive, ~positive))
     return here, there, xr.where(positive, here, there)
-
-
-DIVERGED_COLOUR = "#b0b0b0"
-RULE = Rule(
-    record=("loss", "entropy", "speed"),
-    classify=classify,
-    legend={
-        Region.NOT_LEARNED: ("not learned", "#f0f0f0"),
-        Region.SCANNING: ("scanning", "#b7d3ea"),
-        Region.SNAPPED: ("snapped", "#4c8bbe"),
-        Region.WINNER_TAKE_ALL: ("winner take all", "#0b2545"),
-        Region.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
-    },
-)
-"""The rule of the attention layer in Y and Z."""
-BY_STATUS = Rule(
-    record=(),
-    classify=lambda dataset: dataset["status"],
-    legend={
-        Status.OK: ("ended well", "#b7d3ea"),
-        Status.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
-        Status.MAX_STEPS: ("solver out of steps", "#e0c080"),
-        Status.SOLVER_FAILED: ("solver failed", "#d95f02"),
-    },
-)
-"""The default rule for systems without their own: the status of the runs."""
-BY_EDGE = Rule(
-    record=("loss", PRECONDITIONED),
-    classify=stability_of,
-    legend={
-        Stability.STABLE: ("stable", "#f0f0f0"),
-        Stability.EDGE: ("edge", "#4c8bbe"),
-        Stability.CATAPULT: ("catapult", "#e0c080"),
-        Stability.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
-    },
-)
-"""The rule of any system whose sharpness can be recorded."""
-NAMED = {"edge": BY_EDGE}
-"""Rules that have a short name."""
-
-
-def named(word: str) -> Rule:
-    """Return the rule of a name or MODULE:NAME; `ValueError` if it is not a rule."""
-    if word in NAMED:
-        return NAMED[word]
-    found = locate(word, "regions")
-    if not isinstance(found, Rule):
-        raise ValueError(f"regions = {word!r}: must name a Rule, got {found!r}")
-    return found

@@ -11,7 +11,7 @@ from sweeps import cli
 from sweeps.commands.record import Record
 from sweeps.output import drawing
 from sweeps.runner import cluster
-from sweeps.studies.phase.diagram import Phase
+from sweeps.studies.phase.plane import Phase
 from sweeps.systems.experiment import experiment
 
 

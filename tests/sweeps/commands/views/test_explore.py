@@ -17,7 +17,8 @@ from sweeps import cli
 from sweeps.commands.views import diagrams, page
 from sweeps.commands.views.content import content
 from sweeps.runner.store.arrays import MISSING
-from sweeps.studies.phase.regions import BY_STATUS, Rule
+from sweeps.studies.phase.regions import BY_STATUS
+from sweeps.systems.diagrams import Rule
 
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
 needs_plotly = pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly of the extra `test`")
@@ -211,7 +212,6 @@ OWN = Rule(
     record=("loss",),
     classify=lambda dataset: (dataset["loss"].isel(time=-1) > 0).astype(int) + 6,
     legend={6: ("low", "#ffffff"), 7: ("high", "#000000")},
-    lines=lambda dataset: {"eta_y = 1": np.log(dataset["eta_y"] * dataset["eta_z"] ** 0)},
 )
 
 
@@ -220,17 +220,10 @@ def test_lines_and_regions_of_the_figure_are_those_of_the_page(
     diagram: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(diagram.out, tmp_path / "phase")
-    x, y = diagram.axes().values()
-    # Zero at eta_y = 1 for the peak; elsewhere beyond the plane.
-    peak = np.exp(np.log(np.array(x)) * np.ones((len(y), 1)))
-    arrays = {"eta_y": np.array(x), "eta_z": np.array(y), "closed_form/peak": peak}
-    # Zero at eta_z = 30 and at eta_y = 2, on grids of their own.
-    rows, columns = np.geomspace(10, 100, 3), np.geomspace(0.1, 10, 5)
-    plane = np.ones((5, 3))
-    arrays |= {"noise": np.log(rows / 30) * plane, "ties": np.log(columns / 2)[:, None] * plane}
-    for name in ("noise", "ties"):
-        arrays |= {f"{name}/eta_y": columns, f"{name}/eta_z": rows}
-    np.savez(folder / "phase.npz", **arrays, **{"agreement/peak": 0.75})
+    noise = {"name": "noise", "text": r"noise: $\sigma(z) = \max(|z|, \sigma_1)$", "right": 0.754}
+    noise |= {"colour": "#c2185b", "dashes": "--", "width": 1.5}
+    noise |= {"x": [0.1, 10.0, None], "y": [30.0, 31.0, None]}
+    (folder / "phase.json").write_text(json.dumps({"lines": [noise]}))
     columns = {"level": [0.5, 0.5, 0.1, 0.5], "of": ["share"] * 3 + ["low"], "piece": [0, 0, 1, 2]}
     columns |= {"x": [1.0, 2.0, 3.0, 4.0], "y": [10.0, 20.0, 30.0, 40.0]}
     table = xr.Dataset({name: ("vertex", values) for name, values in columns.items()})
@@ -244,25 +237,18 @@ def test_lines_and_regions_of_the_figure_are_those_of_the_page(
     (legend,) = [each["region"] for each in about["observables"] if "region" in each]
     assert legend == [[6, "low", "#ffffff"], [7, "high", "#000000"]]
     lines = {each["name"]: each for each in about["lines"]}
-    noise, ties = "noise: σ(z) = max(|z|, σ_1)", "steps overshoot: η_Z h = 2 (1 + μ)"
+    drawn = lines.pop("noise: σ(z) = max(|z|, σ_1) (75 %)")
+    assert (drawn["x"], drawn["y"]) == (noise["x"], noise["y"])
+    assert (drawn["axes"], drawn["dash"], drawn["width"]) == (
+        ["eta_y", "eta_z"],
+        "dash",
+        pytest.approx(1.8),
+    )
     assert list(lines) == [
-        "steps = t_peak of γ (75 %)",
-        noise,
-        "eta_y = 1",
-        ties,
         "50 % of the seeds",
         "10 and 90 % of the seeds",
         "95 % confidence interval of the 50 %",
     ]
-    for name, side, wanted in ((noise, "y", 30), (ties, "x", 2)):
-        places = [value for value in lines[name][side] if value is not None]
-        np.testing.assert_allclose(places, wanted, rtol=1e-12)
-    for name in ("steps = t_peak of γ (75 %)", "eta_y = 1"):
-        places = [value for value in lines[name]["x"] if value is not None]
-        np.testing.assert_allclose(places, 1, rtol=1e-12)
-        heights = [value for value in lines[name]["y"] if value is not None]
-        np.testing.assert_allclose([min(heights), max(heights)], [min(y), max(y)], rtol=1e-12)
-    assert (lines[noise]["axes"], lines[noise]["dash"]) == (["eta_y", "eta_z"], "solid")
     assert lines["50 % of the seeds"]["x"] == [1, 2, None]
     assert lines["10 and 90 % of the seeds"]["y"] == [30, None]
     (folder / "phase.run.json").write_text(json.dumps({"settings": {"regions": "no_such:RULE"}}))

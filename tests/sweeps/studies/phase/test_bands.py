@@ -1,6 +1,7 @@
 """Boundaries that differ by seed, on runs whose boundary and band are known in closed form."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import xarray as xr
 from scipy.stats import binomtest, norm
 
 import sweeps
-from sweeps.studies.phase import figure, maps, plane
-from sweeps.studies.phase.plane import Plane, Tally
-from sweeps.studies.phase.regions import Rule, agreement, sides
+from sweeps.studies.phase import counts, figure, maps
+from sweeps.studies.phase.counts import Tally
+from sweeps.studies.phase.plane import Phase
+from sweeps.studies.phase.regions import agreement, sides
+from sweeps.systems.diagrams import Rule
 
 SIDE = 40
 WIDTH = 0.06
@@ -75,13 +78,13 @@ RULE = Rule(
 )
 
 
-def options(out: Path, **settings: object) -> Plane:
+def options(out: Path, **settings: object) -> Phase:
     axes = {"x": f"eta_y:1:10:{SIDE}", "y": f"eta_z:1:10:{SIDE}"}
     given = {"against": "none", "observable": "loss", "noise": False, **axes, **settings}
     return sweeps.phase.Phase(sweeps.experiment(steps=20), **given, out=out)
 
 
-def mapped(monkeypatch: pytest.MonkeyPatch, runs: Runs, config: Plane) -> xr.Dataset:
+def mapped(monkeypatch: pytest.MonkeyPatch, runs: Runs, config: Phase) -> xr.Dataset:
     monkeypatch.setattr(maps, "run_sweep", runs)
     return sweeps.phase.maps(config, RULE)["simulation"]
 
@@ -202,26 +205,26 @@ def test_a_refined_band_says_what_it_did_not_compute(
 
 def test_intervals_are_those_of_clopper_and_pearson() -> None:
     k, n = np.array([0, 1, 4, 7, 8]), np.full(5, 8)
-    low, high = plane.interval(k / n, n)
+    low, high = counts.interval(k / n, n)
     for i, count in enumerate(k.tolist()):
-        want = binomtest(count, 8).proportion_ci(1 - 2 * plane.TAIL, "exact")
+        want = binomtest(count, 8).proportion_ci(1 - 2 * counts.TAIL, "exact")
         assert (low[i], high[i]) == pytest.approx((want.low, want.high), rel=1e-9)
     # A point without seeds is as uncertain as those with the fewest.
-    assert plane.interval(np.array([1.0, 1.0]), np.array([0, 8]))[0].tolist() == [low[-1]] * 2
+    assert counts.interval(np.array([1.0, 1.0]), np.array([0, 8]))[0].tolist() == [low[-1]] * 2
 
 
 def test_a_mask_is_wide_where_a_larger_disc_fits() -> None:
     mask = np.zeros((30, 40), bool)
     mask[:, 5:8] = True
     mask[10:20, 20:30] = True
-    assert plane.widths(mask).max() == 10
-    assert not plane.wide(mask, 10).any()
-    found = plane.wide(mask, 3)
+    assert counts.widths(mask).max() == 10
+    assert not counts.wide(mask, 10).any()
+    found = counts.wide(mask, 3)
     assert not found[:, :10].any()
     # All of the square but for what no disc reaches in its corners.
     assert (mask & ~found)[:, 10:].sum() == 0
-    assert plane.wide(mask, 2)[:, 5:8].all()
-    assert plane.widths(np.ones((3, 4), bool)).min() == np.inf
+    assert counts.wide(mask, 2)[:, 5:8].all()
+    assert counts.widths(np.ones((3, 4), bool)).min() == np.inf
 
 
 def test_theory_is_right_where_it_has_the_most_probable_region() -> None:
@@ -287,6 +290,11 @@ def test_the_report_and_the_files_have_the_boundary(
     text = pd.read_csv(tmp_path / "phase-boundary.csv")
     assert list(text) == ["region", "level", "of", "piece", "x", "y", "computed"]
     np.testing.assert_allclose(text["x"], table.x)
+    drawn = json.loads((tmp_path / "phase.json").read_text())["lines"]
+    (line,) = [each for each in drawn if each["name"] == "half"]
+    x, y = np.log10([line["x"][:-1], line["y"][:-1]])
+    # The curve bends by half of its second derivative, 0.6, times a quarter of a squared step.
+    np.testing.assert_allclose(x, curve(y), atol=0.3 / 4 / (SIDE - 1) ** 2)
     with np.load(tmp_path / "phase.npz") as arrays:
         assert arrays["simulation/probability"].shape == (SIDE, SIDE, 2)
         assert 0.9 < arrays["agreement/half"] < 1
@@ -298,4 +306,4 @@ def test_a_plane_in_one_region_has_no_boundary(
     monkeypatch.setattr(maps, "run_sweep", Runs(True))
     one = RULE._replace(classify=lambda dataset: dataset["status"])
     written = figure.run(options(tmp_path, seeds=8), one)
-    assert [path.name for path in written] == ["phase.npz", "phase.png"]
+    assert [path.name for path in written] == ["phase.npz", "phase.json", "phase.png"]

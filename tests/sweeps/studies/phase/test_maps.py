@@ -8,14 +8,14 @@ import xarray as xr
 
 import sweeps
 from sweeps.studies.phase import figure, maps
-from sweeps.studies.phase.plane import Plane, sampled
+from sweeps.studies.phase.plane import Phase, at_points
 from sweeps.systems.experiment import experiment
 
 THEORY = "symmetric-descent"
 AXES = {"x": "eta_y:0.1:100:45", "y": "eta_z:0.1:10:3"}
 
 
-def options(out: Path, refine: bool) -> Plane:
+def options(out: Path, refine: bool) -> Phase:
     run = experiment(steps=20)
     return sweeps.phase.Phase(run, **AXES, theory=THEORY, out=out, refine=refine, probes=12)
 
@@ -86,11 +86,11 @@ def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid() -> None:
         title="plane",
     )
     points = np.indices((3, 2)).reshape(2, -1).T
-    some = sampled(full, points[[0, 3]], "level-1")
+    some = at_points(full, points[[0, 3]], "level-1")
     assert some.fields == {"momentum": (0.0, 0.5), "eta_z": (1.0, 2.0), "seed": (0, 1)}
     assert [(dim.name, dim.size) for dim in some.dims] == [("momentum", 2), ("seed", 2)]
     assert some.title == "plane, level-1"
-    zipped = sweeps.run(sampled(full, points, "level-0"), progress=False)
+    zipped = sweeps.run(at_points(full, points, "level-0"), progress=False)
     grid = maps.on_grid(zipped, "momentum", "eta_z").transpose("momentum", "eta_z", "seed", ...)
     np.testing.assert_array_equal(grid.loss, sweeps.run(full, progress=False).loss)
     np.testing.assert_array_equal(grid.eta_z, [1.0, 2.0])

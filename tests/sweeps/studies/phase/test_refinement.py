@@ -37,11 +37,6 @@ def dots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.hypot((7 * x) % 1 - 0.513, (7 * y) % 1 - 0.513) < 0.05
 
 
-def fine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A chequerboard whose squares are as small as coarse cells."""
-    return np.sin(60 * x) * np.sin(60 * y) > 0
-
-
 def basins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Which root of z^3 = 1 Newton's method finds: a fractal boundary."""
     z = 4 * x - 2 + 1j * (4 * y - 2) + 1e-9
@@ -99,38 +94,13 @@ def test_the_coarse_grid_says_what_a_boundary_will_cost(
     (first, before), *others = said
     assert before.startswith("level-0")
     numbers = re.fullmatch(
-        "32 x 32 cells: at least .* % of 66049 points will be computed; estimate: about (.*) %, if "
-        "the boundary has its dimension here, (.*), on finer cells too",
-        first,
+        "32 x 32 cells: about (.*) % of 66049 points .* here, (.*), on .*", first
     )
     assert numbers is not None
     assert low < float(numbers[2]) < high
     # Rough ones have cells with more or fewer neighbours than a curve.
     assert float(numbers[1]) == pytest.approx(100 * plane.asked.mean(), rel=0.15)
     assert [name.split("-")[1] for _, name in others] == ["1", "2"]
-
-
-@pytest.mark.parametrize("shape", [disc, basins, dots, fine])
-def test_announced_points_are_computed_and_what_is_guessed_is_called_an_estimate(
-    shape: Shape,
-) -> None:
-    """Of `fine`, most of what the coarse grid expects is not needed; of `dots`, random points find
-    most islands, which nothing had announced."""
-    plane, said = Plane(shape, (257, 257)), []
-    found = Refinement(Lattice.of((257, 257), 32), plane, report=said.append)
-    guard(found, 750)
-    shares = [re.search(r"at least (\S+) % .*estimate: about (\S+) %", each) for each in said]
-    certain = [float(each[1]) for each in shares if each]
-    computed = 100 * plane.asked.mean()
-    assert len(certain) == len(said) == 3
-    assert certain == sorted(certain)
-    assert certain[-1] <= computed
-    assert certain[0] > 100 * 33**2 / 257**2
-    guesses = [float(each[2]) for each in shares if each]
-    if shape is fine:
-        assert guesses[0] > 1.5 * computed
-    if shape is dots:
-        assert guesses[-1] < 0.5 * computed
 
 
 def half(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -245,6 +215,50 @@ def test_the_same_seed_asks_for_the_same_points() -> None:
     assert one.names == same.names
     np.testing.assert_array_equal(one.asked, same.asked)
     assert (one.asked != other.asked).any()
+
+
+@pytest.mark.parametrize("D", [1.3, pytest.param(1.5, marks=pytest.mark.full)])
+def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
+    # The graph of sum a^k cos(2 pi b^k x) has box dimension 2 + ln a / ln b. With b = 2 every
+    # level adds as much detail, and the slope comes up to it slowly.
+    a, last = 2.0 ** (D - 2), 16 * 2**7
+
+    def below(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        terms = [a**k * np.cos(2 * np.pi * np.mod(2.0**k * x, 1)) for k in range(24)]
+        return y < 0.5 + 0.45 * (1 - a) * np.sum(terms, axis=0)
+
+    def measure(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = below(*points.T / last).astype(int)
+        return found, found.astype(float)
+
+    levels = Refinement(Lattice((last, last), (16, 16), 7), measure).levels()
+    eps, cells = np.array([(level.eps, len(level.boundary)) for level in levels[3:]]).T
+    assert D - 0.05 < np.polyfit(-np.log(eps), np.log(cells), 1)[0] < D
+    # A connected boundary is found whole: as on the full grid of that level.
+    side = 16 * 2**4
+    full = below(*np.mgrid[: side + 1, : side + 1] / side)
+    corners = np.stack([full[:-1, :-1], full[:-1, 1:], full[1:, :-1], full[1:, 1:]], axis=-1)
+    want = np.argwhere(mixed(corners.reshape(-1, 4)).reshape(side, side))
+    assert {*map(tuple, levels[4].boundary)} == {*map(tuple, want)}
+
+
+def test_points_are_measured_once_and_only_near_the_boundary() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def circle(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen.extend(map(tuple, points.tolist()))
+        radius = np.hypot(*(points / 256 - 0.5).T)
+        return (radius < 0.37).astype(int), radius
+
+    levels = Refinement(Lattice((256, 256), (8, 8), 5), circle).levels()
+    assert len(seen) == len(set(seen)) == sum(len(level.places) for level in levels)
+    for i, level in enumerate(levels):
+        assert level.eps == 1 / (8 * 2**i)
+        radius = np.hypot(*(level.places - 0.5).T)
+        np.testing.assert_array_equal(radius, level.value)
+        # A point of a cell that the circle cuts is no further from it than its diagonal, and one
+        # of a sibling no further than twice that.
+        assert i == 0 or (abs(radius - 0.37) <= 2 * np.sqrt(2) * level.eps).all()
 
 
 @pytest.mark.more

@@ -1,28 +1,27 @@
 """The edge of stability against a system whose descent is an exact map of two numbers."""
 
-import dataclasses
 import math
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 import xarray as xr
+from numpy.typing import ArrayLike
 
 import dynsim
 from dynsim import Status
 from papers.catapult import Network
-from sweeps.studies.phase.refinement import Level
+from sweeps.studies.phase import edge
 from sweeps.studies.phase.regions import (
     BY_EDGE,
     BY_STATUS,
     DIVERGED,
     Stability,
-    stability,
+    stability_of,
+    trained,
 )
-from sweeps.studies.trainability import figure, limits
+from sweeps.systems.diagrams import Line
 from sweeps.systems.experiment import Experiment, experiment
 from tests.systems.catapult import descended
 
@@ -31,7 +30,7 @@ RATES = (0.5, 1.5, 1.9, 2.2, 3.0, 3.5, 4.3, 6.0)
 """Times the norm of 1: regions end at 2 and 4, and near 2 a run takes longer than its steps."""
 
 
-def trained(eta: float) -> dynsim.Trajectory:
+def run_of(eta: float) -> dynsim.Trajectory:
     return dynsim.train(
         Network(),
         dynsim.sgd(eta),
@@ -44,23 +43,25 @@ def trained(eta: float) -> dynsim.Trajectory:
     )
 
 
+def region(loss: ArrayLike, sharpness: ArrayLike, status: int = Status.OK) -> Stability:
+    values = {"loss": ("time", loss), edge.PRECONDITIONED: ("time", sharpness)}
+    return Stability(int(stability_of(xr.Dataset({**values, "status": status}))))
+
+
 def test_regions_of_a_two_layer_linear_network_are_its_exact_ones() -> None:
     found = []
     for eta in RATES:
-        run = trained(eta)
+        run = run_of(eta)
         if run.ok:
             exact = descended(eta, 1.0, Network().output, STEPS)[:, 0] ** 2 / 2
             # Weights start in float32, 6e-8 off, which a factor of each of 200 steps multiplies.
             np.testing.assert_allclose(run["loss"], exact, rtol=1e-3, atol=1e-12)
         values = (np.asarray(run[name]) for name in BY_EDGE.record)
-        found.append(Stability(int(stability(np.asarray(run.status), *values))).name)
+        found.append(region(*values, int(run.status)).name)
     assert found == ["STABLE"] * 3 + ["CATAPULT"] * 3 + ["DIVERGED"] * 2
 
 
 def test_each_region_has_its_rule() -> None:
-    def region(loss: list[float], sharpness: list[float], status: int = Status.OK) -> Stability:
-        return Stability(int(stability(np.array(status), np.array(loss), np.array(sharpness))))
-
     assert region([1, 2, 0.1], [1, 1.9, 1]) == Stability.STABLE
     assert region([1, 2, 0.1], [3, 3, 1]) == Stability.CATAPULT
     assert region([1, 1.005, 0.1], [3, 3, 1]) == Stability.EDGE
@@ -80,18 +81,17 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
         "norm": tuple(np.geomspace(0.25, 2, 20).tolist()),
     }
     run = Experiment(Network(), dynsim.sgd(1.0), 20, math.inf, "float64")
-    flows = limits.flow_of(run, axes)
-    assert flows.times == 16
-    flows = dataclasses.replace(flows, times=(0, 20))
+    flows = edge.flow_of(run, axes)
     # The ends of both axes and ten values between them, of one seed.
     assert {name: len(values) for name, values in flows.fields.items()} == {
         "eta": 12,
         "norm": 12,
         "seed": 1,
     }
-    found = limits.edge_lines(flows, axes, tmp_path)
+    found = edge.edges(run, axes, tmp_path)
+    assert list(map(edge.crosses, found)) == [True, True]
     eta, norm = np.meshgrid(*axes.values())
-    for name, values in found.items():
+    for name, _, values, _ in found:
         # As contours are drawn.
         assert values.dims == ("norm", "eta")
         # Exact at f = 0, from which the output at the start is 0.01 away.
@@ -100,7 +100,7 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("recorded", ["time", "record"])
 def test_lines_are_interpolated_in_the_logarithm_and_along_the_points(
-    recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: str,
 ) -> None:
     """The logarithm of the sharpness rises with the number of a point on either axis, is largest at
     the second of three records, is negative at first in a corner, and not known in another one."""
@@ -110,13 +110,8 @@ def test_lines_are_interpolated_in_the_logarithm_and_along_the_points(
     sharp = np.exp(0.1 * x[..., None, None] - 0.07 * y[..., None, None] + [0.2, 0.9, 0.5])
     sharp[0, 0, 0, 0] = -3.0
     sharp[-1, -1, 0, 2] = np.inf
-    runs = xr.Dataset({limits.PRECONDITIONED: (("eta", "norm", "seed", recorded), sharp)})
-    asked = []
-    stored = SimpleNamespace(load=lambda: runs)
-    monkeypatch.setattr(limits, "run_sweep", lambda *given: asked.append(given) or stored)
-    flows: Any = "flows"
-    found = limits.edge_lines(flows, {n: tuple(v) for n, v in axes.items()}, tmp_path)
-    assert asked == [("flows", tmp_path)]
+    runs = xr.Dataset({edge.PRECONDITIONED: (("eta", "norm", "seed", recorded), sharp)})
+    found = edge.values_of(runs.isel(seed=0), {n: tuple(v) for n, v in axes.items()})
     assert list(found) == ["edge-start", "edge"]
     rise = 0.1 * np.arange(30) - 0.07 * np.arange(20)[:, None] - np.log(2)
     for values, at in zip(found.values(), (0.2, 0.9), strict=True):
@@ -150,24 +145,18 @@ def test_seeds_are_in_the_band_of_a_line_by_how_many_diverge() -> None:
         },
         {**places, "code": [*shares]},
     )
-    (said,) = limits.told({"edge-start": values}, BY_STATUS, found)
+    line = Line("edge-start", "edge at the start", values)
+    (said,) = edge.predicted([line], BY_STATUS, found)
     assert (said.agreement.within, said.agreement.right) == pytest.approx((7 / 12, 7 / 12))
     assert "(58.3 % do not diverge)" in said.text
     assert (said.name, said.line.text) == ("edge-start", "edge at the start")
     # A rule that has no such region, and lines that are not in the plane.
     other = BY_STATUS._replace(legend={c: BY_STATUS.legend[c] for c in others})
-    assert list(limits.told({"edge": values}, other, found)) == []
-    assert list(limits.told({"edge": values + 9}, BY_STATUS, found)) == []
-
-
-def test_a_line_that_touches_the_plane_or_is_not_known_there_is_left_out() -> None:
-    values = xr.DataArray([[0.0, 0.3], [0.2, 1.0]])
-    assert not limits.inside(values)
-    assert not limits.inside(values - 1)
-    assert limits.inside(values - 0.1)
-    assert not limits.inside((values - 0.1).where(values != 0.3))
-    (line,) = limits.outside({"edge": (values - 0.1).where(values != 0.3)})
-    assert line == "line edge: left out, at some points the sharpness is not known"
+    assert list(edge.predicted([line], other, found)) == []
+    lost = values.where(values != 1.5)
+    # Lines that are not in the plane, touch it, or are not known everywhere.
+    for moved in (values + 9, values + 1.5, values - 1.5, lost):
+        assert list(edge.predicted([line._replace(values=moved)], BY_STATUS, found)) == []
 
 
 def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
@@ -179,69 +168,24 @@ def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
     region[2:] = Status.DIVERGED
     region[3, 0], region[0, 0] = Status.OK, Status.DIVERGED
     found = xr.Dataset({"region": (("x", "y"), region)}, places)
-    (told,) = limits.told({"edge": values}, BY_STATUS, found)
+    (told,) = edge.predicted([Line("edge", "", values)], BY_STATUS, found)
     assert told.agreement.right == pytest.approx(10 / 12)
     assert "50.0 % do not diverge" in told.text
-    assert list(limits.outside({"edge": values})) == []
-    assert "2.7 to 54 and the edge at 2" in next(limits.outside({"edge": values + 1.8}))
-
-
-def test_the_share_of_the_coarse_grid_is_that_of_runs_on_the_predicted_side() -> None:
-    # Of 3 x 3 cells, in another order than the plane's.
-    y, x = np.array([(y, x) for x in range(4) for y in range(4)]).T
-    # Trained below y = 2, but for three runs there; and one more beyond.
-    region = (y < 2).astype(int)
-    region[(y == 0) & (x == 3)], region[(y == 3) & (x == 1)] = 0, 1
-    region[(y == 1) & (x < 2)] = 0
-    points = np.stack([y, x], axis=-1) / 3
-    coarse = Level(points, region, np.zeros(16), np.zeros((0, 2), int), 1 / 3)
-    values = xr.DataArray(np.arange(4.0)[:, None] - 1.5 + np.zeros(4), dims=("eta_y", "eta_z"))
-    (line,) = limits.shares({"edge": values, "edge-start": values + 9}, coarse)
-    assert line.startswith("line edge: 75.0 % ")
-    assert "alone: 62.5 %" in line
-    # And of the other outcome.
-    other = coarse._replace(region=1 - region)
-    (line,) = limits.shares({"edge": -values}, other)
-    assert line.startswith("line edge: 75.0 % ")
-    assert "alone: 62.5 %" in line
 
 
 def test_what_has_no_edge_is_left_out_with_the_reason() -> None:
     axes = {"eta_y": (0.1, 1.0), "eta_z": (0.1, 1.0)}
     with pytest.raises(ValueError, match="the preconditioner of adam is not known"):
-        limits.flow_of(experiment(rule="adam"), axes)
+        edge.flow_of(experiment(rule="adam"), axes)
     with pytest.raises(ValueError, match="the problem has no population loss"):
-        limits.flow_of(experiment("two_stage"), {"r": (0.1, 1.0), "tau": (0.1, 1.0)})
+        edge.flow_of(experiment("two_stage"), {"r": (0.1, 1.0), "tau": (0.1, 1.0)})
     # Of so short sequences there is no expansion, and the flow is that of infinite ones.
-    flows = limits.flow_of(experiment(length=4), axes)
+    flows = edge.flow_of(experiment(length=4), axes)
     assert flows.run.setting("length") == "inf"
 
 
-def test_the_edge_of_a_trainability_map_is_drawn_over_its_coarse_grid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The rate of Z across and that of Y up, at the corners of the cells."""
-    asked: list[dict] = []
-    line = {"edge": xr.DataArray(1.0)}
-
-    def edge_lines(flows: object, axes: dict, out: Path) -> dict[str, xr.DataArray]:
-        assert (flows, out) == ("flows", tmp_path / limits.WHOLE.name)
-        asked.append(axes)
-        return line
-
-    monkeypatch.setattr(figure.limits, "flow_of", lambda run, axes: asked.append(axes) or "flows")
-    monkeypatch.setattr(figure.limits, "edge_lines", edge_lines)
-    config = figure.Trainability(eta_y=(1.0, 16.0), eta_z=(0.01, 100.0), cells=4, out=tmp_path)
-    assert figure.edges_of(config) is line
-    assert asked[0] == asked[1]
-    assert list(asked[0]) == ["eta_z", "eta_y"]
-    assert asked[0]["eta_z"] == pytest.approx([0.01, 0.1, 1, 10, 100])
-    assert asked[0]["eta_y"] == pytest.approx([1, 2, 4, 8, 16])
-    assert capsys.readouterr().out == ""
-
-    def none(run: object, axes: object) -> None:
-        raise ValueError("no flow of this rule")
-
-    monkeypatch.setattr(figure.limits, "flow_of", none)
-    assert figure.edges_of(config) == {}
-    assert capsys.readouterr().out == "edge of stability: left out, no flow of this rule\n"
+def test_trained_is_below_one_and_not_diverged() -> None:
+    relative = np.array([0.2, 1.0, 7.0, np.nan, np.inf, 0.2])
+    status = np.array([0, 0, 0, 0, 0, Status.DIVERGED])
+    runs = xr.Dataset({"relative_loss": ("run", relative), "status": ("run", status)})
+    assert trained(runs).values.tolist() == [1, 0, 0, 0, 0, 0]

@@ -1,1 +1,0 @@
-"""The boundary between learning rates that train and those that do not."""

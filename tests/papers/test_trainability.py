@@ -1,0 +1,113 @@
+"""Trainability: made-up losses on the full grid, and a task that trains at any rate."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import dynsim
+import sweeps
+from odes import symmetric
+from papers.trainability import Trainability
+from sweeps import cli
+
+SMALL = dynsim.SynSmall().build()
+
+
+def mean_of_the_last(losses: np.ndarray) -> float:
+    return losses[-20:].mean() / losses[0]
+
+
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.full), 12, 41])
+def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> None:
+    rates = np.array([0.3, 2.0, 5e3])
+    run = symmetric.descend(
+        symmetric.symmetric_task(SMALL),
+        dynsim.sgd(rates, rates[::-1], momentum=0.9),
+        steps=steps,
+        times=range(steps + 1),
+        record=["relative_loss", "loss"],
+    )
+    for losses, found in zip(run["loss"], run["relative_loss"], strict=True):
+        np.testing.assert_allclose(found[-1], mean_of_the_last(losses[:steps]), rtol=1e-12)
+        assert np.isnan(found[:-1]).all()
+
+
+def relative(eta_y: np.ndarray, eta_z: np.ndarray) -> np.ndarray:
+    """A loss that is 1 on a curve."""
+    y, z = np.log10(eta_y), np.log10(eta_z)
+    return y / 2 + z / 3 - 0.1 + 0.3 * np.sin(2 * z)
+
+
+class Stored:
+    """Runs of a sweep over both rates, whose last ones diverge at a small loss."""
+
+    def __init__(self, sweep: sweeps.Sweep, out: Path) -> None:
+        assert (sweep.theory, sweep.record) == ("descent", ("relative_loss",))
+        assert sweep.fields["seed"] == (3,)
+        assert (sweep.first.steps, sweep.first.setting("length")) == (100, 4)
+        y, z = (np.asarray(sweep.fields[name]) for name in ("eta_y", "eta_z"))
+        status = np.where(y * z > 9e6, dynsim.Status.DIVERGED, dynsim.Status.OK)
+        runs = {"relative_loss": relative(y, z)[:, None], "status": status[:, None]}
+        self.runs = xr.Dataset({name: (("run", "seed"), each) for name, each in runs.items()})
+
+    def load(self) -> xr.Dataset:
+        return self.runs
+
+
+def test_arrays_are_those_of_the_runs_and_cells_are_cut_where_their_corners_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "run", Stored)
+    run = sweeps.experiment(**Trainability.RUN, seed=3)
+    Trainability(run, "descent", (0.1, 10.0), (1.0, 1e6), levels=3, out=tmp_path).save()
+    with np.load(tmp_path / "trainability.npz") as stored:
+        found = dict(stored)
+    trained = lambda y, z: (relative(y, z) < 1) & (y * z < 9e6)
+    for level, cells in enumerate((16, 32, 64, 128)):
+        y, z, loss = (found[f"level-{level}/{n}"] for n in ("eta_y", "eta_z", "relative_loss"))
+        np.testing.assert_allclose(loss, relative(y, z), rtol=1e-12)
+        np.testing.assert_array_equal(found[f"level-{level}/trained"], trained(y, z))
+        # On the whole grid, of which both boundaries are connected.
+        at = np.arange(cells + 1) / cells
+        whole = trained(*np.meshgrid(0.1 * 100**at, 1e6**at, indexing="ij"))
+        corners = np.stack([whole[:-1, :-1], whole[:-1, 1:], whole[1:, :-1], whole[1:, 1:]])
+        cut = np.argwhere(corners.any(0) & ~corners.all(0))
+        boundary = found[f"level-{level}/boundary"]
+        for end, each in ((0, boundary.min(1)), (1, boundary.max(1))):
+            places = (cut + end) / cells
+            np.testing.assert_allclose(each, [0.1, 1] * [100, 1e6] ** places, rtol=1e-9)
+        assert found["N"][level] == len(cut)
+        assert found["eps"][level] == 1 / cells
+    np.testing.assert_array_equal(found["fit"], [1, 3])
+    x, counts = -np.log(found["eps"][1:]), np.log(found["N"][1:])
+    slope, error = np.polyfit(x, counts, 1, cov="unscaled")
+    rest = counts - np.polyval(slope, x)
+    # One degree of freedom is left of three points.
+    want = slope[0], np.sqrt(error[0, 0] * (rest @ rest))
+    np.testing.assert_allclose(found["dimension"], want, rtol=1e-9)
+
+
+@pytest.mark.more
+def test_where_everything_trains_there_is_no_boundary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
+    its start ln M whatever the rates are."""
+    words = ["--theory", "symmetric-descent", "--eta-y", "1e-2", "1e9", "--eta-z", "1e-2", "1e9"]
+    assert (
+        cli.main(["figure", "trainability", *words, "--steps", "25", "--out", str(tmp_path)]) == 0
+    )
+    assert "no boundary: every run trained" in capsys.readouterr().out
+    with np.load(tmp_path / "trainability.npz") as arrays:
+        assert arrays["N"].tolist() == [0]
+        assert (arrays["level-0/relative_loss"] < 1).all()
+        assert np.isnan(arrays["dimension"]).all()
+
+
+@pytest.mark.parametrize("options", [{"eta_y": (10.0, 1.0)}, {"eta_z": (2.0, 2.0)}])
+def test_rates_must_increase(options: dict, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"eta_. = .*: must increase"):
+        Trainability(**options, out=tmp_path / "out").save()
+    assert not (tmp_path / "out").exists()
