@@ -1,4 +1,11 @@
-"""Sequence classes: given as tables, generated, or estimated from text; and their overlap."""
+"""Sequence classes: given as tables, generated, or estimated from text; and their overlap.
+
+Example:
+    >>> text = dynsim.classes.synthetic_corpus(0)
+    >>> estimate = dynsim.classes.estimate_classes(text.train, text.vocabulary, num_queries=2)
+    >>> estimate.task.num_queries
+    2
+"""
 
 from dynsim.classes.corpus import (
     Corpus,

@@ -23,8 +23,6 @@ FIGURES = "dynsim.figures"
 """Group of entry points that name figures."""
 RUN = "run"
 """Name of the field of a command that holds its run."""
-USUAL = "yz"
-"""The default problem."""
 SWITCH = Field(types=("boolean",), default=False)
 SHARED = {
     "overwrite": SWITCH._replace(doc="overwrite existing results in OUT"),
@@ -119,16 +117,16 @@ COMMANDS = dict(
     sorted(COMMANDS.items(), key=lambda each: each[0].rjust(9) * ("figure " in each[0]))
 )
 """All commands by name; a name has one word, or two. Figures are those of all packages."""
-OF_PROBLEM: dict[str, dict[str, str]] = {
-    "compare": {},
-    "explain": {},
-    "phase": {},
-    "figure optimum": {},
-    "validity": {},
-    "figure scaling": {},
-    "figure edge": {},
-}
-"""Commands whose second word may be a problem, with the problems' own settings classes."""
+OF_PROBLEM = (
+    "compare",
+    "explain",
+    "phase",
+    "validity",
+    "figure edge",
+    "figure optimum",
+    "figure scaling",
+)
+"""Commands whose next word may be a problem."""
 
 
 def group(first: str) -> dict[str, Command]:
@@ -139,11 +137,9 @@ def group(first: str) -> dict[str, Command]:
 
 @functools.cache
 def described(name: str) -> tuple[Kind, dict[str, Any] | None, Sequence[str]]:
-    """Return the settings of a command, as in "phase" or, with its own settings for a problem, as
-    in "compare two_stage"; the defaults of its runs, None without runs; and its options without
-    names."""
-    command = COMMANDS.get(name)
-    if command and command.settings.partition(".")[0] not in PACKAGES:
+    """Return the settings of a command; the defaults of its runs, None without runs; and its
+    options without names."""
+    if COMMANDS[name].settings.partition(".")[0] not in PACKAGES:
         # The facts that are kept depend on dynsim's code alone.
         kind, usual, positional = _described(name)
     else:
@@ -154,11 +150,7 @@ def described(name: str) -> tuple[Kind, dict[str, Any] | None, Sequence[str]]:
 def _described(name: str) -> list[Any]:
     from sweeps.language.describe import describe
 
-    command = COMMANDS.get(name)
-    if command is None:
-        first, _, word = name.rpartition(" ")
-        command = COMMANDS[first]._replace(settings=OF_PROBLEM[first][word])
-    cls, _ = command.load()
+    cls, _ = COMMANDS[name].load()
     kind = describe(cls)
     usual = getattr(cls, "RUN", {}) if RUN in kind.fields else None
     return [kind.to_json(), usual, getattr(cls, "POSITIONAL", ())]
@@ -242,14 +234,9 @@ class Offer(NamedTuple):
     @classmethod
     def of(cls, name: str, problem: str = "") -> "Offer":
         """Return the options of a command for runs of a problem."""
-        command, own = COMMANDS[name], OF_PROBLEM.get(name, {})
-        asked = fold(problem or (described(name)[1] or {}).get("problem", USUAL))
-        # The name of a preset begins with that of its system.
-        if word := next((each for each in own if asked.startswith(fold(each))), ""):
-            command = command._replace(settings=own[word])
-        kind, usual, positional = described(f"{name} {word}".strip())
-        if own := defaults(name, problem):
-            usual = own
+        command = COMMANDS[name]
+        kind, usual, positional = described(name)
+        usual = defaults(name, problem) or usual
         recorded = command.recorded and "out" in kind.fields
         options = {name: field for name, field in kind.fields.items() if name != RUN}
         wanted = recorded, command.draws, command.draws, command.talks

@@ -75,7 +75,7 @@ class Edge(Figure):
     """
 
     NAME = "edge"
-    RUN: ClassVar[Mapping[str, Any]] = {"problem": "papers.central_flows:Network"}
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "central-flows"}
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Edge.RUN))
     rates: tuple[Positive, ...] = (0.1, 0.3, 0.4, 0.5, 0.6)

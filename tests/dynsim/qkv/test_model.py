@@ -21,7 +21,7 @@ TASK = dynsim.SynMedium(3).build()
 TOKENS = jax.jit(sampling.sample_tokens, static_argnums=(2, 3))
 SAMPLE = jax.jit(sampling.sample_counts, static_argnums=(2, 3, 4))
 FORWARD, FORWARD_YZ = jax.jit(embedded.forward), jax.jit(yz.forward)
-EFFECTIVE = jax.jit(embedded.effective, static_argnums=2)
+EFFECTIVE = jax.jit(Embedded.effective, static_argnums=2)
 MEASURE, MEASURE_YZ = jax.jit(embedded.measure), jax.jit(observables.measure)
 
 

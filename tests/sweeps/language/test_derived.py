@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, described
+from sweeps.commands.table import COMMANDS, described
 from sweeps.language import derived as module
 from sweeps.language.derived import derived
 from sweeps.systems import kinds
@@ -108,8 +108,7 @@ def test_help_imports_jax_only_where_nothing_is_kept(home: Path) -> None:
 
 
 def test_every_command_and_class_is_described() -> None:
-    own = (f"{first} {word}" for first, each in OF_PROBLEM.items() for word in each)
-    for name in (*COMMANDS, *own):
+    for name in COMMANDS:
         kind, usual, _ = described(name)
         assert kind.about
         assert (usual is None) == ("run" not in kind.fields)
