@@ -217,7 +217,7 @@ COMMANDS = [
     ("sweep fig4 --tile 0", "tile = 0"),
     ("schema --out none/x.json", "out = none/x.json: the folder none does not exist"),
     ("comapre", "command 'comapre': did you mean compare? It must be compare, explain,"),
-    ("figure 99", "figure '99': must be 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, collapse,"),
+    ("figure 99", "figure '99': must be 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, catapult,"),
     ("compare magic", "problem = 'magic': must be one of yz, qkv, two_stage, two_stage-fast,"),
 ]
 OVERRIDES = [

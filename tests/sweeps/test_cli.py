@@ -202,7 +202,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
 
 @pytest.mark.more
 def test_what_computes_does_not_import_matplotlib() -> None:
-    names = {*sweeps.__all__} - {"drawing"}
+    names = {*sweeps.__all__} - {"drawing", "phase"}
     code = f"import sweeps, {', '.join(COMPUTING)}\n[getattr(sweeps, n) for n in {names}]"
     found = imported(code)
     assert set(COMPUTING) <= found
