@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sweeps.figures import Figure, Picture
     from sweeps.output import drawing
     from sweeps.runner.driver import ChunksFailed
-    from sweeps.runner.labels import crossing, difference, evaluate, moments, valid
+    from sweeps.runner.labels import crossing, difference, evaluate, moments, relative_error, valid
     from sweeps.runner.program.jobs import forget
     from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sweeps.studies.optimum.best import best, transfer
     from sweeps.studies.phase import figure as phase
     from sweeps.studies.scaling import scaling
-    from sweeps.studies.validity import relative_error
     from sweeps.systems.base import Labels, Prediction, Row, System
     from sweeps.systems.experiment import Experiment, experiment
     from sweeps.systems.registry import register
@@ -86,7 +85,7 @@ _SOURCES = {
     "moments": "sweeps.runner.labels:moments",
     "open": "sweeps.runner.run:open_sweep",
     "phase": "sweeps.studies.phase.figure",
-    "relative_error": "sweeps.studies.validity:relative_error",
+    "relative_error": "sweeps.runner.labels:relative_error",
     "run": "sweeps.runner.run:run",
     "scaling": "sweeps.studies.scaling:scaling",
     "transfer": "sweeps.studies.optimum.best:transfer",

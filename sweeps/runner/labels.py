@@ -318,3 +318,35 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
     sides = {"theory": theory, "simulation": simulation}
     found.attrs = {name: json.dumps(side.attrs, default=str) for name, side in sides.items()}
     return found
+
+
+def relative_error(theory: xr.Dataset, simulation: xr.Dataset, name: str) -> xr.DataArray:
+    """Return the relative error of a theory against the mean over the seeds of the simulation.
+
+    It is |theory - mean| / |mean|, both in the l2 norm over recorded times and entries.
+
+    Args:
+        theory: results of a sweep; if it has seeds, their mean is compared.
+        simulation: those of training, with seeds.
+        name: a quantity that both recorded.
+
+    Returns:
+        The error over the axes of the sweep, except seeds; NaN where the theory or all runs failed.
+
+    Example:
+        >>> axes = {"eta": [0.1, 0.2], "seed": range(3)}
+        >>> run = sweeps.Experiment(DeepLinear(), dynsim.sgd(0.1), steps=20)
+        >>> training = sweeps.run(sweeps.Sweep(run, axes, record=["loss"]), progress=False)
+        >>> theory = sweeps.run(sweeps.Sweep(run, axes, "modes", ["loss"]), progress=False)
+        >>> sweeps.relative_error(theory, training, "loss").dims
+        ('eta',)
+    """
+    mean, solved = valid(simulation)[name].mean("seed"), valid(theory)[name]
+    solved = solved.mean("seed") if "seed" in solved.dims else solved
+    inner = [dim for dim in mean.dims if dim not in simulation["status"].dims]
+    # Entries that a run does not have, such as those of sizes that vary, are NaN on both sides.
+    exists = mean.notnull()
+    apart, norm = (
+        (part**2).where(exists, 0).sum(inner, skipna=False) ** 0.5 for part in (solved - mean, mean)
+    )
+    return (apart / norm).where(exists.any(inner))
