@@ -97,7 +97,8 @@ class Figure6(sweeps.Figure):
         styles = [STYLES[name] for name in (*data, *["published"] * (self.task is None))]
         keys = [drawing.key(text, ls=ls, marker=m, mfc="none") for text, ls, m in styles]
         drawing.below(figure, [*axes[0].get_legend_handles_labels()[0], *keys], int(width // 3.2))
-        arrays = {**next(iter(data.values())).entropy.coords}
+        entropy = next(iter(data.values())).entropy
+        arrays = {name: entropy[name] for name in entropy.dims}
         arrays |= {name: {"entropy": each.entropy} for name, each in data.items()}
         source = pd.Index(drawn, name="source")
         table = xr.concat([each[["mean", "std"]] for each in drawn.values()], source)

@@ -56,7 +56,8 @@ class Figure11(sweeps.Figure):
                 drawing.finished(ax, xscale="log", ylim=(0, 1.02), title=title)
         drawing.outer(axes, "threshold (units of 1/M)", "recall of distinct tokens")
         axes[0, 0].legend(title=r"$\eta_Y/\eta_Z$")
-        return sweeps.Picture(figure, {"recall": recall, **recall.coords})
+        axes = {name: recall[name] for name in recall.dims}
+        return sweeps.Picture(figure, {"recall": recall, **axes})
 
 
 @dataclasses.dataclass(frozen=True)
