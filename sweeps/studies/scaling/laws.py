@@ -1,6 +1,7 @@
 """How an order parameter changes with size: moments over seeds (mean, susceptibility, Binder
 cumulant), power laws and limits of its step, and the exponents of a scaling collapse."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,7 +66,11 @@ class Estimate(NamedTuple):
         return cls(drawn[0], error(drawn, seeds))
 
     def __str__(self) -> str:
-        return f"{self.value:.2f}" + f" ± {self.error:.2f}" * bool(np.isfinite(self.error))
+        if not np.isfinite(self.error):
+            return f"{self.value:.2f}"
+        # At least one digit of the error.
+        digits = 2 if self.error == 0 else max(2, -math.floor(math.log10(self.error)))
+        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"
 
 
 def moments(values: Values, sizes: Sizes, weights: Weights, origin: float = 0.0) -> Moments:
