@@ -45,9 +45,9 @@ class YZ(eqx.Module):
             :math:`h = (f + x_T) / \lVert f + x_T \rVert_2`.
 
     Example:
-        >>> task, rule = dynsim.SynSmall().build(), dynsim.sgd(1.0, 0.1)
+        >>> layer, rule = dynsim.Layer(), dynsim.sgd(1.0, 0.1)
         >>> start = dynsim.YZ(Y=jnp.zeros((34, 34)), Z=jnp.zeros((2, 34)))
-        >>> run = dynsim.train(task, rule, jax.random.key(0), steps=5, init=start)
+        >>> run = dynsim.train(layer, rule, jax.random.key(0), steps=5, init=start)
         >>> run.params.Z.shape
         (2, 34)
     """

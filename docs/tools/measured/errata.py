@@ -166,7 +166,7 @@ def growing_part() -> Numbers:
 def _steps(name: str, T: int, d: int, B: int) -> float:
     """Steps at eta = 1 until the loss falls to 0.8 of its start, by a theory."""
     task, times = dynsim.Retrieval(T, d, B), np.arange(0.0, 2800, 2)
-    theory = odes.theories(dynsim.Layer(task))[name]
+    theory = odes.theories(task)[name]
     loss = theory.solve(task, dynsim.sgd(1.0), times, record="loss")["loss"]
     return float(np.interp(-0.4, -np.asarray(loss), times))
 

@@ -96,7 +96,9 @@ class Spectrum(Figure):
         text += "spikes: singular values above the edge of its bulk"
         for each in skipped:
             text += f"\nskipped {each.name} {each.shape} {each.dtype}: {each.obstacle}"
-        rows = table.reset_index().fillna("").itertuples(index=False)
+        # Numbers that a matrix does not have are left empty.
+        cells = table.reset_index().astype(object)
+        rows = cells.where(cells.notna(), "").itertuples(index=False)
         return Picture(draw(records), arrays, text, [["matrix", *table], *rows])
 
 

@@ -270,7 +270,9 @@ def test_onset_of_the_paths() -> None:
     )
     found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(5), 48))
     learned = found["K2"] < 0.6
-    onset = np.where(learned.any(1), np.asarray(optimizer.eta_time(times))[learned.argmax(1)], 130)
+    onset = np.where(
+        learned.any(1), np.asarray(optimizer.build().eta_time(times))[learned.argmax(1)], 130
+    )
     # 91.7 +- 13.8 of as many paths.
     np.testing.assert_allclose(np.mean(onset), 91.7, atol=6)
     np.testing.assert_allclose(np.std(onset), 13.8, atol=4.5)
