@@ -1,27 +1,19 @@
-"""Helpers shared by several figures: checks of options, axes such as "eta_y:1e-2:1e2:256", fitted
-lines, and the cells and colours of maps."""
+"""Helpers that tools share: axes such as "eta_y:1e-2:1e2:256", runs in a line, and maps."""
 
-import dataclasses
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import xarray as xr
 from annotated_types import Ge, Le
-from jaxtyping import Float
 from scipy import stats
 
 from dynsim import checks
 from dynsim.decoding import Form
-from odes.theory import refusal
-from sweeps import output
 from sweeps.language import grammar
 from sweeps.language.fields import LanguageError, Table, is_array
-from sweeps.language.tree import check_fields, encode
+from sweeps.language.tree import encode
 from sweeps.output.cells import cell_edges
-from sweeps.runner import cluster
-from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 from sweeps.systems.registry import system_of
@@ -32,55 +24,6 @@ if TYPE_CHECKING:
 
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 """An integer of at least 2, for settings that count something."""
-
-
-def begin(config: Any) -> None:
-    """Check the settings of a figure against their annotations, and `out`; then use all cores.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed.
-    """
-    check_fields(config)
-    if hasattr(config, "run"):
-        checks.kind("run", config.run, Experiment)
-    output.check_directory(config.out)
-    cluster.use_all_cores()
-
-
-UNREDUCED = {"symmetric": "plain", "symmetric-descent": "descent"}
-"""The theory of arbitrary classes that equals each theory of symmetric ones."""
-
-
-def unreduced(sweep: Sweep) -> Sweep:
-    """Switch to the theory of arbitrary classes if the symmetric reduction does not apply."""
-    other = UNREDUCED.get(sweep.theory_name)
-    if other is None or refusal(registry.check_run, sweep.method, sweep.first) is None:
-        return sweep
-    return dataclasses.replace(sweep, theory=other)
-
-
-class Line(NamedTuple):
-    """A straight line through points, by least squares.
-
-    Attributes:
-        slope: slope of the line.
-        error: standard error of the slope, from the residuals; NaN for two points.
-        intercept: value of the line at 0.
-    """
-
-    slope: float
-    error: float
-    intercept: float
-
-
-def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
-    """Fit a line by least squares through two or more points."""
-    apart = x - x.mean()
-    slope = apart @ y / (apart @ apart)
-    intercept = y.mean() - slope * x.mean()
-    left, free = y - slope * x - intercept, len(x) - 2
-    error = np.sqrt(left @ left / free / (apart @ apart)) if free else np.nan
-    return Line(float(slope), float(error), float(intercept))
 
 
 TWO_ERRORS = float(stats.norm.sf(2))

@@ -13,7 +13,9 @@ from scipy import optimize, special
 import dynsim
 import sweeps
 from dynsim import Status
+from dynsim.classes.tasks import TaskTable
 from papers import scan_and_snap
+from papers.scan_and_snap import peaks
 from papers.scan_and_snap.attention import Figure4, Figure5
 from papers.scan_and_snap.figure3 import Figure3
 from papers.scan_and_snap.figure6 import Figure6, report
@@ -59,6 +61,14 @@ def test_the_task_of_ones_own_has_its_number_of_queries() -> None:
     assert {n: v for n, v in usual.fields.items() if n != "num_queries"} == {**sweep.fields}
     (sweep,) = Figure11(num_queries=(2, 4), task=dynsim.Syn(num_common=3)).sweeps().values()
     assert sweep.point({"num_queries": 4}).problem.task == dynsim.Syn(4, num_common=3)
+
+
+def test_the_exact_theories_are_those_for_any_classes_unless_these_are_symmetric() -> None:
+    run = sweeps.experiment()
+    skewed = run.at({"task": TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])})
+    names = ("symmetric", "symmetric-descent")
+    assert peaks.exact(run) == dict(zip(names, names, strict=True))
+    assert peaks.exact(skewed) == dict(zip(names, ("plain", "descent"), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import xarray as xr
 from jaxtyping import Bool, Int
 
 from odes.theory import refusal
+from sweeps.figures import begin
 from sweeps.output.cells import along, colour_range, traced
 from sweeps.runner.progress import say
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import begin as compile_first
-from sweeps.studies.options import begin
 from sweeps.studies.phase.counts import Tally, interval, undecided, wide, widths
 from sweeps.studies.phase.plane import MOST_COARSE, Phase, at_points
 from sweeps.studies.phase.refinement import Inferred, Lattice, Refinement, Value, guard, mixed

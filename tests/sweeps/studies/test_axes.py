@@ -7,8 +7,7 @@ import pytest
 
 import dynsim
 from dynsim.classes.tasks import TaskTable
-from sweeps.runner.spec import Sweep
-from sweeps.studies.options import axis, described, path, unreduced
+from sweeps.studies.options import axis, described, path
 from sweeps.systems.experiment import Experiment, experiment
 from tests.sweeps.studies.scaling.quadratic import Quadratic
 
@@ -51,14 +50,6 @@ def test_an_axis_has_two_values_or_more_each_once() -> None:
 def test_bad_axes_are_named(word: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         axis(word, 9, RUN)
-
-
-def test_the_symmetric_theories_give_way_to_those_for_any_classes() -> None:
-    skewed = RUN.at({"task": TaskTable([[0.5, 0.3, 0.2], [0.6, 0.2, 0.2]], [0, 0])})
-    of = lambda run, theory: unreduced(Sweep(run, {"eta_z": (0.1, 1.0)}, theory)).theory
-    for theory, other in (("symmetric", "plain"), ("symmetric-descent", "descent")):
-        assert (of(RUN, theory), of(skewed, theory)) == (theory, other)
-    assert of(skewed, "simulation") == "simulation"
 
 
 @pytest.mark.parametrize("name", ["length", "problem.length", "Length"])

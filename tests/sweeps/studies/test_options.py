@@ -1,4 +1,4 @@
-"""Lines, crossings, colours and cells that figures share, against SciPy and by hand."""
+"""Errors of few samples, crossings, colours and cells of tools, against SciPy and by hand."""
 
 import math
 
@@ -11,16 +11,6 @@ from sweeps.output import cells
 from sweeps.studies import options
 
 NAN = math.nan
-
-
-@pytest.mark.parametrize("points", [2, 3, 9])
-def test_a_line_is_that_of_scipy(points: int) -> None:
-    rng = np.random.default_rng(points)
-    x = np.sort(rng.uniform(1, 9, points))
-    y = 3 - 2 * x + rng.normal(size=points)
-    found, want = options.line(x, y), stats.linregress(x, y)
-    np.testing.assert_allclose(found[::2], (want.slope, want.intercept))
-    np.testing.assert_allclose(found.error, want.stderr if points > 2 else NAN)
 
 
 @pytest.mark.parametrize("level", [0.005, 0.1])
