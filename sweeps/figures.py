@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import xarray as xr
 
-from dynsim import checks
 from sweeps import output
-from sweeps.language.tree import check_fields
-from sweeps.runner import cluster
+from sweeps.runner.cluster import begin
 from sweeps.runner.run import run
 from sweeps.runner.spec import Sweep
-from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
     from matplotlib import figure as mpl
@@ -118,16 +115,3 @@ class Figure:
             report=picture.report,
             text=text,
         )
-
-
-def begin(settings: Any) -> None:
-    """Check settings, a frozen dataclass, against their annotations, and `out`; then use all cores.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed.
-    """
-    check_fields(settings)
-    if hasattr(settings, "run"):
-        checks.kind("run", settings.run, Experiment)
-    output.check_directory(settings.out)
-    cluster.use_all_cores()

@@ -26,8 +26,11 @@ import jax
 
 from dynsim import checks
 from dynsim.decoding import Form
+from sweeps import output
+from sweeps.language.tree import check_fields
 from sweeps.lines import unstopped
 from sweeps.runner.progress import begun
+from sweeps.systems.experiment import Experiment
 
 HEARTBEAT = 30
 """Seconds after which a process that died may restart and rejoin."""
@@ -343,3 +346,16 @@ def _imported(module: str) -> Any:
     except ImportError:
         package = module.split(".")[0].replace("_", "-")
         raise ValueError(f'dask: needs the package {package}; install "dynsim[dask]"') from None
+
+
+def begin(settings: Any) -> None:
+    """Check settings, a frozen dataclass, against their annotations, and `out`; then use all cores.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed.
+    """
+    check_fields(settings)
+    if hasattr(settings, "run"):
+        checks.kind("run", settings.run, Experiment)
+    output.check_directory(settings.out)
+    use_all_cores()

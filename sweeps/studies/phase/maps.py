@@ -14,8 +14,8 @@ import xarray as xr
 from jaxtyping import Bool, Int
 
 from odes.theory import refusal
-from sweeps.figures import begin
 from sweeps.output.cells import along, colour_range, traced
+from sweeps.runner.cluster import begin
 from sweeps.runner.progress import say
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
