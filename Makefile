@@ -35,7 +35,7 @@ fuzz: $(VENV)/.installed-test
 # How many of COUNT single mistakes in the source the tests of `make check` notice: in MUTATE, drawn by SEED.
 COUNT ?= 200
 SEED ?= 0
-MUTATE ?= dynsim odes sweeps/runner
+MUTATE ?= dynsim odes sweeps/runner papers
 mutants: $(VENV)/.installed-mutants
 	$(BIN)/python .ci/mutants.py $(MUTATE) --count $(COUNT) --seed $(SEED)
 

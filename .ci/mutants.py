@@ -7,8 +7,9 @@ mutated line, nearest first, and prints how many were killed, by folder:
     make mutants COUNT=50 SEED=3
     make mutants MUTATE=odes/joma    # of one folder
 
-Results go to out/mutants, and a run that was interrupted continues from them. Mutations that no
-test could notice are listed in `.ci/equivalent.toml`, each with the reason, and counted apart.
+Each meets the tests of `make test` first, and then those of `make test-more`. Results go to
+out/mutants, and a run that was interrupted continues from them. Mutations that no test could notice
+are listed in `.ci/equivalent.csv`, each with the reason, and counted apart.
 mutmut leaves out decorated functions, here the jitted ones, and cosmic-ray runs the whole suite for
 each mutation; hence this script.
 """
@@ -16,6 +17,7 @@ each mutation; hence this script.
 import argparse
 import collections
 import concurrent.futures
+import csv
 import functools
 import hashlib
 import itertools
@@ -28,7 +30,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ from mutations import Mutation, mutations
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "out" / "mutants"
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m"]
+LEVELS = {"test": "not full and not more", "test-more": "more and not full"}
+ROOMS = ("dynsim", "odes", "sweeps", "papers")
 READS = "tests/test_architecture.py"
 """Tests that read all of the source, which coverage does not see."""
 # Python recognises compiled files by second and size, which a mutation may leave as they were.
@@ -50,7 +53,7 @@ class Selection:
     """Which test files execute a line, and how long they take."""
 
     def __init__(self, tests: str) -> None:
-        files = [*self._python("dynsim", "odes", "sweeps", "tests"), ROOT / "pyproject.toml"]
+        files = [*self._python(*ROOMS, "tests"), ROOT / "pyproject.toml"]
         content = tests.encode() + b"".join(file.read_bytes() for file in files)
         self.digest = hashlib.sha256(content).hexdigest()[:16]
         self.data, junit = OUT / f"{self.digest}.coverage", OUT / f"{self.digest}.xml"
@@ -67,10 +70,18 @@ class Selection:
     def _measure(self, tests: str, junit: Path) -> None:
         print(f"measuring which lines the default tests of {tests} execute", flush=True)
         OUT.mkdir(parents=True, exist_ok=True)
-        rooms = [f"--cov={room}" for room in ("dynsim", "odes", "sweeps")]
+        rooms = [f"--cov={room}" for room in ROOMS]
         new = junit.with_suffix(".new")
         subprocess.run(
-            [*PYTEST, tests, *rooms, "--cov-context=test", "--cov-report=", f"--junitxml={new}"],
+            [
+                *PYTEST,
+                "not full",
+                tests,
+                *rooms,
+                "--cov-context=test",
+                "--cov-report=",
+                f"--junitxml={new}",
+            ],
             cwd=ROOT,
             env=ENVIRONMENT | {"COVERAGE_FILE": str(self.data)},
             check=True,
@@ -113,36 +124,40 @@ class Selection:
         return within or ordered[:1]
 
 
-def trial(mutation: Mutation, tree: Path, files: list[str], limit: float) -> str | None:
-    """The test that fails when the mutation is in the copy of the project at `tree`, or None."""
+def trial(
+    mutation: Mutation, tree: Path, files: list[str], limit: float
+) -> tuple[str, str] | tuple[None, None]:
+    """The level and the test that fails when the mutation is in the copy of the project at `tree`,
+    or None twice."""
     path = tree / mutation.path
     source = path.read_text()
     path.write_text(mutation.applied(source))
     try:
-        done = subprocess.run(
-            [*PYTEST, "-n0", "-x", "-rfE", "--tb=no", *files],
-            cwd=tree,
-            env=ENVIRONMENT | {"PYTHONPATH": str(tree)},
-            timeout=limit,
-            capture_output=True,
-            text=True,
-        )
+        for level, marks in LEVELS.items():
+            done = subprocess.run(
+                [*PYTEST, marks, "-n0", "-x", "-rfE", "--tb=no", *files],
+                cwd=tree,
+                env=ENVIRONMENT | {"PYTHONPATH": str(tree)},
+                timeout=limit,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode == pytest.ExitCode.USAGE_ERROR:
+                raise RuntimeError(done.stdout + done.stderr)
+            if done.returncode not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+                named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+                return level, named[1] if named else f"(pytest ended with {done.returncode})"
     except subprocess.TimeoutExpired:
-        return f"(not done after {limit:.0f} s)"
+        return level, f"(not done after {limit:.0f} s)"
     finally:
         path.write_text(source)
-    if done.returncode in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}:
-        raise RuntimeError(done.stdout + done.stderr)
-    if done.returncode == pytest.ExitCode.OK:
-        return None
-    named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return named[1] if named else f"(pytest ended with {done.returncode})"
+    return None, None
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:
     """Reasons of the mutations that no test could notice."""
-    table = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text())
-    return {(e["path"], e["line"], e["old"], e["new"]): e["why"] for e in table["equivalent"]}
+    with (Path(__file__).parent / "equivalent.csv").open(newline="") as rows:
+        return {(e["path"], e["line"], e["old"], e["new"]): e["why"] for e in csv.DictReader(rows)}
 
 
 def key(mutation: Mutation) -> tuple[str, str, str, str]:
@@ -187,7 +202,12 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
             trees.put(copied(Path(scratch, str(i))))
 
         def tried(mutation: Mutation) -> dict[str, Any]:
-            found = {"key": key(mutation), "mutation": str(mutation), "killed_by": None}
+            found = {
+                "key": key(mutation),
+                "mutation": str(mutation),
+                "killed_by": None,
+                "level": None,
+            }
             if why := known.get(key(mutation)):
                 return found | {"outcome": "equivalent", "why": why}
             first = before.get(key(mutation), "").split("::")[0]
@@ -195,14 +215,19 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
             limit = 300 + 5 * sum(selection.seconds[file] for file in files)
             tree, began = trees.get(), time.monotonic()
             try:
-                by = trial(mutation, tree, [*files, READS], limit)
+                level, by = trial(mutation, tree, [*files, READS], limit)
             finally:
                 trees.put(tree)
             outcome = "killed" if by else "survived"
             seconds = round(time.monotonic() - began)
             if not by and not files:
                 found |= {"why": "no default test executes this line"}
-            return found | {"outcome": outcome, "killed_by": by, "seconds": seconds}
+            return found | {
+                "outcome": outcome,
+                "level": level,
+                "killed_by": by,
+                "seconds": seconds,
+            }
 
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             left = [m for m in drawn if key(m) not in done_before]
@@ -215,17 +240,22 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def report(results: list[dict[str, Any]]) -> None:
-    """Killed, survived and equivalent by folder, and each survivor."""
+    """Noticed by `make test`, only by `make test-more`, and by neither, by folder."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for result in results:
         folder = str(Path(result["key"][0]).parent)
         for name in (folder, "all"):
-            counts[name][result["outcome"]] += 1
-    print(f"\n{'folder':<28}{'killed':>8}{'survived':>10}{'equivalent':>12}{'share killed':>14}")
+            counts[name][result["level"] or result["outcome"]] += 1
+    columns = (*LEVELS, "survived", "equivalent")
+    titles = "".join(f"{column:>12}" for column in columns)
+    print(f"\n{'folder':<28}{titles}{'by test':>10}{'by check':>10}")
     for folder in sorted(counts, key=lambda name: (name == "all", name)):
-        killed, survived, equal = (counts[folder][o] for o in ("killed", "survived", "equivalent"))
-        share = f"{killed / (killed + survived):.0%}" if killed + survived else "-"
-        print(f"{folder:<28}{killed:>8}{survived:>10}{equal:>12}{share:>14}")
+        count = counts[folder]
+        quick, more, survived, _ = numbers = [count[column] for column in columns]
+        line = "".join(f"{number:>12}" for number in numbers)
+        if all_of := quick + more + survived:
+            line += f"{quick / all_of:>10.0%}{(quick + more) / all_of:>10.0%}"
+        print(f"{folder:<28}{line}")
     for result in results:
         if result["outcome"] == "survived":
             print(f"survived  {result['mutation']}\n          {result['key'][1]}")
@@ -233,7 +263,7 @@ def report(results: list[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mutate", nargs="*", default=["dynsim", "odes", "sweeps/runner"])
+    parser.add_argument("mutate", nargs="*", default=["dynsim", "odes", "sweeps/runner", "papers"])
     parser.add_argument("--count", type=int, default=200, help="mutations to draw")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutations at once")
